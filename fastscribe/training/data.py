@@ -15,6 +15,8 @@ from fastscribe.checkpoint.validate import validate as check_config
 from fastscribe.config import EncoderConfig, ModelConfig
 from fastscribe.errors import UsageError
 from fastscribe.text.tokenizer import from_sentencepiece
+from fastscribe.training.augment_config import AugmentConfig
+from fastscribe.training.backgrounds import BackgroundCorpus
 from fastscribe.training.bpe import TextEncoder, VocabularyTooLarge, train_vocabulary
 from fastscribe.training.corpus import Corpus, Example, Examples, ManifestPart
 from fastscribe.training.manifest import ExampleLimits, read_manifests, tokenise
@@ -26,6 +28,7 @@ from fastscribe.training.split import count_by_share, has_two_sentences, split_v
 from fastscribe.types import Float64Array
 
 _MIN_VALIDATION = 10  # recordings
+_LONGEST_S = 1e9  # of noise, which is never read whole
 _TRAINED_SHARE = 0.99  # of the examples are at most as long as the model's trained_utterance_s
 
 
@@ -38,6 +41,7 @@ class TrainingData:
     checkpoint: Checkpoint  # config and tokenizer; weights if the run starts from a trained model
     validation_sets: tuple[ValidationSet, ...] = ()  # in the order of `validation`; empty: it is one set
     scoring: Scoring = Scoring()  # noqa: RUF009 - frozen
+    backgrounds: BackgroundCorpus = BackgroundCorpus()  # noqa: RUF009 - frozen
 
     @cached_property
     def digest(self) -> str:
@@ -86,7 +90,18 @@ def prepare(
     drawn = EpochDraw(corpus.examples, recipe.run.seed)(0)
     longest_s = trained_utterance_s(init, corpus.examples.durations_s[drawn])
     init = replace(init, config=replace(init.config, trained_utterance_s=longest_s))
-    return TrainingData(corpus, validation, init, validation_sets, scoring)
+    return TrainingData(corpus, validation, init, validation_sets, scoring, _backgrounds(recipe.augment))
+
+
+def _backgrounds(augment: AugmentConfig) -> BackgroundCorpus:
+    """Read the manifests of noise and rooms; a row's text does not count."""
+    limits = ExampleLimits(min_duration_s=0.0, max_duration_s=_LONGEST_S)
+    kinds = ((augment.noise_manifest, "take noise from"), (augment.room_manifest, "take rooms from"))
+    read = (
+        None if path is None else read_manifests([ManifestPart(path, non_speech=True)], limits, purpose).examples
+        for path, purpose in kinds
+    )
+    return BackgroundCorpus(*read)
 
 
 def _read_validation(

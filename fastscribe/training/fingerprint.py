@@ -16,7 +16,11 @@ from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.training.corpus import Example, Examples
 from fastscribe.training.recipe import Recipe
 
-_FREE = {"run": ("save_minutes",), "data": ("train", "validation", "threads", "cache_gb")}
+_FREE = {
+    "run": ("save_minutes",),
+    "data": ("train", "validation", "threads", "cache_gb"),
+    "augment": ("noise_manifest", "room_manifest"),
+}
 
 
 def fingerprint(recipe: Recipe, checkpoint: Checkpoint, data: str, validation: Sequence[Example]) -> dict[str, str]:

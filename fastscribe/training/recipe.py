@@ -338,6 +338,11 @@ def parse_recipe(values: Any, path: Path, is_tuning: bool = False) -> Recipe:
     _check_keys(Recipe, values, str(path), "")  # before the data are missed, whose section may be misspelt
     values = dict(values)
     values["data"] = _data(values.get("data"), path)
+    if isinstance(augment := values.get("augment"), Mapping):
+        manifests = {
+            key: augment[key] for key in ("noise_manifest", "room_manifest") if isinstance(augment.get(key), str)
+        }
+        values["augment"] = {**augment, **{key: str(path.parent / given) for key, given in manifests.items()}}
     for section, defaults in _TUNING.items() if is_tuning else ():
         given = values.get(section)
         if given is None or isinstance(given, Mapping):

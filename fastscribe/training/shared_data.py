@@ -74,13 +74,13 @@ def share_training_data(
     on_first_rank(distributed, device, save)
     rest = None
     if data is not None:
-        corpus, sets = data.corpus, (data.validation, data.validation_sets, data.scoring)
+        corpus, sets = data.corpus, (data.validation, data.validation_sets, data.scoring, data.backgrounds)
         rest = (dict(corpus.left_out), *sets, data.checkpoint.config, data.checkpoint.tokenizer)
-    left_out, validation, validation_sets, scoring, config, tokenizer = _from_first_rank(rest, distributed, device)
+    left_out, *others, config, tokenizer = _from_first_rank(rest, distributed, device)
     examples, notes = Examples.load(path)
     begun = init if init is not None else Checkpoint(Path("new"), "fastscribe", config, tokenizer, {})
     checkpoint = replace(begun, config=config, tokenizer=tokenizer)
-    shared = TrainingData(Corpus(examples, left_out), validation, checkpoint, validation_sets, scoring)
+    shared = TrainingData(Corpus(examples, left_out), others[0], checkpoint, *others[1:])
     shared.__dict__["digest"] = notes["digest"]  # computed once
     return shared
 

@@ -27,6 +27,13 @@ from fastscribe.config import DecoderName
 from fastscribe.cuda.device import short_switch_interval
 from fastscribe.errors import UsageError, first_line
 from fastscribe.model.model import Model, build_model
+from fastscribe.training.backgrounds import (
+    BackgroundCorpus,
+    BackgroundDraw,
+    BackgroundReader,
+    LostFiles,
+    draw_backgrounds,
+)
 from fastscribe.training.batch_search import cached_batch_sizes
 from fastscribe.training.batch_size_probe import fits
 from fastscribe.training.buckets import (
@@ -73,11 +80,13 @@ class EpochPlan(NamedTuple):
         batches: positions in `drawn`.
         speeds: playback speed at each position.
         drawn: index of the example at each position.
+        backgrounds: the recorded noise and room of each position; None: there are none.
     """
 
     batches: list[Indices]
     speeds: Float64Array
     drawn: Indices
+    backgrounds: BackgroundDraw | None = None
 
 
 @dataclass
@@ -142,11 +151,14 @@ class Trainer:
         )
         self._durations, self._tokens = self.examples.durations_s, self.examples.num_tokens
         self._label_counts = label_counts(self._tokens, self._durations)
+        self._lost = LostFiles(say)
         self._window = LogWindow()
         self._is_validation_due = self._is_plot_lost = False
         self._rated_by = rating_of(training_data.scoring, training_data.validation_sets)
+        backgrounds = training_data.backgrounds
         self._fingerprint: dict[str, Any] = {
             **fingerprint(recipe, training_data.checkpoint, training_data.digest, training_data.validation),
+            **({"noise and rooms": backgrounds.digest()} if backgrounds != BackgroundCorpus() else {}),
             "number of ranks": distributed.world_size,
             "dtype": str(dtype),
         }
@@ -240,7 +252,16 @@ class Trainer:
             rank=self.distributed.rank,
             world_size=self.distributed.world_size,
         )
-        return EpochPlan(batches, speeds, drawn)
+        corpus, seed = self.training_data.backgrounds, self.recipe.run.seed
+        has_backgrounds = corpus != BackgroundCorpus()
+        backgrounds = draw_backgrounds(corpus, self.augment, len(drawn), epoch, seed) if has_backgrounds else None
+        return EpochPlan(batches, speeds, drawn, backgrounds)
+
+    def _background_reader(self, plan: EpochPlan) -> BackgroundReader | None:
+        if plan.backgrounds is None:
+            return None
+        rate = self.training_data.checkpoint.config.features.sample_rate
+        return BackgroundReader(self.training_data.backgrounds, plan.backgrounds, self.augment, rate, self._lost)
 
     @property
     def num_steps(self) -> int:
@@ -263,12 +284,12 @@ class Trainer:
 
     def padding(self) -> PaddingShare:
         """Padding share of the first epoch."""
-        batches, speeds, drawn = self._first_epoch
+        batches, speeds, drawn, _ = self._first_epoch
         return padding_share(batches, self._durations[drawn] / speeds, self._tokens[drawn])
 
     def naive_padding(self) -> PaddingShare:
         """Padding share of random batches of the same mean size, in the first epoch."""
-        _, speeds, drawn = self._first_epoch
+        _, speeds, drawn, _ = self._first_epoch
         mean_size = len(drawn) / max(1, self.epoch_batches * self.distributed.world_size)
         naive = naive_batches(len(drawn), mean_size, self.recipe.run.seed)
         return padding_share(naive, self._durations[drawn] / speeds, self._tokens[drawn])
@@ -335,7 +356,8 @@ class Trainer:
         progress.batches = len(batches)
         num_labels, start, logged_s, logged_at = 0, perf_counter(), 0.0, perf_counter()
         self.learner.network.train()
-        for rows in self.loader.batches(batches[progress.batches_done :], plan.drawn):
+        backgrounds = self._background_reader(plan)
+        for rows in self.loader.batches(batches[progress.batches_done :], plan.drawn, backgrounds):
             is_last = progress.batches_done + 1 == len(batches)
             is_step = (progress.batches_done + 1) % accumulate == 0 or is_last
             num_labels += self._train_batch(rows, plan)
