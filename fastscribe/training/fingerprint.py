@@ -17,7 +17,7 @@ from fastscribe.training.corpus import Example, Examples
 from fastscribe.training.recipe import Recipe
 
 _FREE = {
-    "run": ("save_minutes",),
+    "run": ("save_minutes", "log_to"),
     "data": ("train", "validation", "threads", "cache_gb"),
     "augment": ("noise_manifest", "room_manifest"),
 }

@@ -226,6 +226,7 @@ class LossRecipe:
 
 
 Part = Literal["encoder", "predictor", "joint", "ctc"]
+TrackerName = Literal["tensorboard", "wandb"]
 
 
 @dataclass(frozen=True)
@@ -271,6 +272,7 @@ class RunRecipe:
     validate_epochs: int = 1  # epochs between validations
     kept_dtype: FloatDtypeName = "fp32"  # of the models that are written
     save_minutes: float = 10.0  # minutes between saved states, from which a killed run resumes
+    log_to: tuple[TrackerName, ...] = ()  # besides the log: tensorboard, wandb, if they are installed
 
     def __post_init__(self) -> None:
         _check(self, lambda epochs: epochs >= 1, "a number from 1", "epochs", "validate_epochs")

@@ -8,6 +8,7 @@ as an uninterrupted one. Under torchrun each rank takes its part of every step.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import signal
@@ -61,6 +62,7 @@ from fastscribe.training.plot import plot_log
 from fastscribe.training.recipe import Recipe
 from fastscribe.training.scoring import Scoring, rating_of
 from fastscribe.training.state import RunFolder
+from fastscribe.training.trackers import Trackers
 from fastscribe.training.validation import ValidationResult, validate, with_weights
 from fastscribe.training.weights import Weights
 from fastscribe.types import Float64Array, Int64Array
@@ -152,6 +154,7 @@ class Trainer:
         self._durations, self._tokens = self.examples.durations_s, self.examples.num_tokens
         self._label_counts = label_counts(self._tokens, self._durations)
         self._lost = LostFiles(say)
+        self._trackers: Trackers | None = None  # while it runs
         self._window = LogWindow()
         self._is_validation_due = self._is_plot_lost = False
         self._rated_by = rating_of(training_data.scoring, training_data.validation_sets)
@@ -308,6 +311,16 @@ class Trainer:
         Raises:
             UsageError: too many recordings cannot be read.
         """
+        if self.distributed.rank == 0:
+            names, shown = self.recipe.run.log_to, dataclasses.asdict(self.recipe)
+            self._trackers = Trackers(names, self.folder.path, self.folder.rows() if names else (), shown, self._say)
+        try:
+            return self._run(update)
+        finally:
+            if self._trackers is not None:
+                self._trackers.close()
+
+    def _run(self, update: Callable[[], None]) -> bool:
         self._saved_at = perf_counter()
         is_at_start = self.progress.step == self.progress.batches_done == 0 and not self.is_over
         if self.training_data.checkpoint.weights and is_at_start and self.progress.start_rate is None:
@@ -447,7 +460,7 @@ class Trainer:
         self.progress.losses = self._window.means() or self.progress.losses
         row, self._window = self._window.row(), LogWindow()
         if self.distributed.rank == 0 and row:
-            self.folder.append(
+            self._append(
                 {
                     "step": self.progress.step,
                     "epoch": round(self._progress_share * self.recipe.run.epochs, 4),
@@ -501,9 +514,13 @@ class Trainer:
         return self.progress.validated
 
     def _log_validation(self, validated: ValidationResult) -> None:
-        self.folder.append(
-            {"step": self.progress.step, "epoch": self.progress.epoch, "validation": validated.to_json()}
-        )
+        self._append({"step": self.progress.step, "epoch": self.progress.epoch, "validation": validated.to_json()})
+
+    def _append(self, row: Mapping[str, Any]) -> None:
+        """Add a row to the log and its copies."""
+        self.folder.append(row)
+        if self._trackers is not None:
+            self._trackers.add(row)
 
     def _plot(self) -> None:
         """Draw the log. A missing matplotlib or a failure does not end the run."""
