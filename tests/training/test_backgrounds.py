@@ -112,6 +112,7 @@ def test_recorded_and_made_noise_come_to_the_chance() -> None:
     )  # to 0.2, half of the chance
     mixed_BS, _ = augment_samples(speech_BS, torch.full((4000,), 32), RATE, config, generator(), noise_BS=noise_BS)
     is_changed_B = (mixed_BS - 1000 / 32768).abs().amax(1) > 1e-6
+    assert (mixed_BS[:800] - 1000 / 32768).std(1).max() < 1e-6  # no other noise besides
     assert is_changed_B[:800].all() and float(is_changed_B.float().mean()) == pytest.approx(0.4, abs=0.03)
 
 
