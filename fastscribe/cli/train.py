@@ -82,10 +82,12 @@ def train(
 ) -> None:
     """Train or fine-tune a FastConformer model (RNN-T, TDT, CTC or hybrid), or fine-tune Canary."""
     from fastscribe.evaluation.scores import check_installed
+    from fastscribe.training.trackers import check_installed as check_trackers
 
     check_output_dir(output_dir)
     chosen = _recipe(recipe, epochs, init is not None)  # before the import of torch, which is slow
     check_installed("whisper-en", "train", "train")
+    check_trackers(chosen.run.log_to)
     from fastscribe.checkpoint.language_heads import of_language
     from fastscribe.checkpoint.reader import read_checkpoint
     from fastscribe.training.data import prepare

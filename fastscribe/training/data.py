@@ -15,6 +15,8 @@ from fastscribe.checkpoint.validate import validate as check_config
 from fastscribe.config import EncoderConfig, GraniteConfig, ModelConfig
 from fastscribe.errors import UsageError
 from fastscribe.languages import language_tag
+from fastscribe.training.augment_config import AugmentConfig
+from fastscribe.training.backgrounds import BackgroundCorpus
 from fastscribe.training.bpe import TextEncoder
 from fastscribe.training.changed_model import ChangedModel, Head, change_model
 from fastscribe.training.corpus import Corpus, Example, Examples, ManifestPart
@@ -32,6 +34,7 @@ from fastscribe.types import Float64Array
 
 _MIN_VALIDATION = 10  # recordings
 _NEW_VOCABULARY = "model.vocab_size or model.tokenizer in a recipe gives it a new one"
+_LONGEST_S = 1e9  # of noise, which is never read whole
 _TRAINED_SHARE = 0.99  # of the examples are at most as long as the model's trained_utterance_s
 
 
@@ -46,6 +49,7 @@ class TrainingData:
     scoring: Scoring = Scoring()  # noqa: RUF009 - frozen
     new_heads: frozenset[Head] = frozenset()  # of a trained model, those that no training has touched yet
     num_prompt: int = 0  # tokens at each example's beginning that an attention decoder is given
+    backgrounds: BackgroundCorpus = BackgroundCorpus()  # noqa: RUF009 - frozen
 
     @cached_property
     def digest(self) -> str:
@@ -108,7 +112,8 @@ def prepare(
     drawn = EpochDraw(corpus.examples, recipe.run.seed)(0)
     longest_s = trained_utterance_s(init, corpus.examples.durations_s[drawn])
     init = replace(init, config=replace(init.config, trained_utterance_s=longest_s))
-    return TrainingData(corpus, validation, init, validation_sets, scoring, new_heads, num_prompt)
+    backgrounds = _backgrounds(recipe.augment)
+    return TrainingData(corpus, validation, init, validation_sets, scoring, new_heads, num_prompt, backgrounds)
 
 
 def _request_reader(data: DataRecipe, init: Checkpoint | None, where: str | Path) -> ReadRequest:
@@ -129,6 +134,17 @@ def _encoder(init: Checkpoint, limits: ExampleLimits) -> tuple[Encode, ExampleLi
     encode = PromptedEncoder(init)
     num_prompt = encode.num_prompt
     return encode, replace(limits, max_tokens=init.config.aed.max_tokens, extra_tokens=num_prompt + 1), num_prompt
+
+
+def _backgrounds(augment: AugmentConfig) -> BackgroundCorpus:
+    """Read the manifests of noise and rooms; a row's text does not count."""
+    limits = ExampleLimits(min_duration_s=0.0, max_duration_s=_LONGEST_S)
+    kinds = ((augment.noise_manifest, "take noise from"), (augment.room_manifest, "take rooms from"))
+    read = (
+        None if path is None else read_manifests([ManifestPart(path, non_speech=True)], limits, purpose).examples
+        for path, purpose in kinds
+    )
+    return BackgroundCorpus(*read)
 
 
 def _read_validation(

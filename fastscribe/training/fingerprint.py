@@ -18,8 +18,9 @@ from fastscribe.training.recipe import Recipe
 
 _FREE = {
     "model": ("tokenizer",),
-    "run": ("save_minutes",),
+    "run": ("save_minutes", "log_to"),
     "data": ("train", "validation", "threads", "cache_gb"),
+    "augment": ("noise_manifest", "room_manifest"),
     "batch": ("gradient_checkpointing",),
 }
 

@@ -184,7 +184,9 @@ def augmented_features(
 ) -> Features:
     samples_BS = rows.samples_BS.to(device, non_blocking=True)
     rate = log_mel.config.sample_rate
-    samples_BS, lengths_B = augment_samples(samples_BS, rows.lengths_B, rate, config, generator, speeds_B)
+    samples_BS, lengths_B = augment_samples(
+        samples_BS, rows.lengths_B, rate, config, generator, speeds_B, rows.noise_BS, rows.rooms_BL
+    )
     features = log_mel(samples_BS, small_to_device(lengths_B, device))
     # As features.lengths_B, but on the host, where the masks are drawn.
     frame_lengths_B = lengths_B // log_mel.config.hop_length

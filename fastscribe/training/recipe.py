@@ -131,11 +131,10 @@ class LossRecipe:
 
 
 Part = Literal["encoder", "predictor", "joint", "ctc", "decoder"]
-
-
 LoraTarget = Literal[
     "linear_q", "linear_k", "linear_v", "linear_out", "linear_pos", "linear1", "linear2", "pointwise1", "pointwise2"
 ]
+TrackerName = Literal["tensorboard", "wandb"]
 
 
 @dataclass(frozen=True)
@@ -210,6 +209,7 @@ class RunRecipe:
     validate_epochs: int = 1  # epochs between validations
     kept_dtype: FloatDtypeName = "fp32"  # of the models that are written
     save_minutes: float = 10.0  # minutes between saved states, from which a killed run resumes
+    log_to: tuple[TrackerName, ...] = ()  # besides the log: tensorboard, wandb, if they are installed
 
     def __post_init__(self) -> None:
         _check(self, lambda epochs: epochs >= 1, "a number from 1", "epochs", "validate_epochs")
@@ -271,6 +271,11 @@ def parse_recipe(values: Any, path: Path, is_tuning: bool = False) -> Recipe:
     _check_keys(Recipe, values, str(path), "")  # before the data are missed, whose section may be misspelt
     values = dict(values)
     values["data"] = _data(values.get("data"), path)
+    if isinstance(augment := values.get("augment"), Mapping):
+        manifests = {
+            key: augment[key] for key in ("noise_manifest", "room_manifest") if isinstance(augment.get(key), str)
+        }
+        values["augment"] = {**augment, **{key: str(path.parent / given) for key, given in manifests.items()}}
     for section, defaults in _TUNING.items() if is_tuning else ():
         given = values.get(section)
         if given is None or isinstance(given, Mapping):

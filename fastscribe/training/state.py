@@ -33,6 +33,7 @@ from fastscribe.errors import OutputError, UsageError
 from fastscribe.resume.folder_lock import FolderLock
 from fastscribe.training.corpus import FILE_KIND
 from fastscribe.training.plot import is_plot
+from fastscribe.training.trackers import event_files, wandb_id_file
 
 FORMAT_VERSION = 4
 _STATE_START = re.compile(rb"PK\x03\x04.*format_version", re.DOTALL)  # torch.save's archive, and our first key
@@ -100,6 +101,8 @@ class RunFolder:
             whole = (self.log, self.plot, self.data)
             for path in (*whole, *map(temp_path_for, (self.state, self.log, self.data)), *self._tables()):
                 remove(path)
+            for path in (*event_files(self.path / "tensorboard"), wandb_id_file(self.path)):
+                path.unlink(missing_ok=True)
             sync_folder(self.path)
         except OSError as error:
             raise OutputError(str(self.path), error) from error

@@ -8,6 +8,7 @@ as an uninterrupted one. Under torchrun each rank takes its part of every step.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import signal
@@ -28,6 +29,13 @@ from fastscribe.cuda.device import short_switch_interval
 from fastscribe.errors import UsageError, first_line
 from fastscribe.model.model import Model, build_model
 from fastscribe.training.attention_decoder import prepare_weights_
+from fastscribe.training.backgrounds import (
+    BackgroundCorpus,
+    BackgroundDraw,
+    BackgroundReader,
+    LostFiles,
+    draw_backgrounds,
+)
 from fastscribe.training.batch_search import cached_batch_sizes
 from fastscribe.training.batch_size_probe import fits
 from fastscribe.training.buckets import (
@@ -55,6 +63,7 @@ from fastscribe.training.plot import plot_log
 from fastscribe.training.recipe import Recipe
 from fastscribe.training.scoring import Scoring, rating_of
 from fastscribe.training.state import RunFolder
+from fastscribe.training.trackers import Trackers
 from fastscribe.training.trained_parts import choose_trained, num_trained
 from fastscribe.training.validation import ValidationResult, validate, with_weights
 from fastscribe.training.weights import Weights
@@ -75,11 +84,13 @@ class EpochPlan(NamedTuple):
         batches: positions in `drawn`.
         speeds: playback speed at each position.
         drawn: index of the example at each position.
+        backgrounds: the recorded noise and room of each position; None: there are none.
     """
 
     batches: list[Indices]
     speeds: Float64Array
     drawn: Indices
+    backgrounds: BackgroundDraw | None = None
 
 
 @dataclass
@@ -147,11 +158,15 @@ class Trainer:
         )
         self._durations, self._tokens = self.examples.durations_s, self.examples.num_tokens
         self._label_counts = label_counts(self._tokens, self._durations, self.learner.network.num_given)
+        self._lost = LostFiles(say)
+        self._trackers: Trackers | None = None  # while it runs
         self._window = LogWindow()
         self._is_validation_due = self._is_plot_lost = False
         self._rated_by = rating_of(training_data.scoring, training_data.validation_sets)
+        backgrounds = training_data.backgrounds
         self._fingerprint: dict[str, Any] = {
             **fingerprint(recipe, training_data.checkpoint, training_data.digest, training_data.validation),
+            **({"noise and rooms": backgrounds.digest()} if backgrounds != BackgroundCorpus() else {}),
             "number of ranks": distributed.world_size,
             "dtype": str(dtype),
         }
@@ -247,7 +262,16 @@ class Trainer:
             rank=self.distributed.rank,
             world_size=self.distributed.world_size,
         )
-        return EpochPlan(batches, speeds, drawn)
+        corpus, seed = self.training_data.backgrounds, self.recipe.run.seed
+        has_backgrounds = corpus != BackgroundCorpus()
+        backgrounds = draw_backgrounds(corpus, self.augment, len(drawn), epoch, seed) if has_backgrounds else None
+        return EpochPlan(batches, speeds, drawn, backgrounds)
+
+    def _background_reader(self, plan: EpochPlan) -> BackgroundReader | None:
+        if plan.backgrounds is None:
+            return None
+        rate = self.training_data.checkpoint.config.features.sample_rate
+        return BackgroundReader(self.training_data.backgrounds, plan.backgrounds, self.augment, rate, self._lost)
 
     @property
     def num_steps(self) -> int:
@@ -275,12 +299,12 @@ class Trainer:
 
     def padding(self) -> PaddingShare:
         """Padding share of the first epoch."""
-        batches, speeds, drawn = self._first_epoch
+        batches, speeds, drawn, _ = self._first_epoch
         return padding_share(batches, self._durations[drawn] / speeds, self._tokens[drawn])
 
     def naive_padding(self) -> PaddingShare:
         """Padding share of random batches of the same mean size, in the first epoch."""
-        _, speeds, drawn = self._first_epoch
+        _, speeds, drawn, _ = self._first_epoch
         mean_size = len(drawn) / max(1, self.epoch_batches * self.distributed.world_size)
         naive = naive_batches(len(drawn), mean_size, self.recipe.run.seed)
         return padding_share(naive, self._durations[drawn] / speeds, self._tokens[drawn])
@@ -299,6 +323,16 @@ class Trainer:
         Raises:
             UsageError: too many recordings cannot be read.
         """
+        if self.distributed.rank == 0:
+            names, shown = self.recipe.run.log_to, dataclasses.asdict(self.recipe)
+            self._trackers = Trackers(names, self.folder.path, self.folder.rows() if names else (), shown, self._say)
+        try:
+            return self._run(update)
+        finally:
+            if self._trackers is not None:
+                self._trackers.close()
+
+    def _run(self, update: Callable[[], None]) -> bool:
         self._saved_at = perf_counter()
         is_at_start = self.progress.step == self.progress.batches_done == 0 and not self.is_over
         if self.rates_start and is_at_start and self.progress.start_rate is None:
@@ -353,7 +387,8 @@ class Trainer:
         progress.batches = len(batches)
         num_labels, start, logged_s, logged_at = 0, perf_counter(), 0.0, perf_counter()
         self.learner.network.train()
-        for rows in self.loader.batches(batches[progress.batches_done :], plan.drawn):
+        backgrounds = self._background_reader(plan)
+        for rows in self.loader.batches(batches[progress.batches_done :], plan.drawn, backgrounds):
             is_last = progress.batches_done + 1 == len(batches)
             is_step = (progress.batches_done + 1) % accumulate == 0 or is_last
             num_labels += self._train_batch(rows, plan)
@@ -445,7 +480,7 @@ class Trainer:
         self.progress.losses = self._window.means() or self.progress.losses
         row, self._window = self._window.row(), LogWindow()
         if self.distributed.rank == 0 and row:
-            self.folder.append(
+            self._append(
                 {
                     "step": self.progress.step,
                     "epoch": round(self._progress_share * self.recipe.run.epochs, 4),
@@ -499,9 +534,13 @@ class Trainer:
         return self.progress.validated
 
     def _log_validation(self, validated: ValidationResult) -> None:
-        self.folder.append(
-            {"step": self.progress.step, "epoch": self.progress.epoch, "validation": validated.to_json()}
-        )
+        self._append({"step": self.progress.step, "epoch": self.progress.epoch, "validation": validated.to_json()})
+
+    def _append(self, row: Mapping[str, Any]) -> None:
+        """Add a row to the log and its copies."""
+        self.folder.append(row)
+        if self._trackers is not None:
+            self._trackers.add(row)
 
     def _plot(self) -> None:
         """Draw the log. A missing matplotlib or a failure does not end the run."""

@@ -80,7 +80,7 @@ def be_a_rank(number: str, where: str, kind: str) -> None:
         seen.append((features.mel_BMT.clone(), features.lengths_B.clone()))
         return features
 
-    def batches(indices: Any, drawn: Any) -> Any:
+    def batches(indices: Any, drawn: Any, backgrounds: Any) -> Any:
         for wanted, rows in zip(BATCHES[rank], read([np.array(batch or [0]) for batch in BATCHES[rank]]), strict=True):
             yield rows if wanted else AudioBatch(rows.examples[:0], rows.samples_BS[:0], rows.lengths_B[:0])
 
