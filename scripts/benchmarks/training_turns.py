@@ -5,8 +5,8 @@
 A step is forward, loss, backward and AdamW in float32 without dropout, averaging and clipping. NeMo must be installed beside
 fastscribe; it gets the same weights, through a .nemo file that fastscribe writes, so that its first loss is the same. On a
 CPU, NeMo has no fast TDT loss: its plain torch form is measured. Steps alternate, so that a busy machine slows all alike;
-processor time is that of all threads. Bytes are exact: `saved_bytes` is what the forward pass keeps for the backward pass,
-weights excluded, and `peak_bytes` the most that a step allocates beside weights, gradients and optimiser.
+processor time is that of all threads. `saved_bytes` is exact: what the forward pass keeps for the backward pass, weights
+excluded. It is no peak: a backward pass needs memory of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import string
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -87,9 +86,8 @@ def training_turns(
         found["threads"] = torch.get_num_threads()
         for row in _measured(steps, turns):
             found["rows"].append(row | case)
-            sizes = f"saved {row['saved_bytes'] / 1e6:.0f} MB, peak {row['peak_bytes'] / 1e6:.0f} MB"
             times = f"{row['step_cpu_ms']:.0f} ms of processor time, x {row['vs_first']:.2f}"
-            show(f"{row['whose']}: {times}, {sizes}, loss {row['first_loss']:.4f}")
+            show(f"{row['whose']}: {times}, {row['saved_bytes'] / 1e6:.0f} MB saved, loss {row['first_loss']:.4f}")
 
 
 def _measured(steps: dict[str, Step], turns: int) -> list[dict[str, Any]]:
@@ -103,13 +101,11 @@ def _measured(steps: dict[str, Step], turns: int) -> list[dict[str, Any]]:
             steps[whose]()
             times[whose].append((process_time() - start_cpu, perf_counter() - start))
     rows: list[dict[str, Any]] = []
-    for whose, step in steps.items():
+    for whose in steps:
         cpu_s, wall_s = (median(values) for values in zip(*times[whose], strict=True))
         row = {"whose": whose, "step_cpu_ms": round(1000 * cpu_s, 1), "step_ms": round(1000 * wall_s, 1)}
         row["vs_first"] = round(row["step_cpu_ms"] / rows[0]["step_cpu_ms"], 3) if rows else 1.0
-        rows.append(
-            row | {"saved_bytes": saved[whose], "peak_bytes": _peak_bytes(step), "first_loss": round(first[whose], 5)}
-        )
+        rows.append(row | {"saved_bytes": saved[whose], "first_loss": round(first[whose], 5)})
     return rows
 
 
@@ -130,17 +126,6 @@ def _saved_bytes(step: Step) -> int:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         step()
     return sum(sizes.values())
-
-
-def _peak_bytes(step: Step) -> int:
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as trace:
-        step()
-    assert trace.profiler is not None
-    events = [event for event in trace.profiler.kineto_results.events() if event.name() == "[memory]"]
-    events.sort(key=lambda event: event.start_ns())
-    return max(accumulate(int(event.nbytes()) for event in events))
 
 
 def _own_step(config: ModelConfig, features: Features, targets: Targets, is_checkpointed: bool) -> Step:

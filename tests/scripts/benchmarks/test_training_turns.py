@@ -1,0 +1,29 @@
+"""Steps in turns: with gradient checkpointing the loss is the same, less is kept, and the stored result is the printed one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from fastscribe.errors import UsageError
+from scripts.benchmarks.training_turns import app
+
+
+def test_gradient_checkpointing_beside_none(tmp_path: Path) -> None:
+    shape = ["--random", "tiny", "--layers", "2", "--batch-size", "2", "--sequence-s", "1", "--turns", "2"]
+    done = CliRunner().invoke(app, [*shape, "--gradient-checkpointing", "--json", str(tmp_path / "turns.json")])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == json.loads((tmp_path / "turns.json").read_text())
+    plain, checkpointed = found["rows"]
+    assert plain["whose"] == "fastscribe" and checkpointed["whose"] == "fastscribe, gradient checkpointing"
+    assert plain["first_loss"] == checkpointed["first_loss"] > 0
+    assert 0 < checkpointed["saved_bytes"] < plain["saved_bytes"] / 2
+    assert all(row["step_cpu_ms"] > 0 and row["step_ms"] > 0 for row in found["rows"])
+
+
+def test_another_library() -> None:
+    done = CliRunner().invoke(app, ["--random", "tiny", "--against", "espnet"])
+    assert isinstance(done.exception, UsageError) and "only nemo" in str(done.exception)
