@@ -216,17 +216,17 @@ def _dtype(dtype: TrainDtypeChoice, device: torch.device) -> torch.dtype:
 
 
 def _report_start(trainer: Trainer) -> None:
-    training_data, padding = trainer.training_data, trainer.padding()
+    training_data, padding = trainer.training_data, trainer.planner.padding()
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     trained = "" if trainer.num_trained == parameters else f", {trainer.num_trained / 1e6:.1f} M of them trained"
-    epoch_s, corpus_s = trainer.epoch_audio_s, training_data.corpus.duration_s
+    epoch_s, corpus_s = trainer.planner.epoch_audio_s, training_data.corpus.duration_s
     drawn = f"; {epoch_s / 3600:.2f} h per epoch" if abs(epoch_s - corpus_s) > 0.005 * corpus_s else ""
     say(f"{training_data.corpus}{drawn}; {len(training_data.validation):,} to validate with")
     say(
         f"{parameters / 1e6:.1f} M parameters{trained}, {training_data.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
-        f"{trainer.device}; {trainer.epoch_batches:,} batches per epoch, {trainer.num_steps:,} steps in all, "
+        f"{trainer.device}; {trainer.planner.epoch_batches:,} batches per epoch, {trainer.planner.num_steps:,} steps in all, "
         f"{100 * padding.frames:.1f} % padding "
-        f"(random batches: {100 * trainer.naive_padding().frames:.1f} %){_warm_up_note(trainer)}"
+        f"(random batches: {100 * trainer.planner.naive_padding().frames:.1f} %){_warm_up_note(trainer)}"
     )
     if trainer.learner.network.has_idle_head:
         weight = trainer.learner.network.ctc_weight

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -29,27 +27,10 @@ from fastscribe.cuda.device import short_switch_interval
 from fastscribe.errors import UsageError, first_line
 from fastscribe.model.model import Model, build_model
 from fastscribe.training.attention_decoder import prepare_weights_
-from fastscribe.training.backgrounds import (
-    BackgroundCorpus,
-    BackgroundDraw,
-    BackgroundReader,
-    LostFiles,
-    draw_backgrounds,
-)
+from fastscribe.training.backgrounds import BackgroundCorpus, BackgroundReader, LostFiles
 from fastscribe.training.batch_search import cached_batch_sizes
 from fastscribe.training.batch_size_probe import fits
-from fastscribe.training.buckets import (
-    Bucket,
-    Indices,
-    MemoryModel,
-    PaddingShare,
-    covering,
-    draw_speeds,
-    fitting_buckets,
-    naive_batches,
-    padding_share,
-    plan_epoch,
-)
+from fastscribe.training.buckets import Bucket, Indices
 from fastscribe.training.corpus import Examples
 from fastscribe.training.data import TrainingData
 from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
@@ -57,8 +38,8 @@ from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.fingerprint import fingerprint
 from fastscribe.training.learner import BatchIndex, BatchTooLarge, Learner
 from fastscribe.training.log_window import LogWindow
-from fastscribe.training.mixing import EpochDraw
 from fastscribe.training.network import new_model
+from fastscribe.training.planner import EpochPlan, EpochPlanner, label_counts
 from fastscribe.training.plot import plot_log
 from fastscribe.training.recipe import Recipe
 from fastscribe.training.scoring import Scoring, rating_of
@@ -67,30 +48,11 @@ from fastscribe.training.trackers import Trackers
 from fastscribe.training.trained_parts import choose_trained, num_trained
 from fastscribe.training.validation import ValidationResult, validate, with_weights
 from fastscribe.training.weights import Weights
-from fastscribe.types import Float64Array, Int64Array
 
 _LOG_STEPS = 10  # steps that a log line averages
-_SMALL_BATCH_S = 120.0  # of audio: a CPU's batch, and a GPU's minimum
-_MIN_STEPS = 50  # an epoch, because a GPU's memory would hold a small corpus in one or two batches
 _MIN_UNREADABLE, _MAX_UNREADABLE_SHARE = 20, 0.05  # of the recordings tried; more end the run
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _KEPT_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-class EpochPlan(NamedTuple):
-    """The batches of an epoch on one rank.
-
-    Attributes:
-        batches: positions in `drawn`.
-        speeds: playback speed at each position.
-        drawn: index of the example at each position.
-        backgrounds: the recorded noise and room of each position; None: there are none.
-    """
-
-    batches: list[Indices]
-    speeds: Float64Array
-    drawn: Indices
-    backgrounds: BackgroundDraw | None = None
 
 
 @dataclass
@@ -134,7 +96,6 @@ class Trainer:
         self.requested_signal = 0  # set to a signal's number at any time to stop the run
         self.stop_signal = 0  # the signal that all ranks have stopped for
         self.examples: Examples = training_data.corpus.examples
-        self._draw = EpochDraw(self.examples, recipe.run.seed)
         if len(self.examples) < distributed.world_size:
             raise UsageError(f"{len(self.examples)} examples are too few for {distributed.world_size} ranks")
         self.augment = recipe.augment
@@ -156,8 +117,8 @@ class Trainer:
         self._validation_loader = AudioDataLoader(
             training_data.validation, rate, cache_bytes / 10, recipe.data.threads, say
         )
-        self._durations, self._tokens = self.examples.durations_s, self.examples.num_tokens
-        self._label_counts = label_counts(self._tokens, self._durations, self.learner.network.num_given)
+        self._durations = self.examples.durations_s
+        self._label_counts = label_counts(self.examples.num_tokens, self._durations, self.learner.network.num_given)
         self._lost = LostFiles(say)
         self._trackers: Trackers | None = None  # while it runs
         self._window = LogWindow()
@@ -173,10 +134,12 @@ class Trainer:
         state = self._load_matching_state()
         if distributed.world_size > 1:
             self._check_same_on_all_ranks(state)
-        self.buckets = self._make_buckets()
-        # A resumed run keeps its batch sizes, because they decide its steps.
-        self.batch_sizes = tuple(state["batch_sizes"]) if state is not None else self._batch_sizes()
-        self.weights.set_total_steps(self.num_steps)
+        self.planner = EpochPlanner(recipe, training_data, distributed, device.type == "cpu")
+        if state is None:
+            self.planner.choose_batch_sizes(self._searched_batch_sizes)
+        else:  # a resumed run keeps its batch sizes, because they decide its steps
+            self.planner.batch_sizes = tuple(state["batch_sizes"])
+        self.weights.set_total_steps(self.planner.num_steps)
         self._start(state)
 
     def _min_duration_s(self) -> float:
@@ -185,41 +148,7 @@ class Trainer:
         hops = config.encoder.subsampling_factor + 2
         return hops * config.features.hop_length / config.features.sample_rate * max(self.augment.speeds)
 
-    # --- plans -------------------------------------------------------------------------------------------------------
-
-    def _make_buckets(self) -> tuple[Bucket, ...]:
-        drawn, speeds = self._draw(0), self.augment.speeds
-        played = np.concatenate([self._durations[drawn] / speed for speed in speeds])
-        tokens = np.tile(self._tokens[drawn], len(speeds))
-        batch = self.recipe.batch
-        buckets = fitting_buckets(
-            played,
-            tokens,
-            self._batch_s,
-            batch.buckets,
-            batch.token_buckets,
-            times=len(speeds),
-            world_size=self.distributed.world_size,
-        )
-        return covering(buckets, self._durations / min(speeds), self._tokens)  # what later epochs draw
-
-    @property
-    def _batch_s(self) -> float | None:
-        """Seconds of audio in a batch; None: as many as the device's memory holds."""
-        seconds = self.recipe.batch.seconds
-        if seconds != "auto":
-            return seconds
-        return _SMALL_BATCH_S if self.device.type == "cpu" else None
-
-    def _batch_sizes(self) -> tuple[int, ...]:
-        if self._batch_s is not None:
-            return MemoryModel(self._batch_s).batch_sizes(self.buckets)
-        num_batches = _MIN_STEPS * self.distributed.world_size * self.recipe.batch.accumulate
-        shared_s = self._durations[self._draw(0)].sum() / num_batches
-        enough = MemoryModel(max(shared_s, _SMALL_BATCH_S)).batch_sizes(self.buckets)
-        return tuple(map(min, self._searched_batch_sizes(), enough))
-
-    def _searched_batch_sizes(self) -> tuple[int, ...]:
+    def _searched_batch_sizes(self, buckets: tuple[Bucket, ...]) -> tuple[int, ...]:
         """Batch sizes of a GPU, cached in the run's folder. Ranks search separately and take the smallest."""
         properties = torch.cuda.get_device_properties(self.device)
         holds_for = {
@@ -241,31 +170,12 @@ class Trainer:
             path = path.with_name(f"batch_sizes-{self.distributed.rank}.json")
         config, accumulates = self.training_data.checkpoint.config, self.recipe.batch.accumulate > 1
         trial = partial(fits, self.learner.network, config, accumulates)
-        sizes = cached_batch_sizes(path, holds_for, self.buckets, trial)
+        sizes = cached_batch_sizes(path, holds_for, buckets, trial)
         if self.distributed.world_size > 1:
             min_count = torch.tensor(sizes, device=self.device)
             dist.all_reduce(min_count, dist.ReduceOp.MIN)
             sizes = tuple(map(int, min_count.tolist()))
         return sizes
-
-    def plan(self, epoch: int) -> EpochPlan:
-        """Draw the examples of an epoch and their speeds, and plan this rank's batches."""
-        drawn = self._draw(epoch)
-        speeds = draw_speeds(len(drawn), self.augment.speeds, epoch, self.recipe.run.seed)
-        batches = plan_epoch(
-            self._durations[drawn] / speeds,
-            self._tokens[drawn],
-            self.buckets,
-            self.batch_sizes,
-            epoch=epoch,
-            seed=self.recipe.run.seed,
-            rank=self.distributed.rank,
-            world_size=self.distributed.world_size,
-        )
-        corpus, seed = self.training_data.backgrounds, self.recipe.run.seed
-        has_backgrounds = corpus != BackgroundCorpus()
-        backgrounds = draw_backgrounds(corpus, self.augment, len(drawn), epoch, seed) if has_backgrounds else None
-        return EpochPlan(batches, speeds, drawn, backgrounds)
 
     def _background_reader(self, plan: EpochPlan) -> BackgroundReader | None:
         if plan.backgrounds is None:
@@ -274,40 +184,9 @@ class Trainer:
         return BackgroundReader(self.training_data.backgrounds, plan.backgrounds, self.augment, rate, self._lost)
 
     @property
-    def num_steps(self) -> int:
-        """Steps of the whole run, by its first epoch; others differ by a batch or two, as speeds are drawn."""
-        return math.ceil(self.epoch_batches / self.recipe.batch.accumulate) * self.recipe.run.epochs
-
-    @property
     def num_trained(self) -> int:
         """Number of weights that learn."""
         return num_trained(self.model, self.recipe.loss.ctc_weight)
-
-    @cached_property
-    def _first_epoch(self) -> EpochPlan:
-        return self.plan(0)
-
-    @property
-    def epoch_batches(self) -> int:
-        """Number of batches of the first epoch on this rank."""
-        return len(self._first_epoch.batches)
-
-    @property
-    def epoch_audio_s(self) -> float:
-        """Seconds of audio of the first epoch, of all ranks."""
-        return float(self._durations[self._first_epoch.drawn].sum())
-
-    def padding(self) -> PaddingShare:
-        """Padding share of the first epoch."""
-        batches, speeds, drawn, _ = self._first_epoch
-        return padding_share(batches, self._durations[drawn] / speeds, self._tokens[drawn])
-
-    def naive_padding(self) -> PaddingShare:
-        """Padding share of random batches of the same mean size, in the first epoch."""
-        _, speeds, drawn, _ = self._first_epoch
-        mean_size = len(drawn) / max(1, self.epoch_batches * self.distributed.world_size)
-        naive = naive_batches(len(drawn), mean_size, self.recipe.run.seed)
-        return padding_share(naive, self._durations[drawn] / speeds, self._tokens[drawn])
 
     # --- the run -----------------------------------------------------------------------------------------------------
 
@@ -381,7 +260,7 @@ class Trainer:
 
     def _train_epoch(self, update: Callable[[], None]) -> None:
         """Train to the epoch's end, or to the step after which the run stops."""
-        plan = self.plan(self.progress.epoch)
+        plan = self.planner.plan(self.progress.epoch)
         batches = plan.batches
         progress, accumulate = self.progress, self.recipe.batch.accumulate
         progress.batches = len(batches)
@@ -562,7 +441,7 @@ class Trainer:
                     "epoch": self.progress.epoch,
                     "batches_done": self.progress.batches_done,
                     "is_check_due": self._is_validation_due,
-                    "batch_sizes": list(self.batch_sizes),
+                    "batch_sizes": list(self.planner.batch_sizes),
                     "best_wer": self.progress.best_rate,  # whatever the metric: states of before have this name
                     "start_rate": self.progress.start_rate,
                     "rated_by": self._rated_by,
@@ -619,20 +498,6 @@ class Trainer:
             raise UsageError(
                 f"{self.folder.path}: ranks do not find the same state and data; all need the same folder and manifests"
             )
-
-
-def label_counts(num_tokens: Int64Array, durations_s: Float64Array, num_given: int = 0) -> Int64Array:
-    """Return as how many labels each example counts [examples]: its tokens, less `num_given` that a decoder is given.
-
-    Without tokens, it counts as many as speech of its length.
-
-    The loss is a mean per label. A recording without speech has about as many frames per second to learn from as one with
-    speech, so it weighs as much.
-    """
-    has_tokens = num_tokens > 0
-    num_labels = np.where(has_tokens, num_tokens - num_given, 0)
-    per_s = num_labels.sum() / max(1.0, durations_s[has_tokens].sum())
-    return np.where(has_tokens, num_labels, np.maximum(1, np.rint(per_s * durations_s))).astype(np.int64)
 
 
 def _model(checkpoint: Checkpoint, recipe: Recipe) -> Model:

@@ -19,9 +19,10 @@ from fastscribe.training.learner import targets_of
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.manifest import ExampleLimits, read_manifests
 from fastscribe.training.network import Network
+from fastscribe.training.planner import label_counts
 from fastscribe.training.scoring import Scoring, ValidationSet
 from fastscribe.training.state import RunFolder
-from fastscribe.training.trainer import Trainer, label_counts
+from fastscribe.training.trainer import Trainer
 from fastscribe.training.validation import _to_result
 from fastscribe.types import Features
 from tests.training.test_network import CPU, noise, tiny

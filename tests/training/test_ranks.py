@@ -21,9 +21,10 @@ from fastscribe.training.data import prepare
 from fastscribe.training.dataloader import AudioBatch
 from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.learner import targets_of
+from fastscribe.training.planner import EpochPlan
 from fastscribe.training.recipe import Recipe, RunRecipe, parse_recipe
 from fastscribe.training.state import RunFolder
-from fastscribe.training.trainer import EpochPlan, Trainer
+from fastscribe.training.trainer import Trainer
 from fastscribe.types import Features
 from tests.conftest import DATA, MODELS, ROOT, checkpoint
 
@@ -87,7 +88,7 @@ def be_a_rank(number: str, where: str, kind: str) -> None:
     learner.augmented_features = keep
     trainer.loader.batches = batches  # type: ignore[method-assign]
     plan = EpochPlan([np.array(batch) for batch in BATCHES[rank]], np.ones(7), np.arange(7))
-    trainer.plan = lambda epoch: plan  # type: ignore[method-assign]
+    trainer.planner.plan = lambda epoch: plan  # type: ignore[method-assign]
     trainer.run_validation = lambda: None  # type: ignore[method-assign]
     states: list[dict[str, torch.Tensor]] = []
     step = trainer.weights.step

@@ -28,11 +28,12 @@ from fastscribe.training.corpus import Examples
 from fastscribe.training.data import prepare, trained_utterance_s
 from fastscribe.training.dataloader import AudioBatch
 from fastscribe.training.distributed import DistributedContext
+from fastscribe.training.planner import EpochPlan
 from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.scoring import Scoring
 from fastscribe.training.shared_data import on_first_rank, share_training_data
 from fastscribe.training.state import RunFolder
-from fastscribe.training.trainer import EpochPlan, Trainer
+from fastscribe.training.trainer import Trainer
 from tests.conftest import DATA, MODELS, ROOT, checkpoint
 from tests.helpers.processes import fastscribe
 
@@ -134,7 +135,7 @@ def test_small_run(manifest: Path, tmp_path: Path) -> None:
         run={"epochs": 40},
     )
     trainer = trainer_of(recipe, tmp_path / "run")
-    assert [len(trainer.plan(epoch).batches) for epoch in (0, 1)] == [1, 1]
+    assert [len(trainer.planner.plan(epoch).batches) for epoch in (0, 1)] == [1, 1]
     trainer.weights.num_steps = 20
     trainer.save()
     again = trainer_of(recipe, tmp_path / "run")
@@ -233,10 +234,10 @@ def test_resume_keeps_batch_sizes(manifest: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Trainer, "_searched_batch_sizes", lambda trainer: next(found))
     recipe = recipe_of(manifest)
     trainer = trainer_of(recipe, tmp_path / "a")
-    at_most = int(120 / trainer.buckets[0].max_duration_s)
-    assert trainer.batch_sizes == (at_most,) and at_most < 70
+    at_most = int(120 / trainer.planner.buckets[0].max_duration_s)
+    assert trainer.planner.batch_sizes == (at_most,) and at_most < 70
     assert trainer_of(recipe, tmp_path / "b").batch_sizes == (at_most,)
-    trainer.batch_sizes = (3,)
+    trainer.planner.batch_sizes = (3,)
     trainer.save()
     assert trainer_of(recipe, tmp_path / "a").batch_sizes == (3,)
     assert next(found) == (50,)
@@ -407,7 +408,7 @@ def test_naive_padding_same_speeds(manifest: Path, tmp_path: Path) -> None:
         folder = tmp_path / name
         folder.mkdir()
         trainer = Trainer(recipe, training_data, RunFolder(folder), torch.device("cpu"), torch.float32, print)
-        shares.append(trainer.naive_padding().frames)
+        shares.append(trainer.planner.naive_padding().frames)
     assert shares[0] == 0 < shares[1]
 
 
@@ -467,7 +468,7 @@ def gradients_of(
 
     network = trainer.learner.network
     network.train = lambda mode=True: torch.nn.Module.train(network, False)  # type: ignore[method-assign]
-    trainer.plan = lambda epoch: plan_of(batches, len(trainer.examples))  # type: ignore[method-assign]
+    trainer.planner.plan = lambda epoch: plan_of(batches, len(trainer.examples))  # type: ignore[method-assign]
     trainer.weights.optimiser.step = take  # type: ignore[assignment,method-assign]
     trainer.run_validation = lambda: None  # type: ignore[method-assign]
     assert trainer.run() and trainer.progress.step == 1 and taken
