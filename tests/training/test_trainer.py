@@ -231,7 +231,7 @@ def test_resume_keeps_batch_sizes(manifest: Path, tmp_path: Path, monkeypatch: p
     """A search at the time of the resumption might find others. Small corpora are limited by the minimum number of steps."""
     found = iter([(70,), (300,), (50,)])
     monkeypatch.setattr(Trainer, "_batch_s", None)
-    monkeypatch.setattr(Trainer, "_searched_batch_sizes", lambda trainer: next(found))
+    monkeypatch.setattr(Trainer, "_searched_batch_sizes", lambda trainer, buckets: next(found))
     recipe = recipe_of(manifest)
     trainer = trainer_of(recipe, tmp_path / "a")
     at_most = int(120 / trainer.planner.buckets[0].max_duration_s)
