@@ -3,10 +3,10 @@
     python -m scripts.benchmarks.training_turns --random parakeet-rnnt-0.6b --layers 4 --against nemo --json turns.json
 
 A step is forward, loss, backward and AdamW in float32 without dropout, averaging and clipping. NeMo must be installed beside
-fastscribe; it gets the same weights, through a .nemo file that fastscribe writes, so that its first loss is the same. On a
-CPU, NeMo has no fast TDT loss: its plain torch form is measured. Steps alternate, so that a busy machine slows all alike;
-processor time is that of all threads. `saved_bytes` is exact: what the forward pass keeps for the backward pass, weights
-excluded. It is no peak: a backward pass needs memory of its own.
+fastscribe; it gets the same weights, through a .nemo file that fastscribe writes, so that its first loss is the same. Its TDT
+loss needs a GPU (the plain torch form for debugging takes minutes a step), so RNN-T and CTC are compared. Steps alternate, so
+that a busy machine slows all alike; processor time is that of all threads. `saved_bytes` is exact: what the forward pass keeps
+for the backward pass, weights excluded. It is no peak: a backward pass needs memory of its own.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ def training_turns(
     if against not in (None, _NEMO):
         raise UsageError(f"--against {against}: only {_NEMO}")
     config = SHAPES[random]
+    if against is not None and config.durations:
+        raise UsageError(f"--against {against}: its TDT loss needs a GPU: compare an RNN-T or CTC shape")
     check_trainable(config, random)
     assert isinstance(config.encoder, EncoderConfig)
     width = d_model or config.encoder.d_model
@@ -195,7 +197,6 @@ def _nemo_model(config: ModelConfig) -> Any:
     import torch
 
     logging.disable(logging.WARNING)
-    from nemo.collections.asr.losses.rnnt import RNNTLoss
     from nemo.collections.asr.models import ASRModel
 
     from fastscribe.checkpoint import nemo_export
@@ -217,11 +218,6 @@ def _nemo_model(config: ModelConfig) -> Any:
             module.p = 0.0
         if isinstance(module, torch.nn.LSTM):
             module.dropout = 0.0
-    if config.durations:
-        setattr(torch.Tensor, "cuda", lambda tensor, *_: tensor)  # noqa: B010 - NeMo's plain form asks for a GPU
-        kwargs = {"durations": list(config.durations), "sigma": 0.0}
-        loss = RNNTLoss(config.num_labels, "mean_volume", "tdt_pytorch", {"tdt_pytorch_kwargs": kwargs})
-        model.joint.set_loss(loss)
     return model
 
 
