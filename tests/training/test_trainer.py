@@ -28,7 +28,7 @@ from fastscribe.training.corpus import Examples
 from fastscribe.training.data import prepare, trained_utterance_s
 from fastscribe.training.dataloader import AudioBatch
 from fastscribe.training.distributed import DistributedContext
-from fastscribe.training.planner import EpochPlan
+from fastscribe.training.planner import EpochPlan, EpochPlanner
 from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.scoring import Scoring
 from fastscribe.training.shared_data import on_first_rank, share_training_data
@@ -230,16 +230,16 @@ def test_when_states_are_saved(manifest: Path, tmp_path: Path, monkeypatch: pyte
 def test_resume_keeps_batch_sizes(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search at the time of the resumption might find others. Small corpora are limited by the minimum number of steps."""
     found = iter([(70,), (300,), (50,)])
-    monkeypatch.setattr(Trainer, "_batch_s", None)
+    monkeypatch.setattr(trainer_module, "EpochPlanner", lambda *given: EpochPlanner(*given[:3], is_small=False))
     monkeypatch.setattr(Trainer, "_searched_batch_sizes", lambda trainer, buckets: next(found))
-    recipe = recipe_of(manifest)
+    recipe = recipe_of(manifest, batch={"seconds": "auto"})
     trainer = trainer_of(recipe, tmp_path / "a")
     at_most = int(120 / trainer.planner.buckets[0].max_duration_s)
     assert trainer.planner.batch_sizes == (at_most,) and at_most < 70
-    assert trainer_of(recipe, tmp_path / "b").batch_sizes == (at_most,)
+    assert trainer_of(recipe, tmp_path / "b").planner.batch_sizes == (at_most,)
     trainer.planner.batch_sizes = (3,)
     trainer.save()
-    assert trainer_of(recipe, tmp_path / "a").batch_sizes == (3,)
+    assert trainer_of(recipe, tmp_path / "a").planner.batch_sizes == (3,)
     assert next(found) == (50,)
 
 
@@ -706,7 +706,7 @@ def test_epochs_of_other_examples(manifest: Path, tmp_path: Path) -> None:
     values = {"data": {"train": train, "validation": held_out, "threads": 2}, **SECTIONS}
     recipe = parse_recipe(values, tmp_path / "recipe.yaml")
     whole = trainer_of(recipe, tmp_path / "whole")
-    drawn = [whole.plan(epoch).drawn.tolist() for epoch in (0, 1)]
+    drawn = [whole.planner.plan(epoch).drawn.tolist() for epoch in (0, 1)]
     assert drawn[0] != drawn[1] and set(range(8)) <= {*drawn[0], *drawn[1]}
     assert whole.run()
     stopped = trainer_of(recipe, tmp_path / "parts")
