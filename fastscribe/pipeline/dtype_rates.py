@@ -69,8 +69,8 @@ def cpu_rates(widths: Widths, dtypes: Sequence[str]) -> Rates:
     Raises:
         CannotKeep: The cache folder cannot be written, or another process has been measuring for long.
     """
-    path, key = cache_folder() / "dtype-rates.json", _key(widths, dtypes)
     try:
+        path, key = cache_folder() / "dtype-rates.json", _key(widths, dtypes)
         found = _kept(path).get(key)
         if found is None:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,6 +84,8 @@ def cpu_rates(widths: Widths, dtypes: Sequence[str]) -> Rates:
                     return Rates(found, is_new=True)
     except Timeout as error:
         raise CannotKeep(f"another process holds {error.lock_file}") from error
+    except RuntimeError as error:  # a user without a home
+        raise CannotKeep(first_line(error)) from error
     except OSError as error:
         raise CannotKeep(f"{path.parent} cannot be written: {error.strerror or first_line(error)}") from error
     return Rates(found)

@@ -229,9 +229,11 @@ class Examples(Sequence[Example]):
         hashed = hashlib.blake2b(digest_size=16)
         rows = zip(self.durations_s.tolist(), self.offsets_s.tolist(), self.part_of.tolist(), strict=True)
         for index, (duration_s, offset_s, part) in enumerate(rows):
-            tokens, (repeat, share) = tuple(self.tokens.piece(index).tolist()), _weight(self.parts[part])
+            tokens, (repeat, share) = tuple(self.tokens.piece(index).tolist()), _repeat_and_share(self.parts[part])
             request = self.requests[self.request_of[index]]
-            asked = () if request is None else (request,)
+            # The examples of a fraction are drawn by their manifest's number.
+            asked = (() if request is None else (request,)) + ((part,) if repeat % 1 or share else ())
+            asked += (int(self.channels[index]),) if self.channels[index] >= 0 else ()
             identity = repr((self.text(index), tokens, duration_s, offset_s, repeat, *share, *asked)).encode()
             hashed.update(len(identity).to_bytes(8, "big"))
             hashed.update(identity)
@@ -276,7 +278,7 @@ class Examples(Sequence[Example]):
         return cls(parts, requests, **stored), described["notes"]
 
 
-def _weight(part: ManifestPart) -> tuple[float, tuple[float, ...]]:
+def _repeat_and_share(part: ManifestPart) -> tuple[float, tuple[float, ...]]:
     return part.repeat, () if part.share is None else (part.share,)
 
 

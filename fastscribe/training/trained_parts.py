@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fastscribe.errors import UsageError
 from fastscribe.model.model import Model
+from fastscribe.training.changed_model import Head
 from fastscribe.training.lora import add_adapters
 from fastscribe.training.recipe import Recipe
 from fastscribe.training.weights import freeze, keep_in_eval
 
+_PARTS: dict[Head, tuple[str, ...]] = {"transducer": ("predictor", "joint"), "ctc": ("ctc",)}
 
-def choose_trained(model: Model, recipe: Recipe) -> None:
+
+def choose_trained(model: Model, recipe: Recipe, new_heads: Collection[Head] = ()) -> None:
     """Add the recipe's adapters and freeze its frozen parts, in place.
 
+    Args:
+        new_heads: heads with weights that no training has touched yet.
+
     Raises:
-        UsageError: the model lacks a part that the recipe names, or nothing that the loss depends on is left to train.
+        UsageError: the model lacks a part that the recipe names, a frozen part is new, or nothing that the loss depends on is
+            left to train.
     """
     optimiser = recipe.optimiser
+    untrained = [part for head in sorted(new_heads) for part in _PARTS[head] if part in optimiser.freeze]
+    if untrained:
+        raise UsageError(
+            f"optimiser.freeze: {', '.join(untrained)}: has new weights, which would never learn; leave out"
+        )
     if optimiser.lora is not None:
         add_adapters(model.encoder, optimiser.lora, recipe.run.seed)
         for module in model.encoder.modules():

@@ -52,6 +52,7 @@ from fastscribe.training.weights import Weights
 _LOG_STEPS = 10  # steps that a log line averages
 _MIN_UNREADABLE, _MAX_UNREADABLE_SHARE = 20, 0.05  # of the recordings tried; more end the run
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_BACKGROUNDS = "noise and rooms"  # in the fingerprint
 _KEPT_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -101,7 +102,7 @@ class Trainer:
         self.augment = recipe.augment
         config = training_data.checkpoint.config
         self.model = _model(training_data.checkpoint, recipe)
-        choose_trained(self.model, recipe)
+        choose_trained(self.model, recipe, training_data.new_heads)
         self.model.to(device)
         distributed.spread(self.model.state_dict().values())
         self.weights = Weights(self.model, dtype, recipe.optimiser)
@@ -124,10 +125,9 @@ class Trainer:
         self._window = LogWindow()
         self._is_validation_due = self._is_plot_lost = False
         self._rated_by = rating_of(training_data.scoring, training_data.validation_sets)
-        backgrounds = training_data.backgrounds
         self._fingerprint: dict[str, Any] = {
             **fingerprint(recipe, training_data.checkpoint, training_data.digest, training_data.validation),
-            **({"noise and rooms": backgrounds.digest()} if backgrounds != BackgroundCorpus() else {}),
+            _BACKGROUNDS: training_data.backgrounds.digest(),
             "number of ranks": distributed.world_size,
             "dtype": str(dtype),
         }
@@ -456,7 +456,7 @@ class Trainer:
         if state is None:
             self.folder.check_no_models()
             return None
-        stored = state["fingerprint"]
+        stored = {_BACKGROUNDS: BackgroundCorpus().digest(), **state["fingerprint"]}  # states of before have none
         different = [name for name, value in self._fingerprint.items() if stored.get(name, value) != value]
         if different:
             raise UsageError(

@@ -16,9 +16,10 @@ from fastscribe.config import DecoderName, Options
 from fastscribe.decode.families import DECODERS
 from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import Pair, Score, evaluate, normalizer
+from fastscribe.pipeline.loader import is_zero
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.training.corpus import Example, Request
-from fastscribe.training.dataloader import AudioDataLoader
+from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
 from fastscribe.training.scoring import Scoring, ValidationSet
 from fastscribe.types import Batch
 
@@ -73,13 +74,24 @@ def validate(
         for rows in loader.batches(_batches(order, examples)):
             if not len(rows.examples):
                 continue
-            batch = Batch((), rows.samples_BS.numpy(), rows.lengths_B.numpy())
-            for index, hypothesis in zip(rows.examples, recognizer.transcribe(batch), strict=True):
+            for index, token_ids in zip(rows.examples, _decoded(recognizer, rows), strict=True):
                 reference = tokenizer.remove_spaces_before_punctuation(examples[index].text)
-                pairs[index] = reference, tokenizer.sentence(hypothesis.token_ids)
+                pairs[index] = reference, tokenizer.sentence(token_ids)
     if not pairs:
         raise UsageError(f"none of the {len(examples)} recordings to validate with can be read")
     return _to_result(pairs, [example.duration_s for example in examples], scoring, sets)
+
+
+def _decoded(recognizer: Recognizer, rows: AudioBatch) -> list[tuple[int, ...]]:
+    """Return the tokens of each row; none for digital silence, which `transcribe` does not decode either."""
+    samples_BS, lengths_B = rows.samples_BS.numpy(), rows.lengths_B.numpy()
+    heard = [row for row, length in enumerate(lengths_B) if not is_zero(samples_BS[row, :length])]
+    found: list[tuple[int, ...]] = [()] * len(lengths_B)
+    if heard:
+        hypotheses = recognizer.transcribe(Batch((), samples_BS[heard], lengths_B[heard]))
+        for row, hypothesis in zip(heard, hypotheses, strict=True):
+            found[row] = hypothesis.token_ids
+    return found
 
 
 def _recognizers(

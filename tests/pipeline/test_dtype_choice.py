@@ -192,3 +192,12 @@ def test_wrong_dtypes() -> None:
     for name, reason in (("fp7", "not one of auto, fastest"), ("fp8", "needs an NVIDIA GPU")):
         with pytest.raises(UsageError, match=reason):
             choose_dtype(name, CPU, NARROW, print)
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(dtype_rates, "cache_folder", no_home)
+    with pytest.raises(dtype_rates.CannotKeep, match="home"):
+        dtype_rates.cpu_rates((256, 1024), ("fp32", "bf16"))

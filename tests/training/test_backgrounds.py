@@ -166,8 +166,10 @@ def test_resumed_run_is_the_same(manifest: Path, tmp_path: Path, monkeypatch: py
     assert trainer_of(plain, tmp_path / "plain").run()
     assert steps_of(tmp_path / "plain")[0]["loss"] != steps_of(tmp_path / "whole")[0]["loss"]
     write(tmp_path / "noise" / "b.wav", random.normal(0, 900, 9000))
-    with pytest.raises(UsageError, match="holds a run with another noise and rooms"):
-        trainer_of(recipe, tmp_path / "parts")
+    for begun_with, goes_on_with in (("parts", recipe), ("parts", plain), ("plain", recipe)):
+        with pytest.raises(UsageError, match=r"holds a run with another .*noise and rooms"):
+            trainer_of(goes_on_with, tmp_path / begun_with)
+    assert trainer_of(plain, tmp_path / "plain").is_over
 
 
 def test_unused_manifest() -> None:

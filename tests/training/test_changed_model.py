@@ -215,6 +215,20 @@ def test_a_run_with_a_new_vocabulary(cyrillic: Path, tmp_path: Path) -> None:
         trainer_of(recipe_of(cyrillic, {"vocab_size": 60, "ctc": True}), tmp_path / "part")
 
 
+@pytest.mark.parametrize(
+    ("model", "frozen", "said"),
+    [({"vocab_size": 64}, ("predictor", "encoder"), "predictor"), ({"ctc": True}, ("ctc",), "ctc")],
+    ids=["vocabulary", "ctc"],
+)
+def test_new_weights_cannot_be_frozen(
+    cyrillic: Path, tmp_path: Path, model: dict[str, Any], frozen: tuple[str, ...], said: str
+) -> None:
+    recipe = recipe_of(cyrillic, {"vocab_size": 64, **model})
+    recipe = replace(recipe, optimiser=replace(recipe.optimiser, freeze=frozen))
+    with pytest.raises(UsageError, match=rf"optimiser\.freeze: {said}: has new weights"):
+        trainer_of(recipe, tmp_path)
+
+
 def test_a_vocabulary_that_lacks_the_letters_names_the_way_out(cyrillic: Path, tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"nothing to train on: .* lacks .*; model\.vocab_size or model\.tokenizer in a"

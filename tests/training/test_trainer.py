@@ -641,6 +641,18 @@ def recipe_file(manifest: Path, tmp_path: Path) -> Path:
     return path
 
 
+def test_several_manifests_without_validation(manifest: Path, tmp_path: Path) -> None:
+    """Examples of the second one are split off to validate with."""
+    rows = manifest.read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "a.jsonl").write_text("".join(rows[::2]), encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text("".join(rows[1::2]), encoding="utf-8")
+    values = {"data": {"train": ["a.jsonl", "b.jsonl"], "validation_share": 0.5}, **SECTIONS}
+    recipe = parse_recipe(values, tmp_path / "recipe.yaml")
+    trainer = trainer_of(recipe, tmp_path / "run")
+    assert {example.part for example in trainer.training_data.validation} == {0, 1}
+    assert trainer.run() and trainer_of(recipe, tmp_path / "run").is_over
+
+
 def test_two_processes(recipe_file: Path, tmp_path: Path) -> None:
     """Data-parallel through torchrun on the CPU, from a model with a new vocabulary, CTC head and an idle transducer."""
     changes = {"model": {"vocab_size": 64, "ctc": True}, "loss": {"ctc_weight": 1.0}}
