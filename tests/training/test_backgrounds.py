@@ -148,7 +148,9 @@ def test_resumed_run_is_the_same(manifest: Path, tmp_path: Path, monkeypatch: py
     (tmp_path / "noise").mkdir()
     write(tmp_path / "noise" / "a.wav", random.normal(0, 900, 9000))
     write(tmp_path / "rooms.wav", random.normal(0, 900, 900) * np.exp(-np.arange(900) / 90))
-    (tmp_path / "rooms.jsonl").write_text(json.dumps({"audio_filepath": "rooms.wav", "duration": 900 / RATE}) + "\n")
+    (tmp_path / "rooms.jsonl").write_text(
+        json.dumps({"audio_filepath": "rooms.wav", "duration": 900 / RATE, "text": "-"}) + "\n"
+    )
     augment = {"noise_manifest": "noise", "room_manifest": "rooms.jsonl", "noise_chance": 1.0, "reverb_chance": 0.8}
     data = {"train": str(manifest), "validation": str(manifest.with_name("validation.jsonl")), "threads": 2}
     values = {"data": data, **SECTIONS, "augment": augment, "run": {"epochs": 2}}
