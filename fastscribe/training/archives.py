@@ -18,6 +18,7 @@ from fastscribe.errors import UsageError
 _RANGE = re.compile(
     r"(?:\{|_OP_)(\d+)\.\.(\d+)(?:\}|_CL_)"
 )  # NeMo writes _OP_ and _CL_ where a shell would expand braces
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")  # as gzip, bzip2, xz, zstd begin
 _NUMBER = re.compile(r"(\d+)(?=\D*$)")
 
 
@@ -69,14 +70,27 @@ def members(path: str) -> dict[str, Member]:
         with tarfile.open(path, "r:") as archive:
             found = {}
             for member in archive:
+                if member.issparse():
+                    raise UsageError(
+                        f"{path}: its member {member.name!r} is sparse: write the tar without sparse files"
+                    )
                 if member.isfile():
                     found[member.name.removeprefix("./")] = Member(path, member.offset_data, member.size)
                 archive.members = []  # type: ignore[attr-defined]  # it would grow
             return found
     except tarfile.TarError as error:
-        raise UsageError(f"{path}: no tar archive without compression, which alone can be read in any order") from error
+        raise UsageError(f"{path}: {_tar_problem(path, error)}") from error
     except OSError as error:
         raise UsageError(f"{path}: {system_problem(error)}") from error
+
+
+def _tar_problem(path: str, error: tarfile.TarError) -> str:
+    with open(path, "rb") as file:
+        is_compressed = file.read(6).startswith(_COMPRESSED)
+    if is_compressed:
+        return "compressed: only a tar without compression can be read in any order"
+    is_cut_off = str(error) in ("unexpected end of data", "truncated header")
+    return "cut off: it ends in the middle of a member" if is_cut_off else f"no tar archive: {error}"
 
 
 class Archives:

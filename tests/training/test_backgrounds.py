@@ -78,6 +78,16 @@ def test_noise_from_a_random_place(tmp_path: Path) -> None:
     assert others == [None] * 4 and len(said) == 1 and said[0].startswith("left out of the augmentation: ")
 
 
+def test_lost_noise_is_reported_once(tmp_path: Path) -> None:
+    """The message has where the draw begins, which is another place each time."""
+    noise = [replace(write(tmp_path / name, np.arange(1, 401)), duration_s=60.0) for name in ("a.wav", "b.wav")]
+    draw = BackgroundDraw(np.array([0, 0, 0, 1]), np.full(4, -1), np.array([0.3, 0.5, 0.9, 0.5]))
+    said: list[str] = []
+    read = reader(BackgroundCorpus(Examples.of(noise)), draw, said)
+    assert [read.noise(position, 8000) for position in range(4)] == [None] * 4
+    assert len(said) == 2 and "a.wav" in said[0] and "b.wav" in said[1]
+
+
 def test_room_from_its_direct_sound_on(tmp_path: Path) -> None:
     response = np.zeros(3 * RATE)
     response[100], response[50], response[100 + 800] = -20_000, 100, 9000

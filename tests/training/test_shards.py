@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from fastscribe.audio import file_part
 from fastscribe.audio.file_part import FilePart
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.training import rows as rows_module
@@ -174,7 +175,18 @@ def test_unusable_archives(tars: Path) -> None:
     with tarfile.open(tars / "packed.tar", "w:gz") as archive:
         add(archive, "0.flac", b"x")
     write(tars / "one.json", [{"audio_filepath": "0.flac", "duration": 1.0, "text": "one"}])
-    for name, problem in (("packed.tar", "without compression"), ("none.tar", "no such file")):
+    whole = (tars / "audio_0.tar").read_bytes()
+    (tars / "half.tar").write_bytes(whole[:600])
+    (tars / "start.tar").write_bytes(whole[:100])
+    (tars / "other.tar").write_bytes(b"no tar" * 1000)
+    problems = {
+        "packed.tar": "compressed: only a tar without compression",
+        "none.tar": "no such file",
+        "half.tar": "cut off: it ends in the middle of a member",
+        "start.tar": "cut off: it ends in the middle of a member",
+        "other.tar": "no tar archive",
+    }
+    for name, problem in problems.items():
         with pytest.raises(UsageError, match=rf"{name}: .*{problem}"):
             read(tars / "one.json", tar=str(tars / name))
 
@@ -186,7 +198,32 @@ def test_archive_that_is_cut_off_later(tars: Path) -> None:
     said: list[str] = []
     [rows] = AudioDataLoader(corpus.examples, 8000, 0.0, 1, said.append).batches([np.arange(6)])
     assert rows.examples.tolist() == [0, 1, 2] and len(said) == 3
-    assert "audio_1.tar" in said[0] and "it has changed or is cut off" in said[0]
+    starts = [example.start for example in corpus.examples]
+    assert f"audio_1.tar at byte {starts[3]}: " in said[0] and f"audio_1.tar at byte {starts[4]}: " in said[1]
+    assert "it has changed or is cut off" in said[0]
+
+
+def test_sparse_member(tars: Path) -> None:
+    """Its bytes do not lie one after another."""
+    with tarfile.open(tars / "audio_0.tar", "w") as archive:
+        member = tarfile.TarInfo("0.flac")
+        member.type, member.size = tarfile.GNUTYPE_SPARSE, 0
+        archive.addfile(member)
+    with pytest.raises(UsageError, match=r"audio_0\.tar: its member '0\.flac' is sparse: write the tar without"):
+        read(tars / "manifest_0.json", tar=str(tars / "audio_0.tar"))
+
+
+def test_part_of_a_file_that_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system may give fewer bytes than were asked for."""
+
+    class Slow(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            return super().read(7 if size is None or size < 0 else min(7, size)) or b""
+
+    (tmp_path / "file").write_bytes(bytes(range(100)))
+    monkeypatch.setattr(file_part, "open", lambda path, mode, buffering: Slow(path), raising=False)
+    with FilePart(str(tmp_path / "file"), 20, 30).open() as file:
+        assert file.read() == bytes(range(20, 50))
 
 
 @pytest.mark.parametrize("small_bytes", [1 << 20, 10])
