@@ -36,7 +36,16 @@ class FilePart:
             return io.BufferedReader(_View(self))
         with open(self.path, "rb", buffering=0) as file:
             file.seek(self.start)
-            return io.BytesIO(file.read(self.size))
+            return io.BytesIO(_read_all(file, self.size))
+
+
+def _read_all(file: io.FileIO, size: int) -> bytes:
+    """Read `size` bytes, which may take several calls; fewer at the end of the file."""
+    pieces = []
+    while size and (piece := file.read(size)):
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
 
 
 class _View(io.RawIOBase):

@@ -95,20 +95,21 @@ class BackgroundReader:
         try:
             samples_S = decode(example, self._sample_rate, offset_s, max(duration_s, _SHORTEST_S))
         except AudioError as error:
-            self._lost.report(error)
+            self._lost.report(example, error)
             return None
         return samples_S if samples_S.any() else None
 
 
 class LostFiles:
-    """Recordings that could not be read, each reported once."""
+    """Recordings that could not be read, each reported once, wherever in it a draw begins."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._messages, self._lock = say, set[str](), Lock()
+        self._say, self._known, self._lock = say, set[tuple[str, int]](), Lock()
 
-    def report(self, error: AudioError) -> None:
+    def report(self, example: Example, error: AudioError) -> None:
+        recording = example.path, example.start
         with self._lock:
-            is_known = str(error) in self._messages
-            self._messages.add(str(error))
+            is_known = recording in self._known
+            self._known.add(recording)
         if not is_known:
             self._say(f"left out of the augmentation: {error}")

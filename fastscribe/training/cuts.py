@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.training.archives import Member, members, number_of
 
-_DONE = ("MonoCut", "MultiCut")
+_READABLE_TYPES = ("MonoCut", "MultiCut")
 
 
 class CutAudio(NamedTuple):
@@ -34,7 +34,8 @@ class CutAudio(NamedTuple):
 
 
 def is_cut(row: Mapping[str, Any]) -> bool:
-    return "audio_filepath" not in row and "type" in row and "start" in row
+    """Whether a row is one of Lhotse's, of any type: a MixedCut has no start."""
+    return "audio_filepath" not in row and str(row.get("type", "")).endswith("Cut")
 
 
 def read_cut(manifest: str, number: int, row: Mapping[str, Any]) -> CutAudio:
@@ -47,14 +48,21 @@ def read_cut(manifest: str, number: int, row: Mapping[str, Any]) -> CutAudio:
 
 
 def fields_of_cut(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what the row of a readable cut says besides: its own fields, over those of its first supervision, its language."""
+    """Return what the row of a readable cut says besides: its own fields, over those of its first supervision, its language.
+
+    Raises ValueError.
+    """
     supervision: Mapping[str, Any] = next(iter(row["supervisions"]), {})
-    custom = (supervision.get("custom") or {}) | (row.get("custom") or {})
-    return {"language": supervision.get("language"), "text": supervision.get("text"), **custom}
+    fields = {"language": supervision.get("language"), "text": supervision.get("text")}
+    for custom in (supervision.get("custom"), row.get("custom")):
+        if custom is not None and not isinstance(custom, Mapping):
+            raise ValueError(f"custom is {custom!r:.40}, not an object")
+        fields.update(custom or {})
+    return fields
 
 
 def _read_cut(row: Mapping[str, Any]) -> CutAudio:
-    if row["type"] not in _DONE:
+    if row["type"] not in _READABLE_TYPES:
         raise ValueError(f"a {row['type']}: export it with CutSet.to_shar, or save_audios, first")
     recording = row["recording"]
     (source, *others) = recording["sources"]
@@ -70,13 +78,21 @@ def _read_cut(row: Mapping[str, Any]) -> CutAudio:
         for one in sorted(row["supervisions"], key=lambda one: one["start"])
         if one.get("text") is not None
     ]
-    wanted, held = row.get("channel"), list(source["channels"])
-    is_one_of_several = isinstance(wanted, int) and len(held) > 1
-    channel = held.index(wanted) if is_one_of_several else None
+    channel = _channel(row.get("channel"), list(source["channels"]))
     offset_s, duration_s = float(row["start"]), float(row["duration"])
     if not (0 <= offset_s < float("inf") and 0 < duration_s < float("inf")):
         raise ValueError(f"start {offset_s}, duration {duration_s}: not seconds")
     return CutAudio(str(source["source"]), offset_s, duration_s, " ".join(texts) if texts else None, channel)
+
+
+def _channel(wanted: Any, held: list[int]) -> int | None:
+    """Return which of a file's channels a cut is of; None: all. Raises ValueError if it is of some."""
+    channels = wanted if isinstance(wanted, list) else held if wanted is None else [wanted]
+    if sorted(channels) == sorted(held):
+        return None
+    if len(channels) != 1 or channels[0] not in held:
+        raise ValueError(f"channel {wanted!r:.40} of a file with {held!r:.40}: one channel or all of them are read")
+    return held.index(channels[0])
 
 
 def shar_manifests(folder: str) -> list[str]:

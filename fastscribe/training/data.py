@@ -141,10 +141,14 @@ def _backgrounds(augment: AugmentConfig) -> BackgroundCorpus:
     limits = ExampleLimits(min_duration_s=0.0, max_duration_s=_LONGEST_S)
     kinds = ((augment.noise_manifest, "take noise from"), (augment.room_manifest, "take rooms from"))
     read = (
-        None if path is None else read_manifests([ManifestPart(path, non_speech=True)], limits, purpose).examples
+        None if path is None else _without_texts(ManifestPart(path, non_speech=True), limits, purpose)
         for path, purpose in kinds
     )
     return BackgroundCorpus(*read)
+
+
+def _without_texts(part: ManifestPart, limits: ExampleLimits, purpose: str) -> Examples:
+    return read_manifests([part], limits, purpose, ignores_texts=True).examples
 
 
 def _read_validation(

@@ -23,7 +23,7 @@ from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.training.backgrounds import BackgroundReader
 from fastscribe.training.buckets import Indices
 from fastscribe.training.corpus import Example
-from fastscribe.training.decoding import probed, samples_of
+from fastscribe.training.decoding import probed, samples_of, shown_name
 from fastscribe.types import Int16Array
 
 _BATCHES_AHEAD = 3
@@ -133,7 +133,7 @@ class AudioDataLoader:
         lasts_s = audio.num_samples / audio.sample_rate
         if lasts_s < max(self._min_duration_s, _MIN_SHARE * example.duration_s):
             promised = f"the manifest gives {example.duration_s:.2f} s, and {self._min_duration_s:.2f} s is the least"
-            raise AudioError(example.path, f"lasts {lasts_s:.2f} s: {promised}")
+            raise AudioError(shown_name(example), f"lasts {lasts_s:.2f} s: {promised}")
         return samples_of(audio, self._sample_rate, example.channel)
 
 

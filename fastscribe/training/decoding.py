@@ -19,7 +19,13 @@ def probed(example: Example, offset_s: float, duration_s: float) -> AudioInfo:
     file: File = example.path
     if example.num_bytes:
         file = FilePart(example.path, example.start, example.num_bytes)
-    return probe(Source(example.path, file, example.path, None, offset_s or None, duration_s))
+    name = shown_name(example)
+    return probe(Source(name, file, name, None, offset_s or None, duration_s))
+
+
+def shown_name(example: Example) -> str:
+    """Return what messages call the example's recording."""
+    return f"{example.path} at byte {example.start}" if example.num_bytes else example.path
 
 
 def samples_of(audio: AudioInfo, sample_rate: int, channel: int | None) -> Int16Array:

@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -62,12 +63,14 @@ def read_manifests(
     limits: ExampleLimits,
     purpose: str = "train on",
     read_request: ReadRequest = no_request,
+    ignores_texts: bool = False,
 ) -> Corpus:
     """Read every usable row of all manifests in order, without tokens.
 
     Args:
         purpose: what the manifests are for, in error messages.
         read_request: reads what a row asks an attention decoder for.
+        ignores_texts: take every row as one without text, whatever it says.
 
     Raises:
         UsageError: a manifest cannot be read, or no row is usable.
@@ -76,7 +79,7 @@ def read_manifests(
     parts = tuple(parts)
     builder, left_out = ExamplesBuilder(parts), _LeftOut()
     for number, part in enumerate(parts):
-        for example in _part_examples(part, number, limits.max_duration_s, read_request):
+        for example in _part_examples(part, number, limits.max_duration_s, read_request, ignores_texts):
             reason = _why_unusable(example, limits)
             if reason is None:
                 builder.add(example)
@@ -142,23 +145,28 @@ def _unusable_tokens(examples: Examples, is_known: AnyArray, limits: ExampleLimi
 
 
 def _part_examples(
-    part: ManifestPart, number: int, max_duration_s: float, read_request: ReadRequest
+    part: ManifestPart, number: int, max_duration_s: float, read_request: ReadRequest, ignores_texts: bool
 ) -> Iterator[Example]:
     """Yield the examples of manifest `number`."""
-    examples = _all_examples(part, number, read_request)
+    examples = _all_examples(part, number, read_request, ignores_texts)
     return (
         (piece for example in examples for piece in _pieces(example, max_duration_s)) if part.non_speech else examples
     )
 
 
-def _all_examples(part: ManifestPart, number: int, read_request: ReadRequest) -> Iterator[Example]:
+def _all_examples(part: ManifestPart, number: int, read_request: ReadRequest, ignores_texts: bool) -> Iterator[Example]:
     if not os.path.isdir(part.path):
-        archives = Archives(part.tar) if part.tar is not None else None
-        for path in expand(part.path):
-            yield from RowReader(part, number, path, read_request, archives).examples()
+        paths = expand(part.path)
+        archives = Archives(part.tar, paths) if part.tar is not None else None
+        for index, (path, _) in enumerate(paths):
+            find = partial(archives.find, index) if archives is not None else None
+            yield from RowReader(part, number, path, read_request, find, None, ignores_texts).examples()
+    elif part.tar is not None:
+        raise UsageError(f"{part.path}: a folder, whose recordings are in it: leave tar out")
     elif manifests := shar_manifests(part.path):
         for path in manifests:
-            yield from RowReader(part, number, path, read_request, in_shar=shar_members(path)).examples()
+            in_shar = shar_members(path)
+            yield from RowReader(part, number, path, read_request, None, in_shar, ignores_texts).examples()
     else:
         yield from folder_examples(part, number, read_request)
 

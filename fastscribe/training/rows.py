@@ -20,13 +20,14 @@ from fastscribe.audio.failures import system_problem
 from fastscribe.audio.json_lines import NotJsonLines, numbered_rows
 from fastscribe.audio.manifest import parse_row, row_span
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.training.archives import Archives, Member, number_of
+from fastscribe.training.archives import Member
 from fastscribe.training.bpe import clean_text
 from fastscribe.training.corpus import Example, ManifestPart, Request
 from fastscribe.training.cuts import fields_of_cut, is_cut, read_cut
 
 # What a row asks an attention decoder for; None for other models. Raises ValueError that says what is wrong with the row.
 ReadRequest = Callable[[Mapping[str, Any]], Request | None]
+FindMember = Callable[[str, int | None], Member]  # of a name and a shard_id; raises KeyError that says what is wrong
 _FIRST_ROWS, _SAMPLE_GROWTH = 100, 1.01  # rows whose recording has to exist: the first, then each 1 % further down
 
 
@@ -37,8 +38,9 @@ class RowReader:
         number: of the manifest.
         path: the file; compressed if its name ends with .gz.
         read_request: reads what a row asks an attention decoder for.
-        archives: tar archives that have the recordings; None: they are files.
+        find_member: finds recordings in tar archives; None: they are files.
         in_shar: the recordings of a Shar manifest by the id of their cut.
+        ignores_texts: take every row as one without text, whatever it says.
     """
 
     def __init__(
@@ -47,13 +49,13 @@ class RowReader:
         number: int,
         path: str,
         read_request: ReadRequest,
-        archives: Archives | None = None,
+        find_member: FindMember | None = None,
         in_shar: Mapping[str, Member] | None = None,
+        ignores_texts: bool = False,
     ) -> None:
         self._part, self._number, self._path, self._read_request = part, number, path, read_request
-        self._archives, self._in_shar = archives, in_shar
+        self._find_member, self._in_shar, self._ignores_texts = find_member, in_shar, ignores_texts
         self._folder = os.path.dirname(path)
-        self._shard = number_of(path) if path != part.path else None
 
     def examples(self) -> Iterator[Example]:
         """Yield the rows in order. Raises UsageError for the file, ManifestError for a row."""
@@ -97,16 +99,21 @@ class RowReader:
             raise ManifestError(self._path, line_number, problem)
         if span.duration_s is None:
             raise ManifestError(self._path, line_number, "no duration, which planning batches needs")
-        member = self._member(line_number, span.path, row) if self._archives is not None else None
+        member = None if self._find_member is None else self._member(line_number, span.path, row, self._find_member)
         return self._made(line_number, span.path, text, span.duration_s, span.offset_s or 0.0, member)
 
     def _of_cut(self, line_number: int, row: Mapping[str, Any]) -> Example:
+        if self._find_member is not None:
+            raise ManifestError(self._path, line_number, "a cut names its recording itself: leave tar out")
         cut, member = read_cut(self._path, line_number, row), None
         text = self._text(line_number, cut.text)
         if self._in_shar is not None:
             member = self._in_shar.get(str(row["id"]))
             if member is None:
                 raise ManifestError(self._path, line_number, f"no recording of cut {row['id']!r} in the tar beside it")
+            if not member.size:
+                problem = f"the recording of cut {row['id']!r} in {member.path} is empty (0 bytes)"
+                raise ManifestError(self._path, line_number, problem)
         elif not cut.path:
             raise ManifestError(self._path, line_number, "a cut of a Shar folder: give the folder, not its manifest")
         return self._made(line_number, cut.path, text, cut.duration_s, cut.offset_s, member, cut.channel)
@@ -121,17 +128,17 @@ class RowReader:
         member: Member | None,
         channel: int | None = None,
     ) -> Example:
-        is_silent = self._part.non_speech
+        non_speech = self._part.non_speech
         if member is not None:
             file, start, size = member
-            return Example(file, text, duration_s, offset_s, (), self._number, is_silent, start, size, channel)
+            return Example(file, text, duration_s, offset_s, (), self._number, non_speech, start, size, channel)
         if is_url(path):
             raise ManifestError(self._path, line_number, f"{path}: training reads files, not addresses: download it")
         path = os.path.join(self._folder, path)
-        return Example(path, text, duration_s, offset_s, (), self._number, is_silent, channel=channel)
+        return Example(path, text, duration_s, offset_s, (), self._number, non_speech, channel=channel)
 
     def _text(self, line_number: int, text: Any) -> str:
-        if self._part.non_speech and text is None:
+        if self._ignores_texts or (self._part.non_speech and text is None):
             return ""
         if not isinstance(text, str):
             problem = "no text" if text is None else f"text is {text!r:.40}, not a string"
@@ -141,13 +148,12 @@ class RowReader:
             raise ManifestError(self._path, line_number, f"text {cleaned!r:.40} in a manifest of non_speech")
         return cleaned
 
-    def _member(self, line_number: int, name: str, row: Mapping[str, Any]) -> Member:
-        assert self._archives is not None
-        shard = row.get("shard_id", self._shard)
+    def _member(self, line_number: int, name: str, row: Mapping[str, Any], find: FindMember) -> Member:
+        shard = row.get("shard_id")
         if shard is not None and type(shard) is not int:
             raise ManifestError(self._path, line_number, f"shard_id is {shard!r:.40}, not a number")
         try:
-            return self._archives.find(name, shard)
+            return find(name, shard)
         except KeyError as error:
             raise ManifestError(self._path, line_number, str(error.args[0])) from error
 

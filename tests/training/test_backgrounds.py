@@ -78,6 +78,16 @@ def test_noise_from_a_random_place(tmp_path: Path) -> None:
     assert others == [None] * 4 and len(said) == 1 and said[0].startswith("left out of the augmentation: ")
 
 
+def test_lost_noise_is_reported_once(tmp_path: Path) -> None:
+    """The message has where the draw begins, which is another place each time."""
+    noise = [replace(write(tmp_path / name, np.arange(1, 401)), duration_s=60.0) for name in ("a.wav", "b.wav")]
+    draw = BackgroundDraw(np.array([0, 0, 0, 1]), np.full(4, -1), np.array([0.3, 0.5, 0.9, 0.5]))
+    said: list[str] = []
+    read = reader(BackgroundCorpus(Examples.of(noise)), draw, said)
+    assert [read.noise(position, 8000) for position in range(4)] == [None] * 4
+    assert len(said) == 2 and "a.wav" in said[0] and "b.wav" in said[1]
+
+
 def test_room_from_its_direct_sound_on(tmp_path: Path) -> None:
     response = np.zeros(3 * RATE)
     response[100], response[50], response[100 + 800] = -20_000, 100, 9000
@@ -148,7 +158,9 @@ def test_resumed_run_is_the_same(manifest: Path, tmp_path: Path, monkeypatch: py
     (tmp_path / "noise").mkdir()
     write(tmp_path / "noise" / "a.wav", random.normal(0, 900, 9000))
     write(tmp_path / "rooms.wav", random.normal(0, 900, 900) * np.exp(-np.arange(900) / 90))
-    (tmp_path / "rooms.jsonl").write_text(json.dumps({"audio_filepath": "rooms.wav", "duration": 900 / RATE}) + "\n")
+    (tmp_path / "rooms.jsonl").write_text(
+        json.dumps({"audio_filepath": "rooms.wav", "duration": 900 / RATE, "text": "-"}) + "\n"
+    )
     augment = {"noise_manifest": "noise", "room_manifest": "rooms.jsonl", "noise_chance": 1.0, "reverb_chance": 0.8}
     data = {"train": str(manifest), "validation": str(manifest.with_name("validation.jsonl")), "threads": 2}
     values = {"data": data, **SECTIONS, "augment": augment, "run": {"epochs": 2}}

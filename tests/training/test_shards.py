@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from fastscribe.audio import file_part
 from fastscribe.audio.file_part import FilePart
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.training import rows as rows_module
@@ -104,11 +106,87 @@ def test_wrong_tar_rows(tars: Path, changed: dict[str, Any], problem: str) -> No
         read(tars / "wrong.json", tar=str(tars / "audio_{0..1}.tar"))
 
 
+@pytest.fixture
+def bucketed(tmp_path: Path) -> Path:
+    """Two buckets whose tars and manifests, and their rows, have the same names."""
+    for bucket in (1, 2):
+        (tmp_path / f"bucket{bucket}").mkdir()
+        with tarfile.open(tmp_path / f"bucket{bucket}/audio_0.tar", "w") as archive:
+            add(archive, "0.flac", recording(tone(bucket)))
+        row = {"audio_filepath": "0.flac", "duration": 1.0, "text": f"bucket {bucket}", "shard_id": 0}
+        write(tmp_path / f"bucket{bucket}/manifest_0.json", [row])
+    return tmp_path
+
+
+@pytest.mark.parametrize("shard", ["0..0", "0"])
+def test_buckets_have_their_own_tars(bucketed: Path, shard: str) -> None:
+    number = f"{{{shard}}}" if ".." in shard else shard
+    tar = str(bucketed / f"bucket{{1..2}}/audio_{number}.tar")
+    corpus = read(bucketed / f"bucket{{1..2}}/manifest_{number}.json", tar=tar)
+    assert [int(wave_S[0]) for wave_S in samples_of(corpus.examples)] == [200, 300]
+
+
+def test_tars_that_a_number_does_not_tell_apart(bucketed: Path) -> None:
+    with pytest.raises(UsageError, match=r"bucket1/audio_0\.tar and .*bucket2/audio_0\.tar both have the number 0"):
+        read(bucketed / "bucket1/manifest_0.json", tar=str(bucketed / "bucket{1..2}/audio_{0..0}.tar"))
+    row = {"audio_filepath": "0.flac", "duration": 1.0, "text": "one", "shard_id": 7}
+    write(bucketed / "bucket2/manifest_0.json", [row])
+    with pytest.raises(ManifestError, match=r"line 1: shard_id 7: the tar of this manifest is .*bucket2/audio_0\.tar"):
+        read(bucketed / "bucket{1..2}/manifest_0.json", tar=str(bucketed / "bucket{1..2}/audio_0.tar"))
+
+
+@pytest.mark.parametrize("shown", ["manifest.json", "manifest_{0..1}.json"])
+def test_the_range_counts_not_the_last_number(tars: Path, shown: str) -> None:
+    for number in range(2):
+        (tars / f"audio_{number}.tar").rename(tars / f"x_{number}_16k.tar")
+    corpus = read(tars / shown, tar=str(tars / "x_{0..1}_16k.tar"))
+    assert [int(wave_S[0]) for wave_S in samples_of(corpus.examples)] == [100, 200, 200, 300, 400, 400]
+
+
+def test_fewer_manifests_than_tars(tars: Path) -> None:
+    """A manifest without shard_id stands for the tar of its number."""
+    (tars / "audio_2.tar").write_bytes((tars / "audio_0.tar").read_bytes())
+    corpus = read(tars / "manifest_{0..1}.json", tar=str(tars / "audio_{0..2}.tar"))
+    assert [int(wave_S[0]) for wave_S in samples_of(corpus.examples)] == [100, 200, 200, 300, 400, 400]
+
+
+def test_tar_where_none_is_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"a folder, whose recordings are in it: leave tar out"):
+        read(LHOTSE / "shar", tar="audio_0.tar")
+    with pytest.raises(UsageError, match=r"a folder, whose recordings are in it: leave tar out"):
+        read(tmp_path, tar="audio_0.tar")
+    with pytest.raises(ManifestError, match=r"line 1: a cut names its recording itself: leave tar out"):
+        read(LHOTSE / "cuts.jsonl.gz", tar="audio_0.tar")
+
+
+def test_empty_member(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "audio_0.tar", "w") as archive:
+        add(archive, "empty.flac", b"")
+    write(tmp_path / "m.json", [{"audio_filepath": "empty.flac", "duration": 1.0, "text": "one"}])
+    with pytest.raises(ManifestError, match=r"m\.json: line 1: 'empty\.flac' in .*audio_0\.tar is empty \(0 bytes\)"):
+        read(tmp_path / "m.json", tar=str(tmp_path / "audio_0.tar"))
+    (tmp_path / "audio_0.tar").rename(tmp_path / "recording.000000.tar")
+    write(tmp_path / "cuts.000000.jsonl", [cut(id="empty")])
+    with pytest.raises(ManifestError, match=r"line 1: the recording of cut 'empty' in .* is empty \(0 bytes\)"):
+        read(tmp_path)
+
+
 def test_unusable_archives(tars: Path) -> None:
     with tarfile.open(tars / "packed.tar", "w:gz") as archive:
         add(archive, "0.flac", b"x")
     write(tars / "one.json", [{"audio_filepath": "0.flac", "duration": 1.0, "text": "one"}])
-    for name, problem in (("packed.tar", "without compression"), ("none.tar", "no such file")):
+    whole = (tars / "audio_0.tar").read_bytes()
+    (tars / "half.tar").write_bytes(whole[:600])
+    (tars / "start.tar").write_bytes(whole[:100])
+    (tars / "other.tar").write_bytes(b"no tar" * 1000)
+    problems = {
+        "packed.tar": "compressed: only a tar without compression",
+        "none.tar": "no such file",
+        "half.tar": "cut off: it ends in the middle of a member",
+        "start.tar": "cut off: it ends in the middle of a member",
+        "other.tar": "no tar archive",
+    }
+    for name, problem in problems.items():
         with pytest.raises(UsageError, match=rf"{name}: .*{problem}"):
             read(tars / "one.json", tar=str(tars / name))
 
@@ -120,7 +198,32 @@ def test_archive_that_is_cut_off_later(tars: Path) -> None:
     said: list[str] = []
     [rows] = AudioDataLoader(corpus.examples, 8000, 0.0, 1, said.append).batches([np.arange(6)])
     assert rows.examples.tolist() == [0, 1, 2] and len(said) == 3
-    assert "audio_1.tar" in said[0] and "it has changed or is cut off" in said[0]
+    starts = [example.start for example in corpus.examples]
+    assert f"audio_1.tar at byte {starts[3]}: " in said[0] and f"audio_1.tar at byte {starts[4]}: " in said[1]
+    assert "it has changed or is cut off" in said[0]
+
+
+def test_sparse_member(tars: Path) -> None:
+    """Its bytes do not lie one after another."""
+    with tarfile.open(tars / "audio_0.tar", "w") as archive:
+        member = tarfile.TarInfo("0.flac")
+        member.type, member.size = tarfile.GNUTYPE_SPARSE, 0
+        archive.addfile(member)
+    with pytest.raises(UsageError, match=r"audio_0\.tar: its member '0\.flac' is sparse: write the tar without"):
+        read(tars / "manifest_0.json", tar=str(tars / "audio_0.tar"))
+
+
+def test_part_of_a_file_that_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system may give fewer bytes than were asked for."""
+
+    class Slow(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            return super().read(7 if size is None or size < 0 else min(7, size)) or b""
+
+    (tmp_path / "file").write_bytes(bytes(range(100)))
+    monkeypatch.setattr(file_part, "open", lambda path, mode, buffering: Slow(path), raising=False)
+    with FilePart(str(tmp_path / "file"), 20, 30).open() as file:
+        assert file.read() == bytes(range(20, 50))
 
 
 @pytest.mark.parametrize("small_bytes", [1 << 20, 10])
@@ -175,10 +278,22 @@ def cut(**changes: Any) -> dict[str, Any]:
     }
 
 
+MIXED = {"id": "m", "tracks": [{"cut": cut(), "type": "MonoCut", "offset": 0.0}], "type": "MixedCut"}
+STEREO = {"sources": [{"type": "file", "channels": [0, 1], "source": "stereo.flac"}]}
+
+
+@pytest.mark.parametrize(("wanted", "channel"), [([0], 0), ([1], 1), ([1, 0], None), (0, 0), (None, None)])
+def test_channels_of_cuts(tmp_path: Path, wanted: Any, channel: int | None) -> None:
+    (tmp_path / "stereo.flac").touch()
+    row = cut(type="MultiCut", channel=wanted, recording=STEREO)
+    [example] = read(write(tmp_path / "cuts.jsonl", [row])).examples
+    assert example.channel == channel
+
+
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        (cut(type="MixedCut"), "a MixedCut: export it with CutSet.to_shar"),
+        (MIXED, "a MixedCut: export it with CutSet.to_shar"),
         (cut(recording={"transforms": [{"name": "Speed"}]}), "transforms that are still to be computed"),
         (cut(recording={"sources": [{"type": "url", "channels": [0], "source": "x"}]}), "a source of type 'url'"),
         (cut(recording={"sources": [{}, {}]}), "several sources"),
@@ -186,8 +301,27 @@ def cut(**changes: Any) -> dict[str, Any]:
         (cut(recording={"sources": None}), "not a cut as Lhotse writes it"),
         (cut(supervisions=[]), "no text"),
         (cut(duration=0), "not seconds"),
+        (cut(custom="x"), "custom is 'x', not an object"),
+        (cut(supervisions=[{"text": "one", "start": 0, "custom": ["x"]}]), r"custom is \['x'\], not an object"),
+        (cut(channel=[0, 2], recording=STEREO), r"channel \[0, 2\] of a file with \[0, 1\]"),
+        (cut(channel=[2], recording=STEREO), r"channel \[2\] of a file with \[0, 1\]"),
+        (cut(channel=[], recording=STEREO), r"channel \[\] of a file with \[0, 1\]"),
     ],
-    ids=["mixed", "transforms", "url", "sources", "shar", "recording", "text", "duration"],
+    ids=[
+        "mixed",
+        "transforms",
+        "url",
+        "sources",
+        "shar",
+        "recording",
+        "text",
+        "duration",
+        "custom",
+        "supervision",
+        "channels",
+        "channel",
+        "no-channel",
+    ],
 )
 def test_wrong_cuts(tmp_path: Path, row: dict[str, Any], problem: str) -> None:
     with pytest.raises(ManifestError, match=rf"cuts\.jsonl: line 1: .*{problem}"):
@@ -214,9 +348,18 @@ def test_damaged_gzip(tmp_path: Path) -> None:
 
 
 def test_expand() -> None:
-    assert expand("a/b_{08..10}.tar") == ["a/b_08.tar", "a/b_09.tar", "a/b_10.tar"]
-    assert expand("{0..1}/x__OP_0..1_CL_.json") == ["0/x_0.json", "0/x_1.json", "1/x_0.json", "1/x_1.json"]
-    assert expand("plain{}.tar") == ["plain{}.tar"]
+    assert expand("a/b_{08..10}.tar") == [("a/b_08.tar", 8), ("a/b_09.tar", 9), ("a/b_10.tar", 10)]
+    assert expand("{0..1}/x__OP_5..6_CL_a.json") == [
+        ("0/x_5a.json", 5),
+        ("0/x_6a.json", 6),
+        ("1/x_5a.json", 5),
+        ("1/x_6a.json", 6),
+    ]
+    assert expand("x_{0..1}_16k.tar") == [("x_0_16k.tar", 0), ("x_1_16k.tar", 1)]
+    assert expand("plain{}.tar") == [("plain{}.tar", None)]
+    for pattern in ("a_{2..1}.tar", "{0..1}/a__OP_2..1_CL_.tar"):
+        with pytest.raises(UsageError, match=rf"^{re.escape(pattern)}: the range (\{{|_OP_)2\.\.1.* descends"):
+            expand(pattern)
     assert [number_of(path) for path in ("b9/audio_012.tar", "cuts.000003.jsonl.gz", "x.tar")] == [12, 3, None]
 
 
