@@ -94,7 +94,7 @@ class Transcriber:
                 model), or the name of a model on the Hugging Face hub, "organisation/name" or
                 "organisation/name@revision", which is downloaded if need be. A Path is never a name.
             device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
-            dtype: "auto", "fp32", "bf16", "int8" (CPU) or "fp8" (GPU).
+            dtype: "auto", "fastest", "fp32", "bf16", "int8" (CPU) or "fp8" (GPU).
             options: Options of every run.
             say: Called with one line for each step of a download, for each fast path that is unavailable on this machine,
                 and for a .nemo file that is used instead of the folder around it.

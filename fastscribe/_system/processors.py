@@ -4,6 +4,40 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
+from typing import Any
+
+# What instructions() tells, and its name for people. Those of ARM come last.
+INSTRUCTIONS = {
+    "avx512f": "AVX-512",
+    "avx2": "AVX2",
+    "avx512_vnni": "AVX512-VNNI",
+    "avx_vnni": "AVX-VNNI",
+    "avx512_bf16": "AVX512-BF16",
+    "amx_int8": "AMX-INT8",
+    "amx_bf16": "AMX-BF16",
+    "asimddp": "dot products (ARM)",
+    "i8mm": "I8MM (ARM)",
+    "bf16": "BF16 (ARM)",
+}
+_BF16 = frozenset(("avx512_bf16", "amx_bf16"))  # of x86
+_OF_DTYPE = {"bf16": _BF16 | {"bf16"}, "int8": frozenset(("avx512_vnni", "avx_vnni", "amx_int8"))}
+NO_BF16 = "this processor has none of AVX512-BF16, AMX-BF16 and ARM's BF16"
+_SAME = {"avx512_f": "avx512f", "dot": "asimddp"}  # torch's names
+_AVX512 = frozenset(("avx2", "avx512f"))
+# What the values of ONEDNN_MAX_CPU_ISA leave. Values that are not here leave all that matters.
+_ONEDNN_LIMITS = {
+    "SSE41": frozenset[str](),
+    "AVX": frozenset[str](),
+    "AVX2": frozenset(("avx2",)),
+    "AVX2_VNNI": frozenset(("avx2", "avx_vnni")),
+    "AVX2_VNNI_2": frozenset(("avx2", "avx_vnni")),
+    "AVX512_CORE": _AVX512,
+    "AVX512_CORE_VNNI": _AVX512 | {"avx512_vnni"},
+    "AVX512_CORE_BF16": _AVX512 | {"avx512_vnni", "avx512_bf16"},
+    "AVX512_CORE_FP16": _AVX512 | {"avx512_vnni", "avx512_bf16"},
+    "AVX10_1_512": _AVX512 | {"avx512_vnni", "avx512_bf16"},
+}
 
 
 def usable_processors() -> int:
@@ -22,10 +56,48 @@ def cpu_name() -> str:
     return _cpuinfo("model name") or platform.processor() or "CPU"
 
 
+def instructions() -> frozenset[str]:
+    """Return the instruction sets for matrix products, by Linux's names, that the processor has and oneDNN may use.
+
+    Those of INSTRUCTIONS. Linux tells them itself; elsewhere torch does. ONEDNN_MAX_CPU_ISA takes some away from oneDNN.
+    """
+    found = {_SAME.get(name, name) for name in _listed()}
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", os.environ.get("DNNL_MAX_CPU_ISA", "")).upper()
+    return frozenset(found & _ONEDNN_LIMITS.get(limit, INSTRUCTIONS.keys()))
+
+
+def instruction_names(dtype: str | None = None) -> str:
+    """Return in words the instruction sets that instructions() tells; of them, those that multiply "bf16" or "int8"."""
+    wanted = instructions() & _OF_DTYPE.get(dtype or "", INSTRUCTIONS.keys())
+    return (
+        ", ".join(text for name, text in INSTRUCTIONS.items() if name in wanted) or "no instruction sets for products"
+    )
+
+
 def has_native_bf16() -> bool:
-    """Return True if the processor multiplies bf16 natively. Only Linux tells."""
-    flags = _cpuinfo("flags").split()
-    return "avx512_bf16" in flags or "amx_bf16" in flags
+    """Return True if the processor is an x86 one that multiplies bf16 natively."""
+    return bool(instructions() & _BF16)
+
+
+def may_gain_from_bf16() -> bool:
+    """Return True if the processor has any bf16 instructions; on ARM only a measurement tells what they gain."""
+    return bool(instructions() & _OF_DTYPE["bf16"])
+
+
+def has_native_int8() -> bool:
+    """Return True if the processor adds products of unsigned and signed bytes without overflow (VNNI or AMX)."""
+    return bool(instructions() & _OF_DTYPE["int8"])
+
+
+def _listed() -> set[str]:
+    """Return the names of the processor's features."""
+    lines = _cpuinfo("flags") or _cpuinfo("Features")
+    if lines:
+        return set(lines.split())
+    import torch
+
+    capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return {name for name, value in capabilities.items() if value is True}
 
 
 def _cpuinfo(field: str) -> str:

@@ -113,13 +113,28 @@ def _is_deeper(value: Any, max_depth: int) -> bool:
     return bool(level)
 
 
-def row_source(manifest: str, number: int, fields: Mapping[str, Any]) -> Source:
-    """Return the recording that a row names. Raises ManifestError if audio_filepath, offset or duration is unusable."""
+class Span(NamedTuple):
+    """The recording that a row names, or the part of it."""
+
+    path: str  # as the row gives it
+    offset_s: float | None
+    duration_s: float | None  # None: to the end
+    track: int | None
+
+
+def row_span(manifest: str, number: int, fields: Mapping[str, Any]) -> Span:
+    """Return what a row names. Raises ManifestError if audio_filepath, offset, duration or audio_track is unusable."""
     path = fields.get("audio_filepath")
     if not isinstance(path, str) or not path:
         raise ManifestError(manifest, number, "no audio_filepath")
     offset_s = _seconds(manifest, number, fields, "offset")
-    duration_s = _seconds(manifest, number, fields, "duration")
+    duration_s = _seconds(manifest, number, fields, "duration") or None  # NeMo reads 0 as "to the end"
+    return Span(path, offset_s, duration_s, _track(manifest, number, fields))
+
+
+def row_source(manifest: str, number: int, fields: Mapping[str, Any]) -> Source:
+    """Return the recording that a row names, to open it. Raises ManifestError as `row_span` does."""
+    path, offset_s, duration_s, track = row_span(manifest, number, fields)
     suffix = f"@{round(offset_s * 1000)}" if offset_s else ""
     return Source(
         path=path,
@@ -127,8 +142,8 @@ def row_source(manifest: str, number: int, fields: Mapping[str, Any]) -> Source:
         id=relative_id(path) + suffix,
         row=fields,
         offset_s=offset_s,
-        duration_s=duration_s or None,  # NeMo reads 0 as "to the end"
-        track=_track(manifest, number, fields),
+        duration_s=duration_s,
+        track=track,
     )
 
 

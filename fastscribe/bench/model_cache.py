@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from pathlib import Path
 import torch
 
 from fastscribe._system.safe_files import sync_path
+from fastscribe._system.user_cache import cache_folder
 from fastscribe.bench import random_model, synthetic
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.checkpoint import native
@@ -53,8 +53,7 @@ def cached_model(shape: str, device: str, say: Callable[[str], None]) -> Path:
 
 
 def _cache() -> Path:
-    """The cache folder of the XDG base directory specification."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastscribe" / "random-models"
+    return cache_folder() / "random-models"
 
 
 def _digest(shape: str) -> str:

@@ -22,9 +22,9 @@ from fastscribe.bench.work import Work
 from fastscribe.config import EncoderConfig, EncoderConfigs, GraniteConfig, JasperConfig
 from fastscribe.cuda.device import free_bytes
 from fastscribe.cuda.fp8 import quantise_fp8_
+from fastscribe.model.cpu_form import torch_dtype
 from fastscribe.model.int8 import quantise_int8_
 from fastscribe.model.packed import pack_linears_
-from fastscribe.pipeline.recognizer import torch_dtype
 
 _MAX_ROWS = 32_768
 _COPY_BYTES = {"cpu": 1 << 28, "cuda": 4 << 30}

@@ -24,9 +24,9 @@ from fastscribe.bench.roofline import Roofline
 from fastscribe.config import Options
 from fastscribe.cuda.device import is_out_of_memory
 from fastscribe.errors import UsageError
+from fastscribe.model.cpu_form import torch_dtype
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.recognizer import torch_dtype
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Batch, Failure
 

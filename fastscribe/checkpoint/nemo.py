@@ -258,7 +258,7 @@ def _tokenizer(config: Section, open_member: OpenMember, where: object) -> tuple
         pieces += parts[name].pieces
         if len(pieces) > MAX_PIECES:
             raise UnsupportedCheckpoint(where, "tokenizer.langs", f"{len(pieces):,} pieces", f"up to {MAX_PIECES:,}")
-    return from_pieces(pieces), parts
+    return from_pieces(pieces, {name: part.files["tokenizer.model"] for name, part in parts.items()}), parts
 
 
 def _sentencepiece(section: Section, open_member: OpenMember, where: object) -> Tokenizer:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
@@ -31,6 +31,7 @@ from fastscribe.cli.terminal import (
     say,
     show_table,
 )
+from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName
 from fastscribe.errors import UsageError
 from fastscribe.journaled import run_fingerprint, write_result
 from fastscribe.pipeline.time_limit import TimeLimit
@@ -152,6 +153,7 @@ def _say_stopped(job: TranscribeJob, stats: RunStats) -> None:
 @contextmanager
 def _load(job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcriber]:
     """Yield the transcriber: of this process, or of a Ray cluster's workers, which end with the block."""
+    job = _with_earlier_dtype(job)
     if job.texts is not None:
         from fastscribe.aligner import Aligner
 
@@ -172,6 +174,20 @@ def _load(job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcribe
         job.model, job.device, job.dtype, job.options, say, address=address, size=size, style=job.style
     ) as transcriber:
         yield transcriber
+
+
+def _with_earlier_dtype(job: TranscribeJob) -> TranscribeJob:
+    """Return the job in the dtype of the folder's earlier results if it may choose that one.
+
+    So a run goes on in its dtype, and shards that write into one folder decode alike, whatever machine each is on.
+    """
+    if job.dtype not in get_args(DtypePolicy) or job.target.directory is None or job.target.overwrite:
+        return job
+    from fastscribe.resume.earlier_dtype import earlier_dtype
+
+    earlier = earlier_dtype(job.target.directory, job.target.shard)
+    may_choose = get_args(FloatDtypeName if job.dtype == "auto" else DtypeName)
+    return replace(job, dtype=earlier) if earlier is not None and earlier in may_choose else job
 
 
 def _is_one_short_stream(job: TranscribeJob, stats: RunStats) -> bool:

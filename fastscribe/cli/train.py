@@ -45,7 +45,7 @@ class TrainingStopped(Exception):
 
 
 @app.command(
-    short_help="Train or fine-tune a FastConformer model.",
+    short_help="Train or fine-tune a FastConformer model, or fine-tune Canary.",
     epilog="Example: fastscribe train recipe.yaml -o run; fastscribe train clips.jsonl --init model.nemo -o tuned. "
     "Several GPUs: torchrun --nproc-per-node 8 -m fastscribe train recipe.yaml -o run",
 )
@@ -62,7 +62,12 @@ def train(
         option("--output-dir", "-o", help="Folder for the models, the state and the log. Resumes a run that it holds."),
     ],
     init: Annotated[
-        str | None, option("--init", help=f"Fine-tune this model and keep its vocabulary: {MODEL_HELP}")
+        str | None,
+        option(
+            "--init",
+            help=f"Fine-tune this model: default (the packaged one), {MODEL_HELP} It keeps its vocabulary unless the "
+            "recipe has model.vocab_size or model.tokenizer.",
+        ),
     ] = None,
     epochs: Annotated[int | None, option("--epochs", min=1, help="Override the recipe's number of epochs.")] = None,
     device: Annotated[str, option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
@@ -75,17 +80,19 @@ def train(
     ] = False,
     quiet: Annotated[bool, option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
-    """Train or fine-tune a FastConformer model (RNN-T, TDT, CTC or hybrid)."""
+    """Train or fine-tune a FastConformer model (RNN-T, TDT, CTC or hybrid), or fine-tune Canary."""
     from fastscribe.evaluation.scores import check_installed
+    from fastscribe.training.trackers import check_installed as check_trackers
 
     check_output_dir(output_dir)
     chosen = _recipe(recipe, epochs, init is not None)  # before the import of torch, which is slow
     check_installed("whisper-en", "train", "train")
+    check_trackers(chosen.run.log_to)
     from fastscribe.checkpoint.language_heads import of_language
     from fastscribe.checkpoint.reader import read_checkpoint
     from fastscribe.training.data import prepare
     from fastscribe.training.distributed import DistributedContext
-    from fastscribe.training.recipe import has_model_section
+    from fastscribe.training.shared_data import on_first_rank, share_training_data
     from fastscribe.training.state import RunFolder
     from fastscribe.training.trainer import Trainer
 
@@ -93,8 +100,6 @@ def train(
     is_shown = distributed.rank == 0 and not quiet
     log = say if is_shown else _discard
     is_recipe = recipe.suffix.lower() in _RECIPES
-    if init is not None and is_recipe and has_model_section(recipe):
-        log(f"{recipe}: its model section is not used: --init brings the model")
     folder, chosen_device = RunFolder(output_dir), _device(device, distributed)
     with closing(folder.lock()) if distributed.rank == 0 else nullcontext(), filter_mpg123_messages():
         if distributed.rank == 0:
@@ -102,10 +107,12 @@ def train(
             folder.recover()
         found = find_model(init, log, show_progress=is_shown) if init is not None else None
         checkpoint = of_language(read_checkpoint(found, log), None) if found is not None else None
-        training_data = prepare(chosen, checkpoint, log, recipe if is_recipe else "the default recipe")
         _init_process_group(chosen_device, distributed)
+        where = recipe if is_recipe else "the default recipe"
+        prepared = on_first_rank(distributed, chosen_device, lambda: prepare(chosen, checkpoint, log, where))
         if overwrite:
             _clear_folder(folder, distributed)
+        training_data = share_training_data(prepared, checkpoint, chosen, folder.data, distributed, chosen_device)
         chosen_dtype = _dtype(dtype, chosen_device)
         again = "the same command without --overwrite" if overwrite else "the same command"
         _run_and_report(
@@ -209,14 +216,17 @@ def _dtype(dtype: TrainDtypeChoice, device: torch.device) -> torch.dtype:
 
 
 def _report_start(trainer: Trainer) -> None:
-    training_data, padding = trainer.training_data, trainer.padding()
+    training_data, padding = trainer.training_data, trainer.planner.padding()
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    say(f"{training_data.corpus}; {len(training_data.validation):,} to validate with")
+    trained = "" if trainer.num_trained == parameters else f", {trainer.num_trained / 1e6:.1f} M of them trained"
+    epoch_s, corpus_s = trainer.planner.epoch_audio_s, training_data.corpus.duration_s
+    drawn = f"; {epoch_s / 3600:.2f} h per epoch" if abs(epoch_s - corpus_s) > 0.005 * corpus_s else ""
+    say(f"{training_data.corpus}{drawn}; {len(training_data.validation):,} to validate with")
     say(
-        f"{parameters / 1e6:.1f} M parameters, {training_data.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
-        f"{trainer.device}; {trainer.epoch_batches:,} batches per epoch, {trainer.num_steps:,} steps in all, "
+        f"{parameters / 1e6:.1f} M parameters{trained}, {training_data.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
+        f"{trainer.device}; {trainer.planner.epoch_batches:,} batches per epoch, {trainer.planner.num_steps:,} steps in all, "
         f"{100 * padding.frames:.1f} % padding "
-        f"(random batches: {100 * trainer.naive_padding().frames:.1f} %){_warm_up_note(trainer)}"
+        f"(random batches: {100 * trainer.planner.naive_padding().frames:.1f} %){_warm_up_note(trainer)}"
     )
     if trainer.learner.network.has_idle_head:
         weight = trainer.learner.network.ctc_weight
@@ -224,6 +234,8 @@ def _report_start(trainer: Trainer) -> None:
         say(f"ctc_weight {weight:g}: the {idle} learns nothing{other}")
     if trainer.progress.step:
         say(f"going on after step {trainer.progress.step:,}")
+    elif training_data.new_heads and not trainer.rates_start:
+        say("no validation before the first step: the head that decodes has new outputs")
 
 
 def _warm_up_note(trainer: Trainer) -> str:

@@ -165,8 +165,9 @@ def transcribe(
         DtypeChoice,
         decoding_option(
             "--dtype",
-            help="Precision.\fauto: fp32 on CPUs, or bf16 for wide models if the CPU multiplies it natively; bf16 on GPUs. "
-            "int8 (CPUs) and fp8 (GPUs) multiply the encoder's large matrices in 8 bits; a few words differ.",
+            help="Precision.\fauto: bf16 on GPUs; on CPUs fp32, or for wide models the faster one of fp32 and bf16, "
+            "measured once. fastest: also int8 (CPUs) or fp8 (GPUs), the encoder's large matrices in 8 bits; a few "
+            "words differ. A folder's results stay in their dtype.",
         ),
     ] = "auto",
     attention: Annotated[

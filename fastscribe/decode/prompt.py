@@ -7,7 +7,7 @@ tokens too, <|n|> for n encoder frames. The tokens between two of them form a wo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -49,6 +49,11 @@ def can_write_times(form: PromptForm, pieces: Sequence[str]) -> bool:
     return form == "canary2" and "<|timestamp|>" in pieces and any(_TIME.fullmatch(piece) for piece in pieces)
 
 
+def known_languages(pieces: Iterable[str]) -> tuple[str, ...]:
+    """Return the languages that a vocabulary has prompt tokens for."""
+    return tuple(sorted({piece[2:-2] for piece in pieces if _LANGUAGE.fullmatch(piece)}))
+
+
 def make_prompt(form: PromptForm, tokenizer: Tokenizer, options: Options, max_tokens: int) -> Prompt:
     """Build the prompt that the options ask for.
 
@@ -68,7 +73,7 @@ def make_prompt(form: PromptForm, tokenizer: Tokenizer, options: Options, max_to
     ids = {piece: index for index, piece in reversed(list(enumerate(pieces)))}
     source = _DEFAULT_LANGUAGE if options.language is None else options.language
     target = source if options.target_language is None else options.target_language
-    known = sorted(piece[2:-2] for piece in ids if _LANGUAGE.fullmatch(piece))
+    known = known_languages(pieces)
     source, target = _known("--language", source, known), _known("--target-language", target, known)
     if form == "cohere" and source != target:
         raise UsageError(f"--target-language {options.target_language}: this model does not translate")

@@ -20,8 +20,10 @@ _PARTS: dict[str, Callable[[], Check]] = {
     "torch": packages.torch_build,
     "processor": hardware.processor,
     "memory": hardware.memory,
+    "torch kernels": hardware.torch_kernels,
     "bf16": hardware.bf16,
     "int8": hardware.int8,
+    "dtypes": hardware.dtypes,
     "gpu": hardware.gpu,
     "cuda graphs": hardware.cuda_graphs,
     "gpu kernels": hardware.gpu_kernels,
@@ -32,7 +34,7 @@ _PARTS: dict[str, Callable[[], Check]] = {
     "model cache": storage.model_cache,
     "free disk": storage.free_disk,
 }
-_NEED_TORCH = ("int8", "gpu", "cuda graphs", "gpu kernels", "fp8")
+_NEED_TORCH = ("torch kernels", "bf16", "int8", "dtypes", "gpu", "cuda graphs", "gpu kernels", "fp8")
 
 
 def examine() -> Iterator[Check]:

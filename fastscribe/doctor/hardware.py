@@ -9,7 +9,15 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastscribe._system.memory import available_bytes, total_bytes
-from fastscribe._system.processors import cpu_name, has_native_bf16, usable_processors
+from fastscribe._system.processors import (
+    NO_BF16,
+    cpu_name,
+    has_native_bf16,
+    instruction_names,
+    instructions,
+    may_gain_from_bf16,
+    usable_processors,
+)
 from fastscribe.doctor.check import Check
 from fastscribe.doctor.packages import install_command
 from fastscribe.errors import UsageError
@@ -21,13 +29,17 @@ _TORCH_INDEX = "https://download.pytorch.org/whl"
 _UPDATE_DRIVER = "install a newer NVIDIA driver: https://www.nvidia.com/drivers"
 _REPAIR_DRIVER = "run nvidia-smi; if it fails, restart the machine, or install the driver again"
 _FIRST_DRIVER_OF_CUDA_13 = 580
+_TYPICAL = 1024, 4096  # inputs and outputs of the largest matrices of a 0.6B model
 _TIMEOUT_S = 20.0  # of nvidia-smi, which wakes sleeping GPUs
 
 
 def processor() -> Check:
     """The processor, and how much of it this process may use."""
     name, count = cpu_name(), usable_processors()
-    return Check("processor", "ok", f"{name}, {count} usable", facts={"name": name, "usable": count})
+    finding = f"{name}, {count} usable; {instruction_names()}"
+    return Check(
+        "processor", "ok", finding, facts={"name": name, "usable": count, "instructions": sorted(instructions())}
+    )
 
 
 def memory() -> Check:
@@ -37,19 +49,63 @@ def memory() -> Check:
     return Check("memory", "ok", finding, facts={"total_bytes": total, "available_bytes": available})
 
 
+def torch_kernels() -> Check:
+    """Whether torch computes with the processor's vectors, and multiplies packed matrices."""
+    import torch
+
+    from fastscribe.model.packed import can_pack
+
+    vectors = torch.backends.cpu.get_cpu_capability()
+    if vectors == "DEFAULT" and "avx2" in instructions():
+        finding = "torch's operators use no vector instructions, which is slow: ATEN_CPU_CAPABILITY in the environment?"
+        return Check("torch kernels", "missing", finding)
+    if not can_pack(torch.float32):
+        finding = "this torch cannot pack matrices for oneDNN; products may take twice as long"
+        return Check("torch kernels", "missing", finding)
+    return Check("torch kernels", "ok", f"{vectors}; matrices are packed for oneDNN", facts={"vectors": vectors})
+
+
 def bf16() -> Check:
-    """Whether --dtype auto takes bf16 for a large model on the processor."""
+    """Whether the processor multiplies bf16, and what transcribe does then."""
     if has_native_bf16():
-        return Check("bf16", "ok", "native on the processor: --dtype auto takes it for large models")
-    return Check("bf16", "missing", "not native on this processor: --dtype auto takes fp32 without a GPU")
+        finding = f"native ({instruction_names('bf16')}): --dtype auto may take it for large models"
+        return Check("bf16", "ok", finding)
+    if may_gain_from_bf16():
+        finding = f"{instruction_names('bf16')}: --dtype auto takes it for large models if it measures as faster"
+        return Check("bf16", "ok", finding)
+    finding = f"emulated: {NO_BF16}; --dtype auto takes fp32 without a GPU, and --dtype bf16 is slow"
+    return Check("bf16", "missing", finding)
 
 
 def int8() -> Check:
-    """Whether --dtype int8 works."""
+    """Whether --dtype int8 works, and through what."""
+    from fastscribe.model.cpu_form import torch_dtype
     from fastscribe.model.int8 import int8_problem
 
     problem = int8_problem()
-    return Check("int8", "missing" if problem else "ok", problem or "--dtype int8 works on the processor")
+    rest = "bf16" if torch_dtype("int8").itemsize == 2 else "fp32"
+    works = f"native ({instruction_names('int8')}), with {rest} beside it: --dtype int8 works on the processor"
+    return Check("int8", "missing" if problem else "ok", problem or works)
+
+
+def dtypes() -> Check:
+    """How fast each dtype is for a large model, and which one transcribe takes."""
+    from fastscribe.pipeline.dtype_choice import candidates, choose
+    from fastscribe.pipeline.dtype_rates import CannotKeep, cpu_rates
+
+    width, hidden = _TYPICAL
+    auto, fastest = candidates("auto", width), candidates("fastest", width)
+    model = f"a model of {width} x {hidden} (Parakeet 0.6B)"
+    if len(fastest) == 1:
+        return Check("dtypes", "ok", f"{model} without a GPU: fp32, the only dtype that is not emulated or unavailable")
+    try:
+        rates = cpu_rates(_TYPICAL, fastest)
+    except CannotKeep as reason:
+        finding = f"{model} without a GPU: --dtype auto takes {auto[0]}, fastest {fastest[0]}; not measured: {reason}"
+        return Check("dtypes", "missing", finding, "set XDG_CACHE_HOME to a folder that can be written")
+    takes = {"auto": choose(auto, rates.gflop_per_s), "fastest": choose(fastest, rates.gflop_per_s)}
+    finding = f"{model} without a GPU: --dtype auto takes {takes['auto']}, fastest {takes['fastest']}: {rates.text()}"
+    return Check("dtypes", "ok", finding, facts={**takes, "gflop_per_s": dict(rates.gflop_per_s)})
 
 
 def gpu() -> Check:

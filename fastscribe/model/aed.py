@@ -8,7 +8,7 @@ Shapes: B batch, T frames, D width, Q input tokens, N token positions in the cac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -161,15 +161,21 @@ class DecoderLayer(nn.Module):
         self,
         x_BQD: torch.Tensor,
         positions_Q: torch.Tensor,
-        own_2BHNK: torch.Tensor,
+        own_2BHNK: torch.Tensor | None,
         causal_mask_QN: torch.Tensor,
         frames_2BHTK: torch.Tensor,
         mask_B11T: torch.Tensor,
     ) -> torch.Tensor:
-        """Run the layer and store the tokens' keys and values in `own`; `causal_mask_QN` covers its first N positions."""
+        """Run the layer and store the tokens' keys and values in `own`; `causal_mask_QN` covers its first N positions.
+
+        None for `own` if there are no earlier tokens and no later calls.
+        """
         normed_BQD = self.norm_own(x_BQD) if self.pre_norm else x_BQD
         query_BHQK, new_2BHQK = self.own.queries_keys_and_values(normed_BQD)
-        own_2BHNK.index_copy_(3, positions_Q, new_2BHQK)
+        if own_2BHNK is None:
+            own_2BHNK = new_2BHQK
+        else:
+            own_2BHNK.index_copy_(3, positions_Q, new_2BHQK)
         x_BQD = x_BQD + self.own(query_BHQK, own_2BHNK[..., : causal_mask_QN.shape[1], :], causal_mask_QN)
         if self.pre_norm:
             x_BQD = x_BQD + self.frames(self.frames.queries(self.norm_frames(x_BQD)), frames_2BHTK, mask_B11T)
@@ -234,8 +240,18 @@ class AttentionDecoder(nn.Module):
     def load_frames_(self, cache: KeyValueCache, frames: Frames) -> None:
         """Write keys and values of the frames to the first rows and frames of a cache that may be larger."""
         # A NaN must not stay where later batches have padding.
-        states_BTD = frames.frames_BTD.nan_to_num(0.0, 0.0, 0.0)
-        batch, num_frames, _ = states_BTD.shape
+        safe = replace(frames, frames_BTD=frames.frames_BTD.nan_to_num(0.0, 0.0, 0.0))
+        frames_L2BHTK, mask_B11T = self._frame_keys_and_values(safe)
+        batch, num_frames = len(mask_B11T), mask_B11T.shape[3]
+        cache.mask_B11T.fill_(_MASKED)
+        cache.mask_B11T[:batch, :, :, :num_frames] = mask_B11T
+        for key_value_2BHTK, cached_2BHTK in zip(frames_L2BHTK, cache.frames_L2BHTK, strict=True):
+            cached_2BHTK[:, :batch, :, :num_frames] = key_value_2BHTK
+
+    def _frame_keys_and_values(self, frames: Frames) -> tuple[Iterator[torch.Tensor], torch.Tensor]:
+        """Return each layer's keys and values [2, B, H, T, K] of the frames, one at a time, and the mask [B, 1, 1, T]."""
+        states_BTD = frames.frames_BTD
+        num_frames = states_BTD.shape[1]
         frames_T = torch.arange(aligned_size(num_frames), device=states_BTD.device)
         is_beyond_BT = frames_T >= frames.lengths_B[:, None]
         mask_B11T = (is_beyond_BT.to(states_BTD.dtype) * _MASKED)[:, None, None, :num_frames]
@@ -245,10 +261,7 @@ class AttentionDecoder(nn.Module):
             states_BTD = bridge(states_BTD, mask_B11T)
         if self.bridge_norm is not None:
             states_BTD = self.bridge_norm(states_BTD)
-        cache.mask_B11T.fill_(_MASKED)
-        cache.mask_B11T[:batch, :, :, :num_frames] = mask_B11T
-        for layer, key_value_2BHTK in zip(self.layers, cache.frames_L2BHTK, strict=True):
-            key_value_2BHTK[:, :batch, :, :num_frames] = layer.frames.keys_and_values(states_BTD)  # type: ignore[operator, union-attr]
+        return (layer.frames.keys_and_values(states_BTD) for layer in self.layers), mask_B11T  # type: ignore[operator, union-attr]
 
     def forward(
         self, tokens_BQ: torch.Tensor, positions_Q: torch.Tensor, cache: KeyValueCache, num_keys: int
@@ -264,14 +277,47 @@ class AttentionDecoder(nn.Module):
         Returns:
             Logits [B, V] of the token after the last input token.
         """
-        x_BQD = self.norm(self.embedding(tokens_BQ) + self.positions(positions_Q))
+        frames, mask_B11T = cache.frames_L2BHTK, cache.mask_B11T
+        x_BQD = self._states(tokens_BQ, positions_Q, cache.own_L2BHNK, num_keys, frames, mask_B11T)
+        return self._logits(x_BQD[:, -1])[:, : self.num_labels]
+
+    def logits_after_each(self, tokens_BQ: torch.Tensor, frames: Frames) -> torch.Tensor:
+        """Compute the logits of the token after every token of whole sequences, differentiable.
+
+        Args:
+            tokens_BQ: tokens from the first position on; a row's padding changes nothing before it.
+            frames: the encoder's output.
+
+        Returns:
+            Logits [B, Q, C] of all classes, those beyond the vocabulary too.
+        """
+        num_tokens = tokens_BQ.shape[1]
+        positions_Q = torch.arange(num_tokens, device=tokens_BQ.device)
+        frames_L2BHTK, mask_B11T = self._frame_keys_and_values(frames)
+        own = [None] * len(self.layers)
+        return self._logits(self._states(tokens_BQ, positions_Q, own, num_tokens, frames_L2BHTK, mask_B11T))
+
+    def _states(
+        self,
+        tokens_BQ: torch.Tensor,
+        positions_Q: torch.Tensor,
+        own_L2BHNK: Sequence[torch.Tensor | None],
+        num_keys: int,
+        frames_L2BHTK: Iterable[torch.Tensor],
+        mask_B11T: torch.Tensor,
+    ) -> torch.Tensor:
+        """Run the layers: [B, Q] to [B, Q, D]."""
+        x_BQD: torch.Tensor = self.norm(self.embedding(tokens_BQ) + self.positions(positions_Q))
         is_later_QN = torch.arange(aligned_size(num_keys), device=positions_Q.device) > positions_Q[:, None]
         causal_mask_QN = (is_later_QN.to(x_BQD.dtype) * _MASKED)[:, :num_keys]
-        for layer, own, frames in zip(self.layers, cache.own_L2BHNK, cache.frames_L2BHTK, strict=True):
-            x_BQD = layer(x_BQD, positions_Q, own, causal_mask_QN, frames, cache.mask_B11T)
-        last_BD = x_BQD[:, -1]
-        logits_BC: torch.Tensor = self.head(last_BD if self.final_norm is None else self.final_norm(last_BD))
-        return logits_BC[:, : self.num_labels]
+        for layer, own, frames in zip(self.layers, own_L2BHNK, frames_L2BHTK, strict=True):
+            x_BQD = layer(x_BQD, positions_Q, own, causal_mask_QN, frames, mask_B11T)
+        return x_BQD
+
+    def _logits(self, x: torch.Tensor) -> torch.Tensor:
+        """Map [.., D] to [.., C]."""
+        logits: torch.Tensor = self.head(x if self.final_norm is None else self.final_norm(x))
+        return logits
 
 
 def _final_norm(config: TransformerConfig) -> nn.LayerNorm | None:

@@ -91,7 +91,8 @@ TIME_CONVS = (TimeConv, PackedTimeConv, PackedPointwise)
 
 @cache
 def _can_pack(dtype: torch.dtype) -> bool:
-    conv = TimeConv(32, 48, 5, stride=2, dilation=1, groups=1)
+    with torch.random.fork_rng(devices=[]):  # its initialisation must not advance the caller's random generator
+        conv = TimeConv(32, 48, 5, stride=2, dilation=1, groups=1)
     conv.weight = nn.Parameter((37 * torch.linspace(-1, 1, conv.weight.numel())).sin().view_as(conv.weight) / 10)
     x_BC1T = torch.linspace(-1, 1, 2 * 32 * 9).view(2, 9, 32).to(dtype).transpose(1, 2).unsqueeze(2)
     try:

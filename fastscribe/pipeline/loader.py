@@ -161,9 +161,9 @@ class _ReadGroup(Group):
         if native_slot is not None:
             group, slot = native_slot
             length = read_native_into(group.samples_BSC[slot], group.begin, utterance, self._rate)
-            is_silent = _is_zero(group.samples_BSC[slot, group.begin : group.begin + utterance.num_samples])
+            is_silent = is_zero(group.samples_BSC[slot, group.begin : group.begin + utterance.num_samples])
         else:
-            is_silent = _is_zero(row_S[:length])
+            is_silent = is_zero(row_S[:length])
         if is_silent:
             self.silent.add(index)
         self.lengths_B[index] = length
@@ -240,7 +240,7 @@ class _Loader:
         return group.batch(done, self._format.allocate), (*_failures(group, done, "load"), *silent)
 
 
-def _is_zero(samples: SampleArray) -> bool:
+def is_zero(samples: SampleArray) -> bool:
     """Return True if there is no other sample than 0; a look at the middle spares a pass over nearly every recording."""
     middle = len(samples) // 2
     return not samples[middle : middle + _LOOK_SAMPLES].any() and not samples.any()

@@ -21,7 +21,7 @@ from torch import nn
 
 from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe._system.memory import peak_process_bytes
-from fastscribe._system.processors import cpu_name, has_native_bf16
+from fastscribe._system.processors import cpu_name
 from fastscribe._system.text_layout import escaped
 from fastscribe.audio import resample
 from fastscribe.checkpoint.language_prompt import choose_language
@@ -29,7 +29,6 @@ from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import (
     ChunkedAttention,
     DecoderName,
-    DtypeChoice,
     EightBitDtypeName,
     EncoderConfig,
     FeaturesConfig,
@@ -41,7 +40,7 @@ from fastscribe.config import (
 )
 from fastscribe.cuda.device import free_bytes, is_out_of_memory, small_to_device, to_device
 from fastscribe.cuda.encoder_graphs import EncoderGraphs
-from fastscribe.cuda.fp8 import fp8_problem, quantise_fp8_
+from fastscribe.cuda.fp8 import quantise_fp8_
 from fastscribe.cuda.graph_capture import GraphsUnavailable
 from fastscribe.cuda.no_tf32 import no_tf32
 from fastscribe.decode import checked
@@ -51,14 +50,13 @@ from fastscribe.decode.families import DECODERS
 from fastscribe.decode.prompt import options_for_prompt
 from fastscribe.errors import CheckpointError, UsageError, first_line
 from fastscribe.languages import check_languages
+from fastscribe.model.cpu_form import to_cpu_form_, torch_dtype
 from fastscribe.model.families import ENCODER_FAMILIES
 from fastscribe.model.features import LogMel
-from fastscribe.model.int8 import int8_problem, quantise_int8_
 from fastscribe.model.model import Model, Prepare, build_model, optimise_
-from fastscribe.model.packed import pack_linears_
-from fastscribe.model.time_conv import pack_time_convs_
 from fastscribe.pipeline import cost_model
 from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.dtype_choice import NARROW_ON_CPU, choose_dtype
 from fastscribe.pipeline.executor import ModelFacts
 from fastscribe.text.encoder import WordEncoder
 from fastscribe.text.language_model import LanguageModel
@@ -67,8 +65,6 @@ from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.types import Batch, Features, Frames, Hypothesis, Int32Array
 
 _8_BIT = get_args(EightBitDtypeName)
-# Models narrower than this are fast in either dtype on a CPU, and in fp32 they are exact (docs/log.md, 2026-11-21).
-_NARROW_ON_CPU = 256
 # Encoder frames in a CPU batch. Larger batches gain nothing once matrices are tall (docs/log.md, 2026-11-21). Narrow models
 # need larger ones, because the fixed cost of each operator weighs more (2026-11-22).
 _CPU_BATCH_FRAMES, _CPU_BATCH_FRAMES_NARROW = 1600, 3200
@@ -157,7 +153,7 @@ class Recognizer:
         Args:
             checkpoint: Config, tokenizer and weights.
             device: auto, cpu, cuda or cuda:N.
-            dtype: auto or the name of a dtype.
+            dtype: auto, fastest or the name of a dtype.
             options: Decoder, beam, attention, graph mode and timestamps count here.
             say: Called with one line for each fast path that is unavailable, unless the options name it.
 
@@ -166,7 +162,7 @@ class Recognizer:
             WeightsMismatch: The weights do not fit the config.
         """
         chosen_device = choose_device(device)
-        chosen_dtype = choose_dtype(dtype, chosen_device, checkpoint.config.encoder.d_model)
+        chosen_dtype = choose_dtype(dtype, chosen_device, checkpoint.config.encoder, say)
         chosen_decoder = choose_decoder(options, checkpoint.config.decoders)
         prompt = language_prompt_of(checkpoint.config)
         if prompt is not None and options.target_language is not None:
@@ -295,7 +291,7 @@ class Recognizer:
     def choose_budget(self) -> Budget:
         """Return the batch budget: measured with a few encoder passes on a GPU, a constant on a CPU."""
         if self.device.type == "cpu":
-            is_narrow = self.model.config.encoder.d_model < _NARROW_ON_CPU
+            is_narrow = self.model.config.encoder.d_model < NARROW_ON_CPU
             return Budget(_CPU_BATCH_FRAMES_NARROW if is_narrow else _CPU_BATCH_FRAMES)
         decoder_memory = DECODERS[self.decoder_name].decoder_memory(self.model)
         passes: list[cost_model.Pass] = []
@@ -354,12 +350,7 @@ def _prepare(device: torch.device, dtype: str) -> Prepare:
 
 def _pack_for_cpu_(path: str, part: nn.Module, dtype: str) -> None:
     optimise_(part)
-    if dtype == "int8" and path.startswith("encoder."):
-        quantise_int8_(part)
-    rest = torch_dtype(dtype)
-    part.to(rest)
-    pack_linears_(part, rest)
-    pack_time_convs_(part, rest)
+    to_cpu_form_(part, dtype, quantises=path.startswith("encoder."))
 
 
 def _move_to_gpu_(path: str, part: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
@@ -409,33 +400,6 @@ def choose_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UsageError(f"--device {name}: cannot be used here ({first_line(error)})") from error
     return device
-
-
-def choose_dtype(name: str, device: torch.device, d_model: int) -> str:
-    """Return the dtype; auto: bf16 on a GPU, and for wide models on CPUs that multiply bf16 natively; else fp32.
-
-    Raises UsageError if the device does not support it.
-    """
-    if name not in get_args(DtypeChoice):
-        raise UsageError(f"--dtype {name}: not one of {', '.join(get_args(DtypeChoice))}")
-    if name == "auto":
-        gains = device.type == "cuda" or (has_native_bf16() and d_model >= _NARROW_ON_CPU)
-        return "bf16" if gains else "fp32"
-    problem = None
-    if name == "int8":
-        problem = int8_problem() if device.type == "cpu" else "int8 is for CPUs; GPUs have fp8"
-    elif name == "fp8":
-        problem = fp8_problem(device)
-    if problem is not None:
-        raise UsageError(f"--dtype {name}: unavailable: {problem}")
-    return name
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    """Return the dtype of everything that is not quantised."""
-    if name == "int8":
-        return torch.bfloat16 if has_native_bf16() else torch.float32
-    return torch.float32 if name == "fp32" else torch.bfloat16
 
 
 def with_attention(config: ModelConfig, text: str | None) -> ModelConfig:

@@ -50,6 +50,9 @@ codecs.register_error(_REPLACE_EACH_BYTE, _replace_each_byte)
 # An aggregate is a concatenation of SentencePiece vocabularies (NeMo's multilingual models).
 Kind = Literal["subword", "aggregate", "character"]
 
+# The file of one language of an aggregate: its place among them and its name.
+LANGUAGE_MODEL = re.compile(r"pieces-([0-9]{2})-([A-Za-z0-9_-]{1,32})\.model")
+
 # Where the space before punctuation is removed: everywhere (NeMo's rule), only in words (attention decoders), or nowhere.
 PunctuationAttachment = Literal["sentences and words", "words", "nowhere"]
 
@@ -440,14 +443,22 @@ def from_characters(labels: Sequence[str]) -> Tokenizer:
     return Tokenizer(pieces=tuple(labels), kind="character", files={"characters.json": listing})
 
 
-def from_pieces(pieces: Sequence[str]) -> Tokenizer:
+def from_pieces(pieces: Sequence[str], models: Mapping[str, bytes] | None = None) -> Tokenizer:
     """Make a tokenizer of concatenated SentencePiece vocabularies (NeMo's aggregate); all pieces have text.
 
-    Raises ValueError for more than MAX_PIECES.
+    Args:
+        pieces: of all languages in order.
+        models: each language's SentencePiece model, in the same order. Only training needs them, to encode text. They are
+            dropped if a language has a name that no file can have.
+
+    Raises:
+        ValueError: more than MAX_PIECES.
     """
     _check_size(pieces)
     listing = json.dumps(list(pieces), ensure_ascii=False).encode()
-    return Tokenizer(pieces=tuple(pieces), kind="aggregate", files={"pieces.json": listing})
+    files = {f"pieces-{place:02}-{name}.model": model for place, (name, model) in enumerate((models or {}).items())}
+    kept = files if all(map(LANGUAGE_MODEL.fullmatch, files)) else {}
+    return Tokenizer(pieces=tuple(pieces), kind="aggregate", files={"pieces.json": listing, **kept})
 
 
 def _check_size(pieces: Sequence[str]) -> None:
@@ -476,5 +487,11 @@ def from_folder(folder: Path, num_labels: int) -> Tokenizer:
     if (folder / "characters.json").is_file():
         return from_characters(json.loads(safe_read(folder / "characters.json", MAX_TOKENIZER_BYTES)))
     if (folder / "pieces.json").is_file():
-        return from_pieces(json.loads(safe_read(folder / "pieces.json", MAX_TOKENIZER_BYTES)))
+        return from_pieces(json.loads(safe_read(folder / "pieces.json", MAX_TOKENIZER_BYTES)), _language_models(folder))
     raise FileNotFoundError(f"{folder} holds no tokenizer.model, tokenizer.json, characters.json or pieces.json")
+
+
+def _language_models(folder: Path) -> dict[str, bytes]:
+    """Return the SentencePiece model of each language of an aggregate in order; empty if the folder has none."""
+    found = sorted(path.name for path in folder.glob("pieces-*.model") if LANGUAGE_MODEL.fullmatch(path.name))
+    return {name[len("pieces-00-") : -len(".model")]: safe_read(folder / name, MAX_TOKENIZER_BYTES) for name in found}

@@ -16,10 +16,11 @@ import math
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from fastscribe.audio.resample import resample_rows
 from fastscribe.cuda.device import small_to_device
-from fastscribe.training.augment_config import PERCENT, AugmentConfig
+from fastscribe.training.augment_config import PERCENT, RECORDED_SHARE, AugmentConfig
 
 _PEAK = 0.99  # of full scale; the limit of augmented samples
 _SILENT = 1e-10  # mean square below which a row counts as silent
@@ -40,6 +41,8 @@ def augment_samples(
     config: AugmentConfig,
     generator: torch.Generator,
     speeds: torch.Tensor | None = None,
+    noise_BS: torch.Tensor | None = None,
+    rooms_BL: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Apply speed, reverberation, babble, noise and gain.
 
@@ -48,6 +51,8 @@ def augment_samples(
         lengths_B: [B] on the host.
         generator: on the host.
         speeds: [B] from the epoch's plan (buckets.draw_speeds); None draws them here.
+        noise_BS: recorded noise, int16, at least as long as the rows at their speeds; zeros in rows without it. None: no row.
+        rooms_BL: impulse responses of recorded rooms, direct sound first, as noise_BS.
 
     Returns:
         float32 [B, S'] within +-0.99, and the new lengths [B] on the host.
@@ -55,9 +60,9 @@ def augment_samples(
     if speeds is None:
         speeds = torch.tensor(config.speeds)[torch.randint(len(config.speeds), (len(samples_BS),), generator=generator)]
     samples_BS, lengths_B = change_speed(to_float(samples_BS), lengths_B, speeds)
-    samples_BS = add_reverb(samples_BS, lengths_B, sample_rate, config, generator)
+    samples_BS = add_reverb(samples_BS, lengths_B, sample_rate, config, generator, rooms_BL)
     samples_BS = add_babble(samples_BS, lengths_B, config, generator)
-    samples_BS = add_noise(samples_BS, lengths_B, config, generator)
+    samples_BS = add_noise(samples_BS, lengths_B, config, generator, noise_BS)
     return change_gain(samples_BS, config, generator), lengths_B
 
 
@@ -89,16 +94,28 @@ def add_reverb(
     sample_rate: int,
     config: AugmentConfig,
     generator: torch.Generator,
+    rooms_BL: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Put some rows in a room: the undelayed direct sound and a tail of noise that decays exponentially."""
-    rows_R = _chosen(len(samples_BS), config.reverb_chance, generator)
+    """Put some rows in a room: a recorded one, or the undelayed direct sound and a tail of noise that decays exponentially."""
+    if rooms_BL is not None:
+        rows_R = torch.nonzero(rooms_BL.any(1))[:, 0]
+        samples_BS = _in_rooms(samples_BS, lengths_B, rows_R, to_float(rooms_BL[rows_R].to(samples_BS.device)))
+    rows_R = _chosen_to_make(config.reverb_chance, config.room_manifest, len(samples_BS), rooms_BL, generator)
     decay_s = _uniform(config.reverb_s, len(rows_R), generator)
     tail_gains = 10 ** (-_uniform(config.reverb_db, len(rows_R), generator) / 20)
     if not len(rows_R):
         return samples_BS
+    rooms_RL = _rooms(decay_s, tail_gains, sample_rate, samples_BS.device, generator)
+    return _in_rooms(samples_BS, lengths_B, rows_R, rooms_RL)
+
+
+def _in_rooms(
+    samples_BS: torch.Tensor, lengths_B: torch.Tensor, rows_R: torch.Tensor, rooms_RL: torch.Tensor
+) -> torch.Tensor:
+    """Convolve `rows_R` with impulse responses, which get an energy of 1."""
+    rooms_RL = rooms_RL / rooms_RL.norm(dim=1, keepdim=True)
     rows_on_device_R = small_to_device(rows_R, samples_BS.device)
     rows_RS = samples_BS[rows_on_device_R, : int(lengths_B[rows_R].max())]
-    rooms_RL = _rooms(decay_s, tail_gains, sample_rate, samples_BS.device, generator)
     size = _fft_size(rows_RS.shape[1] + rooms_RL.shape[1] - 1)
     spectrum_RN = torch.fft.rfft(rows_RS, size) * torch.fft.rfft(rooms_RL, size)
     wet_RS = torch.fft.irfft(spectrum_RN, size)[:, : rows_RS.shape[1]]
@@ -108,7 +125,7 @@ def add_reverb(
 def _rooms(
     decay_s: torch.Tensor, tail_gains: torch.Tensor, sample_rate: int, device: torch.device, generator: torch.Generator
 ) -> torch.Tensor:
-    """Impulse responses [R, L] of energy 1, the direct sound first."""
+    """Impulse responses [R, L], the direct sound first."""
     num_samples = max(2, math.ceil(float(decay_s.max()) * sample_rate))
     times_L = torch.arange(num_samples, device=device) / sample_rate
     tails_RL = _normal((len(decay_s), num_samples), device, generator)
@@ -116,7 +133,7 @@ def _rooms(
     tails_RL[:, 0] = 0
     rooms_RL: torch.Tensor = tails_RL * (small_to_device(tail_gains, device) / tails_RL.norm(dim=1))[:, None]
     rooms_RL[:, 0] = 1
-    return rooms_RL.div_(rooms_RL.norm(dim=1, keepdim=True))
+    return rooms_RL
 
 
 def add_babble(
@@ -136,10 +153,20 @@ def add_babble(
 
 
 def add_noise(
-    samples_BS: torch.Tensor, lengths_B: torch.Tensor, config: AugmentConfig, generator: torch.Generator
+    samples_BS: torch.Tensor,
+    lengths_B: torch.Tensor,
+    config: AugmentConfig,
+    generator: torch.Generator,
+    recorded_BS: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Add steady noise, from white to brown, to some rows."""
-    rows_R = _chosen(len(samples_BS), config.noise_chance, generator)
+    """Add noise to some rows: that of recorded_BS, or steady noise, from white to brown."""
+    if recorded_BS is not None:
+        rows_R = torch.nonzero(recorded_BS.any(1))[:, 0]
+        noise_RS = to_float(recorded_BS[rows_R, : samples_BS.shape[1]].to(samples_BS.device))
+        noise_RS = F.pad(noise_RS, (0, samples_BS.shape[1] - noise_RS.shape[1]))
+        ratio_db = _uniform(config.noise_db, len(rows_R), generator)
+        samples_BS = _mixed(samples_BS, lengths_B, rows_R, noise_RS, ratio_db)
+    rows_R = _chosen_to_make(config.noise_chance, config.noise_manifest, len(samples_BS), recorded_BS, generator)
     ratio_db = _uniform(config.noise_db, len(rows_R), generator)
     slopes = _uniform(config.noise_slope, len(rows_R), generator)
     if not len(rows_R):
@@ -228,6 +255,16 @@ def _random_spans(
 
 def _chosen(batch: int, probability: float, generator: torch.Generator) -> torch.Tensor:
     return torch.nonzero(torch.rand(batch, generator=generator) < probability)[:, 0]
+
+
+def _chosen_to_make(
+    chance: float, manifest: str | None, batch: int, recorded: torch.Tensor | None, generator: torch.Generator
+) -> torch.Tensor:
+    """Draw the rows to augment without a recording, so that with those that have one they come to `chance`."""
+    if manifest is None:
+        return _chosen(batch, chance, generator)
+    rows_R = _chosen(batch, (1 - RECORDED_SHARE) * chance / (1 - RECORDED_SHARE * chance), generator)
+    return rows_R if recorded is None else rows_R[~recorded[rows_R].any(1)]
 
 
 def _uniform(bounds: tuple[float, float], count: int, generator: torch.Generator) -> torch.Tensor:

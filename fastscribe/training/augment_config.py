@@ -13,6 +13,7 @@ _BOUNDS = {  # outside of these, float32 samples overflow or vanish
     "reverb_s": (0.01, 10.0),
     "noise_slope": (-4.0, 4.0),
 }
+RECORDED_SHARE = 0.5  # of the rows with noise, or in a room, get a recorded one, if the recipe has a manifest of them
 PERCENT = 100  # speeds are whole hundredths, so that resampling's ratios are small
 
 
@@ -22,12 +23,16 @@ class AugmentConfig:
 
     speeds: tuple[float, ...] = (0.9, 1.0, 1.1)
     reverb_chance: float = 0.2
+    room_manifest: str | None = None  # of impulse responses: for half of the rooms; null: all are made
     reverb_s: tuple[float, float] = (0.1, 0.6)  # until the room's tail is 60 dB down
     reverb_db: tuple[float, float] = (0.0, 15.0)  # speech to tail
     babble_chance: float = 0.1
     babble_db: tuple[float, float] = (10.0, 25.0)  # speech to babble
     babble_voices: int = 3
     noise_chance: float = 0.4
+    noise_manifest: str | None = (
+        None  # of noise without speech: for half of the rows with noise; null: all of it is made
+    )
     noise_db: tuple[float, float] = (5.0, 30.0)  # speech to noise
     noise_slope: tuple[float, float] = (0.0, 2.0)  # power falls as 1 / frequency ** slope: 0 white, 1 pink, 2 brown
     gain_db: tuple[float, float] = (-15.0, 6.0)
@@ -48,6 +53,9 @@ class AugmentConfig:
             lowest, highest = _BOUNDS[name]
             if not lowest <= low <= high <= highest:
                 raise UsageError(f"{name} {getattr(self, name)!r}: not (least, most) from {lowest:g} to {highest:g}")
+        for manifest, chance in (("noise_manifest", "noise_chance"), ("room_manifest", "reverb_chance")):
+            if getattr(self, manifest) is not None and not getattr(self, chance):
+                raise UsageError(f"{manifest}: {chance} is 0, so it would not be used")
         if not self.speeds or self.babble_voices <= 0:
             raise UsageError("speeds and babble_voices: not above 0")
         if min(self.freq_masks, self.time_masks) < 0:

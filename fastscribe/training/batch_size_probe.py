@@ -14,8 +14,8 @@ from fastscribe.training.network import Network, Targets, preserve_buffers
 from fastscribe.training.sync_norm import alone
 from fastscribe.types import Features
 
-_OPTIMISER_BYTES = 8  # a parameter: AdamW's two averages, which the first step allocates
-_SUM_BYTES = 4  # a parameter: gradients of earlier batches, if a step sums several
+_OPTIMISER_BYTES = 8  # a parameter that learns: AdamW's two averages, which the first step allocates
+_SUM_BYTES = 4  # as well: gradients of earlier batches, if a step sums several
 
 
 def fits(network: Network, config: ModelConfig, accumulates: bool, bucket: Bucket, batch_size: int) -> bool:
@@ -34,7 +34,7 @@ def fits(network: Network, config: ModelConfig, accumulates: bool, bucket: Bucke
     device = next(network.parameters()).device
     reserve = None
     try:
-        num_parameters = sum(parameter.numel() for parameter in network.parameters())
+        num_parameters = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
         num_bytes = _OPTIMISER_BYTES + (_SUM_BYTES if accumulates else 0)
         reserve = torch.empty(num_bytes * num_parameters, dtype=torch.uint8, device=device)
         network.train()

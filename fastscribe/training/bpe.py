@@ -45,8 +45,9 @@ def clean_text(text: str) -> str:
     Removes invisible format characters and spaces before punctuation marks.
     """
     text = unicodedata.normalize("NFKC", text.translate(_UNIFIED)).translate(_UNIFIED)
-    text = "".join(char for char in text if unicodedata.category(char) not in ("Cf", "Cs", "Co", "Cn"))
-    text = "".join(" " if unicodedata.category(char) == "Cc" else char for char in text)
+    if not text.isprintable():  # slow
+        text = "".join(char for char in text if unicodedata.category(char) not in ("Cf", "Cs", "Co", "Cn"))
+        text = "".join(" " if unicodedata.category(char) == "Cc" else char for char in text)
     return " ".join(_SPACE_BEFORE_MARK.sub(r"\1", text).split())
 
 

@@ -115,6 +115,18 @@ def fitting_buckets(
     return min(few, key=lambda buckets: (len(buckets), buckets))
 
 
+def covering(buckets: Sequence[Bucket], durations_s: Numbers, tokens: Numbers) -> tuple[Bucket, ...]:
+    """Return the buckets with a last one that is large enough for these examples too."""
+    fits = np.zeros(len(durations_s), bool)
+    for max_duration_s, max_tokens in buckets:
+        fits |= (np.asarray(durations_s) <= max_duration_s) & (np.asarray(tokens) <= max_tokens)
+    if fits.all():
+        return tuple(buckets)
+    last = buckets[-1]
+    longest_s, most = np.asarray(durations_s)[~fits].max(), np.asarray(tokens)[~fits].max()
+    return (*buckets[:-1], Bucket(max(last.max_duration_s, float(longest_s)), max(last.max_tokens, int(most))))
+
+
 def _descending_counts(limit: int) -> list[int]:
     """`limit` down to 1, each about three quarters of the one before."""
     return [limit, *_descending_counts(limit * 3 // 4)] if limit > 1 else [1]

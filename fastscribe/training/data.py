@@ -5,31 +5,36 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+
+import numpy as np
 
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.checkpoint.validate import validate as check_config
-from fastscribe.config import EncoderConfig, ModelConfig
+from fastscribe.config import EncoderConfig, GraniteConfig, ModelConfig
 from fastscribe.errors import UsageError
-from fastscribe.text.tokenizer import from_sentencepiece
-from fastscribe.training.bpe import TextEncoder, VocabularyTooLarge, train_vocabulary
-from fastscribe.training.manifest import (
-    Corpus,
-    Example,
-    ExampleLimits,
-    ManifestPart,
-    count_by_share,
-    has_two_sentences,
-    read_manifests,
-    repeat_examples,
-    split_validation,
-    tokenise,
-)
+from fastscribe.languages import language_tag
+from fastscribe.training.augment_config import AugmentConfig
+from fastscribe.training.backgrounds import BackgroundCorpus
+from fastscribe.training.bpe import TextEncoder
+from fastscribe.training.changed_model import ChangedModel, Head, change_model
+from fastscribe.training.corpus import Corpus, Example, Examples, ManifestPart
+from fastscribe.training.manifest import LACKS_LETTERS, Encode, ExampleLimits, no_request, read_manifests, tokenise
+from fastscribe.training.mixing import EpochDraw
+from fastscribe.training.model_recipe import ModelChanges, ModelRecipe
 from fastscribe.training.network import loss_of
-from fastscribe.training.recipe import DataRecipe, ModelRecipe, Recipe
+from fastscribe.training.prompts import PromptedEncoder, PromptReader
+from fastscribe.training.recipe import DataRecipe, Recipe
+from fastscribe.training.rows import ReadRequest
 from fastscribe.training.scoring import Scoring, ValidationSet, choose_scoring, is_one_language
+from fastscribe.training.split import count_by_share, has_two_sentences, split_validation
+from fastscribe.training.vocabulary import make_tokenizer
+from fastscribe.types import Float64Array
 
 _MIN_VALIDATION = 10  # recordings
+_NEW_VOCABULARY = "model.vocab_size or model.tokenizer in a recipe gives it a new one"
+_LONGEST_S = 1e9  # of noise, which is never read whole
 _TRAINED_SHARE = 0.99  # of the examples are at most as long as the model's trained_utterance_s
 
 
@@ -42,6 +47,14 @@ class TrainingData:
     checkpoint: Checkpoint  # config and tokenizer; weights if the run starts from a trained model
     validation_sets: tuple[ValidationSet, ...] = ()  # in the order of `validation`; empty: it is one set
     scoring: Scoring = Scoring()  # noqa: RUF009 - frozen
+    new_heads: frozenset[Head] = frozenset()  # of a trained model, those that no training has touched yet
+    num_prompt: int = 0  # tokens at each example's beginning that an attention decoder is given
+    backgrounds: BackgroundCorpus = BackgroundCorpus()  # noqa: RUF009 - frozen
+
+    @cached_property
+    def digest(self) -> str:
+        """Identity of the examples to train on."""
+        return self.corpus.examples.digest()
 
 
 def prepare(
@@ -50,7 +63,7 @@ def prepare(
     say: Callable[[str], None] = lambda line: None,
     where: str | Path = "the recipe",
 ) -> TrainingData:
-    """Read the manifests, train a vocabulary unless `init` has one, and tokenise. Write nothing.
+    """Read the manifests, make the vocabulary or take that of `init`, and tokenise. Write nothing.
 
     Args:
         recipe: the run's settings.
@@ -63,34 +76,87 @@ def prepare(
     """
     if init is not None:
         check_trainable(init.config, f"--init {init.path}")
+    elif recipe.optimiser.lora is not None:
+        raise UsageError(f"{where}: optimiser.lora: adapters are for a model that has learnt: name one with --init")
     data, limits = recipe.data, recipe.data.limits
-    corpus = read_manifests(data.train, limits)
-    if all(example.non_speech for example in corpus.examples):
+    read_request = _request_reader(data, init, where)
+    corpus = read_manifests(data.train, limits, read_request=read_request)
+    if corpus.examples.non_speech.all():
         raise UsageError(f"{where}: data.train: nothing with speech to train on: {corpus}")
+    if read_request is not no_request and corpus.examples.non_speech.any():
+        raise UsageError(
+            f"{where}: data.train: non_speech: an attention decoder cannot learn from recordings without speech"
+        )
     validation_sets: tuple[ValidationSet, ...] = ()
     if data.validation:
-        validation, validation_sets = _read_validation(data.validation, limits, say, where)
+        validation, validation_sets = _read_validation(data.validation, limits, say, where, read_request)
     else:
-        speech = [example for example in corpus.examples if not example.non_speech]
-        training, validation = _split(speech, recipe.run.seed, data.validation_share, say)
-        non_speech = (example for example in corpus.examples if example.non_speech)
-        corpus = Corpus((*training, *non_speech), corpus.left_out)
+        training, validation = _split(corpus.examples, recipe.run.seed, data.validation_share, say)
+        corpus = Corpus(training, corpus.left_out)
     if len(validation) < _MIN_VALIDATION:
         say(f"{len(validation)} recordings to validate with: their word error rate is a rough estimate")
-    scoring = _scoring(data, init, validation, where, say)
+    has_new_vocabulary = isinstance(recipe.model, ModelChanges) and recipe.model.has_new_vocabulary
+    known = init.languages if init is not None and not has_new_vocabulary else ()
+    scoring = _scoring(data, known, validation, where, say)
+    is_of_init, new_heads = init is not None and not has_new_vocabulary, frozenset[Head]()
     if init is None:
         init = _new_checkpoint(recipe, corpus.examples, say, where)
+    else:
+        changed = _changed(recipe, init, corpus.examples, say, where)
+        init, new_heads = changed.checkpoint, changed.new_heads
     loss_of(recipe.loss, init.config)
     if not init.config.durations and recipe.loss.is_for_tdt:
         say("loss.sigma and loss.omega are for TDT: this model has no durations and does without them")
-    corpus = tokenise(corpus, TextEncoder(init.tokenizer), limits)
-    examples = repeat_examples(corpus.examples)
-    init = replace(init, config=replace(init.config, trained_utterance_s=trained_utterance_s(init, examples)))
-    return TrainingData(Corpus(examples, corpus.left_out), validation, init, validation_sets, scoring)
+    encode, limits, num_prompt = _encoder(init, limits)
+    corpus = _tokenise(corpus, encode, limits, is_of_init, say)
+    drawn = EpochDraw(corpus.examples, recipe.run.seed)(0)
+    longest_s = trained_utterance_s(init, corpus.examples.durations_s[drawn])
+    init = replace(init, config=replace(init.config, trained_utterance_s=longest_s))
+    backgrounds = _backgrounds(recipe.augment)
+    return TrainingData(corpus, validation, init, validation_sets, scoring, new_heads, num_prompt, backgrounds)
+
+
+def _request_reader(data: DataRecipe, init: Checkpoint | None, where: str | Path) -> ReadRequest:
+    """Return what reads a row's prompt: of an attention decoder alone."""
+    if init is None or init.config.aed is None:
+        return no_request
+    try:
+        return PromptReader.of(init, data.language)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def _encoder(init: Checkpoint, limits: ExampleLimits) -> tuple[Encode, ExampleLimits, int]:
+    """Return the encoder of texts, the limits of their tokens, and the length of their prompts."""
+    if init.config.aed is None:
+        encode_text = TextEncoder(init.tokenizer)
+        return lambda text, request: encode_text(text), limits, 0
+    encode = PromptedEncoder(init)
+    num_prompt = encode.num_prompt
+    return encode, replace(limits, max_tokens=init.config.aed.max_tokens, extra_tokens=num_prompt + 1), num_prompt
+
+
+def _backgrounds(augment: AugmentConfig) -> BackgroundCorpus:
+    """Read the manifests of noise and rooms; a row's text does not count."""
+    limits = ExampleLimits(min_duration_s=0.0, max_duration_s=_LONGEST_S)
+    kinds = ((augment.noise_manifest, "take noise from"), (augment.room_manifest, "take rooms from"))
+    read = (
+        None if path is None else _without_texts(ManifestPart(path, non_speech=True), limits, purpose)
+        for path, purpose in kinds
+    )
+    return BackgroundCorpus(*read)
+
+
+def _without_texts(part: ManifestPart, limits: ExampleLimits, purpose: str) -> Examples:
+    return read_manifests([part], limits, purpose, ignores_texts=True).examples
 
 
 def _read_validation(
-    parts: Sequence[ManifestPart], limits: ExampleLimits, say: Callable[[str], None], where: str | Path
+    parts: Sequence[ManifestPart],
+    limits: ExampleLimits,
+    say: Callable[[str], None],
+    where: str | Path,
+    read_request: ReadRequest,
 ) -> tuple[tuple[Example, ...], tuple[ValidationSet, ...]]:
     """Return the examples of all manifests, and the sets that they are, if they are several.
 
@@ -100,7 +166,7 @@ def _read_validation(
     examples: list[Example] = []
     sets = []
     for part, stem in zip(parts, stems, strict=True):
-        found = read_manifests([part], limits, "validate with")
+        found = read_manifests([part], limits, "validate with", read_request)
         if found.left_out:
             say(f"to validate with: {found}")
         decides = part.decides or not any(other.decides for other in parts)
@@ -114,62 +180,63 @@ def _read_validation(
 
 def _scoring(
     data: DataRecipe,
-    init: Checkpoint | None,
+    known: Sequence[str],
     validation: Sequence[Example],
     where: str | Path,
     say: Callable[[str], None],
 ) -> Scoring:
-    """Return how validation scores; say so if the texts had to decide."""
-    known = init.languages if init is not None else ()
+    """Return how validation scores, given the languages that a model knows; say so if the texts had to decide."""
+    requested = {example.request.target_language for example in validation if example.request is not None}
+    language = None if requested else data.language
+    known = tuple(sorted(requested)) or known
     try:
         scoring = choose_scoring(
-            data.language, data.normalizer, data.metric, known, (example.text for example in validation)
+            language, data.normalizer, data.metric, known, (example.text for example in validation)
         )
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
-    if data.language is None and not is_one_language(known) and "auto" in (data.normalizer, data.metric):
+    if language is None and not is_one_language(known) and "auto" in (data.normalizer, data.metric):
         say(f"validation: {scoring} (data.language, data.normalizer and data.metric set them)")
     return scoring
 
 
-def _vocabulary(texts: Sequence[str], model: ModelRecipe, say: Callable[[str], None]) -> bytes:
-    """Train the vocabulary. A size that was left at the default gives way to the most that the texts yield."""
-    try:
-        return train_vocabulary(texts, model.vocab_size, model.vocabulary)
-    except VocabularyTooLarge as error:
-        if model.vocab_size != ModelRecipe.vocab_size:
-            raise
-        say(
-            f"model.vocab_size {model.vocab_size}: these texts yield {error.max_size} pieces, so the vocabulary has these"
-        )
-        return train_vocabulary(texts, error.max_size, model.vocabulary)
-
-
-def trained_utterance_s(init: Checkpoint, examples: Sequence[Example]) -> float | None:
-    """Return the length that 99 % of the examples do not exceed, in tenths of a second, rounded up; 1 s at least.
+def trained_utterance_s(init: Checkpoint, durations_s: Float64Array) -> float | None:
+    """Return the length that 99 % of an epoch's examples do not exceed, in tenths of a second, rounded up; 1 s at least.
 
     A model that has learnt before keeps a greater length. If it states none, it may have heard any: None.
     """
     before_s = init.config.trained_utterance_s
     if init.weights and before_s is None:
         return None
-    durations_s = sorted(example.duration_s for example in examples)
-    longest_s = durations_s[math.ceil(_TRAINED_SHARE * len(durations_s)) - 1]
+    longest_s = float(np.sort(durations_s)[math.ceil(_TRAINED_SHARE * len(durations_s)) - 1])
     return max(1.0, math.ceil(longest_s * 10) / 10, before_s or 0.0)
 
 
 def check_trainable(config: ModelConfig, what: str) -> None:
     """Raise UsageError, which begins with `what`, if this architecture cannot be trained."""
-    if not isinstance(config.encoder, EncoderConfig) or config.aed is not None:
-        kinds = "FastConformer transducers and CTC models"
-        raise UsageError(f"{what}: only {kinds} can be trained, not Canary or convolutional ones")
+    if config.aed is not None and config.aed.prompt == "cohere":
+        raise UsageError(f"{what}: Cohere Transcribe cannot be trained; of the attention decoders, Canary can")
+    if not isinstance(config.encoder, EncoderConfig):
+        kind = "Granite Speech" if isinstance(config.encoder, GraniteConfig) else "a convolutional model"
+        kinds = "FastConformer transducers, CTC models and Canary"
+        raise UsageError(f"{what}: only {kinds} can be trained, not {kind}")
     if config.encoder.contexts or config.encoder.language_prompt is not None:
         raise UsageError(f"{what}: a streaming model, which learns several contexts at once, cannot be trained here")
 
 
 def _split(
-    examples: Sequence[Example], seed: int, share: float, say: Callable[[str], None]
-) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+    examples: Examples, seed: int, share: float, say: Callable[[str], None]
+) -> tuple[Examples, tuple[Example, ...]]:
+    """Split by `share`; those without speech are to train on."""
+    non_speech = examples.non_speech
+    if not non_speech.any():
+        training, validation = _split_speech(examples, seed, share, say)
+        return training, tuple(validation)
+    training, validation = _split_speech(examples.take(~non_speech), seed, share, say)
+    return training.joined(examples.take(non_speech)), tuple(validation)
+
+
+def _split_speech(examples: Examples, seed: int, share: float, say: Callable[[str], None]) -> tuple[Examples, Examples]:
     """Split by `share`, but take at least a tenth of the recordings, up to ten: with fewer, the best model is luck."""
     if not has_two_sentences(examples):
         raise UsageError(
@@ -186,16 +253,49 @@ def _split(
     return training, validation
 
 
-def _new_checkpoint(
-    recipe: Recipe, examples: Sequence[Example], say: Callable[[str], None], where: str | Path
-) -> Checkpoint:
+def _new_checkpoint(recipe: Recipe, examples: Examples, say: Callable[[str], None], where: str | Path) -> Checkpoint:
     """Return a new checkpoint with a vocabulary and a config, without weights."""
-    texts = [example.text for example in examples if example.text]
-    try:
-        model = _vocabulary(texts, recipe.model, say)
-    except UsageError as error:
-        raise UsageError(f"{where}: model.vocab_size: {error}") from error
-    tokenizer = replace(from_sentencepiece(model), attached="nowhere")
+    assert isinstance(recipe.model, ModelRecipe)
+    tokenizer = make_tokenizer(_texts(examples), recipe.model, say, where)
     config = recipe.model.config(len(tokenizer.pieces))
     check_config(config, f"{where}: model")
     return Checkpoint(Path("new"), "fastscribe", config, tokenizer, {})
+
+
+def _texts(examples: Examples) -> list[str]:
+    return [text for text in examples.iter_texts() if text]
+
+
+def _changed(
+    recipe: Recipe, init: Checkpoint, examples: Examples, say: Callable[[str], None], where: str | Path
+) -> ChangedModel:
+    """Return the checkpoint to start from with the changes that the recipe asks for."""
+    changes = recipe.model
+    if not isinstance(changes, ModelChanges):
+        return ChangedModel(init)
+    tokenizer = None
+    if changes.has_new_vocabulary:
+        tokenizer = make_tokenizer(_texts(examples), changes, say, where)
+    changed = change_model(init, changes, tokenizer, recipe.run.seed, where)
+    check_config(changed.checkpoint.config, f"{where}: model")
+    if tokenizer is not None:
+        size = len(tokenizer.pieces)
+        say(f"a new vocabulary of {size:,} pieces; {changed.num_shared:,} are in that of --init and keep their weights")
+        if init.language_model is not None:
+            say("the language model of --init is left out: it is for the old vocabulary")
+        if (language := recipe.data.language) is not None and (tag := language_tag(language)):
+            changed = replace(changed, checkpoint=replace(changed.checkpoint, languages=(tag,)))
+    return changed
+
+
+def _tokenise(
+    corpus: Corpus, encode: Encode, limits: ExampleLimits, is_of_init: bool, say: Callable[[str], None]
+) -> Corpus:
+    """Tokenise. If the vocabulary of --init lacks letters of the texts, say how to give the model a new one."""
+    try:
+        tokenised = tokenise(corpus, encode, limits)
+    except UsageError as error:
+        raise UsageError(f"{error}; {_NEW_VOCABULARY}" if is_of_init else str(error)) from error
+    if is_of_init and LACKS_LETTERS in tokenised.left_out:
+        say(f"the vocabulary of --init lacks letters of the texts; {_NEW_VOCABULARY}")
+    return tokenised

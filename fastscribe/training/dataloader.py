@@ -3,7 +3,7 @@
 The loader skips a recording that it cannot read and reports it once, so that a run of days goes on. It also skips a
 recording that is much shorter than its manifest says, because its text does not match the audio.
 
-Shapes: B batch, S samples.
+Shapes: B batch, S samples, L samples of a room's impulse response.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Event, Lock
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from fastscribe.audio.probe import probe
-from fastscribe.audio.read import read
 from fastscribe.cuda.device import host_array
 from fastscribe.errors import AudioError
 from fastscribe.pipeline.prefetch import Group, Prefetcher
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+from fastscribe.training.backgrounds import BackgroundReader
 from fastscribe.training.buckets import Indices
-from fastscribe.training.manifest import Example
-from fastscribe.types import Float32Array, Int16Array, Source
+from fastscribe.training.corpus import Example
+from fastscribe.training.decoding import probed, samples_of, shown_name
+from fastscribe.types import Int16Array
 
 _BATCHES_AHEAD = 3
 _MIN_S = 0.1
@@ -33,21 +34,25 @@ _MIN_SHARE = 0.8  # of the duration that the manifest gives
 
 @dataclass(frozen=True)
 class AudioBatch:
-    """Examples (indices) with their samples, padded with zeros."""
+    """Examples, as the plan numbers them, with their samples, padded with zeros."""
 
     examples: Indices
     samples_BS: torch.Tensor  # int16
     lengths_B: torch.Tensor
+    noise_BS: torch.Tensor | None = None  # recorded noise, int16; zeros in rows without it
+    rooms_BL: torch.Tensor | None = None  # impulse responses of recorded rooms, as noise_BS
 
     def slice_rows(self, which: slice) -> AudioBatch:
         lengths_B = self.lengths_B[which]
-        return AudioBatch(self.examples[which], self.samples_BS[which, : int(lengths_B.max())], lengths_B)
+        samples_BS = self.samples_BS[which, : int(lengths_B.max())]
+        backgrounds = (rows if rows is None else rows[which] for rows in (self.noise_BS, self.rooms_BL))
+        return AudioBatch(self.examples[which], samples_BS, lengths_B, *backgrounds)
 
 
 class AudioDataLoader:
     """Reads `examples`, by their indices. Thread-safe.
 
-    The cache holds each segment once. Recordings shorter than `min_duration_s` are skipped. Batches lie
+    Recordings shorter than `min_duration_s` are skipped. Batches lie
     where copies to `device` are fast.
     """
 
@@ -63,33 +68,33 @@ class AudioDataLoader:
     ) -> None:
         self._examples, self._sample_rate, self._say = examples, sample_rate, say
         self._left_bytes, self._threads, self._min_duration_s = cache_bytes, threads, max(_MIN_S, min_duration_s)
-        self._segment_ids = _segment_ids(examples)  # of each example, by number
-        self._cached: dict[int, Int16Array] = {}  # by stretch
-        self._tried_segments: set[int] = set()
-        self._unreadable_segments: set[int] = set()
+        self._cached: dict[int, Int16Array] = {}
+        self._is_tried, self._is_unreadable = bytearray(len(examples)), bytearray(len(examples))
+        self.num_tried = self.num_unreadable = 0  # examples that it has tried to read, and those that it could not
         self._lock, self._device = Lock(), device
 
-    @property
-    def num_segments(self) -> int:
-        return max(self._segment_ids, default=-1) + 1
+    def batches(
+        self, plan: Sequence[Indices], drawn: Indices | None = None, backgrounds: BackgroundReader | None = None
+    ) -> Iterator[AudioBatch]:
+        """Yield the planned batches in order; a batch has no rows if none of its examples can be read.
 
-    @property
-    def num_tried(self) -> int:
-        """Number of distinct segments that the loader has tried to read."""
-        return len(self._tried_segments)
+        Args:
+            plan: indices of examples, or positions in `drawn`.
+            drawn: indices of examples; None: the plan has these.
+            backgrounds: reads the noise and the rooms of the plan's positions; None: there are none.
+        """
 
-    @property
-    def num_unreadable(self) -> int:
-        """Number of tried segments that cannot be read."""
-        return len(self._unreadable_segments)
+        def row(position: int) -> _Row | None:
+            samples_S = self._samples(position if drawn is None else int(drawn[position]))
+            if samples_S is None or backgrounds is None:
+                return None if samples_S is None else _Row(samples_S)
+            return _Row(samples_S, backgrounds.noise(position, len(samples_S)), backgrounds.room(position))
 
-    def batches(self, plan: Sequence[Indices]) -> Iterator[AudioBatch]:
-        """Yield the planned batches in order; a batch has no rows if none of its examples can be read."""
         wakeup, pool = Event(), ReplacingThreadPool(self._threads, "decode")
         prefetcher = Prefetcher[_BatchGroup](pool, wakeup.set, in_order=True)
         try:
             for indices in plan:
-                prefetcher.submit(_BatchGroup(indices, self._samples, self._device))
+                prefetcher.submit(_BatchGroup(indices, row, self._device))
                 if len(prefetcher) > _BATCHES_AHEAD:
                     yield _next_batch(prefetcher, wakeup)
             while len(prefetcher):
@@ -98,60 +103,61 @@ class AudioDataLoader:
             pool.close()
 
     def _samples(self, index: int) -> Int16Array | None:
-        example, segment = self._examples[index], self._segment_ids[index]
-        cached = self._cached.get(segment)
-        if cached is not None or segment in self._unreadable_segments:
+        cached = self._cached.get(index)
+        if cached is not None or self._is_unreadable[index]:
             return cached
         try:
-            samples_S = self._decode(example)
+            samples_S = self._decode(self._examples[index])
         except AudioError as error:
             with self._lock:
-                is_known = segment in self._unreadable_segments
-                self._tried_segments.add(segment)
-                self._unreadable_segments.add(segment)
+                is_known = self._is_unreadable[index]
+                self._count_tried(index)
+                self.num_unreadable += not is_known
+                self._is_unreadable[index] = True
             if not is_known:
                 self._say(f"left out: {error}")
             return None
         with self._lock:
-            self._tried_segments.add(segment)
-            if samples_S.nbytes <= self._left_bytes and segment not in self._cached:
+            self._count_tried(index)
+            if samples_S.nbytes <= self._left_bytes and index not in self._cached:
                 self._left_bytes -= samples_S.nbytes
-                self._cached[segment] = samples_S
+                self._cached[index] = samples_S
         return samples_S
 
+    def _count_tried(self, index: int) -> None:
+        self.num_tried += not self._is_tried[index]
+        self._is_tried[index] = True
+
     def _decode(self, example: Example) -> Int16Array:
-        cut = example.offset_s or None, example.duration_s
-        audio = probe(Source(example.path, example.path, example.path, None, *cut))
+        audio = probed(example, example.offset_s, example.duration_s)
         lasts_s = audio.num_samples / audio.sample_rate
         if lasts_s < max(self._min_duration_s, _MIN_SHARE * example.duration_s):
             promised = f"the manifest gives {example.duration_s:.2f} s, and {self._min_duration_s:.2f} s is the least"
-            raise AudioError(example.path, f"lasts {lasts_s:.2f} s: {promised}")
-        samples_S = read(audio, 0, audio.num_samples, sample_rate=self._sample_rate)
-        if samples_S.dtype == np.int16:
-            return samples_S.astype(np.int16, copy=False)
-        scaled_S: Float32Array = np.clip(np.rint(samples_S * 32768.0), -32768, 32767)
-        return scaled_S.astype(np.int16)
+            raise AudioError(shown_name(example), f"lasts {lasts_s:.2f} s: {promised}")
+        return samples_of(audio, self._sample_rate)
 
 
-def _segment_ids(examples: Sequence[Example]) -> list[int]:
-    """Return an id from 0 for each example; examples of the same segment of a recording share it."""
-    numbers: dict[tuple[str, float, float], int] = {}
-    return [numbers.setdefault((e.path, e.offset_s, e.duration_s), len(numbers)) for e in examples]
+class _Row(NamedTuple):
+    """The samples of a row, and the recorded noise [S] and room [L] to augment it with."""
+
+    samples_S: Int16Array
+    noise_S: Int16Array | None = None
+    room_L: Int16Array | None = None
 
 
 class _BatchGroup(Group):
     """A batch whose examples threads decode, one a call. The thread that is last assembles them."""
 
-    def __init__(self, indices: Indices, samples: Callable[[int], Int16Array | None], device: torch.device) -> None:
+    def __init__(self, indices: Indices, row: Callable[[int], _Row | None], device: torch.device) -> None:
         super().__init__(len(indices))
         self.batch = None if len(indices) else _assemble(indices, [], device)
-        self._indices, self._samples, self._device = indices, samples, device
-        self._decoded: list[Int16Array | None] = [None] * len(indices)
+        self._indices, self._row, self._device = indices, row, device
+        self._decoded: list[_Row | None] = [None] * len(indices)
         self._num_left, self._lock = len(indices), Lock()
 
     def call(self, index: int) -> None:
         try:
-            self._decoded[index] = self._samples(int(self._indices[index]))
+            self._decoded[index] = self._row(int(self._indices[index]))
         finally:
             with self._lock:
                 self._num_left -= 1
@@ -171,11 +177,24 @@ def _next_batch(prefetcher: Prefetcher[_BatchGroup], wakeup: Event) -> AudioBatc
     return group.batch
 
 
-def _assemble(indices: Indices, decoded: Sequence[Int16Array | None], device: torch.device) -> AudioBatch:
-    rows = [(index, samples_S) for index, samples_S in zip(indices, decoded, strict=True) if samples_S is not None]
-    lengths = [len(samples_S) for _, samples_S in rows]
-    samples_BS = host_array((len(rows), max(lengths, default=0)), np.dtype(np.int16), device)
-    for row_S, (_, samples_S) in zip(samples_BS, rows, strict=True):
-        row_S[: len(samples_S)], row_S[len(samples_S) :] = samples_S, 0
+def _assemble(indices: Indices, decoded: Sequence[_Row | None], device: torch.device) -> AudioBatch:
+    rows = [(index, row) for index, row in zip(indices, decoded, strict=True) if row is not None]
+    samples = [row.samples_S for _, row in rows]
     kept = np.array([index for index, _ in rows], dtype=np.int64)
-    return AudioBatch(kept, torch.from_numpy(samples_BS), torch.tensor(lengths, dtype=torch.long))
+    lengths_B = torch.tensor([len(samples_S) for samples_S in samples], dtype=torch.long)
+    noise_BS = _padded_if_any([row.noise_S for _, row in rows], device)
+    rooms_BL = _padded_if_any([row.room_L for _, row in rows], device)
+    return AudioBatch(kept, _padded(samples, device), lengths_B, noise_BS, rooms_BL)
+
+
+def _padded_if_any(rows: Sequence[Int16Array | None], device: torch.device) -> torch.Tensor | None:
+    if all(row is None for row in rows):
+        return None
+    return _padded([np.zeros(0, np.int16) if row is None else row for row in rows], device)
+
+
+def _padded(rows: Sequence[Int16Array], device: torch.device) -> torch.Tensor:
+    padded_BS = host_array((len(rows), max(map(len, rows), default=0)), np.dtype(np.int16), device)
+    for padded_S, row_S in zip(padded_BS, rows, strict=True):
+        padded_S[: len(row_S)], padded_S[len(row_S) :] = row_S, 0
+    return torch.from_numpy(padded_BS)

@@ -7,25 +7,29 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
 
 from fastscribe.checkpoint.reader import Checkpoint
-from fastscribe.training.manifest import Example
+from fastscribe.training.corpus import Example, Examples
 from fastscribe.training.recipe import Recipe
 
-_FREE = {"run": ("save_minutes",), "data": ("train", "validation", "threads", "cache_gb")}
+_FREE = {
+    "model": ("tokenizer",),
+    "run": ("save_minutes", "log_to"),
+    "data": ("train", "validation", "threads", "cache_gb"),
+    "augment": ("noise_manifest", "room_manifest"),
+    "batch": ("gradient_checkpointing",),
+}
 
 
-def fingerprint(
-    recipe: Recipe, checkpoint: Checkpoint, examples: Sequence[Example], validation: Sequence[Example]
-) -> dict[str, str]:
+def fingerprint(recipe: Recipe, checkpoint: Checkpoint, data: str, validation: Sequence[Example]) -> dict[str, str]:
     """Digest each part of a run that decides its result.
 
     Args:
-        examples: in the order of an epoch.
+        data: digest of the examples to train on.
         checkpoint: with weights if the run starts from it.
     """
     sections = {section.name: _stated(getattr(recipe, section.name)) for section in fields(recipe)}
@@ -40,8 +44,9 @@ def fingerprint(
         "model": repr(_stated(checkpoint.config)),
         "vocabulary": _digest(part for name in sorted(files) for part in (name.encode(), files[name])),
         "starting weights": _digest(_stored(checkpoint)),
-        "data": _digest(map(_identity, examples)),
-        "validation set": _digest(map(_identity, validation)),
+        "data": data,
+        # Of which manifest they are does not matter: each is validated once.
+        "validation set": Examples.of(replace(example, part=0) for example in validation).digest(),
     }
 
 
@@ -59,10 +64,6 @@ def _stored(checkpoint: Checkpoint) -> Iterator[bytes]:
     for name, tensor in sorted(checkpoint.weights.items()):
         yield f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
         yield tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-
-
-def _identity(example: Example) -> bytes:
-    return repr((example.text, example.tokens, example.duration_s, example.offset_s, example.repeat)).encode()
 
 
 def _digest(parts: Iterable[bytes]) -> str:

@@ -15,14 +15,16 @@ import torch
 
 from fastscribe.config import ModelConfig
 from fastscribe.cuda.device import is_out_of_memory, small_to_device
-from fastscribe.errors import UsageError
+from fastscribe.model.encoder import Encoder
 from fastscribe.model.features import LogMel
 from fastscribe.model.model import Model
+from fastscribe.training.attention_decoder import AttentionLossConfig
 from fastscribe.training.augment import augment_samples, batch_generator, mask_features
 from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.buckets import Indices
 from fastscribe.training.dataloader import AudioBatch
 from fastscribe.training.distributed import DistributedContext
+from fastscribe.training.gradient_checkpointing import checkpoint_encoder
 from fastscribe.training.network import Network, Targets, loss_of
 from fastscribe.training.recipe import Recipe
 from fastscribe.training.sync_norm import synchronise_norms, uncounted
@@ -86,26 +88,21 @@ class Learner:
         config: ModelConfig,
         device: torch.device,
         distributed: DistributedContext,
+        num_prompt: int = 0,
     ) -> None:
         self.device = device
         self.log_mel = LogMel(config.features).to(device)
-        self.network = Network(model, loss_of(recipe.loss, config), recipe.loss.ctc_weight, recipe.optimiser.dropout)
-        self._check_learning(recipe.optimiser.freeze)
+        attention_loss = AttentionLossConfig(1 if recipe.loss.prompt else num_prompt, recipe.loss.label_smoothing)
+        dropout = recipe.optimiser.dropout
+        self.network = Network(model, loss_of(recipe.loss, config), recipe.loss.ctc_weight, dropout, attention_loss)
+        if recipe.batch.gradient_checkpointing:
+            assert isinstance(model.encoder, Encoder)
+            checkpoint_encoder(model.encoder)
         self._waits_for_ranks = distributed.world_size > 1 and synchronise_norms(model)
         self._weights = weights
         self._augment = recipe.augment
         self._seed = recipe.run.seed
         self._distributed = distributed
-
-    def _check_learning(self, frozen: Sequence[str]) -> None:
-        """Raise UsageError if all that the loss depends on is frozen: an idle head does not learn either."""
-        model, weight = self.network.model, self.network.ctc_weight
-        heads = [model.ctc] * (weight > 0) + [model.transducer] * (weight < 1)
-        used = [model.encoder, *(head for head in heads if head is not None)]
-        if not any(parameter.requires_grad for part in used for parameter in part.parameters()):
-            raise UsageError(
-                f"optimiser.freeze: nothing that the loss depends on is left to train: {', '.join(frozen)}"
-            )
 
     def forward_backward(
         self,
@@ -170,8 +167,10 @@ class Learner:
         num_samples = self.log_mel.config.sample_rate
         samples_BS = torch.zeros(1, num_samples, device=self.device)
         features = self.log_mel(samples_BS, torch.tensor([num_samples], device=self.device))
+        features = Features(features.mel_BMT.clone(), features.lengths_B.clone())  # as in augmented_features
         with uncounted(self.network):
-            self.network(features, targets_of([(0,)], self.device), omega_draw)["loss"].backward()
+            tokens = (0,) * (self.network.num_given + 1)
+            self.network(features, targets_of([tokens], self.device), omega_draw)["loss"].backward()
         self.network.zero_grad(set_to_none=True)
 
 
@@ -185,7 +184,9 @@ def augmented_features(
 ) -> Features:
     samples_BS = rows.samples_BS.to(device, non_blocking=True)
     rate = log_mel.config.sample_rate
-    samples_BS, lengths_B = augment_samples(samples_BS, rows.lengths_B, rate, config, generator, speeds_B)
+    samples_BS, lengths_B = augment_samples(
+        samples_BS, rows.lengths_B, rate, config, generator, speeds_B, rows.noise_BS, rows.rooms_BL
+    )
     features = log_mel(samples_BS, small_to_device(lengths_B, device))
     # As features.lengths_B, but on the host, where the masks are drawn.
     frame_lengths_B = lengths_B // log_mel.config.hop_length

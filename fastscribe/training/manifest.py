@@ -1,70 +1,34 @@
-"""Read training manifests: NeMo's JSON lines (audio_filepath, duration, text, optionally offset), or a folder.
+"""Read training manifests into a corpus, without tokens and with them.
 
-A folder holds recordings with a text file of the same name beside each (`a.wav`, `a.txt`).
+A manifest is JSON lines (rows.py): NeMo's, whose recordings are files or members of tar archives, or Lhotse's cuts; a Shar
+folder of Lhotse; or a folder of recordings with their texts (folder.py).
 
-A wrong row (no JSON, no duration, a missing recording) is an error that names the line, because the user has to correct it.
-An unusable row (no text, too long, too many tokens a second) is left out and counted by reason. In a folder the headers of
-recordings are read; nothing else of them is opened. No tensors.
+A wrong row is an error that names the line, because the user has to correct it. An unusable row (no text, too long, too many
+tokens a second) is left out and counted by reason.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-from fastscribe._system.safe_open import safe_read
-from fastscribe.audio.failures import system_problem
-from fastscribe.audio.folders import walk
-from fastscribe.audio.formats import CONTAINER_EXTENSIONS, is_audio_name
-from fastscribe.audio.json_lines import NotJsonLines, numbered_rows
-from fastscribe.audio.manifest import parse_row, row_source
-from fastscribe.audio.probe import probe
-from fastscribe.errors import AudioError, ManifestError, UsageError
-from fastscribe.training.bpe import clean_text
-from fastscribe.types import Source
+import numpy as np
 
-# A text's ids, or None where the vocabulary cannot write it.
-Encode = Callable[[str], tuple[int, ...] | None]
-_MAX_TEXT_BYTES = 1 << 20
+from fastscribe.errors import UsageError
+from fastscribe.training.archives import Archives, expand
+from fastscribe.training.corpus import Corpus, Example, Examples, ExamplesBuilder, LeftOut, ManifestPart, Request
+from fastscribe.training.cuts import shar_manifests, shar_members
+from fastscribe.training.folder import folder_examples
+from fastscribe.training.rows import ReadRequest, RowReader
+from fastscribe.types import AnyArray
 
-
-@dataclass(frozen=True)
-class Example:
-    """One span of a recording and its transcript. `text` is cleaned; `tokens` is empty until `tokenise`, or without speech."""
-
-    path: str  # the file to open
-    text: str
-    duration_s: float
-    offset_s: float = 0.0
-    tokens: tuple[int, ...] = ()
-    repeat: float = 1.0  # how often an epoch has it: its manifest's weight
-    non_speech: bool = False  # there is nothing to write
-
-
-@dataclass(frozen=True)
-class ManifestPart:
-    """A manifest. Raises UsageError.
-
-    Attributes:
-        repeat: how often an epoch repeats it; 0.5 is every other example.
-        decides: of several manifests to validate with, those that decide decide which model is best; if none does, all do.
-        non_speech: no recording of it has speech, and no row a text. A model learns to write nothing for it.
-    """
-
-    path: str
-    repeat: float = 1.0
-    decides: bool = False
-    non_speech: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 < self.repeat < math.inf:
-            raise UsageError(f"{self.path}: repeat {self.repeat!r}: not a number above 0")
+# The ids of a text, of which an attention decoder is asked something; None where the vocabulary cannot write it.
+Encode = Callable[[str, Request | None], tuple[int, ...] | None]
+LACKS_LETTERS = "with letters that the vocabulary lacks"  # a reason to leave examples out
 
 
 @dataclass(frozen=True)
@@ -75,6 +39,7 @@ class ExampleLimits:
     max_duration_s: float = 30.0
     max_tokens: int | None = None
     max_tokens_per_s: float = 25.0  # twice an encoder's usual 12.5 frames a second, faster than speech
+    extra_tokens: int = 0  # of each example, which are not its text's: prompt and end of an attention decoder
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_duration_s <= self.max_duration_s < math.inf:
@@ -88,69 +53,74 @@ class ExampleLimits:
             raise UsageError(f"max_tokens_per_s {self.max_tokens_per_s!r}: not a number above 0")
 
 
-class LeftOut(NamedTuple):
-    examples: int
-    duration_s: float
+def no_request(row: Mapping[str, Any]) -> None:
+    """Rows ask models without an attention decoder for nothing."""
+    return None
 
 
-@dataclass(frozen=True)
-class Corpus:
-    examples: tuple[Example, ...]
-    left_out: Mapping[str, LeftOut] = field(default_factory=dict)  # by reason
-
-    @property
-    def duration_s(self) -> float:
-        return sum(example.duration_s for example in self.examples)
-
-    def __str__(self) -> str:
-        """Summarise the corpus in one line."""
-        kept = f"{len(self.examples):,} examples, {self.duration_s / 3600:.2f} h"
-        reasons = (
-            f"{out.examples:,} {reason}" + (f" ({out.duration_s / 60:.1f} min)" if out.duration_s else "")
-            for reason, out in self.left_out.items()
-        )
-        return f"{kept}; left out: {', '.join(reasons)}" if self.left_out else kept
-
-
-def read_manifests(parts: Iterable[ManifestPart], limits: ExampleLimits, purpose: str = "train on") -> Corpus:
+def read_manifests(
+    parts: Iterable[ManifestPart],
+    limits: ExampleLimits,
+    purpose: str = "train on",
+    read_request: ReadRequest = no_request,
+    ignores_texts: bool = False,
+) -> Corpus:
     """Read every usable row of all manifests in order, without tokens.
 
     Args:
         purpose: what the manifests are for, in error messages.
+        read_request: reads what a row asks an attention decoder for.
+        ignores_texts: take every row as one without text, whatever it says.
 
     Raises:
         UsageError: a manifest cannot be read, or no row is usable.
         ManifestError: a row is wrong.
     """
-    examples = [example for part in parts for example in _part_examples(part, limits.max_duration_s)]
-    corpus = _filter_out(((example, _why_unusable(example, limits)) for example in examples), {})
-    if not corpus.examples:
+    parts = tuple(parts)
+    builder, left_out = ExamplesBuilder(parts), _LeftOut()
+    for number, part in enumerate(parts):
+        for example in _part_examples(part, number, limits.max_duration_s, read_request, ignores_texts):
+            reason = _why_unusable(example, limits)
+            if reason is None:
+                builder.add(example)
+            else:
+                left_out.add(reason, 1, example.duration_s)
+    corpus = Corpus(builder.build(), left_out)
+    if not len(corpus.examples):
         raise UsageError(f"nothing to {purpose}: {corpus}")
     return corpus
 
 
 def tokenise(corpus: Corpus, encode: Encode, limits: ExampleLimits) -> Corpus:
     """Add tokens, and leave out examples with too many. Raises UsageError if none is left."""
-    encoded = ((example, () if example.non_speech else encode(example.text)) for example in corpus.examples)
-    with_reasons = (
-        (replace(example, tokens=ids or ()), _why_tokens_unusable(example, ids, limits)) for example, ids in encoded
-    )
-    tokenised = _filter_out(with_reasons, corpus.left_out)
-    if not tokenised.examples:
+    examples, is_known = corpus.examples, np.ones(len(corpus.examples), bool)
+
+    def encoded() -> Iterator[tuple[int, ...]]:
+        rows = zip(examples.iter_texts(), examples.iter_requests(), examples.non_speech, strict=True)
+        for index, (text, request, non_speech) in enumerate(rows):
+            ids = () if non_speech else encode(text, request)
+            is_known[index] = ids is not None
+            yield ids or ()
+
+    examples = examples.with_tokens(encoded())
+    left_out, is_kept = _LeftOut(corpus.left_out), np.ones(len(examples), bool)
+    for reason, is_unusable in _unusable_tokens(examples, is_known, limits):
+        chosen = is_unusable & is_kept
+        if chosen.any():
+            left_out.add(reason, int(chosen.sum()), float(examples.durations_s[chosen].sum()))
+            is_kept &= ~chosen
+    tokenised = Corpus(examples if is_kept.all() else examples.take(is_kept), left_out)
+    if not len(tokenised.examples):
         raise UsageError(f"nothing to train on: {tokenised}")
     return tokenised
 
 
-def _filter_out(with_reasons: Iterable[tuple[Example, str | None]], left_out: Mapping[str, LeftOut]) -> Corpus:
-    """Keep the examples without a reason against them, and add the reasons to those counted before."""
-    kept, reasons = [], dict(left_out)
-    for example, reason in with_reasons:
-        if reason is None:
-            kept.append(example)
-        else:
-            before = reasons.get(reason, LeftOut(0, 0.0))
-            reasons[reason] = LeftOut(before.examples + 1, before.duration_s + example.duration_s)
-    return Corpus(tuple(kept), reasons)
+class _LeftOut(dict[str, LeftOut]):
+    """Counts by reason."""
+
+    def add(self, reason: str, examples: int, duration_s: float) -> None:
+        before = self.get(reason, LeftOut(0, 0.0))
+        self[reason] = LeftOut(before.examples + examples, before.duration_s + duration_s)
 
 
 def _why_unusable(example: Example, limits: ExampleLimits) -> str | None:
@@ -163,22 +133,42 @@ def _why_unusable(example: Example, limits: ExampleLimits) -> str | None:
     return None
 
 
-def _why_tokens_unusable(example: Example, tokens: tuple[int, ...] | None, limits: ExampleLimits) -> str | None:
-    if not tokens and not example.non_speech:
-        return "with letters that the vocabulary lacks" if tokens is None else "without text"
-    tokens = tokens or ()
-    if limits.max_tokens is not None and len(tokens) > limits.max_tokens:
-        return f"of more than {limits.max_tokens} tokens"
-    if len(tokens) > limits.max_tokens_per_s * example.duration_s:
-        return f"of more than {limits.max_tokens_per_s:g} tokens a second"
-    return None
+def _unusable_tokens(examples: Examples, is_known: AnyArray, limits: ExampleLimits) -> Iterator[tuple[str, AnyArray]]:
+    """Yield each reason to leave examples out for their tokens, with those that it holds for."""
+    counts = examples.num_tokens
+    yield LACKS_LETTERS, ~is_known
+    yield "without text", (counts == 0) & ~examples.non_speech
+    if limits.max_tokens is not None:
+        yield f"of more than {limits.max_tokens} tokens", counts > limits.max_tokens
+    too_fast = counts - limits.extra_tokens > limits.max_tokens_per_s * examples.durations_s
+    yield f"of more than {limits.max_tokens_per_s:g} tokens a second", too_fast
 
 
-def _part_examples(part: ManifestPart, max_duration_s: float) -> Iterator[Example]:
-    examples = _folder_examples(part) if os.path.isdir(part.path) else _examples(part)
+def _part_examples(
+    part: ManifestPart, number: int, max_duration_s: float, read_request: ReadRequest, ignores_texts: bool
+) -> Iterator[Example]:
+    """Yield the examples of manifest `number`."""
+    examples = _all_examples(part, number, read_request, ignores_texts)
     return (
         (piece for example in examples for piece in _pieces(example, max_duration_s)) if part.non_speech else examples
     )
+
+
+def _all_examples(part: ManifestPart, number: int, read_request: ReadRequest, ignores_texts: bool) -> Iterator[Example]:
+    if not os.path.isdir(part.path):
+        paths = expand(part.path)
+        archives = Archives(part.tar, paths) if part.tar is not None else None
+        for index, (path, _) in enumerate(paths):
+            find = partial(archives.find, index) if archives is not None else None
+            yield from RowReader(part, number, path, read_request, find, None, ignores_texts).examples()
+    elif part.tar is not None:
+        raise UsageError(f"{part.path}: a folder, whose recordings are in it: leave tar out")
+    elif manifests := shar_manifests(part.path):
+        for path in manifests:
+            in_shar = shar_members(path)
+            yield from RowReader(part, number, path, read_request, None, in_shar, ignores_texts).examples()
+    else:
+        yield from folder_examples(part, number, read_request)
 
 
 def _pieces(example: Example, max_duration_s: float) -> Iterator[Example]:
@@ -187,185 +177,3 @@ def _pieces(example: Example, max_duration_s: float) -> Iterator[Example]:
     each_s = example.duration_s / count
     for number in range(count):
         yield replace(example, offset_s=example.offset_s + number * each_s, duration_s=each_s)
-
-
-def _examples(part: ManifestPart) -> Iterator[Example]:
-    try:
-        with open(part.path, "rb") as lines:
-            for number, line in numbered_rows(lines):
-                yield _example(part, number, line)
-    except OSError as error:
-        raise UsageError(f"{part.path}: {system_problem(error)}") from error
-    except NotJsonLines as error:
-        raise UsageError(f"{part.path}: {error}") from None
-
-
-def _folder_examples(part: ManifestPart) -> Iterator[Example]:
-    """Yield the paired recordings. Raises UsageError if one or its text cannot be read, or there is no pair."""
-    texts = {}
-    recordings, containers = [], []
-    for name in walk(part.path):
-        if isinstance(name, OSError):
-            raise UsageError(f"{name.filename}: {system_problem(name)}")
-        stem, extension = os.path.splitext(name)
-        if extension.lower() == ".txt":
-            texts[stem] = os.path.join(part.path, name)
-        elif extension[1:].lower() in CONTAINER_EXTENSIONS:
-            containers.append((stem, os.path.join(part.path, name)))
-        elif is_audio_name(name):
-            recordings.append((stem, os.path.join(part.path, name)))
-    known = {stem for stem, _ in recordings}
-    # A video beside the sound that was taken from it is the same recording.
-    recordings += [(stem, path) for stem, path in containers if stem not in known]
-    if part.non_speech:
-        yield from _silent_folder(part, [path for _, path in recordings])
-        return
-    pairs = [(path, texts[stem]) for stem, path in recordings if stem in texts]
-    if not pairs:
-        raise UsageError(f"{part.path}: no recording here has a .txt of the same name beside it")
-    for path, text_path in pairs:
-        yield _paired_example(part, path, text_path)
-    for path in (path for stem, path in recordings if stem not in texts):
-        yield Example(path, "", 0.0, repeat=part.repeat)  # counted only: there may be a million, so none is opened
-
-
-def _silent_folder(part: ManifestPart, paths: Sequence[str]) -> Iterator[Example]:
-    """Yield the recordings of a folder without speech. Raises UsageError if one cannot be read, or there is none."""
-    if not paths:
-        raise UsageError(f"{part.path}: no recordings here")
-    for path in paths:
-        try:
-            duration_s = probe(Source(path, path, path)).duration_s
-        except AudioError as error:
-            raise UsageError(f"{error}; put it right, or take it away") from error
-        yield Example(path, "", duration_s, repeat=part.repeat, non_speech=True)
-
-
-def _paired_example(part: ManifestPart, path: str, text_path: str) -> Example:
-    try:
-        text = safe_read(Path(text_path), _MAX_TEXT_BYTES).decode("utf-8-sig")
-        duration_s = probe(Source(path, path, path)).duration_s
-    except AudioError as error:
-        raise UsageError(f"{error}; put it right, or take its .txt away") from error
-    except OSError as error:
-        raise UsageError(f"{text_path}: {system_problem(error)}") from error
-    except ValueError as error:
-        problem = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise UsageError(f"{text_path}: {problem}") from error
-    return Example(path, clean_text(text), duration_s, repeat=part.repeat)
-
-
-def _example(part: ManifestPart, number: int, line: bytes) -> Example:
-    row = parse_row(part.path, number, line)
-    source, text = row_source(part.path, number, row), row.get("text")
-    if part.non_speech and text is None:
-        text = ""
-    if not isinstance(text, str):
-        raise ManifestError(part.path, number, "no text" if text is None else f"text is {text!r:.40}, not a string")
-    if source.track:
-        raise ManifestError(
-            part.path, number, f"audio_track {source.track}: training reads the first track: extract this one"
-        )
-    text = clean_text(text)
-    if part.non_speech and text:
-        raise ManifestError(part.path, number, f"text {text!r:.40} in a manifest of non_speech")
-    return Example(
-        path=_existing_path(part.path, number, source),
-        text=text,
-        duration_s=_duration_s(part.path, number, source),
-        offset_s=source.offset_s or 0.0,
-        repeat=part.repeat,
-        non_speech=part.non_speech,
-    )
-
-
-def _duration_s(manifest: str, number: int, source: Source) -> float:
-    if source.duration_s is None:
-        raise ManifestError(manifest, number, "no duration, which planning batches needs")
-    return source.duration_s
-
-
-def _existing_path(manifest: str, number: int, source: Source) -> str:
-    try:
-        if isinstance(source.file, str) and os.path.isfile(source.file):
-            return source.file
-    except ValueError:  # a null character in it
-        pass
-    raise ManifestError(manifest, number, f"no such recording: {source.file!r}")
-
-
-def repeat_examples(examples: Sequence[Example]) -> tuple[Example, ...]:
-    """Repeat each example as often as its manifest says; a fractional repeat adds one at regular intervals."""
-    repeated: list[Example] = []
-    owed: dict[float, float] = {}
-    for example in examples:
-        owed[example.repeat] = owed.get(example.repeat, 0.0) + example.repeat
-        times = math.floor(owed[example.repeat] + 1e-9)
-        owed[example.repeat] -= times
-        repeated.extend([example] * times)
-    return tuple(repeated)
-
-
-def count_by_share(examples: Sequence[Example], *, seed: int, share: float) -> int:
-    """Return how many examples `split_validation` would take by that share; for few sentences often none."""
-    return sum(_hash_fraction(_sentence(example.text), seed) < share for example in examples)
-
-
-def has_two_sentences(examples: Sequence[Example]) -> bool:
-    """Return True if `split_validation` can leave examples on both sides."""
-    return len({_sentence(example.text) for example in examples}) > 1
-
-
-def split_validation(
-    examples: Sequence[Example], *, seed: int, share: float | None = None, count: int | None = None
-) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """Split the examples so that no sentence is on both sides, whatever its speaker, case and punctuation.
-
-    The side of a sentence depends on the sentence and the seed. With `share`, a corpus added later moves none.
-
-    Args:
-        share: share of the sentences, approximately. Give this or `count`.
-        count: maximum number of examples, as whole sentences; if every sentence has more, the rarest one is taken.
-
-    Returns:
-        (training, validation).
-
-    Raises:
-        UsageError: either side would be empty.
-    """
-    if (share is None) == (count is None):
-        raise UsageError("a validation set needs either a share or a count")
-    keys = [_sentence(example.text) for example in examples]
-    hashes = {key: _hash_fraction(key, seed) for key in keys}
-    if count is not None:
-        chosen = _whole_sentences(Counter(keys), hashes, count)
-    else:
-        chosen = {key for key in hashes if hashes[key] < (share or 0)}
-    training = tuple(example for example, key in zip(examples, keys, strict=True) if key not in chosen)
-    validation = tuple(example for example, key in zip(examples, keys, strict=True) if key in chosen)
-    if not training or not validation:
-        requested = f"share {share}" if count is None else f"count {count}"
-        raise UsageError(f"validation {requested} of {len(examples)} examples leaves none on one side")
-    return training, validation
-
-
-def _whole_sentences(sizes: Mapping[str, int], hashes: Mapping[str, float], count: int) -> set[str]:
-    if count < 1:
-        return set()
-    chosen: set[str] = set()
-    for key in sorted(sizes, key=lambda key: (hashes[key], key)):
-        if sizes[key] <= count:
-            chosen.add(key)
-            count -= sizes[key]
-    return chosen or set(sorted(sizes, key=lambda key: (sizes[key], hashes[key], key))[:1])
-
-
-def _sentence(text: str) -> str:
-    """The letters and digits of a text, which identify its sentence."""
-    return "".join(char for char in text.casefold() if char.isalnum())
-
-
-def _hash_fraction(key: str, seed: int) -> float:
-    """Hash a sentence to [0, 1), the same in every run."""
-    digest = hashlib.blake2b(key.encode(), digest_size=8, key=f"{seed}".encode()).digest()
-    return int.from_bytes(digest, "big") / 2**64

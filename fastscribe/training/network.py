@@ -1,4 +1,4 @@
-"""A model in training: dropout, the predictor unrolled over whole transcripts, and the loss.
+"""A model in training: dropout, the predictor or the attention decoder over whole transcripts, and the loss.
 
 The parameters are those of model.Model under the same names; this module adds none, and has no effect after training.
 Augmentation of the audio and SpecAugment come before.
@@ -22,6 +22,7 @@ from fastscribe.config import ModelConfig
 from fastscribe.model.encoder import ConformerLayer, Encoder
 from fastscribe.model.model import Model
 from fastscribe.model.transducer import Predictor
+from fastscribe.training.attention_decoder import AttentionLossConfig, attention_loss, dropped_branches
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.recipe import LossRecipe
 from fastscribe.types import Features
@@ -29,7 +30,7 @@ from fastscribe.types import Features
 
 @dataclass(frozen=True)
 class Targets:
-    """Labels [B, U], zero beyond each row's length, and their lengths [B].
+    """Labels [B, U], zero beyond each row's length, and their lengths [B]. An attention decoder's begin with a prompt.
 
     Attributes:
         counts_B: as how many labels each row counts in a mean per label, for rows without labels; None: its own.
@@ -72,16 +73,33 @@ def loss_of(recipe: LossRecipe, config: ModelConfig) -> TransducerLossConfig:
 
 
 class Network(nn.Module):
-    """Map features and targets to losses. `ctc_weight` counts only if the model has both heads."""
+    """Map features and targets to losses. `ctc_weight` counts only if the model has both heads.
 
-    def __init__(self, model: Model, loss: TransducerLossConfig, ctc_weight: float, dropout: float) -> None:
+    `attention_loss` is for a model with an attention decoder, whose loss is then the only one.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        loss: TransducerLossConfig,
+        ctc_weight: float,
+        dropout: float,
+        attention_loss: AttentionLossConfig = AttentionLossConfig(),  # noqa: B008 - frozen
+    ) -> None:
         super().__init__()
-        self.model, self.loss, self.dropout = model, loss, dropout
+        self.model, self.loss, self.dropout, self.attention_loss = model, loss, dropout, attention_loss
         heads = (model.transducer is not None, model.ctc is not None)
-        self.ctc_weight = {(True, False): 0.0, (False, True): 1.0, (True, True): ctc_weight}[heads]
+        self.ctc_weight = {(True, True): ctc_weight, (False, True): 1.0}.get(heads, 0.0)
         for layer in _layers(model):
             for branch in (layer.feed_forward1, layer.self_attn, layer.conv, layer.feed_forward2):
                 branch.register_forward_hook(self._drop)
+        for module in dropped_branches(model.aed) if model.aed is not None else ():
+            module.register_forward_hook(self._drop)
+
+    @property
+    def num_given(self) -> int:
+        """Tokens at the beginning of each row that the model is given and does not learn."""
+        return self.attention_loss.num_given if self.model.aed is not None else 0
 
     @property
     def has_idle_head(self) -> bool:
@@ -116,7 +134,12 @@ class Network(nn.Module):
                 frames.frames_BTD, frames.lengths_B, targets, omega_draw
             )
             unaligned_B |= losses_B.isposinf()
-        weights = {"ctc": self.ctc_weight, "transducer": 1 - self.ctc_weight}
+        if self.model.aed is not None:
+            logits_BUC = self.model.aed.logits_after_each(targets.labels_BU[:, :-1], frames)
+            losses["attention"] = attention_loss(
+                logits_BUC, targets.labels_BU[:, 1:], targets.lengths_B - 1, self.attention_loss
+            )
+        weights = {"ctc": self.ctc_weight, "transducer": 1 - self.ctc_weight, "attention": 1.0}
         total = sum(weights[name] * loss for name, loss in losses.items())
         assert isinstance(total, torch.Tensor)
         parts = {name: loss.detach() for name, loss in losses.items()}

@@ -16,7 +16,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -24,25 +24,18 @@ from typing import Any, Literal
 import yaml
 
 from fastscribe._system.safe_open import safe_read
-from fastscribe.config import (
-    SUBSAMPLING_FACTORS,
-    ConvNorm,
-    EncoderConfig,
-    FeaturesConfig,
-    FloatDtypeName,
-    JointConfig,
-    ModelConfig,
-    PredictorConfig,
-)
+from fastscribe.config import FloatDtypeName
 from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import NormalizerName
 from fastscribe.training.augment_config import AugmentConfig
-from fastscribe.training.bpe import VocabularyKind
-from fastscribe.training.manifest import ExampleLimits, ManifestPart
+from fastscribe.training.corpus import ManifestPart
+from fastscribe.training.manifest import ExampleLimits
+from fastscribe.training.model_recipe import ModelChanges, ModelRecipe
+from fastscribe.training.model_recipe import check as _check
+from fastscribe.training.model_recipe import check_keys as check_model_keys
 from fastscribe.training.scoring import Metric
 
 _MAX_BYTES = 1 << 20
-_MAX_DURATION = 1000  # frames
 _TUNING: dict[str, dict[str, Any]] = {  # other defaults for a run that starts from a checkpoint
     "optimiser": {"learning_rate": 1e-4, "warmup_steps": 200},
     "run": {"epochs": 20},
@@ -67,97 +60,6 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
-
-
-def _check(section: object, is_right: Callable[[Any], bool], wanted: str, *names: str) -> None:
-    """Raise UsageError for the first of these fields whose value fails the check; None passes."""
-    for name in names:
-        value = getattr(section, name)
-        if value is not None and not is_right(value):
-            raise UsageError(f"{name}: {value!r} is not {wanted}")
-
-
-def _are_durations(durations: tuple[int, ...]) -> bool:
-    """Return True if a model can have these durations: TDT's, or none for RNN-T."""
-    ascend = durations == tuple(sorted(set(durations)))
-    return not durations or (ascend and durations[0] >= 0 and 1 <= durations[-1] <= _MAX_DURATION)
-
-
-@dataclass(frozen=True)
-class ModelRecipe:
-    """A new FastConformer transducer. A run that starts from a checkpoint ignores it."""
-
-    vocab_size: int = 256  # pieces of the vocabulary that the training texts give, including <unk>; of few texts, fewer
-    vocabulary: VocabularyKind = "bpe"
-    sample_rate: int = 16_000
-    num_mels: int = 80
-    num_layers: int = 16
-    d_model: int = 256
-    num_heads: int = 4
-    ff_hidden: int | None = None  # None: four times d_model
-    conv_kernel: int = 9
-    conv_norm: ConvNorm = "batch_norm"
-    use_bias: bool = False
-    subsampling_factor: int = 8
-    subsampling_channels: int = 128
-    predictor_hidden: int = 320
-    predictor_layers: int = 1
-    joint_hidden: int = 320
-    durations: tuple[int, ...] = (0, 1, 2, 3, 4)  # empty: RNN-T
-    transducer: bool = True
-    ctc: bool = True  # a CTC head beside the transducer
-
-    def __post_init__(self) -> None:
-        sizes = ("vocab_size", "sample_rate", "num_mels", "num_layers", "d_model", "num_heads", "ff_hidden")
-        widths = ("subsampling_channels", "predictor_hidden", "predictor_layers", "joint_hidden")
-        _check(self, lambda size: size >= 1, "a number from 1", *sizes, *widths)
-        _check(self, lambda width: width % self.num_heads == 0, f"a multiple of {self.num_heads} num_heads", "d_model")
-        _check(self, lambda width: width % 2 == 0, "an even number", "d_model")
-        _check(self, lambda kernel: kernel % 2 == 1, "an odd number", "conv_kernel")
-        _check(
-            self, lambda factor: factor in SUBSAMPLING_FACTORS, f"one of {SUBSAMPLING_FACTORS}", "subsampling_factor"
-        )
-        wanted = f"a list that ascends from 0 or more to 1 or more, {_MAX_DURATION} at most"
-        _check(self, _are_durations, wanted, "durations")
-        if not (self.transducer or self.ctc):
-            raise UsageError("transducer, ctc: a model needs one of them")
-
-    def config(self, num_labels: int) -> ModelConfig:
-        features = FeaturesConfig(
-            sample_rate=self.sample_rate,
-            num_mels=self.num_mels,
-            n_fft=1 << math.ceil(math.log2(0.025 * self.sample_rate)),
-            win_length=round(0.025 * self.sample_rate),
-            hop_length=round(0.01 * self.sample_rate),
-            window="hann",
-            preemphasis=0.97,
-            mag_power=2.0,
-            low_hz=0.0,
-            high_hz=self.sample_rate / 2,
-            mel_norm="slaney",
-            log=True,
-            log_guard="add",
-            log_guard_value=2.0**-24,
-            normalize="per_feature",
-        )
-        encoder = EncoderConfig(
-            num_mels=self.num_mels,
-            num_layers=self.num_layers,
-            d_model=self.d_model,
-            num_heads=self.num_heads,
-            ff_hidden=self.ff_hidden or 4 * self.d_model,
-            conv_kernel=self.conv_kernel,
-            conv_norm=self.conv_norm,
-            use_bias=self.use_bias,
-            xscaling=False,
-            subsampling="dw_striding",
-            subsampling_factor=self.subsampling_factor,
-            subsampling_channels=self.subsampling_channels,
-        )
-        predictor = PredictorConfig(self.predictor_hidden, self.predictor_layers) if self.transducer else None
-        joint = JointConfig(self.joint_hidden, "relu", 10) if self.transducer else None
-        durations = self.durations if self.transducer else ()
-        return ModelConfig(features, encoder, predictor, joint, durations, self.ctc, num_labels)
 
 
 @dataclass(frozen=True)
@@ -199,6 +101,7 @@ class BatchRecipe:
     buckets: int = 16  # by duration; fewer if these could not fill their batches
     token_buckets: int = 2  # in each duration bucket
     accumulate: int = 1  # batches per optimiser step; all their labels weigh the same
+    gradient_checkpointing: bool = False  # compute the encoder's activations twice instead of keeping them
 
     def __post_init__(self) -> None:
         _check(self, lambda seconds: seconds == "auto" or seconds > 0, "'auto' or a number above 0", "seconds")
@@ -212,11 +115,14 @@ class LossRecipe:
     omega: float = 0.1  # TDT: chance that a batch is trained with the RNN-T loss
     fastemit: float = 0.0
     clamp: float | None = None
+    label_smoothing: float = 0.0  # attention decoder: share of each token's probability that all others have together
+    prompt: bool = False  # attention decoder: learn the prompt's tokens too, as NeMo does by default
 
     def __post_init__(self) -> None:
         _check(self, lambda share: 0 <= share <= 1, "a number from 0 to 1", "ctc_weight", "omega")
         _check(self, lambda value: value >= 0, "a number from 0", "fastemit", "sigma")
         _check(self, lambda value: value > 0, "a number above 0", "clamp")
+        _check(self, lambda share: 0 <= share < 1, "a number from 0 to below 1", "label_smoothing")
 
     @property
     def is_for_tdt(self) -> bool:
@@ -224,7 +130,11 @@ class LossRecipe:
         return (self.sigma, self.omega) != (LossRecipe.sigma, LossRecipe.omega)
 
 
-Part = Literal["encoder", "predictor", "joint", "ctc"]
+Part = Literal["encoder", "predictor", "joint", "ctc", "decoder"]
+LoraTarget = Literal[
+    "linear_q", "linear_k", "linear_v", "linear_out", "linear_pos", "linear1", "linear2", "pointwise1", "pointwise2"
+]
+TrackerName = Literal["tensorboard", "wandb"]
 
 
 @dataclass(frozen=True)
@@ -235,10 +145,34 @@ class PartRates:
     predictor: float = 1.0
     joint: float = 1.0
     ctc: float = 1.0
+    decoder: float = 1.0  # an attention decoder, with its embeddings and output layer
 
     def __post_init__(self) -> None:
         wanted = "a number above 0; optimiser.freeze keeps a part as it is"
-        _check(self, lambda value: value > 0, wanted, "encoder", "predictor", "joint", "ctc")
+        _check(self, lambda value: value > 0, wanted, "encoder", "predictor", "joint", "ctc", "decoder")
+
+
+@dataclass(frozen=True)
+class LoraRecipe:
+    """Adapters that learn in place of the encoder's own weights (Hu et al. 2021)."""
+
+    rank: int = 16
+    alpha: float = 32.0  # the adapters' outputs are multiplied by alpha / rank
+    dropout: float = 0.0  # of the adapters' inputs
+    target_modules: tuple[LoraTarget, ...] = (
+        "linear_q",
+        "linear_k",
+        "linear_v",
+        "linear_out",  # attention
+        "linear1",
+        "linear2",  # feed-forward
+    )
+
+    def __post_init__(self) -> None:
+        _check(self, lambda rank: rank >= 1, "a number from 1", "rank")
+        _check(self, lambda alpha: alpha > 0, "a number above 0", "alpha")
+        _check(self, lambda share: 0 <= share < 1, "a number from 0 to below 1", "dropout")
+        _check(self, bool, "a list of at least one layer's name", "target_modules")
 
 
 @dataclass(frozen=True)
@@ -255,12 +189,17 @@ class OptimiserRecipe:
     dropout: float = 0.1
     freeze: tuple[Part | Literal["batch_norm"], ...] = ()  # stay as they are; batch_norm: its statistics and weights
     part_rates: PartRates = PartRates()
+    lora: LoraRecipe | None = None  # {}: adapters of these defaults in place of the encoder's own weights
 
     def __post_init__(self) -> None:
         _check(self, lambda value: value > 0, "a number above 0", "learning_rate", "clip_norm")
         _check(self, lambda value: value >= 0, "a number from 0", "min_learning_rate", "weight_decay", "warmup_steps")
         _check(self, lambda value: 0 <= value < 1, "a number from 0 to below 1", "ema", "dropout")
         _check(self, lambda betas: all(0 <= beta < 1 for beta in betas), "two numbers from 0 to below 1", "betas")
+        if self.lora is not None and "encoder" in self.freeze:
+            raise UsageError(
+                "freeze: lora freezes the encoder's own weights, and its adapters learn: leave out encoder"
+            )
 
 
 @dataclass(frozen=True)
@@ -270,6 +209,7 @@ class RunRecipe:
     validate_epochs: int = 1  # epochs between validations
     kept_dtype: FloatDtypeName = "fp32"  # of the models that are written
     save_minutes: float = 10.0  # minutes between saved states, from which a killed run resumes
+    log_to: tuple[TrackerName, ...] = ()  # besides the log: tensorboard, wandb, if they are installed
 
     def __post_init__(self) -> None:
         _check(self, lambda epochs: epochs >= 1, "a number from 1", "epochs", "validate_epochs")
@@ -279,7 +219,7 @@ class RunRecipe:
 @dataclass(frozen=True)
 class Recipe:
     data: DataRecipe
-    model: ModelRecipe = ModelRecipe()
+    model: ModelRecipe | ModelChanges = field(default_factory=ModelRecipe)  # ModelChanges: with --init
     batch: BatchRecipe = BatchRecipe()
     loss: LossRecipe = LossRecipe()
     augment: AugmentConfig = field(default_factory=AugmentConfig)
@@ -290,12 +230,6 @@ class Recipe:
 def read_recipe(path: Path, is_tuning: bool = False) -> Recipe:
     """Read a recipe file. Raises UsageError that names the file and the key. See parse_recipe."""
     return parse_recipe(_read_yaml(path), path, is_tuning)
-
-
-def has_model_section(path: Path) -> bool:
-    """Return True if a recipe describes a new model. Raises UsageError."""
-    values = _read_yaml(path)
-    return isinstance(values, Mapping) and bool(values.get("model"))
 
 
 def _read_yaml(path: Path) -> Any:
@@ -327,7 +261,7 @@ def parse_recipe(values: Any, path: Path, is_tuning: bool = False) -> Recipe:
     Args:
         values: the parsed YAML.
         path: the file that the values come from; paths in it are relative to its folder.
-        is_tuning: True if the run starts from a checkpoint, which has other defaults.
+        is_tuning: True if the run starts from a checkpoint, which has other defaults and fixes most of the model.
 
     Raises:
         UsageError: a key or a value is wrong; it names the file and the key.
@@ -337,13 +271,33 @@ def parse_recipe(values: Any, path: Path, is_tuning: bool = False) -> Recipe:
     _check_keys(Recipe, values, str(path), "")  # before the data are missed, whose section may be misspelt
     values = dict(values)
     values["data"] = _data(values.get("data"), path)
+    if isinstance(augment := values.get("augment"), Mapping):
+        manifests = {
+            key: augment[key] for key in ("noise_manifest", "room_manifest") if isinstance(augment.get(key), str)
+        }
+        values["augment"] = {**augment, **{key: str(path.parent / given) for key, given in manifests.items()}}
     for section, defaults in _TUNING.items() if is_tuning else ():
         given = values.get(section)
         if given is None or isinstance(given, Mapping):
             values[section] = {**defaults, **(given or {})}
-    recipe = _parse_section(Recipe, values, str(path), "")
+    model = _model(values.pop("model", None), path, is_tuning)
+    recipe = _parse_section(Recipe, {**values, "model": model}, str(path), "")
     assert isinstance(recipe, Recipe)
     return recipe
+
+
+def _model(values: Any, path: Path, is_tuning: bool) -> ModelRecipe | ModelChanges:
+    """Parse the section, whose keys depend on whether the run starts from a checkpoint."""
+    if isinstance(values, Mapping):
+        try:
+            check_model_keys(values, is_tuning)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from error
+        if isinstance(values.get("tokenizer"), str):
+            values = {**values, "tokenizer": str(path.parent / values["tokenizer"])}
+    model = _value(ModelChanges if is_tuning else ModelRecipe, values, str(path), "model")
+    assert isinstance(model, (ModelRecipe, ModelChanges))
+    return model
 
 
 def _data(values: Any, path: Path) -> Any:
@@ -357,8 +311,9 @@ def _data(values: Any, path: Path) -> Any:
         values[key] = [_manifest(part, f"data.{key}", path) for part in parts]
     if values.get("language") is False:
         raise UsageError(f'{path}: data.language: YAML reads no as false; write "no"')
-    if any(part.get("decides") for part in values["train"]):
-        raise UsageError(f"{path}: data.train: decides is for manifests of data.validation")
+    for section, key, other in (("train", "decides", "validation"), ("validation", "share", "train")):
+        if any(part.get(key) for part in values[section]):
+            raise UsageError(f"{path}: data.{section}: {key} is for manifests of data.{other}")
     return values
 
 
@@ -366,7 +321,7 @@ def _manifest(part: Any, where: str, path: Path) -> dict[str, Any]:
     part = {"path": part} if isinstance(part, str) else part
     if not isinstance(part, Mapping) or not isinstance(part.get("path"), str):
         raise UsageError(f"{path}: {where}: not a manifest's path, or {{path: .., repeat: ..}}")
-    return {**part, "path": str(path.parent / part["path"])}
+    return {**part, **{key: str(path.parent / part[key]) for key in ("path", "tar") if isinstance(part.get(key), str)}}
 
 
 def _check_keys(kind: type, values: Mapping[Any, Any], path: str, where: str) -> dict[str, Any]:
@@ -392,10 +347,16 @@ def _parse_section(kind: type, values: Any, path: str, where: str) -> Any:
 
 
 def _value(kind: Any, value: Any, path: str, where: str) -> Any:
+    if dataclasses.is_dataclass(value):
+        return value  # parsed before
+    if isinstance(value, Mapping):  # a section that may be left out
+        kind = next((one for one in typing.get_args(kind) if dataclasses.is_dataclass(one)), kind)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _parse_section(
             kind, {} if value is None else value, path, f"{where}."
         )  # None if all of its keys are commented out
+    if typing.get_origin(kind) in (types.UnionType, typing.Union) and isinstance(value, (list, tuple)):
+        kind = next((one for one in typing.get_args(kind) if typing.get_origin(one) is tuple), kind)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple and isinstance(value, (list, tuple)):
         kinds = [arguments[0]] * len(value) if arguments[-1] is ... else list(arguments)

@@ -8,13 +8,16 @@ Shapes: B batch, C channels, T frames.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+
+Statistics = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # mean [C], biased variance [C], number of frames
 
 
 class SyncedBatchNorm1d(nn.BatchNorm1d):
@@ -22,16 +25,22 @@ class SyncedBatchNorm1d(nn.BatchNorm1d):
 
     is_counted = True
     is_alone = False  # this rank computes what the others do not
+    recorded: dict[nn.Module, Statistics] | None = None  # see recorded_statistics
 
     def forward(self, x_BCT: torch.Tensor) -> torch.Tensor:
         """Normalise [B, C, T]; every rank has to call it the same number of times."""
         if not self.training:
             return super().forward(x_BCT)
+        known = None if self.recorded is None else self.recorded.get(self)
         out_BCT: torch.Tensor
-        out_BCT, mean_C, variance_C, count = _Normalise.apply(  # type: ignore[no-untyped-call]
-            x_BCT, self.weight, self.bias, self.eps, self.is_counted, self.is_alone
+        out_BCT, *statistics = _Normalise.apply(  # type: ignore[no-untyped-call]
+            x_BCT, self.weight, self.bias, self.eps, self.is_counted, self.is_alone, known
         )
-        self._track(mean_C, variance_C, count)
+        if known is None:
+            mean_C, variance_C, count = statistics
+            self._track(mean_C, variance_C, count)
+            if self.recorded is not None:
+                self.recorded[self] = mean_C, variance_C, count
         return out_BCT
 
     @torch.no_grad()
@@ -56,17 +65,11 @@ class _Normalise(torch.autograd.Function):
         eps: float,
         is_counted: bool,
         is_alone: bool,
+        known: Statistics | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         wide_BCT = x_BCT.float()
-        num_frames = float(x_BCT.shape[0] * x_BCT.shape[2] * is_counted)
-        sums = torch.cat([wide_BCT.sum((0, 2)) * is_counted, wide_BCT.new_tensor([num_frames])])
-        _sum_over_ranks(sums, is_alone)
-        count = sums[-1]
-        mean_C = sums[:-1] / count.clamp(min=1)
+        mean_C, variance_C, count = _statistics(wide_BCT, is_counted, is_alone) if known is None else known
         centred_BCT = wide_BCT - mean_C[:, None]
-        variance_C = centred_BCT.square().sum((0, 2)) * is_counted
-        _sum_over_ranks(variance_C, is_alone)
-        variance_C /= count.clamp(min=1)
         inverse_C = torch.rsqrt(variance_C + eps)
         ctx.save_for_backward(x_BCT, mean_C, inverse_C, weight_C, count)
         ctx.is_counted, ctx.is_alone = is_counted, is_alone
@@ -84,7 +87,19 @@ class _Normalise(torch.autograd.Function):
         _sum_over_ranks(sums, ctx.is_alone)
         level_C, slope_C = sums / count.clamp(min=1)
         x_grad_BCT = (wide_BCT - level_C[:, None] - normed_BCT * slope_C[:, None]) * (inverse_C * weight_C)[:, None]
-        return x_grad_BCT.to(grad_BCT.dtype), weight_grad_C, bias_grad_C, None, None, None
+        return x_grad_BCT.to(grad_BCT.dtype), weight_grad_C, bias_grad_C, None, None, None, None
+
+
+def _statistics(wide_BCT: torch.Tensor, is_counted: bool, is_alone: bool) -> Statistics:
+    num_frames = float(wide_BCT.shape[0] * wide_BCT.shape[2] * is_counted)
+    sums = torch.cat([wide_BCT.sum((0, 2)) * is_counted, wide_BCT.new_tensor([num_frames])])
+    _sum_over_ranks(sums, is_alone)
+    count = sums[-1]
+    mean_C = sums[:-1] / count.clamp(min=1)
+    variance_C = (wide_BCT - mean_C[:, None]).square().sum((0, 2)) * is_counted
+    _sum_over_ranks(variance_C, is_alone)
+    variance_C /= count.clamp(min=1)
+    return mean_C, variance_C, count
 
 
 def _sum_over_ranks(tensor: torch.Tensor, is_alone: bool) -> None:
@@ -103,20 +118,28 @@ def synchronise_norms(model: nn.Module) -> bool:
 @contextmanager
 def uncounted(model: nn.Module) -> Iterator[None]:
     """Let this rank's frames not count in the statistics; its gradients are of no use."""
-    with _with_flags(model, is_counted=False):
+    with _with_flags(_synced(model), is_counted=False):
         yield
 
 
 @contextmanager
 def alone(model: nn.Module) -> Iterator[None]:
     """Let this rank take its own statistics, which no other rank waits for."""
-    with _with_flags(model, is_alone=True):
+    with _with_flags(_synced(model), is_alone=True):
         yield
 
 
+def recorded_statistics(norms: Sequence[SyncedBatchNorm1d]) -> Callable[[], AbstractContextManager[None]]:
+    """Return a context of two forward passes over the same batch: the second uses and tracks no statistics of its own."""
+    return partial(_with_flags, norms, recorded={})
+
+
+def _synced(model: nn.Module) -> list[SyncedBatchNorm1d]:
+    return [module for module in model.modules() if isinstance(module, SyncedBatchNorm1d)]
+
+
 @contextmanager
-def _with_flags(model: nn.Module, **flags: bool) -> Iterator[None]:
-    norms = [module for module in model.modules() if isinstance(module, SyncedBatchNorm1d)]
+def _with_flags(norms: Sequence[SyncedBatchNorm1d], **flags: Any) -> Iterator[None]:
     for norm in norms:
         norm.__dict__.update(flags)
     try:

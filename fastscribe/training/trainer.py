@@ -8,16 +8,15 @@ as an uninterrupted one. Under torchrun each rank takes its part of every step.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-import math
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -27,40 +26,33 @@ from fastscribe.config import DecoderName
 from fastscribe.cuda.device import short_switch_interval
 from fastscribe.errors import UsageError, first_line
 from fastscribe.model.model import Model, build_model
+from fastscribe.training.attention_decoder import prepare_weights_
+from fastscribe.training.backgrounds import BackgroundCorpus, BackgroundReader, LostFiles
 from fastscribe.training.batch_search import cached_batch_sizes
 from fastscribe.training.batch_size_probe import fits
-from fastscribe.training.buckets import (
-    Bucket,
-    Indices,
-    MemoryModel,
-    PaddingShare,
-    draw_speeds,
-    fitting_buckets,
-    naive_batches,
-    padding_share,
-    plan_epoch,
-)
+from fastscribe.training.buckets import Bucket, Indices
+from fastscribe.training.corpus import Examples
 from fastscribe.training.data import TrainingData
 from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
 from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.fingerprint import fingerprint
 from fastscribe.training.learner import BatchIndex, BatchTooLarge, Learner
 from fastscribe.training.log_window import LogWindow
-from fastscribe.training.manifest import Example
 from fastscribe.training.network import new_model
+from fastscribe.training.planner import EpochPlan, EpochPlanner, label_counts
 from fastscribe.training.plot import plot_log
 from fastscribe.training.recipe import Recipe
 from fastscribe.training.scoring import Scoring, rating_of
 from fastscribe.training.state import RunFolder
+from fastscribe.training.trackers import Trackers
+from fastscribe.training.trained_parts import choose_trained, num_trained
 from fastscribe.training.validation import ValidationResult, validate, with_weights
 from fastscribe.training.weights import Weights
-from fastscribe.types import Float64Array, Int64Array
 
 _LOG_STEPS = 10  # steps that a log line averages
-_SMALL_BATCH_S = 120.0  # of audio: a CPU's batch, and a GPU's minimum
-_MIN_STEPS = 50  # an epoch, because a GPU's memory would hold a small corpus in one or two batches
 _MIN_UNREADABLE, _MAX_UNREADABLE_SHARE = 20, 0.05  # of the recordings tried; more end the run
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_BACKGROUNDS = "noise and rooms"  # in the fingerprint
 _KEPT_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -104,15 +96,18 @@ class Trainer:
         self.progress = Progress()
         self.requested_signal = 0  # set to a signal's number at any time to stop the run
         self.stop_signal = 0  # the signal that all ranks have stopped for
-        self.examples: Sequence[Example] = training_data.corpus.examples
+        self.examples: Examples = training_data.corpus.examples
         if len(self.examples) < distributed.world_size:
             raise UsageError(f"{len(self.examples)} examples are too few for {distributed.world_size} ranks")
         self.augment = recipe.augment
         config = training_data.checkpoint.config
-        self.model = _model(training_data.checkpoint, recipe).to(device)
+        self.model = _model(training_data.checkpoint, recipe)
+        choose_trained(self.model, recipe, training_data.new_heads)
+        self.model.to(device)
         distributed.spread(self.model.state_dict().values())
         self.weights = Weights(self.model, dtype, recipe.optimiser)
-        self.learner = Learner(self.model, self.weights, recipe, config, device, distributed)
+        num_prompt = training_data.num_prompt
+        self.learner = Learner(self.model, self.weights, recipe, config, device, distributed, num_prompt)
         rate = config.features.sample_rate
         cache_bytes = recipe.data.cache_gb * 1e9
         if device.type == "cpu":
@@ -123,24 +118,28 @@ class Trainer:
         self._validation_loader = AudioDataLoader(
             training_data.validation, rate, cache_bytes / 10, recipe.data.threads, say
         )
-        self._durations = np.array([example.duration_s for example in self.examples])
-        self._tokens = np.array([len(example.tokens) for example in self.examples])
-        self._label_counts = label_counts(self._tokens, self._durations)
+        self._durations = self.examples.durations_s
+        self._label_counts = label_counts(self.examples.num_tokens, self._durations, self.learner.network.num_given)
+        self._lost = LostFiles(say)
+        self._trackers: Trackers | None = None  # while it runs
         self._window = LogWindow()
         self._is_validation_due = self._is_plot_lost = False
         self._rated_by = rating_of(training_data.scoring, training_data.validation_sets)
         self._fingerprint: dict[str, Any] = {
-            **fingerprint(recipe, training_data.checkpoint, self.examples, training_data.validation),
+            **fingerprint(recipe, training_data.checkpoint, training_data.digest, training_data.validation),
+            _BACKGROUNDS: training_data.backgrounds.digest(),
             "number of ranks": distributed.world_size,
             "dtype": str(dtype),
         }
         state = self._load_matching_state()
         if distributed.world_size > 1:
             self._check_same_on_all_ranks(state)
-        self.buckets = self._make_buckets()
-        # A resumed run keeps its batch sizes, because they decide its steps.
-        self.batch_sizes = tuple(state["batch_sizes"]) if state is not None else self._batch_sizes()
-        self.weights.set_total_steps(self.num_steps)
+        self.planner = EpochPlanner(recipe, training_data, distributed, device.type == "cpu")
+        if state is None:
+            self.planner.choose_batch_sizes(self._searched_batch_sizes)
+        else:  # a resumed run keeps its batch sizes, because they decide its steps
+            self.planner.batch_sizes = tuple(state["batch_sizes"])
+        self.weights.set_total_steps(self.planner.num_steps)
         self._start(state)
 
     def _min_duration_s(self) -> float:
@@ -149,39 +148,7 @@ class Trainer:
         hops = config.encoder.subsampling_factor + 2
         return hops * config.features.hop_length / config.features.sample_rate * max(self.augment.speeds)
 
-    # --- plans -------------------------------------------------------------------------------------------------------
-
-    def _make_buckets(self) -> tuple[Bucket, ...]:
-        speeds = self.augment.speeds
-        played = np.concatenate([self._durations / speed for speed in speeds])
-        tokens = np.tile(self._tokens, len(speeds))
-        batch = self.recipe.batch
-        return fitting_buckets(
-            played,
-            tokens,
-            self._batch_s,
-            batch.buckets,
-            batch.token_buckets,
-            times=len(speeds),
-            world_size=self.distributed.world_size,
-        )
-
-    @property
-    def _batch_s(self) -> float | None:
-        """Seconds of audio in a batch; None: as many as the device's memory holds."""
-        seconds = self.recipe.batch.seconds
-        if seconds != "auto":
-            return seconds
-        return _SMALL_BATCH_S if self.device.type == "cpu" else None
-
-    def _batch_sizes(self) -> tuple[int, ...]:
-        if self._batch_s is not None:
-            return MemoryModel(self._batch_s).batch_sizes(self.buckets)
-        shared_s = self._durations.sum() / (_MIN_STEPS * self.distributed.world_size * self.recipe.batch.accumulate)
-        enough = MemoryModel(max(shared_s, _SMALL_BATCH_S)).batch_sizes(self.buckets)
-        return tuple(map(min, self._searched_batch_sizes(), enough))
-
-    def _searched_batch_sizes(self) -> tuple[int, ...]:
+    def _searched_batch_sizes(self, buckets: tuple[Bucket, ...]) -> tuple[int, ...]:
         """Batch sizes of a GPU, cached in the run's folder. Ranks search separately and take the smallest."""
         properties = torch.cuda.get_device_properties(self.device)
         holds_for = {
@@ -195,58 +162,31 @@ class Trainer:
             "dropout": self.learner.network.dropout > 0,
             "averages": bool(self.weights.averages),
             "freeze": list(self.recipe.optimiser.freeze),
+            "lora": repr(self.recipe.optimiser.lora),
+            "gradient_checkpointing": self.recipe.batch.gradient_checkpointing,
         }
         path = self.folder.batch_sizes
         if self.distributed.world_size > 1:
             path = path.with_name(f"batch_sizes-{self.distributed.rank}.json")
         config, accumulates = self.training_data.checkpoint.config, self.recipe.batch.accumulate > 1
         trial = partial(fits, self.learner.network, config, accumulates)
-        sizes = cached_batch_sizes(path, holds_for, self.buckets, trial)
+        sizes = cached_batch_sizes(path, holds_for, buckets, trial)
         if self.distributed.world_size > 1:
             min_count = torch.tensor(sizes, device=self.device)
             dist.all_reduce(min_count, dist.ReduceOp.MIN)
             sizes = tuple(map(int, min_count.tolist()))
         return sizes
 
-    def plan(self, epoch: int) -> tuple[list[Indices], Float64Array]:
-        """Return this rank's batches and the speed of each example."""
-        speeds = draw_speeds(len(self.examples), self.augment.speeds, epoch, self.recipe.run.seed)
-        batches = plan_epoch(
-            self._durations / speeds,
-            self._tokens,
-            self.buckets,
-            self.batch_sizes,
-            epoch=epoch,
-            seed=self.recipe.run.seed,
-            rank=self.distributed.rank,
-            world_size=self.distributed.world_size,
-        )
-        return batches, speeds
+    def _background_reader(self, plan: EpochPlan) -> BackgroundReader | None:
+        if plan.backgrounds is None:
+            return None
+        rate = self.training_data.checkpoint.config.features.sample_rate
+        return BackgroundReader(self.training_data.backgrounds, plan.backgrounds, self.augment, rate, self._lost)
 
     @property
-    def num_steps(self) -> int:
-        """Steps of the whole run, by its first epoch; others differ by a batch or two, as speeds are drawn."""
-        return math.ceil(self.epoch_batches / self.recipe.batch.accumulate) * self.recipe.run.epochs
-
-    @cached_property
-    def _first_epoch(self) -> tuple[list[Indices], Float64Array]:
-        return self.plan(0)
-
-    @property
-    def epoch_batches(self) -> int:
-        """Number of batches of the first epoch on this rank."""
-        return len(self._first_epoch[0])
-
-    def padding(self) -> PaddingShare:
-        """Padding share of the first epoch."""
-        batches, speeds = self._first_epoch
-        return padding_share(batches, self._durations / speeds, self._tokens)
-
-    def naive_padding(self) -> PaddingShare:
-        """Padding share of random batches of the same mean size, in the first epoch."""
-        mean_size = len(self.examples) / max(1, self.epoch_batches * self.distributed.world_size)
-        naive = naive_batches(len(self.examples), mean_size, self.recipe.run.seed)
-        return padding_share(naive, self._durations / self._first_epoch[1], self._tokens)
+    def num_trained(self) -> int:
+        """Number of weights that learn."""
+        return num_trained(self.model, self.recipe.loss.ctc_weight)
 
     # --- the run -----------------------------------------------------------------------------------------------------
 
@@ -262,9 +202,19 @@ class Trainer:
         Raises:
             UsageError: too many recordings cannot be read.
         """
+        if self.distributed.rank == 0:
+            names, shown = self.recipe.run.log_to, dataclasses.asdict(self.recipe)
+            self._trackers = Trackers(names, self.folder.path, self.folder.rows() if names else (), shown, self._say)
+        try:
+            return self._run(update)
+        finally:
+            if self._trackers is not None:
+                self._trackers.close()
+
+    def _run(self, update: Callable[[], None]) -> bool:
         self._saved_at = perf_counter()
         is_at_start = self.progress.step == self.progress.batches_done == 0 and not self.is_over
-        if self.training_data.checkpoint.weights and is_at_start and self.progress.start_rate is None:
+        if self.rates_start and is_at_start and self.progress.start_rate is None:
             self._validate_start()
             update()
         while not self.is_over:
@@ -287,6 +237,12 @@ class Trainer:
         return True
 
     @property
+    def rates_start(self) -> bool:
+        """True if the model is validated before the first step: it was trained, and so was the head that decodes."""
+        head = "ctc" if self.learner.network.ctc_weight == 1 else "transducer"
+        return bool(self.training_data.checkpoint.weights) and head not in self.training_data.new_heads
+
+    @property
     def _is_save_due(self) -> bool:
         """True after save_minutes, and before the first models: a folder with models and no state is refused later."""
         is_late = perf_counter() - self._saved_at > 60 * self.recipe.run.save_minutes
@@ -304,20 +260,22 @@ class Trainer:
 
     def _train_epoch(self, update: Callable[[], None]) -> None:
         """Train to the epoch's end, or to the step after which the run stops."""
-        batches, speeds = self.plan(self.progress.epoch)
+        plan = self.planner.plan(self.progress.epoch)
+        batches = plan.batches
         progress, accumulate = self.progress, self.recipe.batch.accumulate
         progress.batches = len(batches)
         num_labels, start, logged_s, logged_at = 0, perf_counter(), 0.0, perf_counter()
         self.learner.network.train()
-        for rows in self.loader.batches(batches[progress.batches_done :]):
+        backgrounds = self._background_reader(plan)
+        for rows in self.loader.batches(batches[progress.batches_done :], plan.drawn, backgrounds):
             is_last = progress.batches_done + 1 == len(batches)
             is_step = (progress.batches_done + 1) % accumulate == 0 or is_last
-            num_labels += self._train_batch(rows, speeds)
+            num_labels += self._train_batch(rows, plan)
             progress.batches_done += 1
             if is_step:
                 self._optimiser_step(num_labels)
                 num_labels = 0
-            audio_s = sum(self.examples[index].duration_s / speeds[index] for index in rows.examples)
+            audio_s = float((self._durations[plan.drawn[rows.examples]] / plan.speeds[rows.examples]).sum())
             progress.audio_s, logged_s = progress.audio_s + audio_s, logged_s + audio_s
             progress.examples += len(rows.examples)
             now = perf_counter()
@@ -361,7 +319,7 @@ class Trainer:
             dist.all_reduce(sums)
             values = sums.tolist()
         *requested, unreadable, tried = values
-        min_count = min(_MIN_UNREADABLE, loader.num_segments)
+        min_count = min(_MIN_UNREADABLE, len(self.examples))
         if unreadable >= min_count and unreadable > _MAX_UNREADABLE_SHARE * tried:
             raise UsageError(f"{unreadable:.0f} of the {tried:.0f} recordings tried so far cannot be used, see above")
         self.stop_signal = next((number for number, count in zip(_SIGNALS, requested, strict=True) if count), 0)
@@ -373,26 +331,27 @@ class Trainer:
         done = self.progress.epoch + self.progress.batches_done / max(1, self.progress.batches)
         return done / self.recipe.run.epochs
 
-    def _train_batch(self, rows: AudioBatch, speeds: Float64Array) -> int:
+    def _train_batch(self, rows: AudioBatch, plan: EpochPlan) -> int:
         """Run forward and backward. Returns the number of labels that the rows count as; 0 if none could be read."""
-        tokens = [self.examples[index].tokens for index in rows.examples]
-        counts = self._label_counts[rows.examples].tolist()
+        indices, speeds = plan.drawn[rows.examples], torch.from_numpy(plan.speeds[rows.examples])
+        tokens = [self.examples.tokens.piece(index).tolist() for index in indices]
+        counts = self._label_counts[indices].tolist()
         batch_index = BatchIndex(self.progress.epoch, self.progress.batches_done, self.distributed.rank)
         try:
-            losses = self.learner.forward_backward(
-                rows, tokens, counts, torch.from_numpy(speeds[rows.examples]), batch_index
-            )
+            losses = self.learner.forward_backward(rows, tokens, counts, speeds, batch_index)
         except BatchTooLarge as error:
-            raise UsageError(self._too_large_message(error.examples)) from error
+            raise UsageError(self._too_large_message(plan.drawn[error.examples])) from error
         for part in losses:
             self._window.add_losses(part)
         return sum(counts)
 
     def _too_large_message(self, examples: Indices) -> str:
-        longest_s = max(self.examples[index].duration_s for index in examples)
+        longest_s = self._durations[examples].max()
         known = f" with --init {self.folder.last}," if self.folder.last.exists() else ""
+        is_checkpointing = self.recipe.batch.gradient_checkpointing
+        cure = "" if is_checkpointing else "go on here with batch.gradient_checkpointing: true, or "
         return (
-            f"no memory for {len(examples):,} recordings of up to {longest_s:.1f} s; go on in another folder,{known} "
+            f"no memory for {len(examples):,} recordings of up to {longest_s:.1f} s; {cure}go on in another folder,{known} "
             "with a smaller batch.seconds or data.max_duration_s"
         )
 
@@ -400,7 +359,7 @@ class Trainer:
         self.progress.losses = self._window.means() or self.progress.losses
         row, self._window = self._window.row(), LogWindow()
         if self.distributed.rank == 0 and row:
-            self.folder.append(
+            self._append(
                 {
                     "step": self.progress.step,
                     "epoch": round(self._progress_share * self.recipe.run.epochs, 4),
@@ -454,9 +413,13 @@ class Trainer:
         return self.progress.validated
 
     def _log_validation(self, validated: ValidationResult) -> None:
-        self.folder.append(
-            {"step": self.progress.step, "epoch": self.progress.epoch, "validation": validated.to_json()}
-        )
+        self._append({"step": self.progress.step, "epoch": self.progress.epoch, "validation": validated.to_json()})
+
+    def _append(self, row: Mapping[str, Any]) -> None:
+        """Add a row to the log and its copies."""
+        self.folder.append(row)
+        if self._trackers is not None:
+            self._trackers.add(row)
 
     def _plot(self) -> None:
         """Draw the log. A missing matplotlib or a failure does not end the run."""
@@ -478,7 +441,7 @@ class Trainer:
                     "epoch": self.progress.epoch,
                     "batches_done": self.progress.batches_done,
                     "is_check_due": self._is_validation_due,
-                    "batch_sizes": list(self.batch_sizes),
+                    "batch_sizes": list(self.planner.batch_sizes),
                     "best_wer": self.progress.best_rate,  # whatever the metric: states of before have this name
                     "start_rate": self.progress.start_rate,
                     "rated_by": self._rated_by,
@@ -493,7 +456,7 @@ class Trainer:
         if state is None:
             self.folder.check_no_models()
             return None
-        stored = state["fingerprint"]
+        stored = {_BACKGROUNDS: BackgroundCorpus().digest(), **state["fingerprint"]}  # states of before have none
         different = [name for name, value in self._fingerprint.items() if stored.get(name, value) != value]
         if different:
             raise UsageError(
@@ -537,21 +500,13 @@ class Trainer:
             )
 
 
-def label_counts(num_tokens: Int64Array, durations_s: Float64Array) -> Int64Array:
-    """Return as how many labels each example counts [examples]: its tokens; without any, those of speech of its length.
-
-    The loss is a mean per label. A recording without speech has about as many frames per second to learn from as one with
-    speech, so it weighs as much.
-    """
-    has_tokens = num_tokens > 0
-    per_s = num_tokens.sum() / max(1.0, durations_s[has_tokens].sum())
-    return np.where(has_tokens, num_tokens, np.maximum(1, np.rint(per_s * durations_s))).astype(np.int64)
-
-
 def _model(checkpoint: Checkpoint, recipe: Recipe) -> Model:
     if not checkpoint.weights:
         return new_model(checkpoint.config, recipe.run.seed)
     weights = {
         name: tensor.clone() for name, tensor in checkpoint.weights.items()
     }  # because training changes them in place
-    return build_model(checkpoint.config, weights, checkpoint.path).train().requires_grad_(True)
+    model = build_model(checkpoint.config, weights, checkpoint.path).train().requires_grad_(True)
+    if model.aed is not None:
+        prepare_weights_(model.aed)
+    return model

@@ -5,7 +5,7 @@ Shapes: B batch, S samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +13,13 @@ import torch
 
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import DecoderName, Options
+from fastscribe.decode.families import DECODERS
 from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import Pair, Score, evaluate, normalizer
+from fastscribe.pipeline.loader import is_zero
 from fastscribe.pipeline.recognizer import Recognizer
-from fastscribe.training.dataloader import AudioDataLoader
-from fastscribe.training.manifest import Example
+from fastscribe.training.corpus import Example, Request
+from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
 from fastscribe.training.scoring import Scoring, ValidationSet
 from fastscribe.types import Batch
 
@@ -65,22 +67,55 @@ def validate(
     Raises:
         UsageError: the model does not support the decoder or the device, or no recording can be read.
     """
-    options = Options(decoder=decoder)
     checkpoint = replace(checkpoint, language_model=None)
-    recognizer = Recognizer.build(checkpoint, device, dtype, options, say=lambda line: None)
     tokenizer = checkpoint.tokenizer
-    order = sorted(range(len(examples)), key=lambda index: -examples[index].duration_s)
     pairs: dict[int, tuple[str, str]] = {}
-    for rows in loader.batches(_batches(order, examples)):
-        if not len(rows.examples):
-            continue
-        batch = Batch((), rows.samples_BS.numpy(), rows.lengths_B.numpy())
-        for index, hypothesis in zip(rows.examples, recognizer.transcribe(batch), strict=True):
-            reference = tokenizer.remove_spaces_before_punctuation(examples[index].text)
-            pairs[index] = reference, tokenizer.sentence(hypothesis.token_ids)
+    for recognizer, order in _recognizers(checkpoint, device, dtype, decoder, examples):
+        for rows in loader.batches(_batches(order, examples)):
+            if not len(rows.examples):
+                continue
+            for index, token_ids in zip(rows.examples, _decoded(recognizer, rows), strict=True):
+                reference = tokenizer.remove_spaces_before_punctuation(examples[index].text)
+                pairs[index] = reference, tokenizer.sentence(token_ids)
     if not pairs:
         raise UsageError(f"none of the {len(examples)} recordings to validate with can be read")
     return _to_result(pairs, [example.duration_s for example in examples], scoring, sets)
+
+
+def _decoded(recognizer: Recognizer, rows: AudioBatch) -> list[tuple[int, ...]]:
+    """Return the tokens of each row; none for digital silence, which `transcribe` does not decode either."""
+    samples_BS, lengths_B = rows.samples_BS.numpy(), rows.lengths_B.numpy()
+    heard = [row for row, length in enumerate(lengths_B) if not is_zero(samples_BS[row, :length])]
+    found: list[tuple[int, ...]] = [()] * len(lengths_B)
+    if heard:
+        hypotheses = recognizer.transcribe(Batch((), samples_BS[heard], lengths_B[heard]))
+        for row, hypothesis in zip(heard, hypotheses, strict=True):
+            found[row] = hypothesis.token_ids
+    return found
+
+
+def _recognizers(
+    checkpoint: Checkpoint, device: str, dtype: str, decoder: DecoderName | None, examples: Sequence[Example]
+) -> Iterator[tuple[Recognizer, list[int]]]:
+    """Yield the model with a decoder for each prompt that examples ask for, and these examples, longest first."""
+    by_request: dict[Request | None, list[int]] = {}
+    for index in sorted(range(len(examples)), key=lambda index: -examples[index].duration_s):
+        by_request.setdefault(examples[index].request, []).append(index)
+    recognizer: Recognizer | None = None
+    for request, order in by_request.items():
+        options = replace(Options() if request is None else request.options, decoder=decoder)
+        if recognizer is None:
+            recognizer = Recognizer.build(checkpoint, device, dtype, options, say=_discard)
+        else:
+            recognizer.decoder.close()
+            build = DECODERS[recognizer.decoder_name].build
+            prompted = build(recognizer.model, checkpoint, recognizer.device, options, _discard)
+            recognizer = replace(recognizer, decoder=prompted)
+        yield recognizer, order
+
+
+def _discard(line: str) -> None:
+    pass
 
 
 def _batches(order: Sequence[int], examples: Sequence[Example]) -> list[Any]:

@@ -16,14 +16,21 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fastscribe.errors import UsageError
+from fastscribe.training.lora import merge_adapters
 from fastscribe.training.recipe import OptimiserRecipe, PartRates
 
-_PREFIXES = {"encoder": "encoder", "predictor": "transducer.predictor", "joint": "transducer.joint", "ctc": "ctc"}
+_PREFIXES = {
+    "encoder": "encoder",
+    "predictor": "transducer.predictor",
+    "joint": "transducer.joint",
+    "ctc": "ctc",
+    "decoder": "aed",
+}
 _MAX_WARM_UP = 10  # the warm-up takes at most 1 / _MAX_WARM_UP of the run's steps
 
 
 class Weights:
-    """The optimiser's view of a model. `model`'s parameters are cast to `dtype` in place."""
+    """The optimiser's view of a model. `model`'s parameters are cast to `dtype` in place; those with a gradient learn."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype, recipe: OptimiserRecipe) -> None:
         self.recipe, self.num_steps = recipe, 0
@@ -38,12 +45,18 @@ class Weights:
                 for name, tensor in (*module.named_parameters(prefix), *module.named_buffers(prefix)):
                     tensor.data.copy_(given[name])  # undo the rounding
         self._parameters = dict(model.named_parameters())
-        freeze(model, recipe.freeze)
-        self.masters = {  # a float32 parameter is its own master
-            name: parameter.data if parameter.dtype == torch.float32 else masters[name].to(parameter.device)
-            for name, parameter in self._parameters.items()
+        first_names = {parameter: name for name, parameter in self._parameters.items()}
+        self._shared = {  # further names of a parameter, and the one above
+            name: first_names[parameter]
+            for name, parameter in model.named_parameters(remove_duplicate=False)
+            if name not in self._parameters
         }
         rounded = [name for name, parameter in self._parameters.items() if parameter.dtype != torch.float32]
+        exact = {name: parameter.data for name, parameter in self._parameters.items()}  # if float32, its own master
+        exact |= {name: masters[name] for name in rounded}
+        self.masters = {name: exact[name] for name, parameter in self._parameters.items() if parameter.requires_grad}
+        self._frozen = {name: exact[name].cpu() for name in rounded if name not in self.masters}  # for export alone
+        rounded = [name for name in rounded if name in self.masters]
         self._rounded = [self._parameters[name].data for name in rounded]
         self._exact = [self.masters[name] for name in rounded]
         self.averages = {name: master.clone() for name, master in self.masters.items()} if recipe.ema else {}
@@ -56,13 +69,9 @@ class Weights:
         """Return what learns, by its part's rate; only matrices decay."""
         groups: dict[float, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         for name, parameter in self._parameters.items():
-            if parameter.requires_grad:
+            if name in self.masters:
                 decayed, others = groups.setdefault(_rate_of(name, self.recipe.part_rates), ([], []))
                 (decayed if parameter.dim() > 1 else others).append(self.masters[name])
-        if not groups:
-            raise UsageError(
-                f"optimiser.freeze: nothing of the model is left to train: {', '.join(self.recipe.freeze)}"
-            )
         self._group_rates = [rate for rate in groups for _ in range(2)]
         return [
             {"params": parameters, **extra}
@@ -154,12 +163,14 @@ class Weights:
             torch._foreach_lerp_(list(self.averages.values()), list(self.masters.values()), 1 - decay)
 
     def export(self) -> dict[str, torch.Tensor]:
-        """Return the weights for a checkpoint: the float32 moving average and the model's buffers."""
+        """Return the weights for a checkpoint: the float32 moving average, with adapters merged, and the model's buffers."""
         buffers = {name: buffer.detach().clone() for name, buffer in self._model.state_dict().items()}
-        return {**buffers, **{name: tensor.clone() for name, tensor in (self.averages or self.masters).items()}}
+        exact = {**self._frozen, **(self.averages or self.masters)}
+        exported = merge_adapters(self._model, {**buffers, **{name: tensor.clone() for name, tensor in exact.items()}})
+        return {**exported, **{name: exported[first] for name, first in self._shared.items()}}
 
     def state(self) -> dict[str, object]:
-        """Return everything that the next steps depend on."""
+        """Return everything that the next steps depend on. Weights that do not learn are those that the run started from."""
         return {
             "num_steps": self.num_steps,
             "masters": self.masters,
@@ -206,9 +217,14 @@ def freeze(model: nn.Module, names: Collection[str]) -> None:
             raise UsageError(f"optimiser.freeze: this model has no {name}")
         for module in found:
             module.requires_grad_(False)
-            for inner in module.modules():
-                inner.train = _stay_in_eval.__get__(inner)
-                inner.training = False
+            keep_in_eval(module)
+
+
+def keep_in_eval(module: nn.Module) -> None:
+    """Let `train()` have no effect on a module and on those in it."""
+    for inner in module.modules():
+        inner.train = _stay_in_eval.__get__(inner)  # type: ignore[method-assign]
+        inner.training = False
 
 
 def _stay_in_eval(self: nn.Module, mode: bool = True) -> nn.Module:

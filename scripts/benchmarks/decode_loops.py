@@ -38,10 +38,10 @@ from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import LabelLooping, Network
 from fastscribe.errors import UsageError
+from fastscribe.model.cpu_form import torch_dtype
 from fastscribe.model.packed import pack_linears_
 from fastscribe.model.transducer import Transducer
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.recognizer import torch_dtype
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Frames, Hypothesis
 from scripts.benchmarks import decoding_speed, encoder_speed

@@ -20,8 +20,6 @@ from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError
 from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.transcript import Clock, timed_tokens, words_of
-from fastscribe.training.data import prepare
-from fastscribe.training.recipe import DataRecipe, ManifestPart, Recipe
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Hypothesis, Transcript
 from tests.checkpoint.test_checkpoint import with_yaml
@@ -158,12 +156,6 @@ def test_long_recording(tmp_path: Path) -> None:
 def test_unsupported_options(options: Options, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Recognizer.build(checkpoint(MODELS / "canary"), options=options)
-
-
-def test_cannot_be_trained() -> None:
-    recipe = Recipe(DataRecipe((ManifestPart("none.jsonl"),)))
-    with pytest.raises(UsageError, match=r"only .* can be trained"):
-        prepare(recipe, checkpoint(MODELS / "canary"))
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,15 @@ def test_folder_with_aligner(user: User, hub: Hub) -> None:
     assert user.get("org/name") == path and not user.files()
 
 
+def test_vocabularies_of_languages(user: User, hub: Hub) -> None:
+    """Training needs those of an aggregate. Another file with a similar name is not fetched."""
+    models = {"pieces-00-spl_tokens.model": b"1", "pieces-01-en.model": b"2"}
+    hub.add("org/name", folder() | models | {"pieces-of-music.model": b"3"})
+    path = user.get("org/name")
+    assert all((path / name).read_bytes() == content for name, content in models.items())
+    assert "pieces-of-music.model" not in user.files()
+
+
 def test_unsupported_folder_falls_back_to_nemo(user: User, hub: Hub) -> None:
     encoder_only = {"architectures": ["FastConformerModel"], "model_type": "fastconformer", "d_model": 1024}
     files = folder() | {"config.json": json.dumps(encoder_only).encode()}

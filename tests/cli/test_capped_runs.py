@@ -176,7 +176,8 @@ def test_sigterm_with_a_batch_in_flight(run: Runs, clips: Path, expected: Path, 
         "close = Engine.close\nEngine.close = lambda self: (close(self), at_batch())\n" if "," in signals else ""
     )
     assert run(limited(clips, out), twice) == 143
-    assert 0 < len(rows_of(out)) <= 4
+    assert len(rows_of(out)) <= 4  # after a second signal perhaps none: nothing waits for the writer
+    assert "," in signals or rows_of(out)
     assert run(limited(clips, out)) == 0
     assert compare(out, expected)[0] == []
 

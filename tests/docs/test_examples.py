@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import soundfile
 import typer
-import yaml
 
 from fastscribe.cli import app
 from tests.conftest import AUDIO, ROOT, waveform
@@ -194,12 +193,14 @@ def test_fastscribes_options_beside_other_tools_exist() -> None:
     assert options <= known_options()
 
 
-def test_recipes_and_json_are_valid() -> None:
-    from fastscribe.training.recipe import parse_recipe
+def test_recipes_and_json_are_valid(tmp_path: Path) -> None:
+    """A recipe with a key that --init decides is of a new model."""
+    from fastscribe.training.recipe import read_recipe
 
     recipes = [block for page in PAGES for block in blocks(page, "yaml")]
     assert recipes
     for block in recipes:
-        parse_recipe(yaml.safe_load(block.text), block.path)
+        (tmp_path / "recipe.yaml").write_text(block.text, encoding="utf-8")
+        assert read_recipe(tmp_path / "recipe.yaml", is_tuning="d_model" not in block.text).data.train
     for block in (block for page in PAGES for block in blocks(page, "json")):
         json.loads(block.text)

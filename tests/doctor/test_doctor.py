@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,13 +18,15 @@ import torch
 from typer.testing import CliRunner
 
 from fastscribe import doctor
-from fastscribe._system.processors import has_native_bf16, usable_processors
+from fastscribe._system import processors
+from fastscribe._system.processors import may_gain_from_bf16, usable_processors
 from fastscribe.cli import _report_error, app
 from fastscribe.cuda.graph_capture import GraphsUnavailable
 from fastscribe.doctor import hardware, packages
 from fastscribe.doctor.check import Check
 from fastscribe.errors import UsageError
 from fastscribe.model.int8 import int8_problem
+from fastscribe.pipeline.dtype_choice import candidates
 from tests.test_project import PYPROJECT
 
 
@@ -32,20 +34,68 @@ def examined() -> dict[str, Check]:
     return {check.name: check for check in doctor.examine()}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The rates of dtypes are measured once for all tests, and kept away from the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="module")
-def here() -> Mapping[str, Check]:
+def here(cache: None) -> Mapping[str, Check]:
     return examined()
 
 
 def test_facts_are_those_of_a_run(here: Mapping[str, Check]) -> None:
     assert here["processor"].facts["usable"] == usable_processors()
-    assert (here["bf16"].status == "ok") == has_native_bf16()
+    assert (here["bf16"].status == "ok") == may_gain_from_bf16()
+    assert here["dtypes"].facts.keys() == ({"auto", "fastest", "gflop_per_s"} if measures() else set())
     assert (here["int8"].status == "ok") == (int8_problem() is None)
     assert (here["gpu"].status == "ok") == torch.cuda.is_available()
     assert here["torch"].facts["version"] == torch.__version__
     assert "FLAC" in here["audio files"].facts["formats"] and "mov" in here["video and m4a"].facts["demuxers"]
     extras = set(metadata.metadata("fastscribe").get_all("Provides-Extra") or ())
     assert extras == {name.removeprefix("extra ") for name in here if name.startswith("extra ")}
+
+
+def measures() -> bool:
+    return len(candidates("fastest", 1024)) > 1
+
+
+@pytest.mark.parametrize(
+    ("has", "bf16", "int8"),
+    [
+        ({"avx2"}, "emulated: this processor has none of AVX512-BF16", None),
+        ({"avx2", "avx_vnni"}, "emulated", "native (AVX-VNNI), with fp32 beside it"),
+        ({"avx512f", "avx512_bf16", "amx_bf16", "amx_int8"}, "native (AVX512-BF16, AMX-BF16)", "with bf16 beside it"),
+        ({"asimddp", "i8mm", "bf16"}, "BF16 (ARM): --dtype auto takes it for large models if it measures", None),
+    ],
+)
+def test_slow_paths_are_named(has: set[str], bf16: str, int8: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    monkeypatch.setattr(processors, "_listed", lambda: has)
+    monkeypatch.setattr("fastscribe.model.int8.int8_problem", lambda: None if int8 else "none of AVX512-VNNI")
+    assert bf16 in hardware.bf16().finding
+    assert (int8 or "none of AVX512-VNNI") in hardware.int8().finding
+
+
+def test_rates_that_cannot_be_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    monkeypatch.setattr(processors, "_listed", lambda: {"avx512_bf16"})
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    check = hardware.dtypes()
+    assert check.status == "missing" and "auto takes bf16" in check.finding and "XDG_CACHE_HOME" in (check.fix or "")
+
+
+@pytest.mark.parametrize(("vectors", "packs", "line"), [("DEFAULT", True, "no vector"), ("AVX2", False, "cannot pack")])
+def test_slow_kernels_of_torch(vectors: str, packs: bool, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processors, "_listed", lambda: {"avx2"})
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
+    monkeypatch.setattr("fastscribe.model.packed.can_pack", lambda dtype: packs)
+    check = hardware.torch_kernels()
+    assert check.status == "missing" and line in check.finding
 
 
 def test_every_extra_has_a_purpose() -> None:

@@ -69,6 +69,15 @@ def test_int8_equals_reference(shape: tuple[int, int, int, bool, int]) -> None:
     assert row_errors(ours_RN, linear, x_RK, step=0.5 / 127).max() <= 1
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_blocks_of_rows_quantise_as_one(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    x_RK = case((23, 40, 1, False, 3))[1].to(dtype)
+    whole = int8._quantise_block(x_RK)
+    for elements in (1, 200, 23 * 40):
+        monkeypatch.setattr(int8, "_BLOCK_ELEMENTS", elements)
+        assert all(map(torch.equal, int8.quantise_rows(x_RK), whole))
+
+
 @needs_int8
 @pytest.mark.parametrize("inputs", [8, 512])
 def test_int8_exact_on_small_integers(inputs: int) -> None:

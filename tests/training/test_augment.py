@@ -27,7 +27,7 @@ from fastscribe.training.augment import (
 )
 from fastscribe.training.dataloader import AudioBatch
 from fastscribe.training.learner import augmented_features
-from fastscribe.training.recipe import ModelRecipe
+from fastscribe.training.model_recipe import ModelRecipe
 
 RATE = 16_000
 ALWAYS = AugmentConfig(reverb_chance=1, babble_chance=1, noise_chance=1)

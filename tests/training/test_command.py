@@ -23,6 +23,7 @@ from rich.console import Console
 
 from fastscribe import cli
 from fastscribe._system.signals import HAS_NATIVE_THREADS
+from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli.train import (
     TrainingStopped,
@@ -35,6 +36,7 @@ from fastscribe.cli.train import (
 from fastscribe.errors import UsageError
 from fastscribe.training.data import prepare
 from fastscribe.training.distributed import DistributedContext
+from fastscribe.training.recipe import parse_recipe
 from fastscribe.training.scoring import Scoring
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
@@ -66,6 +68,11 @@ def test_folder_cleared_after_reading(
     folder.save_state({"of": "another run"})
     former = folder.state.read_bytes()
     (tmp_path / "bad.yaml").write_text("data: {train: nowhere.jsonl}")
+    sections = json.loads(recipe_file.read_text())
+    with pytest.raises(UsageError, match=r"recipe\.yaml: model\.num_mels, .*: leave out, --init decides"):
+        run(recipe_file, folder.path, folder.best, overwrite=True)
+    del sections["model"]
+    recipe_file.write_text(json.dumps(sections))
     for recipe, init in ((tmp_path / "bad.yaml", folder.best), (recipe_file, tmp_path / "nowhere")):
         with pytest.raises(ValueError, match="nowhere"):
             run(recipe, folder.path, init, overwrite=True)
@@ -77,8 +84,32 @@ def test_folder_cleared_after_reading(
     said = capsys.readouterr().err.splitlines()
     assert "fastscribe: before the first step: WER 0.00 %" in said
     assert said[-1] == "fastscribe: this is no better than the model that the run began with: 0.00 %"
-    assert said[0] == f"fastscribe: {recipe_file}: its model section is not used: --init brings the model"
-    assert sum("model section" in line for line in said) == 1
+
+
+def test_fine_tuning_the_packaged_model(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+    few = manifest.with_name("few.jsonl")
+    few.write_text("".join(manifest.read_text().splitlines(keepends=True)[:3]))
+    train(few, tmp_path / "run", "default", 1, "cpu", "fp32", False, False)
+    assert "before the first step: WER" in capsys.readouterr().err
+    tuned, packaged = read_checkpoint(tmp_path / "run" / "best"), read_checkpoint(PACKAGED)
+    assert tuned.tokenizer.pieces == packaged.tokenizer.pieces and tuned.languages == ("en",)
+    assert tuned.language_model is not None and tuned.config == packaged.config
+
+
+def test_new_vocabulary_of_the_packaged_model(
+    manifest: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    values = {"data": {"train": str(manifest)}, "model": {"vocab_size": 60}}
+    recipe, said = parse_recipe(values, manifest, is_tuning=True), list[str]()
+    data = prepare(recipe, read_checkpoint(PACKAGED), said.append)
+    assert (
+        sum("a new vocabulary of 60 pieces" in line or "language model of --init is left out" in line for line in said)
+        == 2
+    )
+    _report_start(Trainer(recipe, data, RunFolder(tmp_path), torch.device("cpu"), torch.float32, print))
+    assert "no validation before the first step: the head that decodes has new outputs" in capsys.readouterr().err
 
 
 def test_second_run_in_folder(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
@@ -155,6 +186,29 @@ def test_idle_head_note(
     lines = capsys.readouterr().err.splitlines()
     assert "steps in all" in lines[1]
     assert ("learns nothing" in lines[-1]) == (said is not None) and lines[-1].endswith(said or "")
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "said"),
+    [
+        ({}, "0.4 M parameters, tdt"),
+        ({"freeze": ["encoder"]}, "0.4 M parameters, 0.1 M of them trained, tdt"),
+        ({"lora": {}}, "0.5 M parameters, 0.2 M of them trained, tdt"),
+    ],
+    ids=str,
+)
+def test_number_of_trained_weights(
+    manifest: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    optimiser: dict[str, Any],
+    said: str,
+) -> None:
+    recipe, known = recipe_of(manifest, optimiser=optimiser), read_checkpoint(MODELS / "tdt_demo" / "model.nemo")
+    (tmp_path / "run").mkdir()
+    data, device = prepare(recipe, known), torch.device("cpu")
+    _report_start(Trainer(recipe, data, RunFolder(tmp_path / "run"), device, torch.float32, print))
+    assert f"fastscribe: {said}, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -11,9 +11,9 @@ import soundfile
 
 from fastscribe.audio.read import read
 from fastscribe.pipeline import thread_pool
-from fastscribe.training import dataloader
+from fastscribe.training import decoding
+from fastscribe.training.corpus import Example
 from fastscribe.training.dataloader import AudioDataLoader
-from fastscribe.training.manifest import Example
 from tests.conftest import AUDIO, waveform
 
 FILES = sorted(AUDIO.glob("0*.flac"))[:4]
@@ -70,7 +70,7 @@ def test_bad_recording(tmp_path: Path) -> None:
     assert len(said) == 1 and "bad.wav" in said[0]
     nothing = next(read.batches([np.array([0])]))
     assert nothing.examples.tolist() == [] and nothing.samples_BS.shape == (0, 0)
-    assert (read.num_segments, read.num_tried, read.num_unreadable) == (2, 2, 1)
+    assert (read.num_tried, read.num_unreadable) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ def test_much_shorter_than_promised(
 def test_repeated_example(tmp_path: Path) -> None:
     path, said = tmp_path / "a.wav", []
     soundfile.write(path, np.full(3200, 0.25), 16_000)
-    twice = [example(path, 0.0, 0.1), example(path, 0.1, 0.1), example(path, 0.0, 0.1)]
-    bad = [example(tmp_path / "none.wav", duration_s=1.0)] * 2
-    read = loader([*twice, *bad], cache_bytes=2 * 3200, said=said)  # room for two
-    next(read.batches([np.arange(5)]))
+    parts = [example(path, 0.0, 0.1), example(path, 0.1, 0.1), example(tmp_path / "none.wav", duration_s=1.0)]
+    read = loader(parts, cache_bytes=2 * 3200, said=said)  # room for two
+    drawn = np.array([0, 1, 0, 2, 2])
+    next(read.batches([np.arange(5)], drawn))
     path.unlink()
-    assert len(next(read.batches([np.arange(5)])).examples) == 3
-    assert len(said) == 1 and (read.num_segments, read.num_tried, read.num_unreadable) == (3, 3, 1)
+    assert next(read.batches([np.array([4, 2, 1, 0])], drawn)).examples.tolist() == [2, 1, 0]
+    assert len(said) == 1 and (read.num_tried, read.num_unreadable) == (3, 1)
 
 
 def test_batches_keep_their_order_while_a_recording_hangs(monkeypatch) -> None:
@@ -123,7 +123,7 @@ def test_batches_keep_their_order_while_a_recording_hangs(monkeypatch) -> None:
             release.set()
         return read(audio, *rest, **options)
 
-    monkeypatch.setattr(dataloader, "read", hanging)
+    monkeypatch.setattr(decoding, "read", hanging)
     one_thread = AudioDataLoader([example(path) for path in FILES], 16_000, 0.0, 1, lambda line: None)
     plan = [np.array([number]) for number in range(4)]
     assert [rows.examples.tolist() for rows in one_thread.batches(plan)] == [[0], [1], [2], [3]]
@@ -134,7 +134,7 @@ def test_an_unexpected_error_ends_the_stream(monkeypatch) -> None:
     def broken(*_, **__):
         raise RuntimeError("no")
 
-    monkeypatch.setattr(dataloader, "read", broken)
+    monkeypatch.setattr(decoding, "read", broken)
     with pytest.raises(RuntimeError, match="no"):
         next(loader([example(FILES[0])]).batches([np.array([0])]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import make_dataclass, replace
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 import torch
 
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
+from fastscribe.training.corpus import Example, Examples, ManifestPart
 from fastscribe.training.fingerprint import fingerprint
-from fastscribe.training.manifest import Example, ManifestPart
-from fastscribe.training.recipe import DataRecipe, ModelRecipe, OptimiserRecipe, Recipe, RunRecipe
+from fastscribe.training.model_recipe import ModelRecipe
+from fastscribe.training.recipe import DataRecipe, OptimiserRecipe, Recipe, RunRecipe
 from tests.conftest import MODELS
 
 DATA = DataRecipe((ManifestPart("a.jsonl"),))
@@ -24,7 +26,7 @@ def checkpoint() -> Checkpoint:
 
 
 def differing(known: Checkpoint, **others: Any) -> list[str]:
-    given = {"recipe": Recipe(DATA), "checkpoint": known, "examples": EXAMPLES, "validation": EXAMPLES[:1]}
+    given = {"recipe": Recipe(DATA), "checkpoint": known, "data": "digest", "validation": EXAMPLES[:1]}
     first, second = fingerprint(**given), fingerprint(**{**given, **others})  # type: ignore[arg-type]
     return [name for name in first if first[name] != second[name]]
 
@@ -39,17 +41,30 @@ def differing(known: Checkpoint, **others: Any) -> list[str]:
 )
 def test_free_settings(checkpoint: Checkpoint, recipe: Recipe) -> None:
     assert differing(checkpoint, recipe=recipe) == []
-    assert differing(checkpoint, examples=[replace(example, path="moved.wav") for example in EXAMPLES]) == []
+    moved = [replace(example, path="moved.wav") for example in EXAMPLES]
+    assert Examples.of(moved).digest() == Examples.of(EXAMPLES).digest()
 
 
 @pytest.mark.parametrize(
-    "change", [{"text": "three"}, {"tokens": (9,)}, {"duration_s": 1.1}, {"offset_s": 2.0}, {"repeat": 2.0}]
+    "change", [{"text": "three"}, {"tokens": (9,)}, {"duration_s": 1.1}, {"offset_s": 2.0}, {"part": 1}, {"part": 2}]
 )
 def test_examples(checkpoint: Checkpoint, change: dict[str, Any]) -> None:
     changed = (EXAMPLES[0], replace(EXAMPLES[1], **change))
-    assert differing(checkpoint, examples=changed) == ["data"]
-    assert differing(checkpoint, examples=EXAMPLES[::-1]) == ["data"]
-    assert differing(checkpoint, validation=[replace(EXAMPLES[0], **change)]) == ["validation set"]
+    parts = (ManifestPart("a"), ManifestPart("b", repeat=2.0), ManifestPart("c", share=0.5))
+    digests = {Examples.of(examples, parts).digest() for examples in (EXAMPLES, changed, EXAMPLES[::-1])}
+    assert len(digests) == 3
+    assert differing(checkpoint, data="another") == ["data"]
+    if "part" not in change:
+        assert differing(checkpoint, validation=[replace(EXAMPLES[0], **change)]) == ["validation set"]
+
+
+def test_digest_of_earlier_versions() -> None:
+    """A run that an older version began goes on."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for example in EXAMPLES:
+        identity = repr((example.text, example.tokens, example.duration_s, example.offset_s, 1.0)).encode()
+        hashed.update(len(identity).to_bytes(8, "big") + identity)
+    assert Examples.of(EXAMPLES).digest() == hashed.hexdigest()
 
 
 def test_recipe_vocabulary_and_model(checkpoint: Checkpoint) -> None:
@@ -67,11 +82,16 @@ def test_starting_weights(checkpoint: Checkpoint) -> None:
         assert differing(start, checkpoint=replace(start, weights=weights | changed)) == ["starting weights"]
 
 
+def test_a_tokenizer_may_move(checkpoint: Checkpoint) -> None:
+    """Its content is the vocabulary's digest."""
+    assert differing(checkpoint, recipe=Recipe(DATA, model=ModelRecipe(tokenizer="a/tokenizer.model"))) == []
+
+
 def test_model_section_ignored_with_checkpoint(checkpoint: Checkpoint) -> None:
     recipe = Recipe(DATA, model=ModelRecipe(d_model=64))
     assert differing(checkpoint, recipe=recipe) == ["recipe"]
     tuned = replace(checkpoint, weights={"a": torch.zeros(1)})
-    given = {"checkpoint": tuned, "examples": EXAMPLES, "validation": EXAMPLES}
+    given = {"checkpoint": tuned, "data": "digest", "validation": EXAMPLES}
     assert fingerprint(Recipe(DATA), **given) == fingerprint(recipe, **given)  # type: ignore[arg-type]
 
 

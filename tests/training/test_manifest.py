@@ -13,17 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.training.manifest import (
-    Corpus,
-    Example,
-    ExampleLimits,
-    ManifestPart,
-    count_by_share,
-    read_manifests,
-    repeat_examples,
-    split_validation,
-    tokenise,
-)
+from fastscribe.training.corpus import Corpus, Example, Examples, LeftOut, ManifestPart
+from fastscribe.training.manifest import ExampleLimits, read_manifests, tokenise
+from fastscribe.training.split import count_by_share, split_validation
 
 LIMITS = ExampleLimits()
 
@@ -44,18 +36,18 @@ def read(*paths: str, limits: ExampleLimits = LIMITS) -> Corpus:
     return read_manifests([ManifestPart(path) for path in paths], limits)
 
 
-def example(text: str, repeat: float = 1.0) -> Example:
-    return Example("a.wav", text, 1.0, repeat=repeat)
+def of_texts(texts: list[str]) -> Examples:
+    return Examples.of(Example("a.wav", text, 1.0) for text in texts)
 
 
 def test_rows_in_order(tmp_path) -> None:
     first = manifest(tmp_path, row(speaker="x"), "", row(audio_filepath="sub/b.wav", offset=1.5, text="“One”  two"))
     second = manifest(tmp_path, "\ufeff" + row(text="last", duration=3), name="more.jsonl")
     corpus = read_manifests([ManifestPart(first), ManifestPart(second, 2)], LIMITS)
-    assert corpus.examples == (
+    assert tuple(corpus.examples) == (
         Example(str(tmp_path / "a.wav"), "Hello there.", 2.0),
         Example(str(tmp_path / "sub/b.wav"), '"One" two', 2.0, 1.5),
-        Example(str(tmp_path / "a.wav"), "last", 3.0, repeat=2),
+        Example(str(tmp_path / "a.wav"), "last", 3.0, part=1),
     )
     assert not corpus.left_out and corpus.duration_s == 7
 
@@ -104,15 +96,15 @@ def test_unusable_rows(tmp_path) -> None:
 def test_limits_inclusive(tmp_path) -> None:
     limits = ExampleLimits(min_duration_s=1, max_duration_s=2, max_tokens=4, max_tokens_per_s=4)
     corpus = read(manifest(tmp_path, row(duration=1), row(duration=2)), limits=limits)
-    assert len(tokenise(corpus, lambda text: (1,) * 4, limits).examples) == 2
+    assert len(tokenise(corpus, lambda text, request: (1,) * 4, limits).examples) == 2
 
 
 def test_too_many_tokens() -> None:
     limits = ExampleLimits(max_tokens=5, max_tokens_per_s=2)
     texts = ["abc", "abcdef", "a", "?", ""]
-    corpus = Corpus(tuple(Example("a.wav", text, duration_s=1.5) for text in texts), {"before": (1, 1.0)})
+    corpus = Corpus(Examples.of(Example("a.wav", text, duration_s=1.5) for text in texts), {"before": LeftOut(1, 1.0)})
     encode = {"?": None}
-    tokenised = tokenise(corpus, lambda text: encode.get(text, tuple(map(ord, text))), limits)
+    tokenised = tokenise(corpus, lambda text, request: encode.get(text, tuple(map(ord, text))), limits)
     assert [e.tokens for e in tokenised.examples] == [(97, 98, 99), (97,)]
     assert {reason: out[0] for reason, out in tokenised.left_out.items()} == {
         "before": 1,
@@ -120,8 +112,8 @@ def test_too_many_tokens() -> None:
         "with letters that the vocabulary lacks": 1,
         "without text": 1,
     }
-    fast = Corpus((Example("a.wav", "abcd", duration_s=1.5), Example("a.wav", "abc", duration_s=1.5)))
-    assert list(tokenise(fast, lambda text: tuple(map(ord, text)), limits).left_out) == [
+    fast = Corpus(Examples.of(Example("a.wav", text, duration_s=1.5) for text in ("abcd", "abc")))
+    assert list(tokenise(fast, lambda text, request: tuple(map(ord, text)), limits).left_out) == [
         "of more than 2 tokens a second"
     ]
 
@@ -130,7 +122,7 @@ def test_nothing_left(tmp_path) -> None:
     with pytest.raises(UsageError, match=r"nothing to train on: 0 examples, 0.00 h; left out: 1 without text"):
         read(manifest(tmp_path, row(text="")))
     with pytest.raises(UsageError, match="letters that the vocabulary lacks"):
-        tokenise(Corpus((example("x"),)), lambda text: None, LIMITS)
+        tokenise(Corpus(of_texts(["x"])), lambda text, request: None, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +130,8 @@ def test_nothing_left(tmp_path) -> None:
     [
         lambda: ManifestPart("m", 0),
         lambda: ManifestPart("m", float("nan")),
+        lambda: ManifestPart("m", share=1.0),
+        lambda: ManifestPart("m", repeat=2.0, share=0.5),
         lambda: ExampleLimits(min_duration_s=3, max_duration_s=2),
         lambda: ExampleLimits(max_tokens=0),
         lambda: ExampleLimits(max_tokens_per_s=0),
@@ -148,26 +142,13 @@ def test_options_out_of_range(make) -> None:
         make()
 
 
-@given(st.lists(st.sampled_from([0.25, 0.5, 1.0, 2.5, 3.0]), max_size=60))
-def test_repeats(repeats) -> None:
-    repeated = repeat_examples([example(str(i), repeat) for i, repeat in enumerate(repeats)])
-    for repeat in set(repeats):
-        assert sum(e.repeat == repeat for e in repeated) == int(repeats.count(repeat) * repeat)
-    for place, repeat in enumerate(repeats):
-        assert int(repeat) <= sum(e.text == str(place) for e in repeated) <= int(repeat) + (repeat % 1 > 0)
-
-
-def test_repeat_of_a_tenth() -> None:
-    assert len(repeat_examples([example(str(i), 0.1) for i in range(30)])) == 3
-
-
 sentences = st.lists(
     st.sampled_from(["Go on.", "go on", "Go, on!", "stop", "Stop.", *"abcdefgh"]), min_size=2, max_size=40
 )
 
 
 def sides(texts: list[str], **arguments: Any) -> tuple[list[str], list[str]]:
-    training, validation = split_validation([example(text) for text in texts], **arguments)
+    training, validation = split_validation(of_texts(texts), **arguments)
     return [e.text for e in training], [e.text for e in validation]
 
 
@@ -212,7 +193,7 @@ def test_split_by_share_is_stable() -> None:
 
 @given(sentences, st.floats(0, 1), st.integers(0, 5))
 def test_count_by_share(texts, share, seed) -> None:
-    count = count_by_share([example(text) for text in texts], seed=seed, share=share)
+    count = count_by_share(of_texts(texts), seed=seed, share=share)
     if 0 < count < len(texts):
         assert len(sides(texts, share=share, seed=seed)[1]) == count
     else:
@@ -234,10 +215,10 @@ def test_folder(tmp_path: Path) -> None:
         soundfile.write(tmp_path / name, np.zeros(int(16_000 * seconds)), 16_000)
     (tmp_path / "b.txt").write_text("one  two\n", encoding="utf-8-sig")
     (tmp_path / "deep" / "a.TXT").write_text("three", encoding="utf-8")
-    corpus = read_manifests([ManifestPart(str(tmp_path), 2.0)], ExampleLimits())
-    assert [(Path(e.path).name, e.text, e.duration_s, e.repeat) for e in corpus.examples] == [
-        ("b.wav", "one two", 1.0, 2.0),
-        ("a.flac", "three", 2.0, 2.0),
+    corpus = read_manifests([ManifestPart(str(tmp_path))], ExampleLimits())
+    assert [(Path(e.path).name, e.text, e.duration_s) for e in corpus.examples] == [
+        ("b.wav", "one two", 1.0),
+        ("a.flac", "three", 2.0),
     ]
     assert str(corpus).endswith("left out: 1 without text")
 

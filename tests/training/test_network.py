@@ -18,8 +18,8 @@ from fastscribe.training.bpe import TextEncoder, clean_text
 from fastscribe.training.data import check_trainable
 from fastscribe.training.learner import targets_of
 from fastscribe.training.loss.config import TransducerLossConfig
+from fastscribe.training.model_recipe import ModelRecipe
 from fastscribe.training.network import Network, Targets, ctc_loss, has_ctc_path, new_model, unroll
-from fastscribe.training.recipe import ModelRecipe
 from fastscribe.types import Features
 from tests.conftest import DATA, MODELS, checkpoint, waveform
 

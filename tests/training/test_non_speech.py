@@ -13,14 +13,16 @@ import torch
 
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.training import trainer as trainer_module
+from fastscribe.training.corpus import ManifestPart
 from fastscribe.training.data import prepare
 from fastscribe.training.learner import targets_of
 from fastscribe.training.loss.config import TransducerLossConfig
-from fastscribe.training.manifest import ExampleLimits, ManifestPart, read_manifests
+from fastscribe.training.manifest import ExampleLimits, read_manifests
 from fastscribe.training.network import Network
+from fastscribe.training.planner import label_counts
 from fastscribe.training.scoring import Scoring, ValidationSet
 from fastscribe.training.state import RunFolder
-from fastscribe.training.trainer import Trainer, label_counts
+from fastscribe.training.trainer import Trainer
 from fastscribe.training.validation import _to_result
 from fastscribe.types import Features
 from tests.training.test_network import CPU, noise, tiny

@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -19,11 +21,12 @@ from fastscribe.training.data import prepare
 from fastscribe.training.dataloader import AudioBatch
 from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.learner import targets_of
-from fastscribe.training.recipe import Recipe, parse_recipe
+from fastscribe.training.planner import EpochPlan
+from fastscribe.training.recipe import Recipe, RunRecipe, parse_recipe
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from fastscribe.types import Features
-from tests.conftest import DATA, ROOT
+from tests.conftest import DATA, MODELS, ROOT, checkpoint
 
 BATCHES = {
     0: [[0], [1, 2], [3]],
@@ -33,23 +36,25 @@ MODEL = {"d_model": 32, "num_layers": 2, "num_heads": 2, "num_mels": 16, "subsam
 HEADS = {"predictor_hidden": 16, "joint_hidden": 16, "durations": [0, 1, 2]}
 
 
-def recipe_of(folder: Path) -> Recipe:
+def recipe_of(folder: Path, kind: str) -> Recipe:
     """Recordings of two seconds each, so that the ranks' batches have equally many frames; dropout draws differ by rank."""
     rows = map(json.loads, (DATA / "manifest.jsonl").read_text(encoding="utf-8").splitlines())
     kept = [row for row in rows if row.get("text") and row["duration"] > 2][:7]
     cut = [{**row, "audio_filepath": str(DATA / row["audio_filepath"]), "duration": 2.0} for row in kept]
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in cut))
     data = {"train": "train.jsonl", "validation": "train.jsonl", "max_tokens_per_s": 1000}
-    optimiser = {"dropout": 0.0, "learning_rate": 0.01, "ema": 0.0}
-    values = {"data": data, "model": {**MODEL, **HEADS}, "optimiser": optimiser, "batch": {"accumulate": 2}}
+    lora = {"rank": 2} if kind == "adapters" else None
+    optimiser = {"dropout": 0.0, "learning_rate": 0.01, "ema": 0.0, "lora": lora}
+    batch = {"accumulate": 2, "gradient_checkpointing": kind != "plain"}
+    values = {"data": data, "model": {**MODEL, **HEADS}, "optimiser": optimiser, "batch": batch}
     return parse_recipe({**values, "augment": {"speeds": [1.0]}, "run": {"epochs": 1}}, folder / "recipe.yaml")
 
 
-def trainer_of(folder: Path, distributed: DistributedContext) -> Trainer:
-    recipe = recipe_of(folder)
+def trainer_of(folder: Path, distributed: DistributedContext, kind: str) -> Trainer:
+    recipe, init = recipe_of(folder, kind), checkpoint(MODELS / "tdt_demo") if kind == "adapters" else None
     run = RunFolder(folder / f"run{distributed.rank}")
     run.path.mkdir()
-    return Trainer(recipe, prepare(recipe, None), run, torch.device("cpu"), torch.float32, print, distributed)
+    return Trainer(recipe, prepare(recipe, init), run, torch.device("cpu"), torch.float32, print, distributed)
 
 
 def state_of(trainer: Trainer) -> dict[str, torch.Tensor]:
@@ -59,13 +64,15 @@ def state_of(trainer: Trainer) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in (*gradients.items(), *buffers.items())}
 
 
-def be_a_rank(number: str, where: str) -> None:
+def be_a_rank(number: str, where: str, kind: str) -> None:
     """Train on this rank's batches; keep the features that it saw and the weights after each step."""
     rank, folder = int(number), Path(where)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
     made = trainer_module.new_model
     trainer_module.new_model = lambda config, seed: made(config, seed + rank)  # the first rank's weights count
-    trainer = trainer_of(folder, DistributedContext(rank, 2))
+    chosen = trainer_module.choose_trained
+    trainer_module.choose_trained = lambda model, recipe: chosen(model, replace(recipe, run=RunRecipe(seed=rank)))
+    trainer = trainer_of(folder, DistributedContext(rank, 2), kind)
     seen: list[Any] = []
     augmented, read = learner.augmented_features, trainer.loader.batches
 
@@ -74,13 +81,14 @@ def be_a_rank(number: str, where: str) -> None:
         seen.append((features.mel_BMT.clone(), features.lengths_B.clone()))
         return features
 
-    def batches(indices: Any) -> Any:
+    def batches(indices: Any, drawn: Any, backgrounds: Any) -> Any:
         for wanted, rows in zip(BATCHES[rank], read([np.array(batch or [0]) for batch in BATCHES[rank]]), strict=True):
             yield rows if wanted else AudioBatch(rows.examples[:0], rows.samples_BS[:0], rows.lengths_B[:0])
 
     learner.augmented_features = keep
     trainer.loader.batches = batches  # type: ignore[method-assign]
-    trainer.plan = lambda epoch: ([np.array(batch) for batch in BATCHES[rank]], np.ones(7))  # type: ignore[method-assign]
+    plan = EpochPlan([np.array(batch) for batch in BATCHES[rank]], np.ones(7), np.arange(7))
+    trainer.planner.plan = lambda epoch: plan  # type: ignore[method-assign]
     trainer.run_validation = lambda: None  # type: ignore[method-assign]
     states: list[dict[str, torch.Tensor]] = []
     step = trainer.weights.step
@@ -96,12 +104,14 @@ def be_a_rank(number: str, where: str) -> None:
     os._exit(0)  # as the command ends: threads of torch's process group may abort Python's own end
 
 
-def test_ranks_equal_one_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["plain", "checkpointed", "adapters"])
+def test_ranks_equal_one_process(tmp_path: Path, kind: str) -> None:
     """With batch statistics, augmentation, accumulation, and a batch of one rank that cannot be read."""
     script = "import sys; from tests.training.test_ranks import be_a_rank; be_a_rank(*sys.argv[1:])"
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", script]
-    ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)], cwd=ROOT, env=environment) for rank in range(2)]
+    settings = [str(tmp_path), kind]
+    ranks = [subprocess.Popen([*command, str(rank), *settings], cwd=ROOT, env=environment) for rank in range(2)]
     try:
         assert [rank.wait(timeout=250) for rank in ranks] == [0, 0]
     finally:
@@ -110,7 +120,7 @@ def test_ranks_equal_one_process(tmp_path: Path) -> None:
             rank.wait()
     (seen, states), (seen_by_other, states_of_other) = (torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2))
     (tmp_path / "alone").mkdir()
-    trainer = trainer_of(tmp_path / "alone", DistributedContext())
+    trainer = trainer_of(tmp_path / "alone", DistributedContext(), "plain" if kind == "checkpointed" else kind)
     trainer.learner.network.train()
     expected, pending = [], 0
     for batch in range(3):

@@ -7,14 +7,8 @@ from pathlib import Path
 import pytest
 
 from fastscribe.errors import UsageError
-from fastscribe.training.recipe import (
-    ModelRecipe,
-    Recipe,
-    default_recipe,
-    has_model_section,
-    parse_recipe,
-    read_recipe,
-)
+from fastscribe.training.model_recipe import ModelChanges, ModelRecipe
+from fastscribe.training.recipe import Recipe, default_recipe, parse_recipe, read_recipe
 
 WHERE = Path("folder/recipe.yaml")
 
@@ -33,6 +27,7 @@ def test_sections_and_paths(tmp_path: Path) -> None:
         (str(tmp_path / "sub/b.jsonl"), 2.0),
     ]
     assert recipe.data.validation[0].path == str(tmp_path / "c.jsonl")
+    assert isinstance(recipe.model, ModelRecipe)
     assert recipe.model.d_model == 64 and recipe.model.durations == () and recipe.model.ff_hidden is None
     assert recipe.batch.seconds == 30 and recipe.augment.gain_db == (-3, 3)
     assert recipe.optimiser.clip_norm is None and recipe.optimiser.betas == (0.9, 0.99)
@@ -60,8 +55,8 @@ def test_sections_and_paths(tmp_path: Path) -> None:
         ({"data": {"train": "a"}, "optimiser": 3}, "optimiser: not a mapping"),
         ({"data": {"train": "a", "language": False}}, 'data.language: YAML reads no as false; write "no"'),
         (
-            {"data": {"train": "a"}, "optimiser": {"freeze": ["decoder"]}},
-            "optimiser.freeze[0]: 'decoder' is not 'encoder'",
+            {"data": {"train": "a"}, "optimiser": {"freeze": ["output"]}},
+            "optimiser.freeze[0]: 'output' is not 'encoder'",
         ),
         ({"data": {"train": "a"}, "optimiser": {"part_rates": {"ctc": 0}}}, "ctc: 0.0 is not a number above 0"),
         ({"data": {"train": []}}, "recipe.yaml: data.train: give the manifests"),
@@ -125,11 +120,40 @@ def test_no_head() -> None:
         parse_recipe({"data": {"train": "a"}, "model": {"transducer": False, "ctc": False}}, WHERE)
 
 
-def test_has_model_section(tmp_path: Path) -> None:
-    path = tmp_path / "recipe.yaml"
-    for text, expected in (("model: {d_model: 256}", True), ("model:", False), ("data: {}", False), ("[]", False)):
-        path.write_text(text)
-        assert has_model_section(path) is expected
+@pytest.mark.parametrize(
+    ("model", "is_tuning", "said"),
+    [
+        (
+            {"d_model": 64, "ctc": True, "num_mels": 8},
+            True,
+            "model.num_mels, model.d_model: leave out, --init decides; ",
+        ),
+        ({"vocabulary": "unigram"}, True, "model.vocabulary: give vocab_size too"),
+        ({"vocab_size": 9, "tokenizer": "a.model"}, True, "leave out model.vocab_size"),
+        ({"vocabulary": "bpe", "tokenizer": "a.model"}, False, "leave out model.vocabulary"),
+        ({"d_modl": 64}, True, "model.d_modl: no such key"),
+        ({"durations": [2, 1]}, True, "model.durations: (2, 1) is not a list that ascends"),
+        ({"durations": [0.5]}, True, "model.durations[0]: 0.5 is not a whole number"),
+        ({"joint_hidden": 0}, True, "model.joint_hidden: 0 is not a number from 1"),
+        (3, True, "model: not a mapping"),
+    ],
+)
+def test_model_that_cannot_be_so(model: object, is_tuning: bool, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_recipe({"data": {"train": "a"}, "model": model}, WHERE, is_tuning)
+    assert str(caught.value).startswith(f"{WHERE}: ") and said in str(caught.value)
+
+
+def test_changes_of_a_checkpoint() -> None:
+    def of(model: object) -> object:
+        return parse_recipe({"data": {"train": "a"}, "model": model}, WHERE, is_tuning=True).model
+
+    assert of(None) == of({}) == ModelChanges() and not ModelChanges().has_new_vocabulary
+    assert of({"durations": [0, 2], "ctc": False}) == ModelChanges(durations=(0, 2), ctc=False)
+    assert of({"tokenizer": "b/c.model"}) == ModelChanges(tokenizer=str(WHERE.parent / "b/c.model"))
+    assert of({"vocab_size": 9, "vocabulary": "unigram"}) == ModelChanges(vocab_size=9, vocabulary="unigram")
+    fresh = parse_recipe({"data": {"train": "a"}, "model": {"tokenizer": "c.model"}}, WHERE).model
+    assert fresh == ModelRecipe(tokenizer=str(WHERE.parent / "c.model"))
 
 
 def test_not_yaml(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.errors import UsageError
+from fastscribe.training.corpus import Example
 from fastscribe.training.data import prepare
 from fastscribe.training.dataloader import AudioDataLoader
-from fastscribe.training.manifest import Example
 from fastscribe.training.recipe import parse_recipe
 from fastscribe.training.scoring import Scoring, ValidationSet, choose_scoring
 from fastscribe.training.validation import validate

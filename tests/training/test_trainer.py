@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -21,14 +22,16 @@ import torch.distributed as dist
 
 from fastscribe import Options, Transcriber
 from fastscribe.checkpoint.reader import read_checkpoint
-from fastscribe.errors import FastscribeError, UsageError
+from fastscribe.errors import FastscribeError, ManifestError, UsageError
 from fastscribe.training import trainer as trainer_module
+from fastscribe.training.corpus import Examples
 from fastscribe.training.data import prepare, trained_utterance_s
 from fastscribe.training.dataloader import AudioBatch
 from fastscribe.training.distributed import DistributedContext
-from fastscribe.training.manifest import Example
+from fastscribe.training.planner import EpochPlan, EpochPlanner
 from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.scoring import Scoring
+from fastscribe.training.shared_data import on_first_rank, share_training_data
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from tests.conftest import DATA, MODELS, ROOT, checkpoint
@@ -99,6 +102,11 @@ def trainer_of(recipe: Recipe, folder: Path, dtype: torch.dtype = torch.float32)
     return Trainer(recipe, prepare(recipe, None), RunFolder(folder), torch.device("cpu"), dtype, said.append)
 
 
+def plan_of(batches: list[list[int]], num_examples: int, speed: float = 1.0) -> EpochPlan:
+    """An epoch of all examples, each once."""
+    return EpochPlan([np.array(batch) for batch in batches], np.full(num_examples, speed), np.arange(num_examples))
+
+
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return dict(read_checkpoint(folder).weights)
 
@@ -127,7 +135,7 @@ def test_small_run(manifest: Path, tmp_path: Path) -> None:
         run={"epochs": 40},
     )
     trainer = trainer_of(recipe, tmp_path / "run")
-    assert [len(trainer.plan(epoch)[0]) for epoch in (0, 1)] == [1, 1]
+    assert [len(trainer.planner.plan(epoch).batches) for epoch in (0, 1)] == [1, 1]
     trainer.weights.num_steps = 20
     trainer.save()
     again = trainer_of(recipe, tmp_path / "run")
@@ -222,16 +230,16 @@ def test_when_states_are_saved(manifest: Path, tmp_path: Path, monkeypatch: pyte
 def test_resume_keeps_batch_sizes(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search at the time of the resumption might find others. Small corpora are limited by the minimum number of steps."""
     found = iter([(70,), (300,), (50,)])
-    monkeypatch.setattr(Trainer, "_batch_s", None)
-    monkeypatch.setattr(Trainer, "_searched_batch_sizes", lambda trainer: next(found))
-    recipe = recipe_of(manifest)
+    monkeypatch.setattr(trainer_module, "EpochPlanner", lambda *given: EpochPlanner(*given[:3], is_small=False))
+    monkeypatch.setattr(Trainer, "_searched_batch_sizes", lambda trainer, buckets: next(found))
+    recipe = recipe_of(manifest, batch={"seconds": "auto"})
     trainer = trainer_of(recipe, tmp_path / "a")
-    at_most = int(120 / trainer.buckets[0].max_duration_s)
-    assert trainer.batch_sizes == (at_most,) and at_most < 70
-    assert trainer_of(recipe, tmp_path / "b").batch_sizes == (at_most,)
-    trainer.batch_sizes = (3,)
+    at_most = int(120 / trainer.planner.buckets[0].max_duration_s)
+    assert trainer.planner.batch_sizes == (at_most,) and at_most < 70
+    assert trainer_of(recipe, tmp_path / "b").planner.batch_sizes == (at_most,)
+    trainer.planner.batch_sizes = (3,)
     trainer.save()
-    assert trainer_of(recipe, tmp_path / "a").batch_sizes == (3,)
+    assert trainer_of(recipe, tmp_path / "a").planner.batch_sizes == (3,)
     assert next(found) == (50,)
 
 
@@ -254,13 +262,13 @@ def test_out_of_memory_splits_batch(manifest: Path, tmp_path: Path, monkeypatch:
         (rows,) = trainer.loader.batches([np.arange(7)])
         trainer.learner.network.eval()  # because the halves' batch statistics differ
         if most:
-            assert trainer._train_batch(rows, np.ones(8)) == sum(
+            assert trainer._train_batch(rows, plan_of([], 8)) == sum(
                 len(trainer.examples[index].tokens) for index in range(7)
             )
             gradients.append({name: master.grad for name, master in trainer.weights.masters.items()})
         else:
             with pytest.raises(UsageError, match=r"no memory for 1 recordings of up to \d+\.\d s; .*smaller batch"):
-                trainer._train_batch(rows, np.ones(8))
+                trainer._train_batch(rows, plan_of([], 8))
     assert tried == [7, 7, 3, 4, 2, 2, 7, 3, 1]
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-5, atol=1e-4)
@@ -298,10 +306,7 @@ def test_too_many_unreadable(manifest: Path, tmp_path: Path) -> None:
     recipe = recipe_of(manifest)
     trainer = trainer_of(recipe, tmp_path / "run")
     for num_tried, num_unreadable, is_too_much in ((8, 7, False), (8, 8, True), (200, 10, False), (200, 11, True)):
-        trainer.loader._tried_segments, trainer.loader._unreadable_segments = (
-            set(range(num_tried)),
-            set(range(num_unreadable)),
-        )
+        trainer.loader.num_tried, trainer.loader.num_unreadable = num_tried, num_unreadable
         if is_too_much:
             with pytest.raises(UsageError, match=f"{num_unreadable} of the {num_tried} recordings tried"):
                 trainer._synchronize_stop()
@@ -320,7 +325,7 @@ def test_shortest_recording(manifest: Path, tmp_path: Path) -> None:
     def batch_of(seconds: float) -> int:
         num_samples = math.ceil(16_000 * seconds)
         rows = AudioBatch(np.array([0]), torch.ones(1, num_samples, dtype=torch.int16), torch.tensor([num_samples]))
-        return trainer._train_batch(rows, np.full(8, 1.5))
+        return trainer._train_batch(rows, plan_of([], 8, speed=1.5))
 
     assert batch_of(trainer._min_duration_s()) == len(trainer.examples[0].tokens)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
@@ -357,8 +362,7 @@ def test_models_state_how_long_their_examples_were(before_s, weights, expected) 
     """99 % of them; a model of which it is not known may have heard longer ones before."""
     init = checkpoint(MODELS / "tdt_demo")
     init = replace(init, weights=weights, config=replace(init.config, trained_utterance_s=before_s))
-    examples = [Example("a", "b", duration_s) for duration_s in [1.0] * 98 + [1.93, 30.0]]
-    assert trained_utterance_s(init, examples) == expected
+    assert trained_utterance_s(init, np.array([30.0, *[1.0] * 98, 1.93])) == expected
 
 
 def recipe_for(folder: Path, texts: Iterable[str], share: float) -> dict[str, Any]:
@@ -399,12 +403,12 @@ def test_naive_padding_same_speeds(manifest: Path, tmp_path: Path) -> None:
     for name, speeds in (("one", [1.0]), ("two", [0.5, 2.0])):
         recipe = recipe_of(manifest, augment={**STILL["augment"], "speeds": speeds})
         training_data = prepare(recipe, None)
-        alike = tuple(replace(example, duration_s=2.0) for example in training_data.corpus.examples)
+        alike = Examples.of(replace(example, duration_s=2.0) for example in training_data.corpus.examples)
         training_data = replace(training_data, corpus=replace(training_data.corpus, examples=alike))
         folder = tmp_path / name
         folder.mkdir()
         trainer = Trainer(recipe, training_data, RunFolder(folder), torch.device("cpu"), torch.float32, print)
-        shares.append(trainer.naive_padding().frames)
+        shares.append(trainer.planner.naive_padding().frames)
     assert shares[0] == 0 < shares[1]
 
 
@@ -464,7 +468,7 @@ def gradients_of(
 
     network = trainer.learner.network
     network.train = lambda mode=True: torch.nn.Module.train(network, False)  # type: ignore[method-assign]
-    trainer.plan = lambda epoch: ([np.array(batch) for batch in batches], np.ones(len(trainer.examples)))  # type: ignore
+    trainer.planner.plan = lambda epoch: plan_of(batches, len(trainer.examples))  # type: ignore[method-assign]
     trainer.weights.optimiser.step = take  # type: ignore[assignment,method-assign]
     trainer.run_validation = lambda: None  # type: ignore[method-assign]
     assert trainer.run() and trainer.progress.step == 1 and taken
@@ -501,7 +505,7 @@ def test_unreadable_batch_of_one_rank(manifest: Path, tmp_path: Path, group: Non
     nothing = AudioBatch(
         np.array([], np.int64), torch.zeros(0, 0, dtype=torch.int16), torch.tensor([], dtype=torch.long)
     )
-    assert trainer._train_batch(nothing, np.ones(8)) == 0
+    assert trainer._train_batch(nothing, plan_of([], 8)) == 0
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
     assert all(master.grad is None for master in trainer.weights.masters.values())
     assert all(map(torch.equal, trainer.model.buffers(), buffers)) and trainer._window.row() == {}
@@ -591,9 +595,11 @@ def test_frozen_parts(manifest: Path, tmp_path: Path, frozen: str) -> None:
     assert 0 < most["joint"] < 1e-6 and all(most[part] > 1e-5 for part in {"encoder", "predictor"} - {frozen})
 
 
-def test_idle_head_is_not_enough_to_train(manifest: Path, tmp_path: Path) -> None:
-    recipe = recipe_of(manifest, optimiser={"freeze": ["encoder", "ctc"]}, loss={"ctc_weight": 1.0})
-    with pytest.raises(UsageError, match="nothing that the loss depends on is left to train: encoder, ctc"):
+@pytest.mark.parametrize("frozen", [["encoder", "ctc"], ["encoder", "predictor", "joint", "ctc"]], ids=str)
+def test_nothing_left_to_train(manifest: Path, tmp_path: Path, frozen: list[str]) -> None:
+    """An idle head is not enough."""
+    recipe = recipe_of(manifest, optimiser={"freeze": frozen}, loss={"ctc_weight": 1.0})
+    with pytest.raises(UsageError, match=f"nothing that the loss depends on is left to train: {', '.join(frozen)}"):
         trainer_of(recipe, tmp_path / "run")
 
 
@@ -635,12 +641,28 @@ def recipe_file(manifest: Path, tmp_path: Path) -> Path:
     return path
 
 
+def test_several_manifests_without_validation(manifest: Path, tmp_path: Path) -> None:
+    """Examples of the second one are split off to validate with."""
+    rows = manifest.read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "a.jsonl").write_text("".join(rows[::2]), encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text("".join(rows[1::2]), encoding="utf-8")
+    values = {"data": {"train": ["a.jsonl", "b.jsonl"], "validation_share": 0.5}, **SECTIONS}
+    recipe = parse_recipe(values, tmp_path / "recipe.yaml")
+    trainer = trainer_of(recipe, tmp_path / "run")
+    assert {example.part for example in trainer.training_data.validation} == {0, 1}
+    assert trainer.run() and trainer_of(recipe, tmp_path / "run").is_over
+
+
 def test_two_processes(recipe_file: Path, tmp_path: Path) -> None:
-    """Data-parallel through torchrun on the CPU, with an idle transducer head."""
-    sections = {**json.loads(recipe_file.read_text()), "loss": {"ctc_weight": 1.0}}
+    """Data-parallel through torchrun on the CPU, from a model with a new vocabulary, CTC head and an idle transducer."""
+    changes = {"model": {"vocab_size": 64, "ctc": True}, "loss": {"ctc_weight": 1.0}}
+    sections = {**json.loads(recipe_file.read_text()), **changes}
+    data = sections["data"]
+    data["train"] = [data["train"], {"path": data["validation"], "share": 0.6}]
     recipe_file.write_text(json.dumps(sections))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments = ["-m", "fastscribe", "train", recipe_file, "-o", tmp_path / "run", "--epochs", 2, "--dtype", "fp32"]
+    arguments += ["--init", MODELS / "tdt_demo" / "model.nemo"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*launcher, *map(str, arguments)], capture_output=True, text=True, timeout=200, cwd=ROOT, env=environment
@@ -648,6 +670,65 @@ def test_two_processes(recipe_file: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert [row["epoch"] for row in steps_of(tmp_path / "run") if "validation" in row] == [1, 2]
     assert (tmp_path / "run" / "train.png").read_bytes().startswith(b"\x89PNG")
+    assert "10 examples" in done.stderr and " h per epoch" in done.stderr
+    examples, _ = Examples.load(tmp_path / "run" / "data.safetensors")
+    assert len(examples) == 10 and all(example.tokens for example in examples)
+
+
+def test_first_rank_reads(manifest: Path, tmp_path: Path, group: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other ranks get all of the data, or the message of its error."""
+    sent: list[Any] = []
+    ranks, cpu = [DistributedContext(rank, 2) for rank in (0, 1)], torch.device("cpu")
+
+    def broadcast(values: list[Any], src: int, device: torch.device) -> None:
+        values[0] = sent.pop(0) if is_second else (sent.append(pickle.dumps(values[0])), values[0])[1]
+        values[0] = pickle.loads(values[0]) if is_second else values[0]
+
+    monkeypatch.setattr(dist, "broadcast_object_list", broadcast)
+    recipe, path, shared = recipe_of(manifest), tmp_path / "data.safetensors", []
+    for is_second in (False, True):
+        rank = ranks[is_second]
+        prepared = on_first_rank(rank, cpu, lambda: prepare(recipe, None))
+        assert (prepared is None) == is_second
+        shared.append(prepared)
+        if is_second:
+            shared[1] = share_training_data(None, None, recipe, path, rank, cpu)
+        else:
+            first_sent, sent[:] = list(sent), []
+            shared[0] = share_training_data(prepared, None, recipe, path, rank, cpu)
+            sent[:] = [*first_sent, *sent]
+    first, second = shared
+    assert tuple(first.corpus.examples) == tuple(second.corpus.examples) and first.digest == second.digest
+    assert (first.validation, first.scoring) == (second.validation, second.scoring)
+    assert first.checkpoint.config == second.checkpoint.config
+    assert first.checkpoint.tokenizer.files == second.checkpoint.tokenizer.files
+
+    def fail() -> None:
+        raise ManifestError("a.jsonl", 3, "no text")
+
+    for is_second, kind in ((False, ManifestError), (True, UsageError)):
+        with pytest.raises(kind, match=r"a\.jsonl: line 3: no text"):
+            on_first_rank(ranks[is_second], cpu, fail)
+
+
+def test_epochs_of_other_examples(manifest: Path, tmp_path: Path) -> None:
+    """Each epoch takes another half of a manifest, and a share of another; a resumed run takes the same."""
+    held_out = str(manifest.with_name("validation.jsonl"))
+    train = [{"path": str(manifest), "repeat": 0.5}, {"path": held_out, "share": 0.25}]
+    values = {"data": {"train": train, "validation": held_out, "threads": 2}, **SECTIONS}
+    recipe = parse_recipe(values, tmp_path / "recipe.yaml")
+    whole = trainer_of(recipe, tmp_path / "whole")
+    drawn = [whole.planner.plan(epoch).drawn.tolist() for epoch in (0, 1)]
+    assert drawn[0] != drawn[1] and set(range(8)) <= {*drawn[0], *drawn[1]}
+    assert whole.run()
+    stopped = trainer_of(recipe, tmp_path / "parts")
+
+    def stop_in_the_second_epoch() -> None:
+        if stopped.progress.epoch == 1 and stopped.progress.batches_done == 1:
+            stopped.requested_signal = signal.SIGTERM
+
+    assert not stopped.run(stop_in_the_second_epoch) and trainer_of(recipe, tmp_path / "parts").run()
+    assert_as_whole(tmp_path / "parts", tmp_path / "whole")
 
 
 def test_wrong_usage(manifest: Path, tmp_path: Path) -> None:

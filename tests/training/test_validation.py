@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 import torch
 
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.errors import UsageError
+from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.training import validation
+from fastscribe.training.corpus import Example
 from fastscribe.training.dataloader import AudioDataLoader
-from fastscribe.training.manifest import Example
 from fastscribe.training.validation import validate, with_weights
+from fastscribe.types import Batch, Hypothesis
 from tests.conftest import AUDIO, MODELS
 
 DEMO = MODELS / "tdt_demo" / "model.nemo"
@@ -33,6 +36,24 @@ def test_unreadable_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert rates_of(examples).rates["wer"] >= 1 and len(rates_of(examples).examples) == 1
     with pytest.raises(UsageError, match="none of the 2 recordings to validate with can be read"):
         rates_of([bad, bad])
+
+
+def test_digital_silence_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does `transcribe`. Beside it in a batch, speech is decoded as alone."""
+    good = sorted(AUDIO.glob("0*.flac"))[0]
+    soundfile.write(tmp_path / "zero.wav", np.zeros(40_000), 16_000)
+    examples = [Example(str(good), "a", soundfile.info(good).duration), Example(str(tmp_path / "zero.wav"), "b", 2.5)]
+    given: list[int] = []
+    decode = Recognizer.transcribe
+
+    def counted(self: Recognizer, batch: Batch) -> list[Hypothesis]:
+        given.append(len(batch.lengths_B))
+        return decode(self, batch)
+
+    monkeypatch.setattr(Recognizer, "transcribe", counted)
+    loader = AudioDataLoader(examples, 16_000, 0.0, 1, lambda line: None)
+    found = validate(read_checkpoint(DEMO), examples, loader, "cpu", "fp32")
+    assert given == [1] and len(found.examples) == 2
 
 
 def test_weights_rounded_as_saved() -> None:

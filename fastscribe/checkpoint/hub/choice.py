@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fastscribe.checkpoint.hub.name import HubName
 from fastscribe.errors import CheckpointError
+from fastscribe.text.tokenizer import LANGUAGE_MODEL
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.model", "tokenizer.json", "characters.json", "pieces.json")
@@ -66,6 +67,7 @@ def choose(
         problem = f"holds neither a .nemo file nor {CONFIG}, {WEIGHTS} and a tokenizer: no model that fastscribe reads"
         raise CheckpointError(name, problem)
     small = [file for file in _SMALL_FILES if file in files]
+    small += sorted(filter(LANGUAGE_MODEL.fullmatch, files))
     small += [f"{_ALIGNER}/{file}" for file in _SMALL_FILES if f"{_ALIGNER}/{file}" in files]
     small += [INDEX] if INDEX in files else []
     folder = fetch(small)

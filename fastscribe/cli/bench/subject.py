@@ -29,12 +29,13 @@ def subject(
     from fastscribe.bench.model_name import model_name
     from fastscribe.bench.speed import Subject
     from fastscribe.config import Options
-    from fastscribe.pipeline.recognizer import choose_device, choose_dtype
+    from fastscribe.pipeline.dtype_choice import check_dtype
+    from fastscribe.pipeline.recognizer import choose_device
 
     _check(model, random)
     at = choose_device(device)
     for dtype in dtypes:
-        choose_dtype(dtype, at, d_model=0)
+        check_dtype(dtype, at)
     options = Options(beam=beam)
     if random is not None:
         return Subject(random, cached_model(random, str(at), say), at, say, options)

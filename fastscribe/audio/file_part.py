@@ -1,0 +1,76 @@
+"""A recording that is a part of a file, such as a member of a tar archive, as a medium (media.py)."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import BinaryIO
+
+_SMALL_BYTES = 16 << 20  # read at once
+
+
+class FilePart:
+    """The bytes [start, start + size) of a local file."""
+
+    local_path: str | None = None
+
+    def __init__(self, path: str, start: int, size: int) -> None:
+        self.path, self.start, self.size = path, start, size
+
+    @property
+    def identity(self) -> str:
+        return f"{os.path.abspath(self.path)}@{self.start}+{self.size}"
+
+    def version(self) -> str:
+        status = os.stat(self.path)
+        return f"{status.st_size} {status.st_mtime_ns}"
+
+    def num_bytes(self) -> int:
+        return self.size
+
+    def open(self) -> BinaryIO:
+        """Return a file that can seek; a small part is in memory."""
+        if os.stat(self.path).st_size < self.start + self.size:
+            raise OSError(f"{self.path} ends before its byte {self.start + self.size}: it has changed or is cut off")
+        if self.size > _SMALL_BYTES:
+            return io.BufferedReader(_View(self))
+        with open(self.path, "rb", buffering=0) as file:
+            file.seek(self.start)
+            return io.BytesIO(_read_all(file, self.size))
+
+
+def _read_all(file: io.FileIO, size: int) -> bytes:
+    """Read `size` bytes, which may take several calls; fewer at the end of the file."""
+    pieces = []
+    while size and (piece := file.read(size)):
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
+class _View(io.RawIOBase):
+    def __init__(self, part: FilePart) -> None:
+        self._part, self._position = part, 0
+        self._file = open(part.path, "rb", buffering=0)  # noqa: SIM115 - close() closes it
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._part.size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any writable buffer
+        self._file.seek(self._part.start + self._position)
+        content = self._file.read(max(0, min(len(buffer), self._part.size - self._position)))
+        buffer[: len(content)] = content
+        self._position += len(content)
+        return len(content)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

@@ -1,0 +1,115 @@
+"""Recorded noise and rooms for augmentation: which row of an epoch gets which, and their samples. augment.py mixes them.
+
+They are drawn with an epoch's plan, so that the loader's threads read them ahead. Half of the rows with noise, and half of
+those in a room, get a recording; the others get what augment.py makes.
+
+Shapes: S samples, L samples of a room's impulse response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+
+from fastscribe.errors import AudioError
+from fastscribe.training.augment_config import RECORDED_SHARE, AugmentConfig
+from fastscribe.training.corpus import Example, Examples
+from fastscribe.training.decoding import decode
+from fastscribe.types import Float64Array, Int16Array, Int64Array
+
+_PURPOSE = 4  # of the random numbers; buckets.py and mixing.py have others
+_MAX_ROOM_S = 2.0  # of a room's response, from the direct sound on
+_SHORTEST_S = 0.005
+
+
+@dataclass(frozen=True)
+class BackgroundCorpus:
+    """Recordings to augment with; None: none of the kind."""
+
+    noise: Examples | None = None
+    rooms: Examples | None = None
+
+    def digest(self) -> str:
+        return " ".join(examples.digest() if examples is not None else "" for examples in (self.noise, self.rooms))
+
+
+class BackgroundDraw(NamedTuple):
+    """Of each position of an epoch: index of its noise and of its room, -1 for none; and where the noise begins, 0 to 1."""
+
+    noise: Int64Array
+    rooms: Int64Array
+    begins: Float64Array
+
+
+def draw_backgrounds(
+    corpus: BackgroundCorpus, config: AugmentConfig, num_positions: int, epoch: int, seed: int
+) -> BackgroundDraw:
+    """Draw the recordings of an epoch; the arguments alone decide."""
+    random = np.random.default_rng([seed, epoch, _PURPOSE])
+    chosen = []
+    for examples, chance in ((corpus.noise, config.noise_chance), (corpus.rooms, config.reverb_chance)):
+        drawn, count = random.random(num_positions), len(examples) if examples is not None else 0
+        indices = random.integers(max(1, count), size=num_positions)
+        chosen.append(np.where((drawn < RECORDED_SHARE * chance) & (count > 0), indices, -1))
+    return BackgroundDraw(chosen[0], chosen[1], random.random(num_positions))
+
+
+class BackgroundReader:
+    """Reads the recordings of one draw. Thread-safe. One that cannot be read is reported once, and its rows do without."""
+
+    def __init__(
+        self, corpus: BackgroundCorpus, draw: BackgroundDraw, config: AugmentConfig, sample_rate: int, lost: LostFiles
+    ) -> None:
+        self._corpus, self._draw, self._config = corpus, draw, config
+        self._sample_rate, self._lost = sample_rate, lost
+
+    def noise(self, position: int, num_samples: int) -> Int16Array | None:
+        """Return the noise [S] for a row of so many samples: as long as it is at the lowest speed. Short noise repeats."""
+        index, examples = int(self._draw.noise[position]), self._corpus.noise
+        if index < 0 or examples is None:
+            return None
+        example, wanted = examples[index], int(np.ceil(num_samples / min(self._config.speeds)))
+        wanted_s = wanted / self._sample_rate
+        spare_s = max(0.0, example.duration_s - wanted_s)
+        begin_s = example.offset_s + float(self._draw.begins[position]) * spare_s
+        noise_S = self._read(example, begin_s, min(example.duration_s, wanted_s))
+        return None if noise_S is None else np.resize(noise_S, wanted)
+
+    def room(self, position: int) -> Int16Array | None:
+        """Return the impulse response [L] from its direct sound on."""
+        index, examples = int(self._draw.rooms[position]), self._corpus.rooms
+        if index < 0 or examples is None:
+            return None
+        example = examples[index]
+        room_L = self._read(example, example.offset_s, example.duration_s)
+        if room_L is None:
+            return None
+        direct = int(np.abs(room_L.astype(np.int32)).argmax())
+        return room_L[direct : direct + int(_MAX_ROOM_S * self._sample_rate)]
+
+    def _read(self, example: Example, offset_s: float, duration_s: float) -> Int16Array | None:
+        try:
+            samples_S = decode(example, self._sample_rate, offset_s, max(duration_s, _SHORTEST_S))
+        except AudioError as error:
+            self._lost.report(example, error)
+            return None
+        return samples_S if samples_S.any() else None
+
+
+class LostFiles:
+    """Recordings that could not be read, each reported once, wherever in it a draw begins."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._known, self._lock = say, set[tuple[str, int]](), Lock()
+
+    def report(self, example: Example, error: AudioError) -> None:
+        recording = example.path, example.start
+        with self._lock:
+            is_known = recording in self._known
+            self._known.add(recording)
+        if not is_known:
+            self._say(f"left out of the augmentation: {error}")

@@ -1,0 +1,200 @@
+"""The tokens that an attention decoder (Canary) learns from an example: its prompt, its text and the end token.
+
+The prompt is the one that `transcribe` gives: decode/prompt.py makes both. A manifest row says what it asks for, in NeMo's
+fields (source_lang, target_lang, taskname, pnc). A row that asks for what no option of `transcribe` does is an error.
+
+Texts are encoded by the vocabulary of their language: an aggregate has one for each, other tokenizers have one for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from fastscribe.checkpoint.value import Checkpoint
+from fastscribe.decode.prompt import Prompt, known_languages, make_prompt
+from fastscribe.errors import UsageError
+from fastscribe.languages import find_language, language_tag, list_languages, nearest_languages
+from fastscribe.text.tokenizer import LANGUAGE_MODEL, Tokenizer, from_sentencepiece
+from fastscribe.training.bpe import TextEncoder
+from fastscribe.training.corpus import Request
+
+_YES, _NO = ("yes", "true", "1", "pnc", "<|pnc|>"), ("no", "false", "0", "nopnc", "<|nopnc|>")
+_TRANSCRIBE, _TRANSLATE = (
+    ("asr", "transcribe", "<|transcribe|>"),
+    ("ast", "translate", "s2t_translation", "<|translate|>"),
+)
+_SPOKEN, _WRITTEN = ("source_lang", "lang", "language"), ("target_lang",)  # fields of a row, the first that is there
+# What a prompt of the second form says besides, and the only answer that `transcribe` gives to it.
+_FIXED = {
+    "itn": ("no", "false", "0", "noitn", "<|noitn|>"),
+    "timestamp": ("no", "false", "0", "notimestamp", "<|notimestamp|>"),
+    "diarize": ("no", "false", "0", "nodiarize", "<|nodiarize|>"),
+    "emotion": ("<|emo:undefined|>",),
+    "decodercontext": ("",),
+}
+
+
+@dataclass(frozen=True)
+class PromptReader:
+    """Reads the request of a manifest's row, or of a recording in a folder, whose row is empty.
+
+    Attributes:
+        known: the checkpoint's languages.
+        language: the language of rows that name none; None: they have to.
+        has_fixed: the prompt has the fields of `_FIXED`.
+    """
+
+    known: tuple[str, ...]
+    language: str | None
+    has_fixed: bool
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, language: str | None) -> PromptReader:
+        """Build the reader of a checkpoint with an attention decoder.
+
+        Args:
+            checkpoint: the checkpoint.
+            language: what the recipe says, a code or an English name.
+
+        Raises:
+            UsageError: the checkpoint does not know the language.
+        """
+        assert checkpoint.config.aed is not None
+        reader = cls(known_languages(checkpoint.tokenizer.pieces), None, checkpoint.config.aed.prompt == "canary2")
+        try:
+            return reader if language is None else replace(reader, language=reader.find("data.language", language))
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+
+    def __call__(self, row: Mapping[str, Any]) -> Request:
+        """Read a row. Raises ValueError that names the field."""
+        source = self._language(row, _SPOKEN) or self.language
+        if source is None:
+            raise ValueError("no source_lang, and the recipe no data.language: this model has to be told the language")
+        target = self._language(row, _WRITTEN) or source
+        for name, only in _FIXED.items() if self.has_fixed else ():
+            if row.get(name) is not None and _word(row[name]) not in only:
+                raise ValueError(f"{name} is {row[name]!r:.40}: only {only[0]!r} can be learnt here")
+        if "<|" in str(row.get("text")):
+            raise ValueError("the text has a control token (<|..|>); give the text alone")
+        _check_task(row, source != target)
+        return Request(source, target, _pnc(row))
+
+    def find(self, name: str, value: object) -> str:
+        """Return the checkpoint's name of a language. Raises ValueError."""
+        tag = language_tag(value.removeprefix("<|").removesuffix("|>")) if isinstance(value, str) else None
+        found = find_language(tag, self.known) if tag is not None else None
+        if found is None:
+            some = list_languages(nearest_languages(tag or "", self.known))
+            raise ValueError(f"{name}: {value!r:.40} is not a language of this checkpoint, such as {some}")
+        return found
+
+    def _language(self, row: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+        name = next((name for name in names if row.get(name) is not None), None)
+        return None if name is None else self.find(name, row[name])
+
+
+def _check_task(row: Mapping[str, Any], translates: bool) -> None:
+    """Raise ValueError if the row names a task that its languages contradict."""
+    for name in ("taskname", "task"):
+        if row.get(name) is None:
+            continue
+        task, languages = _word(row[name]), "two languages" if translates else "one language"
+        if task not in (*_TRANSCRIBE, *_TRANSLATE):
+            raise ValueError(f"{name} is {row[name]!r:.40}, not asr or ast")
+        if (task in _TRANSLATE) != translates:
+            raise ValueError(f"{name} is {row[name]!r:.40}, but source_lang and target_lang name {languages}")
+
+
+def _pnc(row: Mapping[str, Any]) -> bool:
+    value = row.get("pnc")
+    if value is None:
+        return True
+    if _word(value) not in (*_YES, *_NO):
+        raise ValueError(f"pnc is {value!r:.40}, not yes or no")
+    return _word(value) in _YES
+
+
+def _word(value: object) -> str:
+    return str(value).strip().lower()
+
+
+class PromptedEncoder:
+    """A text and its request to tokens, for training.manifest.tokenise(). A checkpoint's prompts have the same length."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """Raises UsageError if the checkpoint cannot encode text."""
+        assert checkpoint.config.aed is not None
+        self._tokenizer, self._config = checkpoint.tokenizer, checkpoint.config.aed
+        self._prompts: dict[Request, Prompt] = {}
+        self._is_aggregate = checkpoint.tokenizer.kind == "aggregate"
+        self._models = _language_models(checkpoint)
+        self._encoders: dict[str, Callable[[str], tuple[int, ...] | None]] = {}
+
+    def __call__(self, text: str, request: Request | None) -> tuple[int, ...] | None:
+        """Return the tokens; none for a text without any, None for one with letters that the vocabulary lacks."""
+        assert request is not None
+        ids = self._encoder(request.target_language)(text)
+        if not ids:
+            return ids
+        prompt = self._prompt(request)
+        return (*prompt.ids, *ids, prompt.end_id)
+
+    @cached_property
+    def num_prompt(self) -> int:
+        """Tokens of a prompt."""
+        language = known_languages(self._tokenizer.pieces)[0]
+        return len(self._prompt(Request(language, language)).ids)
+
+    def _prompt(self, request: Request) -> Prompt:
+        if request not in self._prompts:
+            config = self._config
+            self._prompts[request] = make_prompt(config.prompt, self._tokenizer, request.options, config.max_tokens)
+        return self._prompts[request]
+
+    def _encoder(self, language: str) -> Callable[[str], tuple[int, ...] | None]:
+        name = find_language(language, tuple(self._models)) if self._is_aggregate else ""
+        if name is None:
+            raise UsageError(f"this checkpoint has no vocabulary of {language}, which it could write")
+        if name not in self._encoders:
+            self._encoders[name] = self._of_language(name) if self._is_aggregate else TextEncoder(self._tokenizer)
+        return self._encoders[name]
+
+    def _of_language(self, name: str) -> Callable[[str], tuple[int, ...] | None]:
+        first_id, tokenizer = self._models[name]
+        encode = TextEncoder(tokenizer)
+
+        def shifted(text: str) -> tuple[int, ...] | None:
+            ids = encode(text)
+            return None if ids is None else tuple(first_id + token_id for token_id in ids)
+
+        return shifted
+
+
+def _language_models(checkpoint: Checkpoint) -> dict[str, tuple[int, Tokenizer]]:
+    """Return the first id and the vocabulary of each language of an aggregate; nothing for other tokenizers.
+
+    Raises:
+        UsageError: a folder that an earlier version wrote does not hold them, or they do not fit.
+    """
+    if checkpoint.tokenizer.kind != "aggregate":
+        return {}
+    found: dict[str, tuple[int, Tokenizer]] = {}
+    pieces: list[str] = []
+    for file, content in checkpoint.tokenizer.files.items():
+        if (match := LANGUAGE_MODEL.fullmatch(file)) is None:
+            continue
+        try:
+            tokenizer = from_sentencepiece(content)
+        except (RuntimeError, ValueError) as error:
+            raise UsageError(f"--init {checkpoint.path}: {file} is not a SentencePiece model") from error
+        found[match[2]] = len(pieces), tokenizer
+        pieces += tokenizer.pieces
+    if tuple(pieces) != checkpoint.tokenizer.pieces:
+        raise UsageError(
+            f"--init {checkpoint.path}: has no vocabularies to encode text with (pieces-*.model): convert the .nemo file again"
+        )
+    return found

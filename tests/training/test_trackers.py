@@ -1,0 +1,182 @@
+"""TensorBoard and W&B hold what the log holds, also after a resumption, and never stop a run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fastscribe.errors import UsageError
+from fastscribe.training import trackers as trackers_module
+from fastscribe.training import trainer as trainer_module
+from fastscribe.training.state import RunFolder
+from fastscribe.training.trackers import Trackers, check_installed, event_files, flatten, wandb_id_file
+from tests.training.test_trainer import manifest, recipe_of, trainer_of
+
+__all__ = ["manifest"]  # a fixture
+
+STEP = {"step": 10, "epoch": 0.5, "loss": 2.0, "learning_rate": 0.001}
+CHECKED = {
+    "step": 20,
+    "epoch": 1,
+    "validation": {"wer": 0.5, "sets": {"news": {"wer": 0.25}, "noise": {"words_per_min": 3.0}}},
+}
+
+
+class FakeBoard:
+    """Collects what SummaryWriter gets."""
+
+    def __init__(self, folder: str, filename_suffix: str) -> None:
+        Path(folder).mkdir(exist_ok=True)
+        (Path(folder) / f"events.out.tfevents.{len(os.listdir(folder))}{filename_suffix}").touch()
+        self.values: list[tuple[str, float, int]] = []
+        self.is_closed = False
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self.values.append((name, value, step))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def boards(monkeypatch: pytest.MonkeyPatch) -> list[FakeBoard]:
+    made: list[FakeBoard] = []
+    module = ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = lambda *given, **named: made.append(FakeBoard(*given, **named)) or made[-1]  # type: ignore
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    return made
+
+
+class FakeRuns:
+    """The package wandb, with a server that may fail."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.rows: list[Mapping[str, Any]] = []
+        self.failing: set[str] = set()
+        self.Settings = SimpleNamespace
+
+    def init(self, **settings: Any) -> FakeRuns:
+        self._fail("init")
+        assert settings["resume"] == "allow" and settings["config"]["run"]["epochs"] == 2
+        self.ids.append(settings["id"])
+        return self
+
+    def define_metric(self, name: str, **settings: str) -> None:
+        pass
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        self._fail("log")
+        self.rows.append(row)
+
+    def finish(self) -> None:
+        self._fail("finish")
+
+    def _fail(self, name: str) -> None:
+        if name in self.failing:
+            raise ConnectionError(f"no server for {name}\nand more")
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
+    fake = FakeRuns()
+    monkeypatch.setitem(sys.modules, "wandb", fake)  # type: ignore[arg-type]
+    return fake
+
+
+def trackers(folder: Path, name: Any, rows: Any = (), said: list[str] | None = None) -> Trackers:
+    return Trackers((name,), folder, rows, {"run": {"epochs": 2}}, (said if said is not None else []).append)
+
+
+def test_names() -> None:
+    assert flatten(STEP) == {"train/epoch": 0.5, "train/loss": 2.0, "train/learning_rate": 0.001}
+    assert flatten(CHECKED) == {
+        "validation/epoch": 1.0,
+        "validation/wer": 0.5,
+        "validation/news/wer": 0.25,
+        "validation/noise/words_per_min": 3.0,
+    }
+
+
+def test_tensorboard_is_written_from_the_log(tmp_path: Path, boards: list[FakeBoard]) -> None:
+    (tmp_path / "tensorboard").mkdir()
+    (tmp_path / "tensorboard" / "events.out.tfevents.theirs").touch()
+    first = trackers(tmp_path, "tensorboard")
+    first.add(STEP)
+    first.add(CHECKED)
+    first.close()
+    again = trackers(tmp_path, "tensorboard", [STEP])  # the state was older than the log
+    again.add(CHECKED)
+    assert boards[0].values == boards[1].values and ("train/loss", 2.0, 10) in boards[1].values
+    assert boards[0].is_closed and len(event_files(tmp_path / "tensorboard")) == 1
+    RunFolder(tmp_path).clear()
+    assert os.listdir(tmp_path / "tensorboard") == ["events.out.tfevents.theirs"]
+
+
+def test_a_resumed_run_is_the_same_in_wandb(tmp_path: Path, runs: FakeRuns) -> None:
+    for _ in range(2):
+        tracker = trackers(tmp_path, "wandb")
+        tracker.add(STEP)
+        tracker.close()
+    assert len(set(runs.ids)) == 1 and runs.rows[0] == {"step": 10, **flatten(STEP)}
+    RunFolder(tmp_path).clear()
+    assert not wandb_id_file(tmp_path).exists()
+
+
+@pytest.mark.parametrize("failing", ["init", "log", "finish"])
+def test_a_failing_server_is_said_once(tmp_path: Path, runs: FakeRuns, failing: str) -> None:
+    runs.failing, said = {failing}, []
+    tracker = trackers(tmp_path, "wandb", said=said)
+    for _ in range(2):
+        tracker.add(STEP)
+    tracker.close()
+    assert said == [f"run.log_to: wandb fails, and the run goes on without it: no server for {failing}"]
+
+
+def test_run_with_trackers(
+    manifest: Path,
+    tmp_path: Path,
+    boards: list[FakeBoard],
+    runs: FakeRuns,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trainer_module, "plot_log", lambda rows, path: None)
+    recipe = recipe_of(manifest, run={"epochs": 2, "log_to": ["tensorboard", "wandb"]})
+    runs.failing = {"finish"}
+    trainer = trainer_of(recipe, tmp_path / "run")
+    assert trainer.run()
+    rows = trainer.folder.rows()
+    expected = [(name, value, row["step"]) for row in rows for name, value in flatten(row).items()]
+    assert len(boards) == 1 and boards[0].values == expected and boards[0].is_closed
+    assert [row["step"] for row in runs.rows] == [row["step"] for row in rows]
+    other = trainer_of(recipe_of(manifest, run={"epochs": 2}), tmp_path / "run")  # the same run, without them
+    assert other.run() and len(boards) == 1
+
+
+def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers_module, "find_spec", lambda name: None if name == "wandb" else name)
+    check_installed(("tensorboard",))
+    with pytest.raises(UsageError, match=r"^run\.log_to: wandb is not installed: pip install wandb, or leave it out$"):
+        check_installed(("tensorboard", "wandb"))
+
+
+def test_event_file_of_tensorboard(tmp_path: Path) -> None:
+    """With the package itself."""
+    reason = "needs tensorboard"
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason=reason)
+    for rows in ((), [STEP]):
+        tracker = trackers(tmp_path, "tensorboard", rows)
+        for row in (STEP, CHECKED)[len(rows) :]:
+            tracker.add(row)
+        tracker.close()
+        events = reader.EventAccumulator(str(tmp_path / "tensorboard"))
+        events.Reload()
+        assert set(events.Tags()["scalars"]) == {*flatten(STEP), *flatten(CHECKED)}
+        assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(10, 2.0)]
+        assert [(event.step, event.value) for event in events.Scalars("validation/news/wer")] == [(20, 0.25)]
