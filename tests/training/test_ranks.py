@@ -71,7 +71,9 @@ def be_a_rank(number: str, where: str, kind: str) -> None:
     made = trainer_module.new_model
     trainer_module.new_model = lambda config, seed: made(config, seed + rank)  # the first rank's weights count
     chosen = trainer_module.choose_trained
-    trainer_module.choose_trained = lambda model, recipe: chosen(model, replace(recipe, run=RunRecipe(seed=rank)))
+    trainer_module.choose_trained = lambda model, recipe, heads: chosen(
+        model, replace(recipe, run=RunRecipe(seed=rank)), heads
+    )
     trainer = trainer_of(folder, DistributedContext(rank, 2), kind)
     seen: list[Any] = []
     augmented, read = learner.augmented_features, trainer.loader.batches
