@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -96,7 +97,8 @@ def test_nothing_is_lost_whatever_dies(
     assert sorted(Path(failure.path).stem for failure in failures) == ["corrupt", KILLS]
     killer = next(failure for failure in failures if KILLS in failure.path)
     assert (killer.stage, killer.error_type) == ("model", "WorkerDied")
-    assert killer.message.startswith("3 workers ended while they transcribed it, the last one with it alone: ")
+    # The third may have had it beside others, if the kill or the lost node came then: a fourth gets it alone.
+    assert re.match("[345] workers ended while they transcribed it, the last one with it alone: ", killer.message)
     ends = [line for line in said if line.startswith("worker ")]
     # Three for the recording (the kill may be one of them), and one as its node went.
     assert len(ends) == sum(share.died for share in found.shares()) >= 4
