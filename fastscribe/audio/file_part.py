@@ -34,18 +34,9 @@ class FilePart:
             raise OSError(f"{self.path} ends before its byte {self.start + self.size}: it has changed or is cut off")
         if self.size > _SMALL_BYTES:
             return io.BufferedReader(_View(self))
-        with open(self.path, "rb", buffering=0) as file:
+        with open(self.path, "rb") as file:  # buffered: a read of a network's file may take several calls
             file.seek(self.start)
-            return io.BytesIO(_read_all(file, self.size))
-
-
-def _read_all(file: io.FileIO, size: int) -> bytes:
-    """Read `size` bytes, which may take several calls; fewer at the end of the file."""
-    pieces = []
-    while size and (piece := file.read(size)):
-        pieces.append(piece)
-        size -= len(piece)
-    return b"".join(pieces)
+            return io.BytesIO(file.read(self.size))
 
 
 class _View(io.RawIOBase):

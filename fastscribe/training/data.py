@@ -229,9 +229,6 @@ def _split(
 ) -> tuple[Examples, tuple[Example, ...]]:
     """Split by `share`; those without speech are to train on."""
     non_speech = examples.non_speech
-    if not non_speech.any():
-        training, validation = _split_speech(examples, seed, share, say)
-        return training, tuple(validation)
     training, validation = _split_speech(examples.take(~non_speech), seed, share, say)
     return training.joined(examples.take(non_speech)), tuple(validation)
 

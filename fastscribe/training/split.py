@@ -18,8 +18,8 @@ def count_by_share(examples: Examples, *, seed: int, share: float) -> int:
 
 def has_two_sentences(examples: Examples) -> bool:
     """Return True if `split_validation` can leave examples on both sides."""
-    first = _sentence(examples.text(0))
-    return any(_sentence(text) != first for text in examples.iter_texts())
+    first = sentence_key(examples.text(0))
+    return any(sentence_key(text) != first for text in examples.iter_texts())
 
 
 def split_validation(
@@ -67,11 +67,11 @@ def _whole_sentences(hashes: Float64Array, count: int) -> AnyArray:
 
 def _sentence_hashes(examples: Examples, seed: int) -> Float64Array:
     """Hash the sentence of each example to [0, 1), the same in every run."""
-    fractions = (_hash_fraction(_sentence(text), seed) for text in examples.iter_texts())
+    fractions = (_hash_fraction(sentence_key(text), seed) for text in examples.iter_texts())
     return np.fromiter(fractions, float, len(examples))
 
 
-def _sentence(text: str) -> str:
+def sentence_key(text: str) -> str:
     """The letters and digits of a text, which identify its sentence."""
     return "".join(char for char in text.casefold() if char.isalnum())
 

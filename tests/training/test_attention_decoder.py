@@ -39,6 +39,7 @@ from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from fastscribe.types import Features
 from tests.conftest import AUDIO, DATA, MODELS, checkpoint, waveform
+from tests.training.test_trainer import STILL
 
 CPU = torch.device("cpu")
 GOLDEN = json.loads((DATA / "canary_training.json").read_text(encoding="utf-8"))
@@ -269,15 +270,6 @@ CLIPS = (  # recording, offset and duration in seconds, text, target language
     ("02_0_00025.flac", 0.5, 1.5, "Such instructions", "en"),
     ("03_0_00031.flac", 0.3, 1.2, "smaller", "de"),
 )
-STILL = {
-    "speeds": [1.0],
-    "reverb_chance": 0.0,
-    "babble_chance": 0.0,
-    "noise_chance": 0.0,
-    "gain_db": [0.0, 0.0],
-    "freq_masks": 0,
-    "time_masks": 0,
-}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -289,7 +281,7 @@ def without_plots() -> Iterator[None]:
 
 def recipe_of(manifest: Path, **sections: Any) -> Recipe:
     data = {"train": str(manifest), "validation": str(manifest), "threads": 2, **sections.pop("data", {})}
-    return parse_recipe({"data": data, "augment": STILL, **sections}, manifest, is_tuning=True)
+    return parse_recipe({"data": data, "augment": STILL["augment"], **sections}, manifest, is_tuning=True)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from fastscribe.training.backgrounds import (
 from fastscribe.training.corpus import Example, Examples
 from fastscribe.training.dataloader import AudioDataLoader
 from fastscribe.training.recipe import parse_recipe
-from tests.training.test_trainer import SECTIONS, assert_as_whole, manifest, steps_of, trainer_of
+from tests.training.test_trainer import SECTIONS, assert_goes_on_in_the_second_epoch, manifest, steps_of, trainer_of
 
 __all__ = ["manifest"]  # a fixture
 
@@ -166,14 +165,7 @@ def test_resumed_run_is_the_same(manifest: Path, tmp_path: Path, monkeypatch: py
     values = {"data": data, **SECTIONS, "augment": augment, "run": {"epochs": 2}}
     recipe = parse_recipe(values, tmp_path / "recipe.yaml")
     assert trainer_of(recipe, tmp_path / "whole").run()
-    stopped = trainer_of(recipe, tmp_path / "parts")
-
-    def stop_in_the_second_epoch() -> None:
-        if stopped.progress.epoch == 1 and stopped.progress.batches_done == 1:
-            stopped.requested_signal = signal.SIGTERM
-
-    assert not stopped.run(stop_in_the_second_epoch) and trainer_of(recipe, tmp_path / "parts").run()
-    assert_as_whole(tmp_path / "parts", tmp_path / "whole")
+    assert_goes_on_in_the_second_epoch(recipe, tmp_path)
     plain = parse_recipe({**values, "augment": {"noise_chance": 1.0, "reverb_chance": 0.8}}, tmp_path / "recipe.yaml")
     assert trainer_of(plain, tmp_path / "plain").run()
     assert steps_of(tmp_path / "plain")[0]["loss"] != steps_of(tmp_path / "whole")[0]["loss"]

@@ -711,6 +711,18 @@ def test_first_rank_reads(manifest: Path, tmp_path: Path, group: None, monkeypat
             on_first_rank(ranks[is_second], cpu, fail)
 
 
+def assert_goes_on_in_the_second_epoch(recipe: Recipe, folder: Path) -> None:
+    """Assert that a run that stops there and goes on in `folder`/parts equals the one in `folder`/whole."""
+    stopped = trainer_of(recipe, folder / "parts")
+
+    def stop() -> None:
+        if stopped.progress.epoch == 1 and stopped.progress.batches_done == 1:
+            stopped.requested_signal = signal.SIGTERM
+
+    assert not stopped.run(stop) and trainer_of(recipe, folder / "parts").run()
+    assert_as_whole(folder / "parts", folder / "whole")
+
+
 def test_epochs_of_other_examples(manifest: Path, tmp_path: Path) -> None:
     """Each epoch takes another half of a manifest, and a share of another; a resumed run takes the same."""
     held_out = str(manifest.with_name("validation.jsonl"))
@@ -721,14 +733,7 @@ def test_epochs_of_other_examples(manifest: Path, tmp_path: Path) -> None:
     drawn = [whole.planner.plan(epoch).drawn.tolist() for epoch in (0, 1)]
     assert drawn[0] != drawn[1] and set(range(8)) <= {*drawn[0], *drawn[1]}
     assert whole.run()
-    stopped = trainer_of(recipe, tmp_path / "parts")
-
-    def stop_in_the_second_epoch() -> None:
-        if stopped.progress.epoch == 1 and stopped.progress.batches_done == 1:
-            stopped.requested_signal = signal.SIGTERM
-
-    assert not stopped.run(stop_in_the_second_epoch) and trainer_of(recipe, tmp_path / "parts").run()
-    assert_as_whole(tmp_path / "parts", tmp_path / "whole")
+    assert_goes_on_in_the_second_epoch(recipe, tmp_path)
 
 
 def test_wrong_usage(manifest: Path, tmp_path: Path) -> None:
