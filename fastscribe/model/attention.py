@@ -109,7 +109,7 @@ class RelPositionAttention(nn.Module):
     def forward(self, x_BTD: torch.Tensor, padding: Padding, positions: Positions) -> torch.Tensor:
         q_BHTK, k_BHTK, v_BHTK = (self._heads(part) for part in self._project(x_BTD))
         scale = 1.0 / math.sqrt(self.head_width)
-        positions_HRK = self._positions(positions)
+        positions_HRK = self.project(positions)
 
         def position_scores(queries: slice) -> torch.Tensor:
             return self._position_scores((q_BHTK[:, :, queries] + self.pos_bias_v[:, None]) * scale, positions_HRK)
@@ -143,7 +143,7 @@ class RelPositionAttention(nn.Module):
     def _heads(self, x_BTD: torch.Tensor) -> torch.Tensor:
         return torch.unflatten(x_BTD, -1, (self.num_heads, self.head_width)).transpose(1, 2)
 
-    def _positions(self, positions: Positions) -> torch.Tensor:
+    def project(self, positions: Positions) -> torch.Tensor:
         """Return projected positions [H, R, K]. They do not depend on the input; inference slices the longest table so far."""
         rows = positions.table_RD.shape[0]
         if self.linear_qkv is None or rows > _CACHED_ROWS:

@@ -23,7 +23,8 @@ from fastscribe.model.language_prompt import LanguagePrompt
 from fastscribe.model.padding import Padding
 from fastscribe.types import Features, Frames
 
-_MAX_CONV_ELEMENTS = 2**29  # of the first convolution's output: 1 GB in bf16, and well within 32-bit indices
+# Of the first convolution's output. 1 GB in bf16, and well within 32-bit indices; a CPU is faster while it stays in a cache.
+_MAX_CONV_ELEMENTS, _MAX_CPU_CONV_ELEMENTS = 2**29, 2**23
 
 
 class Encoder(nn.Module):
@@ -95,7 +96,9 @@ class Subsampling(nn.Module):
         """Subsample; split the batch by rows, then by frames, if the first convolution's output would be too large."""
         batch, num_frames, _ = x_BTM.shape
         factor, early = 2 ** len(self.stages), 2 if self.is_causal else 1
-        fits = batch * num_frames * self.elements_per_frame <= _MAX_CONV_ELEMENTS
+        is_cached = x_BTM.device.type == "cpu" and not torch.is_grad_enabled()
+        limit = _MAX_CPU_CONV_ELEMENTS if is_cached else _MAX_CONV_ELEMENTS
+        fits = batch * num_frames * self.elements_per_frame <= limit
         if fits or (batch == 1 and num_frames < 2 * (1 + early) * factor):
             return self._convolve(x_BTM, lengths_B)
         if batch > 1:

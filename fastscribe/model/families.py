@@ -1,4 +1,4 @@
-"""The encoder families: how each is built, prepared for a GPU and quantised.
+"""The encoder families: how each is built, prepared for a GPU or a CPU, and quantised.
 
 To add a family, add a config class (config.py), a file in model/ and a row here. Every encoder maps Features to Frames, has
 `num_frames` and `optimise_`, and is built from its config. .github/CONTRIBUTING.md lists the other modules that distinguish
@@ -14,6 +14,7 @@ from typing import Any
 from fastscribe.config import EncoderConfig, GraniteConfig, JasperConfig
 from fastscribe.cuda.fused_granite import granite_for_gpu_
 from fastscribe.cuda.fused_layers import conformer_for_gpu_
+from fastscribe.model.cpu_layers import conformer_for_cpu_
 from fastscribe.model.encoder import Encoder
 from fastscribe.model.granite import GraniteEncoder
 from fastscribe.model.jasper import JasperEncoder
@@ -26,11 +27,12 @@ class EncoderFamily:
     build: Callable[[Any], AnyEncoder]
     # (optimised encoder, whether fp8 follows) -> a warning about unavailable optimisations, or None
     prepare_for_gpu_: Callable[[Any, bool], str | None]
+    prepare_for_cpu_: Callable[[Any], None]  # of an optimised encoder whose parts are in a CPU's form
     has_matrices: bool  # has linear layers, which int8 and fp8 quantise
 
 
 ENCODER_FAMILIES: dict[type, EncoderFamily] = {
-    EncoderConfig: EncoderFamily(Encoder, conformer_for_gpu_, has_matrices=True),
-    JasperConfig: EncoderFamily(JasperEncoder, lambda encoder, is_fp8: None, has_matrices=False),
-    GraniteConfig: EncoderFamily(GraniteEncoder, granite_for_gpu_, has_matrices=True),
+    EncoderConfig: EncoderFamily(Encoder, conformer_for_gpu_, conformer_for_cpu_, has_matrices=True),
+    JasperConfig: EncoderFamily(JasperEncoder, lambda encoder, is_fp8: None, lambda encoder: None, has_matrices=False),
+    GraniteConfig: EncoderFamily(GraniteEncoder, granite_for_gpu_, lambda encoder: None, has_matrices=True),
 }

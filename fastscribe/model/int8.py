@@ -13,6 +13,7 @@ Shapes: R rows (all leading dimensions), K inputs, N outputs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -44,13 +45,17 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows_RK, scale_R1 = quantise_rows(x.flatten(0, -2))
-        y_RN = torch.ops.onednn.qlinear_pointwise(
-            rows_RK, 1.0, _SHIFT, self.weight, self.scale_N, self.zeros_N, None, 1.0, 0, x.dtype, "none", [], ""
-        )
+        y_RN = self.product(rows_RK, x.dtype)
         y_RN = y_RN.mul_(scale_R1) if self.bias_N is None else torch.addcmul(self.bias_N, y_RN, scale_R1)
         if self.activation == "swish":
             F.silu(y_RN, inplace=True)
         return torch.unflatten(y_RN, 0, x.shape[:-1])
+
+    def product(self, levels_RK: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Compute (levels - 128) W' [R, N] in `dtype`; times the rows' scales plus the bias, it is y before activation."""
+        multiply: Callable[..., torch.Tensor] = torch.ops.onednn.qlinear_pointwise
+        scales = (1.0, _SHIFT, self.weight, self.scale_N, self.zeros_N)
+        return multiply(levels_RK, *scales, None, 1.0, 0, dtype, "none", [], "")
 
 
 def quantise_rows(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -337,6 +337,8 @@ def _build_model(checkpoint: Checkpoint, device: torch.device, dtype: str, optio
     model = build_model(config, checkpoint.weights, checkpoint.path, _prepare(device, dtype))
     if device.type == "cuda":
         _prepare_for_gpu_(model, dtype, say)
+    else:
+        ENCODER_FAMILIES[type(config.encoder)].prepare_for_cpu_(model.encoder)
     return model
 
 

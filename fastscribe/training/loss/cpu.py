@@ -1,7 +1,6 @@
 """The recursion compiled by numba for the CPU, and the threads that share a batch.
 
-Threads split rows of logits by frames, and recursions by utterances. They are Python threads in functions that release
-the GIL: numba's own parallel loops abort the process when two threads enter them or after a fork, and training does both.
+Threads split rows of logits by frames, and recursions by utterances.
 Importing this file imports no numba; the first loss does, and compiles (or loads the cache of an earlier process, if a
 folder for it is writable).
 
@@ -13,25 +12,22 @@ Shapes as in recursion.py.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 
-from fastscribe._system.jit import compile_cached
+from fastscribe._system.jit import compile_cached, loop_options
+from fastscribe._system.thread_shares import equal_parts, share
 from fastscribe.training.loss import recursion
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.loss.recursion import Arcs, Batch, Rules
 from fastscribe.types import AnyArray, Float64Array, Int64Array
 
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-_REASSOCIATE = {"reassoc", "contract", "nsz", "arcp"}  # sums may be split; infinities and NaN keep their meaning
 
 
 @dataclass(frozen=True)
@@ -124,43 +120,18 @@ def _loops(dtype: str) -> dict[str, Any]:
     import numba
 
     return recursion.compiled_loops(
-        lambda function: numba.njit(**_options())(function),
-        lambda function: compile_cached(function, **_options()),
+        lambda function: numba.njit(**loop_options())(function),
+        lambda function: compile_cached(function, **loop_options()),
         dtype,
     )
 
 
-def _options() -> dict[str, Any]:
-    """numba's options for code that allocates nothing: reference counting of the arrays made it 20 times slower."""
-    from numba.core.options import DefaultOptions
-
-    without_counting = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
-    return {"nogil": True, "error_model": "numpy", "fastmath": _REASSOCIATE, **without_counting}
-
-
 def _by_line(batch: Batch, work: Callable[[int, int], None]) -> None:
     """Call work(start, stop) for a share of the lines in each thread."""
-    num_threads = torch.get_num_threads()
-    bounds = np.linspace(0, len(batch.line_utterance_L), num_threads + 1).astype(int).tolist()
-    _share([(start, stop) for start, stop in pairwise(bounds) if start < stop], work)
+    share(equal_parts(len(batch.line_utterance_L), torch.get_num_threads()), work)
 
 
 def _by_utterance(batch: Batch, work: Callable[[int, int], None]) -> None:
     """Call work(first, stride) in each thread; together they cover all utterances."""
     num_threads = min(torch.get_num_threads(), len(batch.num_frames_B))
-    _share([(first, num_threads) for first in range(num_threads)], work)
-
-
-def _share(shares: list[tuple[int, int]], work: Callable[[int, int], None]) -> None:
-    """The calling thread does the first share."""
-    futures = [_pool(os.getpid(), len(shares) - 1).submit(work, *share) for share in shares[1:]]
-    for share in shares[:1]:
-        work(*share)
-    for future in futures:
-        future.result()
-
-
-@cache
-def _pool(process_id: int, num_threads: int) -> ThreadPoolExecutor:
-    """Thread pool of this process: a fork does not copy threads."""
-    return ThreadPoolExecutor(num_threads, thread_name_prefix="transducer-loss")
+    share([(first, num_threads) for first in range(num_threads)], work)

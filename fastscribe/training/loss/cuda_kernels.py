@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import config
 
+from fastscribe._system.float_bits import exponential
+from fastscribe._system.jit import rebind
 from fastscribe.training.loss import recursion
 from fastscribe.training.loss.recursion import (
     MINUS_INFINITY,
     alpha_at,
     beta_at,
-    exponential,
     grid_of,
     larger,
     narrow,
@@ -175,7 +176,7 @@ def plain_kernels(dtype: str) -> dict[str, Any]:
     """Return KERNELS by name, uncompiled, with compiled device functions (plain functions in the simulator)."""
     compiler = (lambda function: function) if SIMULATED else cuda.jit(device=True)
     names = recursion.compiled(compiler, dtype, REPLACED)
-    return {kernel.__name__: recursion.rebind(kernel, names, dtype) for kernel in KERNELS}
+    return {kernel.__name__: rebind(kernel, names, dtype) for kernel in KERNELS}
 
 
 def kernels(dtype: str) -> dict[str, Any]:

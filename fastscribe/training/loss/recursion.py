@@ -21,20 +21,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastscribe._system.float_bits import READERS, bounded_exponential, exponential, order_key, value_of_key
+from fastscribe._system.jit import rebind
 from fastscribe.types import Float32Array, Int64Array
 
 MINUS_INFINITY = -math.inf
-_LOG2_E = np.float32(1.4426950408889634)
-_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)  # they sum to ln 2; the first has few bits
-_MIN_EXPONENT = np.float32(-87.0)  # e to this is about the least normal float32
 _HALF, _ONE = np.float32(0.5), np.float32(1.0)
-_SHRINK, _GROW = np.float32(2.0**-112), np.float32(2.0**112)  # between float16's exponents and float32's
-_MIN_OVERFLOW = np.float32(65520.0)  # rounds to infinity in float16
 
 
 class Batch(NamedTuple):
@@ -79,77 +75,11 @@ class Grid(NamedTuple):
     num_labels: int
 
 
-# Reading and writing logits: 16-bit dtypes arrive as uint16, since numba knows no bfloat16.
-
-
-def widen_float32(value: Any) -> Any:
-    return value
-
-
-def narrow_float32(value: Any) -> Any:
-    return value
-
-
-def widen_bfloat16(bits: Any) -> Any:
-    """The upper half of a float32."""
-    return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
-
-
-def narrow_bfloat16(value: Any) -> Any:
-    """Rounds to nearest, ties to even."""
-    bits = np.float32(value).view(np.uint32)
-    odd = np.uint32(bits >> np.uint32(16)) & np.uint32(1)
-    return np.uint16(np.uint32(bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
-
-
-def widen_float16(bits: Any) -> Any:
-    """Exact, including subnormals and infinities; without a branch, so that it vectorises."""
-    magnitude = np.uint32(np.uint32(bits) & np.uint32(0x7FFF)) << np.uint32(13)
-    sign = np.uint32(np.uint32(bits) & np.uint32(0x8000)) << np.uint32(16)
-    grown = np.uint32(np.float32(np.uint32(magnitude).view(np.float32) * _GROW).view(np.uint32))
-    infinite = np.uint32(magnitude) | np.uint32(0x7F800000)
-    widened = infinite if magnitude >= np.uint32(0x0F800000) else grown
-    return np.uint32(np.uint32(widened) | np.uint32(sign)).view(np.float32)
-
-
-def narrow_float16(value: Any) -> Any:
-    """Rounds to nearest, ties to even; subnormals kept, infinity from 65520 on."""
-    sign = np.uint32(np.uint32(np.float32(value).view(np.uint32)) & np.uint32(0x80000000)) >> np.uint32(16)
-    magnitude = np.float32(abs(np.float32(value)))
-    shrunk = np.uint32(np.float32(magnitude * _SHRINK).view(np.uint32))
-    odd = np.uint32(shrunk >> np.uint32(13)) & np.uint32(1)
-    rounded = np.uint32(np.uint32(shrunk + np.uint32(0xFFF) + odd) >> np.uint32(13))
-    finite = np.uint32(rounded) if magnitude < _MIN_OVERFLOW else np.uint32(0x7C00)
-    not_a_number = np.uint32(0x7E00) if magnitude != magnitude else finite
-    return np.uint16(np.uint32(not_a_number) | np.uint32(sign))
-
-
 # Sums of logarithms.
-
-
-def exponential(x: Any) -> Any:
-    """e**x in float32 for x <= 0, within 2 units in the last place; 0 below -87. Plain arithmetic, so that it vectorises."""
-    bounded = _MIN_EXPONENT if x < _MIN_EXPONENT else np.float32(x)
-    power = np.float32(np.floor(np.float32(bounded * _LOG2_E + _HALF)))
-    r = np.float32(np.float32(bounded - power * _LN2_HIGH) - power * _LN2_LOW)
-    series = np.float32(1.9875691500e-4) * r + np.float32(1.3981999507e-3)  # Cephes' expf
-    series = series * r + np.float32(8.3334519073e-3)
-    series = series * r + np.float32(4.1665795894e-2)
-    series = series * r + np.float32(1.6666665459e-1)
-    series = series * r + np.float32(5.0000001201e-1)
-    series = series * r * r + r + _ONE
-    scale = np.int32(np.int32(np.int32(power) + np.int32(127)) << np.int32(23)).view(np.float32)
-    return np.float32(0.0) if x < _MIN_EXPONENT else np.float32(series * scale)
 
 
 def larger(a: Any, b: Any) -> Any:
     return b if b > a else a
-
-
-def order_key(value: Any) -> Any:
-    """Map a float32 to an int32 of the same order: integer maxima vectorise, float maxima do not."""
-    bits = np.float32(value).view(np.int32)
-    return np.int32(bits ^ np.int32(np.int32(bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
 
 def row_peak(logits_CW: Any, cell: Any, start: Any, stop: Any) -> Any:
@@ -157,8 +87,7 @@ def row_peak(logits_CW: Any, cell: Any, start: Any, stop: Any) -> Any:
     for column in range(start + 1, stop):
         key = order_key(widen(logits_CW[cell, column]))
         peak = key if key > peak else peak
-    bits = np.int32(peak ^ np.int32(np.int32(peak >> np.int32(31)) & np.int32(0x7FFFFFFF)))
-    return bits.view(np.float32)
+    return value_of_key(peak)
 
 
 def row_normaliser(logits_CW: Any, cell: Any, start: Any, stop: Any) -> Any:
@@ -387,9 +316,11 @@ def write_gradient(
 
 
 FUNCTIONS = (  # each may call the ones before it
+    bounded_exponential,
     exponential,
     larger,
     order_key,
+    value_of_key,
     row_peak,
     row_normaliser,
     grid_of,
@@ -407,11 +338,6 @@ FUNCTIONS = (  # each may call the ones before it
     write_cell,
 )
 LOOPS = (read_arcs, fill_beta, fill_alpha, write_gradient)
-READERS = {
-    "float32": (widen_float32, narrow_float32),
-    "bfloat16": (widen_bfloat16, narrow_bfloat16),
-    "float16": (widen_float16, narrow_float16),
-}
 widen, narrow = READERS["float32"]
 Compiler = Callable[[Callable[..., Any]], Any]
 
@@ -438,10 +364,3 @@ def compiled_loops(compiler: Compiler, loop_compiler: Compiler, dtype: str) -> d
     """Return LOOPS by name, compiled over the functions that `compiler` makes."""
     names = compiled(compiler, dtype)
     return {loop.__name__: loop_compiler(rebind(loop, names, dtype)) for loop in LOOPS}
-
-
-def rebind(function: Callable[..., Any], names: dict[str, Any], dtype: str) -> Callable[..., Any]:
-    """Copy the function so that it looks its names up in `names`; numba caches compiled code by the qualified name."""
-    copy = FunctionType(function.__code__, names, function.__name__)
-    copy.__qualname__ = f"{function.__name__}_{dtype}"
-    return copy

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastscribe._system import float_bits
 from fastscribe._system.jit import compile_cached
 from fastscribe.config import JointConfig
 from fastscribe.errors import UsageError
@@ -542,7 +543,7 @@ def test_widen_and_narrow() -> None:
     values = np.ldexp(rng.standard_normal(20_000), rng.integers(-30, 20, 20_000)).astype(np.float32)
     values = np.concatenate([values, np.float32([0.0, -0.0, 65519.9, 65520.0, np.inf, -np.inf, 2**-25, 3 * 2**-25])])
     for dtype, name in ((torch.float16, "float16"), (torch.bfloat16, "bfloat16")):
-        widen, narrow = recursion.READERS[name]
+        widen, narrow = float_bits.READERS[name]
         expected = halves.view(dtype).float().numpy()
         is_number = ~np.isnan(expected)
         widened = np.array([widen(x) for x in bits[is_number]])
@@ -556,7 +557,7 @@ def test_widen_and_narrow() -> None:
 def test_exponential() -> None:
     x = np.concatenate([np.linspace(-87, 0, 20_001, dtype=np.float32), np.float32([-88, -1e30, -np.inf])])
     expected = np.exp(x.astype(np.float64))
-    computed = np.array([recursion.exponential(value) for value in x])
+    computed = np.array([float_bits.exponential(value) for value in x])
     assert computed.dtype == np.float32
     assert (np.abs(computed - expected) <= 3e-7 * expected + 2e-38).all()
 

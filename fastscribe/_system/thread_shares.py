@@ -1,0 +1,37 @@
+"""Threads that share the work of one call, for functions that release the GIL.
+
+numba's own parallel loops abort the process when two threads enter them or after a fork, and both happen here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+
+
+def share(shares: Sequence[tuple[int, int]], work: Callable[[int, int], None]) -> None:
+    """Call work(*share) for each share in a thread of its own. The calling thread does the first share.
+
+    Raises:
+        Exception: What `work` raised.
+    """
+    futures = [_pool(os.getpid(), len(shares) - 1).submit(work, *part) for part in shares[1:]]
+    for part in shares[:1]:
+        work(*part)
+    for future in futures:
+        future.result()
+
+
+def equal_parts(size: int, num_parts: int) -> list[tuple[int, int]]:
+    """Divide range(size) into at most `num_parts` ranges (start, stop) that are not empty."""
+    bounds = [size * part // num_parts for part in range(num_parts + 1)]
+    return [(start, stop) for start, stop in pairwise(bounds) if start < stop]
+
+
+@cache
+def _pool(process_id: int, num_threads: int) -> ThreadPoolExecutor:
+    """Thread pool of this process: a fork does not copy threads."""
+    return ThreadPoolExecutor(num_threads, thread_name_prefix="fastscribe-share")

@@ -1,0 +1,310 @@
+"""The conformer layers' inference form for a CPU: matrix products, and one loop over rows between two of them (row_kernels.py).
+
+With AMX or AVX512-VNNI the products take less than half of the time of torch's layers; the rest is memory traffic of
+operators that each read and write a whole tensor. Here a loop scales, adds biases, adds to the stream, normalises, activates
+and quantises a row while it is in the first-level cache, and int8 products read the levels that the loop before them stored.
+
+The results are those of `Layers` up to rounding, and recordings do not depend on each other. The residual stream is in the
+model's dtype. A branch that the loops do not cover (local and chunked attention, a convolution with LayerNorm) runs as it is.
+
+Shapes: B recordings, T frames, R = B*T rows, D width, N a product's outputs, H heads, K head width, W taps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fastscribe._system.thread_shares import equal_parts, share
+from fastscribe.config import AttentionConfigs
+from fastscribe.model.attention import Positions, RelPositionAttention
+from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward, Layers
+from fastscribe.model.int8 import Int8Linear
+from fastscribe.model.packed import PackedLinear
+from fastscribe.model.padding import Padding
+from fastscribe.model.row_kernels import kernels
+from fastscribe.types import AnyArray, Float32Array
+
+MIN_WIDTH = 512  # a narrower encoder transcribes a short recording in less time than numba is loaded in
+_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+_MIN_ELEMENTS = 1 << 15  # of a thread's share of the rows: handing it over takes tens of microseconds
+_WHOLE, _HALF = np.float32(1.0), np.float32(0.5)
+
+
+def conformer_for_cpu_(encoder: Encoder) -> None:
+    """Replace the layers of a wide encoder, in place; they must have the forms of cpu_form.py."""
+    if encoder.config.d_model >= MIN_WIDTH and isinstance(encoder.layers, Layers):
+        encoder.layers = CpuLayers(encoder.layers)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The inputs of a product: [R, N] in the model's dtype, or uint8 levels and a scale per row."""
+
+    values_RN: torch.Tensor
+    scale_R: Float32Array
+
+    @property
+    def arrays(self) -> tuple[AnyArray, Float32Array]:
+        return as_numpy(self.values_RN), self.scale_R
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a matrix makes of rows: values * scale + bias, with values [R, N] in the model's dtype."""
+
+    values_RN: torch.Tensor
+    scale_R: Float32Array
+    bias_N: Float32Array
+
+    @classmethod
+    def of(cls, values_RN: torch.Tensor) -> Product:
+        """Return a finished product."""
+        return cls(values_RN, *_neutral(*values_RN.shape))
+
+    @property
+    def arrays(self) -> tuple[AnyArray, Float32Array, Float32Array]:
+        return as_numpy(self.values_RN), self.scale_R, self.bias_N
+
+
+class Matrix(nn.Module):
+    """A linear layer in any form: int8, packed or plain. `stores` says how the loop before it stores its rows."""
+
+    def __init__(self, linear: nn.Module) -> None:
+        super().__init__()
+        self.linear = linear
+        self.stores = "levels" if isinstance(linear, Int8Linear) else "plain"
+        self.activates = isinstance(linear, PackedLinear) and linear.activation == "swish"
+
+    def forward(self, rows: Rows, dtype: torch.dtype) -> Product:
+        linear = self.linear
+        if not isinstance(linear, Int8Linear):
+            return Product.of(linear(rows.values_RN))
+        values_RN = linear.product(rows.values_RN, dtype)
+        bias_N = np.zeros(values_RN.shape[1], np.float32) if linear.bias_N is None else _float32(linear.bias_N)
+        return Product(values_RN, rows.scale_R, bias_N)
+
+
+class Norm:
+    """The arrays of a LayerNorm, and how it stores its results."""
+
+    def __init__(self, norm: nn.LayerNorm, stores: str) -> None:
+        assert norm.eps == 1e-5
+        self.weight_D, self.bias_D, self.stores = _float32(norm.weight), _float32(norm.bias), stores
+
+    @property
+    def arrays(self) -> tuple[Float32Array, Float32Array]:
+        return self.weight_D, self.bias_D
+
+
+class Stream:
+    """The residual stream of a batch, what the layers need to know of the batch, and the loops over its rows."""
+
+    def __init__(self, x_BTD: torch.Tensor, lengths_B: torch.Tensor, attention: AttentionConfigs | None) -> None:
+        self.batch, self.num_frames, self.width = x_BTD.shape
+        self.num_rows, self.dtype = self.batch * self.num_frames, x_BTD.dtype
+        self.x_RD = x_BTD.reshape(self.num_rows, self.width)
+        self.lengths_B = lengths_B.numpy()
+        self.padding = Padding.of(lengths_B, self.num_frames)
+        self.positions = Positions.of(x_BTD, attention)
+
+    def norm(self, norm: Norm) -> Rows:
+        """Compute LayerNorm(x)."""
+        return self.stored("norm", norm.stores, self.width, (1, self.width), as_numpy(self.x_RD), *norm.arrays)
+
+    def add_norm(self, product: Product, factor: np.float32, norm: Norm) -> Rows:
+        """Add factor * product to x; compute LayerNorm(x)."""
+        arguments = (as_numpy(self.x_RD), *product.arrays, factor, *norm.arrays)
+        return self.stored("add_norm", norm.stores, self.width, (1, self.width), *arguments)
+
+    def add_norm_twice(self, product: Product, factor: np.float32, norm: Norm, following: Norm) -> Rows:
+        """Set x to LayerNorm(x + factor * product); compute the following LayerNorm of it."""
+        arguments = (as_numpy(self.x_RD), *product.arrays, factor, *norm.arrays, *following.arrays)
+        return self.stored("add_norm_twice", following.stores, self.width, (1, self.width), *arguments)
+
+    def stored(self, loop: str, stores: str, outputs: int, scratch: tuple[int, int], *arguments: Any) -> Rows:
+        """Run a loop of row_kernels.py over all rows, and return what it stores.
+
+        Args:
+            loop: Its name.
+            stores: How it stores rows: "plain" or "levels".
+            outputs: Columns of its results.
+            scratch: Rows and columns of float32 memory that it needs.
+            arguments: Its arguments before the results.
+        """
+        dtype = torch.uint8 if stores == "levels" else self.dtype
+        rows = Rows(torch.empty(self.num_rows, outputs, dtype=dtype), np.empty(self.num_rows, np.float32))
+        self.run(loop, stores, self.num_rows, scratch, *arguments, *rows.arrays)
+        return rows
+
+    def run(self, loop: str, stores: str, num_rows: int, scratch: tuple[int, int], *arguments: Any) -> None:
+        """Run a loop over `num_rows` rows; arguments are all but its last three."""
+        compiled: Callable[..., None] = kernels(_DTYPES[self.dtype], stores)[loop]
+
+        def work(start: int, stop: int) -> None:
+            compiled(*arguments, np.empty(scratch, np.float32), start, stop)
+
+        worthwhile = max(1, num_rows * scratch[1] // _MIN_ELEMENTS)
+        share(equal_parts(num_rows, min(torch.get_num_threads(), worthwhile)), work)
+
+
+class CpuLayers(nn.Module):
+    """[B, T, D] to [B, T, D], undefined beyond a row's length. Overwrites the input."""
+
+    def __init__(self, layers: Layers) -> None:
+        super().__init__()
+        self.attention = layers.attention
+        plain = [layer for layer in layers.children() if isinstance(layer, ConformerLayer)]
+        forms = [CpuLayer(layer, layers.attention) for layer in plain]
+        self._norms = [Norm(layer.norm_feed_forward1, form.stores) for layer, form in zip(plain, forms, strict=True)]
+        self.layers = nn.ModuleList(forms)
+
+    def forward(self, x_BTD: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+        stream = Stream(x_BTD, lengths_B, self.attention)
+        rows = stream.norm(self._norms[0])
+        for layer, following in zip(self.layers, [*self._norms[1:], None], strict=True):
+            rows = layer(stream, rows, following)
+        return rows.values_RN.view(x_BTD.shape)
+
+
+class CpuLayer(nn.Module):
+    """Adds its four branches to the stream. Returns norm_out of it, or the following layer's first norm of that."""
+
+    def __init__(self, layer: ConformerLayer, attention: AttentionConfigs | None) -> None:
+        super().__init__()
+        self.feed_forward1, self.feed_forward2 = (
+            CpuFeedForward(layer.feed_forward1),
+            CpuFeedForward(layer.feed_forward2),
+        )
+        self.self_attn = CpuAttention(layer.self_attn) if attention is None else PlainBranch(layer.self_attn)
+        is_folded = isinstance(layer.conv.norm, nn.Identity)
+        self.conv = CpuConvolution(layer.conv) if is_folded else PlainBranch(layer.conv)
+        self.stores = self.feed_forward1.stores
+        self._norm_self_attn = Norm(layer.norm_self_attn, self.self_attn.stores)
+        self._norm_conv = Norm(layer.norm_conv, self.conv.stores)
+        self._norm_feed_forward2 = Norm(layer.norm_feed_forward2, self.feed_forward2.stores)
+        self._norm_out = Norm(layer.norm_out, "plain")
+
+    def forward(self, stream: Stream, rows: Rows, following: Norm | None) -> Rows:
+        rows = stream.add_norm(self.feed_forward1(stream, rows), _HALF, self._norm_self_attn)
+        rows = stream.add_norm(self.self_attn(stream, rows), _WHOLE, self._norm_conv)
+        rows = stream.add_norm(self.conv(stream, rows), _WHOLE, self._norm_feed_forward2)
+        product = self.feed_forward2(stream, rows)
+        if following is None:
+            return stream.add_norm(product, _HALF, self._norm_out)
+        return stream.add_norm_twice(product, _HALF, self._norm_out, following)
+
+
+class PlainBranch(nn.Module):
+    """A branch as the plain layers compute it."""
+
+    stores = "plain"
+
+    def __init__(self, branch: RelPositionAttention | ConvolutionModule) -> None:
+        super().__init__()
+        self.branch = branch
+
+    def forward(self, stream: Stream, rows: Rows) -> Product:
+        x_BTD = rows.values_RN.view(stream.batch, stream.num_frames, stream.width)
+        is_attention = isinstance(self.branch, RelPositionAttention)
+        y_BTD = self.branch(x_BTD, stream.padding, *([stream.positions] if is_attention else []))
+        return Product.of(y_BTD.flatten(0, 1))
+
+
+class CpuFeedForward(nn.Module):
+    def __init__(self, source: FeedForward) -> None:
+        super().__init__()
+        self.linear1, self.linear2 = Matrix(source.linear1), Matrix(source.linear2)
+        self.stores = self.linear1.stores
+
+    def forward(self, stream: Stream, rows: Rows) -> Product:
+        hidden = self.linear1(rows, stream.dtype)
+        if self.linear1.activates:
+            rows = Rows(hidden.values_RN, hidden.scale_R)
+        else:
+            outputs = hidden.values_RN.shape[1]
+            rows = stream.stored("activate", self.linear2.stores, outputs, (1, outputs), *hidden.arrays)
+        product: Product = self.linear2(rows, stream.dtype)
+        return product
+
+
+class CpuConvolution(nn.Module):
+    """The convolution module with BatchNorm folded in."""
+
+    def __init__(self, source: ConvolutionModule) -> None:
+        super().__init__()
+        self.pointwise1, self.pointwise2 = Matrix(source.pointwise1), Matrix(source.pointwise2)
+        self.stores = self.pointwise1.stores
+        weight_WD, bias_D = source.depthwise.weight.squeeze(1).t(), source.depthwise.bias
+        self._weight_WD = _float32(weight_WD)
+        taps, width = weight_WD.shape
+        self._bias_D = np.zeros(width, np.float32) if bias_D is None else _float32(bias_D)
+        self._before = taps - 1 if source.is_causal else taps // 2
+
+    def forward(self, stream: Stream, rows: Rows) -> Product:
+        gates = self.pointwise1(rows, stream.dtype)
+        taps, width = self._weight_WD.shape
+        batch = (stream.lengths_B, stream.num_frames, self._before)
+        arguments = (*gates.arrays, *batch, self._weight_WD, self._bias_D)
+        rows = stream.stored("glu_depthwise", self.pointwise2.stores, width, (taps + 1, width), *arguments)
+        product: Product = self.pointwise2(rows, stream.dtype)
+        return product
+
+
+class CpuAttention(nn.Module):
+    """Full attention with relative positions."""
+
+    def __init__(self, source: RelPositionAttention) -> None:
+        super().__init__()
+        assert source.linear_qkv is not None
+        self.source = source
+        self.linear_qkv, self.linear_out = Matrix(source.linear_qkv), Matrix(source.linear_out)
+        self.stores = self.linear_qkv.stores
+        self._u_D, self._v_D = (_float32(bias.flatten()) for bias in (source.pos_bias_u, source.pos_bias_v))
+        self._factor = np.float32(1.0 / math.sqrt(source.head_width))
+
+    def forward(self, stream: Stream, rows: Rows) -> Product:
+        batch, num_frames = stream.batch, stream.num_frames
+        heads, width = self.source.num_heads, self.source.head_width
+        qkv = self.linear_qkv(rows, stream.dtype)
+        q_u_BHTK, k_BHTK, v_BHTK = (
+            rows.values_RN.new_empty(batch, heads, num_frames, width, dtype=stream.dtype) for _ in range(3)
+        )
+        q_v_HRK = q_u_BHTK.new_empty(heads, stream.num_rows, width)
+        arguments = (*qkv.arrays, self._u_D, self._v_D, self._factor, num_frames)
+        outs = (as_numpy(q_u_BHTK), as_numpy(q_v_HRK), as_numpy(k_BHTK), as_numpy(v_BHTK))
+        stream.run("split_heads", "plain", stream.num_rows, (1, stream.width), *arguments, *outs)
+        scores_BHTT = q_u_BHTK @ k_BHTK.transpose(2, 3)
+        positions_HRP = torch.bmm(q_v_HRK, self.source.project(stream.positions).transpose(1, 2))
+        both = (as_numpy(scores_BHTT), as_numpy(positions_HRP), stream.lengths_B)
+        stream.run("softmax", "plain", batch * heads * num_frames, (1, num_frames), *both)
+        heads_BHTK = as_numpy(scores_BHTT @ v_BHTK)
+        rows = stream.stored(
+            "join_heads", self.linear_out.stores, stream.width, (1, stream.width), heads_BHTK, num_frames
+        )
+        product: Product = self.linear_out(rows, stream.dtype)
+        return product
+
+
+def as_numpy(tensor: torch.Tensor) -> AnyArray:
+    """View the same memory; bfloat16 as uint16."""
+    assert tensor.is_contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(np.uint16)
+    return tensor.numpy()
+
+
+def _float32(tensor: torch.Tensor) -> Float32Array:
+    array: Float32Array = tensor.detach().float().contiguous().numpy()
+    return array
+
+
+def _neutral(rows: int, outputs: int) -> tuple[Float32Array, Float32Array]:
+    """Return the scales and the bias that change nothing."""
+    return np.ones(rows, np.float32), np.zeros(outputs, np.float32)

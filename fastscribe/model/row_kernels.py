@@ -1,0 +1,277 @@
+"""What a conformer layer computes between its matrix products, for a CPU: loops for numba that read and write each row once.
+
+torch's operators would read and write the same rows many times: a product's result is scaled, biased, activated, measured and
+quantised, or added to the stream, normalised and quantised. Here a row stays in the processor's first-level cache meanwhile,
+in float32. Results are stored in the model's dtype ("plain") or as uint8 levels with a scale per row ("levels", the inputs of
+an int8 product). NaN and infinities of a row reach its outputs in every form, so that damaged weights are noticed.
+
+Nothing here is decorated. `kernels` compiles LOOPS for a dtype and a form of storing. bfloat16 arrives as uint16. Every loop
+works on the rows from `start` to `stop`, and `scratch` is float32 memory of a row, or of W + 1 (glu_depthwise).
+
+Shapes: R rows (frames of all recordings), N columns, D width, B recordings, T frames, H heads, K head width, W taps, P
+positions (distances, left first).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fastscribe._system.float_bits import READERS, bounded_exponential, exponential, order_key, value_of_key
+from fastscribe._system.jit import compile_cached, loop_options, rebind
+
+LEVELS = 127  # on either side of zero
+SHIFT = 128  # level of zero
+_ROUNDING = np.float32(SHIFT + 0.5)  # the cast to an integer rounds down
+_LARGEST_LEVEL = np.float32(LEVELS)
+_MIN_MAXIMUM = np.float32(1e-30)  # avoids a division by zero in a row of zeros
+_EPSILON = np.float32(1e-5)  # of every LayerNorm
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_LOWEST = np.float32(-3e38)
+_SIGN_OFF = np.uint32(0x7FFFFFFF)
+_MAX_EXPONENT = np.float32(80.0)
+
+widen, narrow = READERS["float32"]  # `kernels` replaces them, and `store`
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + e**-x), at least e**-80."""
+    bounded = -_MAX_EXPONENT if x < -_MAX_EXPONENT else np.float32(x)
+    return np.float32(_ONE / (_ONE + np.float32(bounded_exponential(np.float32(-bounded)))))
+
+
+def store_plain(row_N: Any, out_RN: Any, scale_R: Any, r: Any) -> None:
+    for i in range(len(row_N)):
+        out_RN[r, i] = narrow(row_N[i])
+
+
+def store_levels(row_N: Any, out_RN: Any, scale_R: Any, r: Any) -> None:
+    """Quantise: row ~ (levels - SHIFT) * scale. The largest magnitude is that of its bits, by which NaN is the largest."""
+    largest = np.uint32(0)
+    for i in range(len(row_N)):
+        magnitude = np.uint32(np.float32(row_N[i]).view(np.uint32) & _SIGN_OFF)
+        largest = magnitude if magnitude > largest else largest
+    maximum = np.uint32(largest).view(np.float32)
+    scale = np.float32((_MIN_MAXIMUM if maximum < _MIN_MAXIMUM else maximum) / _LARGEST_LEVEL)
+    inverse = np.float32(_ONE / scale)
+    for i in range(len(row_N)):
+        out_RN[r, i] = np.uint8(np.int32(np.float32(row_N[i] * inverse + _ROUNDING)))
+    scale_R[r] = scale
+
+
+store = store_plain
+
+
+def normalise(row_D: Any, weight_D: Any, bias_D: Any) -> None:
+    """LayerNorm in place."""
+    width = len(row_D)
+    total = _ZERO
+    for i in range(width):
+        total += row_D[i]
+    mean = np.float32(total / np.float32(width))
+    squares = _ZERO
+    for i in range(width):
+        row_D[i] = np.float32(row_D[i] - mean)
+        squares += np.float32(row_D[i] * row_D[i])
+    inverse = np.float32(_ONE / np.float32(math.sqrt(np.float32(squares / np.float32(width) + _EPSILON))))
+    for i in range(width):
+        row_D[i] = np.float32(np.float32(row_D[i] * inverse) * weight_D[i] + bias_D[i])
+
+
+def add_to_stream(x_RD: Any, y_RD: Any, y_scale_R: Any, y_bias_D: Any, factor: Any, row_D: Any, r: Any) -> None:
+    """Row r of x + factor * (y * scale + bias) to row_D, rounded to the stream's dtype."""
+    scale = np.float32(y_scale_R[r])
+    for i in range(len(row_D)):
+        product = np.float32(widen(y_RD[r, i]) * scale + y_bias_D[i])
+        row_D[i] = widen(narrow(np.float32(widen(x_RD[r, i]) + factor * product)))
+
+
+def norm(
+    x_RD: Any, weight_D: Any, bias_D: Any, out_RD: Any, out_scale_R: Any, scratch: Any, start: Any, stop: Any
+) -> None:
+    """LayerNorm(x)."""
+    row_D = scratch[0]
+    for r in range(start, stop):
+        for i in range(len(row_D)):
+            row_D[i] = widen(x_RD[r, i])
+        normalise(row_D, weight_D, bias_D)
+        store(row_D, out_RD, out_scale_R, r)
+
+
+def add_norm(
+    x_RD: Any, y_RD: Any, y_scale_R: Any, y_bias_D: Any, factor: Any, weight_D: Any, bias_D: Any,
+    out_RD: Any, out_scale_R: Any, scratch: Any, start: Any, stop: Any,
+) -> None:  # fmt: skip
+    """x += factor * y, in place; then LayerNorm(x)."""
+    row_D = scratch[0]
+    for r in range(start, stop):
+        add_to_stream(x_RD, y_RD, y_scale_R, y_bias_D, factor, row_D, r)
+        for i in range(len(row_D)):
+            x_RD[r, i] = narrow(row_D[i])
+        normalise(row_D, weight_D, bias_D)
+        store(row_D, out_RD, out_scale_R, r)
+
+
+def add_norm_twice(
+    x_RD: Any, y_RD: Any, y_scale_R: Any, y_bias_D: Any, factor: Any, weight_D: Any, bias_D: Any, weight2_D: Any,
+    bias2_D: Any, out_RD: Any, out_scale_R: Any, scratch: Any, start: Any, stop: Any,
+) -> None:  # fmt: skip
+    """x = LayerNorm(x + factor * y), in place; then the second LayerNorm of it."""
+    row_D = scratch[0]
+    for r in range(start, stop):
+        add_to_stream(x_RD, y_RD, y_scale_R, y_bias_D, factor, row_D, r)
+        normalise(row_D, weight_D, bias_D)
+        for i in range(len(row_D)):
+            x_RD[r, i] = narrow(row_D[i])
+            row_D[i] = widen(x_RD[r, i])
+        normalise(row_D, weight2_D, bias2_D)
+        store(row_D, out_RD, out_scale_R, r)
+
+
+def activate(
+    y_RN: Any, y_scale_R: Any, y_bias_N: Any, out_RN: Any, out_scale_R: Any, scratch: Any, start: Any, stop: Any
+) -> None:
+    """SiLU(y)."""
+    row_N = scratch[0]
+    for r in range(start, stop):
+        scale = np.float32(y_scale_R[r])
+        for i in range(len(row_N)):
+            value = np.float32(widen(y_RN[r, i]) * scale + y_bias_N[i])
+            row_N[i] = np.float32(value * sigmoid(value))
+        store(row_N, out_RN, out_scale_R, r)
+
+
+def glu_depthwise(
+    y_RE: Any, y_scale_R: Any, y_bias_E: Any, lengths_B: Any, num_frames: Any, before: Any, weight_WD: Any, bias_D: Any,
+    out_RD: Any, out_scale_R: Any, scratch: Any, start: Any, stop: Any,
+) -> None:  # fmt: skip
+    """SiLU of the depthwise convolution of GLU(y), in which padding is zero; y has 2D columns.
+
+    `before` of the taps are before an output's frame. The last W gated rows are kept in a ring.
+    """
+    taps, width = weight_WD.shape
+    row_D, ring_WD = scratch[0], scratch[1:]
+    r = start
+    while r < stop:
+        recording = r // num_frames
+        first = recording * num_frames
+        end = min(stop, first + num_frames) - first
+        begin = r - first
+        for t in range(begin - before, end + taps - 1 - before):
+            slot = (t + taps) % taps
+            if t < 0 or t >= lengths_B[recording]:
+                for i in range(width):
+                    ring_WD[slot, i] = _ZERO
+            else:
+                scale = np.float32(y_scale_R[first + t])
+                for i in range(width):
+                    value = np.float32(widen(y_RE[first + t, i]) * scale + y_bias_E[i])
+                    gate = np.float32(widen(y_RE[first + t, width + i]) * scale + y_bias_E[width + i])
+                    ring_WD[slot, i] = np.float32(value * sigmoid(gate))
+            out = t - (taps - 1 - before)
+            if out < begin:
+                continue
+            for i in range(width):
+                row_D[i] = bias_D[i]
+            for tap in range(taps):
+                slot = (out - before + tap + taps) % taps
+                for i in range(width):
+                    row_D[i] += np.float32(ring_WD[slot, i] * weight_WD[tap, i])
+            for i in range(width):
+                row_D[i] = np.float32(row_D[i] * sigmoid(row_D[i]))
+            store(row_D, out_RD, out_scale_R, first + out)
+        r = first + end
+
+
+def split_heads(
+    y_RE: Any, y_scale_R: Any, y_bias_E: Any, u_D: Any, v_D: Any, factor: Any, num_frames: Any,
+    q_u_BHTK: Any, q_v_HRK: Any, k_BHTK: Any, v_BHTK: Any, scratch: Any, start: Any, stop: Any,
+) -> None:  # fmt: skip
+    """Divide y = [q, k, v] into heads: (q + u) * factor, (q + v) * factor, k and v."""
+    heads, width = k_BHTK.shape[1], k_BHTK.shape[3]
+    for r in range(start, stop):
+        scale, b, t = np.float32(y_scale_R[r]), r // num_frames, r % num_frames
+        for h in range(heads):
+            q, k, v = h * width, (heads + h) * width, (2 * heads + h) * width
+            q_u_K, q_v_K, k_K, v_K = q_u_BHTK[b, h, t], q_v_HRK[h, r], k_BHTK[b, h, t], v_BHTK[b, h, t]
+            for i in range(width):
+                query = np.float32(widen(y_RE[r, q + i]) * scale + y_bias_E[q + i])
+                q_u_K[i] = narrow(np.float32(np.float32(query + u_D[q + i]) * factor))
+                q_v_K[i] = narrow(np.float32(np.float32(query + v_D[q + i]) * factor))
+            for i in range(width):
+                k_K[i] = narrow(np.float32(widen(y_RE[r, k + i]) * scale + y_bias_E[k + i]))
+            for i in range(width):
+                v_K[i] = narrow(np.float32(widen(y_RE[r, v + i]) * scale + y_bias_E[v + i]))
+
+
+def softmax(scores_BHTT: Any, positions_HRP: Any, lengths_B: Any, scratch: Any, start: Any, stop: Any) -> None:
+    """Softmax of scores + position scores over a recording's keys, in place; zero beyond. Rows are those of [B, H, T].
+
+    The position score of query i and key j is in column T - 1 - i + j.
+    """
+    _, heads, num_frames, _ = scores_BHTT.shape
+    row_T = scratch[0]
+    for row in range(start, stop):
+        b, h, i = row // (heads * num_frames), (row // num_frames) % heads, row % num_frames
+        scores_T, positions_T = scores_BHTT[b, h, i], positions_HRP[h, b * num_frames + i, num_frames - 1 - i :]
+        length = lengths_B[b]
+        largest, unusable = order_key(_LOWEST), _ZERO
+        for j in range(length):
+            score = np.float32(widen(scores_T[j]) + widen(positions_T[j]))
+            row_T[j] = score
+            unusable += np.float32(score * _ZERO)  # NaN if a score is NaN or infinite
+            key = order_key(score)
+            largest = key if key > largest else largest
+        peak, total = np.float32(value_of_key(largest)), unusable
+        for j in range(length):
+            row_T[j] = exponential(np.float32(row_T[j] - peak))
+            total += row_T[j]
+        inverse = np.float32(_ONE / total)
+        for j in range(length):
+            scores_T[j] = narrow(np.float32(row_T[j] * inverse))
+        for j in range(length, num_frames):
+            scores_T[j] = narrow(_ZERO)
+
+
+def join_heads(
+    x_BHTK: Any, num_frames: Any, out_RD: Any, out_scale_R: Any, scratch: Any, start: Any, stop: Any
+) -> None:
+    """The heads of each frame side by side."""
+    heads, width = x_BHTK.shape[1], x_BHTK.shape[3]
+    row_D = scratch[0]
+    for r in range(start, stop):
+        b, t = r // num_frames, r % num_frames
+        for h in range(heads):
+            for i in range(width):
+                row_D[h * width + i] = widen(x_BHTK[b, h, t, i])
+        store(row_D, out_RD, out_scale_R, r)
+
+
+_STORES = {"plain": store_plain, "levels": store_levels}
+_FUNCTIONS = (bounded_exponential, exponential, order_key, value_of_key, sigmoid, normalise, add_to_stream)
+_LOOPS = (norm, add_norm, add_norm_twice, activate, glu_depthwise, split_heads, softmax, join_heads)
+
+
+@cache
+def kernels(dtype: str, stores: str) -> dict[str, Any]:
+    """Return the loops by name; the first call of each compiles it, or loads it from numba's cache.
+
+    Args:
+        dtype: "float32" or "bfloat16".
+        stores: "plain" or "levels".
+    """
+    import numba
+
+    variant = f"{dtype}_{stores}"
+    widen, narrow = READERS[dtype]
+    sources = {"widen": widen, "narrow": narrow, **{f.__name__: f for f in _FUNCTIONS}, "store": _STORES[stores]}
+    names: dict[str, Any] = {}
+    for function in sources.values():
+        names |= function.__globals__
+    names |= globals()
+    for name, function in sources.items():
+        names[name] = numba.njit(**loop_options())(rebind(function, names, variant))
+    return {loop.__name__: compile_cached(rebind(loop, names, variant), **loop_options()) for loop in _LOOPS}

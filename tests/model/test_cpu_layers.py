@@ -1,0 +1,139 @@
+"""The CPU's layers equal the plain ones in every dtype, keep recordings apart, and hide no NaN."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fastscribe.model import cpu_layers
+from fastscribe.model.cpu_form import to_cpu_form_, torch_dtype
+from fastscribe.model.cpu_layers import CpuLayers, PlainBranch, as_numpy, conformer_for_cpu_
+from fastscribe.model.encoder import Encoder, Layers
+from fastscribe.model.int8 import int8_problem, quantise_rows
+from fastscribe.model.row_kernels import kernels
+from tests.model.test_model import VARIANTS, random_encoder, small_config
+
+needs_int8 = pytest.param("int8", marks=pytest.mark.skipif(int8_problem() is not None, reason=str(int8_problem())))
+DTYPES = ["fp32", "bf16", needs_int8]
+LENGTHS = [23, 9, 1, 0]
+
+
+def plain_form(dtype: str, **changes: Any) -> Encoder:
+    """A small encoder with the plain layers, in its final dtype; the same weights at every call."""
+    encoder = random_encoder(small_config(**changes))
+    encoder.optimise_()
+    to_cpu_form_(encoder, dtype, quantises=True)
+    return encoder
+
+
+def cpu_form(dtype: str, **changes: Any) -> Encoder:
+    """The same encoder with the CPU's layers."""
+    encoder = plain_form(dtype, **changes)
+    encoder.layers = CpuLayers(encoder.layers)
+    return encoder
+
+
+def stream(dtype: str, width: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(1)
+    return torch.randn(len(LENGTHS), max(LENGTHS), width).to(torch_dtype(dtype)), torch.tensor(LENGTHS)
+
+
+def frames(encoder: Encoder, x_BTD: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+    """The real frames of all recordings, in float32."""
+    with torch.inference_mode():
+        out_BTD = encoder.layers(x_BTD.clone(), lengths_B)
+    is_real_BT = torch.arange(x_BTD.shape[1]) < lengths_B[:, None]
+    return out_BTD[is_real_BT].float()
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_equal_to_the_plain_layers(dtype: str, changes: dict[str, Any]) -> None:
+    """16-bit and 8-bit results are compared with float32's: ours are not farther from them than the plain layers'."""
+    exact, plain, ours = plain_form("fp32", **changes), plain_form(dtype, **changes), cpu_form(dtype, **changes)
+    x_BTD, lengths_B = stream(dtype)
+    expected = frames(exact, x_BTD.float(), lengths_B)
+    of_plain, of_ours = ((frames(form, x_BTD, lengths_B) - expected).norm() / expected.norm() for form in (plain, ours))
+    assert of_ours <= (1e-5 if dtype == "fp32" else 1.1 * of_plain + 1e-3)
+
+
+def test_what_the_loops_cover() -> None:
+    """A form that silently fell back to the plain branches would pass every other test."""
+    covered = [
+        (False, False),
+        (False, True),
+        (False, False),
+        (False, False),
+        (True, False),
+        (True, False),
+        (True, True),
+    ]
+    for changes, expected in zip(VARIANTS, [*covered, (True, False)], strict=True):
+        layer = cpu_form("fp32", **changes).layers.layers[0]
+        assert (isinstance(layer.self_attn, PlainBranch), isinstance(layer.conv, PlainBranch)) == expected
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_recordings_do_not_depend_on_each_other(dtype: str) -> None:
+    ours = cpu_form(dtype)
+    x_BTD, lengths_B = stream(dtype)
+    other_BTD = x_BTD.clone()
+    other_BTD[1:] = 50.0 * torch.randn_like(other_BTD[1:])
+    assert torch.equal(frames(ours, x_BTD, lengths_B)[:23], frames(ours, other_BTD, lengths_B)[:23])
+    longer_BTD = torch.cat([x_BTD, torch.full_like(x_BTD[:, :5], 7.0)], dim=1)  # padding is arbitrary
+    longer = frames(ours, longer_BTD, lengths_B)
+    torch.testing.assert_close(
+        longer, frames(ours, x_BTD, lengths_B), atol=2e-2 if dtype != "fp32" else 1e-5, rtol=2e-2
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_what_is_not_finite_reaches_every_frame_of_its_recording(dtype: str, value: float) -> None:
+    ours = cpu_form(dtype)
+    x_BTD, lengths_B = stream(dtype)
+    x_BTD[1, 4, 5] = value
+    assert torch.equal(
+        frames(ours, x_BTD, lengths_B).isnan().all(dim=1), torch.tensor([False] * 23 + [True] * 9 + [False])
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_threads_change_no_bit(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = cpu_form(dtype)
+    alone = frames(ours, *stream(dtype))
+    monkeypatch.setattr(cpu_layers, "_MIN_ELEMENTS", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    assert torch.equal(frames(ours, *stream(dtype)), alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_levels_are_those_of_the_reference(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x_BHTK = torch.randn(2, 3, 5, 8).mul_(10.0 ** torch.randint(-6, 6, (2, 1, 5, 1))).to(dtype)
+    x_BHTK[1, :, 3] = 0
+    levels_RD, scale_R = np.empty((10, 24), np.uint8), np.empty(10, np.float32)
+    join = kernels(str(dtype).removeprefix("torch."), "levels")["join_heads"]
+    join(as_numpy(x_BHTK), 5, levels_RD, scale_R, np.empty((1, 24), np.float32), 0, 10)
+    expected_RD, expected_R1 = quantise_rows(x_BHTK.transpose(1, 2).flatten(0, 1).flatten(1).float())
+    assert np.array_equal(levels_RD, expected_RD.numpy())
+    np.testing.assert_allclose(scale_R, expected_R1[:, 0].numpy(), rtol=1e-6)
+
+
+def test_narrow_encoders_keep_the_plain_layers() -> None:
+    for width, form in ((256, Layers), (512, CpuLayers)):
+        encoder = random_encoder(small_config(d_model=width, num_layers=1))
+        encoder.optimise_()
+        conformer_for_cpu_(encoder)
+        assert type(encoder.layers) is form
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", [[1], [4, 4], [0, 1]], ids=str)
+def test_short_and_empty_recordings(lengths: list[int], causal: bool) -> None:
+    plain, ours = plain_form("fp32", causal_conv=causal), cpu_form("fp32", causal_conv=causal)
+    x_BTD, lengths_B = torch.randn(len(lengths), max(lengths), 32), torch.tensor(lengths)
+    torch.testing.assert_close(frames(ours, x_BTD, lengths_B), frames(plain, x_BTD, lengths_B), atol=1e-5, rtol=1e-4)
