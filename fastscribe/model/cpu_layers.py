@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from torch import nn
 from fastscribe._system.thread_shares import equal_parts, share
 from fastscribe.config import AttentionConfigs
 from fastscribe.model.attention import Positions, RelPositionAttention
-from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward, Layers
+from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, Layers
 from fastscribe.model.int8 import Int8Linear
 from fastscribe.model.packed import PackedLinear
 from fastscribe.model.padding import Padding
@@ -112,7 +113,11 @@ class Stream:
         self.x_RD = x_BTD.reshape(self.num_rows, self.width)
         self.lengths_B = lengths_B.numpy()
         self.padding = Padding.of(lengths_B, self.num_frames)
-        self.positions = Positions.of(x_BTD, attention)
+        self._attention = attention
+
+    @cached_property
+    def positions(self) -> Positions:
+        return Positions.of(self.x_RD.view(self.batch, self.num_frames, self.width), self._attention)
 
     def norm(self, norm: Norm) -> Rows:
         """Compute LayerNorm(x)."""
@@ -178,10 +183,9 @@ class CpuLayer(nn.Module):
 
     def __init__(self, layer: ConformerLayer, attention: AttentionConfigs | None) -> None:
         super().__init__()
-        self.feed_forward1, self.feed_forward2 = (
-            CpuFeedForward(layer.feed_forward1),
-            CpuFeedForward(layer.feed_forward2),
-        )
+        first, second = layer.feed_forward1, layer.feed_forward2
+        self.feed_forward1 = CpuFeedForward(first.linear1, first.linear2)
+        self.feed_forward2 = CpuFeedForward(second.linear1, second.linear2)
         self.self_attn = CpuAttention(layer.self_attn) if attention is None else PlainBranch(layer.self_attn)
         is_folded = isinstance(layer.conv.norm, nn.Identity)
         self.conv = CpuConvolution(layer.conv) if is_folded else PlainBranch(layer.conv)
@@ -218,9 +222,9 @@ class PlainBranch(nn.Module):
 
 
 class CpuFeedForward(nn.Module):
-    def __init__(self, source: FeedForward) -> None:
+    def __init__(self, linear1: nn.Module, linear2: nn.Module) -> None:
         super().__init__()
-        self.linear1, self.linear2 = Matrix(source.linear1), Matrix(source.linear2)
+        self.linear1, self.linear2 = Matrix(linear1), Matrix(linear2)
         self.stores = self.linear1.stores
 
     def forward(self, stream: Stream, rows: Rows) -> Product:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from time import get_clock_info, perf_counter, thread_time
 
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from torch import nn
@@ -25,6 +26,7 @@ from fastscribe._system.user_cache import cache_folder
 from fastscribe.config import EncoderConfigs, JasperConfig
 from fastscribe.errors import first_line
 from fastscribe.model.cpu_form import to_cpu_form_, torch_dtype
+from fastscribe.model.cpu_layers import MIN_WIDTH, CpuFeedForward, Matrix, Norm, Product, Stream
 from fastscribe.version import __version__
 
 _ROWS = 800  # half of a CPU batch; more change no rate
@@ -36,6 +38,7 @@ _MIN_ROUNDS, _MAX_ROUNDS, _MAX_S = 2, 6, 1.0
 _MAX_WAIT_S = 30.0  # for another process that measures
 _MAX_CLOCK_STEP_S = 1e-3  # of a clock that can time a product
 Widths = tuple[int, int]
+Pass = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -104,10 +107,10 @@ def measure(widths: Widths, dtypes: Sequence[str]) -> dict[str, float]:
 
 def _measured(widths: Widths, dtypes: Sequence[str]) -> dict[str, float]:
     width, hidden = widths
-    layers = {dtype: _layer(widths, dtype) for dtype in dtypes}
-    few = {dtype: min(_time(layers[dtype], _FIRST_ROWS, width, dtype) for _ in range(2)) for dtype in dtypes}
+    passes = {dtype: _pass_of(widths, dtype) for dtype in dtypes}
+    few = {dtype: min(_time(passes[dtype], _FIRST_ROWS, width, dtype) for _ in range(2)) for dtype in dtypes}
     hopeful = [dtype for dtype in dtypes if few[dtype] <= _HOPELESS * min(few.values())]
-    seconds = _smallest({dtype: partial(_time, layers[dtype], _ROWS, width, dtype) for dtype in hopeful})
+    seconds = _smallest({dtype: partial(_time, passes[dtype], _ROWS, width, dtype) for dtype in hopeful})
     flop = 2.0 * _ROWS * (2 * width * hidden + width * width)
     return {dtype: round(1e-9 * flop / max(taken_s, 1e-9), 2) for dtype, taken_s in seconds.items()}
 
@@ -145,18 +148,31 @@ def _matrix(inputs: int, outputs: int) -> nn.Linear:
     return linear
 
 
-def _layer(widths: Widths, dtype: str) -> nn.Module:
+def _pass_of(widths: Widths, dtype: str) -> Pass:
+    """Return the function that computes rows [R, D] as a model of these widths does: with the loops of wide encoders."""
     layer = _Layer(*widths).eval()
     to_cpu_form_(layer, dtype, quantises=True)
-    return layer
+    if widths[0] < MIN_WIDTH:
+        return layer
+    feed_forward, linear_out = CpuFeedForward(layer.linear1, layer.linear2), Matrix(layer.linear_out)
+    norms = [Norm(nn.LayerNorm(widths[0]), matrix.stores) for matrix in (feed_forward, linear_out)]
+
+    def with_loops(x_RD: torch.Tensor) -> torch.Tensor:
+        stream = Stream(x_RD[None], torch.tensor([len(x_RD)]), None)
+        rows = stream.norm(norms[0])
+        rows = stream.add_norm(feed_forward(stream, rows), np.float32(1.0), norms[1])
+        product: Product = linear_out(rows, stream.dtype)
+        return product.values_RN
+
+    return with_loops
 
 
-def _time(layer: nn.Module, rows: int, width: int, dtype: str) -> float:
+def _time(compute: Pass, rows: int, width: int, dtype: str) -> float:
     """Return the seconds of a pass."""
     x_RD = torch.ones(rows, width, dtype=torch_dtype(dtype))
     clock = thread_time if get_clock_info("thread_time").resolution <= _MAX_CLOCK_STEP_S else perf_counter
     start = clock()
-    layer(x_RD)
+    compute(x_RD)
     return clock() - start
 
 
