@@ -4,10 +4,12 @@ With AMX or AVX512-VNNI the products take less than half of the time of torch's 
 operators that each read and write a whole tensor. Here a loop scales, adds biases, adds to the stream, normalises, activates
 and quantises a row while it is in the first-level cache, and int8 products read the levels that the loop before them stored.
 
-The results are those of `Layers` up to rounding, and recordings do not depend on each other. The residual stream is in the
-model's dtype. A branch that the loops do not cover (local and chunked attention, a convolution with LayerNorm) runs as it is.
+Rows are the real frames of all recordings, one after the other: padding is neither multiplied nor stored, except in
+attention's scores. The results are those of `Layers` up to rounding, and recordings do not depend on each other. The residual
+stream is in the model's dtype. A branch that the loops do not cover (local and chunked attention, a convolution with
+LayerNorm) runs as it is.
 
-Shapes: B recordings, T frames, R = B*T rows, D width, N a product's outputs, H heads, K head width, W taps.
+Shapes: B recordings, T frames, R rows (the sum of the lengths), D width, N a product's outputs, H heads, K head width, W taps.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from fastscribe.model.int8 import Int8Linear
 from fastscribe.model.packed import PackedLinear
 from fastscribe.model.padding import Padding
 from fastscribe.model.row_kernels import kernels
-from fastscribe.types import AnyArray, Float32Array
+from fastscribe.types import AnyArray, Float32Array, Int64Array
 
 MIN_WIDTH = 512  # a narrower encoder transcribes a short recording in less time than numba is loaded in
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
@@ -109,15 +111,36 @@ class Stream:
 
     def __init__(self, x_BTD: torch.Tensor, lengths_B: torch.Tensor, attention: AttentionConfigs | None) -> None:
         self.batch, self.num_frames, self.width = x_BTD.shape
-        self.num_rows, self.dtype = self.batch * self.num_frames, x_BTD.dtype
-        self.x_RD = x_BTD.reshape(self.num_rows, self.width)
-        self.lengths_B = lengths_B.numpy()
-        self.padding = Padding.of(lengths_B, self.num_frames)
-        self._attention = attention
+        self.dtype, self._attention = x_BTD.dtype, attention
+        self._lengths_B = lengths_B
+        self.lengths_B: Int64Array = lengths_B.numpy().astype(np.int64)
+        self.first_B: Int64Array = np.cumsum(self.lengths_B) - self.lengths_B
+        self.recording_R: Int64Array = np.repeat(np.arange(self.batch), self.lengths_B)
+        self.num_rows = len(self.recording_R)
+        self.is_padded = self.num_rows < self.batch * self.num_frames
+        frame_R = np.arange(self.num_rows) - np.repeat(self.first_B, self.lengths_B)
+        self._place_R = torch.from_numpy(self.recording_R * self.num_frames + frame_R)
+        self.x_RD = self.packed(x_BTD)
+
+    @cached_property
+    def padding(self) -> Padding:
+        return Padding.of(self._lengths_B, self.num_frames)
 
     @cached_property
     def positions(self) -> Positions:
-        return Positions.of(self.x_RD.view(self.batch, self.num_frames, self.width), self._attention)
+        like = self.x_RD.new_empty(self.batch, self.num_frames, self.width)
+        return Positions.of(like, self._attention)
+
+    def packed(self, x_BTD: torch.Tensor) -> torch.Tensor:
+        """Return the rows [R, D] of the real frames."""
+        x_RD = x_BTD.flatten(0, 1)
+        return x_RD[self._place_R] if self.is_padded else x_RD.contiguous()
+
+    def padded(self, x_RD: torch.Tensor) -> torch.Tensor:
+        """Return [B, T, D] with zeros for padding."""
+        if self.is_padded:
+            x_RD = x_RD.new_zeros(self.batch * self.num_frames, self.width).index_copy_(0, self._place_R, x_RD)
+        return x_RD.view(self.batch, self.num_frames, self.width)
 
     def norm(self, norm: Norm) -> Rows:
         """Compute LayerNorm(x)."""
@@ -160,7 +183,7 @@ class Stream:
 
 
 class CpuLayers(nn.Module):
-    """[B, T, D] to [B, T, D], undefined beyond a row's length. Overwrites the input."""
+    """[B, T, D] to [B, T, D], zero beyond a recording's length. May overwrite the input."""
 
     def __init__(self, layers: Layers) -> None:
         super().__init__()
@@ -175,7 +198,7 @@ class CpuLayers(nn.Module):
         rows = stream.norm(self._norms[0])
         for layer, following in zip(self.layers, [*self._norms[1:], None], strict=True):
             rows = layer(stream, rows, following)
-        return rows.values_RN.view(x_BTD.shape)
+        return stream.padded(rows.values_RN)
 
 
 class CpuLayer(nn.Module):
@@ -215,10 +238,10 @@ class PlainBranch(nn.Module):
         self.branch = branch
 
     def forward(self, stream: Stream, rows: Rows) -> Product:
-        x_BTD = rows.values_RN.view(stream.batch, stream.num_frames, stream.width)
+        x_BTD = stream.padded(rows.values_RN)
         is_attention = isinstance(self.branch, RelPositionAttention)
         y_BTD = self.branch(x_BTD, stream.padding, *([stream.positions] if is_attention else []))
-        return Product.of(y_BTD.flatten(0, 1))
+        return Product.of(stream.packed(y_BTD))
 
 
 class CpuFeedForward(nn.Module):
@@ -254,8 +277,8 @@ class CpuConvolution(nn.Module):
     def forward(self, stream: Stream, rows: Rows) -> Product:
         gates = self.pointwise1(rows, stream.dtype)
         taps, width = self._weight_WD.shape
-        batch = (stream.lengths_B, stream.num_frames, self._before)
-        arguments = (*gates.arrays, *batch, self._weight_WD, self._bias_D)
+        batch = (stream.recording_R, stream.first_B, stream.lengths_B)
+        arguments = (*gates.arrays, *batch, self._before, self._weight_WD, self._bias_D)
         rows = stream.stored("glu_depthwise", self.pointwise2.stores, width, (taps + 1, width), *arguments)
         product: Product = self.pointwise2(rows, stream.dtype)
         return product
@@ -274,26 +297,29 @@ class CpuAttention(nn.Module):
         self._factor = np.float32(1.0 / math.sqrt(source.head_width))
 
     def forward(self, stream: Stream, rows: Rows) -> Product:
-        batch, num_frames = stream.batch, stream.num_frames
         heads, width = self.source.num_heads, self.source.head_width
         qkv = self.linear_qkv(rows, stream.dtype)
-        q_u_BHTK, k_BHTK, v_BHTK = (
-            rows.values_RN.new_empty(batch, heads, num_frames, width, dtype=stream.dtype) for _ in range(3)
-        )
+        q_u_BHTK, k_BHTK, v_BHTK = (self._heads(stream) for _ in range(3))
         q_v_HRK = q_u_BHTK.new_empty(heads, stream.num_rows, width)
-        arguments = (*qkv.arrays, self._u_D, self._v_D, self._factor, num_frames)
+        places = (stream.recording_R, stream.first_B)
+        arguments = (*qkv.arrays, *places, self._u_D, self._v_D, self._factor)
         outs = (as_numpy(q_u_BHTK), as_numpy(q_v_HRK), as_numpy(k_BHTK), as_numpy(v_BHTK))
         stream.run("split_heads", "plain", stream.num_rows, (1, stream.width), *arguments, *outs)
         scores_BHTT = q_u_BHTK @ k_BHTK.transpose(2, 3)
         positions_HRP = torch.bmm(q_v_HRK, self.source.project(stream.positions).transpose(1, 2))
-        both = (as_numpy(scores_BHTT), as_numpy(positions_HRP), stream.lengths_B)
-        stream.run("softmax", "plain", batch * heads * num_frames, (1, num_frames), *both)
-        heads_BHTK = as_numpy(scores_BHTT @ v_BHTK)
-        rows = stream.stored(
-            "join_heads", self.linear_out.stores, stream.width, (1, stream.width), heads_BHTK, num_frames
-        )
+        both = (as_numpy(scores_BHTT), as_numpy(positions_HRP), *places, stream.lengths_B)
+        stream.run("softmax", "plain", heads * stream.num_rows, (1, stream.num_frames), *both)
+        mixed_BHTK = as_numpy(scores_BHTT @ v_BHTK)
+        rows = stream.stored("join_heads", self.linear_out.stores, stream.width, (1, stream.width), mixed_BHTK, *places)
         product: Product = self.linear_out(rows, stream.dtype)
         return product
+
+    def _heads(self, stream: Stream) -> torch.Tensor:
+        """Return memory for queries, keys or values. What stays in padding must be finite."""
+        allocate = torch.zeros if stream.is_padded else torch.empty
+        return allocate(
+            stream.batch, self.source.num_heads, stream.num_frames, self.source.head_width, dtype=stream.dtype
+        )
 
 
 def as_numpy(tensor: torch.Tensor) -> AnyArray:

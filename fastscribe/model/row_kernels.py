@@ -5,8 +5,11 @@ quantised, or added to the stream, normalised and quantised. Here a row stays in
 in float32. Results are stored in the model's dtype ("plain") or as uint8 levels with a scale per row ("levels", the inputs of
 an int8 product). NaN and infinities of a row reach its outputs in every form, so that damaged weights are noticed.
 
-Nothing here is decorated. `kernels` compiles LOOPS for a dtype and a form of storing. bfloat16 arrives as uint16. Every loop
-works on the rows from `start` to `stop`, and `scratch` is float32 memory of a row, or of W + 1 (glu_depthwise).
+Nothing here is decorated. `kernels` compiles the loops for a dtype and a form of storing. bfloat16 arrives as uint16. Every
+loop works on the rows from `start` to `stop`, and `scratch` is float32 memory of a row, or of W + 1 (glu_depthwise).
+
+Rows are the frames of the recordings one after the other, without padding: recording_R is a row's recording, and first_B the
+row of a recording's first frame.
 
 Shapes: R rows (frames of all recordings), N columns, D width, B recordings, T frames, H heads, K head width, W taps, P
 positions (distances, left first).
@@ -145,10 +148,10 @@ def activate(
 
 
 def glu_depthwise(
-    y_RE: Any, y_scale_R: Any, y_bias_E: Any, lengths_B: Any, num_frames: Any, before: Any, weight_WD: Any, bias_D: Any,
-    out_RD: Any, out_scale_R: Any, scratch: Any, start: Any, stop: Any,
+    y_RE: Any, y_scale_R: Any, y_bias_E: Any, recording_R: Any, first_B: Any, lengths_B: Any, before: Any, weight_WD: Any,
+    bias_D: Any, out_RD: Any, out_scale_R: Any, scratch: Any, start: Any, stop: Any,
 ) -> None:  # fmt: skip
-    """SiLU of the depthwise convolution of GLU(y), in which padding is zero; y has 2D columns.
+    """SiLU of the depthwise convolution over time of GLU(y), which is zero before and after a recording; y has 2D columns.
 
     `before` of the taps are before an output's frame. The last W gated rows are kept in a ring.
     """
@@ -156,13 +159,12 @@ def glu_depthwise(
     row_D, ring_WD = scratch[0], scratch[1:]
     r = start
     while r < stop:
-        recording = r // num_frames
-        first = recording * num_frames
-        end = min(stop, first + num_frames) - first
-        begin = r - first
+        recording = recording_R[r]
+        first, length = first_B[recording], lengths_B[recording]
+        begin, end = r - first, min(stop - first, length)
         for t in range(begin - before, end + taps - 1 - before):
             slot = (t + taps) % taps
-            if t < 0 or t >= lengths_B[recording]:
+            if t < 0 or t >= length:
                 for i in range(width):
                     ring_WD[slot, i] = _ZERO
             else:
@@ -187,13 +189,14 @@ def glu_depthwise(
 
 
 def split_heads(
-    y_RE: Any, y_scale_R: Any, y_bias_E: Any, u_D: Any, v_D: Any, factor: Any, num_frames: Any,
+    y_RE: Any, y_scale_R: Any, y_bias_E: Any, recording_R: Any, first_B: Any, u_D: Any, v_D: Any, factor: Any,
     q_u_BHTK: Any, q_v_HRK: Any, k_BHTK: Any, v_BHTK: Any, scratch: Any, start: Any, stop: Any,
 ) -> None:  # fmt: skip
-    """Divide y = [q, k, v] into heads: (q + u) * factor, (q + v) * factor, k and v."""
+    """Divide y = [q, k, v] into heads: (q + u) * factor, (q + v) * factor, k and v. Padding is left as it is."""
     heads, width = k_BHTK.shape[1], k_BHTK.shape[3]
     for r in range(start, stop):
-        scale, b, t = np.float32(y_scale_R[r]), r // num_frames, r % num_frames
+        scale, b = np.float32(y_scale_R[r]), recording_R[r]
+        t = r - first_B[b]
         for h in range(heads):
             q, k, v = h * width, (heads + h) * width, (2 * heads + h) * width
             q_u_K, q_v_K, k_K, v_K = q_u_BHTK[b, h, t], q_v_HRK[h, r], k_BHTK[b, h, t], v_BHTK[b, h, t]
@@ -207,17 +210,27 @@ def split_heads(
                 v_K[i] = narrow(np.float32(widen(y_RE[r, v + i]) * scale + y_bias_E[v + i]))
 
 
-def softmax(scores_BHTT: Any, positions_HRP: Any, lengths_B: Any, scratch: Any, start: Any, stop: Any) -> None:
-    """Softmax of scores + position scores over a recording's keys, in place; zero beyond. Rows are those of [B, H, T].
+def softmax(
+    scores_BHTT: Any,
+    positions_HRP: Any,
+    recording_R: Any,
+    first_B: Any,
+    lengths_B: Any,
+    scratch: Any,
+    start: Any,
+    stop: Any,
+) -> None:
+    """Softmax of scores + position scores over a recording's keys, in place; zero beyond. Rows are those of [H, R].
 
     The position score of query i and key j is in column T - 1 - i + j.
     """
-    _, heads, num_frames, _ = scores_BHTT.shape
+    num_frames, num_rows = scores_BHTT.shape[2], len(recording_R)
     row_T = scratch[0]
     for row in range(start, stop):
-        b, h, i = row // (heads * num_frames), (row // num_frames) % heads, row % num_frames
-        scores_T, positions_T = scores_BHTT[b, h, i], positions_HRP[h, b * num_frames + i, num_frames - 1 - i :]
-        length = lengths_B[b]
+        h, r = row // num_rows, row % num_rows
+        b = recording_R[r]
+        i, length = r - first_B[b], lengths_B[b]
+        scores_T, positions_T = scores_BHTT[b, h, i], positions_HRP[h, r, num_frames - 1 - i :]
         largest, unusable = order_key(_LOWEST), _ZERO
         for j in range(length):
             score = np.float32(widen(scores_T[j]) + widen(positions_T[j]))
@@ -237,16 +250,17 @@ def softmax(scores_BHTT: Any, positions_HRP: Any, lengths_B: Any, scratch: Any, 
 
 
 def join_heads(
-    x_BHTK: Any, num_frames: Any, out_RD: Any, out_scale_R: Any, scratch: Any, start: Any, stop: Any
+    x_BHTK: Any, recording_R: Any, first_B: Any, out_RD: Any, out_scale_R: Any, scratch: Any, start: Any, stop: Any
 ) -> None:
     """The heads of each frame side by side."""
     heads, width = x_BHTK.shape[1], x_BHTK.shape[3]
     row_D = scratch[0]
     for r in range(start, stop):
-        b, t = r // num_frames, r % num_frames
+        b = recording_R[r]
         for h in range(heads):
+            x_K = x_BHTK[b, h, r - first_B[b]]
             for i in range(width):
-                row_D[h * width + i] = widen(x_BHTK[b, h, t, i])
+                row_D[h * width + i] = widen(x_K[i])
         store(row_D, out_RD, out_scale_R, r)
 
 
