@@ -17,6 +17,7 @@ from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import LocalAttention, Options
 from fastscribe.decode.greedy import greedy
 from fastscribe.errors import UsageError
+from fastscribe.model import cpu_layers
 from fastscribe.model.int8 import int8_problem
 from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer, with_attention
@@ -135,6 +136,16 @@ def test_tokens_times_and_text_equal_reference(folder: Path, batch_size: int) ->
         for first in range(num_batches):
             for name, hypothesis in run(folder, names[first::num_batches], decoder).items():
                 compare(folder, name, hypothesis, decoder)
+
+
+@golden_folders
+def test_the_layers_of_wide_encoders_equal_reference(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No stored checkpoint is wide enough for the CPU's layers, so the limit is lifted."""
+    monkeypatch.setattr(cpu_layers, "MIN_WIDTH", 1)
+    names = names_of(folder)
+    for decoder in checkpoint(folder).config.decoders:
+        for name, hypothesis in run(folder, names, decoder).items():
+            compare(folder, name, hypothesis, decoder)
 
 
 @golden_folders

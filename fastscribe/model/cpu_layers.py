@@ -18,6 +18,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ import torch
 from torch import nn
 
 from fastscribe._system.thread_shares import equal_parts, share
-from fastscribe.config import AttentionConfigs
+from fastscribe.config import AttentionConfigs, EncoderConfig, EncoderConfigs
 from fastscribe.model.attention import Positions, RelPositionAttention
 from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, Layers
 from fastscribe.model.int8 import Int8Linear
@@ -40,10 +42,20 @@ _MIN_ELEMENTS = 1 << 15  # of a thread's share of the rows: handing it over take
 _WHOLE, _HALF = np.float32(1.0), np.float32(0.5)
 
 
+def has_loops(config: EncoderConfigs) -> bool:
+    """Return True if an encoder of this config runs with CpuLayers on a CPU."""
+    return isinstance(config, EncoderConfig) and config.d_model >= MIN_WIDTH
+
+
 def conformer_for_cpu_(encoder: Encoder) -> None:
     """Replace the layers of a wide encoder, in place; they must have the forms of cpu_form.py."""
-    if encoder.config.d_model >= MIN_WIDTH and isinstance(encoder.layers, Layers):
+    if has_loops(encoder.config) and isinstance(encoder.layers, Layers):
         encoder.layers = CpuLayers(encoder.layers)
+
+
+def import_numba_meanwhile() -> None:
+    """Import numba, which takes a third of a second, in a thread: for what reads weights before the first loop runs."""
+    Thread(target=import_module, args=("numba",), name="import-numba").start()
 
 
 @dataclass(frozen=True)

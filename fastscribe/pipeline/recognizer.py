@@ -51,6 +51,7 @@ from fastscribe.decode.prompt import options_for_prompt
 from fastscribe.errors import CheckpointError, UsageError, first_line
 from fastscribe.languages import check_languages
 from fastscribe.model.cpu_form import to_cpu_form_, torch_dtype
+from fastscribe.model.cpu_layers import has_loops, import_numba_meanwhile
 from fastscribe.model.families import ENCODER_FAMILIES
 from fastscribe.model.features import LogMel
 from fastscribe.model.model import Model, Prepare, build_model, optimise_
@@ -334,6 +335,8 @@ def _build_model(checkpoint: Checkpoint, device: torch.device, dtype: str, optio
     if dtype in _8_BIT and not ENCODER_FAMILIES[type(checkpoint.config.encoder)].has_matrices:
         raise UsageError(f"--dtype {dtype}: this encoder has no matrices that multiply in 8 bits: bf16 or fp32")
     config = with_language(with_attention(checkpoint.config, options.attention), options.language)
+    if device.type != "cuda" and has_loops(config.encoder):
+        import_numba_meanwhile()
     model = build_model(config, checkpoint.weights, checkpoint.path, _prepare(device, dtype))
     if device.type == "cuda":
         _prepare_for_gpu_(model, dtype, say)
