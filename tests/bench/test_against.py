@@ -555,7 +555,10 @@ def test_the_command_compares_and_leaves_a_document(fake_peer: Path, bare_python
     for side in document["sides"]:
         assert len(side["load_s_runs"]) == len(side["load_cpu_s_runs"]) == 3 and len(side["latency_s_runs"]) == 10
     mine, whisper = document["sides"]
-    assert mine["versions"]["torch"] and (whisper["side"], whisper["dtype"]) == ("faster-whisper", "fp32")
+    assert document["versions"]["fastscribe"]["torch"] and (whisper["side"], whisper["dtype"]) == (
+        "faster-whisper",
+        "fp32",
+    )
     (pair,) = document["comparisons"]
     assert (pair["dtype"], pair["peer"], pair["speedup_ratio"]) == ("fp32", "faster-whisper", ours["speedup_ratio"])
     assert pair["load_ratio"] == pytest.approx(whisper["load_s"] / mine["load_s"], abs=0.002)

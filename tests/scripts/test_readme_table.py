@@ -107,10 +107,6 @@ def test_texts_of_different_models_are_not_compared(script: ModuleType, tmp_path
 
 def test_several_tools_are_a_table_of_pairs(script: ModuleType, tmp_path: Path) -> None:
     settings = against(AMD) | {"load_averages_1min": [1.0, 3.2, 9.0], "random_weights": True}
-    settings["sides"] = [
-        {"side": "fastscribe", "dtype": "bf16", "versions": {"fastscribe": "0.1.0"}},
-        {"side": "nemo", "dtype": "bf16", "versions": {"nemo_toolkit": "3.0.0"}},
-    ]
     pair = {"dtype": "bf16", "peer": "nemo", "peer_dtype": "bf16", "peer_best_batch_size": 8, "speedup_ratio": 2.25}
     settings["comparisons"] = [pair | {"cpu_ratio": 1.5, "latency_ratio": 3.0}]
     stored(tmp_path, "c.json", settings)

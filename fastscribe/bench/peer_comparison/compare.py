@@ -87,6 +87,7 @@ def compare(comparison: Comparison, found: dict[str, Any], say: Callable[[str], 
         }
         for side in _theirs(comparison, dtypes):
             _add(workers, side, start(side), stack, say)
+        found["versions"] = {side.name: worker.info["versions"] for side, worker in workers.items()}
         loads = {side: [worker.info] for side, worker in workers.items()}
         cases, alone = _cases(comparison, workers), [turns.Lone(worker) for worker in workers.values()]
         try:
@@ -152,7 +153,6 @@ def _about_sides(loads: dict[_Side, list[dict[str, Any]]], alone: Sequence[turns
             **turns.timed("load_s", [info["load_s"] for info in infos]),
             **turns.timed("load_cpu_s", [info["load_cpu_s"] for info in infos]),
             **lone.row(),
-            "versions": infos[0]["versions"],
         }
         for (side, infos), lone in zip(loads.items(), alone, strict=True)
     ]
