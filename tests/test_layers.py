@@ -100,6 +100,7 @@ WITHOUT_TORCH = (
     "bench.result_diff",
     "bench.energy",
     "bench.work",
+    "bench.peer_comparison.exporter",
     "bench.peer_comparison.peers",
     "bench.peer_comparison.process",
     "bench.peer_comparison.recordings",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import shutil
 import sys
 import tarfile
 import venv
@@ -21,9 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from fastscribe.bench.peer_comparison import peers, process, turns, worker
+from fastscribe.bench.peer_comparison import exporter, exports, peers, process, turns, worker
 from fastscribe.bench.peer_comparison.process import SideFailed, Worker
-from fastscribe.bench.peer_comparison.recordings import gather
+from fastscribe.bench.peer_comparison.recordings import gather, write_lone
 from fastscribe.cli import app
 from fastscribe.errors import UsageError
 from tests.conftest import AUDIO, MODELS, golden
@@ -50,7 +52,7 @@ class WhisperModel:
     def transcribe(self, path, batch_size=1):
         if batch_size >= self.asked.get("too_large", 1000):
             raise MemoryError("too much")
-        return [SimpleNamespace(text=" " + self.asked["texts"][Path(path).stem])], None
+        return [SimpleNamespace(text=" " + self.asked["texts"].get(Path(path).stem, ""))], None
 
 class BatchedInferencePipeline:
     def __init__(self, model):
@@ -89,7 +91,7 @@ def texts() -> dict[str, str]:
 def settings(side: str, model: Path) -> dict[str, Any]:
     paths = [str(path) for path in RECORDINGS]
     packages = ["pip", "no-such-package"]
-    common = {"device": "cpu", "dtype": "fp32", "threads": 1, "root": "", "packages": packages}
+    common = {"device": "cpu", "dtype": "fp32", "threads": 1, "root": "", "packages": packages, "alone": paths[1]}
     return {"side": side, "model": str(model), "paths": paths, **common}
 
 
@@ -97,18 +99,31 @@ def settings(side: str, model: Path) -> dict[str, Any]:
 
 
 class FakeSide:
-    """A side that takes a given time per turn and records its turns."""
+    """A side that takes a given time per turn and records its turns. `seconds` may be a function of the number of turns so
+    far, of all sides, and the batch size."""
 
-    def __init__(self, side: str, log: list[tuple[str, int | None]], seconds: Any = 1.0, text: str = "a b") -> None:
-        self.side, self.info = side, {"dtype": "fp32"}
-        self._log, self._seconds, self._text = log, seconds, text
+    def __init__(
+        self,
+        side: str,
+        log: list[tuple[str, int | None]],
+        seconds: Any = 1.0,
+        text: str = "a b",
+        dtype: str = "fp32",
+        cpu_share: float = 2.0,
+    ) -> None:
+        self.side, self.info = side, {"dtype": dtype}
+        self._log, self._seconds, self._text, self._cpu_share = log, seconds, text, cpu_share
+        self.alone: list[int | None] = []
 
-    def turn(self, batch_size: int | None) -> dict[str, Any]:
+    def turn(self, batch_size: int | None, alone: bool = False) -> dict[str, Any]:
+        if alone:
+            self.alone.append(batch_size)
+            return {"wall_s": 0.25, "cpu_s": 0.5, "texts": [self._text]}
         self._log.append((self.side, batch_size))
         seconds = self._seconds(len(self._log), batch_size) if callable(self._seconds) else self._seconds
         if seconds is None:
             return {"error": "MemoryError: too much"}
-        return {"wall_s": seconds, "cpu_s": 2 * seconds, "texts": [self._text]}
+        return {"wall_s": seconds, "cpu_s": self._cpu_share * seconds, "texts": [self._text]}
 
     def said(self) -> str:
         return "its last words"
@@ -118,20 +133,24 @@ def silent(_: str) -> None:
     pass
 
 
+def cases_of(ours: Sequence[FakeSide], peers: Sequence[FakeSide], sizes: Sequence[int]) -> list[turns.Case]:
+    return [turns.Case(side, None) for side in ours] + [turns.Case(side, size) for side in peers for size in sizes]
+
+
 def compared(
     ours: FakeSide, peer: FakeSide, batch_sizes: Sequence[int], runs: int, audio_s: float = 10.0
 ) -> list[dict]:
-    mine, theirs = turns.Case(ours, None), [turns.Case(peer, size) for size in batch_sizes]
-    turns.take_turns(mine, theirs, runs, silent)
-    return turns.rows(mine, theirs, audio_s)
+    cases = cases_of([ours], [peer], batch_sizes)
+    turns.take_turns(cases, [], runs, silent)
+    return turns.rows(cases, audio_s, {"peer": {}})
 
 
-def test_sides_alternate_and_swap() -> None:
+def test_every_second_round_goes_backwards() -> None:
     log: list[tuple[str, int | None]] = []
     compared(FakeSide("fastscribe", log), FakeSide("peer", log), [1, 8], 3)
-    ours, small, large = ("fastscribe", None), ("peer", 1), ("peer", 8)
-    even, odd = [ours, small, ours, large], [small, ours, large, ours]
-    assert log == even + odd + even + odd
+    there = [("fastscribe", None), ("peer", 1), ("peer", 8)]
+    back = there[::-1]
+    assert log == there + back + there + back
 
 
 def test_warm_up_does_not_count_best_size_does() -> None:
@@ -142,13 +161,18 @@ def test_warm_up_does_not_count_best_size_does() -> None:
     ours, small, large = compared(FakeSide("fastscribe", log), peer, [1, 8], 3, audio_s=100.0)
     assert (small["wall_s"], small["wall_min_s"], small["wall_max_s"]) == (4.0, 3.0, 5.0)
     assert large["wall_s_runs"] == [2.0, 2.5, 9.0] and large["rtfx"] == 40.0 and large["cpu_s"] == 5.0
-    assert len(ours["wall_s_runs"]) == 6
-    assert (ours["peer_best_batch_size"], ours["speedup_ratio"]) == (8, 2.5)
+    assert len(ours["wall_s_runs"]) == 3 and ours["characters"] == 3
+    assert (ours["peer"], ours["peer_best_batch_size"], ours["speedup_ratio"], ours["cpu_ratio"]) == (
+        "peer",
+        8,
+        2.5,
+        2.5,
+    )
     assert (ours["speedup_min_ratio"], ours["speedup_max_ratio"]) == (2.0, 9.0)
     assert (ours["equal_texts_share"], ours["wer_between_share"]) == (0.0, 0.5)
 
 
-def test_ratio_compares_adjacent_turns() -> None:
+def test_ratio_compares_turns_of_a_round() -> None:
     """The machine slows down threefold, for both sides alike."""
     log: list[tuple[str, int | None]] = []
     slower = [1.0, 1.0, 2.0, 3.0]
@@ -156,6 +180,45 @@ def test_ratio_compares_adjacent_turns() -> None:
     peer = FakeSide("peer", log, lambda turn, _: 2 * slower[(turn - 1) // 2])
     first, _ = compared(ours, peer, [1], 3)
     assert first["speedup_min_ratio"] == first["speedup_ratio"] == first["speedup_max_ratio"] == 2.0
+
+
+def test_far_slower_batch_size_takes_no_more_turns() -> None:
+    log: list[tuple[str, int | None]] = []
+    rows = compared(FakeSide("fastscribe", log), FakeSide("peer", log, lambda _, size: 6.0 - size), [1, 4], 2)
+    assert log.count(("peer", 1)) == 1 and log.count(("peer", 4)) == 3
+    assert rows[1]["error"] == "left out: the warm-up took 5.0 s, that of batch 4 2.0 s"
+    near = FakeSide("peer", log, lambda _, size: 2.0 + size / 100)
+    assert all("error" not in row for row in compared(FakeSide("fastscribe", log), near, [1, 4], 2))
+
+
+def test_a_size_that_the_machine_held_up_stays() -> None:
+    """Its wall clock is far longer, its processor time is not."""
+    case, slow = (turns.Case(FakeSide("peer", []), size) for size in (1, 8))
+    turns.drop_slow([case, slow], {id(case): {"wall_s": 1.0, "cpu_s": 2.0}, id(slow): {"wall_s": 9.0, "cpu_s": 2.1}})
+    assert slow.error is None
+
+
+def test_dtypes_are_compared_with_their_counterparts_and_with_all() -> None:
+    log: list[tuple[str, int | None]] = []
+    ours = [FakeSide("fastscribe", log, 2.0), FakeSide("fastscribe", log, 1.0, dtype="int8")]
+    nemo = [FakeSide("nemo", log, 4.0), FakeSide("nemo", log, 3.0, dtype="bf16", cpu_share=1.0)]
+    onnx = [FakeSide("onnx-asr", log, 5.0), FakeSide("onnx-asr", log, 3.5, dtype="int8")]
+    cases = cases_of(ours, [*nemo, *onnx], [8])
+    alone = [turns.Lone(case.side) for case in cases]
+    loads = turns.take_turns(cases, alone, 2, silent)
+    assert len(loads) == 3 and all(len(one.wall_s) == 2 * turns.LONE_TURNS for one in alone)
+    assert ours[0].alone == [None] * 6 and nemo[0].alone == [1] * 6
+    fp32, int8, *_ = turns.rows(cases, 10.0, {"nemo": {"int8": "bf16"}, "onnx-asr": {}})
+    assert (fp32["peer"], fp32["peer_dtype"], fp32["speedup_ratio"]) == ("nemo", "fp32", 2.0)
+    assert (int8["peer"], int8["peer_dtype"], int8["speedup_ratio"], int8["cpu_ratio"]) == ("nemo", "bf16", 3.0, 1.5)
+    sides = [
+        {"side": one.side.side, "dtype": one.side.info["dtype"], "load_s": 2.0 + number, "load_cpu_s": 1.0, **one.row()}
+        for number, one in enumerate(alone)
+    ]
+    found = {(row["dtype"], row["peer"], row["peer_dtype"]): row for row in turns.comparisons(cases, sides)}
+    assert len(found) == 8
+    row = found["int8", "onnx-asr", "int8"]
+    assert (row["speedup_ratio"], row["latency_ratio"], row["load_ratio"]) == (3.5, 1.0, round(7 / 3, 3))
 
 
 @pytest.mark.parametrize(
@@ -170,10 +233,11 @@ def test_ratio_compares_adjacent_turns() -> None:
 def test_unreliable_ratio_has_a_warning(ours_s: list[float], peer_s: list[float], short: bool, overlap: bool) -> None:
     def case(side: str, size: int | None, walls_s: list[float]) -> turns.Case:
         made = turns.Case(FakeSide(side, []), size)  # type: ignore[arg-type]
-        made.wall_s, made.cpu_s, made.texts, made.beside_s = walls_s, walls_s, ["a"], ours_s
+        made.wall_s, made.cpu_s, made.texts = walls_s, walls_s, ["a"]
         return made
 
-    found = " ".join(turns.caveats(turns.rows(case("fastscribe", None, ours_s), [case("peer", 1, peer_s)], 10.0)))
+    cases = [case("fastscribe", None, ours_s), case("peer", 1, peer_s)]
+    found = " ".join(turns.caveats(turns.rows(cases, 10.0, {"peer": {}})))
     assert ("more recordings" in found, "overlap" in found) == (short, overlap)
 
 
@@ -184,9 +248,9 @@ def test_measured_turns_survive_an_early_end() -> None:
     )
     for case in (mine, theirs[0]):
         case.wall_s, case.cpu_s, case.texts = [1.0], [1.0], ["a"]
-    ours, first, second = turns.rows(mine, theirs, 10.0)
-    assert ours["rtfx"] == first["rtfx"] == 10.0 and "speedup_ratio" not in ours
-    assert second["error"] == "no turn that counts" and turns.caveats([ours, first, second]) == []
+    ours, first, second = turns.rows([mine, *theirs], 10.0, {"peer": {}})
+    assert ours["rtfx"] == first["rtfx"] == 10.0 and ours["speedup_ratio"] == 1.0
+    assert second["error"] == "no turn that counts" and len(turns.caveats([ours, first, second])) == 1
 
 
 def test_failed_batch_size_leaves_the_comparison() -> None:
@@ -286,18 +350,23 @@ def test_peer_gets_the_same_checkpoint_if_it_can() -> None:
     for peer, path in ((nemo, folder), (transformers, DEMO), (whisper, DEMO)):
         with pytest.raises(UsageError, match="--peer-model"):
             peers.choose_model(peer, path, None)
-    with pytest.raises(UsageError, match="not one of nemo, transformers, faster-whisper, onnx-asr"):
+    with pytest.raises(UsageError, match="not one of nemo, transformers, faster-whisper, onnx-asr, sherpa-onnx"):
         peers.find("kaldi")
 
 
-def test_the_worker_needs_nothing_but_the_peer() -> None:
+@pytest.mark.parametrize("program", [worker, exporter])
+def test_the_worker_needs_nothing_but_the_peer(program: ModuleType) -> None:
     """It runs without fastscribe: top-level imports are the standard library's, the others the side's."""
-    tree = ast.parse(Path(worker.__file__).read_text(encoding="utf-8"))
+    assert program.__file__ is not None
+    tree = ast.parse(Path(program.__file__).read_text(encoding="utf-8"))
     assert _imported(tree.body) <= sys.stdlib_module_names
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name != "load_fastscribe":
             assert "fastscribe" not in _imported(ast.walk(node))
     assert set(worker.LOADERS) == {*peers.PEERS, turns.OURS}
+    assert (
+        set(exporter.GRAPHS) == set(exporter.VOCABULARIES) == {one.name for one in peers.PEERS.values() if one.exported}
+    )
 
 
 def _imported(nodes: Any) -> set[str]:
@@ -308,6 +377,105 @@ def _imported(nodes: Any) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             found.add((node.module or "").partition(".")[0])
     return found
+
+
+# --- exports ------------------------------------------------------------------------------------------------------------
+
+# Stand in for NeMo and its like, which the export looks for before it begins.
+EXPORT_MODULES = ("nemo/collections/asr", "onnx", "onnxruntime")
+# Stands in for exporter.py: it says what it was asked for, and fails if the model's name says so.
+FAKE_EXPORTER = """
+import json, sys
+from pathlib import Path
+asked = json.loads(sys.stdin.readline())
+folder = Path(asked["folder"])
+(folder / "encoder.onnx").write_text(asked["peer"])
+if "broken" in asked["model"]:
+    sys.exit("no such layer")
+(folder / "config.json").write_text("{}")
+print(json.dumps({"files": []}), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def export_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules by these names for every Python, an exporter without needs, and a cache folder."""
+    for module in EXPORT_MODULES:
+        folder = tmp_path / "site" / module
+        folder.mkdir(parents=True)
+        for one in (folder, *folder.parents):
+            if one != tmp_path / "site" and one.is_relative_to(tmp_path / "site"):
+                (one / "__init__.py").touch()
+    (tmp_path / "exporter.py").write_text(FAKE_EXPORTER, encoding="utf-8")
+    monkeypatch.setattr(exports, "_EXPORTER", tmp_path / "exporter.py")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("export_modules")
+def test_an_export_is_made_once_and_said(tmp_path: Path, bare_python: Path) -> None:
+    model, said = tmp_path / "small.nemo", []
+    model.write_bytes(b"weights")
+    found = [
+        exports.exported(peers.find(name), model, bare_python, said.append) for name in ("onnx-asr", "sherpa-onnx")
+    ]
+    assert [(one / "encoder.onnx").read_text() for one in found] == ["onnx-asr", "sherpa-onnx"]
+    assert found[0].is_relative_to(tmp_path / "cache" / "fastscribe") and "small" in found[0].name
+    assert str(model) in said[0] and str(found[0]) in said[0] and "exporting" in said[0]
+    assert exports.exported(peers.find("onnx-asr"), model, bare_python, said.append) == found[0]
+    assert len(said) == 3 and "is kept in" in said[2] and str(found[0]) in said[2]
+    model.write_bytes(b"other weights")
+    assert exports.exported(peers.find("onnx-asr"), model, bare_python, said.append) != found[0]
+
+
+@pytest.mark.usefixtures("export_modules")
+def test_a_failed_export_leaves_nothing(tmp_path: Path, bare_python: Path) -> None:
+    model = tmp_path / "broken.nemo"
+    model.touch()
+    with pytest.raises(SideFailed, match=r"the onnx-asr export side: .* no such layer"):
+        exports.exported(peers.find("onnx-asr"), model, bare_python, silent)
+    assert list((tmp_path / "cache" / "fastscribe" / "peer-exports").iterdir()) == []
+    (tmp_path / "cache" / "fastscribe" / "peer-exports").rmdir()
+    (tmp_path / "cache" / "fastscribe" / "peer-exports").touch()
+    with pytest.raises(UsageError, match=r"cannot be written: .*XDG_CACHE_HOME"):
+        exports.exported(peers.find("onnx-asr"), model, bare_python, silent)
+
+
+@pytest.mark.usefixtures("export_modules")
+def test_missing_export_packages_are_one_line(tmp_path: Path, bare_python: Path) -> None:
+    shutil.rmtree(tmp_path / "site" / "onnx")
+    with pytest.raises(UsageError, match=r"needs onnx: .* -m pip install onnx; or .*--peer-model") as caught:
+        exports.exported(peers.find("sherpa-onnx"), DEMO, bare_python, silent)
+    assert str(bare_python) in str(caught.value) and str(DEMO) in str(caught.value)
+    shutil.rmtree(tmp_path / "site" / "nemo")
+    with pytest.raises(UsageError, match=r"needs nemo.collections.asr, onnx: .* install 'nemo_toolkit\[asr\]' onnx;"):
+        exports.exported(peers.find("sherpa-onnx"), DEMO, bare_python, silent)
+    with pytest.raises(UsageError, match=r"it reads a \.nemo file, exported to ONNX, which .* is not"):
+        peers.choose_model(peers.find("sherpa-onnx"), MODELS / "hf_tdt_demo", None)
+
+
+@pytest.mark.parametrize(
+    ("decoding", "joint", "kind"), [({"durations": [0, 1]}, 1, "tdt"), ({}, 1, "rnnt"), ({}, None, "ctc")]
+)
+def test_kinds_of_exported_models(decoding: dict, joint: int | None, kind: str) -> None:
+    assert exporter.kind_of(SimpleNamespace(joint=joint, cfg=SimpleNamespace(decoding=decoding))) == kind
+
+
+def test_real_exports_say_what_fastscribe_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Needs a Python with NeMo, onnx, onnxruntime and both peers, which FASTSCRIBE_TEST_PEER_PYTHON names."""
+    named = os.environ.get("FASTSCRIBE_TEST_PEER_PYTHON")
+    if named is None:
+        pytest.skip("FASTSCRIBE_TEST_PEER_PYTHON names no Python with NeMo, onnxruntime, onnx-asr and sherpa-onnx")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    wavs = [one.path for one in gather([str(path) for path in RECORDINGS], "wav", tmp_path)]
+    for name in ("onnx-asr", "sherpa-onnx"):
+        folder = exports.exported(peers.find(name), DEMO, Path(named), silent)
+        for dtype in ("fp32", "int8"):
+            side = Worker(Path(named), settings(name, folder) | {"dtype": dtype, "paths": wavs})
+            assert side.info["dtype"] == dtype and side.info["versions"]["python"]
+            assert sorted(side.turn(2)["texts"]) == sorted(texts()[path.stem] for path in RECORDINGS)
+            side.stop()
 
 
 # --- processes ------------------------------------------------------------------------------------------------------------
@@ -373,7 +541,7 @@ def test_the_command_compares_and_leaves_a_document(fake_peer: Path, bare_python
     document = json.loads(done.stdout.splitlines()[-1])
     assert document == json.loads(stored.read_text(encoding="utf-8"))
     assert (document["benchmark"], document["same_checkpoint"], document["files"]) == ("against", False, 2)
-    assert document["model"] == "tdt_demo" and document["peer_model"] == str(model)
+    assert document["model"] == "tdt_demo" and document["peer_models"] == {"faster-whisper": str(model)}
     assert document["random_weights"] is False and "random" not in done.stderr
     assert document["case_keys"] == ["side", "dtype", "batch_size"]
     ours, peer, failed = document["rows"]
@@ -383,7 +551,17 @@ def test_the_command_compares_and_leaves_a_document(fake_peer: Path, bare_python
     assert ours["batch_frames"] >= 100 and "batch_frames" not in peer
     assert document["complete"] and any("more recordings" in caveat for caveat in document["caveats"])
     assert "more recordings" in done.stderr
-    assert document["versions"]["fastscribe"]["torch"] and document["machine"]["cpu_cores"]
+    assert document["machine"]["cpu_cores"] and len(document["load_averages_1min"]) == 6
+    for side in document["sides"]:
+        assert len(side["load_s_runs"]) == len(side["load_cpu_s_runs"]) == 3 and len(side["latency_s_runs"]) == 10
+    mine, whisper = document["sides"]
+    assert document["versions"]["fastscribe"]["torch"] and (whisper["side"], whisper["dtype"]) == (
+        "faster-whisper",
+        "fp32",
+    )
+    (pair,) = document["comparisons"]
+    assert (pair["dtype"], pair["peer"], pair["speedup_ratio"]) == ("fp32", "faster-whisper", ours["speedup_ratio"])
+    assert pair["load_ratio"] == pytest.approx(whisper["load_s"] / mine["load_s"], abs=0.002)
     assert "chatter" not in done.output and "not fastscribe's checkpoint" in done.output
 
 
@@ -408,7 +586,12 @@ def test_a_failing_peer_is_shown_and_ends_the_command(fake_peer: Path, bare_pyth
 
 def test_too_few_runs_are_refused(fake_peer: Path, bare_python: Path) -> None:
     done = CliRunner().invoke(app, against(fake_model(fake_peer), bare_python, "--passes", "2"))
-    assert isinstance(done.exception, UsageError) and "at least 5" in str(done.exception)
+    assert isinstance(done.exception, UsageError) and "at least 3" in str(done.exception)
+
+
+def test_a_peer_model_is_for_one_peer(fake_peer: Path, bare_python: Path) -> None:
+    done = CliRunner().invoke(app, against(fake_model(fake_peer), bare_python, "--against", "onnx-asr"))
+    assert isinstance(done.exception, UsageError) and "--peer-model" in str(done.exception)
 
 
 def test_transformers_gets_the_prompt_of_cohere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -453,6 +636,69 @@ def test_transformers_gets_the_prompt_of_cohere(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "transformers.audio_utils", utils)
     settings = {"model": "m", "device": "cpu", "dtype": "fp32", "threads": torch.get_num_threads(), "paths": ["a", "b"]}
     transcribe, _ = worker.load_transformers(settings)
-    assert transcribe(2) == ["text"]
+    assert transcribe(["a", "b"], 2) == ["text"]
     given = ["decoder_input_ids", "input_features", "max_new_tokens"]
     assert asked == [(["a", "b"], "en"), (given, 45, 7), ("ids", "en", [(0, None)])]
+
+
+@pytest.mark.parametrize(
+    ("files", "config", "dtype", "called"),
+    [
+        (["encoder.int8.onnx"], {"features_size": 128}, "int8", ("from_transducer", 128, "encoder.int8.onnx")),
+        (["encoder.onnx"], None, "bf16", ("from_transducer", 80, "encoder.onnx")),
+        (["model.onnx"], {"features_size": 64}, "fp32", ("from_nemo_ctc", 64, "model.onnx")),
+    ],
+)
+def test_sherpa_onnx_decodes_batches_of_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], config: dict | None, dtype: str, called: tuple
+) -> None:
+    decoded: list[int] = []
+
+    class Stream:
+        def accept_waveform(self, rate: int, samples: np.ndarray) -> None:
+            self.result = SimpleNamespace(text=f"{rate} {len(samples)} {samples.dtype} {samples.max():.2f}")
+
+    class Recognizer:
+        def __init__(self, **given: Any) -> None:
+            self.given = given
+
+        def create_stream(self) -> Stream:
+            return Stream()
+
+        def decode_streams(self, streams: list[Stream]) -> None:
+            decoded.append(len(streams))
+
+    asked: list[tuple[str, dict]] = []
+
+    def maker(name: str) -> Any:
+        return lambda **given: asked.append((name, given)) or Recognizer(**given)
+
+    fake = ModuleType("sherpa_onnx")
+    kinds = ("from_transducer", "from_nemo_ctc")
+    monkeypatch.setattr(
+        fake, "OfflineRecognizer", SimpleNamespace(**{kind: maker(kind) for kind in kinds}), raising=False
+    )
+    monkeypatch.setitem(sys.modules, "sherpa_onnx", fake)
+    for name in files:
+        (tmp_path / name).touch()
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    paths = [str(tmp_path / f"{number}.wav") for number in range(3)]
+    for number, path in enumerate(paths):
+        soundfile.write(path, np.full(100 + number, 16384, dtype=np.int16), 16000)
+    transcribe, about = worker.load_sherpa_onnx({"model": str(tmp_path), "dtype": dtype, "device": "cpu", "threads": 3})
+    assert about == {"dtype": "int8" if dtype == "int8" else "fp32"}
+    assert transcribe(paths, 2) == [f"16000 {100 + number} float32 0.50" for number in range(3)] and decoded == [2, 1]
+    ((name, given),) = asked
+    first = given.get("encoder", given.get("model"))
+    assert (name, given["feature_dim"], Path(first).name) == called and given["num_threads"] == 3
+    assert given.get("model_type") == ("nemo_transducer" if name == "from_transducer" else None)
+
+
+def test_the_lone_recording_has_its_length(tmp_path: Path) -> None:
+    some = gather([str(path) for path in RECORDINGS], "wav", tmp_path)
+    path = write_lone(some, 20.0, tmp_path / "alone.wav")
+    samples, rate = soundfile.read(path, dtype="int16")
+    assert (len(samples), rate) == (320000, 16000)
+    first, _ = soundfile.read(some[0].path, dtype="int16")
+    assert np.array_equal(samples[: len(first)], first)

@@ -117,7 +117,6 @@ def test_unknown_word_is_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("--clips", "3"),
         ("--batch-frames", "200"),
         ("--price-per-hour", "1"),
-        ("--dtype", "fp32", "--dtype", "bf16"),
     ],
 )
 def test_a_comparison_drops_no_option(given: tuple[str, ...]) -> None:

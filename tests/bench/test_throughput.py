@@ -380,7 +380,7 @@ def test_peer_gets_the_options(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     handed: list[object] = []
     monkeypatch.setattr("fastscribe.cli.bench.against.run", lambda *given: handed.append(given) or print("{}"))
     run(capsys, "a.wav", "--against", "nemo", "-m", "x.nemo", "--dtype", "bf16", "--passes", "7", "--device", "cpu")
-    assert handed == [("nemo", ["a.wav"], "x.nemo", "cpu", "bf16", None, 7, None, None, None, None)]
+    assert handed == [(["nemo"], ["a.wav"], "x.nemo", "cpu", ("bf16",), None, 7, None, None, None, None)]
 
 
 @pytest.mark.posix

@@ -36,7 +36,7 @@ OPTIONS = [
     ("bench latency --dtype", config.DtypeChoice),
 ]
 BENCHES = tuple(f"bench {command}" for command in ("throughput", "latency", "cost", "diff"))
-REPEATABLE = [f"bench {command} --dtype" for command in ("throughput", "latency")]
+REPEATABLE = ["bench throughput --dtype", "bench throughput --against", "bench latency --dtype"]
 
 
 @cache
@@ -90,7 +90,8 @@ def test_help_and_completion(name: str, choices: Any, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("name", REPEATABLE)
 def test_repeatable_option(name: str) -> None:
-    assert parsed(name, "bf16", "fp32") == ["bf16", "fp32"]
+    words = list(get_args(dict(OPTIONS)[name]))[-2:]
+    assert parsed(name, *words) == words
     assert parsed(name) == []
 
 

@@ -105,6 +105,17 @@ def test_texts_of_different_models_are_not_compared(script: ModuleType, tmp_path
     assert "| 2.25 | - |" in script.tables(tmp_path)
 
 
+def test_several_tools_are_a_table_of_pairs(script: ModuleType, tmp_path: Path) -> None:
+    settings = against(AMD) | {"load_averages_1min": [1.0, 3.2, 9.0], "random_weights": True}
+    pair = {"dtype": "bf16", "peer": "nemo", "peer_dtype": "bf16", "peer_best_batch_size": 8, "speedup_ratio": 2.25}
+    settings["comparisons"] = [pair | {"cpu_ratio": 1.5, "latency_ratio": 3.0}]
+    stored(tmp_path, "c.json", settings)
+    assert script.tables(tmp_path).splitlines()[-1] == (
+        "| parakeet.nemo (random weights) | bf16 | **90.0** | nemo 3.0.0, bf16 (8) | 40.0 | 2.25 | 1.50 | 3.00 | - "
+        "| 30 files, 270 s (5.6 to 12.2 s) | 3, 2026-11-21 |"
+    )
+
+
 def test_older_results_stay_one_table(script: ModuleType, tmp_path: Path) -> None:
     for path in (ROOT / "docs" / "bench").glob("cpu-*.json"):
         if "case_keys" not in json.loads(path.read_text(encoding="utf-8")):

@@ -59,9 +59,9 @@ class Worker:
             self.stop()
             raise
 
-    def turn(self, batch_size: int | None) -> dict[str, Any]:
-        """wall_s, cpu_s and texts; or error."""
-        return self.ask({"batch_size": batch_size})
+    def turn(self, batch_size: int | None, alone: bool = False) -> dict[str, Any]:
+        """wall_s, cpu_s and texts, of all recordings or of the lone one; or error."""
+        return self.ask({"batch_size": batch_size, "alone": alone})
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None

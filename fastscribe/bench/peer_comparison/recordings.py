@@ -47,6 +47,18 @@ def gather(inputs: Sequence[str], takes: str, scratch: Path) -> list[Recording]:
     return sorted(found, key=lambda recording: -recording.duration_s)
 
 
+def write_lone(recordings: Sequence[Recording], duration_s: float, path: Path) -> str:
+    """Write a recording of this length for latency: these joined, longest first, and repeated if they are too short."""
+    wanted = round(duration_s * _RATE_HZ)
+    parts: list[np.ndarray] = []
+    while sum(map(len, parts)) < wanted:
+        one = recordings[len(parts) % len(recordings)].path
+        audio = probe(Source(one, one, ""))
+        parts.append(_samples(audio))
+    soundfile.write(path, np.concatenate(parts)[:wanted], _RATE_HZ, subtype="PCM_16")
+    return str(path)
+
+
 def _is_taken(source: Source, audio: AudioInfo, takes: str) -> bool:
     if not isinstance(source.file, str):
         return False
@@ -63,8 +75,12 @@ def _is_plain_wav(path: str) -> bool:
 
 
 def _copied(audio: AudioInfo, path: Path) -> Path:
+    soundfile.write(path, _samples(audio), _RATE_HZ, subtype="PCM_16")
+    return path
+
+
+def _samples(audio: AudioInfo) -> np.ndarray:
     samples_S = read(audio, 0, audio.num_samples, sample_rate=_RATE_HZ)
     if samples_S.dtype != np.int16:
         samples_S = np.clip(np.rint(samples_S * 32768.0), -32768, 32767).astype(np.int16)
-    soundfile.write(path, samples_S, _RATE_HZ, subtype="PCM_16")
-    return path
+    return samples_S

@@ -1,10 +1,11 @@
 """One side of a comparison, run by its path under that side's own Python: standard library and the peer, nothing else.
 
-The first line on stdin is a JSON object of settings: side, model, device, dtype, threads, paths (longest first), packages
-(whose versions are told), same (the checkpoint is fastscribe's too) and root (where fastscribe lies). The answer, when the
-model is loaded, is {"load_s", "dtype", "versions"}. Then each line {"batch_size": N} is a turn: all files, from paths to
-texts, answered by {"wall_s", "cpu_s", "texts"}, and "batch_frames" where the side has a budget of its own, or, where the
-turn failed and the next may not, {"error"}. Whatever else prints goes to stderr. The process ends when stdin does.
+The first line on stdin is a JSON object of settings: side, model, device, dtype, threads, paths (longest first), alone (the
+path of one recording), packages (whose versions are told) and root (where fastscribe lies). The answer, when the model is
+loaded, is {"load_s", "load_cpu_s", "dtype", "versions"}. Then each line {"batch_size": N, "alone": false} is a turn: all
+files, or the lone one, from paths to texts, answered by {"wall_s", "cpu_s", "texts"}, and "batch_frames" where the side has
+a budget of its own, or, where the turn failed and the next may not, {"error"}. Whatever else prints goes to stderr. The
+process ends when stdin does.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import os
 import platform
 import sys
 import time
+import wave
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from importlib import metadata
 from typing import Any
 
 Settings = dict[str, Any]
 About = dict[str, Any]
-Transcribe = Callable[..., list[str]]  # a turn's batch size -> the texts of all paths, in their order
+Transcribe = Callable[[list[str], Any], list[str]]  # paths, batch size (an int or None) -> their texts, in their order
 
 if __name__ == "__main__":
     sys.path.pop(0)  # this file's folder: its modules are not top-level packages
@@ -31,20 +35,22 @@ def serve() -> None:
     os.dup2(2, 1)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper
     settings = json.loads(sys.stdin.readline())
-    start = time.perf_counter()
+    start_s, start_cpu_s = time.perf_counter(), cpu_s()
     transcribe, about = LOADERS[settings["side"]](settings)
-    loaded = {"load_s": time.perf_counter() - start, "versions": versions(settings["packages"]), **about}
+    spent = {"load_s": time.perf_counter() - start_s, "load_cpu_s": cpu_s() - start_cpu_s}
+    loaded = {**spent, "versions": versions(settings["packages"]), **about}
     print(json.dumps(loaded), file=replies, flush=True)
     for line in sys.stdin:
-        found = turn(transcribe, json.loads(line)["batch_size"])
+        request = json.loads(line)
+        found = turn(transcribe, [settings["alone"]] if request["alone"] else settings["paths"], request["batch_size"])
         own = {} if "error" in found else {key: about[key] for key in ("batch_frames",) if key in about}
         print(json.dumps(found | own), file=replies, flush=True)
 
 
-def turn(transcribe: Transcribe, batch_size: int | None) -> dict[str, Any]:
+def turn(transcribe: Transcribe, paths: list[str], batch_size: int | None) -> dict[str, Any]:
     start_s, start_cpu_s = time.perf_counter(), cpu_s()
     try:
-        texts = transcribe(batch_size)
+        texts = transcribe(paths, batch_size)
     except Exception as error:  # out of memory at this batch size, say: the others may still do
         return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"}
     return {"wall_s": time.perf_counter() - start_s, "cpu_s": cpu_s() - start_cpu_s, "texts": list(texts)}
@@ -52,7 +58,8 @@ def turn(transcribe: Transcribe, batch_size: int | None) -> dict[str, Any]:
 
 def cpu_s() -> float:
     """Processor time of this process and of its children that have ended."""
-    return sum(os.times()[:4])
+    children = os.times()
+    return time.process_time() + children.children_user + children.children_system
 
 
 def versions(packages: Sequence[str]) -> dict[str, str | None]:
@@ -81,14 +88,14 @@ def load_fastscribe(settings: Settings) -> tuple[Transcribe, About]:
     transcriber = Transcriber.load(settings["model"], settings["device"], settings["dtype"])
     about: About = {"dtype": transcriber._recognizer.dtype, **about_model(transcriber)}
 
-    def transcribe(_: int | None) -> list[str]:
+    def transcribe(paths: list[str], _: int | None) -> list[str]:
         texts: dict[int, str] = {}
-        for result in transcriber.transcribe(settings["paths"]):
+        for result in transcriber.transcribe(paths):
             if isinstance(result, Failure):
                 raise RuntimeError(f"{result.path}: {result.message}")
             texts[result.audio.index] = result.text
         about["batch_frames"] = round(transcriber._engine.budget.frames)
-        return [texts[index] for index in range(len(settings["paths"]))]
+        return [texts[index] for index in range(len(paths))]
 
     return transcribe, about
 
@@ -103,8 +110,8 @@ def load_nemo(settings: Settings) -> tuple[Transcribe, About]:
     if settings["dtype"] == "bf16":
         model = model.to(torch.bfloat16)
 
-    def transcribe(batch_size: int) -> list[str]:
-        found = model.transcribe(settings["paths"], batch_size=batch_size, verbose=False)
+    def transcribe(paths: list[str], batch_size: int) -> list[str]:
+        found = model.transcribe(paths, batch_size=batch_size, verbose=False)
         found = found[0] if isinstance(found, tuple) else found
         return [getattr(item, "text", item) for item in found]
 
@@ -127,10 +134,10 @@ def load_transformers(settings: Settings) -> tuple[Transcribe, About]:
     language = {"language": "en"} if config.model_type == "cohere_asr" else {}  # its processor writes the prompt
 
     @torch.inference_mode()
-    def transcribe(batch_size: int) -> list[str]:
+    def transcribe(paths: list[str], batch_size: int) -> list[str]:
         texts: list[str] = []
-        for paths in batches(settings["paths"], batch_size):
-            waves = [load_audio(path, sampling_rate=rate) for path in paths]
+        for some in batches(paths, batch_size):
+            waves = [load_audio(path, sampling_rate=rate) for path in some]
             given = processor(audio=waves, sampling_rate=rate, return_tensors="pt", **language)
             parts = {"audio_chunk_index": given.pop("audio_chunk_index"), **language} if language else {}
             given, limits = given.to(settings["device"], dtype), {}
@@ -166,7 +173,7 @@ def load_faster_whisper(settings: Settings) -> tuple[Transcribe, About]:
 
     found = model.model.compute_type  # where the device lacks what was asked for, CTranslate2 takes another
     dtype = next((ours for ours, theirs in compute_types.items() if theirs == found), found)
-    return lambda batch_size: [text(path, batch_size) for path in settings["paths"]], {"dtype": dtype}
+    return lambda paths, batch_size: [text(path, batch_size) for path in paths], {"dtype": dtype}
 
 
 def load_onnx_asr(settings: Settings) -> tuple[Transcribe, About]:
@@ -193,8 +200,48 @@ def load_onnx_asr(settings: Settings) -> tuple[Transcribe, About]:
         providers=[(wanted, {"device_id": index})] if wanted.startswith("CUDA") else [wanted],
     )
 
-    def transcribe(batch_size: int) -> list[str]:
-        return [text for paths in batches(settings["paths"], batch_size) for text in model.recognize(paths)]
+    def transcribe(paths: list[str], batch_size: int) -> list[str]:
+        return [text for some in batches(paths, batch_size) for text in model.recognize(some)]
+
+    return transcribe, {"dtype": dtype}
+
+
+def load_sherpa_onnx(settings: Settings) -> tuple[Transcribe, About]:
+    """A folder of its published names, or exporter.py's. int8 where that was asked for, else float32; greedy, as by default."""
+    import numpy as np
+    import sherpa_onnx
+
+    folder, dtype = settings["model"], "int8" if settings["dtype"] == "int8" else "fp32"
+    features, suffix = 80, ".int8.onnx" if dtype == "int8" else ".onnx"
+    with suppress(FileNotFoundError), open(os.path.join(folder, "config.json"), encoding="utf-8") as config:
+        features = json.load(config)["features_size"]  # graphs may say another number, which then counts
+    kinds = sherpa_onnx.OfflineRecognizer
+    is_ctc = os.path.exists(os.path.join(folder, "model.onnx")) or os.path.exists(
+        os.path.join(folder, "model.int8.onnx")
+    )
+    parts = ("model",) if is_ctc else ("encoder", "decoder", "joiner")
+    recognizer = (kinds.from_nemo_ctc if is_ctc else partial(kinds.from_transducer, model_type="nemo_transducer"))(
+        **{part: os.path.join(folder, part + suffix) for part in parts},
+        tokens=os.path.join(folder, "tokens.txt"),
+        num_threads=settings["threads"],
+        provider=settings["device"].partition(":")[0],
+        feature_dim=features,
+    )
+
+    def stream(path: str) -> Any:
+        with wave.open(path) as file:
+            rate, samples = file.getframerate(), np.frombuffer(file.readframes(file.getnframes()), dtype="<i2")
+        opened = recognizer.create_stream()
+        opened.accept_waveform(rate, samples.astype(np.float32) / 32768)
+        return opened
+
+    def transcribe(paths: list[str], batch_size: int) -> list[str]:
+        texts: list[str] = []
+        for some in batches(paths, batch_size):
+            streams = [stream(path) for path in some]
+            recognizer.decode_streams(streams)
+            texts += [one.result.text for one in streams]
+        return texts
 
     return transcribe, {"dtype": dtype}
 
@@ -205,6 +252,7 @@ LOADERS = {
     "transformers": load_transformers,
     "faster-whisper": load_faster_whisper,
     "onnx-asr": load_onnx_asr,
+    "sherpa-onnx": load_sherpa_onnx,
 }
 
 if __name__ == "__main__":

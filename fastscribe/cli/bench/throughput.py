@@ -108,7 +108,12 @@ def throughput(
         ),
     ] = None,
     against: Annotated[
-        PeerName | None, option("--against", help="Also run this tool, alternately on the same files.")
+        list[str] | None,
+        repeated_choice(
+            "--against",
+            among=get_args(PeerName),
+            help="Also run this tool, alternately on the same files. Repeat for several.",
+        ),
     ] = None,
     peer_python: Annotated[Path | None, option("--peer-python", help=PEER_PYTHON_HELP)] = None,
     peer_model: Annotated[str | None, option("--peer-model", help=PEER_MODEL_HELP)] = None,
@@ -118,13 +123,13 @@ def throughput(
 ) -> None:
     """RTFx by batch size, from memory and from files, beside the machine's limits; memory and cost."""
     dtypes = tuple(dict.fromkeys(dtype or ["auto"]))
-    _refuse_what_would_be_dropped(context, against, dtypes)
+    _refuse_what_would_be_dropped(context, bool(against))
     check_places(json_file, report_html, inputs or ())
-    if against is not None:
+    if against:
         from fastscribe.cli.bench.against import run
 
         theirs = (peer_python, passes or _PASSES, json_file, report_html, peer_model, peer_batch_sizes)
-        run(against, inputs or (), model, device, dtypes[0] if dtype else None, *theirs)
+        run(against, inputs or (), model, device, dtypes, *theirs)
         return
     passes = passes or (_QUICK_PASSES if quick else _PASSES)
     settings = _Settings(
@@ -138,16 +143,14 @@ def throughput(
         _measure(chosen, settings, Path(folder), found)
 
 
-def _refuse_what_would_be_dropped(context: typer.Context, peer: PeerName | None, dtypes: Sequence[str]) -> None:
+def _refuse_what_would_be_dropped(context: typer.Context, with_peer: bool) -> None:
     """Raises UsageError for options that the command line has and the measurement it asks for would not read. What the
     environment has is for any command."""
-    for name in _ONLY_WITH_PEER if peer is None else _NOT_WITH_PEER:
+    for name in _NOT_WITH_PEER if with_peer else _ONLY_WITH_PEER:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             given = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{given} is for --against" if peer is None else f"{given}: not with --against")
-    if peer is not None and len(dtypes) > 1:
-        raise UsageError(f"--dtype {', '.join(dtypes)}: one with --against")
+            raise UsageError(f"{given}: not with --against" if with_peer else f"{given} is for --against")
 
 
 def _budgets(text: str | None, quick: bool) -> tuple[Frames, ...] | None:
