@@ -16,6 +16,7 @@ from typing import Any
 
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import SubtitleStyle
+from fastscribe.output.ass import to_ass
 from fastscribe.output.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
 from fastscribe.text.dialogue import turns
 from fastscribe.types import Alternative, Failure, Gap, RenderedTranscript, Segment, Token, Transcript, Word
@@ -52,6 +53,7 @@ def render(
     writers: dict[str, Callable[[Transcript], str]] = {
         "srt": lambda transcript: to_srt(transcript, style),
         "vtt": lambda transcript: to_vtt(transcript, style),
+        "ass": lambda transcript: to_ass(transcript, style),
         "txt": to_txt,
         "tsv": to_tsv,
         "ctm": to_ctm,
