@@ -82,6 +82,10 @@ class TextEdits:
             raise UsageError(f"{needs[0].option}: this model does not say which language it writes: add --language")
         return cls(options, language)
 
+    @property
+    def redacts(self) -> bool:
+        return bool(self._options.redact)
+
     def apply(self, result: Transcript | Failure) -> Transcript | Failure:
         """Return a result with its text changed.
 
@@ -91,16 +95,15 @@ class TextEdits:
         Raises:
             UsageError: A language is not known or has no rules, and the result must not be seen without redaction.
         """
-        redacts = bool(self._options.redact)
         if isinstance(result, Failure):
-            return self._redactor(self._language).redact_failure(result) if redacts else result
+            return self._redactor(self._language).redact_failure(result) if self.redacts else result
         language = self._language or _code(result.language)
         if self._options.remove_fillers and self._has("--remove-fillers", language, FILLER_LANGUAGES):
             result = _without_fillers(result, language or "")
         if self._options.itn and self._has("--itn", language, ITN_LANGUAGES):
             itn = self._itn_of(language or "")
             result = edit_alternatives(edit_segments(result, itn.written), itn.written)
-        if redacts:
+        if self.redacts:
             if "numbers" in self._options.redact and language not in NUMBERS:
                 spoken = f"the language {language}" if language else "no known language; add --language"
                 raise UsageError(f"--redact numbers: has no rules for this text: it has {spoken}")

@@ -59,7 +59,7 @@ def write_copy(path: Path, audio: AudioInfo, spans: Sequence[Redaction]) -> None
 
 def _write(path: Path, format: str, audio: AudioInfo, spans: Sequence[Redaction]) -> None:
     subtype = "PCM_16" if audio.is_int16 else "PCM_24"
-    silenced = [_samples(one, audio) for one in spans]
+    silenced = [silenced_samples(one, audio) for one in spans]
     with soundfile.SoundFile(path, "w", audio.sample_rate, audio.channels, subtype, format=format) as copy:
         at = 0
         for block_SC in channel_blocks(audio, _BLOCK_SAMPLES):
@@ -76,7 +76,7 @@ def _integers(block_SC: Float32Array, is_int16: bool) -> AnyArray:
     return stored_SC
 
 
-def _samples(span: Redaction, audio: AudioInfo) -> tuple[int, int]:
+def silenced_samples(span: Redaction, audio: AudioInfo) -> tuple[int, int]:
     """Return the first sample to silence, and the one after the last. Times that are not finite silence all."""
     if not (math.isfinite(span.start_s) and math.isfinite(span.end_s)):
         return 0, audio.num_samples

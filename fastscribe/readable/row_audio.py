@@ -8,6 +8,7 @@ from dataclasses import replace
 from fastscribe._system.remote import is_url
 from fastscribe.audio.manifest import row_source
 from fastscribe.audio.probe import probe
+from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.errors import AudioError
 from fastscribe.evaluation.rows import ResultRow
 from fastscribe.types import AudioInfo
@@ -42,3 +43,11 @@ def open_row(row: ResultRow) -> AudioInfo:
             f"has {audio.num_tracks} audio tracks, and the row does not say which was transcribed: add audio_track to it",
         )
     return audio
+
+
+def absolute_path(audio: AudioInfo) -> str:
+    """Return the absolute path or the URL of a recording from open_row()."""
+    file = audio.file or audio.path
+    if isinstance(file, str):
+        return os.path.abspath(file)
+    return file.identity if isinstance(file, RemoteFile) else audio.path

@@ -52,6 +52,15 @@ def fingerprint(model_digest: str, resolved: Mapping[str, Any], options: Options
     return {"model": model_digest, **named, "output format": _FORMAT_VERSION}
 
 
+def text_settings(options: Options) -> dict[str, Any]:
+    """Return the part of a fingerprint that tells how texts are changed; empty if they are not."""
+    if not options.changes_text:
+        return {}
+    names = ("language", "remove_fillers", "itn", "redact", "redact_names")
+    chosen = {name: getattr(options, name) for name in names if getattr(options, name) != getattr(_DEFAULTS, name)}
+    return {_option(name): _digest_of(value) if name in _SECRET else value for name, value in chosen.items()}
+
+
 def _digest_of(value: Any) -> str:
     return "sha256:" + hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
 
