@@ -42,7 +42,7 @@ forties fifties sixties seventies eighties nineties
 """
 _NUMBER_WORDS = frozenset(_NUMBERS.split())
 _MAGNITUDES = frozenset(("hundred", "thousand", "million", "billion"))
-_CONTEXT_WORDS = 6  # around number words: the units and months that belong to them
+_CONTEXT_WORDS = 4  # around number words: the units and months that belong to them
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,8 @@ class Itn:
     def _in_run(self, run: Sequence[_Unit], texts: Sequence[str]) -> Iterator[tuple[int, int, str]]:
         spoken = " ".join(unit.text for unit in run)
         try:
+            if self._normalizer.normalize(spoken) == spoken:  # seven times as fast as with the parts
+                return
             result = self._normalizer.normalize_with_mapping(spoken)
         except RuntimeError:  # no grammar reads these characters: they stay as they are
             return
