@@ -245,7 +245,8 @@ def _usable(results: Iterable[str], edits: TextEdits | None, problems: Problems)
     from fastscribe.output.export import stored_results
     from fastscribe.readable.stored import edited
 
-    for stored in edited(stored_results(read_rows(results)), edits):
+    found = stored_results(read_rows(results))
+    for stored in found if edits is None else edited(found, edits):
         if isinstance(stored, ManifestError):
             problems.add([stored])
         else:

@@ -36,6 +36,7 @@ def write_review(results: Iterable[Stored], path: Path, num_passages: int) -> in
         OutputError: The page cannot be written.
     """
     from fastscribe.readable.passages import least_certain
+    from fastscribe.readable.words import with_own_words
     from fastscribe.report.files import check_place, is_page, write_page
     from fastscribe.report.review_page import review_page
 
@@ -46,7 +47,7 @@ def write_review(results: Iterable[Stored], path: Path, num_passages: int) -> in
         nonlocal num_words
         for transcript, row in _transcripts(results):
             num_words += len(transcript.words)
-            yield transcript, row
+            yield with_own_words(transcript) or transcript, row
 
     passages = least_certain(counted(), num_passages)
     if not passages:

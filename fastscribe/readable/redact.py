@@ -14,6 +14,7 @@ from typing import Any
 from fastscribe.readable.fillers import FILLER_LANGUAGES, is_filler
 from fastscribe.readable.number_words import NUMBERS, Numbers, folded
 from fastscribe.readable.words import edit_alternatives, edit_segments, join_words, parts_of
+from fastscribe.text.joining import join_texts
 from fastscribe.types import Failure, Redaction, Transcript, Word
 
 _MAX_LOCAL_PART = 4  # words of an address before "at", where nothing else shows its begin
@@ -77,7 +78,10 @@ class Redactor:
         by_word = {id(word): kind for word, kind in zip(words, kinds, strict=True)}
         spans = _spans(words, kinds)
         redacted = edit_segments(transcript, lambda own: replaced(own, [by_word[id(word)] for word in own]))
+        if self.redact_text(redacted.text) != redacted.text:  # a row's text that is not that of its words
+            redacted = replace(redacted, text=join_texts(segment.text for segment in redacted.segments))
         redacted = edit_alternatives(redacted, lambda own: self._alternative(own, spans))
+        redacted = replace(redacted, nbest=tuple(replace(one, text=join_words(one.words)) for one in redacted.nbest))
         removed = tuple(word for word in redacted.removed_words if not _is_within(word, spans))
         audio = replace(transcript.audio, row=self.redact_row(transcript.audio.row))
         known = tuple(sorted([*spans, *(transcript.redacted or ())], key=lambda one: one[1:])) if has_times else None
@@ -93,11 +97,17 @@ class Redactor:
             return None
         names = replace(self, has_numbers=False)
         return {
-            key: value
-            if not isinstance(value, str) or key == "audio_filepath"
-            else (self if key == "text" else names).redact_text(value)
+            key: value if key == "audio_filepath" else (self if key == "text" else names)._redact_value(value)
             for key, value in row.items()
         }
+
+    def _redact_value(self, value: Any) -> Any:
+        """Return a value of JSON with its texts redacted; keys of objects stay."""
+        if isinstance(value, str):
+            return self.redact_text(value)
+        if isinstance(value, Mapping):
+            return {key: self._redact_value(item) for key, item in value.items()}
+        return [self._redact_value(item) for item in value] if isinstance(value, list | tuple) else value
 
     def redact_text(self, text: str) -> str:
         """Return a text with its lines and spaces as they are, unless something is redacted."""

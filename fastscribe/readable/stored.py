@@ -1,4 +1,4 @@
-"""Stored results with each segment's own words, and with their texts changed."""
+"""Stored results with their texts changed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,8 @@ from fastscribe.types import Failure, Transcript
 Stored = tuple[Transcript | Failure, ResultRow]
 
 
-def edited(results: Iterable[Stored | ManifestError], edits: TextEdits | None) -> Iterator[Stored | ManifestError]:
-    """Yield results of output.export.stored_results() with own words and changed texts; what cannot be changed, as an error.
-
-    Args:
-        results: Stored results.
-        edits: The changes; None: the texts stay.
-    """
+def edited(results: Iterable[Stored | ManifestError], edits: TextEdits) -> Iterator[Stored | ManifestError]:
+    """Yield results of output.export.stored_results() with changed texts, and what cannot be changed as an error."""
     for stored in results:
         if isinstance(stored, ManifestError):
             yield stored
@@ -32,7 +27,7 @@ def edited(results: Iterable[Stored | ManifestError], edits: TextEdits | None) -
                 continue
             result = own
         try:
-            changed = result if edits is None else edits.apply(result)
+            changed = edits.apply(result)
         except FastscribeError as error:
             yield row.problem(str(error))
             continue

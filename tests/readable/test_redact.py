@@ -115,6 +115,14 @@ def test_alternatives_lose_what_was_said_meanwhile() -> None:
     assert found.redacted == (Redaction("name", 0.5, 0.9), Redaction("number", 1.0, 1.4))
 
 
+def test_texts_that_are_not_those_of_their_words_are_made_of_them() -> None:
+    """Of a row that another program has written."""
+    best = Alternative("call five", -1.0, 0.0, 2.0, tuple(words_of("call them")))
+    found = TextEdits(ALL, "en").apply(replace(transcript_of("call them"), text="call Mary", nbest=(best,)))
+    assert isinstance(found, Transcript)
+    assert (found.text, found.nbest[0].text) == ("call them", "call them")
+
+
 def test_without_times_nothing_is_listed() -> None:
     found = TextEdits(ALL, "en", has_times=False).apply(transcript_of("five"))
     assert isinstance(found, Transcript) and found.text == "[number]"
@@ -126,8 +134,10 @@ def test_a_text_of_another_language_must_not_be_seen() -> None:
     for language, problem in ((None, "no known language"), ("fi", "the language fi")):
         with pytest.raises(UsageError, match=problem):
             edits.apply(transcript_of("viisi Mary", language=language))
-    failure = Failure("a.wav", "a", "load", "AudioError", "no", {"text": "viisi Mary", "note": "of Mary", "n": 1})
-    assert edits.apply(failure) == replace(failure, row={"text": "[redacted]", "note": "of [name]", "n": 1})
+    failure = Failure(
+        "a.wav", "a", "load", "AudioError", "no", {"text": "viisi Mary", "note": [{"a": "of Mary 5"}], "n": 1}
+    )
+    assert edits.apply(failure) == replace(failure, row={"text": "[redacted]", "note": [{"a": "of [name] 5"}], "n": 1})
     german = edits.apply(transcript_of("zwei fünf", language="de"))
     assert isinstance(german, Transcript) and german.text == "[number]"
 
