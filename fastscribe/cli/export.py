@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     Stored = tuple[Transcript | Failure, ResultRow]
 
-text_option = options_in("Text")
+output_option = options_in("Output")
 
 
 @app.command(
@@ -63,11 +63,11 @@ def export(
     redact: Redact = None,
     redact_list: RedactList = None,
     language: Annotated[
-        str | None, text_option("--language", help="Language of the texts.\fDefault: the one that each row says.")
+        str | None, output_option("--language", help="Language of the texts.\fDefault: the one that each row says.")
     ] = None,
     redact_audio: Annotated[
         Path | None,
-        text_option(
+        output_option(
             "--redact-audio",
             metavar="DIR",
             help="Write copies of the recordings, redacted.\fSilence takes the place of what --redact has found, now or in "

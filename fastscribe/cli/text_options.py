@@ -12,7 +12,7 @@ from fastscribe.cli.app import options_in
 from fastscribe.config import Options, RedactName
 from fastscribe.errors import UsageError
 
-_option = options_in("Text")
+_option = options_in("Output")
 KINDS = get_args(RedactName)
 
 RemoveFillers = Annotated[

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import replace
 
+import numpy as np
+import pytest
+import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastscribe.audio.probe import probe
 from fastscribe.evaluation.rows import ResultRow
+from fastscribe.readable.clips import mp3_clip
 from fastscribe.readable.passages import least_certain, passages_of
 from fastscribe.text.transcript import make_segment
-from fastscribe.types import Transcript, Word
+from fastscribe.types import Redaction, Samples, Source, Transcript, Word
 from tests.readable.test_fillers import AUDIO
 
 ROW = ResultRow("rows.jsonl", 1, {})
@@ -41,6 +47,21 @@ def test_passages_have_every_word_once_and_short_audio(transcript: Transcript) -
         assert passage.end_s - passage.start_s <= 15.7
         others = [word for word in transcript.words if word not in passage.words]
         assert all(word.end_s <= passage.start_s + 1e-6 or word.start_s >= passage.end_s - 1e-6 for word in others)
+
+
+def test_a_passage_is_as_uncertain_as_its_two_worst_words() -> None:
+    words = [Word("w", at / 2, at / 2 + 0.4, confidence) for at, confidence in enumerate([0.9, 0.2, 1.0, 0.4])]
+    transcript = Transcript(AUDIO, "", (make_segment(words), make_segment([replace(words[0], start_s=5, end_s=6)])), ())
+    assert [one.confidence for one in passages_of(transcript, ROW)] == pytest.approx([0.3, 0.9])
+
+
+def test_clips_are_the_passage_without_what_was_redacted() -> None:
+    samples = np.sin(np.arange(48_000) * 0.3).astype(np.float32)[:, None]
+    audio = probe(Source("tone.wav", Samples(samples, 16_000, "tone"), "tone"))
+    clip, rate = soundfile.read(io.BytesIO(mp3_clip(audio, 1.0, 2.5, [Redaction("name", 1.5, 1.6)])))
+    loud = np.abs(clip[: 15 * rate // 10]).reshape(-1, rate // 20).max(axis=1) > 0.3
+    assert rate == 16_000 and abs(len(clip) / rate - 1.5) < 0.2
+    assert loud[1:5].all() and not loud[8:14].any() and loud[18:29].all()  # silent from 1.3 to 1.8 s
 
 
 @given(st.lists(transcripts(), max_size=4), st.integers(1, 5))
