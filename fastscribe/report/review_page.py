@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fastscribe.report.markup import Html, joined, page, text
 
-_UNCERTAIN = 0.6  # words below it are marked
+_NUM_MARKED = 2  # words of a passage: models differ in how low their confidences are
 
 
 class ReviewItem(NamedTuple):
@@ -46,7 +46,7 @@ def review_page(items: Sequence[ReviewItem], num_words: int) -> str:
     script = Path(__file__).with_name("review.js").read_text(encoding="utf-8")
     about = (
         f"The {len(items):,} passages of {num_words:,} words that the model is least certain of, the worst first.",
-        "Underlined words are doubtful. Correct the text, or check what is right; then save.",
+        "The least certain words are underlined. Correct the text, or check what is right; then save.",
     )
     controls = Html(
         '<div class="save"><button type="button" id="save" disabled>Save corrections</button> '
@@ -60,9 +60,10 @@ def review_page(items: Sequence[ReviewItem], num_words: int) -> str:
 
 def _article(number: int, item: ReviewItem) -> Html:
     said = " ".join(word for word, _ in item.words)
+    doubtful = sorted(confidence for _, confidence in item.words)[:_NUM_MARKED]
     marked = joined(
         Html(f'{" " if at else ""}<mark title="{confidence:.2f}">{text(word)}</mark>')
-        if confidence < _UNCERTAIN
+        if confidence in doubtful
         else Html(f"{' ' if at else ''}{text(word)}")
         for at, (word, confidence) in enumerate(item.words)
     )

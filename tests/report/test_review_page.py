@@ -40,7 +40,7 @@ def test_the_page_has_text_audio_and_rows() -> None:
     ]
     clips = [base64.b64decode(data) for data in re.findall(r'src="data:audio/mpeg;base64,(.*?)"', PAGE)]
     assert clips == [MP3.getvalue()] * 2 and "no audio: &lt;gone&gt;" in PAGE
-    assert re.findall(r"<mark.*?>(.*?)</mark>", PAGE) == ["he", "ünder", "right"]
+    assert re.findall(r"<mark.*?>(.*?)</mark>", PAGE) == ["he", "said", "ünder", "日本", "right"]
     assert "3 passages of 1,234 words" in PAGE
 
 
