@@ -134,9 +134,6 @@ class Transcriber:
         checkpoint = replace(checkpoint, weights={}, aligner=None)  # the models own them now
         found = cls(checkpoint, executor, options, perf_counter() - start)
         found._edits = edits
-        if edits is not None:
-            is_aligned = options.timestamps or options.align_with is not None
-            edits.has_times = executor.facts.decoder_name != "aed" or is_aligned
         return found
 
     @classmethod

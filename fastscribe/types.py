@@ -345,6 +345,7 @@ class Transcript:
     removed_words: tuple[Word, ...] = ()  # with Options.remove_fillers: the fillers, as the model wrote them
     # With Options.redact: what was redacted, in order. None: nothing was looked for, or the times of the words are not known.
     redacted: tuple[Redaction, ...] | None = None
+    is_timed: bool = True  # False: words of a model that gives no times, spread evenly; stored rows do not tell
 
     @property
     def key(self) -> Any:

@@ -33,23 +33,21 @@ class TextEdits:
     """Changes the texts of results. One thread uses it.
 
     Attributes:
-        has_times: The model gives the times of words.
         left_alone: Numbers of transcripts that an option left as they were, by the option and the language ("": not known).
     """
 
-    def __init__(self, options: Options, language: str | None = None, *, has_times: bool = True) -> None:
+    def __init__(self, options: Options, language: str | None = None) -> None:
         """Prepare what the options ask for.
 
         Args:
             options: remove_fillers, itn, redact and redact_names are used.
             language: Tag of the language of all texts; None: each transcript says its own.
-            has_times: The model gives the times of words.
 
         Raises:
             MissingExtra: The extra of `itn` is not installed.
             UsageError: An option does not have the language.
         """
-        self._options, self._language, self.has_times = options, _code(language), has_times
+        self._options, self._language = options, _code(language)
         self._itn: dict[str, Itn] = {}
         self._redactors: dict[str | None, Redactor] = {}
         self.left_alone: Counter[tuple[str, str]] = Counter()
@@ -107,7 +105,7 @@ class TextEdits:
             if "numbers" in self._options.redact and language not in NUMBERS:
                 spoken = f"the language {language}" if language else "no known language; add --language"
                 raise UsageError(f"--redact numbers: has no rules for this text: it has {spoken}")
-            result = self._redactor(language).redact(result, has_times=self.has_times)
+            result = self._redactor(language).redact(result)
         return result
 
     def _has(self, option: str, language: str | None, languages: Sequence[str]) -> bool:

@@ -64,14 +64,13 @@ class Redactor:
         assert self.language is not None, "numbers of no known language"
         return NUMBERS[self.language]
 
-    def redact(self, transcript: Transcript, *, has_times: bool = True) -> Transcript:
+    def redact(self, transcript: Transcript) -> Transcript:
         """Return the transcript without what is to be redacted: in its words, segments, alternatives and manifest row.
 
-        Its tokens go too: they spell the words.
+        Its tokens go too: they spell the words. `redacted` lists the places if the times of the words are known.
 
         Args:
             transcript: Each of its segments has its own words.
-            has_times: The times of the words are known, so that `redacted` can list them.
         """
         words = transcript.words
         kinds = self._kinds_by_speaker(words)
@@ -84,7 +83,11 @@ class Redactor:
         redacted = replace(redacted, nbest=tuple(replace(one, text=join_words(one.words)) for one in redacted.nbest))
         removed = tuple(word for word in redacted.removed_words if not _is_within(word, spans))
         audio = replace(transcript.audio, row=self.redact_row(transcript.audio.row))
-        known = tuple(sorted([*spans, *(transcript.redacted or ())], key=lambda one: one[1:])) if has_times else None
+        known = (
+            tuple(sorted([*spans, *(transcript.redacted or ())], key=lambda one: one[1:]))
+            if transcript.is_timed
+            else None
+        )
         return replace(redacted, tokens=(), audio=audio, removed_words=removed, redacted=known)
 
     def redact_failure(self, failure: Failure) -> Failure:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
+from pathlib import Path
 
+import av
 import pytest
 from hypothesis import given, settings
 
@@ -51,6 +53,16 @@ def test_an_event_is_as_players_expect_it() -> None:
     assert written.splitlines()[-1] == (
         r"Dialogue: 0,0:00:00.00,0:00:01.50,Default,,0,0,0,,{\k40}Hello {\k40}brave\N{\k40}new {\k30}world."
     )
+
+
+def test_ffmpeg_reads_it(tmp_path: Path) -> None:
+    transcript = spoken(["Hello", "brave", "new", "world."])
+    (tmp_path / "a.ass").write_text(render(transcript, "ass"), encoding="utf-8")
+    with av.open(str(tmp_path / "a.ass")) as file:
+        [packet] = [packet for packet in file.demux(file.streams.subtitles[0]) if packet.size]
+        [read] = packet.decode()
+        assert (packet.pts * packet.time_base, packet.duration * packet.time_base) == (0, 1.5)
+        assert read.ass.endswith(rb",{\k40}Hello {\k40}brave {\k40}new {\k30}world.")  # type: ignore[union-attr]
 
 
 def test_speakers_have_styles_and_names() -> None:

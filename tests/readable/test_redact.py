@@ -124,7 +124,7 @@ def test_texts_that_are_not_those_of_their_words_are_made_of_them() -> None:
 
 
 def test_without_times_nothing_is_listed() -> None:
-    found = TextEdits(ALL, "en", has_times=False).apply(transcript_of("five"))
+    found = TextEdits(ALL, "en").apply(replace(transcript_of("five"), is_timed=False))
     assert isinstance(found, Transcript) and found.text == "[number]"
     assert found.redacted is None and "redacted" not in json.loads(render(found, "jsonl"))
 
