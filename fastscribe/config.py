@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _Part = TypeVar("_Part", bound="DataclassInstance")
 Size = TypeVar("Size", int, "torch.Tensor")
 
+RedactName = Literal["names", "numbers"]
 DecoderName = Literal["rnnt", "tdt", "ctc", "aed"]
 # How a GPU decodes: "full" is one graph with a loop inside, "chunked" replays a graph of a few steps, "off" has no graphs.
 # "auto" takes the first of these that the machine supports.
@@ -36,7 +37,7 @@ DtypePolicy = Literal["auto", "fastest"]  # what else the device decides; pipeli
 DtypeChoice = Literal[DtypePolicy, DtypeName]
 TrainDtypeChoice = Literal["auto", FloatDtypeName]
 ExportFormat = Literal["nemo", "hf"]  # model formats of other projects: NeMo's file, Hugging Face's folder
-OutputFormat = Literal["jsonl", "json", "srt", "vtt", "txt", "tsv", "ctm", "rttm"]
+OutputFormat = Literal["jsonl", "json", "srt", "vtt", "ass", "txt", "tsv", "ctm", "rttm"]
 OUTPUT_FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
 # Values in a checkpoint's config.
 Window = Literal["hann", "hamming", "blackman", "bartlett", "none"]
@@ -503,6 +504,11 @@ class Options:
     pnc: bool | None = None  # punctuation and capitals
     timestamps: bool = False  # times of words, from a model that can emit them
     align_with: str | None = None  # a second model, with a CTC head, whose forced alignment times the words
+    # What is changed in the text, in this order (readable/edits.py). Each needs the language, from `language` or the model.
+    remove_fillers: bool = False  # "um", "uh"; Transcript.removed_words has them
+    itn: bool = False  # numbers in figures; Word.original has the words that were said
+    redact: tuple[RedactName, ...] = ()  # "numbers": also e-mail addresses; "names": those of redact_names
+    redact_names: tuple[str, ...] = ()  # words, or several in a row
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -525,9 +531,15 @@ class Options:
         if self.attention is not None:
             parse_attention(self.attention)
         self._check_speakers()
+        self._check_redact()
         for name in ("language", "target_language"):
             if (text := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _tag(name, text))
+
+    @property
+    def changes_text(self) -> bool:
+        """True if the text is changed after decoding, for which its language must be known."""
+        return self.remove_fillers or self.itn or bool(self.redact)
 
     def _check_speakers(self) -> None:
         if self.speakers is not None and self.channel is not None:
@@ -541,6 +553,20 @@ class Options:
         object.__setattr__(self, "speaker_names", tuple(self.speaker_names))
         for name in self.speaker_names:
             _check_name(self.speaker_names, name)
+
+    def _check_redact(self) -> None:
+        for name in ("redact", "redact_names"):
+            if isinstance(getattr(self, name), str):
+                raise OptionError(name, getattr(self, name), "not a tuple of names")
+            object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))
+        unknown = next((one for one in self.redact if one not in get_args(RedactName)), None)
+        if unknown is not None:
+            raise OptionError("redact", unknown, f"not one of {', '.join(get_args(RedactName))}")
+        if ("names" in self.redact) != bool(self.redact_names):
+            needs = (
+                "there is no list of names" if "names" in self.redact else "there are names, but redact has no names"
+            )
+            raise OptionError("redact", ",".join(self.redact), needs)
 
 
 def _check_name(names: Sequence[str], name: str) -> None:

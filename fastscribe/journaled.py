@@ -49,10 +49,13 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
     config = transcriber._config
     if options.max_utterance_s is None and not config.learnt_on_short:  # cut as with the same number given
         resolved["max_utterance_s"] = config.max_utterance_s
+    given = options
     follows_language = DECODERS[facts.decoder_name].has_prompt or language_prompt_of(config) is not None
     if not follows_language or options.language == AUTO:  # these options change nothing else then
         options = replace(options, language=None, target_language=None)
         language = config.language or facts.aligner_language
+        if given.changes_text:  # its rules are those of the language
+            language = given.target_language or given.language or language
         resolved |= {"language": language} if language else {}
     return fingerprint(digest, resolved, options, style)
 

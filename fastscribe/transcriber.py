@@ -29,6 +29,7 @@ from fastscribe.pipeline.windows import Ledger
 from fastscribe.pipeline.workers.devices import parse_devices
 from fastscribe.pipeline.workers.messages import Start
 from fastscribe.pipeline.workers.pool import WorkerPool
+from fastscribe.readable.edits import TextEdits
 from fastscribe.report.prices import price_of
 from fastscribe.resume.fingerprint import model_digest
 from fastscribe.segmentation.vad import check_vad
@@ -73,6 +74,7 @@ class Transcriber:
         self.progress = Progress()
         self._watcher: Watcher | None = None
         self._limit: TimeLimit | None = None
+        self._edits: TextEdits | None = None
         self._auto_budget: Budget | None = None
         self._is_running = False
 
@@ -121,6 +123,7 @@ class Transcriber:
         if options.align_with is not None:
             options = replace(options, align_with=str(locate(options.align_with, say)))
         checkpoint = read_for_run(model, options, say)
+        edits = TextEdits.of_model(options, checkpoint.languages, bool(checkpoint.tokenizer.languages))
         executor: Executor
         if chosen is None:
             executor = LocalExecutor(Engine(cls._recognizer_of(checkpoint, device, dtype, options, say)))
@@ -129,7 +132,9 @@ class Transcriber:
             start_message = Start(os.path.abspath(model), dtype, options)
             executor = WorkerPool(chosen, start_message, lambda one: config.num_frames(one.duration_s), say)
         checkpoint = replace(checkpoint, weights={}, aligner=None)  # the models own them now
-        return cls(checkpoint, executor, options, perf_counter() - start)
+        found = cls(checkpoint, executor, options, perf_counter() - start)
+        found._edits = edits
+        return found
 
     @classmethod
     def _recognizer_of(
@@ -253,6 +258,7 @@ class Transcriber:
             self.progress,
             self._watcher,
             self._limit,
+            self._edits,
         )
 
     def _budget(self) -> Budget:

@@ -265,6 +265,7 @@ class Word:
     confidence: float
     missing: bool = False  # True: a word of a known text that forced alignment did not hear
     speaker: str | None = None  # with Options.speakers
+    original: str | None = None  # with Options.itn: the words that were said; None: this is what was said
 
 
 @dataclass(frozen=True)
@@ -311,6 +312,20 @@ class Gap(NamedTuple):
     speaker: str | None = None
 
 
+class Redaction(NamedTuple):
+    """A place of which Options.redact has removed the words.
+
+    Attributes:
+        kind: "name", "number" or "email".
+        start_s: Begin of the words on the recording's clock, in seconds.
+        end_s: Their end.
+    """
+
+    kind: str
+    start_s: float
+    end_s: float
+
+
 @dataclass(frozen=True)
 class Transcript:
     """One recording's text. Times are seconds on the recording's clock; a manifest row's clock starts at its offset.
@@ -327,6 +342,10 @@ class Transcript:
     # The tag that the model wrote most often, such as "hi-IN", or that of its only language; None: not known.
     language: str | None = None
     speakers: tuple[str, ...] = ()  # with Options.speakers: all of the recording, also those without words
+    removed_words: tuple[Word, ...] = ()  # with Options.remove_fillers: the fillers, as the model wrote them
+    # With Options.redact: what was redacted, in order. None: nothing was looked for, or the times of the words are not known.
+    redacted: tuple[Redaction, ...] | None = None
+    is_timed: bool = True  # False: words of a model that gives no times, spread evenly; stored rows do not tell
 
     @property
     def key(self) -> Any:

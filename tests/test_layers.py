@@ -12,6 +12,7 @@ from tests.conftest import PACKAGE
 LAYERS = (
     ("errors", "types", "config", "languages", "version", "_system"),
     ("audio", "segmentation", "text", "report", "evaluation", "resume", "output"),
+    ("readable",),
     (
         "pipeline.batching",
         "pipeline.cost_model",
@@ -52,6 +53,7 @@ WITHOUT_TORCH = (
     "audio",
     "segmentation",
     "text",
+    "readable",
     "report",
     "evaluation",
     "resume",

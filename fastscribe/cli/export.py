@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fastscribe._system.remote import is_url
-from fastscribe.cli.app import StdoutClosed, app, option
+from fastscribe.cli.app import StdoutClosed, app, option, options_in
 from fastscribe.cli.evaluate import Problems
 from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.subtitle_options import (
@@ -27,15 +27,19 @@ from fastscribe.cli.subtitle_options import (
     parse_formats,
 )
 from fastscribe.cli.terminal import say
-from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
+from fastscribe.cli.text_options import Itn, Redact, RedactList, RemoveFillers, text_options
+from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle, SubtitleStyle
 from fastscribe.errors import ManifestError, OutputError, UsageError
 
 if TYPE_CHECKING:
     from fastscribe.evaluation.rows import ResultRow
     from fastscribe.output.export import Exported
+    from fastscribe.readable.edits import TextEdits
     from fastscribe.types import Failure, Transcript
 
     Stored = tuple[Transcript | Failure, ResultRow]
+
+output_option = options_in("Output")
 
 
 @app.command(
@@ -48,12 +52,40 @@ def export(
         typer.Argument(help="Output folders of transcribe, files like transcripts.jsonl, or -.", metavar="RESULTS"),
     ],
     format: Annotated[
-        list[str], option("--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}; repeat or separate by commas.")
-    ],
+        list[str] | None, option("--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}; repeat or separate by commas.")
+    ] = None,
     output_dir: Annotated[
         Path | None,
         option("--output-dir", "-o", help="Folder for the files. Default: the output folder itself; of files, stdout."),
     ] = None,
+    remove_fillers: RemoveFillers = False,
+    itn: Itn = False,
+    redact: Redact = None,
+    redact_list: RedactList = None,
+    language: Annotated[
+        str | None, output_option("--language", help="Language of the texts.\fDefault: the one that each row says.")
+    ] = None,
+    redact_audio: Annotated[
+        Path | None,
+        output_option(
+            "--redact-audio",
+            metavar="DIR",
+            help="Write copies of the recordings, redacted.\fSilence takes the place of what --redact has found, now or in "
+            "transcribe. Recordings without any are copied too.",
+        ),
+    ] = None,
+    review: Annotated[
+        Path | None,
+        option(
+            "--review",
+            metavar="FILE.html",
+            help="Write a page of the least certain passages.\fWith their audio inside, to listen to and to correct. It saves "
+            "the corrections as a manifest.",
+        ),
+    ] = None,
+    review_passages: Annotated[
+        int, option("--review-passages", min=1, max=10_000, help="Passages on the page, at most.")
+    ] = 100,
     max_line_width: MaxLineWidth = DEFAULTS.max_line_width,
     max_lines: MaxLines = DEFAULTS.max_lines,
     max_cue_s: MaxCueS = DEFAULTS.max_cue_s,
@@ -65,10 +97,21 @@ def export(
 
     Files that no run wrote, or that someone edited since, stay as they are. Tokens are in JSON if the run had --tokens.
     """
+    if format is None and redact_audio is None and review is None:
+        raise typer.BadParameter("nothing to do: give --format, --review or --redact-audio")
+    from fastscribe.readable.edits import TextEdits
+    from fastscribe.resume.fingerprint import text_settings
+
+    options = text_options(remove_fillers, itn, redact, redact_list, language)
+    edits = TextEdits.of_model(options, (), says_language=True)
+    with_audio = redact_audio is not None or review is not None
+    if with_audio and "-" in results:
+        raise typer.BadParameter("-: --review and --redact-audio read the rows again: give a file or a folder")
     layout = SubtitleStyle(
         max_line_width, max_lines, max_cue_s, min_cue_s, max_chars_per_second or None, highlight_words
     )
-    style = OutputStyle(parse_formats(format) or ("jsonl",), subtitles=layout)
+    formats = parse_formats(format)
+    style = OutputStyle(formats or ("jsonl",), subtitles=layout)
     for url in filter(is_url, results):
         raise UsageError(
             f"{url}: export works on local results; for a URL, repeat transcribe with --format: nothing is decoded"
@@ -76,20 +119,57 @@ def export(
     if output_dir is not None:
         check_output_dir(output_dir)
     folders = [given for given in results if given != "-" and Path(given).is_dir()]
+    problems = Problems()
+    num_failed = 0
     try:
-        if output_dir is not None:
-            _export_rows(results, style, output_dir)
+        if not formats:
+            pass
+        elif output_dir is not None:
+            _export_rows(results, style, output_dir, edits, problems, text_settings(options))
         elif not folders:
-            _print_rows(results, style)
+            _print_rows(results, style, edits, problems)
         elif len(folders) < len(results):
             raise typer.BadParameter("give folders or files, not both, or a folder for all with --output-dir")
+        elif edits is not None:
+            raise typer.BadParameter(
+                f"{_asked(options)} makes other rows, which need a folder of their own: add --output-dir"
+            )
         else:
             for folder in folders:
                 _export_in_place(Path(folder), style)
+        if with_audio:
+            num_failed = _with_audio(results, edits, problems, redact_audio, review, review_passages)
     except BrokenPipeError as error:
         raise StdoutClosed from error
     except OSError as error:
         raise OutputError(str(error.filename or output_dir or "stdout"), error) from error
+    problems.report_rest()
+    if problems.num or num_failed:
+        raise typer.Exit(1)
+
+
+def _asked(options: Options) -> str:
+    """Return the first option that changes texts."""
+    return "--remove-fillers" if options.remove_fillers else "--itn" if options.itn else "--redact"
+
+
+def _with_audio(
+    results: list[str],
+    edits: TextEdits | None,
+    problems: Problems,
+    redact_audio: Path | None,
+    review: Path | None,
+    num_passages: int,
+) -> int:
+    """Make what needs the recordings. Return the number of results for which that failed."""
+    from fastscribe.cli.export_audio import write_redacted_audio, write_review
+
+    num_failed = 0
+    if redact_audio is not None:
+        num_failed += write_redacted_audio(_usable(results, edits, problems), redact_audio)
+    if review is not None:
+        num_failed += write_review(_usable(results, edits, problems), review, num_passages)
+    return num_failed
 
 
 def _export_in_place(folder: Path, style: OutputStyle) -> None:
@@ -105,7 +185,14 @@ def _export_in_place(folder: Path, style: OutputStyle) -> None:
     _report(folder, export_in_place(folder, style, say), style)
 
 
-def _export_rows(results: list[str], style: OutputStyle, folder: Path) -> None:
+def _export_rows(
+    results: list[str],
+    style: OutputStyle,
+    folder: Path,
+    edits: TextEdits | None,
+    problems: Problems,
+    settings: Mapping[str, Any],
+) -> None:
     from fastscribe.output.export import export_to_folder
 
     for given in results:
@@ -114,12 +201,11 @@ def _export_rows(results: list[str], style: OutputStyle, folder: Path) -> None:
                 f"{given}: is what --output-dir {folder} holds: fastscribe export {folder} makes files of it there; edited "
                 "rows need another folder"
             )
-    problems = Problems()
-    exported = export_to_folder(_usable(results, problems), style, folder, say)
+    exported = export_to_folder(_usable(results, edits, problems), style, folder, say, settings)
+    _say_left_alone(edits)
     if exported.results or not problems.num:
         _check_any(exported.results)
         _report(folder, exported, style)
-    _finish(problems)
 
 
 def _is_source_of(folder: Path, given: Path) -> bool:
@@ -128,7 +214,7 @@ def _is_source_of(folder: Path, given: Path) -> bool:
     return rows.exists() and given.exists() and (given.samefile(rows) or given.samefile(folder))
 
 
-def _print_rows(results: list[str], style: OutputStyle) -> None:
+def _print_rows(results: list[str], style: OutputStyle, edits: TextEdits | None, problems: Problems) -> None:
     from fastscribe.output.stored import has_tokens
     from fastscribe.output.stream import SINGLE_FORMATS, emit, several, stream_text
 
@@ -136,24 +222,31 @@ def _print_rows(results: list[str], style: OutputStyle) -> None:
         raise typer.BadParameter("several formats need --output-dir")
     if sys.stdout is None:
         raise StdoutClosed
-    problems = Problems()
-    rows = _usable(results, problems)
+    rows = _usable(results, edits, problems)
     first = list(islice(rows, 2))
     if not problems.num:
         _check_any(len(first))
     if len(first) > 1 and style.formats[0] in SINGLE_FORMATS:
         raise several(style.formats[0])
     for result, row in chain(first, rows):
-        emit(sys.stdout, stream_text(result, replace(style, tokens=has_tokens(row.fields)), is_one=len(first) == 1))
-    _finish(problems)
+        tokens = has_tokens(row.fields) and not (edits is not None and edits.redacts)
+        emit(sys.stdout, stream_text(result, replace(style, tokens=tokens), is_one=len(first) == 1))
+    _say_left_alone(edits)
 
 
-def _usable(results: Iterable[str], problems: Problems) -> Iterator[Stored]:
-    """Yield the stored results; count the rows that are none."""
+def _say_left_alone(edits: TextEdits | None) -> None:
+    for line in edits.lines if edits is not None else ():
+        say(line)
+
+
+def _usable(results: Iterable[str], edits: TextEdits | None, problems: Problems) -> Iterator[Stored]:
+    """Yield the stored results, with their texts changed; count the rows that are none."""
     from fastscribe.evaluation.rows import read_rows
     from fastscribe.output.export import stored_results
+    from fastscribe.readable.stored import edited
 
-    for stored in stored_results(read_rows(results)):
+    found = stored_results(read_rows(results))
+    for stored in found if edits is None else edited(found, edits):
         if isinstance(stored, ManifestError):
             problems.add([stored])
         else:
@@ -170,9 +263,3 @@ def _report(folder: Path, exported: Exported, style: OutputStyle) -> None:
     what = "JSON alone" if "json" in style.formats else "no files"
     failed = f"; {exported.failed} failed {verb} {what}" if exported.failed and style.formats != ("jsonl",) else ""
     say(f"{folder}: made files for {exported.made} of {exported.results} results, without decoding{failed}")
-
-
-def _finish(problems: Problems) -> None:
-    problems.report_rest()
-    if problems.num:
-        raise typer.Exit(1)

@@ -91,7 +91,12 @@ OTHER_VALUES: dict[str, Mapping[str, str]] = {
     | {"cpu": "use cpu:N, for N processes"},
     "--dtype": dict.fromkeys(("float16", "fp16", "half"), _NO_FP16)
     | dict.fromkeys(("int8_bfloat16", "int8_float16", "int8_float32"), "use int8 (CPUs) or fp8 (GPUs)"),
-    "--format": {"all": "name the formats: -f jsonl,json,srt,vtt,txt,tsv", "csv": "use tsv", "lrc": "use srt or vtt"},
+    "--format": {
+        "all": "name the formats: -f jsonl,json,srt,vtt,txt,tsv",
+        "csv": "use tsv",
+        "lrc": "use srt, vtt or ass",
+        "ssa": "use ass",
+    },
     "--vad": {"pyannote": "use energy or silero"},
 }
 _NEMO_SETTING = re.compile(r"\+{0,2}(?:[a-z_]+\.)*([a-z_]+)=")

@@ -371,7 +371,7 @@ def _write_all(
         output.flush()
     if others.num:
         bar.say(others.line)
-    for line in lone.lines:
+    for line in [*lone.lines, *(transcriber._edits.lines if transcriber._edits is not None else ())]:
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 

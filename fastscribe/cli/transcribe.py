@@ -42,6 +42,7 @@ from fastscribe.cli.subtitle_options import (
     parse_formats,
 )
 from fastscribe.cli.terminal import log_to, say
+from fastscribe.cli.text_options import Itn, Redact, RedactList, RemoveFillers, check_text_options
 from fastscribe.config import (
     MAX_BATCH_SIZE,
     MAX_BEAM,
@@ -260,6 +261,10 @@ def transcribe(
             help="Audio track of videos. Default: 0, the first.\fA manifest's row may have an audio_track.",
         ),
     ] = None,
+    remove_fillers: RemoveFillers = False,
+    itn: Itn = False,
+    redact: Redact = None,
+    redact_list: RedactList = None,
     max_line_width: MaxLineWidth = DEFAULTS.max_line_width,
     max_lines: MaxLines = DEFAULTS.max_lines,
     max_cue_s: MaxCueS = DEFAULTS.max_cue_s,
@@ -421,6 +426,9 @@ def transcribe(
         raise typer.BadParameter("--channel and --speakers exclude each other: --speakers channels takes all channels")
     if speaker_names is not None and speakers is None:
         raise typer.BadParameter("--speaker-names needs --speakers channels")
+    redaction = check_text_options(redact, redact_list)
+    if redaction["redact"] and tokens:
+        raise typer.BadParameter("--tokens and --redact exclude each other: tokens spell the words that are redacted")
     cluster = _cluster(engine, ray_address, ray_workers, device, devices, report_html)
     if report_html is not None and dry_run:
         raise typer.BadParameter("--report-html and --dry-run exclude each other")
@@ -450,6 +458,9 @@ def transcribe(
         recover_gaps=recover_gaps,
         window=window,
         threads=threads,
+        remove_fillers=remove_fillers,
+        itn=itn,
+        **redaction,  # type: ignore[arg-type]
     )
     if output_dir is not None:
         check_output_dir(output_dir)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _PURPOSES = {
     "eval": "word error rates: fastscribe evaluate",
+    "itn": "numbers in figures: --itn",
     "plots": "plots of training",
     "ray": "clusters: --engine ray, fastscribe.ray",
     "remote": "recordings and results in stores and on the web: s3, gs, az, https",

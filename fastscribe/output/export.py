@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -189,6 +190,7 @@ def export_to_folder(
     style: OutputStyle,
     directory: Path,
     say: Callable[[str], object] = print,
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> Exported:
     """Write stored results into a folder of its own: rows, a journal, and files. A later export goes on there.
 
@@ -197,6 +199,7 @@ def export_to_folder(
         style: Formats and their options. Tokens are written if the first transcript has them.
         directory: The folder, which is made if need be.
         say: Shows one line to the user.
+        settings: What has changed the texts of the results, by option; those of an earlier export must be the same.
 
     Raises:
         UsageError: The folder is in use or holds other results, or a file that no run wrote is in the way.
@@ -213,9 +216,10 @@ def export_to_folder(
             break
     if not head:
         return Exported()
-    style = OutputStyle(style.formats, has_tokens(head[-1][1].fields), style.subtitles)
+    tokens = has_tokens(head[-1][1].fields) and "--redact" not in settings
+    style = OutputStyle(style.formats, tokens, style.subtitles)
     exported = Exported()
-    with FolderOutput(directory, style, {"export": True, "--tokens": style.tokens}, say=say) as output:
+    with FolderOutput(directory, style, {"export": True, "--tokens": tokens, **settings}, say=say) as output:
         for result, row in (pair for pairs in (head, pending) for pair in pairs):
             source = _source(result, row)
             output.ledger.expect(source)

@@ -13,7 +13,7 @@ from typing import Any
 
 from fastscribe.audio.failures import relative_id
 from fastscribe.output.writers import OWN_KEYS
-from fastscribe.types import Alternative, AudioInfo, Failure, Gap, Segment, Token, Transcript, Word
+from fastscribe.types import Alternative, AudioInfo, Failure, Gap, Redaction, Segment, Token, Transcript, Word
 
 _RATE = 1000  # samples a second: a row's times are in milliseconds
 
@@ -70,7 +70,9 @@ def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index:
     language = fields.get("pred_language" if is_manifest else "language")
     segments = tuple(_segments(fields["segments"], words))
     speakers = tuple(map(str, fields.get("pred_speakers" if is_manifest else "speakers", ())))
-    return Transcript(audio, text, segments, tokens, gaps, nbest, language, speakers)
+    removed = tuple(_words(fields, "removed_words")) if "removed_words" in fields else ()
+    redacted = tuple(map(_redaction, fields["redacted"])) if "redacted" in fields else None
+    return Transcript(audio, text, segments, tokens, gaps, nbest, language, speakers, removed, redacted)
 
 
 def has_tokens(fields: Mapping[str, Any]) -> bool:
@@ -116,8 +118,19 @@ def _alternative(one: Mapping[str, Any]) -> Alternative:
     return Alternative(one["text"], score, start_s, end_s, tuple(_words(one)), _speaker(one))
 
 
-def _words(of: Mapping[str, Any]) -> list[Word]:
-    return [Word(word["word"], *_timed(word), word.get("missing") is True, _speaker(word)) for word in of["words"]]
+def _words(of: Mapping[str, Any], key: str = "words") -> list[Word]:
+    return [
+        Word(word["word"], *_timed(word), word.get("missing") is True, _speaker(word), _original(word))
+        for word in of[key]
+    ]
+
+
+def _original(word: Mapping[str, Any]) -> str | None:
+    return None if word.get("original") is None else str(word["original"])
+
+
+def _redaction(one: Mapping[str, Any]) -> Redaction:
+    return Redaction(str(one["kind"]), _number(one, "start"), _number(one, "end"))
 
 
 def _timed(part: Mapping[str, Any]) -> tuple[float, float, float]:

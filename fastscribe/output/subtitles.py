@@ -1,4 +1,4 @@
-"""Subtitle cues from words with times. Pure; writers.py turns cues into SRT and VTT.
+"""Subtitle cues from words with times. Pure; writers.py turns cues into SRT and VTT, ass.py into ASS.
 
 Words become pieces, the units between possible breaks. A word is one piece, unless it is wider than a line or longer than a
 cue may last, as whole sentences are in scripts without spaces. Dynamic programming then finds the cheapest way to cut the

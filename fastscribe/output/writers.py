@@ -12,10 +12,12 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import SubtitleStyle
+from fastscribe.output.ass import to_ass
 from fastscribe.output.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
 from fastscribe.text.dialogue import turns
 from fastscribe.types import Alternative, Failure, Gap, RenderedTranscript, Segment, Token, Transcript, Word
@@ -23,7 +25,7 @@ from fastscribe.types import Alternative, Failure, Gap, RenderedTranscript, Segm
 # Keys of a result. A manifest row that has them is an earlier run's output, so its values are dropped.
 OWN_KEYS = frozenset(
     ("pred_text", "pred_language", "pred_speakers", "segments", "words", "gaps", "nbest", "tokens", "error")
-)
+).union(("removed_words", "redacted"))
 _LINE_BREAKS = ("\x85", "\u2028", "\u2029")  # JSON allows them, but str.splitlines splits at them
 _WORD_JOINER = "\u2060"
 _ROUND_BRACKETS = str.maketrans("{}", "()")
@@ -52,6 +54,7 @@ def render(
     writers: dict[str, Callable[[Transcript], str]] = {
         "srt": lambda transcript: to_srt(transcript, style),
         "vtt": lambda transcript: to_vtt(transcript, style),
+        "ass": lambda transcript: to_ass(transcript, style),
         "txt": to_txt,
         "tsv": to_tsv,
         "ctm": to_ctm,
@@ -97,6 +100,12 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
     found["gaps"] = [
         {"start": _seconds(gap.start_s), "end": _seconds(gap.end_s), **_speaker(gap)} for gap in result.gaps
     ]
+    if result.removed_words:
+        found["removed_words"] = [_word(word) for word in result.removed_words]
+    if result.redacted is not None:
+        found["redacted"] = [
+            {"kind": one.kind, "start": _seconds(one.start_s), "end": _seconds(one.end_s)} for one in result.redacted
+        ]
     if result.nbest:
         found["nbest"] = [_alternative(alternative) for alternative in result.nbest]
     if tokens:
@@ -194,7 +203,7 @@ def _alternative(alternative: Alternative) -> dict[str, Any]:
         "score": round(float(alternative.score), 4),
         "start": _seconds(alternative.start_s),
         "end": _seconds(alternative.end_s),
-        "words": [_timed("word", word.text, word) for word in alternative.words],
+        "words": [_word(replace(word, speaker=None)) for word in alternative.words],
         **_speaker(alternative),
     }
 
@@ -206,8 +215,9 @@ def _segment(segment: Segment) -> dict[str, Any]:
 
 
 def _word(word: Word) -> dict[str, Any]:
-    timed = {**_timed("word", word.text, word), **_speaker(word)}
-    return {**timed, "missing": True} if word.missing else timed
+    original = {} if word.original is None else {"original": word.original}
+    missing = {"missing": True} if word.missing else {}
+    return {**_timed("word", word.text, word), **_speaker(word), **original, **missing}
 
 
 def _token(token: Token) -> dict[str, Any]:

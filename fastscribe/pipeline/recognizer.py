@@ -170,6 +170,7 @@ class Recognizer:
             raise UsageError(f"--target-language {options.target_language}: this model does not translate")
         if prompt is None and not DECODERS[chosen_decoder].has_prompt:
             is_followed = checkpoint.aligner is not None and checkpoint.aligner.config.language is not None
+            is_followed = is_followed or options.changes_text
             languages = options.language, options.target_language
             check_languages(*languages, checkpoint.languages, say, is_followed=is_followed)
         beam = choose_beam(options, chosen_decoder, checkpoint.language_model)

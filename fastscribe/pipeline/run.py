@@ -21,6 +21,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from fastscribe.audio.failures import to_failure
 from fastscribe.audio.remote_file import forget_objects
 from fastscribe.audio.sound_file_cache import close_held
 from fastscribe.config import ModelConfig, Options
@@ -33,6 +34,7 @@ from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.windows import AttachText, InputWindows, Ledger, Window, work_s
+from fastscribe.readable.edits import TextEdits
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.types import Failure, Hypothesis, Transcript, Utterance
 
@@ -62,6 +64,7 @@ class Run:
         progress: Counts the run.
         watcher: Observes every decoded batch.
         limit: Ends the run early.
+        edits: Changes the texts of the results.
     """
 
     def __init__(
@@ -74,12 +77,13 @@ class Run:
         progress: Progress,
         watcher: Watcher | None = None,
         limit: TimeLimit | None = None,
+        edits: TextEdits | None = None,
     ) -> None:
         by_phrase = options.max_utterance_s is None and config.learnt_on_short
         self._max_utterance_s = config.max_utterance_s if options.max_utterance_s is None else options.max_utterance_s
         options = replace(options, max_utterance_s=self._max_utterance_s)
         self._config, self._executor, self._options = config, executor, options
-        self._progress, self._watcher, self._limit = progress, watcher, limit
+        self._progress, self._watcher, self._limit, self._edits = progress, watcher, limit, edits
         self._max_held_s = math.inf
         threads = options.threads or default_threads()  # more once there are URLs
         # The executor has other threads: inputs that hang or take long to probe must not keep batches from being read.
@@ -187,8 +191,20 @@ class Run:
         """Yield the finished recordings, counted, each once."""
         for result in self._recordings.take_finished():
             self._executor.release(result.index)
+            result = self._edited(result)
             self._progress.count(result)
             yield result  # a caller that cannot write it calls progress.not_written()
+
+    def _edited(self, result: Transcript | Failure) -> Transcript | Failure:
+        """Return a result with its text changed as the options ask."""
+        if self._edits is None:
+            return result
+        try:
+            with self._progress.stopwatch.time("assemble"):
+                return self._edits.apply(result)
+        except Exception as error:  # one bad file becomes a Failure and the run goes on
+            assert isinstance(result, Transcript)
+            return self._edits.apply(to_failure(result.audio, "assemble", error))
 
     def _max_window_s(self) -> float:
         """Return the seconds of audio that fill a window.

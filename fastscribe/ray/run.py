@@ -28,6 +28,7 @@ from fastscribe.ray.inputs import Windows
 from fastscribe.ray.library import connected
 from fastscribe.ray.pool import Died, Done, Handle, Results, Size, WorkerPool
 from fastscribe.ray.worker import ChunkStats, Facts, Setup, unpacked
+from fastscribe.readable.edits import TextEdits
 from fastscribe.report.prices import price_of
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Transcript
@@ -64,7 +65,7 @@ class RayTranscriber(Transcriber):
         self._workers = _RemoteExecutor(pool, facts)
         self._executor = cast("Executor", self._workers)
         self.progress = Progress()
-        self._watcher, self._limit = None, None
+        self._watcher, self._limit, self._edits = None, None, None
         self._is_running = False
         self._said: set[str] = set()
         self._stack = ExitStack()
@@ -137,6 +138,15 @@ class RayTranscriber(Transcriber):
         mean_workers = self._pool.total_worker_s() / max(wall_s, 1e-9)
         return usd * max(1.0, mean_workers), source
 
+    def _hidden(self, result: Transcript | Failure) -> Transcript | Failure:
+        """Return a result whose manifest row is redacted, which the workers do not see."""
+        options = self._options
+        if not (options.redact and isinstance(result, Failure)):
+            return result
+        if self._edits is None:
+            self._edits = TextEdits(replace(options, remove_fillers=False, itn=False), options.language)
+        return self._edits.apply(result)
+
     def _results(self, inputs: Inputs, ledger: Ledger | None = None) -> Generator[Transcript | Failure]:
         if self._is_running:
             raise UsageError("another run of this Transcriber is not finished: read all its results, or close() it")
@@ -144,7 +154,7 @@ class RayTranscriber(Transcriber):
         self.progress, self._workers.device_shares = Progress(), {}
         try:
             with closing(Windows(inputs, ledger, self._options, self.progress)) as windows:
-                yield from _Run(self, windows).results()
+                yield from map(self._hidden, _Run(self, windows).results())
         finally:
             self._is_running = False
 

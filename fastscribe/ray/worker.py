@@ -148,7 +148,10 @@ class Worker:
                 group, group_start = [], perf_counter()
         if group:
             yield group
-        progress = self._transcriber.progress
+        progress, edits = self._transcriber.progress, self._transcriber._edits
+        if edits is not None:
+            self._said += edits.lines
+            edits.left_alone.clear()
         yield ChunkStats(
             perf_counter() - start,
             self._batches,

@@ -28,7 +28,7 @@ from fastscribe.output.names import Rename, name_key
 from fastscribe.types import Int64Array, RecordArray, UInt64Array
 
 VERSION = 2
-SUBTITLES = ("srt", "vtt")
+SUBTITLES = ("srt", "vtt", "ass")
 FILE_FORMATS = tuple(format for format in OUTPUT_FORMATS if format != "jsonl")
 NO_STATE = 0  # of no input
 NO_FILE = (1 << 32) - 1  # instead of a size; larger files are recorded with the largest size below

@@ -19,7 +19,8 @@ _SPEED_ONLY = frozenset(("cuda_graphs", "batch_frames", "batch_size", "window", 
 # Options that only some models have, or that earlier versions lack; left out at their default.
 _OPTIONAL = frozenset(
     ("language", "target_language", "pnc", "timestamps", "nbest", "align_with", "speakers", "speaker_names")
-)
+).union(("remove_fillers", "itn", "redact", "redact_names"))
+_SECRET = frozenset(("redact_names",))  # a digest stands for them
 _RESOLVED_LATER = frozenset(("beam",))  # `resolved` has the value
 _DEFAULTS = Options()
 _MODEL_SUFFIXES = frozenset(
@@ -46,8 +47,22 @@ def fingerprint(model_digest: str, resolved: Mapping[str, Any], options: Options
     defaulted = {name for name in _OPTIONAL if chosen[name] == getattr(_DEFAULTS, name)}
     defaulted |= set() if chosen["track"] else {"track"}  # folders of earlier versions lack it
     shaping = {name: value for name, value in chosen.items() if name not in _SPEED_ONLY | _RESOLVED_LATER | defaulted}
+    shaping |= {name: _digest_of(value) for name, value in shaping.items() if name in _SECRET}
     named = {_option(name): value for name, value in {**shaping, **resolved, "tokens": style.tokens}.items()}
     return {"model": model_digest, **named, "output format": _FORMAT_VERSION}
+
+
+def text_settings(options: Options) -> dict[str, Any]:
+    """Return the part of a fingerprint that tells how texts are changed; empty if they are not."""
+    if not options.changes_text:
+        return {}
+    names = ("language", "remove_fillers", "itn", "redact", "redact_names")
+    chosen = {name: getattr(options, name) for name in names if getattr(options, name) != getattr(_DEFAULTS, name)}
+    return {_option(name): _digest_of(value) if name in _SECRET else value for name, value in chosen.items()}
+
+
+def _digest_of(value: Any) -> str:
+    return "sha256:" + hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
 
 
 def _option(field: str) -> str:

@@ -70,6 +70,7 @@ def merge(channels: Sequence[Transcript], speakers: Sequence[str]) -> Transcript
         tuple(nbest),
         most_words.language,
         tuple(speakers),
+        is_timed=all(transcript.is_timed for transcript in channels),
     )
 
 

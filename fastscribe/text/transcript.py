@@ -76,13 +76,16 @@ def assemble(
         end_s = math.inf if is_last else utterance.end_s
         spoken.append(timed_tokens(hypothesis, tokenizer, Clock(utterance.start_s, end_s, frame_s), zero_duration_ids))
     pieces = [_Piece(tokens) for tokens in _without_overlaps(ordered, spoken, tokenizer)]
-    for utterance, hypothesis in sorted(recovered, key=lambda part: part[0].start):
+    added = sorted(recovered, key=lambda part: part[0].start)
+    for utterance, hypothesis in added:
         clock = Clock(utterance.start_s, utterance.end_s, frame_s)
         pieces = _insert(pieces, timed_tokens(hypothesis, tokenizer, clock, zero_duration_ids), utterance, tokenizer)
     texts = [tokenizer.sentence([token.id for token in piece.tokens]) for piece in pieces]
     tokens = tuple(token for piece in pieces for token in piece.tokens)
     segments = tuple(_segments(pieces, tokenizer))
-    return Transcript(audio, join_texts(texts), segments, tokens, language=_language(tokens, tokenizer))
+    is_timed = all(hypothesis.is_timed for _, hypothesis in (*ordered, *added))
+    language = _language(tokens, tokenizer)
+    return Transcript(audio, join_texts(texts), segments, tokens, language=language, is_timed=is_timed)
 
 
 def _language(tokens: Sequence[Token], tokenizer: Tokenizer) -> str | None:

@@ -111,12 +111,12 @@ def test_help_has_words_for_values(name: str) -> None:
 
 
 def test_transcribe_help_fits_two_screens() -> None:
-    """Two screens of 40 lines; the groups begin with the basics, and details stay out."""
+    """Two screens of 45 lines; the groups begin with the basics, and details stay out."""
     code, shown = on_terminal(command("transcribe", "--help"), "stdout", columns=80)
     output = shown.decode()
     lines = output.splitlines()
     groups = [line.removesuffix(":") for line in lines if re.fullmatch("[A-Z][a-z ]+:", line)]
-    assert code == 0 and len(lines) <= 80 >= max(map(len, lines))
+    assert code == 0 and len(lines) <= 90 and max(map(len, lines)) <= 80
     assert groups[:2] == ["Arguments", "Basics"] and len(groups) == 9
     assert "\f" not in output and "takes a few times as long" not in output and "x>=" not in output
     basics = output.replace("\r", "").split("Basics:")[1].split("\n\n")[0]

@@ -187,7 +187,7 @@ def test_style_applies_to_subtitle_formats_only() -> None:
     narrow = SubtitleStyle(max_line_width=6, max_lines=3, highlight_words=True)
     for format in OUTPUT_FORMATS:
         differs = render(TRANSCRIPT, format, style=narrow) != render(TRANSCRIPT, format)
-        assert differs == (format in ("srt", "vtt"))
+        assert differs == (format in ("srt", "vtt", "ass"))
 
 
 def test_clock_counts_past_a_day() -> None:

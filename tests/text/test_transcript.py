@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -163,7 +164,9 @@ def test_utterances_joined_in_order() -> None:
         ("the", pytest.approx(29.92), 30.0),
         ("cat.", 30.0, pytest.approx(30.4)),
     ]
-    assert len(result.segments) == 1
+    assert len(result.segments) == 1 and result.is_timed
+    untimed = assemble(whole, [(second, replace(late, is_timed=False)), (first, late)], SUBWORDS, FRAME_S, False)
+    assert not untimed.is_timed
 
 
 @given(st.lists(st.integers(0, len(SUBWORDS.pieces) - 1), max_size=25), st.booleans())

@@ -1,0 +1,166 @@
+"""What Options change in a transcript before it is written: fillers, numbers in figures, redaction, in this order.
+
+A run applies it to each result, and `fastscribe export` to stored ones. What it needs to know of a language is settled at the
+start: a run that could not do what was asked for must not begin.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from fastscribe.config import Options
+from fastscribe.errors import UsageError
+from fastscribe.languages import AUTO
+from fastscribe.readable.fillers import FILLER_LANGUAGES, without_fillers
+from fastscribe.readable.itn import ITN_LANGUAGES, Itn
+from fastscribe.readable.number_words import NUMBERS
+from fastscribe.readable.redact import Redactor
+from fastscribe.readable.words import edit_alternatives, edit_segments
+from fastscribe.types import Failure, Transcript, Word
+
+
+class _Need(NamedTuple):
+    """An option that needs a language, and the languages that it has."""
+
+    option: str
+    languages: Sequence[str]
+
+
+class TextEdits:
+    """Changes the texts of results. One thread uses it.
+
+    Attributes:
+        left_alone: Numbers of transcripts that an option left as they were, by the option and the language ("": not known).
+    """
+
+    def __init__(self, options: Options, language: str | None = None) -> None:
+        """Prepare what the options ask for.
+
+        Args:
+            options: remove_fillers, itn, redact and redact_names are used.
+            language: Tag of the language of all texts; None: each transcript says its own.
+
+        Raises:
+            MissingExtra: The extra of `itn` is not installed.
+            UsageError: An option does not have the language.
+        """
+        self._options, self._language = options, _code(language)
+        self._itn: dict[str, Itn] = {}
+        self._redactors: dict[str | None, Redactor] = {}
+        self.left_alone: Counter[tuple[str, str]] = Counter()
+        for need in _needs(options):
+            if self._language is not None and self._language not in need.languages:
+                known = ", ".join(sorted(need.languages))
+                raise UsageError(f"{need.option}: has no rules for the language {language}, only for {known}")
+        if options.itn:
+            self._itn_of(self._language or "en")
+
+    @classmethod
+    def of_model(cls, options: Options, known: Sequence[str], says_language: bool) -> TextEdits | None:
+        """Return the edits of a run; None if the options ask for none.
+
+        Args:
+            options: As the constructor's, and the language.
+            known: Tags of the model's languages; empty if it does not state them.
+            says_language: The model says which language it heard.
+
+        Raises:
+            MissingExtra: As the constructor.
+            UsageError: As the constructor, or the language is not known.
+        """
+        if not options.changes_text:
+            return None
+        given = [tag for tag in (options.target_language, options.language) if tag is not None and tag != AUTO]
+        language = next(iter([*given, *(known if len(known) == 1 else ())]), None)
+        needs = _needs(options)
+        if language is None and not says_language and needs:
+            raise UsageError(f"{needs[0].option}: this model does not say which language it writes: add --language")
+        return cls(options, language)
+
+    @property
+    def redacts(self) -> bool:
+        return bool(self._options.redact)
+
+    def apply(self, result: Transcript | Failure) -> Transcript | Failure:
+        """Return a result with its text changed.
+
+        Args:
+            result: Each segment of a transcript has its own words.
+
+        Raises:
+            UsageError: A language is not known or has no rules, and the result must not be seen without redaction.
+        """
+        if isinstance(result, Failure):
+            return self._redactor(self._language).redact_failure(result) if self.redacts else result
+        language = self._language or _code(result.language)
+        if self._options.remove_fillers and self._has("--remove-fillers", language, FILLER_LANGUAGES):
+            result = _without_fillers(result, language or "")
+        if self._options.itn and self._has("--itn", language, ITN_LANGUAGES):
+            itn = self._itn_of(language or "")
+            result = edit_alternatives(edit_segments(result, itn.written), itn.written)
+        if self.redacts:
+            if "numbers" in self._options.redact and language not in NUMBERS:
+                spoken = f"the language {language}" if language else "no known language; add --language"
+                raise UsageError(f"--redact numbers: has no rules for this text: it has {spoken}")
+            result = self._redactor(language).redact(result)
+        return result
+
+    def _has(self, option: str, language: str | None, languages: Sequence[str]) -> bool:
+        if language not in languages:
+            self.left_alone[option, language or ""] += 1
+        return language in languages
+
+    def _itn_of(self, language: str) -> Itn:
+        if language not in self._itn:
+            self._itn[language] = Itn(language)
+        return self._itn[language]
+
+    def _redactor(self, language: str | None) -> Redactor:
+        if language not in self._redactors:
+            has_numbers = "numbers" in self._options.redact
+            self._redactors[language] = Redactor.of(language, has_numbers, self._options.redact_names)
+        return self._redactors[language]
+
+    @property
+    def lines(self) -> list[str]:
+        """A line for the user about each option and language that left transcripts as they were."""
+        return [_left_line(option, language, num) for (option, language), num in sorted(self.left_alone.items())]
+
+
+def _needs(options: Options) -> list[_Need]:
+    return [
+        need
+        for need, is_asked in (
+            (_Need("--remove-fillers", FILLER_LANGUAGES), options.remove_fillers),
+            (_Need("--itn", ITN_LANGUAGES), options.itn),
+            (_Need("--redact numbers", tuple(NUMBERS)), "numbers" in options.redact),
+        )
+        if is_asked
+    ]
+
+
+def _code(tag: str | None) -> str | None:
+    """Return the language of a tag without its region."""
+    return tag and tag.partition("-")[0]
+
+
+def _left_line(option: str, language: str, num: int) -> str:
+    transcripts = "1 transcript has" if num == 1 else f"{num:,} transcripts have"
+    spoken = f"the language {language}" if language else "no known language (add --language)"
+    return f"{option}: {transcripts} {spoken}: left as they were"
+
+
+def _without_fillers(transcript: Transcript, language: str) -> Transcript:
+    fillers: list[Word] = []
+
+    def edit(words: Sequence[Word]) -> list[Word]:
+        kept, removed = without_fillers(words, language)
+        fillers.extend(removed)
+        return kept
+
+    edited = edit_segments(transcript, edit)
+    edited = edit_alternatives(edited, lambda words: without_fillers(words, language)[0])
+    return replace(edited, removed_words=(*edited.removed_words, *fillers))
