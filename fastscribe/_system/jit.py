@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
-from types import FunctionType
-from typing import Any
+from functools import wraps
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, cast
 
 _REASSOCIATE = {"reassoc", "contract", "nsz", "arcp"}  # sums may be split; infinities and NaN keep their meaning
 
 
-def compile_cached(function: Callable[..., Any], **options: Any) -> Any:
+def compile_cached(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Compile with numba's cache, beside the function's file or in the user's cache folder; without one if neither is writable.
 
     Args:
-        function: A function that numba.njit takes.
+        function: A function that numba.njit takes. Its machine code is kept under its file and its qualified name; those of
+            what it calls do not count, so the name must change with them (`digest_of`).
         options: Options of numba.njit.
     """
     import numba
 
     try:
-        return numba.njit(cache=True, **options)(function)
+        compiled = numba.njit(cache=True, **options)(function)
     except RuntimeError:
-        return numba.njit(**options)(function)
+        return cast("Callable[..., Any]", numba.njit(**options)(function))
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        try:
+            return compiled(*arguments)
+        except OSError:  # the code could not be kept (a full disk), but it is compiled
+            return compiled(*arguments)
+
+    return call
+
+
+def digest_of(*modules: ModuleType) -> str:
+    """Return eight characters that change with the modules' sources or with the compiler's options."""
+    contents = [Path(str(module.__file__)).read_bytes() for module in modules] + [Path(__file__).read_bytes()]
+    return hashlib.sha256(b"".join(contents)).hexdigest()[:8]
 
 
 def loop_options() -> dict[str, Any]:

@@ -13,12 +13,17 @@ from itertools import pairwise
 
 
 def share(shares: Sequence[tuple[int, int]], work: Callable[[int, int], None]) -> None:
-    """Call work(*share) for each share in a thread of its own. The calling thread does the first share.
+    """Call work(*share) for each share, in threads. The calling thread does the first share.
 
     Raises:
         Exception: What `work` raised.
     """
-    futures = [_pool(os.getpid(), len(shares) - 1).submit(work, *part) for part in shares[1:]]
+    pool, futures = _pool(os.getpid()), []
+    for part in shares[1:]:
+        try:
+            futures.append(pool.submit(work, *part))
+        except RuntimeError:  # the interpreter is ending and starts no more threads; this one goes on
+            work(*part)
     for part in shares[:1]:
         work(*part)
     for future in futures:
@@ -32,6 +37,6 @@ def equal_parts(size: int, num_parts: int) -> list[tuple[int, int]]:
 
 
 @cache
-def _pool(process_id: int, num_threads: int) -> ThreadPoolExecutor:
+def _pool(process_id: int) -> ThreadPoolExecutor:
     """Thread pool of this process: a fork does not copy threads."""
-    return ThreadPoolExecutor(num_threads, thread_name_prefix="fastscribe-share")
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="fastscribe-share")

@@ -91,7 +91,7 @@ def int8() -> Check:
 def dtypes() -> Check:
     """How fast each dtype is for a large model, and which one transcribe takes."""
     from fastscribe.pipeline.dtype_choice import candidates, choose
-    from fastscribe.pipeline.dtype_rates import CannotKeep, cpu_rates
+    from fastscribe.pipeline.dtype_rates import CannotKeep, Widths, cpu_rates
 
     width, hidden = _TYPICAL
     auto, fastest = candidates("auto", width), candidates("fastest", width)
@@ -99,7 +99,7 @@ def dtypes() -> Check:
     if len(fastest) == 1:
         return Check("dtypes", "ok", f"{model} without a GPU: fp32, the only dtype that is not emulated or unavailable")
     try:
-        rates = cpu_rates(_TYPICAL, fastest)
+        rates = cpu_rates(Widths(width, hidden, with_loops=True), fastest)
     except CannotKeep as reason:
         finding = f"{model} without a GPU: --dtype auto takes {auto[0]}, fastest {fastest[0]}; not measured: {reason}"
         return Check("dtypes", "missing", finding, "set XDG_CACHE_HOME to a folder that can be written")

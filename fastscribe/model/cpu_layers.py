@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -39,6 +40,7 @@ from fastscribe.types import AnyArray, Float32Array, Int64Array
 MIN_WIDTH = 512  # a narrower encoder transcribes a short recording in less time than numba is loaded in
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _MIN_ELEMENTS = 1 << 15  # of a thread's share of the rows: handing it over takes tens of microseconds
+_MAX_SCORES = 1 << 24  # held at once, by distance and by key: 64 MB in float32
 _WHOLE, _HALF = np.float32(1.0), np.float32(0.5)
 
 
@@ -50,12 +52,18 @@ def has_loops(config: EncoderConfigs) -> bool:
 def conformer_for_cpu_(encoder: Encoder) -> None:
     """Replace the layers of a wide encoder, in place; they must have the forms of cpu_form.py."""
     if has_loops(encoder.config) and isinstance(encoder.layers, Layers):
+        import_module("numba")  # it must fail now if it does, not in every batch
         encoder.layers = CpuLayers(encoder.layers)
 
 
 def import_numba_meanwhile() -> None:
     """Import numba, which takes a third of a second, in a thread: for what reads weights before the first loop runs."""
-    Thread(target=import_module, args=("numba",), name="import-numba").start()
+
+    def attempt() -> None:
+        with suppress(ImportError):  # conformer_for_cpu_ meets it again
+            import_module("numba")
+
+    Thread(target=attempt, name="import-numba").start()
 
 
 @dataclass(frozen=True)
@@ -124,8 +132,8 @@ class Stream:
     def __init__(self, x_BTD: torch.Tensor, lengths_B: torch.Tensor, attention: AttentionConfigs | None) -> None:
         self.batch, self.num_frames, self.width = x_BTD.shape
         self.dtype, self._attention = x_BTD.dtype, attention
-        self._lengths_B = lengths_B
-        self.lengths_B: Int64Array = lengths_B.numpy().astype(np.int64)
+        self._lengths_B = lengths_B.clamp(max=self.num_frames)  # the loops trust them
+        self.lengths_B: Int64Array = self._lengths_B.numpy().astype(np.int64)
         self.first_B: Int64Array = np.cumsum(self.lengths_B) - self.lengths_B
         self.recording_R: Int64Array = np.repeat(np.arange(self.batch), self.lengths_B)
         self.num_rows = len(self.recording_R)
@@ -282,8 +290,9 @@ class CpuConvolution(nn.Module):
         self.stores = self.pointwise1.stores
         weight_WD, bias_D = source.depthwise.weight.squeeze(1).t(), source.depthwise.bias
         self._weight_WD = _float32(weight_WD)
-        taps, width = weight_WD.shape
-        self._bias_D = np.zeros(width, np.float32) if bias_D is None else _float32(bias_D)
+        taps = len(weight_WD)
+        assert bias_D is not None  # of folding
+        self._bias_D = _float32(bias_D)
         self._before = taps - 1 if source.is_causal else taps // 2
 
     def forward(self, stream: Stream, rows: Rows) -> Product:
@@ -311,27 +320,31 @@ class CpuAttention(nn.Module):
     def forward(self, stream: Stream, rows: Rows) -> Product:
         heads, width = self.source.num_heads, self.source.head_width
         qkv = self.linear_qkv(rows, stream.dtype)
-        q_u_BHTK, k_BHTK, v_BHTK = (self._heads(stream) for _ in range(3))
-        q_v_HRK = q_u_BHTK.new_empty(heads, stream.num_rows, width)
+        # What stays in padding must be finite.
+        allocate = torch.zeros if stream.is_padded else torch.empty
+        q_u_HBTK, k_HBTK, v_HBTK = allocate(
+            3, heads, stream.batch, stream.num_frames, width, dtype=stream.dtype
+        ).unbind()
+        q_v_HRK = q_u_HBTK.new_empty(heads, stream.num_rows, width)
         places = (stream.recording_R, stream.first_B)
         arguments = (*qkv.arrays, *places, self._u_D, self._v_D, self._factor)
-        outs = (as_numpy(q_u_BHTK), as_numpy(q_v_HRK), as_numpy(k_BHTK), as_numpy(v_BHTK))
+        outs = (as_numpy(q_u_HBTK), as_numpy(q_v_HRK), as_numpy(k_HBTK), as_numpy(v_HBTK))
         stream.run("split_heads", "plain", stream.num_rows, (1, stream.width), *arguments, *outs)
-        scores_BHTT = q_u_BHTK @ k_BHTK.transpose(2, 3)
-        positions_HRP = torch.bmm(q_v_HRK, self.source.project(stream.positions).transpose(1, 2))
-        both = (as_numpy(scores_BHTT), as_numpy(positions_HRP), *places, stream.lengths_B)
-        stream.run("softmax", "plain", heads * stream.num_rows, (1, stream.num_frames), *both)
-        mixed_BHTK = as_numpy(scores_BHTT @ v_BHTK)
-        rows = stream.stored("join_heads", self.linear_out.stores, stream.width, (1, stream.width), mixed_BHTK, *places)
+        table_HPK = self.source.project(stream.positions)
+        mixed_HBTK = torch.empty_like(v_HBTK)
+        per_head = max(1, stream.num_frames * (stream.batch * stream.num_frames + 2 * stream.num_rows))
+        block = max(1, _MAX_SCORES // per_head)
+        for start in range(0, heads, block):
+            some = slice(start, start + block)
+            scores_HBTT = q_u_HBTK[some] @ k_HBTK[some].transpose(2, 3)
+            positions_HRP = torch.bmm(q_v_HRK[some], table_HPK[some].transpose(1, 2))
+            both = (as_numpy(scores_HBTT), as_numpy(positions_HRP), *places, stream.lengths_B)
+            stream.run("softmax", "plain", len(scores_HBTT) * stream.num_rows, (1, stream.num_frames), *both)
+            torch.matmul(scores_HBTT, v_HBTK[some], out=mixed_HBTK[some])
+        joined = (as_numpy(mixed_HBTK), *places)
+        rows = stream.stored("join_heads", self.linear_out.stores, stream.width, (1, stream.width), *joined)
         product: Product = self.linear_out(rows, stream.dtype)
         return product
-
-    def _heads(self, stream: Stream) -> torch.Tensor:
-        """Return memory for queries, keys or values. What stays in padding must be finite."""
-        allocate = torch.zeros if stream.is_padded else torch.empty
-        return allocate(
-            stream.batch, self.source.num_heads, stream.num_frames, self.source.head_width, dtype=stream.dtype
-        )
 
 
 def as_numpy(tensor: torch.Tensor) -> AnyArray:

@@ -18,13 +18,15 @@ positions (distances, left first).
 from __future__ import annotations
 
 import math
+import sys
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from fastscribe._system import float_bits
 from fastscribe._system.float_bits import READERS, bounded_exponential, exponential, order_key, value_of_key
-from fastscribe._system.jit import compile_cached, loop_options, rebind
+from fastscribe._system.jit import compile_cached, digest_of, loop_options, rebind
 
 LEVELS = 127  # on either side of zero
 SHIFT = 128  # level of zero
@@ -35,14 +37,15 @@ _EPSILON = np.float32(1e-5)  # of every LayerNorm
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _LOWEST = np.float32(-3e38)
 _SIGN_OFF = np.uint32(0x7FFFFFFF)
-_MAX_EXPONENT = np.float32(80.0)
+_MAX_EXPONENT = np.float32(87.0)
 
 widen, narrow = READERS["float32"]  # `kernels` replaces them, and `store`
 
 
 def sigmoid(x: Any) -> Any:
-    """1 / (1 + e**-x), at least e**-80."""
+    """1 / (1 + e**-x), with x bounded to -87 and 87; beyond, it would be 0 or 1. NaN stays NaN."""
     bounded = -_MAX_EXPONENT if x < -_MAX_EXPONENT else np.float32(x)
+    bounded = _MAX_EXPONENT if x > _MAX_EXPONENT else np.float32(bounded)
     return np.float32(_ONE / (_ONE + np.float32(bounded_exponential(np.float32(-bounded)))))
 
 
@@ -190,16 +193,16 @@ def glu_depthwise(
 
 def split_heads(
     y_RE: Any, y_scale_R: Any, y_bias_E: Any, recording_R: Any, first_B: Any, u_D: Any, v_D: Any, factor: Any,
-    q_u_BHTK: Any, q_v_HRK: Any, k_BHTK: Any, v_BHTK: Any, scratch: Any, start: Any, stop: Any,
+    q_u_HBTK: Any, q_v_HRK: Any, k_HBTK: Any, v_HBTK: Any, scratch: Any, start: Any, stop: Any,
 ) -> None:  # fmt: skip
     """Divide y = [q, k, v] into heads: (q + u) * factor, (q + v) * factor, k and v. Padding is left as it is."""
-    heads, width = k_BHTK.shape[1], k_BHTK.shape[3]
+    heads, _, _, width = k_HBTK.shape
     for r in range(start, stop):
         scale, b = np.float32(y_scale_R[r]), recording_R[r]
         t = r - first_B[b]
         for h in range(heads):
             q, k, v = h * width, (heads + h) * width, (2 * heads + h) * width
-            q_u_K, q_v_K, k_K, v_K = q_u_BHTK[b, h, t], q_v_HRK[h, r], k_BHTK[b, h, t], v_BHTK[b, h, t]
+            q_u_K, q_v_K, k_K, v_K = q_u_HBTK[h, b, t], q_v_HRK[h, r], k_HBTK[h, b, t], v_HBTK[h, b, t]
             for i in range(width):
                 query = np.float32(widen(y_RE[r, q + i]) * scale + y_bias_E[q + i])
                 q_u_K[i] = narrow(np.float32(np.float32(query + u_D[q + i]) * factor))
@@ -211,7 +214,7 @@ def split_heads(
 
 
 def softmax(
-    scores_BHTT: Any,
+    scores_HBTT: Any,
     positions_HRP: Any,
     recording_R: Any,
     first_B: Any,
@@ -224,13 +227,13 @@ def softmax(
 
     The position score of query i and key j is in column T - 1 - i + j.
     """
-    num_frames, num_rows = scores_BHTT.shape[2], len(recording_R)
+    num_frames, num_rows = scores_HBTT.shape[2], len(recording_R)
     row_T = scratch[0]
     for row in range(start, stop):
         h, r = row // num_rows, row % num_rows
         b = recording_R[r]
         i, length = r - first_B[b], lengths_B[b]
-        scores_T, positions_T = scores_BHTT[b, h, i], positions_HRP[h, r, num_frames - 1 - i :]
+        scores_T, positions_T = scores_HBTT[h, b, i], positions_HRP[h, r, num_frames - 1 - i :]
         largest, unusable = order_key(_LOWEST), _ZERO
         for j in range(length):
             score = np.float32(widen(scores_T[j]) + widen(positions_T[j]))
@@ -250,15 +253,15 @@ def softmax(
 
 
 def join_heads(
-    x_BHTK: Any, recording_R: Any, first_B: Any, out_RD: Any, out_scale_R: Any, scratch: Any, start: Any, stop: Any
+    x_HBTK: Any, recording_R: Any, first_B: Any, out_RD: Any, out_scale_R: Any, scratch: Any, start: Any, stop: Any
 ) -> None:
     """The heads of each frame side by side."""
-    heads, width = x_BHTK.shape[1], x_BHTK.shape[3]
+    heads, _, _, width = x_HBTK.shape
     row_D = scratch[0]
     for r in range(start, stop):
         b = recording_R[r]
         for h in range(heads):
-            x_K = x_BHTK[b, h, r - first_B[b]]
+            x_K = x_HBTK[h, b, r - first_B[b]]
             for i in range(width):
                 row_D[h * width + i] = widen(x_K[i])
         store(row_D, out_RD, out_scale_R, r)
@@ -279,7 +282,7 @@ def kernels(dtype: str, stores: str) -> dict[str, Any]:
     """
     import numba
 
-    variant = f"{dtype}_{stores}"
+    variant = f"{dtype}_{stores}_{digest_of(float_bits, sys.modules[__name__])}"
     widen, narrow = READERS[dtype]
     sources = {"widen": widen, "narrow": narrow, **{f.__name__: f for f in _FUNCTIONS}, "store": _STORES[stores]}
     names: dict[str, Any] = {}

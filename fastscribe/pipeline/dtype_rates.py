@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import get_clock_info, perf_counter, thread_time
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from fastscribe._system.user_cache import cache_folder
 from fastscribe.config import EncoderConfigs, JasperConfig
 from fastscribe.errors import first_line
 from fastscribe.model.cpu_form import to_cpu_form_, torch_dtype
-from fastscribe.model.cpu_layers import MIN_WIDTH, CpuFeedForward, Matrix, Norm, Product, Stream
+from fastscribe.model.cpu_layers import CpuFeedForward, Matrix, Norm, Product, Stream, has_loops
 from fastscribe.version import __version__
 
 _ROWS = 800  # half of a CPU batch; more change no rate
@@ -37,7 +38,16 @@ _HOPELESS = (
 _MIN_ROUNDS, _MAX_ROUNDS, _MAX_S = 2, 6, 1.0
 _MAX_WAIT_S = 30.0  # for another process that measures
 _MAX_CLOCK_STEP_S = 1e-3  # of a clock that can time a product
-Widths = tuple[int, int]
+
+
+class Widths(NamedTuple):
+    """Inputs and outputs of an encoder's largest matrices, and whether loops run between them (model/cpu_layers.py)."""
+
+    inputs: int
+    outputs: int
+    with_loops: bool = False
+
+
 Pass = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -59,11 +69,11 @@ class CannotKeep(Exception):
 
 
 def widths_of(encoder: EncoderConfigs) -> Widths:
-    """Return inputs and outputs of the encoder's largest matrices; of a convolutional one, channels in its middle."""
+    """Return those of the encoder's largest matrices; of a convolutional one, channels in its middle."""
     if isinstance(encoder, JasperConfig):
         channels = encoder.blocks[len(encoder.blocks) // 2].filters
-        return channels, channels
-    return encoder.d_model, encoder.ff_hidden
+        return Widths(channels, channels)
+    return Widths(encoder.d_model, encoder.ff_hidden, has_loops(encoder))
 
 
 def cpu_rates(widths: Widths, dtypes: Sequence[str]) -> Rates:
@@ -106,7 +116,7 @@ def measure(widths: Widths, dtypes: Sequence[str]) -> dict[str, float]:
 
 
 def _measured(widths: Widths, dtypes: Sequence[str]) -> dict[str, float]:
-    width, hidden = widths
+    width, hidden, _ = widths
     passes = {dtype: _pass_of(widths, dtype) for dtype in dtypes}
     few = {dtype: min(_time(passes[dtype], _FIRST_ROWS, width, dtype) for _ in range(2)) for dtype in dtypes}
     hopeful = [dtype for dtype in dtypes if few[dtype] <= _HOPELESS * min(few.values())]
@@ -150,12 +160,12 @@ def _matrix(inputs: int, outputs: int) -> nn.Linear:
 
 def _pass_of(widths: Widths, dtype: str) -> Pass:
     """Return the function that computes rows [R, D] as a model of these widths does: with the loops of wide encoders."""
-    layer = _Layer(*widths).eval()
+    layer = _Layer(widths.inputs, widths.outputs).eval()
     to_cpu_form_(layer, dtype, quantises=True)
-    if widths[0] < MIN_WIDTH:
+    if not widths.with_loops:
         return layer
     feed_forward, linear_out = CpuFeedForward(layer.linear1, layer.linear2), Matrix(layer.linear_out)
-    norms = [Norm(nn.LayerNorm(widths[0]), matrix.stores) for matrix in (feed_forward, linear_out)]
+    norms = [Norm(nn.LayerNorm(widths.inputs), matrix.stores) for matrix in (feed_forward, linear_out)]
 
     def with_loops(x_RD: torch.Tensor) -> torch.Tensor:
         stream = Stream(x_RD[None], torch.tensor([len(x_RD)]), None)
@@ -183,7 +193,7 @@ def _key(widths: Widths, dtypes: Sequence[str]) -> str:
     ]
     return "; ".join(
         (
-            f"{widths[0]} x {widths[1]} in {', '.join(dtypes)}",
+            f"{widths.inputs} x {widths.outputs} {'with loops ' if widths.with_loops else ''}in {', '.join(dtypes)}",
             cpu_name(),
             " ".join(sorted(instructions())),
             f"torch {torch.__version__}, fastscribe {__version__}",

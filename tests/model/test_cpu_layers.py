@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -113,15 +114,67 @@ def test_threads_change_no_bit(dtype: str, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_levels_are_those_of_the_reference(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    x_BHTK = torch.randn(2, 3, 5, 8).mul_(10.0 ** torch.randint(-6, 6, (2, 1, 5, 1))).to(dtype)
-    x_BHTK[1, :, 3] = 0
+    x_HBTK = torch.randn(3, 2, 5, 8).mul_(10.0 ** torch.randint(-6, 6, (1, 2, 5, 1))).to(dtype)
+    x_HBTK[:, 1, 3] = 0
     levels_RD, scale_R = np.empty((10, 24), np.uint8), np.empty(10, np.float32)
     join = kernels(str(dtype).removeprefix("torch."), "levels")["join_heads"]
     recording_R, first_B = np.repeat(np.arange(2), 5), np.array([0, 5])
-    join(as_numpy(x_BHTK), recording_R, first_B, levels_RD, scale_R, np.empty((1, 24), np.float32), 0, 10)
-    expected_RD, expected_R1 = quantise_rows(x_BHTK.transpose(1, 2).flatten(0, 1).flatten(1).float())
+    join(as_numpy(x_HBTK), recording_R, first_B, levels_RD, scale_R, np.empty((1, 24), np.float32), 0, 10)
+    expected_RD, expected_R1 = quantise_rows(x_HBTK.permute(1, 2, 0, 3).flatten(0, 1).flatten(1).float())
     assert np.array_equal(levels_RD, expected_RD.numpy())
     np.testing.assert_allclose(scale_R, expected_R1[:, 0].numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("stores", ["plain", "levels"])
+def test_activation_of_every_magnitude(stores: str) -> None:
+    sizes = [0.0, 1e-30, 1e-3, 1.0, 20.0, 79.0, 80.5, 88.5, 100.0, 177.0, 354.0, 1e4, 1e20]
+    x_RN = torch.tensor([[sign * size] for size in sizes for sign in (1, -1)])
+    num_rows = len(x_RN)
+    out_RN, scale_R = (
+        np.empty((num_rows, 1), np.float32 if stores == "plain" else np.uint8),
+        np.empty(num_rows, np.float32),
+    )
+    neutral = (np.ones(num_rows, np.float32), np.zeros(1, np.float32))
+    scratch = np.empty((1, 1), np.float32)
+    kernels("float32", stores)["activate"](x_RN.numpy(), *neutral, out_RN, scale_R, scratch, 0, num_rows)
+    ours_RN = out_RN if stores == "plain" else (out_RN.astype(np.float32) - 128) * scale_R[:, None]
+    np.testing.assert_allclose(ours_RN, torch.nn.functional.silu(x_RN).numpy(), rtol=1e-6, atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_activations(dtype: str) -> None:
+    """Gates and activations of hundreds, beyond the range of float32's exponential."""
+    exact, plain, ours = plain_form("fp32"), plain_form(dtype), cpu_form(dtype)
+    for layers in (exact.layers, plain.layers):
+        for layer in layers.children():
+            layer.norm_conv.weight.mul_(300.0)
+            layer.norm_feed_forward1.weight.mul_(300.0)
+    for layer in ours.layers.layers:
+        layer._norm_conv.weight_D *= 300.0
+    for norm in ours.layers._norms:
+        norm.weight_D *= 300.0
+    x_BTD, lengths_B = stream(dtype)
+    expected = frames(exact, x_BTD.float(), lengths_B)
+    of_plain, of_ours = ((frames(form, x_BTD, lengths_B) - expected).norm() / expected.norm() for form in (plain, ours))
+    assert of_ours <= (1e-4 if dtype == "fp32" else 1.3 * of_plain + 1e-3)
+
+
+def test_several_threads_may_use_one_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_layers, "_MIN_ELEMENTS", 1)
+    ours = cpu_form("fp32")
+    x_BTD, lengths_B = stream("fp32")
+    expected = frames(ours, x_BTD, lengths_B)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: frames(ours, x_BTD, lengths_B), range(12)))
+    assert all(torch.equal(one, expected) for one in found)
+
+
+@pytest.mark.parametrize("limit", [1, 1500])
+def test_blocks_of_heads_change_no_bit(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = cpu_form("fp32")
+    whole = frames(ours, *stream("fp32"))
+    monkeypatch.setattr(cpu_layers, "_MAX_SCORES", limit)
+    assert torch.equal(frames(ours, *stream("fp32")), whole)
 
 
 def test_narrow_encoders_keep_the_plain_layers() -> None:

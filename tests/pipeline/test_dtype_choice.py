@@ -18,7 +18,7 @@ from fastscribe.errors import UsageError
 from fastscribe.model.int8 import int8_problem
 from fastscribe.pipeline import dtype_choice, dtype_rates
 from fastscribe.pipeline.dtype_choice import candidates, choose_dtype, emulated_bf16
-from fastscribe.pipeline.dtype_rates import cpu_rates, measure, widths_of
+from fastscribe.pipeline.dtype_rates import Widths, cpu_rates, measure, widths_of
 
 CPU = torch.device("cpu")
 WIDE, CONVOLUTIONAL = SHAPES["parakeet-tdt-0.6b"].encoder, SHAPES["quartznet15x5"].encoder
@@ -103,7 +103,7 @@ def test_a_measurement_is_made_once_and_said_once(processor: Callable[[str], Non
     said: list[str] = []
     for name in ("auto", "auto", "fastest"):
         assert choose_dtype(name, CPU, WIDE, said.append) == "fp32"
-    assert measurements == [((1024, 4096), ("bf16", "int8", "fp32"))]
+    assert measurements == [((1024, 4096, True), ("bf16", "int8", "fp32"))]
     assert said == [
         "--dtype auto: fp32; measured once for matrices of 1024 x 4096: fp32 400, bf16 300, int8 200 GFLOP/s a thread"
     ]
@@ -145,8 +145,8 @@ def test_damaged_rates_are_measured_again(content: str, measurements: list) -> N
     path = cache_folder() / "dtype-rates.json"
     path.parent.mkdir(parents=True)
     path.write_text(content)
-    assert cpu_rates((64, 64), ("fp32", "bf16")).is_new
-    assert not cpu_rates((64, 64), ("fp32", "bf16")).is_new
+    assert cpu_rates(Widths(64, 64), ("fp32", "bf16")).is_new
+    assert not cpu_rates(Widths(64, 64), ("fp32", "bf16")).is_new
     assert list(json.loads(path.read_text()).values()) == [{"fp32": 400.0, "bf16": 300.0}]
 
 
@@ -164,10 +164,11 @@ def test_without_a_cache_the_instructions_decide(
     assert "not measured" in line and str(tmp_path / "file") in line
 
 
-def test_measurement_leaves_no_trace() -> None:
+@pytest.mark.parametrize("with_loops", [False, True])
+def test_measurement_leaves_no_trace(with_loops: bool) -> None:
     dtypes = ["fp32", "bf16", *(["int8"] if int8_problem() is None else [])]
     threads, state = torch.get_num_threads(), torch.random.get_rng_state()
-    found = measure((64, 96), dtypes)
+    found = measure(Widths(64, 96, with_loops), dtypes)
     assert found and set(found) <= set(dtypes) and min(found.values()) > 0
     assert torch.get_num_threads() == threads and torch.equal(torch.random.get_rng_state(), state)
 
@@ -180,12 +181,12 @@ def test_hopeless_dtypes_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
         return rows * (1.0 if dtype == "bf16" else 0.01)
 
     monkeypatch.setattr(dtype_rates, "_time", time)
-    assert measure((32, 32), ("fp32", "bf16")).keys() == {"fp32"}
+    assert measure(Widths(32, 32), ("fp32", "bf16")).keys() == {"fp32"}
     assert max(rows for dtype, rows in calls if dtype == "bf16") == dtype_rates._FIRST_ROWS
 
 
 def test_widths() -> None:
-    assert widths_of(WIDE) == (1024, 4096) and widths_of(CONVOLUTIONAL) == (512, 512)
+    assert widths_of(WIDE) == (1024, 4096, True) and widths_of(CONVOLUTIONAL) == (512, 512, False)
 
 
 def test_wrong_dtypes() -> None:
@@ -200,4 +201,4 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(dtype_rates, "cache_folder", no_home)
     with pytest.raises(dtype_rates.CannotKeep, match="home"):
-        dtype_rates.cpu_rates((256, 1024), ("fp32", "bf16"))
+        dtype_rates.cpu_rates(Widths(256, 1024), ("fp32", "bf16"))

@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastscribe._system import float_bits
 from fastscribe._system.float_bits import READERS, bounded_exponential, exponential, order_key, value_of_key
-from fastscribe._system.jit import rebind
+from fastscribe._system.jit import digest_of, rebind
 from fastscribe.types import Float32Array, Int64Array
 
 MINUS_INFINITY = -math.inf
@@ -363,4 +364,5 @@ def compiled(
 def compiled_loops(compiler: Compiler, loop_compiler: Compiler, dtype: str) -> dict[str, Any]:
     """Return LOOPS by name, compiled over the functions that `compiler` makes."""
     names = compiled(compiler, dtype)
-    return {loop.__name__: loop_compiler(rebind(loop, names, dtype)) for loop in LOOPS}
+    variant = f"{dtype}_{digest_of(float_bits)}"
+    return {loop.__name__: loop_compiler(rebind(loop, names, variant)) for loop in LOOPS}

@@ -1,0 +1,89 @@
+"""Machine code is kept, renewed with its sources, and not needed on disk; threads share work to the interpreter's end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from fastscribe._system import jit
+from fastscribe._system.jit import compile_cached, digest_of
+from fastscribe._system.thread_shares import equal_parts, share
+from fastscribe.model import row_kernels
+
+
+def _twice(x):
+    return 2 * x
+
+
+def test_code_that_cannot_be_kept_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk: numba raises at the first call, after compiling."""
+    from numba.core.caching import FunctionCache
+
+    asked = []
+
+    def full(*arguments: object) -> None:
+        asked.append(arguments)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(FunctionCache, "save_overload", full)
+    assert compile_cached(_twice)(np.float32(21.5)) == 43
+    assert asked
+
+
+def test_the_digest_is_that_of_the_sources(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("module")
+    module.__file__ = str(tmp_path / "module.py")
+    found = set()
+    for text in ("a = 1", "a = 2", "a = 1"):
+        (tmp_path / "module.py").write_text(text)
+        found.add(digest_of(module))
+    assert len(found) == 2
+    monkeypatch.setattr(jit, "__file__", module.__file__)  # the compiler's options count too
+    assert digest_of(module) not in found
+    [names] = {row_kernels.kernels("float32", "plain")["norm"].__wrapped__.__qualname__}
+    assert names == f"norm_float32_plain_{digest_of(row_kernels.float_bits, row_kernels)}"
+
+
+def test_shares_cover_all_in_few_threads() -> None:
+    threads = threading.active_count()
+    for parts in range(1, 40):
+        seen = np.zeros(100, int)
+
+        def work(start: int, stop: int, seen: np.ndarray = seen) -> None:
+            seen[start:stop] += 1
+
+        share(equal_parts(100, parts), work)
+        assert (seen == 1).all()
+    assert threading.active_count() - threads <= (os.cpu_count() or 1)
+    assert equal_parts(2, 5) == [(0, 1), (1, 2)] and equal_parts(0, 3) == []
+
+
+def test_a_share_that_fails_is_raised() -> None:
+    def work(start: int, stop: int) -> None:
+        if start:
+            raise ValueError("in a share")
+
+    with pytest.raises(ValueError, match="in a share"):
+        share([(0, 1), (1, 2)], work)
+
+
+def test_threads_that_outlive_the_main_one_go_on() -> None:
+    """The interpreter starts no threads of a pool then."""
+    code = """
+import threading, time
+from fastscribe._system.thread_shares import share
+def late():
+    time.sleep(0.5)
+    done = []
+    share([(0, 1), (1, 2), (2, 3)], lambda start, stop: done.append(start))
+    print(sorted(done), flush=True)
+threading.Thread(target=late).start()
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
+    assert ran.stdout.strip() == "[0, 1, 2]" and not ran.stderr
