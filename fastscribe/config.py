@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from fastscribe.errors import OptionError
 from fastscribe.languages import AUTO, language_tag
+from fastscribe.types import Phrase
 
 if TYPE_CHECKING:
     import torch
@@ -503,6 +504,8 @@ class Options:
     pnc: bool | None = None  # punctuation and capitals
     timestamps: bool = False  # times of words, from a model that can emit them
     align_with: str | None = None  # a second model, with a CTC head, whose forced alignment times the words
+    # Phrases that the decoder prefers to others that sound alike; text.phrases.read_phrases() reads them from a file.
+    boost: tuple[Phrase, ...] = ()
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -525,6 +528,7 @@ class Options:
         if self.attention is not None:
             parse_attention(self.attention)
         self._check_speakers()
+        object.__setattr__(self, "boost", tuple(Phrase(*phrase) for phrase in self.boost))
         for name in ("language", "target_language"):
             if (text := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _tag(name, text))
