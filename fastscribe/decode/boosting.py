@@ -16,13 +16,21 @@ Shapes: N rows or beams, K states of each, V labels, S states, A arcs, R roots, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from fastscribe.cuda.device import small_to_device
 from fastscribe.text.context_graph import ContextGraph
 from fastscribe.types import Int64Array
+
+
+_SCORES = ("score_S", "gain_S", "at_risk_S")
+_TENSORS = (
+    *("first_S", "count_S", "fail_S", "parent_S", "list_S", *_SCORES),
+    *("tokens_A", "children_A", "root_children_RV"),
+)
 
 
 @dataclass(frozen=True)
@@ -47,13 +55,36 @@ class BoostTables:
     def of(cls, graph: ContextGraph, weight: float, device: torch.device) -> BoostTables:
         """Copy an automaton to a device. All scores are multiplied by `weight`: natural-log units a character."""
         tensors = {
-            field.name: torch.from_numpy(getattr(graph, field.name)).to(device)
-            for field in fields(cls)
-            if field.name not in ("offsets_M", "num_levels")
+            name: small_to_device(getattr(graph, name), device)
+            for name in _TENSORS
         }
-        for name in ("score_S", "gain_S", "at_risk_S"):
+        for name in _SCORES:
             tensors[name] = tensors[name] * weight
         return cls(**tensors, offsets_M=torch.arange(graph.max_count, device=device), num_levels=graph.num_levels)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """States, arcs, roots, labels, most arcs of a state, and levels."""
+        return (len(self.first_S), len(self.tokens_A), *self.root_children_RV.shape, len(self.offsets_M), self.num_levels)
+
+    @classmethod
+    def allocate(cls, sizes: tuple[int, ...], device: torch.device) -> BoostTables:
+        """Allocate tables of these sizes, to copy smaller ones into."""
+        num_states, num_arcs, num_roots, num_labels, max_count, num_levels = sizes
+        shapes: dict[str, tuple[int, ...]] = {"tokens_A": (num_arcs,), "children_A": (num_arcs,)}
+        shapes["root_children_RV"] = (num_roots, num_labels)
+        tensors = {
+            name: torch.zeros(shapes.get(name, (num_states,)), dtype=torch.long, device=device) for name in _TENSORS
+        }
+        for name in _SCORES:
+            tensors[name] = tensors[name].float()
+        return cls(**tensors, offsets_M=torch.arange(max_count, device=device), num_levels=num_levels)
+
+    def copy_from_(self, other: BoostTables) -> None:
+        """Overwrite these tables with others that are no larger, in the order of the current stream."""
+        for name in _TENSORS:
+            source = getattr(other, name)
+            getattr(self, name)[tuple(map(slice, source.shape))] = source
 
     def following(self, states_NK: torch.Tensor) -> torch.Tensor:
         """Return the state [N, K, V] after each label."""
@@ -101,4 +132,4 @@ class Boost:
 
     def starts(self) -> torch.Tensor:
         """Return the rows' first states on the tables' device."""
-        return torch.from_numpy(np.ascontiguousarray(self.start_BK)).to(self.tables.first_S.device)
+        return small_to_device(np.ascontiguousarray(self.start_BK), self.tables.first_S.device)
