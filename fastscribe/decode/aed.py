@@ -62,9 +62,9 @@ def greedy(
         logprobs_V = torch.log_softmax(model(tokens_1N, positions_N, cache, len(ids))[0].float(), 0)
         ids.append(int(logprobs_V.argmax()))
         if phrases and ids[-1] in prompt.text_ids:
-            gains_V = torch.tensor([phrases.gain(states, i) for i in range(len(logprobs_V))])
+            scores_V = torch.tensor([phrases.score(states, i) for i in range(len(logprobs_V))])
             is_text_V = torch.tensor([i in prompt.text_ids for i in range(len(logprobs_V))])
-            ids[-1] = int(torch.where(is_text_V, logprobs_V + gains_V, -torch.inf).argmax())
+            ids[-1] = int(torch.where(is_text_V, logprobs_V + scores_V, -torch.inf).argmax())
             states = phrases.after(states, ids[-1])
         logprobs.append(float(logprobs_V[ids[-1]]))
         is_first = len(ids) == len(prompt.ids) + 1
@@ -152,7 +152,7 @@ class AedState:
             active=torch.zeros((), dtype=torch.bool, device=device),
             boost_BK=torch.zeros(rows, num_lists, dtype=torch.long, device=device),
             is_text_V=small_to_device(
-                np.isin(np.arange(model.config.num_classes), list(prompt.text_ids)), device
+                np.isin(np.arange(model.num_labels), list(prompt.text_ids)), device
             ),
         )
 
@@ -266,8 +266,9 @@ def _choose_token(
 ) -> torch.Tensor:
     """Return each row's token with the boost, and go to the states after it."""
     next_BKV = boost.following(state.boost_BK)
-    gains_BV = torch.nn.functional.pad(boost.gains(next_BKV), (0, logprobs_BV.shape[1] - next_BKV.shape[2]))
-    chosen_B = (logprobs_BV + gains_BV).masked_fill(~state.is_text_V, -torch.inf).argmax(1)
+    num_others = logprobs_BV.shape[1] - next_BKV.shape[2]
+    scores_BV = torch.nn.functional.pad(boost.scores(state.boost_BK, next_BKV), (0, num_others))
+    chosen_B = (logprobs_BV + scores_BV).masked_fill(~state.is_text_V, -torch.inf).argmax(1)
     is_text_B = state.is_text_V[ids_B]
     after_BK = advance(next_BKV, chosen_B.clamp(max=next_BKV.shape[2] - 1))
     torch.where(is_text_B[:, None], after_BK, state.boost_BK, out=state.boost_BK)

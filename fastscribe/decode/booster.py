@@ -18,9 +18,10 @@ from fastscribe.types import Batch, Phrase
 
 Phrases = tuple[Phrase, ...]
 _MAX_KEPT = 4096  # encoded lists of rows
-# Natural-log units for each character of a phrase.
-GREEDY_WEIGHT = 1.0
-BEAM_WEIGHT = 1.0
+# Natural-log units that each character of a phrase gets. Chosen on one half of the sentences of scripts/benchmarks/boost.py:
+# 0.25, 0.5, 1 and 2 were compared (docs/log.md, 2026-11-23). Characters and not tokens, so that vocabularies of letters and
+# of words give a phrase the same.
+WEIGHT = 0.5
 
 
 class Booster:
@@ -31,7 +32,6 @@ class Booster:
         tokenizer: The model's.
         path: The model, for messages.
         device: The decoder's.
-        has_beam: The decoder searches with a beam.
         say: Called with a line for phrases that the vocabulary cannot write.
 
     Raises:
@@ -45,10 +45,8 @@ class Booster:
         tokenizer: Tokenizer,
         path: object,
         device: torch.device,
-        has_beam: bool,
         say: Callable[[str], None],
     ) -> None:
-        self._weight = BEAM_WEIGHT if has_beam else GREEDY_WEIGHT
         self._tokenizer, self._path, self._device, self._say = tokenizer, path, device, say
         self._encoder: PhraseEncoder | None = None
         self._encoded: dict[Phrases, list[TokenPath]] = {}
@@ -59,7 +57,7 @@ class Booster:
         if phrases:
             encoded = encode_all(phrases, self._get_encoder(), say)
             self._graph = self._build([[path for paths in encoded for path in paths]])
-            self._tables = BoostTables.of(self._graph, self._weight, device)
+            self._tables = BoostTables.of(self._graph, WEIGHT, device)
 
     def boost(self, batch: Batch) -> Boost | None:
         """Return the phrases of a batch; None if there are none."""
@@ -81,7 +79,7 @@ class Booster:
         if self._joined is None or self._joined[0] != lists:
             graph = self._build([self._paths(phrases) for phrases in lists])
             graph = graph if self._graph is None else join(self._graph, graph)
-            self._joined = lists, graph, BoostTables.of(graph, self._weight, self._device)
+            self._joined = lists, graph, BoostTables.of(graph, WEIGHT, self._device)
         return self._joined[1], self._joined[2]
 
     def _paths(self, phrases: Phrases) -> list[TokenPath]:

@@ -1,15 +1,15 @@
 """Boosting of phrases in batches: the automaton of text/context_graph.py as tensors.
 
 A row has K states, one in each list that applies to it. `following` looks up the state after each label, for all labels at
-once, and `gains` and `scores` are what labels get. Nothing waits for the device and no shape depends on values, so CUDA graphs capture it.
+once, and `scores` are what the labels get. Nothing waits for the device and no shape depends on values, so CUDA graphs
+capture it.
 
-Which score a decoder adds:
-
-- Greedy decoding (RNN-T, TDT, CTC, attention) cannot take back what it has written, so it uses `gains`. The model alone
-  decides whether there is a label: a blank stays a blank, at every frame, and TDT's durations are the model's. The boost
-  decides which label it is. (A boost that could beat blanks wrote words into silence, see docs/log.md.)
-- Beam search adds `scores` to its hypotheses, and compares them with blanks. A hypothesis that leaves a phrase in the middle
-  loses what the phrase gave it, also at the end of the text.
+- Greedy decoding (RNN-T, TDT, CTC, attention): the model alone decides whether there is a label. A blank stays a blank, and
+  TDT's durations are the model's. The boost decides which label it is. So one lookup a label is enough, and nothing is
+  written into silence. Letting labels beat blanks found no more names (docs/log.md, 2026-11-23). Greedy decoding cannot take back
+  what it has written, but the loss for leaving a phrase in the middle still makes it go on with the phrase.
+- Beam search adds the scores to its hypotheses, and compares them with blanks, which get none. A hypothesis that leaves a
+  phrase in the middle loses what the phrase gave it, also at the end of the text.
 
 Shapes: N rows or beams, K states of each, V labels, S states, A arcs, R roots, M most arcs of a state.
 """
@@ -26,7 +26,7 @@ from fastscribe.text.context_graph import ContextGraph
 from fastscribe.types import Int64Array
 
 
-_SCORES = ("score_S", "gain_S", "at_risk_S")
+_SCORES = ("score_S", "at_risk_S")
 _TENSORS = (
     *("first_S", "count_S", "fail_S", "parent_S", "list_S", *_SCORES),
     *("tokens_A", "children_A", "root_children_RV"),
@@ -43,7 +43,6 @@ class BoostTables:
     parent_S: torch.Tensor
     list_S: torch.Tensor
     score_S: torch.Tensor
-    gain_S: torch.Tensor
     at_risk_S: torch.Tensor
     tokens_A: torch.Tensor
     children_A: torch.Tensor
@@ -101,12 +100,11 @@ class BoostTables:
             next_NV.scatter_(1, torch.where(is_arc_NM, self.tokens_A[arcs_NM], num_labels), self.children_A[arcs_NM])
         return next_NV[:, :num_labels].unflatten(0, states_NK.shape)
 
-    def gains(self, next_NKV: torch.Tensor) -> torch.Tensor:
-        """Return what each label gains [N, V], float32, from `following`: nothing is taken back."""
-        return self.gain_S[next_NKV].sum(1)
-
     def scores(self, states_NK: torch.Tensor, next_NKV: torch.Tensor) -> torch.Tensor:
-        """Return what each label adds to a hypothesis's score [N, V], float32: its gains less what it takes back."""
+        """Return what each label adds to the score of a text [N, V], float32: what it gains less what it takes back.
+
+        `next_NKV` is what `following` returned for the states.
+        """
         states_NK1 = states_NK[..., None]
         is_child_NKV = self.parent_S[next_NKV] == states_NK1
         before_NKV = torch.where(is_child_NKV, self.score_S[states_NK1], self.at_risk_S[states_NK1])

@@ -40,12 +40,8 @@ class PhraseList:
     def _begins(self, tokens: State) -> bool:
         return not tokens or tokens in self._gains
 
-    def gain(self, state: State, token: int) -> float:
-        """Return what a token gains in greedy decoding."""
-        return self._gains.get(self.after(state, token), 0.0)
-
     def score(self, state: State, token: int) -> float:
-        """Return what a token adds to a hypothesis's score."""
+        """Return what a token adds to the score of a text."""
         after = self.after(state, token)
         if len(after) == len(state) + 1:
             return self._gains[after]
@@ -69,9 +65,6 @@ class PhraseLists:
 
     def after(self, states: Sequence[State], token: int) -> tuple[State, ...]:
         return tuple(one.after(state, token) for one, state in zip(self.lists, states, strict=True))
-
-    def gain(self, states: Sequence[State], token: int) -> float:
-        return sum(one.gain(state, token) for one, state in zip(self.lists, states, strict=True))
 
     def score(self, states: Sequence[State], token: int) -> float:
         return sum(one.score(state, token) for one, state in zip(self.lists, states, strict=True))

@@ -8,7 +8,7 @@ The device computes each frame's label and probability; the host merges. `collap
 `collapse_rows` does a whole batch in numpy.
 
 With phrases to boost (boosting.py), a frame's label depends on those before it: the device goes from frame to frame. A frame
-whose best label is blank stays blank. A label that goes on from the frame before keeps the gain that it had there.
+whose best label is blank stays blank. A label that goes on from the frame before keeps the score that it had there.
 `boosted_labels` is the reference for one row.
 
 Shapes: B batch, T frames, V labels with blank, R runs of equal labels in all rows, N tokens of all rows, K lists of phrases.
@@ -79,16 +79,16 @@ def _boosted_rows(boost: Boost, probs_BTV: torch.Tensor, states_BK: torch.Tensor
     logprobs_BTV = probs_BTV.log()
     best_BT = probs_BTV.argmax(-1)
     last_B = torch.full_like(best_BT[:, 0], blank_id)
-    last_gain_B1 = torch.zeros_like(probs_BTV[:, 0, :1])
+    last_score_B1 = torch.zeros_like(probs_BTV[:, 0, :1])
     labels: list[torch.Tensor] = []
     next_BKV = boost.tables.following(states_BK)
     for best_B, logprobs_BV in zip(best_BT.unbind(1), logprobs_BTV.unbind(1), strict=True):
         # One column more than labels, for a last label that is blank.
-        gain_BV = torch.nn.functional.pad(boost.tables.gains(next_BKV), (0, 1)).scatter_(1, last_B[:, None], last_gain_B1)
-        chosen_B = (logprobs_BV[:, :blank_id] + gain_BV[:, :blank_id]).argmax(1)
+        score_BV = torch.nn.functional.pad(boost.tables.scores(states_BK, next_BKV), (0, 1)).scatter_(1, last_B[:, None], last_score_B1)
+        chosen_B = (logprobs_BV[:, :blank_id] + score_BV[:, :blank_id]).argmax(1)
         label_B = torch.where(best_B == blank_id, blank_id, chosen_B)
         is_new_B1 = ((label_B != blank_id) & (label_B != last_B))[:, None]
-        last_gain_B1 = gain_BV.gather(1, label_B[:, None])
+        last_score_B1 = score_BV.gather(1, label_B[:, None])
         states_BK = torch.where(is_new_B1, advance(next_BKV, chosen_B), states_BK)
         next_BKV = boost.tables.following(states_BK)
         last_B = label_B
@@ -99,13 +99,13 @@ def _boosted_rows(boost: Boost, probs_BTV: torch.Tensor, states_BK: torch.Tensor
 def boosted_labels(logprobs_TV: torch.Tensor, phrases: PhraseLists, blank_id: int) -> list[int]:
     """Return the label of each frame of one row, with phrases to boost."""
     labels: list[int] = []
-    states, last, last_gain = phrases.start, blank_id, 0.0
+    states, last, last_score = phrases.start, blank_id, 0.0
     for logprobs_V in logprobs_TV:
         label = int(logprobs_V.argmax())
         if label != blank_id:
-            gains = [last_gain if other == last else phrases.gain(states, other) for other in range(blank_id)]
-            label = int((logprobs_V[:blank_id] + torch.tensor(gains)).argmax())
-            last_gain = gains[label]
+            scores = [last_score if other == last else phrases.score(states, other) for other in range(blank_id)]
+            label = int((logprobs_V[:blank_id] + torch.tensor(scores)).argmax())
+            last_score = scores[label]
             states = phrases.after(states, label) if label != last else states
         last = label
         labels.append(label)

@@ -73,8 +73,8 @@ def greedy(transducer: Transducer, frames_TD: torch.Tensor, phrases: PhraseLists
             t += max(1, duration)
             continue
         if phrases:
-            gains = [phrases.gain(states, other) for other in range(transducer.blank_id)]
-            label = int((logits[: transducer.blank_id] + torch.tensor(gains)).argmax())
+            scores = [phrases.score(states, other) for other in range(transducer.blank_id)]
+            label = int((logits[: transducer.blank_id] + torch.tensor(scores)).argmax())
             states = phrases.after(states, label)
         if len(ids) == max_labels(len(frames_TD)):
             return ENDLESS

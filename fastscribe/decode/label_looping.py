@@ -276,7 +276,7 @@ def _choose_label(
 ) -> torch.Tensor:
     """Return each row's label with the boost, and go to the states after it. Rows without a label keep what they have."""
     next_BKV = boost.following(state.boost_BK)
-    chosen_B = (logits_BV[:, : network.blank_id] + boost.gains(next_BKV)).argmax(1)
+    chosen_B = (logits_BV[:, : network.blank_id] + boost.scores(state.boost_BK, next_BKV)).argmax(1)
     torch.where(found_B[:, None], advance(next_BKV, chosen_B), state.boost_BK, out=state.boost_BK)
     return torch.where(found_B, chosen_B, label_B)
 

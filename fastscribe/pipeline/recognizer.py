@@ -193,7 +193,7 @@ class Recognizer:
             beam,
             chosen_device,
             chosen_dtype,
-            Booster(options.boost, checkpoint.tokenizer, checkpoint.path, chosen_device, beam > 1, say),
+            Booster(options.boost, checkpoint.tokenizer, checkpoint.path, chosen_device, say),
             aligner,
         )
 

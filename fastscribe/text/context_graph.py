@@ -32,7 +32,6 @@ class ContextGraph:
     parent_S: Int64Array  # of a root: -1
     list_S: Int64Array  # index of the root
     score_S: Float32Array
-    gain_S: Float32Array  # of the state's last token
     at_risk_S: Float32Array  # what leaving the state takes back
     tokens_A: Int64Array
     children_A: Int64Array
@@ -123,7 +122,6 @@ class _Trie:
             parent_S=np.array(self.parents, np.int64),
             list_S=np.array(self.lists, np.int64),
             score_S=scores.astype(np.float32),
-            gain_S=np.array(self.gains, np.float32),
             at_risk_S=np.maximum(0.0, scores - keeps).astype(np.float32),
             tokens_A=np.array([token for token, _ in arcs], np.int64),
             children_A=np.array([child for _, child in arcs], np.int64),
@@ -154,7 +152,6 @@ def join(first: ContextGraph, second: ContextGraph) -> ContextGraph:
         parent_S=np.concatenate([first.parent_S, parents_S]),
         list_S=np.concatenate([first.list_S, second.list_S + roots]),
         score_S=np.concatenate([first.score_S, second.score_S]),
-        gain_S=np.concatenate([first.gain_S, second.gain_S]),
         at_risk_S=np.concatenate([first.at_risk_S, second.at_risk_S]),
         tokens_A=np.concatenate([first.tokens_A, second.tokens_A]),
         children_A=np.concatenate([first.children_A, second.children_A + states]),

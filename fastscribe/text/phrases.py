@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.text.encoder import WordEncoder
-from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
+from fastscribe.text.tokenizer import LANGUAGE_MODEL, WORD_MARK, Tokenizer, from_sentencepiece
 from fastscribe.types import Phrase
 
 MAX_FILE_BYTES = 64 << 20
@@ -163,17 +163,20 @@ class PhraseEncoder:
 
     def __init__(self, tokenizer: Tokenizer, path: object) -> None:
         try:
-            self._encoder = WordEncoder.of(tokenizer)
+            self._encoders = _encoders(tokenizer)
         except ValueError as error:
             raise CheckpointError(path, f"cannot boost phrases: {error}") from error
         self.num_labels = len(tokenizer.pieces)
-        self._unusable = tokenizer.unknown_ids | tokenizer.silent_ids
+        # An aggregate's <unk> has text in the whole, so it is found by name.
+        unknown = {i for i, piece in enumerate(tokenizer.pieces) if piece == "<unk>"}
+        self._unusable = tokenizer.unknown_ids | tokenizer.silent_ids | unknown
         self._characters = [_num_characters(tokenizer, i) for i in range(self.num_labels)]
 
     @property
     def start_id(self) -> int:
         """The token before a text's first one: a space between words, or an id beyond the vocabulary that is never written."""
-        return self._encoder.space_ids[-1] if self._encoder.space_ids else self.num_labels
+        spaces = self._encoders[0][0].space_ids
+        return spaces[-1] if spaces else self.num_labels + 1  # the id between is that of unknown characters
 
     def paths(self, phrase: Phrase) -> tuple[TokenPath, ...]:
         """Return the ways to write a phrase; empty if the vocabulary cannot write it."""
@@ -189,11 +192,23 @@ class PhraseEncoder:
 
     def _encoded(self, text: str) -> Iterator[tuple[int, ...]]:
         """Yield the tokens of a text after another word; and, if they differ there, at the beginning of a text."""
-        space = self._encoder.space_ids
-        words = [self._encoder.encode(word).ids for word in (text.split() if space else [text])]
-        yield tuple(i for word in words for i in (*space, *word))
-        if self._encoder.encode_first is not None:
-            yield (self.start_id, *self._encoder.encode_first(text).ids)
+        for encoder, first_id in self._encoders:
+            space = encoder.space_ids
+            words = [encoder.encode(word).ids for word in (text.split() if space else [text])]
+            yield tuple(first_id + i for word in words for i in (*space, *word))
+            if encoder.encode_first is not None:
+                yield (self.start_id, *encoder.encode_first(text).ids)
+
+
+def _encoders(tokenizer: Tokenizer) -> list[tuple[WordEncoder, int]]:
+    """Return the vocabulary's encoders, each with the first of its ids: one, or one for each language of an aggregate."""
+    found, first_id = [], 0
+    for name, content in sorted(tokenizer.files.items()):
+        if LANGUAGE_MODEL.fullmatch(name):
+            part = from_sentencepiece(content)
+            found.append((WordEncoder.of(part), first_id))
+            first_id += len(part.pieces)
+    return found if found and first_id == len(tokenizer.pieces) else [(WordEncoder.of(tokenizer), 0)]
 
 
 def _num_characters(tokenizer: Tokenizer, token_id: int) -> int:

@@ -11,8 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastscribe.cuda.aed_graphs import GraphedAed
 from fastscribe.cuda.transducer_graphs import GraphedDecoder
-from fastscribe.decode import ctc, label_looping
+from fastscribe.decode import aed, ctc, label_looping
+from fastscribe.decode.aed import AedDecoder
 from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.beam import beam_search
 from fastscribe.decode.boosting import Boost, BoostTables, advance
@@ -24,6 +26,8 @@ from fastscribe.text.context_graph import build_graph, join
 from fastscribe.text.phrases import TokenPath
 from fastscribe.types import Frames
 from tests.cuda.test_transducer_graphs import PseudoWhile, chunked
+from tests.decode.test_aed import CONFIGS, LABELS, PROMPT, shrink, tiny_decoder
+from tests.decode.test_aed import random_frames as aed_frames
 from tests.decode.test_label_looping import (  # noqa: F401
     DURATIONS,
     NoHostSync,
@@ -87,7 +91,6 @@ def test_tables_equal_reference(data, num_labels, first_is_space, is_joined) -> 
         for token in data.draw(st.lists(st.integers(0, num_labels - 1), max_size=12)):
             next_1KV = lists.tables.following(states_1K)
             labels = range(num_labels)
-            assert lists.tables.gains(next_1KV)[0].tolist() == [reference.gain(state, label) for label in labels]
             scores = lists.tables.scores(states_1K, next_1KV)
             assert scores[0].tolist() == [reference.score(state, label) for label in labels]
             assert float(lists.tables.at_risk(states_1K)) == reference.at_risk(state)
@@ -205,6 +208,36 @@ def test_captured_loops_equal_greedy(seed, durations, batches, data, steps_per_i
             for row, fast in enumerate(decoder.read(packed.numpy(), frames)):
                 encoded = frames.frames_BTD[row, : frames.lengths_B[row]]
                 assert steps(fast) == steps(greedy(transducer, encoded, phrases[row]))
+        decoder.close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    config=st.sampled_from(CONFIGS),
+    batches=st.lists(st.lists(st.integers(0, 14), min_size=1, max_size=5), min_size=1, max_size=3),
+    steps_per_iteration=st.sampled_from((0, None, 1, 2)),
+    data=st.data(),
+)
+def test_attention_decoders_equal_greedy(seed, config, batches, steps_per_iteration, data) -> None:
+    """Without graphs, and captured: rows are dropped and move to other states. Tokens without text are never boosted."""
+    model = tiny_decoder(config, seed)
+    prompt = replace(PROMPT, text_ids=frozenset(range(10, LABELS)))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        SimulatedCuda().install(monkeypatch)
+        shrink(monkeypatch, 4, _MIN_ROWS=1, _MIN_FRAMES=4)
+        make_loop = chunked() if steps_per_iteration is None else partial(PseudoWhile, steps_per_iteration)
+        decoder = GraphedAed(model, prompt, make_loop) if steps_per_iteration != 0 else AedDecoder(model, prompt)
+        for lengths in batches:
+            torch.manual_seed(seed)
+            frames, phrases = aed_frames(lengths), [None] * len(lengths)
+            if data.draw(st.integers(0, 3)):
+                lists, numbers = drawn_lists(data, LABELS, len(lengths))
+                frames, phrases = replace(frames, boost=lists.boost(numbers)), list(map(lists.reference, numbers))
+            for row, fast in enumerate(decoder.read(decoder.submit(frames).numpy(), frames)):
+                slow = aed.greedy(model, prompt, frames.frames_BTD[row, : lengths[row]], phrases[row])
+                assert fast.token_ids == slow.token_ids
+                assert fast.logprobs == pytest.approx(slow.logprobs, abs=1e-4)
         decoder.close()
 
 
