@@ -2,8 +2,8 @@
 
 The rules are NeMo's: all rows share a prompt; each step adds one token. A row ends at the model's maximum length or at a
 limit that grows with its frames. NeMo decodes published models with a beam of one, which ignores an end token at the
-first step; a second end token usually follows. With phrases to boost (boosting.py), a token without text, such as the end, stays
-what it is; the boost decides between the others. `greedy` is the reference. AedDecoder decodes batches and drops finished
+first step; a second end token usually follows. With phrases to boost (boosting.py), a token without text, such as the end,
+stays what it is; the boost decides between the others. `greedy` is the reference. AedDecoder decodes batches and drops finished
 rows from them; cuda/aed_graphs.py replays the steps from CUDA graphs.
 
 Shapes: B batch, T frames, R unfinished rows, N token positions, the first P of which hold the prompt.
@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from fastscribe.cuda.device import small_to_device
 from fastscribe.decode.boosting import BoostTables, advance
@@ -151,16 +152,12 @@ class AedState:
             logprobs_BN=torch.zeros(rows, num_positions, device=device),
             active=torch.zeros((), dtype=torch.bool, device=device),
             boost_BK=torch.zeros(rows, num_lists, dtype=torch.long, device=device),
-            is_text_V=small_to_device(
-                np.isin(np.arange(model.num_labels), list(prompt.text_ids)), device
-            ),
+            is_text_V=small_to_device(np.isin(np.arange(model.num_labels), list(prompt.text_ids)), device),
         )
 
     def rows(self, kept_R: torch.Tensor) -> AedState:
         """Copy the selected rows; position and `active` stay shared."""
-        token, limit, is_done, written, logprobs, boost = (
-            tensor.index_select(0, kept_R) for tensor in self._per_row()
-        )
+        token, limit, is_done, written, logprobs, boost = (tensor.index_select(0, kept_R) for tensor in self._per_row())
         prompt, cache = self.prompt_BP[: len(kept_R)], self.cache.rows(kept_R)
         shared = (self.active, boost, self.is_text_V)
         return AedState(cache, prompt, self.position_1, token, limit, is_done, written, logprobs, *shared)
@@ -261,13 +258,11 @@ def _write_(
     torch.logical_not(state.is_done_B.all(), out=state.active)
 
 
-def _choose_token(
-    state: AedState, boost: BoostTables, logprobs_BV: torch.Tensor, ids_B: torch.Tensor
-) -> torch.Tensor:
+def _choose_token(state: AedState, boost: BoostTables, logprobs_BV: torch.Tensor, ids_B: torch.Tensor) -> torch.Tensor:
     """Return each row's token with the boost, and go to the states after it."""
     next_BKV = boost.following(state.boost_BK)
     num_others = logprobs_BV.shape[1] - next_BKV.shape[2]
-    scores_BV = torch.nn.functional.pad(boost.scores(state.boost_BK, next_BKV), (0, num_others))
+    scores_BV = F.pad(boost.scores(state.boost_BK, next_BKV), (0, num_others))
     chosen_B = (logprobs_BV + scores_BV).masked_fill(~state.is_text_V, -torch.inf).argmax(1)
     is_text_B = state.is_text_V[ids_B]
     after_BK = advance(next_BKV, chosen_B.clamp(max=next_BKV.shape[2] - 1))

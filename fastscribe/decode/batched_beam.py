@@ -32,7 +32,9 @@ _MAX_ELEMENTS = 1 << 24  # of the largest tensor; larger batches are searched in
 @dataclass(frozen=True)
 class _Beams:
     score_BK: torch.Tensor  # float32
-    fields_NF: torch.Tensor  # frame, labels at that frame, hash of all labels, language model state, states in lists of phrases
+    fields_NF: (
+        torch.Tensor
+    )  # frame, labels at that frame, hash of all labels, language model state, states in lists of phrases
     predicted_NJ: torch.Tensor  # predictor output after the joint's projection
     predictor_2LNH: torch.Tensor
 
@@ -87,7 +89,10 @@ class BeamDecoder:
         encoded_BTJ = self.network.joint.encoder(frames.frames_BTD)
         groups = self._groups(len(encoded_BTJ))
         return torch.cat(
-            [self._search(encoded_BTJ[group], frames.lengths_B[group, None], _part(frames.boost, group)) for group in groups]
+            [
+                self._search(encoded_BTJ[group], frames.lengths_B[group, None], _part(frames.boost, group))
+                for group in groups
+            ]
         )
 
     def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:

@@ -6,8 +6,8 @@ capture it.
 
 - Greedy decoding (RNN-T, TDT, CTC, attention): the model alone decides whether there is a label. A blank stays a blank, and
   TDT's durations are the model's. The boost decides which label it is. So one lookup a label is enough, and nothing is
-  written into silence. Letting labels beat blanks found no more names (docs/log.md, 2026-11-23). Greedy decoding cannot take back
-  what it has written, but the loss for leaving a phrase in the middle still makes it go on with the phrase.
+  written into silence. Letting labels beat blanks found no more names (docs/log.md, 2026-11-23). Greedy decoding cannot take
+  back what it has written, but the loss for leaving a phrase in the middle still makes it go on with the phrase.
 - Beam search adds the scores to its hypotheses, and compares them with blanks, which get none. A hypothesis that leaves a
   phrase in the middle loses what the phrase gave it, also at the end of the text.
 
@@ -24,7 +24,6 @@ import torch
 from fastscribe.cuda.device import small_to_device
 from fastscribe.text.context_graph import ContextGraph
 from fastscribe.types import Int64Array
-
 
 _SCORES = ("score_S", "at_risk_S")
 _TENSORS = (
@@ -53,10 +52,7 @@ class BoostTables:
     @classmethod
     def of(cls, graph: ContextGraph, weight: float, device: torch.device) -> BoostTables:
         """Copy an automaton to a device. All scores are multiplied by `weight`: natural-log units a character."""
-        tensors = {
-            name: small_to_device(getattr(graph, name), device)
-            for name in _TENSORS
-        }
+        tensors = {name: small_to_device(getattr(graph, name), device) for name in _TENSORS}
         for name in _SCORES:
             tensors[name] = tensors[name] * weight
         return cls(**tensors, offsets_M=torch.arange(graph.max_count, device=device), num_levels=graph.num_levels)
@@ -64,7 +60,13 @@ class BoostTables:
     @property
     def sizes(self) -> tuple[int, ...]:
         """States, arcs, roots, labels, most arcs of a state, and levels."""
-        return (len(self.first_S), len(self.tokens_A), *self.root_children_RV.shape, len(self.offsets_M), self.num_levels)
+        return (
+            len(self.first_S),
+            len(self.tokens_A),
+            *self.root_children_RV.shape,
+            len(self.offsets_M),
+            self.num_levels,
+        )
 
     @classmethod
     def allocate(cls, sizes: tuple[int, ...], device: torch.device) -> BoostTables:
@@ -108,7 +110,8 @@ class BoostTables:
         states_NK1 = states_NK[..., None]
         is_child_NKV = self.parent_S[next_NKV] == states_NK1
         before_NKV = torch.where(is_child_NKV, self.score_S[states_NK1], self.at_risk_S[states_NK1])
-        return (self.score_S[next_NKV] - before_NKV).sum(1)
+        scores_NV: torch.Tensor = (self.score_S[next_NKV] - before_NKV).sum(1)
+        return scores_NV
 
     def at_risk(self, states_NK: torch.Tensor) -> torch.Tensor:
         """Return what a text that ends here loses [N]."""

@@ -50,7 +50,9 @@ class PhraseList:
     def at_risk(self, state: State) -> float:
         """Return what leaving a state takes back: its score, less that of the best whole phrase in it."""
         parts = (state[i:j] for i in range(len(state)) for j in range(i + 1, len(state) + 1))
-        return max(0.0, self._total(state) - max((self._total(part) for part in parts if part in self._whole), default=0))
+        return max(
+            0.0, self._total(state) - max((self._total(part) for part in parts if part in self._whole), default=0)
+        )
 
     def _total(self, state: State) -> float:
         return sum(self._gains[state[:length]] for length in range(1, len(state) + 1))

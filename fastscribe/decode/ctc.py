@@ -84,7 +84,9 @@ def _boosted_rows(boost: Boost, probs_BTV: torch.Tensor, states_BK: torch.Tensor
     next_BKV = boost.tables.following(states_BK)
     for best_B, logprobs_BV in zip(best_BT.unbind(1), logprobs_BTV.unbind(1), strict=True):
         # One column more than labels, for a last label that is blank.
-        score_BV = torch.nn.functional.pad(boost.tables.scores(states_BK, next_BKV), (0, 1)).scatter_(1, last_B[:, None], last_score_B1)
+        score_BV = torch.nn.functional.pad(boost.tables.scores(states_BK, next_BKV), (0, 1)).scatter_(
+            1, last_B[:, None], last_score_B1
+        )
         chosen_B = (logprobs_BV[:, :blank_id] + score_BV[:, :blank_id]).argmax(1)
         label_B = torch.where(best_B == blank_id, blank_id, chosen_B)
         is_new_B1 = ((label_B != blank_id) & (label_B != last_B))[:, None]

@@ -16,8 +16,8 @@ neighbour's slots, their labels are dropped, and they write to a spare slot.
 
 Shapes: B batch, T frames, S slots per row (T+1), N slots of all rows and the spare one, J joint width, W window, E offsets at
 which a chain of blanks can end: the window's and those of the longest jump out of it, V labels with blank, X V plus
-durations, P picks (label, and for TDT a duration), C packed columns (the picks, frame, log-probability), H, L predictor, K lists
-of phrases.
+durations, P picks (label, and for TDT a duration), C packed columns (the picks, frame, log-probability), H, L predictor, K
+lists of phrases.
 """
 
 from __future__ import annotations

@@ -105,7 +105,9 @@ def make_prompt(form: PromptForm, tokenizer: Tokenizer, options: Options, max_to
 
 def _text_ids(tokenizer: Tokenizer) -> frozenset[int]:
     special = tokenizer.silent_ids | tokenizer.unknown_ids
-    return frozenset(i for i, piece in enumerate(tokenizer.pieces) if i not in special and not _SPECIAL.fullmatch(piece))
+    return frozenset(
+        i for i, piece in enumerate(tokenizer.pieces) if i not in special and not _SPECIAL.fullmatch(piece)
+    )
 
 
 def _canary(source: str, target: str, pnc: bool, timestamps: bool) -> list[str]:

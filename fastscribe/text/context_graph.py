@@ -114,10 +114,11 @@ class _Trie:
             for token, child in self.children[root].items():
                 if token < num_labels:
                     root_children_RV[number, token] = child
+        counts_S: Int64Array = np.array(counts, np.int64)
         scores, keeps = np.array(score), np.array(kept)
         return ContextGraph(
-            first_S=np.cumsum(counts) - counts,
-            count_S=np.array(counts, np.int64),
+            first_S=np.cumsum(counts_S) - counts_S,
+            count_S=counts_S,
             fail_S=np.array(fail, np.int64),
             parent_S=np.array(self.parents, np.int64),
             list_S=np.array(self.lists, np.int64),

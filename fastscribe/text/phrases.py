@@ -22,6 +22,7 @@ MAX_CHARACTERS = 200  # of a phrase
 MAX_WEIGHT = 100.0
 MAX_PHRASES = 1_000_000
 _MAX_HYPHENATED_WORDS = 3  # longer phrases have no spelling with hyphens for spaces
+_MAX_KEPT = 100_000  # encoded phrases
 _MAX_SHOWN = 5  # phrases named in a warning
 _HYPHENS = re.compile(r"(?<=\w)[-\u2010\u2011](?=\w)")
 
@@ -133,7 +134,14 @@ def spellings(text: str) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for joint in joints:
         lower = joint.lower()
-        for form in (joint, lower, _capitalised(joint), _capitalised(lower), lower[:1].upper() + lower[1:], joint.upper()):
+        for form in (
+            joint,
+            lower,
+            _capitalised(joint),
+            _capitalised(lower),
+            lower[:1].upper() + lower[1:],
+            joint.upper(),
+        ):
             found.setdefault(form)
     return tuple(found)
 
@@ -167,6 +175,7 @@ class PhraseEncoder:
         except ValueError as error:
             raise CheckpointError(path, f"cannot boost phrases: {error}") from error
         self.num_labels = len(tokenizer.pieces)
+        self._paths: dict[Phrase, tuple[TokenPath, ...]] = {}  # lists of rows often share phrases
         # An aggregate's <unk> has text in the whole, so it is found by name.
         unknown = {i for i, piece in enumerate(tokenizer.pieces) if piece == "<unk>"}
         self._unusable = tokenizer.unknown_ids | tokenizer.silent_ids | unknown
@@ -180,6 +189,13 @@ class PhraseEncoder:
 
     def paths(self, phrase: Phrase) -> tuple[TokenPath, ...]:
         """Return the ways to write a phrase; empty if the vocabulary cannot write it."""
+        if phrase not in self._paths:
+            if len(self._paths) >= _MAX_KEPT:
+                self._paths.clear()
+            self._paths[phrase] = self._new_paths(phrase)
+        return self._paths[phrase]
+
+    def _new_paths(self, phrase: Phrase) -> tuple[TokenPath, ...]:
         found: dict[tuple[int, ...], None] = {}
         for text in spellings(phrase.text):
             for ids in self._encoded(text):

@@ -1,4 +1,4 @@
-"""Boosting of phrases: tensors equal the reference without an automaton, decoders equal their references, and an empty list changes nothing."""
+"""Boosting of phrases: tensors and decoders equal their references, and an empty list changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from fastscribe.decode.label_looping import Network
 from fastscribe.model.ctc import CtcHead
 from fastscribe.text.context_graph import build_graph, join
 from fastscribe.text.phrases import TokenPath
-from fastscribe.types import Frames
 from tests.cuda.test_transducer_graphs import PseudoWhile, chunked
 from tests.decode.test_aed import CONFIGS, LABELS, PROMPT, shrink, tiny_decoder
 from tests.decode.test_aed import random_frames as aed_frames
@@ -124,7 +123,9 @@ TRANSDUCERS = {
 
 
 def drawn_lists(data, num_labels: int, rows: int) -> tuple[Lists, list[list[int]]]:
-    lists = Lists(data.draw(st.lists(token_paths(num_labels, num_labels), min_size=2, max_size=2)), num_labels, num_labels)
+    lists = Lists(
+        data.draw(st.lists(token_paths(num_labels, num_labels), min_size=2, max_size=2)), num_labels, num_labels
+    )
     num_lists = data.draw(st.integers(1, 2))
     return lists, [data.draw(st.lists(st.integers(0, 2), min_size=num_lists, max_size=num_lists)) for _ in range(rows)]
 

@@ -64,10 +64,10 @@ def test_bad_lines_are_named(line: str, problem: str) -> None:
 
 
 def test_unreadable_lists(tmp_path: Path) -> None:
-    with pytest.raises(PhraseError, match="none.txt: No such file"):
+    with pytest.raises(PhraseError, match=r"none\.txt: No such file"):
         read_phrases(str(tmp_path / "none.txt"))
     (tmp_path / "latin.txt").write_bytes(b"one\ntwo\ncaf\xe9\n")
-    with pytest.raises(PhraseError, match="latin.txt: line 3: not valid UTF-8"):
+    with pytest.raises(PhraseError, match=r"latin\.txt: line 3: not valid UTF-8"):
         read_phrases(str(tmp_path / "latin.txt"))
 
 
@@ -129,7 +129,7 @@ def test_unknown_phrases_are_named_once() -> None:
     encoded = encode_all(given, encoder, lines.append)
     assert len(lines) == 1 and "x, xx, xxx, xxxx, xxxxx and 2 more" in lines[0]
     assert [bool(paths) for paths in encoded] == [True] + [False] * 7
-    with pytest.raises(UsageError, match="can write none of the phrases: x$"):
+    with pytest.raises(UsageError, match=r"can write none of the phrases: x$"):
         encode_all([Phrase("x")], encoder, lines.append)
 
 
