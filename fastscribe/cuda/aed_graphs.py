@@ -148,6 +148,7 @@ class GraphedAed:
             torch.logical_and(state.position_1 < stop_1, state.active, out=is_running.view(1))
 
         restore = state.snapshot()  # the state may hold a batch, which the warm-up must not change
+        state.boost_BK.zero_()  # states of an earlier batch may be beyond these tables
         try:
             return _CapturedSteps(state, stop_1, self._make_loop(generation, one_step, is_running))
         finally:

@@ -169,6 +169,7 @@ class AedState:
         for mine, its in zip(self._per_row(), other._per_row(), strict=True):
             mine[:count] = its
         self.is_done_B[count:] = True
+        self.boost_BK[count:] = 0  # states of an earlier batch may be beyond this one's tables
         self.position_1.copy_(other.position_1)
 
     def snapshot(self) -> Callable[[], None]:

@@ -100,7 +100,7 @@ class BoostTables:
             is_arc_NM = self.offsets_M < self.count_S[ends_N][:, None]
             arcs_NM = (self.first_S[ends_N][:, None] + self.offsets_M).clamp(max=len(self.tokens_A) - 1)
             next_NV.scatter_(1, torch.where(is_arc_NM, self.tokens_A[arcs_NM], num_labels), self.children_A[arcs_NM])
-        return next_NV[:, :num_labels].unflatten(0, states_NK.shape)
+        return torch.unflatten(next_NV[:, :num_labels], 0, states_NK.shape)
 
     def scores(self, states_NK: torch.Tensor, next_NKV: torch.Tensor) -> torch.Tensor:
         """Return what each label adds to the score of a text [N, V], float32: what it gains less what it takes back.

@@ -1,4 +1,7 @@
-"""Boosting of phrases: tensors and decoders equal their references, and an empty list changes nothing."""
+"""Boosting of phrases: tensors and decoders equal their references, and an empty list changes nothing.
+
+No GPU takes part: captured loops run on a simulated CUDA device (tests/fakes/cuda.py).
+"""
 
 from __future__ import annotations
 
