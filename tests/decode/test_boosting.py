@@ -215,6 +215,25 @@ def test_captured_loops_equal_greedy(seed, durations, batches, data, steps_per_i
         decoder.close()
 
 
+def test_captured_loop_reads_the_tables_of_each_batch() -> None:
+    """The lists have equal sizes, so one graph decodes all three batches."""
+    transducer = tiny_transducer(11, (), 5, 0.0)
+    num_labels, frames = transducer.blank_id, random_frames([9, 12])
+    every = [Lists([[TokenPath((label,), (50.0,))]], num_labels, num_labels) for label in (0, num_labels - 1)]
+    assert num_labels > 1 and every[0].tables.sizes == every[1].tables.sizes
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        simulated = SimulatedCuda().install(monkeypatch)
+        decoder = GraphedDecoder(Network.prepare(transducer), chunked())
+        for lists in (every[0], every[1], every[0]):
+            boosted = replace(frames, boost=lists.boost([[1], [1]]))
+            for row, fast in enumerate(decoder.read(decoder.submit(boosted).numpy(), boosted)):
+                encoded = frames.frames_BTD[row, : frames.lengths_B[row]]
+                assert steps(fast) == steps(greedy(transducer, encoded, lists.reference([1])))
+                assert fast.token_ids
+        assert len(simulated.captured) == 1
+        decoder.close()
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
