@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from fastscribe.errors import OptionError
 from fastscribe.languages import AUTO, language_tag
+from fastscribe.types import Phrase
 
 if TYPE_CHECKING:
     import torch
@@ -509,6 +510,8 @@ class Options:
     itn: bool = False  # numbers in figures; Word.original has the words that were said
     redact: tuple[RedactName, ...] = ()  # "numbers": also e-mail addresses; "names": those of redact_names
     redact_names: tuple[str, ...] = ()  # words, or several in a row
+    # Phrases that the decoder prefers to others that sound alike; text.phrases.read_phrases() reads them from a file.
+    boost: tuple[Phrase, ...] = ()
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -532,6 +535,7 @@ class Options:
             parse_attention(self.attention)
         self._check_speakers()
         self._check_redact()
+        object.__setattr__(self, "boost", tuple(Phrase(*phrase) for phrase in self.boost))
         for name in ("language", "target_language"):
             if (text := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _tag(name, text))

@@ -76,6 +76,13 @@ File: TypeAlias = str | Medium | Samples  # a str is the path of a local file
 UtteranceKey: TypeAlias = tuple[int, int | None, int]  # recording's index, channel, start
 
 
+class Phrase(NamedTuple):
+    """A phrase to boost (text/phrases.py)."""
+
+    text: str
+    weight: float = 1.0  # factor of the usual boost, above 0
+
+
 @dataclass(frozen=True)
 class Source:
     """One recording to transcribe, or the part of one that a manifest row names."""
@@ -90,6 +97,7 @@ class Source:
     track: int | None = None  # audio track of a container, from 0; None: the first
     channel: int | None = None  # channel to read, from 0; None: the mean of all
     given_key: Any = field(default=None, compare=False)  # the caller's name for the recording; None: its path
+    boost: tuple[Phrase, ...] = ()  # phrases of this recording, beside those of the run
 
     @property
     def key(self) -> Any:
@@ -118,6 +126,7 @@ class AudioInfo:
     channel: int | None = None  # channel to read, from 0; None: the mean of all
     unread: Source | None = None  # set: the values come from the manifest, and the loader has yet to open the file
     given_key: Any = field(default=None, compare=False)  # as Source's
+    boost: tuple[Phrase, ...] = ()  # as Source's
 
     @property
     def key(self) -> Any:
@@ -222,6 +231,7 @@ class Frames:
     aligner: Frames | None = None  # the timestamps aligner's output; None without one
     # False: the row's features or frames hold NaN or infinite numbers, and its length is 0. None: not checked.
     is_finite_B: torch.Tensor | None = None
+    boost: Any = field(default=None, compare=False, repr=False)  # decode.boosting.Boost; None: no phrases are boosted
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ LAYERS = (
     ("model.families", "model.model", "cuda.encoder_graphs"),
     ("decode",),
     ("cuda.while_loop", "cuda.loops"),
+    ("cuda.boost_tables",),
     ("cuda.transducer_graphs", "cuda.aed_graphs"),
     ("decode.families",),
     ("pipeline.alignment", "pipeline.dtype_rates"),

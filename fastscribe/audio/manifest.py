@@ -18,7 +18,8 @@ from fastscribe.audio.failures import input_failure, is_utf8, printable, relativ
 from fastscribe.audio.json_lines import NotJsonLines, numbered_rows
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.errors import ManifestError
-from fastscribe.types import Failure, Medium, Source
+from fastscribe.text.phrases import PhraseError, phrases_of_row
+from fastscribe.types import Failure, Medium, Phrase, Source
 
 _MAX_DEPTH = 100  # nesting of a row that can be written again; Python's limit is near 1,000
 
@@ -133,7 +134,7 @@ def row_span(manifest: str, number: int, fields: Mapping[str, Any]) -> Span:
 
 
 def row_source(manifest: str, number: int, fields: Mapping[str, Any]) -> Source:
-    """Return the recording that a row names, to open it. Raises ManifestError as `row_span` does."""
+    """Return the recording that a row names, to open it. Raises ManifestError as `row_span` does, and for an unusable boost."""
     path, offset_s, duration_s, track = row_span(manifest, number, fields)
     suffix = f"@{round(offset_s * 1000)}" if offset_s else ""
     return Source(
@@ -144,7 +145,18 @@ def row_source(manifest: str, number: int, fields: Mapping[str, Any]) -> Source:
         offset_s=offset_s,
         duration_s=duration_s,
         track=track,
+        boost=_phrases(manifest, number, fields),
     )
+
+
+def _phrases(manifest: str, number: int, fields: Mapping[str, Any]) -> tuple[Phrase, ...]:
+    """Return the row's own phrases to boost."""
+    if fields.get("boost") is None:
+        return ()
+    try:
+        return phrases_of_row(fields["boost"])
+    except PhraseError as error:
+        raise ManifestError(manifest, number, str(error)) from None
 
 
 def _opened(manifest: str, path: str) -> str | Medium:

@@ -133,6 +133,7 @@ def _audio_info(source: Source, found: PlainHeader | TrackHeader) -> AudioInfo:
         num_tracks=1 if track is None else track.num_tracks,
         channel=source.channel,
         given_key=source.given_key,
+        boost=source.boost,
     )
 
 
@@ -189,6 +190,7 @@ def planned(source: Source, sample_rate: int) -> AudioInfo:
         unread=source,
         channel=source.channel,
         given_key=source.given_key,
+        boost=source.boost,
     )
 
 

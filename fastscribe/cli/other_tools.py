@@ -35,7 +35,7 @@ _CHUNKS = "--max-utterance-s SECONDS; cuts are at pauses, without overlap"
 _INPUT = "inputs need no option: fastscribe transcribe PATH"
 _INSTEAD = {
     _NO_SAMPLING: "best-of carry-initial-prompt compression-ratio-threshold condition-on-previous-text duration-reward "
-    "hotwords initial-prompt length-penalty logprob-threshold no-repeat-ngram-size no-speech-threshold patience prompt "
+    "initial-prompt length-penalty logprob-threshold no-repeat-ngram-size no-speech-threshold patience prompt "
     "prompt-reset-on-temperature repetition-penalty suppress-numerals suppress-tokens temperature "
     "temperature-increment-on-fallback",
     _NO_SPEAKERS: "diarize diarize-model max-speakers min-speakers num-speakers speaker-embeddings speaker-name",
@@ -49,6 +49,7 @@ _INSTEAD = {
     "files are named like their recordings: leave it out": "output-template",
     "-f FORMAT": "csv json jsonl srt tsv txt vtt",
     "--attention full, or local:L,R": "full-attention local-attention local-attention-context-size",
+    "--boost FILE, with a phrase a line": "hotwords key-phrases-file key-phrases-list",
     "--beam N": "decoding decoding-strategy rnnt-decoding",
     "--channel N": "channel-selector",
     "--decoder NAME": "decoder-type",

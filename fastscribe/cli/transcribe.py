@@ -60,6 +60,7 @@ from fastscribe.config import (
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.workers.devices import parse_devices
 from fastscribe.resume.shards import choose_shard
+from fastscribe.text.phrases import read_phrases
 
 
 def _frames(value: str | None) -> int | Literal["auto"] | None:
@@ -211,6 +212,15 @@ def transcribe(
             metavar="MODEL",
             help="Take word times from this CTC model.\fCTC or hybrid: forced alignment of the text with its CTC head, for "
             "models that write no times. It costs the time of its encoder.",
+        ),
+    ] = None,
+    boost: Annotated[
+        str | None,
+        decoding_option(
+            "--boost",
+            metavar="FILE",
+            help="Phrases to prefer: names, terms.\fA text file with a phrase a line, in UTF-8. A tab and a number after a "
+            "phrase are its weight, where 1 is the usual one. A manifest's row may have phrases of its own in a field boost.",
         ),
     ] = None,
     max_utterance_s: Annotated[
@@ -449,6 +459,7 @@ def transcribe(
         target_language=target_language,
         pnc=pnc,
         timestamps=timestamps,
+        boost=() if boost is None else read_phrases(boost),
         align_with=_aligner(align_with, cluster, show_progress=not (quiet or no_progress)),
         vad=vad,
         channel=channel,

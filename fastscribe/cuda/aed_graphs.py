@@ -16,11 +16,13 @@ import numpy as np
 import torch
 
 from fastscribe.config import GraphMode
+from fastscribe.cuda.boost_tables import FixedTables, Sizes, sizes_of
 from fastscribe.cuda.device import small_to_device
 from fastscribe.cuda.graph_capture import Generation
 from fastscribe.cuda.loops import MAX_WASTED_STEPS, DecoderGraphs, Loop, LoopMaker, bucket, decoder_for_mode
 from fastscribe.decode import aed
 from fastscribe.decode.aed import AedDecoder, AedState, load_batch_, pack, positions_needed, step, store_rows
+from fastscribe.decode.boosting import BoostTables
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.prompt import Prompt
 from fastscribe.model.aed import AttentionDecoder
@@ -44,7 +46,11 @@ def build_aed_decoder(
 @dataclass(frozen=True)
 class _Buffers:
     flat: torch.Tensor
-    states: dict[tuple[int, int], AedState]  # views of `flat`, by rows and frames
+    states: dict[tuple[int, int, int], AedState]  # views of `flat`, by rows, frames and lists of phrases
+
+
+_Phrases = tuple[int, BoostTables | None]  # lists of phrases of a row, and their tables
+_NO_PHRASES: _Phrases = (0, None)
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,8 @@ class GraphedAed:
     def __init__(self, model: AttentionDecoder, prompt: Prompt, make_loop: LoopMaker) -> None:
         self._model, self._prompt, self._make_loop = model, prompt, make_loop
         like = model.embedding.weight
-        self.captured: DecoderGraphs[tuple[int, int, int], _Buffers, _CapturedSteps]
+        self._tables = FixedTables(like.device)
+        self.captured: DecoderGraphs[tuple[int, int, int, int, Sizes], _Buffers, _CapturedSteps]
         self.captured = DecoderGraphs(like.device, lambda size: _Buffers(like.new_zeros(size), {}), _MAX_CAPTURES)
 
     @torch.inference_mode()
@@ -69,9 +76,10 @@ class GraphedAed:
         batch, num_frames, _ = frames.frames_BTD.shape
         num_prompt, num_frames = len(self._prompt.ids), bucket(max(_MIN_FRAMES, num_frames))
         with self.captured.exclusive_use(frames):
-            captured = self._captured_for(bucket(batch), num_frames, num_prompt)
+            phrases = self._tables.load(frames.boost)
+            captured = self._captured_for(bucket(batch), num_frames, num_prompt, phrases)
             whole = captured.state
-            load_batch_(self._model, self._prompt, whole, frames)
+            load_batch_(self._model, self._prompt, whole, frames, phrases[1])
             rows_R, position = torch.arange(batch, device=whole.position_1.device), num_prompt
             while True:
                 captured.stop_1.fill_(position + _STEPS_PER_CHECK)
@@ -79,7 +87,7 @@ class GraphedAed:
                 position, kept = _progress(captured.state, len(rows_R))
                 if not kept:
                     break
-                rows_R, captured = self._drop_finished(rows_R, kept, captured, position, whole)
+                rows_R, captured = self._drop_finished(rows_R, kept, captured, position, whole, phrases)
             store_rows(whole, rows_R, captured.state)
             return pack(whole, frames, num_prompt)
 
@@ -89,24 +97,33 @@ class GraphedAed:
     def close(self) -> None:
         """Free graphs and buffers; garbage collection does the same."""
         self.captured.close()
+        self._tables.clear()
 
     def _drop_finished(
-        self, rows_R: torch.Tensor, kept: list[int], captured: _CapturedSteps, position: int, whole: AedState
+        self,
+        rows_R: torch.Tensor,
+        kept: list[int],
+        captured: _CapturedSteps,
+        position: int,
+        whole: AedState,
+        phrases: _Phrases,
     ) -> tuple[torch.Tensor, _CapturedSteps]:
         """Return the unfinished rows, and the captured steps for them at this position."""
         state = captured.state
         rows_now, _, _, num_frames = state.cache.mask_B11T.shape
         rows = bucket(max(_MIN_ROWS, len(kept)))
         if 3 * rows > 2 * rows_now:
-            return rows_R, self._captured_for(rows_now, num_frames, position)
+            return rows_R, self._captured_for(rows_now, num_frames, position, phrases)
         store_rows(whole, rows_R, state)
         kept_R = small_to_device(np.array(kept), rows_R.device)
         kept_rows = state.rows(kept_R)  # a copy, because the smaller state shares the memory
-        captured = self._captured_for(rows, num_frames, position)
+        captured = self._captured_for(rows, num_frames, position, phrases)
         captured.state.copy_from_(kept_rows)
         return rows_R[kept_R], captured
 
-    def _captured_for(self, rows: int, num_frames: int, position: int) -> _CapturedSteps:
+    def _captured_for(
+        self, rows: int, num_frames: int, position: int, phrases: _Phrases = _NO_PHRASES
+    ) -> _CapturedSteps:
         """Return the captured steps for a block that begins at this position."""
         num_positions = _round_up(positions_needed(self._model, self._prompt, num_frames))
         num_keys = _MIN_KEYS
@@ -114,32 +131,36 @@ class GraphedAed:
             num_keys *= 2
         num_keys = min(num_keys, num_positions)
         sizes = (rows, num_frames, num_positions)
-        make = partial(self._make, sizes, num_keys)
-        return self.captured.get((rows, num_frames, num_keys), self._model.cache_elements(*sizes), make)
+        make = partial(self._make, sizes, num_keys, phrases)
+        key = rows, num_frames, num_keys, phrases[0], sizes_of(phrases[1])
+        return self.captured.get(key, self._model.cache_elements(*sizes), make)
 
     def _make(
-        self, sizes: tuple[int, int, int], num_keys: int, buffers: _Buffers, generation: Generation
+        self, sizes: tuple[int, int, int], num_keys: int, phrases: _Phrases, buffers: _Buffers, generation: Generation
     ) -> _CapturedSteps:
         model, prompt = self._model, self._prompt  # a reference to self would be a cycle
-        state = self._state(sizes, buffers)
+        num_lists, tables = phrases
+        state = self._state(sizes, num_lists, buffers)
         stop_1, is_running = torch.zeros_like(state.position_1), torch.zeros_like(state.active)
 
         def one_step() -> None:
-            step(model, prompt, state, num_keys)
+            step(model, prompt, state, num_keys, tables)
             torch.logical_and(state.position_1 < stop_1, state.active, out=is_running.view(1))
 
         restore = state.snapshot()  # the state may hold a batch, which the warm-up must not change
+        state.boost_BK.zero_()  # states of an earlier batch may be beyond these tables
         try:
             return _CapturedSteps(state, stop_1, self._make_loop(generation, one_step, is_running))
         finally:
             restore()
 
-    def _state(self, sizes: tuple[int, int, int], buffers: _Buffers) -> AedState:
+    def _state(self, sizes: tuple[int, int, int], num_lists: int, buffers: _Buffers) -> AedState:
         rows, num_frames, num_positions = sizes
-        if (rows, num_frames) not in buffers.states:
+        key = rows, num_frames, num_lists
+        if key not in buffers.states:
             cache = self._model.new_cache(*sizes, _allocator(buffers.flat))
-            buffers.states[rows, num_frames] = AedState.allocate(self._model, self._prompt, cache, num_positions)
-        return buffers.states[rows, num_frames]
+            buffers.states[key] = AedState.allocate(self._model, self._prompt, cache, num_positions, num_lists)
+        return buffers.states[key]
 
 
 def _progress(state: AedState, num_rows: int) -> tuple[int, list[int]]:

@@ -1,7 +1,8 @@
 """Transducer decoding with the steps of label_looping.py captured in CUDA graphs (cuda/loops.py).
 
 One state is captured per bucket of rows, for any length; smaller batches are padded. All states share the flat arrays, which
-grow with the largest batch so far.
+grow with the largest batch so far. With phrases to boost, a state also belongs to the sizes of their tables, rounded up to
+powers of two: the tables of a batch are copied into those that the graphs read.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from functools import partial
 import torch
 
 from fastscribe.config import GraphMode
+from fastscribe.cuda.boost_tables import FixedTables, Sizes, sizes_of
 from fastscribe.cuda.graph_capture import Generation
 from fastscribe.cuda.loops import DecoderGraphs, Loop, LoopMaker, bucket, decoder_for_mode, power_of_two
+from fastscribe.decode.boosting import BoostTables
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.label_looping import (
     LabelLooping,
@@ -30,6 +33,7 @@ from fastscribe.model.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 _MAX_CAPTURES = 24  # all buckets up to 16,384 rows
+_Key = tuple[int, int, Sizes]  # rows, lists of phrases of a row, sizes of their tables
 # Enough for 32,768 rows of one frame, which take two slots each: 86 MB with a joint of 640 in bf16.
 _MIN_SLOTS = 65_536
 
@@ -52,15 +56,18 @@ class GraphedDecoder:
     def __init__(self, network: Network, make_loop: LoopMaker) -> None:
         self._network = network
         self._make_loop = make_loop
-        self.captured: DecoderGraphs[int, Slots, _CapturedState]
+        self.captured: DecoderGraphs[_Key, Slots, _CapturedState]
         self.captured = DecoderGraphs(network.device, partial(Slots.allocate, network), _MAX_CAPTURES)
+        self._tables = FixedTables(network.device)
 
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
         batch, num_frames, _ = frames.frames_BTD.shape
         with self.captured.exclusive_use(frames):
             rows, num_slots = bucket(batch), max(_MIN_SLOTS, power_of_two(slots_needed(frames)))
-            captured = self.captured.get(rows, num_slots, partial(self._make, rows))
+            num_lists, tables = self._tables.load(frames.boost)
+            key = rows, num_lists, sizes_of(tables)
+            captured = self.captured.get(key, num_slots, partial(self._make, rows, num_lists, tables))
             load_batch_(self._network, captured.state, frames)
             captured.loop.run()
             return pack(captured.state, batch, num_frames + 1)
@@ -72,8 +79,11 @@ class GraphedDecoder:
     def close(self) -> None:
         """Free graphs and buffers; garbage collection does the same."""
         self.captured.close()
+        self._tables.clear()
 
-    def _make(self, rows: int, slots: Slots, generation: Generation) -> _CapturedState:
-        state = LoopState.allocate(self._network, rows, slots)
-        one_step = partial(step, self._network, state)
+    def _make(
+        self, rows: int, num_lists: int, tables: BoostTables | None, slots: Slots, generation: Generation
+    ) -> _CapturedState:
+        state = LoopState.allocate(self._network, rows, slots, num_lists)
+        one_step = partial(step, self._network, state, tables)
         return _CapturedState(state, self._make_loop(generation, one_step, state.active))

@@ -2,7 +2,8 @@
 
 The rules are NeMo's: all rows share a prompt; each step adds one token. A row ends at the model's maximum length or at a
 limit that grows with its frames. NeMo decodes published models with a beam of one, which ignores an end token at the
-first step; a second end token usually follows. `greedy` is the reference. AedDecoder decodes batches and drops finished
+first step; a second end token usually follows. With phrases to boost (boosting.py), a token without text, such as the end,
+stays what it is; the boost decides between the others. `greedy` is the reference. AedDecoder decodes batches and drops finished
 rows from them; cuda/aed_graphs.py replays the steps from CUDA graphs.
 
 Shapes: B batch, T frames, R unfinished rows, N token positions, the first P of which hold the prompt.
@@ -15,8 +16,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from fastscribe.cuda.device import small_to_device
+from fastscribe.decode.boosting import BoostTables, advance
+from fastscribe.decode.boosting_reference import PhraseLists
 from fastscribe.decode.checked import NOT_FINITE, is_finite_sum
 from fastscribe.decode.prompt import Prompt, hypothesis
 from fastscribe.model.aed import AttentionDecoder, KeyValueCache
@@ -32,13 +36,16 @@ _STEPS_PER_CHECK_ON_GPU = 8  # reading is_done_B from a GPU makes the host wait
 
 
 @torch.inference_mode()
-def greedy(model: AttentionDecoder, prompt: Prompt, frames_TD: torch.Tensor) -> Hypothesis:
+def greedy(
+    model: AttentionDecoder, prompt: Prompt, frames_TD: torch.Tensor, phrases: PhraseLists | None = None
+) -> Hypothesis:
     """Decode one utterance, and run all tokens through the model at each step.
 
     Args:
         model: the attention decoder.
         prompt: tokens before the text.
         frames_TD: encoder output, valid frames only.
+        phrases: phrases to boost.
 
     Returns:
         The hypothesis.
@@ -48,13 +55,19 @@ def greedy(model: AttentionDecoder, prompt: Prompt, frames_TD: torch.Tensor) -> 
         return Hypothesis()
     frames = Frames(frames_TD[None], torch.tensor([num_frames], device=device))
     ids, logprobs, is_finished = list(prompt.ids), [], False
+    states = phrases.start if phrases else ()
     while len(ids) < row_limit(model, prompt, num_frames) and not is_finished:
         cache = model.new_cache(1, num_frames, len(ids))
         model.load_frames_(cache, frames)
         tokens_1N, positions_N = torch.tensor([ids], device=device), torch.arange(len(ids), device=device)
         logprobs_V = torch.log_softmax(model(tokens_1N, positions_N, cache, len(ids))[0].float(), 0)
         ids.append(int(logprobs_V.argmax()))
-        logprobs.append(float(logprobs_V.max()))
+        if phrases and ids[-1] in prompt.text_ids:
+            scores_V = torch.tensor([phrases.score(states, i) for i in range(len(logprobs_V))])
+            is_text_V = torch.tensor([i in prompt.text_ids for i in range(len(logprobs_V))])
+            ids[-1] = int(torch.where(is_text_V, logprobs_V + scores_V, -torch.inf).argmax())
+            states = phrases.after(states, ids[-1])
+        logprobs.append(float(logprobs_V[ids[-1]]))
         is_first = len(ids) == len(prompt.ids) + 1
         is_finished = ids[-1] in _end_ids(model, prompt) and not (is_first and model.config.beam)
     return _finish(model, prompt, ids[len(prompt.ids) :], logprobs, num_frames)
@@ -118,10 +131,14 @@ class AedState:
     written_BN: torch.Tensor
     logprobs_BN: torch.Tensor
     active: torch.Tensor  # scalar bool: True if some row is not done
+    boost_BK: torch.Tensor  # states in the lists of phrases
+    is_text_V: torch.Tensor  # tokens that may be boosted
 
     @classmethod
     @torch.inference_mode()
-    def allocate(cls, model: AttentionDecoder, prompt: Prompt, cache: KeyValueCache, num_positions: int) -> AedState:
+    def allocate(
+        cls, model: AttentionDecoder, prompt: Prompt, cache: KeyValueCache, num_positions: int, num_lists: int = 0
+    ) -> AedState:
         """Allocate a state with one row per row of the cache, all done. The cache may have fewer positions."""
         device, rows = model.embedding.weight.device, len(cache.mask_B11T)
         return cls(
@@ -134,13 +151,16 @@ class AedState:
             written_BN=torch.full((rows, num_positions), prompt.end_id, device=device),
             logprobs_BN=torch.zeros(rows, num_positions, device=device),
             active=torch.zeros((), dtype=torch.bool, device=device),
+            boost_BK=torch.zeros(rows, num_lists, dtype=torch.long, device=device),
+            is_text_V=small_to_device(np.isin(np.arange(model.num_labels), list(prompt.text_ids)), device),
         )
 
     def rows(self, kept_R: torch.Tensor) -> AedState:
         """Copy the selected rows; position and `active` stay shared."""
-        token, limit, is_done, written, logprobs = (tensor.index_select(0, kept_R) for tensor in self._per_row())
+        token, limit, is_done, written, logprobs, boost = (tensor.index_select(0, kept_R) for tensor in self._per_row())
         prompt, cache = self.prompt_BP[: len(kept_R)], self.cache.rows(kept_R)
-        return AedState(cache, prompt, self.position_1, token, limit, is_done, written, logprobs, self.active)
+        shared = (self.active, boost, self.is_text_V)
+        return AedState(cache, prompt, self.position_1, token, limit, is_done, written, logprobs, *shared)
 
     def copy_from_(self, other: AedState) -> None:
         """Overwrite the first rows with those of a state that is no larger, and mark the rest done."""
@@ -149,6 +169,7 @@ class AedState:
         for mine, its in zip(self._per_row(), other._per_row(), strict=True):
             mine[:count] = its
         self.is_done_B[count:] = True
+        self.boost_BK[count:] = 0  # states of an earlier batch may be beyond this one's tables
         self.position_1.copy_(other.position_1)
 
     def snapshot(self) -> Callable[[], None]:
@@ -163,12 +184,17 @@ class AedState:
         return restore
 
     def _per_row(self) -> tuple[torch.Tensor, ...]:
-        return self.token_B1, self.limit_B, self.is_done_B, self.written_BN, self.logprobs_BN
+        return self.token_B1, self.limit_B, self.is_done_B, self.written_BN, self.logprobs_BN, self.boost_BK
 
 
 @torch.inference_mode()
-def load_batch_(model: AttentionDecoder, prompt: Prompt, state: AedState, frames: Frames) -> None:
-    """Load a batch into the first rows of the state, run the prompt and write the first token."""
+def load_batch_(
+    model: AttentionDecoder, prompt: Prompt, state: AedState, frames: Frames, boost: BoostTables | None = None
+) -> None:
+    """Load a batch into the first rows of the state, run the prompt and write the first token.
+
+    `boost` are the tables of `frames.boost`.
+    """
     batch, num_prompt = len(frames.lengths_B), len(prompt.ids)
     model.load_frames_(state.cache, frames)
     state.limit_B.zero_()
@@ -179,7 +205,10 @@ def load_batch_(model: AttentionDecoder, prompt: Prompt, state: AedState, frames
     state.position_1.fill_(num_prompt - 1)
     positions_P = torch.arange(num_prompt, device=state.position_1.device)
     end_ids = () if model.config.beam else _end_ids(model, prompt)
-    _write_(state, model(state.prompt_BP, positions_P, state.cache, num_prompt), prompt, end_ids)
+    if frames.boost is not None:
+        state.boost_BK[:batch] = frames.boost.starts()
+        state.boost_BK[batch:] = 0
+    _write_(state, model(state.prompt_BP, positions_P, state.cache, num_prompt), prompt, end_ids, boost)
 
 
 def _nemo_lengths(model: AttentionDecoder, frames: Frames) -> torch.Tensor:
@@ -190,7 +219,9 @@ def _nemo_lengths(model: AttentionDecoder, frames: Frames) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def step(model: AttentionDecoder, prompt: Prompt, state: AedState, num_keys: int) -> None:
+def step(
+    model: AttentionDecoder, prompt: Prompt, state: AedState, num_keys: int, boost: BoostTables | None = None
+) -> None:
     """Run each row's last token through the model and write the next one.
 
     Args:
@@ -198,14 +229,26 @@ def step(model: AttentionDecoder, prompt: Prompt, state: AedState, num_keys: int
         prompt: holds the end tokens.
         state: updated in place.
         num_keys: self-attention reads this many positions, at least those written plus one.
+        boost: phrases to boost; the state has a list of them.
     """
     input_position_1 = state.position_1.clamp(max=model.config.max_tokens - 1)  # may exceed it once all rows are done
-    _write_(state, model(state.token_B1, input_position_1, state.cache, num_keys), prompt, _end_ids(model, prompt))
+    logits_BV = model(state.token_B1, input_position_1, state.cache, num_keys)
+    _write_(state, logits_BV, prompt, _end_ids(model, prompt), boost)
 
 
-def _write_(state: AedState, logits_BV: torch.Tensor, prompt: Prompt, end_ids: tuple[int, ...]) -> None:
+def _write_(
+    state: AedState,
+    logits_BV: torch.Tensor,
+    prompt: Prompt,
+    end_ids: tuple[int, ...],
+    boost: BoostTables | None,
+) -> None:
     state.position_1.add_(1).clamp_(max=state.written_BN.shape[1] - 1)
-    logprobs_B, ids_B = torch.log_softmax(logits_BV.float(), 1).max(1)
+    logprobs_BV = torch.log_softmax(logits_BV.float(), 1)
+    logprobs_B, ids_B = logprobs_BV.max(1)
+    if boost is not None:
+        ids_B = _choose_token(state, boost, logprobs_BV, ids_B)
+        logprobs_B = logprobs_BV.gather(1, ids_B[:, None])[:, 0]
     ids_B = torch.where(state.is_done_B, prompt.end_id, ids_B)
     state.token_B1.copy_(ids_B[:, None])
     state.written_BN.index_copy_(1, state.position_1, ids_B[:, None])
@@ -214,6 +257,18 @@ def _write_(state: AedState, logits_BV: torch.Tensor, prompt: Prompt, end_ids: t
     for end_id in end_ids:
         state.is_done_B.logical_or_(ids_B == end_id)
     torch.logical_not(state.is_done_B.all(), out=state.active)
+
+
+def _choose_token(state: AedState, boost: BoostTables, logprobs_BV: torch.Tensor, ids_B: torch.Tensor) -> torch.Tensor:
+    """Return each row's token with the boost, and go to the states after it."""
+    next_BKV = boost.following(state.boost_BK)
+    num_others = logprobs_BV.shape[1] - next_BKV.shape[2]
+    scores_BV = F.pad(boost.scores(state.boost_BK, next_BKV), (0, num_others))
+    chosen_B = (logprobs_BV + scores_BV).masked_fill(~state.is_text_V, -torch.inf).argmax(1)
+    is_text_B = state.is_text_V[ids_B]
+    after_BK = advance(next_BKV, chosen_B.clamp(max=next_BKV.shape[2] - 1))
+    torch.where(is_text_B[:, None], after_BK, state.boost_BK, out=state.boost_BK)
+    return torch.where(is_text_B, chosen_B, ids_B)
 
 
 @torch.inference_mode()
@@ -240,8 +295,9 @@ class AedDecoder:
         cache = self.model.new_cache(
             batch, num_frames, min(num_positions, len(self.prompt.ids) + _POSITIONS_PER_GROWTH)
         )
-        whole = AedState.allocate(self.model, self.prompt, cache, num_positions)
-        load_batch_(self.model, self.prompt, whole, frames)
+        num_lists, tables = (frames.boost.start_BK.shape[1], frames.boost.tables) if frames.boost else (0, None)
+        whole = AedState.allocate(self.model, self.prompt, cache, num_positions, num_lists)
+        load_batch_(self.model, self.prompt, whole, frames, tables)
         rows_R, state = torch.arange(batch, device=whole.position_1.device), whole
         num_keys = len(self.prompt.ids)
         while state.active:
@@ -251,7 +307,7 @@ class AedDecoder:
                     state = replace(
                         state, cache=state.cache.with_capacity(min(num_positions, num_keys + _POSITIONS_PER_GROWTH))
                     )
-                step(self.model, self.prompt, state, num_keys)
+                step(self.model, self.prompt, state, num_keys, tables)
             rows_R, state = self._drop_finished(rows_R, state, whole)
         store_rows(whole, rows_R, state)
         return pack(whole, frames, len(self.prompt.ids))

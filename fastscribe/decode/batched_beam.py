@@ -3,9 +3,11 @@
 Each step calls the joint network once, selects the best K extensions of a row's K beams, and calls the predictor for the
 beams that took a label. Each step records every beam's parent and extension; the host backtracks from the beams that it
 returns. Beams are compared by a hash of their labels. Finished rows go through every step unchanged, and so do dead beams,
-whose score is -inf: all but one at first, then merged ones. Language model scores are looked up by state.
+whose score is -inf: all but one at first, then merged ones. Language model scores are looked up by state, and so are those of
+phrases to boost (boosting.py).
 
-Shapes: B batch, T frames, K beams, R of them returned, N = B x K, J joint width, V labels with blank, U steps, H, L predictor.
+Shapes: B batch, T frames, K beams, R of them returned, N = B x K, J joint width, V labels with blank, U steps, H, L predictor,
+F fields of a beam: four, and a state in each list of phrases.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ import numpy as np
 import torch
 
 from fastscribe.decode.beam import max_steps
+from fastscribe.decode.boosting import Boost, BoostTables, advance
 from fastscribe.decode.greedy import ENDLESS
 from fastscribe.decode.label_looping import Network
 from fastscribe.text.language_model import Tables
 from fastscribe.types import BoolArray, Float32Array, Frames, Hypothesis, Int32Array
 
+_NUM_FIELDS = 4  # of a beam without phrases
 _HASH_FACTOR = 6_364_136_223_846_793_005  # odd, and its products wrap around in 64 bits
 _MAX_ELEMENTS = 1 << 24  # of the largest tensor; larger batches are searched in groups of rows
 
@@ -28,7 +32,9 @@ _MAX_ELEMENTS = 1 << 24  # of the largest tensor; larger batches are searched in
 @dataclass(frozen=True)
 class _Beams:
     score_BK: torch.Tensor  # float32
-    fields_N4: torch.Tensor  # frame, labels at that frame, hash of all labels, language model state
+    fields_NF: (
+        torch.Tensor
+    )  # frame, labels at that frame, hash of all labels, language model state, states in lists of phrases
     predicted_NJ: torch.Tensor  # predictor output after the joint's projection
     predictor_2LNH: torch.Tensor
 
@@ -82,7 +88,12 @@ class BeamDecoder:
         """
         encoded_BTJ = self.network.joint.encoder(frames.frames_BTD)
         groups = self._groups(len(encoded_BTJ))
-        return torch.cat([self._search(encoded_BTJ[group], frames.lengths_B[group, None]) for group in groups])
+        return torch.cat(
+            [
+                self._search(encoded_BTJ[group], frames.lengths_B[group, None], _part(frames.boost, group))
+                for group in groups
+            ]
+        )
 
     def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
         hypotheses: list[Hypothesis] = []
@@ -104,23 +115,27 @@ class BeamDecoder:
         rows = max(1, _MAX_ELEMENTS // (self.width * largest))
         return [slice(start, min(start + rows, batch)) for start in range(0, batch, rows)]
 
-    def _search(self, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor) -> torch.Tensor:
+    def _search(self, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor, boost: Boost | None) -> torch.Tensor:
         rows = _Encoded.of(encoded_BTJ, limit_B1, self.width)
-        beams = _initial_beams(self.network, self.language_model, len(encoded_BTJ), self.width)
+        beams = _initial_beams(self.network, self.language_model, boost, len(encoded_BTJ), self.width)
+        tables = boost.tables if boost is not None else None
         steps: list[tuple[torch.Tensor, ...]] = []
         # NaN scores are not special: they run to the end of their row, because rows must not depend on each other.
         is_endless_B = torch.zeros_like(rows.max_steps_B, dtype=torch.bool)
         while True:
-            is_alive_N = (beams.fields_N4[:, 0] < rows.limit_N) & (beams.score_BK.flatten() != -torch.inf)
+            is_alive_N = (beams.fields_NF[:, 0] < rows.limit_N) & (beams.score_BK.flatten() != -torch.inf)
             is_alive_B = is_alive_N.view_as(beams.score_BK).any(1)
             is_endless_B |= is_alive_B & (rows.max_steps_B <= len(steps))
             if not bool((is_alive_B & ~is_endless_B).any()):
                 break
-            beams, step = _step(self.network, self.language_model, beams, rows)
+            beams, step = _step(self.network, self.language_model, tables, beams, rows)
             steps.append(step)
         columns = (torch.cat(column) for column in zip(*steps, strict=True))
         flat = (column.view(torch.int32) if column.is_floating_point() else column.int() for column in columns)
-        score_BK, order_BK = beams.score_BK.sort(dim=1, descending=True, stable=True)
+        score_BK = beams.score_BK
+        if tables is not None:
+            score_BK = score_BK - tables.at_risk(beams.fields_NF[:, _NUM_FIELDS:]).view_as(score_BK)
+        score_BK, order_BK = score_BK.sort(dim=1, descending=True, stable=True)
         score_BR, best_BR = score_BK[:, : self.num_returned].contiguous(), order_BK[:, : self.num_returned]
         best_BR = best_BR.masked_fill(is_endless_B[:, None] | (score_BR == -torch.inf), -1)
         header = (
@@ -152,23 +167,31 @@ class BeamDecoder:
         return replace(found[0], nbest=found) if self.num_returned > 1 else found[0]
 
 
-def _initial_beams(network: Network, language_model: Tables | None, batch: int, width: int) -> _Beams:
+def _part(boost: Boost | None, rows: slice) -> Boost | None:
+    return None if boost is None else replace(boost, start_BK=boost.start_BK[rows])
+
+
+def _initial_beams(
+    network: Network, language_model: Tables | None, boost: Boost | None, batch: int, width: int
+) -> _Beams:
     like = network.predictor.first_gates_VG
     score_BK = torch.full((batch, width), -torch.inf, device=network.device)
     score_BK[:, 0] = 0.0
-    fields_N4 = torch.zeros(batch * width, 4, dtype=torch.long, device=network.device)
-    fields_N4[:, 3] = language_model.start if language_model else 0
+    fields_NF = torch.zeros(batch * width, _NUM_FIELDS, dtype=torch.long, device=network.device)
+    fields_NF[:, 3] = language_model.start if language_model else 0
+    if boost is not None:
+        fields_NF = torch.cat((fields_NF, boost.starts().repeat_interleave(width, 0)), 1)
     before_2LNH = like.new_zeros(2, len(network.predictor.recurrent), batch * width, like.shape[1] // 4)
-    output_NH, predictor_2LNH = network.predictor.step(torch.full_like(fields_N4[:, 0], network.blank_id), before_2LNH)
-    return _Beams(score_BK, fields_N4, network.joint.predictor(output_NH), predictor_2LNH)
+    output_NH, predictor_2LNH = network.predictor.step(torch.full_like(fields_NF[:, 0], network.blank_id), before_2LNH)
+    return _Beams(score_BK, fields_NF, network.joint.predictor(output_NH), predictor_2LNH)
 
 
 def _step(
-    network: Network, language_model: Tables | None, beams: _Beams, rows: _Encoded
+    network: Network, language_model: Tables | None, boost: BoostTables | None, beams: _Beams, rows: _Encoded
 ) -> tuple[_Beams, tuple[torch.Tensor, ...]]:
     """Return the next beams and, [N] each, their parent's index in the row, label, frame, duration and logprob."""
     num_tokens, blank_id = network.blank_id + 1, network.blank_id
-    frame_N, state_N = beams.fields_N4[:, 0], beams.fields_N4[:, 3]
+    frame_N, state_N = beams.fields_NF[:, 0], beams.fields_NF[:, 3]
     encoded_NJ = rows.encoded_RJ.index_select(0, rows.first_frames_N + frame_N.clamp(max=rows.last_frame))
     logits_NX = network.joint(encoded_NJ, beams.predicted_NJ)
     logprobs_NV = logits_NX[:, :num_tokens].log_softmax(-1, dtype=torch.float32)
@@ -181,6 +204,10 @@ def _step(
         duration_N = network.durations_X.index_select(0, index_N)
     if language_model:
         score_NV[:, :blank_id] += language_model.added_SV.index_select(0, state_N)
+    phrases_NL = beams.fields_NF[:, _NUM_FIELDS:]
+    if boost is not None:
+        next_NLV = boost.following(phrases_NL)
+        score_NV[:, :blank_id] += boost.scores(phrases_NL, next_NLV)
     is_finished_N = frame_N >= rows.limit_N
     score_NV.masked_fill_(is_finished_N[:, None], -torch.inf)
     score_NV[:, blank_id] = torch.where(is_finished_N, score_N, score_NV[:, blank_id])
@@ -192,17 +219,24 @@ def _step(
     logprob_N = logprobs_NV[parent_N, label_N]
     is_label_N = label_N != blank_id
     taken_duration_N = duration_N.index_select(0, parent_N)
-    frame_N, labels_at_frame_N, hash_N, state_N = beams.fields_N4.index_select(0, parent_N).unbind(1)
+    fields_NF = beams.fields_NF.index_select(0, parent_N)
+    frame_N, labels_at_frame_N, hash_N, state_N = fields_NF[:, :_NUM_FIELDS].unbind(1)
     advance_N = torch.maximum(taken_duration_N, ~is_label_N | (labels_at_frame_N + 1 >= network.max_symbols))
     next_frame_N = torch.minimum(frame_N + advance_N, rows.limit_N)  # finished beams stay at the limit
     next_hash_N = torch.where(is_label_N, hash_N * _HASH_FACTOR + label_N + 1, hash_N)
     next_labels_at_frame_N = torch.where(advance_N > 0, 0, labels_at_frame_N + 1)
     if language_model:
         state_N = torch.where(is_label_N, language_model.next_SV[state_N, label_N.clamp(max=blank_id - 1)], state_N)
+    next_phrases_NL = fields_NF[:, _NUM_FIELDS:]
+    if boost is not None:
+        after_NL = advance(next_NLV.index_select(0, parent_N), label_N.clamp(max=blank_id - 1))
+        next_phrases_NL = torch.where(is_label_N[:, None], after_NL, next_phrases_NL)
     predicted_NJ, predictor_2LNH = _step_predictor(network, beams, parent_N, label_N, is_label_N)
     new = _Beams(
         score_BK=_merge_duplicates(score_BK, next_hash_N.view_as(score_BK), next_frame_N.view_as(score_BK)),
-        fields_N4=torch.stack((next_frame_N, next_labels_at_frame_N, next_hash_N, state_N), dim=1),
+        fields_NF=torch.cat(
+            (torch.stack((next_frame_N, next_labels_at_frame_N, next_hash_N, state_N), dim=1), next_phrases_NL), dim=1
+        ),
         predicted_NJ=predicted_NJ,
         predictor_2LNH=predictor_2LNH,
     )

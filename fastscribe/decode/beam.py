@@ -8,7 +8,8 @@ with the sum of both probabilities. `max_symbols` works as in greedy.py, and a w
 that exceeds `max_steps` has no transcript.
 
 Shallow fusion adds a weighted language model log-probability and a bonus per label to the score, but not to the labels'
-log-probabilities. With it, a width of one differs from greedy decoding.
+log-probabilities. With it, a width of one differs from greedy decoding. Phrases to boost (boosting.py) add to the score in the
+same way. A hypothesis that ends in the middle of a phrase loses what the phrase gave it.
 
 batched_beam.py searches batches and is tested against this.
 """
@@ -21,6 +22,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
+from fastscribe.decode.boosting_reference import PhraseLists, State
 from fastscribe.decode.greedy import ENDLESS, Size, max_labels
 from fastscribe.model.transducer import Transducer
 from fastscribe.text.language_model import Tables
@@ -40,11 +42,16 @@ class _Beam:
     state: torch.Tensor  # predictor state after the hypothesis's labels
     predicted_J: torch.Tensor  # predictor output after the joint's projection
     context: int = 0  # language model state
+    phrases: tuple[State, ...] = ()
 
 
 @torch.inference_mode()
 def beam_search(
-    transducer: Transducer, frames_TD: torch.Tensor, width: int, language_model: Tables | None = None
+    transducer: Transducer,
+    frames_TD: torch.Tensor,
+    width: int,
+    language_model: Tables | None = None,
+    phrases: PhraseLists | None = None,
 ) -> Hypothesis:
     """Search one utterance.
 
@@ -53,6 +60,7 @@ def beam_search(
         frames_TD: encoder output, valid frames only.
         width: hypotheses kept after each step.
         language_model: tables for shallow fusion.
+        phrases: phrases to boost.
 
     Returns:
         The most probable hypothesis found, with `nbest`: all of the last beam, the most probable first. Or ENDLESS.
@@ -62,6 +70,8 @@ def beam_search(
     beams = [_step_predictor(transducer, start, transducer.blank_id)]
     if language_model is not None:
         beams = [replace(beams[0], context=language_model.start)]
+    if phrases is not None:
+        beams = [replace(beams[0], phrases=phrases.start)]
     steps = 0
     while any(beam.frame < len(frames_TD) for beam in beams):
         if steps == max_steps(len(frames_TD)):
@@ -72,7 +82,7 @@ def beam_search(
             if beam.frame == len(frames_TD):
                 candidates.append((beam, None))
             else:
-                candidates += _extend(transducer, encoded_TJ, beam, language_model)
+                candidates += _extend(transducer, encoded_TJ, beam, language_model, phrases)
         candidates.sort(key=lambda pair: -pair[0].score)
         beams = []
         for beam, label in candidates[:width]:
@@ -85,13 +95,19 @@ def beam_search(
                 beams[duplicate] = replace(beams[duplicate], score=likeliest + math.log1p(math.exp(other - likeliest)))
             else:
                 beams.append(beam if label is None else _step_predictor(transducer, beam, label))
+    if phrases is not None:
+        beams = [replace(beam, score=beam.score - phrases.at_risk(beam.phrases)) for beam in beams]
     beams.sort(key=lambda beam: -beam.score)
     hypotheses = tuple(replace(beam.hypothesis, score=beam.score) for beam in beams)
     return replace(hypotheses[0], nbest=hypotheses)
 
 
 def _extend(
-    transducer: Transducer, encoded_TJ: torch.Tensor, beam: _Beam, language_model: Tables | None
+    transducer: Transducer,
+    encoded_TJ: torch.Tensor,
+    beam: _Beam,
+    language_model: Tables | None,
+    phrases: PhraseLists | None,
 ) -> list[tuple[_Beam, int | None]]:
     """Extend a hypothesis by each label and by a blank."""
     num_tokens, end = transducer.blank_id + 1, len(encoded_TJ)
@@ -112,6 +128,10 @@ def _extend(
         if language_model is not None:
             score += float(language_model.added_SV[context, label])
             context = int(language_model.next_SV[context, label])
+        states = beam.phrases
+        if phrases is not None:
+            score += phrases.score(states, label)
+            states = phrases.after(states, label)
         before = beam.hypothesis
         hypothesis = Hypothesis(
             (*before.token_ids, label),
@@ -124,7 +144,8 @@ def _extend(
         if hypothesis.token_frames[-max_symbols:] == (frame,) * max_symbols:
             frame += 1
         frame = min(frame, end)
-        candidates.append((replace(beam, score=score, frame=frame, hypothesis=hypothesis, context=context), label))
+        extended = replace(beam, score=score, frame=frame, hypothesis=hypothesis, context=context, phrases=states)
+        candidates.append((extended, label))
     return candidates
 
 

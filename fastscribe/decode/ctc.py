@@ -7,7 +7,11 @@ log-probability is the logarithm of the mean probability over its run.
 The device computes each frame's label and probability; the host merges. `collapse` is the reference for one row, and
 `collapse_rows` does a whole batch in numpy.
 
-Shapes: B batch, T frames, V labels with blank, R runs of equal labels in all rows, N tokens of all rows.
+With phrases to boost (boosting.py), a frame's label depends on those before it: the device goes from frame to frame. A frame
+whose best label is blank stays blank. A label that goes on from the frame before keeps the score that it had there.
+`boosted_labels` is the reference for one row.
+
+Shapes: B batch, T frames, V labels with blank, R runs of equal labels in all rows, N tokens of all rows, K lists of phrases.
 """
 
 from __future__ import annotations
@@ -17,10 +21,13 @@ import math
 import numpy as np
 import torch
 
+from fastscribe.decode.boosting import Boost, advance
+from fastscribe.decode.boosting_reference import PhraseLists
 from fastscribe.model.ctc import CtcHead, split_for_logits
 from fastscribe.types import Float32Array, Frames, Hypothesis, Int32Array
 
 _MIN_PROBABILITY = 1e-38  # its logarithm is finite
+MAX_BOOSTED_LOGITS = 1 << 26  # rows beyond it are decoded in parts
 
 
 class CtcDecoder:
@@ -33,12 +40,24 @@ class CtcDecoder:
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
         """Return int32: [B] lengths, [B, T] labels, [B, T] the bits of their float32 probabilities."""
-        found = [
-            self.head(part_ND).softmax(-1, dtype=torch.float32).max(-1)
-            for part_ND in split_for_logits(frames.frames_BTD, self.blank_id + 1)
-        ]
-        labels, bits = [part.indices.int() for part in found], [part.values.view(torch.int32) for part in found]
+        parts = split_for_logits(frames.frames_BTD, self.blank_id + 1)
+        if frames.boost is not None:
+            found = self._boosted(frames.boost, frames.frames_BTD)
+        else:
+            best = [self.head(part_ND).softmax(-1, dtype=torch.float32).max(-1) for part_ND in parts]
+            found = [(part.indices, part.values) for part in best]
+        labels, bits = zip(*((labels.int(), probs.view(torch.int32)) for labels, probs in found), strict=True)
         return torch.cat([frames.lengths_B.int(), *labels, *bits])
+
+    def _boosted(self, boost: Boost, frames_BTD: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return labels and probabilities, [N] each, of some rows at a time."""
+        starts_BK, found = boost.starts(), []
+        rows = max(1, MAX_BOOSTED_LOGITS // (frames_BTD.shape[1] * (self.blank_id + 1)))
+        for part_BTD, part_BK in zip(frames_BTD.split(rows), starts_BK.split(rows), strict=True):
+            probs_BTV = self.head(part_BTD).softmax(-1, dtype=torch.float32)
+            labels_BT = _boosted_rows(boost, probs_BTV, part_BK, self.blank_id)
+            found.append((labels_BT.flatten(), probs_BTV.gather(2, labels_BT[..., None]).flatten()))
+        return found
 
     def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
         batch = len(frames.lengths_B)
@@ -53,6 +72,46 @@ def decode(head: CtcHead, frames: Frames, blank_id: int) -> list[Hypothesis]:
     """Submit and read a batch: one Hypothesis per row."""
     decoder = CtcDecoder(head, blank_id)
     return decoder.read(decoder.submit(frames).cpu().numpy(), frames)
+
+
+def _boosted_rows(boost: Boost, probs_BTV: torch.Tensor, states_BK: torch.Tensor, blank_id: int) -> torch.Tensor:
+    """Return the label of each frame of a batch, [B, T]."""
+    logprobs_BTV = probs_BTV.log()
+    best_BT = probs_BTV.argmax(-1)
+    last_B = torch.full_like(best_BT[:, 0], blank_id)
+    last_score_B1 = torch.zeros_like(probs_BTV[:, 0, :1])
+    labels: list[torch.Tensor] = []
+    next_BKV = boost.tables.following(states_BK)
+    for best_B, logprobs_BV in zip(best_BT.unbind(1), logprobs_BTV.unbind(1), strict=True):
+        # One column more than labels, for a last label that is blank.
+        score_BV = torch.nn.functional.pad(boost.tables.scores(states_BK, next_BKV), (0, 1)).scatter_(
+            1, last_B[:, None], last_score_B1
+        )
+        chosen_B = (logprobs_BV[:, :blank_id] + score_BV[:, :blank_id]).argmax(1)
+        label_B = torch.where(best_B == blank_id, blank_id, chosen_B)
+        is_new_B1 = ((label_B != blank_id) & (label_B != last_B))[:, None]
+        last_score_B1 = score_BV.gather(1, label_B[:, None])
+        states_BK = torch.where(is_new_B1, advance(next_BKV, chosen_B), states_BK)
+        next_BKV = boost.tables.following(states_BK)
+        last_B = label_B
+        labels.append(label_B)
+    return torch.stack(labels, 1)
+
+
+def boosted_labels(logprobs_TV: torch.Tensor, phrases: PhraseLists, blank_id: int) -> list[int]:
+    """Return the label of each frame of one row, with phrases to boost."""
+    labels: list[int] = []
+    states, last, last_score = phrases.start, blank_id, 0.0
+    for logprobs_V in logprobs_TV:
+        label = int(logprobs_V.argmax())
+        if label != blank_id:
+            scores = [last_score if other == last else phrases.score(states, other) for other in range(blank_id)]
+            label = int((logprobs_V[:blank_id] + torch.tensor(scores)).argmax())
+            last_score = scores[label]
+            states = phrases.after(states, label) if label != last else states
+        last = label
+        labels.append(label)
+    return labels
 
 
 def collapse_rows(

@@ -7,6 +7,8 @@ RNN-T; Xu et al. 2023 for TDT):
 - TDT: label and duration are two arg maxes. Both blanks and labels advance by the duration, a blank by at least one frame.
 - After max_symbols consecutive labels at one frame, decoding advances one frame.
 
+- With phrases to boost, the model decides alone about blanks and durations; the boost decides between labels (boosting.py).
+
 A row with more labels than `max_labels` has no transcript: its checkpoint is damaged or malicious.
 """
 
@@ -17,6 +19,7 @@ from typing import TypeVar
 import torch
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
+from fastscribe.decode.boosting_reference import PhraseLists
 from fastscribe.model.transducer import Transducer
 from fastscribe.types import Hypothesis
 
@@ -39,12 +42,13 @@ ENDLESS = Hypothesis(
 
 
 @torch.inference_mode()
-def greedy(transducer: Transducer, frames_TD: torch.Tensor) -> Hypothesis:
+def greedy(transducer: Transducer, frames_TD: torch.Tensor, phrases: PhraseLists | None = None) -> Hypothesis:
     """Decode one utterance.
 
     Args:
         transducer: predictor and joint network.
         frames_TD: encoder output, valid frames only.
+        phrases: phrases to boost.
 
     Returns:
         The hypothesis, or ENDLESS.
@@ -59,6 +63,7 @@ def greedy(transducer: Transducer, frames_TD: torch.Tensor) -> Hypothesis:
     times: list[int] = []
     durations: list[int] = []
     logprobs: list[float] = []
+    states = phrases.start if phrases else ()
     t = 0
     while t < len(frames_TD):
         logits = transducer.joint(encoded_TJ[t], predicted_J).float()
@@ -67,6 +72,10 @@ def greedy(transducer: Transducer, frames_TD: torch.Tensor) -> Hypothesis:
         if label == transducer.blank_id:
             t += max(1, duration)
             continue
+        if phrases:
+            scores = [phrases.score(states, other) for other in range(transducer.blank_id)]
+            label = int((logits[: transducer.blank_id] + torch.tensor(scores)).argmax())
+            states = phrases.after(states, label)
         if len(ids) == max_labels(len(frames_TD)):
             return ENDLESS
         ids.append(label)

@@ -8,12 +8,16 @@ Encoder frames and labels lie in flat arrays with a run of slots per row, so tha
 `load_batch_` writes a batch into a state of any size. `step` works in place, changes no shape and never waits for the
 device, so CUDA graphs capture the same functions (cuda/transducer_graphs.py). The result must equal that of greedy.py.
 
+With phrases to boost (boosting.py), the boosted label replaces the model's where the chain of blanks ends. `step` chooses it
+in `_choose_label`, the one place where anything may come between the model's scores and the label.
+
 Finished rows, and rows of the state beyond the batch, go through every step without effect: they may read their
 neighbour's slots, their labels are dropped, and they write to a spare slot.
 
 Shapes: B batch, T frames, S slots per row (T+1), N slots of all rows and the spare one, J joint width, W window, E offsets at
 which a chain of blanks can end: the window's and those of the longest jump out of it, V labels with blank, X V plus
-durations, P picks (label, and for TDT a duration), C packed columns (the picks, frame, log-probability), H, L predictor.
+durations, P picks (label, and for TDT a duration), C packed columns (the picks, frame, log-probability), H, L predictor, K
+lists of phrases.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ import torch
 import torch.nn.functional as F
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
+from fastscribe.decode.boosting import BoostTables, advance
 from fastscribe.decode.fast_predictor import FastPredictor
 from fastscribe.decode.greedy import ENDLESS, max_labels
 from fastscribe.model.transducer import Joint, Transducer
@@ -139,11 +144,12 @@ class LoopState:
     picks_PBE: torch.Tensor  # arg maxes of the window's frames; beyond it: blank
     next_offset_BE: torch.Tensor  # next offset after each offset; beyond the window: the same offset
     active: torch.Tensor  # scalar bool: True if some row may have more labels
+    boost_BK: torch.Tensor  # states in the lists of phrases
 
     @classmethod
     @torch.inference_mode()
-    def allocate(cls, network: Network, rows: int, slots: Slots) -> LoopState:
-        """Allocate a state of `rows` finished rows."""
+    def allocate(cls, network: Network, rows: int, slots: Slots, num_lists: int = 0) -> LoopState:
+        """Allocate a state of `rows` finished rows, each with `num_lists` lists of phrases."""
         device, spare_slot = network.device, slots.capacity
         lstm = network.predictor
         hidden = lstm.first_gates_VG.shape[1] // 4
@@ -161,6 +167,7 @@ class LoopState:
             picks_PBE=picks_PBE,
             next_offset_BE=torch.arange(network.num_offsets, device=device).repeat(rows, 1),
             active=torch.zeros((), dtype=torch.bool, device=device),
+            boost_BK=torch.zeros(rows, num_lists, dtype=torch.long, device=device),
         )
 
 
@@ -188,13 +195,21 @@ def load_batch_(network: Network, state: LoopState, frames: Frames) -> None:
     state.limit_2B[:, batch:] = spare_slot
     state.label_B.fill_(network.blank_id)
     state.predictor_2LBH.zero_()
+    if frames.boost is not None:
+        state.boost_BK[:batch] = frames.boost.starts()
+        state.boost_BK[batch:] = 0
 
 
 @torch.inference_mode()
-def step(network: Network, state: LoopState) -> None:
+def step(network: Network, state: LoopState, boost: BoostTables | None = None) -> None:
     """Run the predictor, find each row's next label within its window and record it.
 
     A row without a free label slot stops before its next label; `grow_slots` lets it go on.
+
+    Args:
+        network: the model.
+        state: updated in place.
+        boost: phrases to boost; the state has a list of them.
     """
     output_BH, predictor_2LBH = network.predictor.step(state.label_B, state.predictor_2LBH)
     logits_BWX = _joint_window(network, state, network.joint.predictor(output_BH))
@@ -205,7 +220,11 @@ def step(network: Network, state: LoopState) -> None:
     ahead_B = (state.position_2B < state.limit_2B).all(0)
     torch.any(ahead_B, out=state.active)
     found_B = ahead_B & (picked_PB[0] != network.blank_id)
-    _record(network, state, picked_PB, _logprobs(network, logits_BWX, end_offset_B1, picked_PB[0]))
+    logits_BV = _end_logits(network, logits_BWX, end_offset_B1)
+    if boost is not None:
+        picked_PB[0] = _choose_label(network, state, boost, found_B, picked_PB[0], logits_BV)
+    logprobs_B = logits_BV.log_softmax(1, dtype=torch.float32).gather(1, picked_PB[0][:, None])[:, 0]
+    _record(network, state, picked_PB, logprobs_B)
     _advance(network, state, found_B, picked_PB)
     torch.where(found_B, picked_PB[0], state.label_B, out=state.label_B)
     torch.where(found_B[:, None], predictor_2LBH, state.predictor_2LBH, out=state.predictor_2LBH)
@@ -241,13 +260,25 @@ def _skip_blanks(network: Network, state: LoopState, logits_BWX: torch.Tensor) -
     return next_offset_BE[:, :1]
 
 
-def _logprobs(
-    network: Network, logits_BWX: torch.Tensor, end_offset_B1: torch.Tensor, label_B: torch.Tensor
-) -> torch.Tensor:
-    """Return float32 log-probabilities [B] of the labels; meaningless for rows without one."""
+def _end_logits(network: Network, logits_BWX: torch.Tensor, end_offset_B1: torch.Tensor) -> torch.Tensor:
+    """Return the logits [B, V] of labels and blank where the chain of blanks ends; meaningless for rows without a label."""
     index_B1V = end_offset_B1.clamp(max=network.window - 1)[:, :, None].expand(-1, -1, network.blank_id + 1)
-    logits_BV = logits_BWX.gather(1, index_B1V)[:, 0]
-    return logits_BV.log_softmax(1, dtype=torch.float32).gather(1, label_B[:, None])[:, 0]
+    return logits_BWX.gather(1, index_B1V)[:, 0]
+
+
+def _choose_label(
+    network: Network,
+    state: LoopState,
+    boost: BoostTables,
+    found_B: torch.Tensor,
+    label_B: torch.Tensor,
+    logits_BV: torch.Tensor,
+) -> torch.Tensor:
+    """Return each row's label with the boost, and go to the states after it. Rows without a label keep what they have."""
+    next_BKV = boost.following(state.boost_BK)
+    chosen_B = (logits_BV[:, : network.blank_id] + boost.scores(state.boost_BK, next_BKV)).argmax(1)
+    torch.where(found_B[:, None], advance(next_BKV, chosen_B), state.boost_BK, out=state.boost_BK)
+    return torch.where(found_B, chosen_B, label_B)
 
 
 def _record(network: Network, state: LoopState, picked_PB: torch.Tensor, logprobs_B: torch.Tensor) -> None:
@@ -333,10 +364,12 @@ class LabelLooping:
         """Decode a batch; waits for the device at every step. Label slots grow if a row needs more."""
         batch, num_frames, _ = frames.frames_BTD.shape
         row_slots = num_frames + 1
-        state = LoopState.allocate(self.network, batch, Slots.allocate(self.network, slots_needed(frames)))
+        boost = frames.boost
+        num_lists = boost.start_BK.shape[1] if boost else 0
+        state = LoopState.allocate(self.network, batch, Slots.allocate(self.network, slots_needed(frames)), num_lists)
         load_batch_(self.network, state, frames)
         while True:
-            step(self.network, state)
+            step(self.network, state, boost.tables if boost else None)
             if not state.active:
                 _, needs_slots_B, _ = _count_and_status(state, batch, row_slots)
                 if not needs_slots_B.any():

@@ -21,6 +21,7 @@ from fastscribe.types import Hypothesis
 _DEFAULT_LANGUAGE = "en"
 _END, _PAD, _NO_SPEECH = "<|endoftext|>", "<pad>", "<|nospeech|>"
 _TIME = re.compile(r"<\|([0-9]{1,6})\|>")
+_SPECIAL = re.compile(r"<(?!0x)[^<>]+>")  # no bytes
 _LANGUAGE = re.compile(r"<\|[a-z]{2}(-[A-Z]{2})?\|>")
 
 
@@ -33,6 +34,7 @@ class Prompt:
     frames_by_id: dict[int, int]  # frame of each timestamp token; empty without timestamps
     space_ids: tuple[int, ...] = ()  # lone word marks; an aggregate tokenizer has several
     word_ids: frozenset[int] = frozenset()  # pieces that begin with a word mark
+    text_ids: frozenset[int] = frozenset()  # pieces with text, which phrases to boost may have
 
 
 def options_for_prompt(options: Options) -> str | None:
@@ -97,6 +99,14 @@ def make_prompt(form: PromptForm, tokenizer: Tokenizer, options: Options, max_to
         frames if options.timestamps else {},
         tuple(index for index, piece in enumerate(pieces) if piece == WORD_MARK),
         frozenset(index for index, piece in enumerate(pieces) if piece.startswith(WORD_MARK)),
+        _text_ids(tokenizer),
+    )
+
+
+def _text_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    special = tokenizer.silent_ids | tokenizer.unknown_ids
+    return frozenset(
+        i for i, piece in enumerate(tokenizer.pieces) if i not in special and not _SPECIAL.fullmatch(piece)
     )
 
 

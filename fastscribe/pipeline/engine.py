@@ -158,7 +158,7 @@ class Engine:
             with times.time("features"):
                 features = self.recognizer.features(samples_BS, lengths_B)
             with times.time("encode"):
-                frames = self.recognizer.encode(features)
+                frames = self.recognizer.with_boost(self.recognizer.encode(features), batch)
         return _Encoded(batch, samples_BS, lengths_B, frames, times, self._model.record_event())
 
     def _submit(self, encoded: _Encoded) -> _Decoded:

@@ -45,6 +45,7 @@ from fastscribe.cuda.graph_capture import GraphsUnavailable
 from fastscribe.cuda.no_tf32 import no_tf32
 from fastscribe.decode import checked
 from fastscribe.decode.aligning import AligningDecoder
+from fastscribe.decode.booster import Booster
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.families import DECODERS
 from fastscribe.decode.prompt import options_for_prompt
@@ -138,6 +139,7 @@ class Recognizer:
     beam: int
     device: torch.device
     dtype: str
+    booster: Booster
     aligner: Aligner | None = None  # if the options ask for its times
 
     @classmethod
@@ -193,6 +195,7 @@ class Recognizer:
             beam,
             chosen_device,
             chosen_dtype,
+            Booster(options.boost, checkpoint.tokenizer, checkpoint.path, chosen_device, say),
             aligner,
         )
 
@@ -267,6 +270,11 @@ class Recognizer:
             aligner = self._encoded(self.aligner.encoder, features.aligner)
         return replace(frames, mel_lengths_B=features.lengths_B, aligner=aligner)
 
+    def with_boost(self, frames: Frames, batch: Batch) -> Frames:
+        """Return the batch's frames with the phrases to boost, if there are any."""
+        boost = self.booster.boost(batch)
+        return frames if boost is None else replace(frames, boost=boost)
+
     def submit(self, frames: Frames) -> torch.Tensor:
         """Queue the decoding of the frames. Return the packed results on the device; read() unpacks a host copy."""
         with self._precision():
@@ -287,7 +295,7 @@ class Recognizer:
 
     def transcribe(self, batch: Batch) -> list[Hypothesis]:
         """Run all stages in sequence and wait for the device. Return one Hypothesis per row."""
-        frames = self.encode(self.features(*self.upload(batch)))
+        frames = self.with_boost(self.encode(self.features(*self.upload(batch))), batch)
         return self.read(self.submit(frames).cpu().numpy(), frames)
 
     def choose_budget(self) -> Budget:

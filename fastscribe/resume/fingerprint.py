@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from fastscribe.config import Options, OutputStyle, SubtitleStyle
+from fastscribe.text.phrases import digest as phrase_digest
 
 _FORMAT_VERSION = 1  # of the output; raise it when the content of rows or files changes
 # Options that change the speed only.
 _SPEED_ONLY = frozenset(("cuda_graphs", "batch_frames", "batch_size", "window", "threads"))
 # Options that only some models have, or that earlier versions lack; left out at their default.
 _OPTIONAL = frozenset(
-    ("language", "target_language", "pnc", "timestamps", "nbest", "align_with", "speakers", "speaker_names")
+    ("language", "target_language", "pnc", "timestamps", "nbest", "align_with", "speakers", "speaker_names", "boost")
 ).union(("remove_fillers", "itn", "redact", "redact_names"))
 _SECRET = frozenset(("redact_names",))  # a digest stands for them
 _RESOLVED_LATER = frozenset(("beam",))  # `resolved` has the value
@@ -44,6 +45,7 @@ def fingerprint(model_digest: str, resolved: Mapping[str, Any], options: Options
         style: The formats and their options; `tokens` alone counts, because it changes the rows.
     """
     chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    chosen["boost"] = phrase_digest(options.boost) if options.boost else _DEFAULTS.boost
     defaulted = {name for name in _OPTIONAL if chosen[name] == getattr(_DEFAULTS, name)}
     defaulted |= set() if chosen["track"] else {"track"}  # folders of earlier versions lack it
     shaping = {name: value for name, value in chosen.items() if name not in _SPEED_ONLY | _RESOLVED_LATER | defaulted}

@@ -15,6 +15,7 @@ from fastscribe.config import Options, OutputStyle, SubtitleStyle
 from fastscribe.resume import fingerprint as module
 from fastscribe.resume.fingerprint import fingerprint, model_digest
 from fastscribe.text import language_model
+from fastscribe.types import Phrase
 from tests.conftest import MODELS
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
@@ -39,6 +40,7 @@ def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chose
         ("--itn", of(Options(itn=True))),
         ("--redact", of(Options(redact=("numbers",)))),
         ("--beam", of(beam=8)),
+        ("--boost", of(Options(boost=(Phrase("name"),)))),
         ("--recover-gaps", of(recover_gaps=True)),
         ("--attention", of(attention="local:4,4")),
         ("--vad", of(Options(vad="silero"))),

@@ -1,0 +1,248 @@
+"""Lists of phrases to boost: their file format, the spellings of a phrase, and their tokens.
+
+A list is UTF-8 text with a phrase a line. A tab and a number after the phrase are its weight: 1 is the usual one, 2 counts
+twice. Blank lines and lines that begin with # are ignored. context_graph.py turns the tokens into an automaton.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from fastscribe.errors import CheckpointError, UsageError
+from fastscribe.text.encoder import WordEncoder
+from fastscribe.text.tokenizer import LANGUAGE_MODEL, WORD_MARK, Tokenizer, from_sentencepiece
+from fastscribe.types import Phrase
+
+MAX_FILE_BYTES = 64 << 20
+MAX_CHARACTERS = 200  # of a phrase
+MAX_WEIGHT = 100.0
+MAX_PHRASES = 1_000_000
+_MAX_HYPHENATED_WORDS = 3  # longer phrases have no spelling with hyphens for spaces
+_MAX_KEPT = 100_000  # encoded phrases
+_MAX_SHOWN = 5  # phrases named in a warning
+_HYPHENS = re.compile(r"(?<=\w)[-\u2010\u2011](?=\w)")
+
+
+class PhraseError(UsageError):
+    """A line of a list that is no phrase."""
+
+
+def parse_phrases(lines: Iterable[str], where: str) -> tuple[Phrase, ...]:
+    """Parse the lines of a list.
+
+    Args:
+        lines: The lines, with or without their ends.
+        where: What holds them, for messages.
+
+    Returns:
+        The phrases in order. A phrase that stands twice has its last weight.
+
+    Raises:
+        PhraseError: A line is not a phrase with an optional weight; the message names it.
+    """
+    found: dict[str, Phrase] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            phrase = _parse(line)
+        except ValueError as error:
+            raise PhraseError(f"{where}: line {number}: {error}") from None
+        found[phrase.text] = phrase
+        if len(found) > MAX_PHRASES:
+            raise PhraseError(f"{where}: more than {MAX_PHRASES:,} phrases")
+    return tuple(found.values())
+
+
+def _parse(line: str) -> Phrase:
+    text, tab, given = line.rstrip("\r\n").partition("\t")
+    text = " ".join(text.split())
+    if not text:
+        raise ValueError("a weight without a phrase before it")
+    if not text.isprintable():
+        raise ValueError("a phrase has characters that cannot be printed")
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"a phrase of {len(text)} characters; at most {MAX_CHARACTERS}")
+    if not any(character.isalnum() for character in text):
+        raise ValueError(f"{text!r} has no letter and no digit")
+    if not tab:
+        return Phrase(text)
+    try:
+        weight = float(given)
+    except ValueError:
+        weight = math.nan
+    if not 0 < weight <= MAX_WEIGHT:
+        raise ValueError(f"weight {given.strip()!r:.40}: not a number above 0, up to {MAX_WEIGHT:g}")
+    return Phrase(text, weight)
+
+
+def read_phrases(path: str) -> tuple[Phrase, ...]:
+    """Read a list from a file. Raises PhraseError if the file cannot be read or is no list."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise PhraseError(f"{path}: {error.strerror or error}") from error
+    if len(content) > MAX_FILE_BYTES:
+        raise PhraseError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        number = content[: error.start].count(b"\n") + 1
+        raise PhraseError(f"{path}: line {number}: not valid UTF-8") from None
+    return parse_phrases(text.split("\n"), path)
+
+
+def phrases_of_row(value: object) -> tuple[Phrase, ...]:
+    """Return the phrases in the `boost` field of a manifest's row.
+
+    Args:
+        value: A string with a phrase a line, a list of such lines, or None.
+
+    Raises:
+        PhraseError: It is none of these, or a line is no phrase.
+    """
+    if value is None:
+        return ()
+    lines = value.split("\n") if isinstance(value, str) else value
+    if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
+        raise PhraseError("boost is not a string with a phrase a line, nor a list of phrases")
+    return parse_phrases(lines, "boost")
+
+
+def digest(phrases: Iterable[Phrase]) -> str:
+    """Return a digest of a list, whatever its order."""
+    lines = sorted(f"{phrase.text}\t{phrase.weight!r}\n" for phrase in phrases)
+    return "sha256:" + hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
+
+
+def spellings(text: str) -> tuple[str, ...]:
+    """Return the spellings of a phrase: its cases, with and without hyphens and spaces inside; the given one first."""
+    spaced = _HYPHENS.sub(" ", text)
+    words = spaced.split()
+    joints = [text]
+    if len(words) > 1:
+        joints.append(spaced)
+        if len(words) <= _MAX_HYPHENATED_WORDS:
+            joints.append("-".join(words))
+        if len(words) == 2:
+            joints.append("".join(words))
+    found: dict[str, None] = {}
+    for joint in joints:
+        lower = joint.lower()
+        for form in (
+            joint,
+            lower,
+            _capitalised(joint),
+            _capitalised(lower),
+            lower[:1].upper() + lower[1:],
+            joint.upper(),
+        ):
+            found.setdefault(form)
+    return tuple(found)
+
+
+def _capitalised(text: str) -> str:
+    """Return the text with a capital at the beginning of each word."""
+    return re.sub(r"(?<!\w)\w", lambda first: first[0].upper(), text)
+
+
+class TokenPath(NamedTuple):
+    """One way to write a phrase in tokens."""
+
+    ids: tuple[int, ...]
+    gains: tuple[float, ...]  # of each token: its characters times the phrase's weight
+
+
+class PhraseEncoder:
+    """Turns phrases into tokens with a model's own tokenizer.
+
+    Args:
+        tokenizer: The model's.
+        path: The model, for messages.
+
+    Raises:
+        CheckpointError: The tokenizer cannot encode text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, path: object) -> None:
+        try:
+            self._encoders = _encoders(tokenizer)
+        except ValueError as error:
+            raise CheckpointError(path, f"cannot boost phrases: {error}") from error
+        self.num_labels = len(tokenizer.pieces)
+        self._paths: dict[Phrase, tuple[TokenPath, ...]] = {}  # lists of rows often share phrases
+        # An aggregate's <unk> has text in the whole, so it is found by name.
+        unknown = {i for i, piece in enumerate(tokenizer.pieces) if piece == "<unk>"}
+        self._unusable = tokenizer.unknown_ids | tokenizer.silent_ids | unknown
+        self._characters = [_num_characters(tokenizer, i) for i in range(self.num_labels)]
+
+    @property
+    def start_id(self) -> int:
+        """The token before a text's first one: a space between words, or an id beyond the vocabulary that is never written."""
+        spaces = self._encoders[0][0].space_ids
+        return spaces[-1] if spaces else self.num_labels + 1  # the id between is that of unknown characters
+
+    def paths(self, phrase: Phrase) -> tuple[TokenPath, ...]:
+        """Return the ways to write a phrase; empty if the vocabulary cannot write it."""
+        if phrase not in self._paths:
+            if len(self._paths) >= _MAX_KEPT:
+                self._paths.clear()
+            self._paths[phrase] = self._new_paths(phrase)
+        return self._paths[phrase]
+
+    def _new_paths(self, phrase: Phrase) -> tuple[TokenPath, ...]:
+        found: dict[tuple[int, ...], None] = {}
+        for text in spellings(phrase.text):
+            for ids in self._encoded(text):
+                if all(i == self.start_id or (i < self.num_labels and i not in self._unusable) for i in ids):
+                    found.setdefault(ids)
+        return tuple(TokenPath(ids, tuple(phrase.weight * self._gain(i) for i in ids)) for ids in found)
+
+    def _gain(self, token_id: int) -> int:
+        return self._characters[token_id] if token_id < self.num_labels else 0
+
+    def _encoded(self, text: str) -> Iterator[tuple[int, ...]]:
+        """Yield the tokens of a text after another word; and, if they differ there, at the beginning of a text."""
+        for encoder, first_id in self._encoders:
+            space = encoder.space_ids
+            words = [encoder.encode(word).ids for word in (text.split() if space else [text])]
+            yield tuple(first_id + i for word in words for i in (*space, *word))
+            if encoder.encode_first is not None:
+                yield (self.start_id, *encoder.encode_first(text).ids)
+
+
+def _encoders(tokenizer: Tokenizer) -> list[tuple[WordEncoder, int]]:
+    """Return the vocabulary's encoders, each with the first of its ids: one, or one for each language of an aggregate."""
+    found, first_id = [], 0
+    for name, content in sorted(tokenizer.files.items()):
+        if LANGUAGE_MODEL.fullmatch(name):
+            part = from_sentencepiece(content)
+            found.append((WordEncoder.of(part), first_id))
+            first_id += len(part.pieces)
+    return found if found and first_id == len(tokenizer.pieces) else [(WordEncoder.of(tokenizer), 0)]
+
+
+def _num_characters(tokenizer: Tokenizer, token_id: int) -> int:
+    if token_id in tokenizer.byte_ids:
+        return 1
+    return len(tokenizer.pieces[token_id].replace(WORD_MARK, "").strip())
+
+
+def encode_all(
+    phrases: Sequence[Phrase], encoder: PhraseEncoder, say: Callable[[str], None]
+) -> list[tuple[TokenPath, ...]]:
+    """Encode a list, and name the phrases that the vocabulary cannot write. Raises UsageError if it can write none."""
+    encoded = [encoder.paths(phrase) for phrase in phrases]
+    unknown = [phrase.text for phrase, paths in zip(phrases, encoded, strict=True) if not paths]
+    if unknown:
+        more = f" and {len(unknown) - _MAX_SHOWN:,} more" if len(unknown) > _MAX_SHOWN else ""
+        named = ", ".join(unknown[:_MAX_SHOWN]) + more
+        if len(unknown) == len(phrases):
+            raise UsageError(f"--boost: the model's vocabulary can write none of the phrases: {named}")
+        say(f"--boost: not used, because the model's vocabulary has no pieces for them: {named}")
+    return encoded
