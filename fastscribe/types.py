@@ -244,6 +244,8 @@ class Hypothesis:
     nbest: tuple[Hypothesis, ...] = ()  # with Options.nbest: all hypotheses of the beam, this one first; else empty
     # Natural-log probabilities of the labels with blank, of every frame, for forced alignment; None elsewhere.
     emissions_TV: Float32Array | None = field(default=None, compare=False, repr=False)
+    # Of an utterance for the speaker model: the probability that each speaker speaks, of every frame. There are no tokens.
+    speakers_TN: Float32Array | None = field(default=None, compare=False, repr=False)
 
 
 class Token(NamedTuple):

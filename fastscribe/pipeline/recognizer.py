@@ -334,13 +334,13 @@ def _build_model(checkpoint: Checkpoint, device: torch.device, dtype: str, optio
     if dtype in _8_BIT and not ENCODER_FAMILIES[type(checkpoint.config.encoder)].has_matrices:
         raise UsageError(f"--dtype {dtype}: this encoder has no matrices that multiply in 8 bits: bf16 or fp32")
     config = with_language(with_attention(checkpoint.config, options.attention), options.language)
-    model = build_model(config, checkpoint.weights, checkpoint.path, _prepare(device, dtype))
+    model = build_model(config, checkpoint.weights, checkpoint.path, prepare(device, dtype))
     if device.type == "cuda":
         _prepare_for_gpu_(model, dtype, say)
     return model
 
 
-def _prepare(device: torch.device, dtype: str) -> Prepare:
+def prepare(device: torch.device, dtype: str) -> Prepare:
     """Return the function that converts each part of a model to its final form as soon as it is loaded."""
     if device.type == "cuda":
         return partial(_move_to_gpu_, device=device, dtype=torch_dtype(dtype))
