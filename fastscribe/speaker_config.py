@@ -1,4 +1,4 @@
-"""Settings of a speaker model (Sortformer: Park et al. 2024; its streaming form: Medennikov et al. 2025), which its checkpoint fixes."""
+"""Settings of a speaker model (Sortformer: Park et al. 2024; its streaming form: Medennikov et al. 2025)."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ class SpeakerCacheConfig:
     weak_rate: float  # part of a speaker's share whose scores get log 2
     min_positive_rate: float  # part of a speaker's share from which on frames with other speakers are left out
     keeps_first_probabilities: bool  # of cached frames; else the first full cache takes those of its last pass
+
+    @property
+    def seen_frames(self) -> int:
+        """Frames that the model sees at once."""
+        around = self.left_frames + self.right_frames
+        return self.cache_frames + self.queue_frames + self.chunk_frames + around
 
     def share(self, num_speakers: int) -> int:
         """Return the frames of the cache for each speaker, without those of silence."""

@@ -72,8 +72,15 @@ class Samples:
         return self.samples_SC.dtype == "int16"
 
 
+@dataclass(frozen=True, eq=False)
+class HeldSamples(Samples):
+    """The samples of a recording that was read as a whole, because several models see it. `audio` is the recording itself."""
+
+    audio: AudioInfo
+
+
 File: TypeAlias = str | Medium | Samples  # a str is the path of a local file
-UtteranceKey: TypeAlias = tuple[int, int | None, int]  # recording's index, channel, start
+UtteranceKey: TypeAlias = tuple[int, int | None, int, bool]  # recording's index, channel, start, for_speakers
 
 
 @dataclass(frozen=True)
@@ -139,11 +146,12 @@ class Utterance:
     audio: AudioInfo
     start: int
     num_samples: int
+    for_speakers: bool = False  # True: the speaker model sees it, and no text is written
 
     @property
     def key(self) -> UtteranceKey:
         """What tells it from the other utterances of a run that are in flight."""
-        return self.audio.index, self.audio.channel, self.start
+        return self.audio.index, self.audio.channel, self.start, self.for_speakers
 
     @property
     def start_s(self) -> float:
@@ -201,6 +209,11 @@ class Batch:
     @property
     def audio_s(self) -> float:
         return sum(utterance.duration_s for utterance in self.utterances)
+
+    @property
+    def for_speakers(self) -> bool:
+        """True if the speaker model sees it."""
+        return self.utterances[0].for_speakers
 
 
 @dataclass(frozen=True)
@@ -313,6 +326,14 @@ class Gap(NamedTuple):
     speaker: str | None = None
 
 
+class Turn(NamedTuple):
+    """A span in which a speaker speaks, in seconds on the recording's clock."""
+
+    start_s: float
+    end_s: float
+    speaker: str
+
+
 @dataclass(frozen=True)
 class Transcript:
     """One recording's text. Times are seconds on the recording's clock; a manifest row's clock starts at its offset.
@@ -329,6 +350,7 @@ class Transcript:
     # The tag that the model wrote most often, such as "hi-IN", or that of its only language; None: not known.
     language: str | None = None
     speakers: tuple[str, ...] = ()  # with Options.speakers: all of the recording, also those without words
+    turns: tuple[Turn, ...] = ()  # who speaks when, also where no words are: of a speaker model or Options.rttm
 
     @property
     def key(self) -> Any:

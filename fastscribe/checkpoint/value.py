@@ -19,6 +19,7 @@ from fastscribe.text.tokenizer import Tokenizer, from_folder
 if TYPE_CHECKING:
     import torch
 
+    from fastscribe.checkpoint.nemo_sortformer import SpeakerCheckpoint
     from fastscribe.text.language_model import LanguageModel
 
 MAX_CONFIG_BYTES = 8 << 20  # IndicConformer's masks, listed three times, can take 5 MB
@@ -44,6 +45,7 @@ class Checkpoint:
     aligner: Checkpoint | None = None  # CTC model that computes word times for an attention decoder (canary-1b-v2)
     # With config.language_heads: the tokenizer of each language. language_heads.of_language() makes a model of one.
     vocabularies: Mapping[str, Tokenizer] = field(default_factory=dict)
+    speakers: SpeakerCheckpoint | None = None  # a second model, which tells who speaks when
 
     @property
     def num_parameters(self) -> int:

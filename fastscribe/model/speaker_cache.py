@@ -1,5 +1,6 @@
-"""The memory of a streaming Sortformer (Medennikov et al. 2025): a cache of the frames that tell the speakers of a recording, in
-the order of their arrival, and a queue of the latest frames.
+"""The memory of a streaming Sortformer (Medennikov et al. 2025).
+
+It has a cache of the frames that tell the speakers of a recording, speaker by speaker, and a queue of the latest frames.
 
 All rows of a batch have memories of the same lengths. What leaves the queue goes to the cache. A cache that is too long keeps
 the frames with the highest scores. A frame scores for a speaker who speaks alone in it. Each speaker is granted a part of the

@@ -56,6 +56,7 @@ from fastscribe.model.features import LogMel
 from fastscribe.model.model import Model, Prepare, build_model, optimise_
 from fastscribe.pipeline import cost_model
 from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.diarizer import Diarizer
 from fastscribe.pipeline.dtype_choice import NARROW_ON_CPU, choose_dtype
 from fastscribe.pipeline.executor import ModelFacts
 from fastscribe.text.encoder import WordEncoder
@@ -138,6 +139,7 @@ class Recognizer:
     device: torch.device
     dtype: str
     aligner: Aligner | None = None  # if the options ask for its times
+    diarizer: Diarizer | None = None  # if the options ask for a speaker model
 
     @classmethod
     def build(
@@ -192,7 +194,15 @@ class Recognizer:
             chosen_device,
             chosen_dtype,
             aligner,
+            None if checkpoint.speakers is None else Diarizer.build(checkpoint.speakers, chosen_device, prepare),
         )
+
+    def stages(self, batch: Batch) -> Recognizer | Diarizer:
+        """Return what has the features, encode, submit and read of a batch."""
+        if not batch.for_speakers:
+            return self
+        assert self.diarizer is not None
+        return self.diarizer
 
     @property
     def device_name(self) -> str:
@@ -230,6 +240,7 @@ class Recognizer:
             self.zero_duration_punctuation,
             DECODERS[self.decoder_name].recovers_gaps,
             self.aligner.model.config.language if self.aligner else None,
+            self.diarizer.config if self.diarizer else None,
         )
 
     @property
@@ -341,7 +352,7 @@ def _build_model(checkpoint: Checkpoint, device: torch.device, dtype: str, optio
 
 
 def prepare(device: torch.device, dtype: str) -> Prepare:
-    """Return the function that converts each part of a model to its final form as soon as it is loaded."""
+    """Return the function that converts each part of a model to its form on a device in a dtype as soon as it is loaded."""
     if device.type == "cuda":
         return partial(_move_to_gpu_, device=device, dtype=torch_dtype(dtype))
     disable_malloc_trim()

@@ -18,7 +18,7 @@ _FORMAT_VERSION = 1  # of the output; raise it when the content of rows or files
 _SPEED_ONLY = frozenset(("cuda_graphs", "batch_frames", "batch_size", "window", "threads"))
 # Options that only some models have, or that earlier versions lack; left out at their default.
 _OPTIONAL = frozenset(
-    ("language", "target_language", "pnc", "timestamps", "nbest", "align_with", "speakers", "speaker_names")
+    ("language", "target_language", "pnc", "timestamps", "nbest", "align_with", "speakers", "speaker_names", "rttm")
 )
 _RESOLVED_LATER = frozenset(("beam",))  # `resolved` has the value
 _DEFAULTS = Options()
