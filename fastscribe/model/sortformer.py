@@ -64,7 +64,7 @@ class Sortformer(nn.Module):
             x_BTD = layer(x_BTD, mask_B11T)
         if self.final_norm is not None:
             x_BTD = self.final_norm(x_BTD)
-        logits_BTN = self.speakers(F.relu(self.hidden(F.relu(x_BTD))))
+        logits_BTN: torch.Tensor = self.speakers(F.relu(self.hidden(F.relu(x_BTD))))
         return logits_BTN.float().sigmoid().masked_fill(is_beyond_BT[:, :num_frames, None], 0.0)
 
     def _in_chunks(self, features: Features) -> tuple[torch.Tensor, torch.Tensor]:

@@ -73,9 +73,9 @@ def _names(audio: AudioInfo) -> Iterator[str]:
     """Yield the names that a recording may have in RTTM."""
     id = re.sub(r"@[0-9]+$", "", audio.id)
     for name in (id, PurePosixPath(id).name, PurePosixPath(audio.path).name):
-        yield name
-        yield re.sub(r"\s", "_", name)
-        yield PurePosixPath(name).stem
+        for form in (name, name.removesuffix(PurePosixPath(name).suffix)):
+            yield form
+            yield re.sub(r"\s", "_", form)
 
 
 def _clipped(turns: Iterable[Turn], start_s: float, duration_s: float) -> tuple[Turn, ...]:

@@ -118,11 +118,13 @@ def _overlap(spans: Float64Array, starts: Float64Array, ends: Float64Array) -> F
     """Return the seconds that a speaker speaks within each [start, end]."""
     times = spans.ravel()
     spoken = np.repeat(np.concatenate([[0.0], np.cumsum(spans[:, 1] - spans[:, 0])]), 2)[1:-1]  # until each of them
-    return np.interp(ends, times, spoken) - np.interp(starts, times, spoken)
+    seconds: Float64Array = np.interp(ends, times, spoken) - np.interp(starts, times, spoken)
+    return seconds
 
 
 def _distance(spans: Float64Array, starts: Float64Array, ends: Float64Array) -> Float64Array:
     """Return the seconds from each [start, end], which is outside all turns, to the speaker's nearest turn."""
     after = np.searchsorted(spans[:, 0], ends)
     begins, lasts = np.append(spans[:, 0], np.inf), np.append(-np.inf, spans[:, 1])
-    return np.minimum(begins[after] - ends, starts - lasts[after])
+    seconds: Float64Array = np.minimum(begins[after] - ends, starts - lasts[after])
+    return seconds

@@ -3,8 +3,8 @@
 
     PYTHONPATH=. python scripts/goldens/make_sortformer_goldens.py OUT_DIR     # in an environment with nemo_toolkit[asr]
 
-Writes OUT_DIR/<name>.nemo, and OUT_DIR/sortformer.json, which belongs into tests/data/models: every _STEP-th probability of each
-recording. Tests make the same checkpoints and recordings without NeMo.
+Writes OUT_DIR/<name>.nemo, and OUT_DIR/sortformer.json, which belongs into tests/data/models: every _STEP-th probability of
+each recording. Tests make the same checkpoints and recordings without NeMo.
 
 Settings: CPU, float32, eval, one recording at a time, no dither, no pad_to.
 """
