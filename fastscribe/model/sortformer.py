@@ -102,6 +102,6 @@ class Sortformer(nn.Module):
             going_R = torch.tensor(going, device=device)
             own = (begin - chunk - first) // factor
             chunk_BTD = frames_BTD[going_R, own : own + cache.chunk_frames]
-            memory = memory.rows(going_R).after(chunk_BTD, found_BTN[going_R].to(frames_BTD.dtype), before, cache)
+            memory = memory.rows(going_R).after(chunk_BTD, found_BTN[going_R], before, cache)
             rows = [rows[number] for number in going]
         return out_BTN, torch.tensor(out_lengths, device=device)

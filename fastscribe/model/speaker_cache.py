@@ -27,7 +27,7 @@ class SpeakerMemory:
         cache_BTD: Frames of the cache, before the encoder's layers.
         cache_probabilities_BTN: Their speakers; None: those of the next pass count.
         queue_BTD: The latest frames.
-        silence_BD: Mean of all frames of silence that have left the queue.
+        silence_BD: Mean of all frames of silence that have left the queue, in float32 as probabilities are.
         num_silent_B: Their number.
     """
 
@@ -43,9 +43,9 @@ class SpeakerMemory:
     ) -> SpeakerMemory:
         """Return the memory of a recording's begin; `like` has its dtype and device."""
         none_BTD = like.new_zeros(rows, 0, width)
-        known = like.new_zeros(rows, 0, num_speakers) if config.keeps_first_probabilities else None
+        known = torch.zeros(rows, 0, num_speakers, device=like.device) if config.keeps_first_probabilities else None
         zeros_B = torch.zeros(rows, dtype=torch.long, device=like.device)
-        return cls(none_BTD, known, none_BTD, like.new_zeros(rows, width), zeros_B)
+        return cls(none_BTD, known, none_BTD, torch.zeros(rows, width, device=like.device), zeros_B)
 
     @property
     def num_frames(self) -> int:
@@ -102,7 +102,7 @@ class SpeakerMemory:
         """Return the mean of all silence, and the number of its frames, with the silence among these frames."""
         is_silent_BT = probabilities_BTN.sum(2) < config.silence_threshold
         num_silent_B = self.num_silent_B + is_silent_BT.sum(1)
-        sums_BD = self.silence_BD * self.num_silent_B[:, None] + (frames_BTD * is_silent_BT[..., None]).sum(1)
+        sums_BD = self.silence_BD * self.num_silent_B[:, None] + (frames_BTD.float() * is_silent_BT[..., None]).sum(1)
         return sums_BD / num_silent_B.clamp(min=1)[:, None], num_silent_B
 
 
@@ -127,7 +127,9 @@ def _compressed(
     frame_BK1 = frame_BK.clamp(max=num_frames - 1)[..., None]
     kept_BKD = frames_BTD.gather(1, frame_BK1.expand(-1, -1, frames_BTD.shape[2]))
     kept_BKN = probabilities_BTN.gather(1, frame_BK1.expand(-1, -1, num_speakers))
-    return torch.where(is_silence_BK1, silence_BD[:, None], kept_BKD), kept_BKN.masked_fill(is_silence_BK1, 0.0)
+    return torch.where(is_silence_BK1, silence_BD[:, None].to(kept_BKD.dtype), kept_BKD), kept_BKN.masked_fill(
+        is_silence_BK1, 0.0
+    )
 
 
 def _scores(probabilities_BTN: torch.Tensor, config: SpeakerCacheConfig) -> torch.Tensor:

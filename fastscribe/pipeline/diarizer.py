@@ -25,7 +25,10 @@ _NOT_FINITE = "the speaker model's output holds NaN or infinite numbers"
 
 @dataclass(frozen=True)
 class Diarizer:
-    """A speaker model's stages on one device. build() makes it from a checkpoint. The model is in float32."""
+    """A speaker model's stages on one device. build() makes it from a checkpoint.
+
+    The model is in float32 whatever the recognizer's dtype: which frames a speaker cache keeps depends on small differences.
+    """
 
     model: Sortformer
     log_mel: LogMel
