@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from fastscribe.checkpoint import names, nemo
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.nemo_config import conformer, features_of, target
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import MAX_CONFIG_BYTES, Section, report_invalid_config
+from fastscribe.checkpoint.value import MAX_CONFIG_BYTES, Section, SpeakerCheckpoint, report_invalid_config
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.config import EncoderConfig, ModelConfig, TransformerConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
@@ -35,15 +34,6 @@ _DEFAULT_TRAINED_S = 90.0
 _MAX_TRAINED_S = 3600.0
 _MAX_SPEAKERS = 64
 _MAX_FRAMES = 1 << 16  # of a cache, a queue or a chunk
-
-
-@dataclass(frozen=True)
-class SpeakerCheckpoint:
-    """A speaker model on disk, with lazy weights of the names of Sortformer's state dict."""
-
-    path: Path
-    config: SpeakerModelConfig
-    weights: LazyWeights
 
 
 def read_speaker_model(path: str | Path) -> SpeakerCheckpoint:

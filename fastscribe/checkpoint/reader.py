@@ -16,8 +16,8 @@ from fastscribe.checkpoint import huggingface, native, nemo
 from fastscribe.checkpoint.language_heads import of_language
 from fastscribe.checkpoint.language_prompt import known_languages
 from fastscribe.checkpoint.languages import languages_by_name
-from fastscribe.checkpoint.nemo_sortformer import SpeakerCheckpoint, read_speaker_model
-from fastscribe.checkpoint.value import Checkpoint, one_line, read_json, with_aligner
+from fastscribe.checkpoint.nemo_sortformer import read_speaker_model
+from fastscribe.checkpoint.value import Checkpoint, SpeakerCheckpoint, one_line, read_json, with_aligner
 from fastscribe.config import CHANNELS, EncoderConfig, Options
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 

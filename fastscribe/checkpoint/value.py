@@ -14,17 +14,26 @@ from fastscribe._system.safe_open import safe_read
 from fastscribe.checkpoint.lazy_weights import TensorSource, sources_of
 from fastscribe.config import GraniteConfig, ModelConfig
 from fastscribe.errors import CheckpointError, FastscribeError, UnsupportedCheckpoint
+from fastscribe.speaker_config import SpeakerModelConfig
 from fastscribe.text.tokenizer import Tokenizer, from_folder
 
 if TYPE_CHECKING:
     import torch
 
-    from fastscribe.checkpoint.nemo_sortformer import SpeakerCheckpoint
     from fastscribe.text.language_model import LanguageModel
 
 MAX_CONFIG_BYTES = 8 << 20  # IndicConformer's masks, listed three times, can take 5 MB
 # Exceptions of zipfile, pickle and torch on damaged bytes.
 DAMAGE = (RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
+
+
+@dataclass(frozen=True)
+class SpeakerCheckpoint:
+    """A speaker model on disk. Weights have the names of Sortformer's state dict, and are lazy."""
+
+    path: Path
+    config: SpeakerModelConfig
+    weights: Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)

@@ -246,7 +246,7 @@ def transcribe(
         audio_option(
             "--speakers",
             metavar="channels|MODEL",
-            help="Say who speaks: by channel, or by a speaker model.\fchannels is for calls with a party on each channel: "
+            help="Tell who speaks.\fBy channel, or by a speaker model: channels is for calls with a party on each channel: "
             "each is transcribed by itself, and words that leak from one into another are written once. A model (NVIDIA's "
             "Sortformer) tells up to four speakers of one channel apart: its path or Hugging Face name, such as "
             "nvidia/diar_streaming_sortformer_4spk-v2.1.",
@@ -266,7 +266,7 @@ def transcribe(
         audio_option(
             "--rttm",
             metavar="FILE|DIR",
-            help="Give words to speakers whose turns are known.\fRTTM of another tool: a file, or a folder with a file for "
+            help="Take turns from RTTM.\fWords get the speakers that another tool found: a file, or a folder with a file for "
             "each recording.",
         ),
     ] = None,

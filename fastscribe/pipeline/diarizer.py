@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fastscribe.checkpoint.nemo_sortformer import SpeakerCheckpoint
+from fastscribe.checkpoint.value import SpeakerCheckpoint
 from fastscribe.cuda.no_tf32 import no_tf32
 from fastscribe.model.features import LogMel
 from fastscribe.model.model import Prepare, build_speaker_model

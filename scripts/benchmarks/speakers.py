@@ -4,9 +4,9 @@
 
 SPEECH is a NeMo manifest with a `speaker` in each row. Dialogues are of two to four of its speakers, in random order, with
 -0.5 to 1 s between their utterances, over noise at -70 dB. PYTHON is that of an environment with nemo_toolkit[asr], whose
-`diarize()` runs on one file at a time. The scorers are pyannote.metrics (the diarisation error rate, with overlapping speech, with a collar of
-0.25 s on either side of a turn's begin and end and without one) and meeteval (cpWER, of the words that fastscribe gives to
-speakers). Both must be installed.
+`diarize()` runs on one file at a time. The scorers are pyannote.metrics (the diarisation error rate, with overlapping
+speech, with a collar of 0.25 s on either side of a turn's begin and end and without one) and meeteval (cpWER, of the words
+that fastscribe gives to speakers). Both must be installed.
 
 With a checkpoint of random weights all rates are bad: what counts is that both tools have the same.
 
