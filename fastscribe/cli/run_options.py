@@ -12,7 +12,7 @@ _job_option, _message_option = options_in("Big jobs"), options_in("Messages and 
 
 OutputDir = Annotated[
     str | None,
-    _basic_option("--output-dir", "-o", help="Folder or URL for results; the same command resumes. Default: stdout."),
+    _basic_option("--output-dir", "-o", help="Folder or URL for results. Default: stdout.\fThe same command resumes."),
 ]
 Device = Annotated[str, _basic_option("--device", help="auto, cpu, cuda or cuda:1 ...")]
 Quiet = Annotated[
