@@ -96,7 +96,7 @@ class Aligner(Transcriber):
         """
         if devices is not None:
             raise UsageError("texts are aligned on one device: give device instead of devices")
-        if options.speakers is not None:
+        if options.speakers is not None or options.rttm is not None:
             raise UsageError("Options.speakers is for Transcriber: a text to align does not say who speaks")
         if options.align_with is not None:
             raise UsageError("Options.align_with is for Transcriber: here `model` is the model that aligns")

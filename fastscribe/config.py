@@ -30,7 +30,7 @@ DecoderName = Literal["rnnt", "tdt", "ctc", "aed"]
 # "auto" takes the first of these that the machine supports.
 GraphMode = Literal["auto", "full", "chunked", "off"]
 VadName = Literal["energy", "silero"]
-SpeakerSource = Literal["channels"]  # what tells speakers apart: each has a channel of the recording
+CHANNELS = "channels"  # of Options.speakers: each speaker has a channel of the recording
 FloatDtypeName = Literal["fp32", "bf16"]
 EightBitDtypeName = Literal["int8", "fp8"]  # the encoder's large matrices: int8 on CPUs, fp8 on GPUs
 DtypeName = Literal[FloatDtypeName, EightBitDtypeName]
@@ -488,8 +488,14 @@ class Options:
     max_utterance_s: float | None = None  # longer audio is cut at a pause; 0 = never; None: ModelConfig.max_utterance_s
     vad: VadName = "energy"  # finds the pauses, and speech that the model left without words
     channel: int | None = None  # None: mean of all channels
-    speakers: SpeakerSource | None = None  # "channels": transcribe each by itself, and merge them into a dialogue
-    speaker_names: tuple[str, ...] | None = None  # of the channels, in order; None: "channel 1" and so on
+    # CHANNELS: transcribe each by itself, and merge them into a dialogue. Else the path of a speaker model (Sortformer).
+    speakers: str | None = None
+    # Of the channels, in order, or of a speaker model's speakers, in the order in which they begin to speak. None: "channel 1"
+    # or "speaker 1" and so on.
+    speaker_names: tuple[str, ...] | None = None
+    rttm: str | None = (
+        None  # path of speakers' turns from elsewhere: a file, or a folder with a file for each recording
+    )
     track: int | None = None  # audio track of files that have several, from 0; None: the first
     window: int = 20_000  # maximum number of inputs that are probed and sorted together
     # Decode speech that got no words again, and add the words found. None: the decoder family's default (DECODERS).
@@ -518,7 +524,6 @@ class Options:
             ("decoder", (None, *get_args(DecoderName))),
             ("cuda_graphs", get_args(GraphMode)),
             ("vad", get_args(VadName)),
-            ("speakers", (None, *get_args(SpeakerSource))),
         ):
             if getattr(self, name) not in choices:
                 raise OptionError(name, getattr(self, name), f"not one of {', '.join(filter(None, choices))}")
@@ -546,8 +551,12 @@ class Options:
         return self.remove_fillers or self.itn or bool(self.redact)
 
     def _check_speakers(self) -> None:
-        if self.speakers is not None and self.channel is not None:
+        if self.speakers is not None and not self.speakers:
+            raise OptionError("speakers", self.speakers, f"neither {CHANNELS} nor a speaker model")
+        if self.speakers == CHANNELS and self.channel is not None:
             raise OptionError("channel", self.channel, "speakers takes all channels: leave one of the two out")
+        if self.speakers is not None and self.rttm is not None:
+            raise OptionError("rttm", self.rttm, "speakers finds them too: leave one of the two out")
         if self.speaker_names is None:
             return
         if self.speakers is None:
@@ -580,8 +589,8 @@ def _check_name(names: Sequence[str], name: str) -> None:
         problem = "a name is empty, or has spaces around it or characters that cannot be printed"
     elif names.count(name) > 1:
         problem = f"names {name} twice"
-    elif re.fullmatch(r"channel [0-9]+", name):
-        problem = f"{name} is the name of a channel without one"
+    elif re.fullmatch(r"(channel|speaker) [0-9]+", name):
+        problem = f"{name} is the name of a {name.split()[0]} without one"
     if problem:
         raise OptionError("speaker_names", ",".join(names), problem)
 

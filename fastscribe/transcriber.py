@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
-from fastscribe.config import Options
+from fastscribe.config import CHANNELS, Options
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
@@ -33,6 +33,7 @@ from fastscribe.readable.edits import TextEdits
 from fastscribe.report.prices import price_of
 from fastscribe.resume.fingerprint import model_digest
 from fastscribe.segmentation.vad import check_vad
+from fastscribe.text.rttm import RttmTurns
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ class Transcriber:
         start = perf_counter()
         if options.align_with is not None:
             options = replace(options, align_with=str(locate(options.align_with, say)))
+        if options.speakers not in (None, CHANNELS):
+            options = replace(options, speakers=str(locate(options.speakers, say, prefer_nemo=True)))
         checkpoint = read_for_run(model, options, say)
         edits = TextEdits.of_model(options, checkpoint.languages, bool(checkpoint.tokenizer.languages))
         executor: Executor
@@ -131,7 +134,7 @@ class Transcriber:
             config = checkpoint.config
             start_message = Start(os.path.abspath(model), dtype, options)
             executor = WorkerPool(chosen, start_message, lambda one: config.num_frames(one.duration_s), say)
-        checkpoint = replace(checkpoint, weights={}, aligner=None)  # the models own them now
+        checkpoint = replace(checkpoint, weights={}, aligner=None, speakers=None)  # the models own them now
         found = cls(checkpoint, executor, options, perf_counter() - start)
         found._edits = edits
         return found
@@ -145,6 +148,12 @@ class Transcriber:
     def _aligner_digest(self) -> str | None:
         """Return the digest of the content of --align-with's model."""
         return None if self._options.align_with is None else model_digest(self._options.align_with)
+
+    def _speakers_digest(self) -> str | None:
+        """Return the digest of the content of --speakers' model, or of --rttm."""
+        if self._options.rttm is not None:
+            return RttmTurns(self._options.rttm).digest()
+        return None if self._options.speakers in (None, CHANNELS) else model_digest(self._options.speakers)
 
     @property
     def options(self) -> Options:

@@ -72,8 +72,15 @@ class Samples:
         return self.samples_SC.dtype == "int16"
 
 
+@dataclass(frozen=True, eq=False)
+class HeldSamples(Samples):
+    """The samples of a recording that was read as a whole, because several models see it. `audio` is the recording itself."""
+
+    audio: AudioInfo
+
+
 File: TypeAlias = str | Medium | Samples  # a str is the path of a local file
-UtteranceKey: TypeAlias = tuple[int, int | None, int]  # recording's index, channel, start
+UtteranceKey: TypeAlias = tuple[int, int | None, int, bool]  # recording's index, channel, start, for_speakers
 
 
 class Phrase(NamedTuple):
@@ -148,11 +155,12 @@ class Utterance:
     audio: AudioInfo
     start: int
     num_samples: int
+    for_speakers: bool = False  # True: the speaker model sees it, and no text is written
 
     @property
     def key(self) -> UtteranceKey:
         """What tells it from the other utterances of a run that are in flight."""
-        return self.audio.index, self.audio.channel, self.start
+        return self.audio.index, self.audio.channel, self.start, self.for_speakers
 
     @property
     def start_s(self) -> float:
@@ -211,6 +219,11 @@ class Batch:
     def audio_s(self) -> float:
         return sum(utterance.duration_s for utterance in self.utterances)
 
+    @property
+    def for_speakers(self) -> bool:
+        """True if the speaker model sees it."""
+        return self.utterances[0].for_speakers
+
 
 @dataclass(frozen=True)
 class Features:
@@ -254,6 +267,8 @@ class Hypothesis:
     nbest: tuple[Hypothesis, ...] = ()  # with Options.nbest: all hypotheses of the beam, this one first; else empty
     # Natural-log probabilities of the labels with blank, of every frame, for forced alignment; None elsewhere.
     emissions_TV: Float32Array | None = field(default=None, compare=False, repr=False)
+    # Of an utterance for the speaker model: the probability that each speaker speaks, of every frame. There are no tokens.
+    speakers_TN: Float32Array | None = field(default=None, compare=False, repr=False)
 
 
 class Token(NamedTuple):
@@ -336,6 +351,14 @@ class Redaction(NamedTuple):
     end_s: float
 
 
+class Turn(NamedTuple):
+    """A span in which a speaker speaks, in seconds on the recording's clock."""
+
+    start_s: float
+    end_s: float
+    speaker: str
+
+
 @dataclass(frozen=True)
 class Transcript:
     """One recording's text. Times are seconds on the recording's clock; a manifest row's clock starts at its offset.
@@ -352,6 +375,7 @@ class Transcript:
     # The tag that the model wrote most often, such as "hi-IN", or that of its only language; None: not known.
     language: str | None = None
     speakers: tuple[str, ...] = ()  # with Options.speakers: all of the recording, also those without words
+    turns: tuple[Turn, ...] = ()  # who speaks when, also where no words are: of a speaker model or Options.rttm
     removed_words: tuple[Word, ...] = ()  # with Options.remove_fillers: the fillers, as the model wrote them
     # With Options.redact: what was redacted, in order. None: nothing was looked for, or the times of the words are not known.
     redacted: tuple[Redaction, ...] | None = None

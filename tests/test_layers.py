@@ -10,7 +10,7 @@ from tests.conftest import PACKAGE
 
 # From the ground up. A module may import modules of earlier layers and of its own.
 LAYERS = (
-    ("errors", "types", "config", "languages", "version", "_system"),
+    ("errors", "types", "config", "speaker_config", "languages", "version", "_system"),
     ("audio", "segmentation", "text", "report", "evaluation", "resume", "output"),
     ("readable",),
     (
@@ -36,6 +36,7 @@ LAYERS = (
     ("decode.families",),
     ("pipeline.alignment", "pipeline.dtype_rates"),
     ("pipeline.dtype_choice",),
+    ("pipeline.diarizer",),
     ("pipeline.recognizer",),
     ("pipeline.engine",),
     ("pipeline.local",),

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import yaml
 
@@ -27,7 +27,8 @@ from fastscribe.checkpoint.language_heads import check_vocabularies
 from fastscribe.checkpoint.lazy_weights import LazyWeights
 from fastscribe.checkpoint.nemo_config import model_config
 from fastscribe.checkpoint.nemo_heads import heads_of
-from fastscribe.checkpoint.random_access import FileBytes, MemoryBytes, RandomAccess, read
+from fastscribe.checkpoint.random_access import FileBytes, MemoryBytes, RandomAccess
+from fastscribe.checkpoint.random_access import read as read_bytes
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import (
     MAX_CONFIG_BYTES,
@@ -55,6 +56,9 @@ WEIGHTS_NAME = "model_weights.ckpt"
 ALIGNER_CONFIG_NAME = "timestamps_asr_model_config.yaml"
 ALIGNER_WEIGHTS_NAME = "timestamps_asr_model_weights.ckpt"
 USES_ALIGNER_KEY = "restore_timestamps_model"  # config key; false ignores the aligner
+SPEAKER_MODEL = (  # a message
+    "a speaker model (Sortformer): it tells who speaks when and writes no words; give it to --speakers, beside a --model"
+)
 RANDOM_KEY = "random_weights"  # config key, written by scripts/goldens/make_random_parakeet.py
 _MAX_DEPTH = 100  # of nested YAML
 _MAX_EVENTS = 500_000  # of the YAML parser, about one per value; IndicConformer's masks can have 372,000
@@ -90,6 +94,8 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
 
 OpenMember = Callable[[str], RandomAccess]  # by name; raises CheckpointError
+Holds = Callable[[str], bool]  # True if there is a member of this name
+T = TypeVar("T")
 
 
 def read_archive(path: Path) -> Checkpoint:
@@ -104,6 +110,33 @@ def read_archive(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: the archive is unsafe, damaged or not a supported model.
     """
+    return _open_archive(path, lambda open_member, holds: _read(open_member, path, _has_aligner(holds)))
+
+
+def read_folder(folder: Path) -> Checkpoint:
+    """Read an unpacked .nemo archive. Raises CheckpointError."""
+    return _open_folder(folder, lambda open_member, holds: _read(open_member, folder, _has_aligner(holds)))
+
+
+def open_members(path: Path, read: Callable[[OpenMember, Holds], T]) -> T:
+    """Call `read` with the members of a .nemo file, of an unpacked one, or of the only .nemo file in a folder.
+
+    Raises:
+        CheckpointError: there is no such path, it is none of these, or the archive is unsafe or damaged.
+    """
+    if not path.is_dir():
+        if not path.exists():
+            raise CheckpointError(path, "no such file or folder")
+        return _open_archive(path, read)
+    if (path / CONFIG_NAME).is_file():
+        return _open_folder(path, read)
+    found = sorted(path.glob("*.nemo"))
+    if len(found) != 1:
+        raise CheckpointError(path, f"holds {len(found)} .nemo files; give the one to use")
+    return _open_archive(found[0], read)
+
+
+def _open_archive(path: Path, read: Callable[[OpenMember, Holds], T]) -> T:
     try:
         with safe_open(path) as file:
             if os.fstat(file.fileno()).st_size == 0:  # files of /proc too have size 0, and reading them may block
@@ -112,14 +145,14 @@ def read_archive(path: Path) -> Checkpoint:
             if has_known_format(head):
                 raise CheckpointError(path, "a recording, not a model: it is an input of fastscribe transcribe")
             file.seek(0)
-            return _read_gzip(path, file) if head.startswith(b"\x1f\x8b") else _read_tar(path, file)
+            return (_open_gzip if head.startswith(b"\x1f\x8b") else _open_tar)(path, file, read)
     except CheckpointError:
         raise
     except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:
         raise CheckpointError(path, f"not a readable .nemo file: {one_line(error)}") from error
 
 
-def _read_tar(path: Path, file: IO[bytes]) -> Checkpoint:
+def _open_tar(path: Path, file: IO[bytes], read: Callable[[OpenMember, Holds], T]) -> T:
     whole = FileBytes.of(file)
     members = {member.name: member for member in tar.members(file, whole.num_bytes, path)}
 
@@ -128,11 +161,11 @@ def _read_tar(path: Path, file: IO[bytes]) -> Checkpoint:
             raise CheckpointError(path, f"holds no {name}")
         return whole.part(members[name].start, members[name].num_bytes)
 
-    return _read(open_member, path, _has_aligner(members.__contains__))
+    return read(open_member, members.__contains__)
 
 
-def _read_gzip(path: Path, file: IO[bytes]) -> Checkpoint:
-    """Read a compressed archive. gzip cannot seek, so the weights stay in memory until the model is built."""
+def _open_gzip(path: Path, file: IO[bytes], read: Callable[[OpenMember, Holds], T]) -> T:
+    """Open a compressed archive. gzip cannot seek, so the weights stay in memory until the model is built."""
     limit = max(_ALWAYS_UNPACKED_BYTES, _MAX_UNPACKED_RATIO * os.fstat(file.fileno()).st_size)
     contents: dict[str, bytes] = {}
     with gzip.GzipFile(fileobj=file) as packed:
@@ -145,12 +178,10 @@ def _read_gzip(path: Path, file: IO[bytes]) -> Checkpoint:
             raise CheckpointError(path, f"holds no {name}")
         return MemoryBytes(contents[name])
 
-    return _read(open_member, path, _has_aligner(contents.__contains__))
+    return read(open_member, contents.__contains__)
 
 
-def read_folder(folder: Path) -> Checkpoint:
-    """Read an unpacked .nemo archive. Raises CheckpointError."""
-
+def _open_folder(folder: Path, read: Callable[[OpenMember, Holds], T]) -> T:
     def open_member(name: str) -> RandomAccess:
         if tar.leaves_folder(name):
             raise CheckpointError(folder, f"refused: {name!r} leaves the folder")
@@ -162,10 +193,10 @@ def read_folder(folder: Path) -> Checkpoint:
         except ValueError as error:  # a NUL in the name
             raise CheckpointError(folder, f"{name!r} is not a file name") from error
 
-    return _read(open_member, folder, _has_aligner(lambda name: os.path.lexists(folder / name)))
+    return read(open_member, lambda name: os.path.lexists(folder / name))
 
 
-def _has_aligner(holds: Callable[[str], bool]) -> bool:
+def _has_aligner(holds: Holds) -> bool:
     """Return True if either member of the aligner is there; a missing one is an error later."""
     return holds(ALIGNER_CONFIG_NAME) or holds(ALIGNER_WEIGHTS_NAME)
 
@@ -187,8 +218,10 @@ def _read_model(
 ) -> tuple[Checkpoint, Section]:
     """Read one of the models of an archive, and its YAML."""
     what: object = where if config_name == CONFIG_NAME else f"{where}: {config_name}"
-    config = parse_yaml(_content(open_member, config_name, MAX_CONFIG_BYTES, where), where, config_name)
+    config = parse_yaml(content(open_member, config_name, MAX_CONFIG_BYTES, where), where, config_name)
     config.where = what  # for messages about its keys
+    if "sortformer_modules" in config.values:
+        raise CheckpointError(where, SPEAKER_MODEL)
     stored_weights = cache(lambda: load_torch(open_member(weights_name), f"{where}: {weights_name}"))
     with report_invalid_config(f"{where}: {config_name}"):
         tokenizer, vocabularies = _tokenizer(config, open_member, what)
@@ -211,11 +244,12 @@ def _languages(config: Section) -> tuple[str, ...]:
     return tuple(tag for name in stated if (tag := language_tag(str(name)))) if isinstance(stated, dict) else ()
 
 
-def _content(open_member: OpenMember, name: str, max_bytes: int, where: object) -> bytes:
+def content(open_member: OpenMember, name: str, max_bytes: int, where: object) -> bytes:
+    """Return a member's bytes. Raises CheckpointError if there are more than `max_bytes`."""
     member = open_member(name)
     if member.num_bytes > max_bytes:
         raise CheckpointError(where, f"refused: {name} claims {member.num_bytes} bytes")
-    return read(member, 0, member.num_bytes)
+    return read_bytes(member, 0, member.num_bytes)
 
 
 def _check_yaml_size(text: bytes, where: object, name: str) -> None:
@@ -265,7 +299,7 @@ def _sentencepiece(section: Section, open_member: OpenMember, where: object) -> 
     section.choose("type", "bpe", ("bpe",))
     member = section.take("model_path", str).removeprefix("nemo:")
     try:
-        return from_sentencepiece(_content(open_member, member, MAX_TOKENIZER_BYTES, where))
+        return from_sentencepiece(content(open_member, member, MAX_TOKENIZER_BYTES, where))
     except CheckpointError:
         raise
     except (RuntimeError, ValueError) as error:

@@ -56,7 +56,7 @@ def model_config(config: Section, heads: Heads, num_labels: int, where: object) 
     Raises:
         UnsupportedCheckpoint: names the key and value that are not supported.
     """
-    features = _features(config.part("preprocessor"))
+    features = features_of(config.part("preprocessor"))
     encoder = _encoder(config.part("encoder"))
     if encoder.num_mels != features.num_mels:
         raise UnsupportedCheckpoint(
@@ -87,7 +87,7 @@ def model_config(config: Section, heads: Heads, num_labels: int, where: object) 
     )
 
 
-def _target(section: Section, *classes: str) -> str:
+def target(section: Section, *classes: str) -> str:
     """Return the class name. Raises UnsupportedCheckpoint unless it is one of `classes`."""
     target = section.get("_target_", "")
     name = target.rpartition(".")[2] if isinstance(target, str) else ""
@@ -96,8 +96,9 @@ def _target(section: Section, *classes: str) -> str:
     return name
 
 
-def _features(section: Section) -> FeaturesConfig:
-    _target(section, "AudioToMelSpectrogramPreprocessor")
+def features_of(section: Section) -> FeaturesConfig:
+    """Convert the section of the preprocessor. Raises UnsupportedCheckpoint naming key and value."""
+    target(section, "AudioToMelSpectrogramPreprocessor")
     sample_rate = section.positive("sample_rate", 16000)
     win_length = _samples(section, "window_size", "n_window_size", 0.02, sample_rate)
     lowest, highest = (section.number(key, None, nullable=True) for key in ("lowfreq", "highfreq"))
@@ -152,10 +153,11 @@ def _guard_value(section: Section) -> float:
 
 
 def _encoder(section: Section) -> EncoderConfigs:
-    return _ENCODERS[_target(section, *_ENCODERS)](section)
+    return _ENCODERS[target(section, *_ENCODERS)](section)
 
 
-def _conformer(section: Section) -> EncoderConfig:
+def conformer(section: Section) -> EncoderConfig:
+    """Convert the section of a FastConformer. Raises UnsupportedCheckpoint naming key and value."""
     d_model, kernel = section.positive("d_model"), section.positive("conv_kernel_size", 31)
     if kernel % 2 == 0:
         raise UnsupportedCheckpoint(section.where, "encoder.conv_kernel_size", kernel, "odd numbers")
@@ -193,7 +195,7 @@ def _conformer(section: Section) -> EncoderConfig:
     return config
 
 
-_ENCODERS: dict[str, Callable[[Section], EncoderConfigs]] = {"ConformerEncoder": _conformer, "ConvASREncoder": jasper}
+_ENCODERS: dict[str, Callable[[Section], EncoderConfigs]] = {"ConformerEncoder": conformer, "ConvASREncoder": jasper}
 
 
 def _attention(section: Section) -> tuple[AttentionConfigs | None, tuple[ChunkedAttention, ...]]:
@@ -261,7 +263,7 @@ def _language_prompt(config: Section, d_model: int) -> LanguagePromptConfig | No
 
 
 def _predictor(section: Section, num_labels: int, has_languages: bool) -> PredictorConfig:
-    _target(section, "RNNTDecoder")
+    target(section, "RNNTDecoder")
     section.ignore(*_LANGUAGE_KEYS if has_languages else ())
     section.choose("normalization_mode", None, (None,))
     section.choose("blank_as_pad", True, (True,))
@@ -305,7 +307,7 @@ def _durations(config: Section, where: object) -> tuple[int, ...]:
 
 def _joint(config: Section, num_labels: int, num_durations: int, where: object, has_languages: bool) -> JointConfig:
     section = config.part("joint")
-    _target(section, "RNNTJoint")
+    target(section, "RNNTJoint")
     section.ignore(*_LANGUAGE_KEYS if has_languages else ())
     _check_size(section, "num_classes", num_labels)
     section.ignore("vocabulary", "num_extra_outputs", "log_softmax", "preserve_memory", "fuse_loss_wer")
@@ -328,7 +330,7 @@ def _joint(config: Section, num_labels: int, num_durations: int, where: object, 
 
 
 def _check_ctc(section: Section, num_labels: int, has_languages: bool) -> None:
-    _target(section, "ConvASRDecoder")
+    target(section, "ConvASRDecoder")
     section.ignore(*_LANGUAGE_KEYS if has_languages else ())
     _check_size(section, "num_classes", num_labels)
     section.choose("add_blank", True, (True,))

@@ -16,9 +16,10 @@ from fastscribe.checkpoint import huggingface, native, nemo
 from fastscribe.checkpoint.language_heads import of_language
 from fastscribe.checkpoint.language_prompt import known_languages
 from fastscribe.checkpoint.languages import languages_by_name
-from fastscribe.checkpoint.value import Checkpoint, one_line, read_json, with_aligner
-from fastscribe.config import EncoderConfig, Options
-from fastscribe.errors import CheckpointError
+from fastscribe.checkpoint.nemo_sortformer import read_speaker_model
+from fastscribe.checkpoint.value import Checkpoint, SpeakerCheckpoint, one_line, read_json, with_aligner
+from fastscribe.config import CHANNELS, EncoderConfig, Options
+from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 
 __all__ = ["Checkpoint", "check_config", "find_nemo_file", "read_checkpoint", "read_for_run"]
 
@@ -54,11 +55,11 @@ def read_checkpoint(path: str | Path, say: Callable[[str], None] = lambda line: 
 
 
 def read_for_run(path: str | Path, options: Options, say: Callable[[str], None] = lambda line: None) -> Checkpoint:
-    """Read a checkpoint as a run uses it: of one language, and with the aligner that `options.align_with` names.
+    """Read a checkpoint as a run uses it: of one language, with the aligner and the speaker model that the options name.
 
     Args:
         path: File or folder.
-        options: `language` and `align_with`, a path, are used.
+        options: `language`, and the paths `align_with` and `speakers` are used.
         say: Receives each line for the user.
 
     Raises:
@@ -66,9 +67,18 @@ def read_for_run(path: str | Path, options: Options, say: Callable[[str], None] 
         UsageError: The language is missing, or a checkpoint does not have it.
     """
     checkpoint = of_language(read_checkpoint(path, say), options.language)
+    if options.speakers not in (None, CHANNELS):
+        checkpoint = _with_speakers(checkpoint, read_speaker_model(options.speakers))
     if options.align_with is None:
         return checkpoint
     return with_aligner(checkpoint, of_language(read_checkpoint(options.align_with, say), options.language))
+
+
+def _with_speakers(checkpoint: Checkpoint, speakers: SpeakerCheckpoint) -> Checkpoint:
+    rate, own = checkpoint.config.features.sample_rate, speakers.config.features.sample_rate
+    if own != rate:
+        raise UnsupportedCheckpoint(speakers.path, "sample rate of --speakers", own, f"the model's {rate}")
+    return replace(checkpoint, speakers=speakers)
 
 
 def check_config(folder: Path, where: object) -> None:

@@ -14,6 +14,7 @@ from fastscribe._system.safe_open import safe_read
 from fastscribe.checkpoint.lazy_weights import TensorSource, sources_of
 from fastscribe.config import GraniteConfig, ModelConfig
 from fastscribe.errors import CheckpointError, FastscribeError, UnsupportedCheckpoint
+from fastscribe.speaker_config import SpeakerModelConfig
 from fastscribe.text.tokenizer import Tokenizer, from_folder
 
 if TYPE_CHECKING:
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
 MAX_CONFIG_BYTES = 8 << 20  # IndicConformer's masks, listed three times, can take 5 MB
 # Exceptions of zipfile, pickle and torch on damaged bytes.
 DAMAGE = (RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
+
+
+@dataclass(frozen=True)
+class SpeakerCheckpoint:
+    """A speaker model on disk. Weights have the names of Sortformer's state dict, and are lazy."""
+
+    path: Path
+    config: SpeakerModelConfig
+    weights: Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,7 @@ class Checkpoint:
     aligner: Checkpoint | None = None  # CTC model that computes word times for an attention decoder (canary-1b-v2)
     # With config.language_heads: the tokenizer of each language. language_heads.of_language() makes a model of one.
     vocabularies: Mapping[str, Tokenizer] = field(default_factory=dict)
+    speakers: SpeakerCheckpoint | None = None  # a second model, which tells who speaks when
 
     @property
     def num_parameters(self) -> int:

@@ -31,7 +31,7 @@ from fastscribe.cli.terminal import (
     say,
     show_table,
 )
-from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName
+from fastscribe.config import CHANNELS, DtypeName, DtypePolicy, FloatDtypeName
 from fastscribe.errors import UsageError
 from fastscribe.journaled import run_fingerprint, write_result
 from fastscribe.pipeline.time_limit import TimeLimit
@@ -356,7 +356,8 @@ def _write_all(
     with _until_limit(transcriber), closing(results):
         for result in results:
             others.count(result)
-            lone.count(result)
+            if job.options.speakers == CHANNELS:
+                lone.count(result)
             if says_tracks and isinstance(result, Transcript) and result.audio.num_tracks > 1:
                 says_tracks = False
                 bar.say(_tracks_line(result.audio))

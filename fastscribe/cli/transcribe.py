@@ -44,6 +44,7 @@ from fastscribe.cli.subtitle_options import (
 from fastscribe.cli.terminal import log_to, say
 from fastscribe.cli.text_options import Itn, Redact, RedactList, RemoveFillers, check_text_options
 from fastscribe.config import (
+    CHANNELS,
     MAX_BATCH_SIZE,
     MAX_BEAM,
     MAX_THREADS,
@@ -53,7 +54,6 @@ from fastscribe.config import (
     GraphMode,
     Options,
     OutputStyle,
-    SpeakerSource,
     SubtitleStyle,
     VadName,
 )
@@ -96,6 +96,13 @@ def _aligner(name: str | None, cluster: RayCluster | None, show_progress: bool) 
     if name is None or (cluster is not None and not os.path.exists(name)):
         return name
     return os.path.abspath(find_model(name, show_progress=show_progress))
+
+
+def _speakers(name: str | None, show_progress: bool) -> str | None:
+    """Return what --speakers names: the channels, or the path of a model."""
+    if name is None or name == CHANNELS:
+        return name
+    return os.path.abspath(find_model(name, show_progress=show_progress, prefer_nemo=True))
 
 
 # The groups of --help.
@@ -246,12 +253,14 @@ def transcribe(
     ] = _DEFAULTS.recover_gaps,
     channel: Channel = None,
     speakers: Annotated[
-        SpeakerSource | None,
+        str | None,
         audio_option(
             "--speakers",
-            metavar="channels",
-            help="Each channel is a speaker: write a dialogue.\fFor calls with a party on each channel: each is transcribed by "
-            "itself, and results say who spoke. Words that leak from one channel into another are written once.",
+            metavar="channels|MODEL",
+            help="Tell who speaks.\fBy channel, or by a speaker model: channels is for calls with a party on each channel: "
+            "each is transcribed by itself, and words that leak from one into another are written once. A model (NVIDIA's "
+            "Sortformer) tells up to four speakers of one channel apart: its path or Hugging Face name, such as "
+            "nvidia/diar_streaming_sortformer_4spk-v2.1.",
         ),
     ] = None,
     speaker_names: Annotated[
@@ -259,8 +268,17 @@ def transcribe(
         audio_option(
             "--speaker-names",
             metavar="A,B",
-            help="Names of the channels' speakers.\fIn the order of the channels, separated by commas, such as agent,customer. "
-            "Default: channel 1, channel 2 and so on.",
+            help="Names of the speakers.\fIn the order of the channels, or in which a model's speakers begin to speak, "
+            "separated by commas, such as agent,customer. Default: channel 1 (speaker 1) and so on.",
+        ),
+    ] = None,
+    rttm: Annotated[
+        str | None,
+        audio_option(
+            "--rttm",
+            metavar="FILE|DIR",
+            help="Take turns from RTTM.\fWords get the speakers that another tool found: a file, or a folder with a file for "
+            "each recording.",
         ),
     ] = None,
     track: Annotated[
@@ -432,10 +450,12 @@ def transcribe(
             raise typer.BadParameter(f"{name} needs --output-dir")
     if price_per_hour is not None and not math.isfinite(price_per_hour):
         raise typer.BadParameter("--price-per-hour: not a number of USD")
-    if speakers is not None and channel is not None:
+    if speakers == CHANNELS and channel is not None:
         raise typer.BadParameter("--channel and --speakers exclude each other: --speakers channels takes all channels")
     if speaker_names is not None and speakers is None:
-        raise typer.BadParameter("--speaker-names needs --speakers channels")
+        raise typer.BadParameter("--speaker-names needs --speakers")
+    if rttm is not None and speakers is not None:
+        raise typer.BadParameter("--rttm and --speakers exclude each other: both say who speaks")
     redaction = check_text_options(redact, redact_list)
     if redaction["redact"] and tokens:
         raise typer.BadParameter("--tokens and --redact exclude each other: tokens spell the words that are redacted")
@@ -463,8 +483,9 @@ def transcribe(
         align_with=_aligner(align_with, cluster, show_progress=not (quiet or no_progress)),
         vad=vad,
         channel=channel,
-        speakers=speakers,
+        speakers=_speakers(speakers, show_progress=not (quiet or no_progress)),
         speaker_names=None if speaker_names is None else tuple(map(str.strip, speaker_names.split(","))),
+        rttm=None if rttm is None else os.path.abspath(rttm),
         track=track,
         recover_gaps=recover_gaps,
         window=window,

@@ -18,7 +18,9 @@ from fastscribe.model.families import ENCODER_FAMILIES
 from fastscribe.model.granite import GraniteEncoder, GraniteLayer, GraniteLayers
 from fastscribe.model.jasper import ConvNorm, JasperEncoder
 from fastscribe.model.language_prompt import LanguagePrompt
+from fastscribe.model.sortformer import Sortformer
 from fastscribe.model.transducer import Transducer
+from fastscribe.speaker_config import SpeakerModelConfig
 
 Prepare = Callable[[str, nn.Module], None]
 
@@ -75,7 +77,26 @@ def build_model(
         CheckpointError: a weight cannot be read or is not finite.
     """
     with torch.device("meta"), _Uninitialised():
-        model = Model(config).eval().requires_grad_(False)
+        model = Model(config)
+    load_(model, weights, where, prepare_)
+    return model
+
+
+def build_speaker_model(
+    config: SpeakerModelConfig, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
+) -> Sortformer:
+    """Build a speaker model, as build_model() a transcription model."""
+    with torch.device("meta"), _Uninitialised():
+        model = Sortformer(config)
+    load_(model, weights, where, prepare_)
+    return model
+
+
+def load_(
+    model: Model | Sortformer, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
+) -> None:
+    """Load a model without values part by part, and put it into eval mode. See build_model()."""
+    model.eval().requires_grad_(False)
     check_shapes({name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, weights, where)
     for owner, name, path in list(_parts(model)):
         holder = nn.Module()
@@ -86,11 +107,11 @@ def build_model(
         else:
             prepare_(path, holder)
         setattr(owner, name, holder.get_submodule(name))
-    return model
 
 
 _CONTAINERS = (
     Model,
+    Sortformer,
     Encoder,
     JasperEncoder,
     GraniteEncoder,

@@ -13,7 +13,7 @@ from typing import Any
 
 from fastscribe.audio.failures import relative_id
 from fastscribe.output.writers import OWN_KEYS
-from fastscribe.types import Alternative, AudioInfo, Failure, Gap, Redaction, Segment, Token, Transcript, Word
+from fastscribe.types import Alternative, AudioInfo, Failure, Gap, Redaction, Segment, Token, Transcript, Turn, Word
 
 _RATE = 1000  # samples a second: a row's times are in milliseconds
 
@@ -72,7 +72,11 @@ def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index:
     speakers = tuple(map(str, fields.get("pred_speakers" if is_manifest else "speakers", ())))
     removed = tuple(_words(fields, "removed_words")) if "removed_words" in fields else ()
     redacted = tuple(map(_redaction, fields["redacted"])) if "redacted" in fields else None
-    return Transcript(audio, text, segments, tokens, gaps, nbest, language, speakers, removed, redacted)
+    turns = tuple(
+        Turn(_number(one, "start"), _number(one, "end"), str(one["speaker"]))
+        for one in fields.get("pred_turns" if is_manifest else "turns", ())
+    )
+    return Transcript(audio, text, segments, tokens, gaps, nbest, language, speakers, turns, removed, redacted)
 
 
 def has_tokens(fields: Mapping[str, Any]) -> bool:

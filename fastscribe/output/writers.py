@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,11 +20,22 @@ from fastscribe.config import SubtitleStyle
 from fastscribe.output.ass import to_ass
 from fastscribe.output.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
 from fastscribe.text.dialogue import turns
-from fastscribe.types import Alternative, Failure, Gap, RenderedTranscript, Segment, Token, Transcript, Word
+from fastscribe.types import Alternative, Failure, Gap, RenderedTranscript, Segment, Token, Transcript, Turn, Word
 
 # Keys of a result. A manifest row that has them is an earlier run's output, so its values are dropped.
 OWN_KEYS = frozenset(
-    ("pred_text", "pred_language", "pred_speakers", "segments", "words", "gaps", "nbest", "tokens", "error")
+    (
+        "pred_text",
+        "pred_language",
+        "pred_speakers",
+        "pred_turns",
+        "segments",
+        "words",
+        "gaps",
+        "nbest",
+        "tokens",
+        "error",
+    )
 ).union(("removed_words", "redacted"))
 _LINE_BREAKS = ("\x85", "\u2028", "\u2029")  # JSON allows them, but str.splitlines splits at them
 _WORD_JOINER = "\u2060"
@@ -95,6 +106,11 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
         found["language" if row is None else "pred_language"] = result.language
     if result.speakers:
         found["speakers" if row is None else "pred_speakers"] = list(result.speakers)
+    if result.turns:
+        found["turns" if row is None else "pred_turns"] = [
+            {"start": _seconds(turn.start_s), "end": _seconds(turn.end_s), "speaker": turn.speaker}
+            for turn in result.turns
+        ]
     found["segments"] = [_segment(segment) for segment in result.segments]
     found["words"] = [_word(word) for word in result.words]
     found["gaps"] = [
@@ -179,13 +195,18 @@ def to_ctm(transcript: Transcript) -> str:
 
 
 def to_rttm(transcript: Transcript) -> str:
-    """Return NIST's RTTM: a line for each segment, with its speaker, or `<NA>` without one. Spaces become underscores."""
+    """Return NIST's RTTM. Spaces become underscores.
+
+    It has a line for each turn if these are known, also where no words are. Else it has one for each segment, with its speaker,
+    or `<NA>` without one.
+    """
     recording = _unspaced(transcript.audio.id)
+    spans: Sequence[Turn | Segment] = transcript.turns or transcript.segments
     return "".join(
         f"SPEAKER {recording} 1 {_finite(_seconds(one.start_s)):.3f} "
         f"{max(0.0, _finite(_seconds(one.end_s) - _seconds(one.start_s))):.3f}"
         f" <NA> <NA> {'<NA>' if one.speaker is None else _unspaced(one.speaker)} <NA> <NA>\n"
-        for one in transcript.segments
+        for one in spans
     )
 
 

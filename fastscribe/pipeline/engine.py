@@ -150,21 +150,23 @@ class Engine:
             yield from _outcomes(batch, hypotheses)
 
     def _encode(self, batch: Batch) -> _Encoded:
-        times = StageTimes(self.device)
+        times, stages = StageTimes(self.device), self.recognizer.stages(batch)
         with self._copy.activate(), times.time("copy"):
             samples_BS, lengths_B = self.recognizer.upload(batch)
         self._model.wait_event(self._copy.record_event())
         with self._model.activate():
             with times.time("features"):
-                features = self.recognizer.features(samples_BS, lengths_B)
+                features = stages.features(samples_BS, lengths_B)
             with times.time("encode"):
-                frames = self.recognizer.with_boost(self.recognizer.encode(features), batch)
+                frames = stages.encode(features)
+                if not batch.for_speakers:
+                    frames = self.recognizer.with_boost(frames, batch)
         return _Encoded(batch, samples_BS, lengths_B, frames, times, self._model.record_event())
 
     def _submit(self, encoded: _Encoded) -> _Decoded:
         self._decode.wait_event(encoded.ready)
         with self._decode.activate(), encoded.times.time("decode"):
-            packed = self.recognizer.submit(encoded.frames)
+            packed = self.recognizer.stages(encoded.batch).submit(encoded.frames)
             packed_on_host = to_host(packed)
         return _Decoded(encoded, packed, packed_on_host, self._decode.record_event())
 
@@ -172,7 +174,8 @@ class Engine:
         decoded.ready.synchronize()
         decoded.encoded.times.add_to(self.stopwatch)
         with self._decode.activate():  # decodes the batch again if its buffers overflowed
-            return self.recognizer.read(decoded.packed_on_host, decoded.encoded.frames)
+            stages = self.recognizer.stages(decoded.encoded.batch)
+            return stages.read(decoded.packed_on_host, decoded.encoded.frames)
 
     def _is_idle(self) -> bool:
         return not self._encoded and not self._decoded

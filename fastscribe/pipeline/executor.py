@@ -15,6 +15,7 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.idle import Idle
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
 from fastscribe.pipeline.time_limit import TimeLimit
+from fastscribe.speaker_config import SpeakerModelConfig
 from fastscribe.types import Failure, Hypothesis, Utterance
 
 Plan: TypeAlias = Sequence[Utterance]
@@ -37,6 +38,7 @@ class ModelFacts:
         recovers_gaps: Default of Options.recover_gaps.
         aligner_language: Tag of the one language whose outputs the aligner has (ModelConfig.language); None: it has the same
             for all, or there is no aligner.
+        speaker_model: Config of Options.speakers' model; None without one.
     """
 
     device_name: str
@@ -48,6 +50,7 @@ class ModelFacts:
     zero_duration_punctuation: bool
     recovers_gaps: bool
     aligner_language: str | None = None
+    speaker_model: SpeakerModelConfig | None = None
 
 
 class Executor(Protocol):

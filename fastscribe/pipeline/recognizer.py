@@ -58,6 +58,7 @@ from fastscribe.model.features import LogMel
 from fastscribe.model.model import Model, Prepare, build_model, optimise_
 from fastscribe.pipeline import cost_model
 from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.diarizer import Diarizer
 from fastscribe.pipeline.dtype_choice import NARROW_ON_CPU, choose_dtype
 from fastscribe.pipeline.executor import ModelFacts
 from fastscribe.text.encoder import WordEncoder
@@ -141,6 +142,7 @@ class Recognizer:
     dtype: str
     booster: Booster
     aligner: Aligner | None = None  # if the options ask for its times
+    diarizer: Diarizer | None = None  # if the options ask for a speaker model
 
     @classmethod
     def build(
@@ -197,7 +199,15 @@ class Recognizer:
             chosen_dtype,
             Booster(options.boost, checkpoint.tokenizer, checkpoint.path, chosen_device, say),
             aligner,
+            None if checkpoint.speakers is None else Diarizer.build(checkpoint.speakers, chosen_device, prepare),
         )
+
+    def stages(self, batch: Batch) -> Recognizer | Diarizer:
+        """Return what has the features, encode, submit and read of a batch."""
+        if not batch.for_speakers:
+            return self
+        assert self.diarizer is not None
+        return self.diarizer
 
     @property
     def device_name(self) -> str:
@@ -235,6 +245,7 @@ class Recognizer:
             self.zero_duration_punctuation,
             DECODERS[self.decoder_name].recovers_gaps,
             self.aligner.model.config.language if self.aligner else None,
+            self.diarizer.config if self.diarizer else None,
         )
 
     @property
@@ -346,7 +357,7 @@ def _build_model(checkpoint: Checkpoint, device: torch.device, dtype: str, optio
     config = with_language(with_attention(checkpoint.config, options.attention), options.language)
     if device.type != "cuda" and has_loops(config.encoder):
         import_numba_meanwhile()
-    model = build_model(config, checkpoint.weights, checkpoint.path, _prepare(device, dtype))
+    model = build_model(config, checkpoint.weights, checkpoint.path, prepare(device, dtype))
     if device.type == "cuda":
         _prepare_for_gpu_(model, dtype, say)
     else:
@@ -354,8 +365,8 @@ def _build_model(checkpoint: Checkpoint, device: torch.device, dtype: str, optio
     return model
 
 
-def _prepare(device: torch.device, dtype: str) -> Prepare:
-    """Return the function that converts each part of a model to its final form as soon as it is loaded."""
+def prepare(device: torch.device, dtype: str) -> Prepare:
+    """Return the function that converts each part of a model to its form on a device in a dtype as soon as it is loaded."""
     if device.type == "cuda":
         return partial(_move_to_gpu_, device=device, dtype=torch_dtype(dtype))
     disable_malloc_trim()

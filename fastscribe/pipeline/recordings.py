@@ -8,20 +8,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import is_held
-from fastscribe.config import Options
+from fastscribe.config import CHANNELS, Options
 from fastscribe.pipeline.dialogues import Dialogues
 from fastscribe.pipeline.executor import ModelFacts
 from fastscribe.pipeline.gap_recovery import Candidate, GapRecovery
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.windows import PreparedInput, num_channels, release, work_s
+from fastscribe.segmentation.speaker_turns import stitched, turns_of
+from fastscribe.speaker_config import SpeakerModelConfig
 from fastscribe.text import transcript
 from fastscribe.text.nbest import nbest
+from fastscribe.text.rttm import RttmTurns
+from fastscribe.text.speakers import with_speakers
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import DecodedUtterance
-from fastscribe.types import AudioInfo, Failure, Hypothesis, Transcript, Utterance
+from fastscribe.types import AudioInfo, Failure, HeldSamples, Hypothesis, Transcript, Turn, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.pipeline.alignment import TextAligner
@@ -37,6 +43,7 @@ class RecordingsInFlight:
         tokenizer: The model's tokenizer.
         facts: What the executor says of the model.
         progress: Counts the audio that is done, and times the assembly.
+        rttm: Has the turns of each recording's speakers; None: they come from elsewhere.
 
     Attributes:
         aligner: Makes results of known texts instead of the decoder's; None: the texts are the decoder's.
@@ -53,6 +60,7 @@ class RecordingsInFlight:
         tokenizer: Tokenizer,
         facts: ModelFacts,
         progress: Progress,
+        rttm: RttmTurns | None = None,
     ) -> None:
         self._nbest, self._tokenizer, self._facts, self._progress = options.nbest, tokenizer, facts, progress
         self._waiting: dict[int, tuple[int, list[DecodedUtterance]]] = {}  # by index: utterances expected, decoded
@@ -60,7 +68,9 @@ class RecordingsInFlight:
         self._to_align: list[tuple[AudioInfo, Sequence[DecodedUtterance]]] = []  # decoded recordings
         self.aligner: TextAligner | None = None
         self.finished: deque[Transcript | Failure] = deque()
-        self._has_speakers = options.speakers is not None
+        self._has_channels = options.speakers == CHANNELS
+        self._rttm, self._names = rttm, options.speaker_names
+        self._turns: dict[int, tuple[Turn, ...]] = {}  # by index: of recordings in flight that a speaker model has seen
         self.dialogues = Dialogues(options, searchers, self.finished.append)
         self.recovery = GapRecovery(options, recover_gaps, searchers, self._finish)
 
@@ -102,7 +112,7 @@ class RecordingsInFlight:
         if not isinstance(outcome, Failure):
             parts.append((utterance, outcome if self.aligner is None or expected == 1 else self.aligner.held(outcome)))
             if len(parts) < expected:
-                self._count_done(index, utterance.duration_s)
+                self._count_done(index, 0.0 if utterance.for_speakers else utterance.duration_s)
                 return
         del self._waiting[index]
         self._count_done(index, math.inf)
@@ -142,21 +152,38 @@ class RecordingsInFlight:
         if self.aligner is not None:
             self._to_align.append((parts[0][0].audio, parts))
             return
+        if (model := self._facts.speaker_model) is not None:
+            spans = [one for one in parts if one[0].for_speakers]
+            self._turns[parts[0][0].audio.index] = _turns(spans, model, self._names)
+            parts = [one for one in parts if not one[0].for_speakers]
         channels = list(_by_channel(parts).values())
         results = _all_or_failure([self._assemble(own[0][0].audio, own) for own in channels])
         if isinstance(results, Failure):
-            self.finished.append(results)
+            self._finish(results)
         else:
             self.recovery.submit(list(zip(results, channels, strict=True)))
 
     def _finish(self, channels: Sequence[Transcript] | Failure) -> None:
         """Finish a recording: of several channels, the dialogue."""
         if isinstance(channels, Failure):
+            self._turns.pop(channels.index, None)
             self.finished.append(channels)
-        elif self._has_speakers:
+        elif self._has_channels:
             self.dialogues.submit(channels)
         else:
-            self.finished.extend(channels)
+            self.finished.extend(map(self._with_speakers, channels))
+
+    def _with_speakers(self, transcript: Transcript) -> Transcript | Failure:
+        """Return the transcript with the speakers that are known."""
+        file = transcript.audio.file
+        if isinstance(file, HeldSamples):
+            transcript = replace(transcript, audio=file.audio)
+        try:
+            turns = self._turns.pop(transcript.index, ()) if self._rttm is None else self._rttm.of(transcript.audio)
+            with self._progress.stopwatch.time("assemble"):
+                return with_speakers(transcript, turns)
+        except Exception as error:  # one bad file becomes a Failure and the run goes on
+            return to_failure(transcript.audio, "assemble", error)
 
     def _add_words(self, candidate: Candidate, decoded: Sequence[DecodedUtterance]) -> Transcript | Failure:
         """Return the transcript of a channel with the words of its utterances that were decoded again."""
@@ -175,6 +202,21 @@ class RecordingsInFlight:
                 return replace(result, nbest=nbest(parts, self._nbest, self._tokenizer, frame_s, no_time))
         except Exception as error:  # one bad file becomes a Failure and the run goes on
             return to_failure(audio, "assemble", error)
+
+
+def _turns(
+    parts: Sequence[DecodedUtterance], config: SpeakerModelConfig, names: Sequence[str] | None
+) -> tuple[Turn, ...]:
+    """Return the turns of a recording from what a speaker model found in its windows. Nobody speaks in digital silence."""
+    audio, rate = parts[0][0].audio, config.features.sample_rate
+    frame_samples = round(config.frame_s * rate)
+    found = []
+    for utterance, hypothesis in sorted(parts, key=lambda part: part[0].start):
+        speakers_TN = hypothesis.speakers_TN
+        if speakers_TN is None:
+            speakers_TN = np.zeros((config.num_frames(utterance.num_samples), config.num_speakers), np.float32)
+        found.append((utterance.start // frame_samples, speakers_TN))
+    return turns_of(stitched(found), config.frame_s, audio.duration_s, names)
 
 
 class _Undone(NamedTuple):

@@ -35,6 +35,7 @@ from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.windows import AttachText, InputWindows, Ledger, Window, work_s
 from fastscribe.readable.edits import TextEdits
+from fastscribe.text.rttm import RttmTurns
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.types import Failure, Hypothesis, Transcript, Utterance
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.alignment import TextAligner
 
 _BATCHES_PER_WINDOW = 64
+_MAX_HELD_BYTES, _BYTES_PER_SAMPLE = 2 << 30, 4  # of recordings that a speaker model sees, which are held as a whole
 
 
 class Watcher(Protocol):
@@ -88,9 +90,13 @@ class Run:
         threads = options.threads or default_threads()  # more once there are URLs
         # The executor has other threads: inputs that hang or take long to probe must not keep batches from being read.
         self._preparers = ReplacingThreadPool(threads, "prepare")
-        self._inputs = InputWindows(config, options, by_phrase, self._preparers, progress)
+        rttm = None if options.rttm is None else RttmTurns(options.rttm)
+        self._speaker_model = executor.facts.speaker_model
+        if self._speaker_model is not None:
+            self._max_held_s = _MAX_HELD_BYTES / _BYTES_PER_SAMPLE / config.features.sample_rate
+        self._inputs = InputWindows(config, options, by_phrase, self._preparers, progress, self._speaker_model, rttm)
         self._recordings = RecordingsInFlight(
-            options, recover_gaps, self._preparers, tokenizer, executor.facts, progress
+            options, recover_gaps, self._preparers, tokenizer, executor.facts, progress, rttm
         )
 
     def align_texts(self, aligner: TextAligner, attach: AttachText) -> None:
@@ -131,12 +137,23 @@ class Run:
         return self._inputs.read(inputs, ledger, self._max_window_s())
 
     def plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
-        """Yield batches of the utterances, longest first, within the executor's budget."""
-        return batching.plan(utterances, self.num_frames, self._executor.budget, self._options.batch_size)
+        """Yield batches of the utterances, longest first, within the executor's budget; then those for the speaker model."""
+        given, budget, batch_size = list(utterances), self._executor.budget, self._options.batch_size
+        yield from batching.plan([one for one in given if not one.for_speakers], self.num_frames, budget, batch_size)
+        for_speakers = [one for one in given if one.for_speakers]
+        if self._speaker_model is not None:  # neighbours in a batch have similar lengths, also where all cost the same
+            for_speakers.sort(key=lambda one: one.num_samples, reverse=True)
+            yield from batching.plan(for_speakers, self._speaker_frames, budget, batch_size)
 
     def num_frames(self, utterance: Utterance) -> int:
         """Return the utterance's length in encoder frames."""
         return self._config.num_frames(utterance.duration_s)
+
+    def _speaker_frames(self, utterance: Utterance) -> int:
+        """Return the most frames that the speaker model sees of an utterance at once."""
+        assert self._speaker_model is not None
+        num_frames, cache = self._speaker_model.num_frames(utterance.num_samples), self._speaker_model.cache
+        return num_frames if cache is None else min(num_frames, cache.seen_frames)
 
     def _plan_windows(self, windows: Iterable[Window | Idle]) -> Iterator[tuple[Utterance, ...] | Idle]:
         """Yield batches of each window's utterances and of those that gap recovery has ready."""
@@ -179,7 +196,7 @@ class Run:
             yield from self._take_finished()
 
     def _count_frames(self, utterances: Sequence[Utterance], results: Sequence[Hypothesis | Failure]) -> None:
-        if isinstance(results[0], Failure):
+        if isinstance(results[0], Failure) or utterances[0].for_speakers:
             return
         lengths = [self.num_frames(utterance) for utterance in utterances]
         self._progress.real_frames += sum(lengths)

@@ -6,6 +6,7 @@ A manifest row that states its duration becomes an utterance unopened; the execu
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -15,9 +16,10 @@ from fastscribe.audio.failures import to_failure
 from fastscribe.audio.given import all_of, sources
 from fastscribe.audio.media import held_memory, is_held
 from fastscribe.audio.probe import planned, probe
+from fastscribe.audio.read import read
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.audio.sound_file_cache import close_held
-from fastscribe.config import ModelConfig, Options
+from fastscribe.config import CHANNELS, ModelConfig, Options
 from fastscribe.pipeline.dialogues import check_names
 from fastscribe.pipeline.idle import IDLE, Idle
 from fastscribe.pipeline.loader import REMOTE_THREADS
@@ -27,7 +29,10 @@ from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.segmentation.channels import distinct_channels
 from fastscribe.segmentation.segment import split
 from fastscribe.segmentation.silence import MIN_TRIMMED_S
-from fastscribe.types import AudioInfo, Failure, File, Samples, Source, Utterance
+from fastscribe.segmentation.speaker_turns import windows
+from fastscribe.speaker_config import SpeakerModelConfig
+from fastscribe.text.rttm import RttmTurns
+from fastscribe.types import AudioInfo, Failure, File, HeldSamples, Samples, Source, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
@@ -69,14 +74,24 @@ class InputWindows:
         by_phrase: The model learnt on short utterances: cut at every clear pause, and leave out long silence.
         preparers: Threads that probe and cut. The first URL makes them more, unless the options say how many.
         progress: Counts what is found, skipped and queued.
+        speaker_model: Sees each recording too, which is then read as a whole, once; None: there is none.
+        rttm: Has the turns of each recording's speakers; None: they come from elsewhere.
     """
 
     def __init__(
-        self, config: ModelConfig, options: Options, by_phrase: bool, preparers: ReplacingThreadPool, progress: Progress
+        self,
+        config: ModelConfig,
+        options: Options,
+        by_phrase: bool,
+        preparers: ReplacingThreadPool,
+        progress: Progress,
+        speaker_model: SpeakerModelConfig | None = None,
+        rttm: RttmTurns | None = None,
     ) -> None:
         self.error: Exception | None = None
         self.attach_text: AttachText | None = None
         self._config, self._options, self._by_phrase = config, options, by_phrase
+        self._speaker_model, self._rttm = speaker_model, rttm
         self._max_utterance_s = options.max_utterance_s or 0.0
         self._preparers, self._progress = preparers, progress
         self._buffer: SortBuffer[Source | Failure, PreparedInput] | None = None
@@ -154,6 +169,12 @@ class InputWindows:
                 audio = planned(source, self._config.features.sample_rate)
                 return (Utterance(audio, 0, audio.num_samples),)
             audio = probe(source)
+            if self._rttm is not None:
+                self._rttm.of(audio)  # a recording without turns fails before the model sees it
+            if self._speaker_model is not None:
+                stage = "load"
+                audio = read_whole(audio, self._config.features.sample_rate)
+                release(source.file)
             stage = "split"  # reads samples only if the recording may be cut or trimmed, or its channels are told apart
             return self._split(audio)
         except BaseException as error:  # even one that would end the thread becomes this file's Failure
@@ -162,13 +183,12 @@ class InputWindows:
 
     def _split(self, audio: AudioInfo) -> tuple[Utterance, ...]:
         channels = [audio]
-        if self._options.speakers == "channels":
+        if self._options.speakers == CHANNELS:
             check_names(audio, self._options.speaker_names)
             channels = [replace(audio, channel=channel) for channel in distinct_channels(audio)]
         limit_s, frame_s, vad = self._max_utterance_s, self._config.frame_s, self._options.vad
-        return tuple(
-            itertools.chain.from_iterable(split(one, limit_s, frame_s, vad, self._by_phrase) for one in channels)
-        )
+        words = itertools.chain.from_iterable(split(one, limit_s, frame_s, vad, self._by_phrase) for one in channels)
+        return (*words, *(() if self._speaker_model is None else speaker_spans(audio, self._speaker_model)))
 
     def _trusts_manifest(self, source: Source) -> bool:
         """Return True if the manifest states a duration that makes the whole recording one utterance.
@@ -178,6 +198,7 @@ class InputWindows:
         if (
             source.duration_s is None
             or self._options.speakers is not None  # the file has the number of channels
+            or self._rttm is not None  # and where the row's part begins
             or isinstance(source.file, Samples)
             or (self._by_phrase and source.duration_s >= MIN_TRIMMED_S)
         ):
@@ -198,6 +219,36 @@ def expected_sources(
             numbered = replace(numbered, track=track, channel=options.channel)
         if ledger is None or ledger.expect(numbered):
             yield numbered
+
+
+def read_whole(audio: AudioInfo, sample_rate: int) -> AudioInfo:
+    """Read a recording. Return one of its samples in memory, mono at `sample_rate`. Raises AudioError."""
+    samples_S = read(audio, 0, audio.num_samples, sample_rate=sample_rate)
+    held = HeldSamples(samples_S[:, None], sample_rate, audio.id, audio)
+    return replace(
+        audio,
+        sample_rate=sample_rate,
+        channels=1,
+        num_samples=len(samples_S),
+        start=0,
+        file=held,
+        is_int16=held.is_int16,
+        track=None,
+        channel=None,
+    )
+
+
+def speaker_spans(audio: AudioInfo, config: SpeakerModelConfig) -> Iterator[Utterance]:
+    """Yield what a speaker model sees of a recording: all, or overlapping windows as long as what it learnt from."""
+    if config.cache is not None:
+        yield Utterance(audio, 0, audio.num_samples, for_speakers=True)
+        return
+    frame_samples = round(config.frame_s * audio.sample_rate)
+    num_frames = math.ceil(audio.num_samples / frame_samples)
+    for begin, end in windows(num_frames, round(config.trained_s / config.frame_s)):
+        start = begin * frame_samples
+        num_samples = min(end * frame_samples, audio.num_samples) - start
+        yield Utterance(audio, start, num_samples, for_speakers=True)
 
 
 def release(file: File) -> None:

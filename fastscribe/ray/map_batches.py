@@ -72,7 +72,7 @@ class Transcriber:
             CheckpointError: The model is missing, unsupported or damaged, or its download failed.
             UsageError: A device, a dtype or an option is not possible here, such as Options.speakers.
         """
-        if options.speakers is not None:
+        if options.speakers is not None or options.rttm is not None:
             raise UsageError("Options.speakers: the columns have no speakers; use fastscribe.ray.transcribe")
         limit_openmp_spin()
         from fastscribe.transcriber import Transcriber as LoadedTranscriber

@@ -16,7 +16,7 @@ from dataclasses import replace
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
-from fastscribe.config import Options, OutputStyle
+from fastscribe.config import CHANNELS, Options, OutputStyle
 from fastscribe.dry_run import DryRunReport
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
@@ -100,6 +100,9 @@ class RayTranscriber(Transcriber):
         """
         if device not in ("auto", "cpu", "cuda"):
             raise UsageError(f"--device {device}: Ray gives each worker its device: auto, cpu or cuda")
+        if options.rttm is not None or options.speakers not in (None, CHANNELS):
+            option = "--speakers with a model" if options.rttm is None else "--rttm"
+            raise UsageError(f"{option} does not go with Ray: use --devices on each machine, with --shard")
         if os.path.exists(model):
             model = os.path.abspath(model)
         if options.align_with is not None and os.path.exists(options.align_with):
@@ -129,6 +132,9 @@ class RayTranscriber(Transcriber):
 
     def _aligner_digest(self) -> str | None:
         return self._facts.aligner_digest
+
+    def _speakers_digest(self) -> None:
+        """None: there is no speaker model."""
 
     def usd_per_hour(self, price_per_hour: float | None, wall_s: float) -> tuple[float | None, str | None]:
         """Return the price of the workers and its source: the given one for all together, or the list's for each."""

@@ -295,12 +295,12 @@ def test_the_command_line_and_resume(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (("--speaker-names", "a,b"), "--speaker-names needs --speakers channels"),
+        (("--speaker-names", "a,b"), "--speaker-names needs --speakers"),
         (("--speakers", "channels", "--channel", "0"), "--channel and --speakers exclude each other"),
         (("--speakers", "channels", "--speaker-names", "a,a"), "--speaker-names a,a: names a twice"),
         (("--speakers", "channels", "--speaker-names", "a,"), "a name is empty"),
         (("--speakers", "channels", "--speaker-names", "channel 2"), "is the name of a channel without one"),
-        (("--speakers", "voices"), "channels"),
+        (("--speakers", "voices"), "voices: no such file or folder"),
     ],
     ids=["names-alone", "channel", "twice", "empty", "default", "other"],
 )
@@ -311,7 +311,7 @@ def test_options_that_do_not_fit(options: tuple[str, ...], problem: str, call: s
 
 
 def test_options_in_python() -> None:
-    for options in ({"speakers": "voices"}, {"speakers": "channels", "channel": 0}, {"speaker_names": ("a",)}):
+    for options in ({"speakers": ""}, {"speakers": "channels", "channel": 0}, {"speaker_names": ("a",)}):
         with pytest.raises(UsageError):
             Options(**options)  # type: ignore[arg-type]
     assert Options(speakers="channels", speaker_names=["a", "b"]).speaker_names == ("a", "b")  # type: ignore[arg-type]

@@ -196,7 +196,7 @@ class Sent:
             )
         elif isinstance(audio.file, Samples):
             part_SC = audio.file.samples_SC[audio.start : audio.start + audio.num_samples]
-            sent = replace(sent, file=replace(audio.file, samples_SC=part_SC), start=0)
+            sent = replace(sent, file=Samples(part_SC, audio.file.sample_rate, audio.file.identity), start=0)
         else:
             sent = replace(sent, file=self._portable(audio.file or audio.path, audio.index))
         self._recordings.setdefault(audio.index, 0)

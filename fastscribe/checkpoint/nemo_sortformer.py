@@ -1,0 +1,178 @@
+"""Reader of NeMo's speaker models: SortformerEncLabelModel (diar_sortformer_4spk-v1, diar_streaming_sortformer_4spk-v2, v2.1).
+
+The archive is that of other .nemo files (nemo.py). It has no tokenizer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from fastscribe.checkpoint import names, nemo
+from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
+from fastscribe.checkpoint.nemo_config import conformer, features_of, target
+from fastscribe.checkpoint.validate import validate
+from fastscribe.checkpoint.value import MAX_CONFIG_BYTES, Section, SpeakerCheckpoint, report_invalid_config
+from fastscribe.checkpoint.weights import load_torch
+from fastscribe.config import EncoderConfig, ModelConfig, TransformerConfig
+from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
+from fastscribe.speaker_config import SpeakerCacheConfig, SpeakerModelConfig
+
+_UNUSED = re.compile(r"^sortformer_modules\.hidden_to_spks\.")  # NeMo's forward pass does not use it
+_NAMES = (
+    (r"^transformer_encoder\.layers\.(\d+)\.layer_norm_1\.", r"layers.\1.norm_attention."),
+    (r"^transformer_encoder\.layers\.(\d+)\.layer_norm_2\.", r"layers.\1.norm_feed_forward."),
+    (r"^transformer_encoder\.layers\.(\d+)\.first_sub_layer\.", r"layers.\1.attention."),
+    (r"^transformer_encoder\.layers\.(\d+)\.second_sub_layer\.", r"layers.\1.feed_forward."),
+    (r"^transformer_encoder\.final_layer_norm\.", "final_norm."),
+    (r"^sortformer_modules\.encoder_proj\.", "projection."),
+    (r"^sortformer_modules\.first_hidden_to_hidden\.", "hidden."),
+    (r"^sortformer_modules\.single_hidden_to_spks\.", "speakers."),
+)
+_DEFAULT_TRAINED_S = 90.0
+_MAX_TRAINED_S = 3600.0
+_MAX_SPEAKERS = 64
+_MAX_FRAMES = 1 << 16  # of a cache, a queue or a chunk
+
+
+def read_speaker_model(path: str | Path) -> SpeakerCheckpoint:
+    """Read a Sortformer: a .nemo file, the unpacked folder, or a folder with one .nemo file.
+
+    Raises:
+        CheckpointError: There is none, or it is damaged, unsafe, not supported, or a model of another kind.
+    """
+    path = Path(path)
+    try:
+        return nemo.open_members(path, lambda open_member, _: _read(open_member, path))
+    except MemoryError as error:
+        raise CheckpointError(path, "needs more memory than there is") from error
+
+
+def _read(open_member: nemo.OpenMember, where: Path) -> SpeakerCheckpoint:
+    content = nemo.content(open_member, nemo.CONFIG_NAME, MAX_CONFIG_BYTES, where)
+    config = nemo.parse_yaml(content, where)
+    if not is_sortformer(config):
+        raise CheckpointError(where, "no speaker model (Sortformer): it is for --model, and --speakers needs one")
+    with report_invalid_config(f"{where}: {nemo.CONFIG_NAME}"):
+        model = speaker_model_config(config)
+        # The limits of sizes are those of a transcription model with this encoder.
+        validate(ModelConfig(model.features, model.encoder, None, None, (), has_ctc=True, num_labels=1), where)
+    weights = load_torch(open_member(nemo.WEIGHTS_NAME), f"{where}: {nemo.WEIGHTS_NAME}")
+    return SpeakerCheckpoint(where, model, LazyWeights(_renamed(weights, model.encoder)))
+
+
+def is_sortformer(config: Section) -> bool:
+    """Return True if a model_config.yaml is of a Sortformer."""
+    return "sortformer_modules" in config.values
+
+
+def _renamed(weights: Mapping[str, TensorSource], encoder: EncoderConfig) -> dict[str, TensorSource]:
+    renamed = {}
+    for name, source in names.from_nemo(weights, encoder).items():
+        if _UNUSED.match(name):
+            continue
+        for pattern, replacement in _NAMES:
+            name = re.sub(pattern, replacement, name)
+        renamed[name] = source
+    return renamed
+
+
+def speaker_model_config(config: Section) -> SpeakerModelConfig:
+    """Convert model_config.yaml. Raises UnsupportedCheckpoint naming key and value."""
+    features, encoder = features_of(config.part("preprocessor")), _encoder(config.part("encoder"))
+    transformer = _transformer(config.part("transformer_encoder"))
+    modules = config.part("sortformer_modules")
+    target(modules, "SortformerModules")
+    num_speakers = _within(modules, "num_spks", 4, 1, _MAX_SPEAKERS)
+    for key, value, expected in (
+        ("encoder.feat_in", encoder.num_mels, features.num_mels),
+        ("max_num_of_spks", config.get("max_num_of_spks", num_speakers), num_speakers),
+        ("sortformer_modules.fc_d_model", modules.get("fc_d_model", 512), encoder.d_model),
+        ("sortformer_modules.tf_d_model", modules.get("tf_d_model", 192), transformer.hidden),
+        ("sortformer_modules.subsampling_factor", modules.get("subsampling_factor", 8), encoder.subsampling_factor),
+    ):
+        if value != expected:
+            raise UnsupportedCheckpoint(config.where, key, value, str(expected))
+    is_streaming = config.choose("streaming_mode", False, (True, False, None)) is True
+    is_async = config.choose("async_streaming", False, (True, False, None)) is True
+    cache = _cache(modules, num_speakers, is_async)
+    modules.ignore("dropout_rate", "causal_attn_rate", "causal_attn_rc", "scores_add_rnd", "max_index")
+    modules.finish()
+    guard = config.number("eps", 1e-3)
+    return SpeakerModelConfig(
+        features=features,
+        encoder=encoder,
+        transformer=transformer,
+        num_speakers=num_speakers,
+        trained_s=_trained_s(config),
+        peak_guard=None if is_streaming else guard,
+        cache=cache if is_streaming else None,
+    )
+
+
+def _encoder(section: Section) -> EncoderConfig:
+    target(section, "ConformerEncoder")
+    return conformer(section)
+
+
+def _transformer(section: Section) -> TransformerConfig:
+    target(section, "TransformerEncoder")
+    section.choose("mask_future", False, (False, None))
+    section.ignore("ffn_dropout", "attn_score_dropout", "attn_layer_dropout")
+    config = TransformerConfig(
+        num_layers=_within(section, "num_layers", None, 1, 256),
+        hidden=_within(section, "hidden_size", None, 2, 1 << 14),
+        ff_hidden=_within(section, "inner_size", None, 1, 1 << 17),
+        num_heads=_within(section, "num_attention_heads", 1, 1, 256),
+        activation=section.choose("hidden_act", "relu", ("relu",)),
+        pre_norm=section.choose("pre_ln", False, (True, False)),
+        final_norm=section.choose("pre_ln_final_layer_norm", True, (True, False)),
+    )
+    section.finish()
+    if config.hidden % config.num_heads:
+        supported = f"multiples of {config.num_heads} heads"
+        raise UnsupportedCheckpoint(section.where, section.path("hidden_size"), config.hidden, supported)
+    return config
+
+
+def _cache(section: Section, num_speakers: int, is_async: bool) -> SpeakerCacheConfig:
+    silent = _within(section, "spkcache_sil_frames_per_spk", 3, 0, _MAX_FRAMES)
+    return SpeakerCacheConfig(
+        cache_frames=_within(section, "spkcache_len", 188, (1 + silent) * num_speakers, _MAX_FRAMES),
+        queue_frames=_within(section, "fifo_len", 0, 0, _MAX_FRAMES),
+        chunk_frames=_within(section, "chunk_len", 188, 1, _MAX_FRAMES),
+        update_frames=_within(section, "spkcache_update_period", 188, 1, _MAX_FRAMES),
+        left_frames=_within(section, "chunk_left_context", 1, 0, _MAX_FRAMES),
+        right_frames=_within(section, "chunk_right_context", 1, 0, _MAX_FRAMES),
+        silent_frames=silent,
+        min_probability=_rate(section, "pred_score_threshold", 0.25, 1e-6, 1.0),
+        latest_boost=_rate(section, "scores_boost_latest", 0.05, 0.0, 100.0),
+        silence_threshold=_rate(section, "sil_threshold", 0.2, 0.0, float(num_speakers)),
+        strong_rate=_rate(section, "strong_boost_rate", 0.75, 0.0, 1.0),
+        weak_rate=_rate(section, "weak_boost_rate", 1.5, 0.0, float(num_speakers)),
+        min_positive_rate=_rate(section, "min_pos_scores_rate", 0.5, 0.0, 1.0),
+        keeps_first_probabilities=is_async,
+    )
+
+
+def _trained_s(config: Section) -> float:
+    """Return the length of the recordings that the model learnt from."""
+    for section in (config, config.part("train_ds", optional=True)):
+        if "session_len_sec" in section:
+            return _rate(section, "session_len_sec", _DEFAULT_TRAINED_S, 1.0, _MAX_TRAINED_S)
+    return _DEFAULT_TRAINED_S
+
+
+def _within(section: Section, key: str, default: int | None, least: int, most: int) -> int:
+    value = section.take(key, int) if default is None or key in section else section.get(key, default) or default
+    if not least <= value <= most:
+        raise UnsupportedCheckpoint(section.where, section.path(key), value, f"{least} to {most}")
+    return int(value)
+
+
+def _rate(section: Section, key: str, default: float, least: float, most: float) -> float:
+    value = section.number(key, default)
+    if value is None or not least <= value <= most:
+        raise UnsupportedCheckpoint(section.where, section.path(key), value, f"{least:g} to {most:g}")
+    return value

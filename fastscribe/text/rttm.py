@@ -1,0 +1,111 @@
+"""Read NIST's RTTM: who speaks when in a recording, from another tool."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from fastscribe.errors import AudioError, UsageError
+from fastscribe.types import AudioInfo, Turn
+
+_MIN_FIELDS = 8
+
+
+class RttmTurns:
+    """The turns of `--rttm`: of a file with any number of recordings, or of a folder with a file for each recording.
+
+    A file in a folder has the recording's name, with its folders, or without them: `calls/a.rttm` or `a.rttm` for calls/a.wav.
+    In one file, the second field names the recording in the same ways, with or without its extension.
+
+    Args:
+        path: A file or a folder.
+
+    Raises:
+        UsageError: It is missing, cannot be read, or holds a line that is no RTTM.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._by_recording: dict[str, list[Turn]] | None = None
+        if not self._path.exists():
+            raise UsageError(f"--rttm {path}: no such file or folder")
+        if not self._path.is_dir():
+            self._by_recording = _read(self._path)
+
+    def of(self, audio: AudioInfo) -> tuple[Turn, ...]:
+        """Return a recording's turns, on its own clock.
+
+        Raises:
+            AudioError: There are none of this recording, or its file in the folder is damaged.
+        """
+        for name in _names(audio):
+            turns = self._turns(name)
+            if turns is not None:
+                return _clipped(turns, audio.start / audio.sample_rate, audio.duration_s)
+        raise AudioError(audio.path, f"{self._path} has no turns of its speakers")
+
+    def digest(self) -> str:
+        """Return a digest of the content."""
+        digest = hashlib.sha256()
+        files = sorted(self._path.rglob("*.rttm")) if self._path.is_dir() else [self._path]
+        for file in files:
+            digest.update(os.fsencode(file.relative_to(self._path).as_posix()) + b"\0")
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+        return "sha256:" + digest.hexdigest()[:32]
+
+    def _turns(self, name: str) -> list[Turn] | None:
+        if self._by_recording is not None:
+            return self._by_recording.get(name)
+        file = self._path / f"{name}.rttm"
+        if ".." in PurePosixPath(name).parts or not file.is_file():
+            return None
+        try:
+            return [turn for turns in _read(file).values() for turn in turns]
+        except UsageError as error:
+            raise AudioError(str(file), str(error)) from error
+
+
+def _names(audio: AudioInfo) -> Iterator[str]:
+    """Yield the names that a recording may have in RTTM."""
+    id = re.sub(r"@[0-9]+$", "", audio.id)
+    for name in (id, PurePosixPath(id).name, PurePosixPath(audio.path).name):
+        for form in (name, name.removesuffix(PurePosixPath(name).suffix)):
+            yield form
+            yield re.sub(r"\s", "_", form)
+
+
+def _clipped(turns: Iterable[Turn], start_s: float, duration_s: float) -> tuple[Turn, ...]:
+    """Return the turns within a part of a recording, on the part's clock, in the order in which they begin."""
+    moved = (Turn(max(0.0, one.start_s - start_s), min(duration_s, one.end_s - start_s), one.speaker) for one in turns)
+    return tuple(sorted(turn for turn in moved if turn.start_s < turn.end_s))
+
+
+def _read(path: Path) -> dict[str, list[Turn]]:
+    """Return the turns by recording. Raises UsageError naming the line."""
+    found: dict[str, list[Turn]] = {}
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = error.strerror if isinstance(error, OSError) else "no UTF-8 text"
+        raise UsageError(f"--rttm {path}: {problem}") from error
+    for number, line in enumerate(lines, start=1):
+        fields = line.split()
+        if not fields or fields[0].startswith(";") or fields[0] != "SPEAKER":
+            if fields and not (fields[0].startswith(";") or re.fullmatch("[A-Z][A-Z-]*", fields[0])):
+                raise UsageError(f"--rttm {path}: line {number} is no RTTM: it begins with {fields[0][:40]!r}")
+            continue
+        try:
+            if len(fields) < _MIN_FIELDS:
+                raise ValueError
+            start_s, length_s = float(fields[3]), float(fields[4])
+            if not (0 <= start_s < math.inf and 0 <= length_s < math.inf):
+                raise ValueError
+        except ValueError:
+            wanted = "SPEAKER RECORDING CHANNEL START LENGTH <NA> <NA> NAME <NA> <NA>, in seconds"
+            raise UsageError(f"--rttm {path}: line {number} is not {wanted}") from None
+        found.setdefault(fields[1], []).append(Turn(start_s, start_s + length_s, fields[7]))
+    return found

@@ -1,0 +1,168 @@
+"""Small Sortformer checkpoints whose weights are formulas of their names, and recordings for them.
+
+scripts/goldens/make_sortformer_goldens.py gives NeMo the same, and stores its probabilities. This file imports nothing of
+fastscribe, so that an environment with NeMo alone can run it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+RATE = 16_000
+LENGTHS_S = (0.2, 3.0, 11.3)  # of the recordings with stored probabilities
+_CACHE = {
+    "spkcache_len": 20,
+    "fifo_len": 12,
+    "chunk_len": 10,
+    "spkcache_update_period": 8,
+    "spkcache_sil_frames_per_spk": 1,
+}
+CACHE = _CACHE | {"chunk_left_context": 1, "chunk_right_context": 2}
+# By name: settings of the model, of its modules, and of its Transformer.
+MODELS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "v1": ({}, {}, {}),
+    "pre_norm": ({}, {}, {"pre_ln": True, "hidden_size": 32}),
+    "v2": ({"streaming_mode": True}, CACHE, {}),
+    "v2_async": ({"streaming_mode": True, "async_streaming": True}, CACHE, {}),
+    "v2_no_queue": ({"streaming_mode": True}, CACHE | {"fifo_len": 0, "spkcache_update_period": 1}, {}),
+}
+_WIDTH, _INNER, _CHANNELS, _LAYERS = 32, 64, 8, 2
+
+
+def config(name: str) -> dict[str, Any]:
+    """Return the model section of the published configurations, with small sizes."""
+    top, modules, transformer = MODELS[name]
+    hidden = transformer.get("hidden_size", 24)
+    mels, norm = (128, "NA") if top else (80, "per_feature")
+    asr = "nemo.collections.asr"
+    return {
+        "target": f"{asr}.models.sortformer_diar_models.SortformerEncLabelModel",
+        **{"sample_rate": RATE, "pil_weight": 0.5, "ats_weight": 0.5, "max_num_of_spks": 4, "session_len_sec": 90},
+        "model_defaults": {"fc_d_model": _WIDTH, "tf_d_model": hidden},
+        **top,
+        "preprocessor": {
+            "_target_": f"{asr}.modules.AudioToMelSpectrogramPreprocessor",
+            **{"normalize": norm, "window_size": 0.025, "sample_rate": RATE, "window_stride": 0.01, "window": "hann"},
+            **{"features": mels, "n_fft": 512, "frame_splicing": 1, "dither": 0.00001},
+        },
+        "sortformer_modules": {
+            "_target_": f"{asr}.modules.sortformer_modules.SortformerModules",
+            **{"num_spks": 4, "dropout_rate": 0.5, "fc_d_model": _WIDTH, "tf_d_model": hidden, **modules},
+        },
+        "encoder": {
+            "_target_": f"{asr}.modules.ConformerEncoder",
+            **{"feat_in": mels, "feat_out": -1, "n_layers": _LAYERS, "d_model": _WIDTH, "subsampling": "dw_striding"},
+            **{"subsampling_factor": 8, "subsampling_conv_channels": _CHANNELS, "causal_downsampling": False},
+            **{"ff_expansion_factor": 4, "self_attention_model": "rel_pos", "n_heads": 4, "att_context_size": [-1, -1]},
+            **{"att_context_style": "regular", "xscaling": True, "untie_biases": True, "pos_emb_max_len": 5000},
+            **{"conv_kernel_size": 9, "conv_norm_type": "batch_norm", "conv_context_size": None, "dropout": 0.1},
+            **{"dropout_pre_encoder": 0.1, "dropout_emb": 0.0, "dropout_att": 0.1, "stochastic_depth_drop_prob": 0.0},
+            **{"stochastic_depth_mode": "linear", "stochastic_depth_start_layer": 1},
+        },
+        "transformer_encoder": {
+            "_target_": f"{asr}.modules.transformer.transformer_encoders.TransformerEncoder",
+            **{"num_layers": _LAYERS, "hidden_size": hidden, "inner_size": _INNER, "num_attention_heads": 4},
+            **{"attn_score_dropout": 0.5, "attn_layer_dropout": 0.5, "ffn_dropout": 0.5, "hidden_act": "relu"},
+            **{"pre_ln": False, "pre_ln_final_layer_norm": True, **transformer},
+        },
+        "loss": {"_target_": f"{asr}.losses.bce_loss.BCELoss", "weight": None, "reduction": "mean"},
+        **{"lr": 0.0001, "optim": {"name": "adamw", "lr": 0.0001, "betas": [0.9, 0.98], "weight_decay": 1e-3}},
+    }
+
+
+def weights(settings: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return weights with which most speakers speak at times."""
+    salt = 59 if settings.get("streaming_mode") else 45
+    return {name: torch.from_numpy(_weight(name, shape, salt)) for name, shape in shapes(settings).items()}
+
+
+def _weight(name: str, shape: tuple[int, ...], salt: int) -> np.ndarray:
+    """Return normal numbers whose seed is the name, scaled so that activations keep their size."""
+    seed = int.from_bytes(hashlib.sha256(f"{salt} {name}".encode()).digest()[:4], "big")
+    values = np.random.RandomState(seed).standard_normal(shape)
+    if name.endswith("running_var"):
+        return (0.5 + values**2).astype(np.float32)
+    if len(shape) < 2 or "pos_bias" in name:
+        return ((("norm" in name) * name.endswith("weight")) + 0.2 * values).astype(np.float32)
+    if "single_hidden" in name:  # its inputs are positive: all speakers speak about equally often
+        return (12 * (values - values.mean(1, keepdims=True)) / np.sqrt(shape[1])).astype(np.float32)
+    return (1.5 * values / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+
+
+def recording(length_s: float) -> np.ndarray:
+    """Return tones of four pitches by turns with noise and silence [S], as 16-bit numbers."""
+    num_samples = round(length_s * RATE)
+    time_s = np.arange(num_samples) / RATE
+    pitch = np.array([140.0, 900.0, 0.0, 310.0, 2300.0])[(time_s / 0.7).astype(int) % 5]
+    noise = np.random.RandomState(num_samples).standard_normal(num_samples)
+    samples = np.where(pitch > 0, 9000 * np.sign(np.sin(2 * np.pi * pitch * time_s)) + 900 * noise, 3 * noise)
+    return samples.astype(np.int16)
+
+
+def shapes(settings: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of NeMo's weights by name."""
+    hidden, mels = settings["transformer_encoder"]["hidden_size"], settings["encoder"]["feat_in"]
+    found: dict[str, tuple[int, ...]] = {}
+
+    def layer(name: str, *shape: int, bias: bool = True) -> None:
+        found[f"{name}.weight"] = shape
+        if bias:
+            found[f"{name}.bias"] = shape[:1]
+
+    for number, shape in {0: (1, 3), 2: (1, 3), 3: (_CHANNELS, 1), 5: (1, 3), 6: (_CHANNELS, 1)}.items():
+        layer(f"encoder.pre_encode.conv.{number}", _CHANNELS, shape[0], shape[1], shape[1])
+    layer("encoder.pre_encode.out", _WIDTH, _CHANNELS * mels // 8)
+    for number in range(_LAYERS):
+        place = f"encoder.layers.{number}"
+        for norm in ("feed_forward1", "self_att", "conv", "feed_forward2", "out"):
+            layer(f"{place}.norm_{norm}", _WIDTH)
+        for part in ("feed_forward1", "feed_forward2"):
+            layer(f"{place}.{part}.linear1", 4 * _WIDTH, _WIDTH)
+            layer(f"{place}.{part}.linear2", _WIDTH, 4 * _WIDTH)
+        for part in "qkv":
+            layer(f"{place}.self_attn.linear_{part}", _WIDTH, _WIDTH)
+        layer(f"{place}.self_attn.linear_out", _WIDTH, _WIDTH)
+        layer(f"{place}.self_attn.linear_pos", _WIDTH, _WIDTH, bias=False)
+        found |= {f"{place}.self_attn.pos_bias_{part}": (4, _WIDTH // 4) for part in "uv"}
+        layer(f"{place}.conv.pointwise_conv1", 2 * _WIDTH, _WIDTH, 1)
+        layer(f"{place}.conv.depthwise_conv", _WIDTH, 1, 9)
+        layer(f"{place}.conv.batch_norm", _WIDTH)
+        found |= {f"{place}.conv.batch_norm.running_{part}": (_WIDTH,) for part in ("mean", "var")}
+        layer(f"{place}.conv.pointwise_conv2", _WIDTH, _WIDTH, 1)
+        place = f"transformer_encoder.layers.{number}"
+        layer(f"{place}.layer_norm_1", hidden)
+        layer(f"{place}.layer_norm_2", hidden)
+        for part in ("query_net", "key_net", "value_net", "out_projection"):
+            layer(f"{place}.first_sub_layer.{part}", hidden, hidden)
+        layer(f"{place}.second_sub_layer.dense_in", _INNER, hidden)
+        layer(f"{place}.second_sub_layer.dense_out", hidden, _INNER)
+    if settings["transformer_encoder"]["pre_ln"]:
+        layer("transformer_encoder.final_layer_norm", hidden)
+    if hidden != _WIDTH:
+        layer("sortformer_modules.encoder_proj", hidden, _WIDTH)
+    layer("sortformer_modules.hidden_to_spks", 4, 2 * hidden)
+    layer("sortformer_modules.first_hidden_to_hidden", hidden, hidden)
+    layer("sortformer_modules.single_hidden_to_spks", 4, hidden)
+    return found
+
+
+def write_nemo(path: Path, settings: Mapping[str, Any], stated: Mapping[str, Any] | None = None) -> Path:
+    """Write a checkpoint as NeMo does, with other settings in its file if `stated`. Return its path."""
+    stored = io.BytesIO()
+    torch.save(weights(settings), stored)
+    members = {"model_config.yaml": json.dumps(stated or settings).encode(), "model_weights.ckpt": stored.getvalue()}
+    with tarfile.open(path, "w") as archive:
+        for name, content in members.items():
+            member = tarfile.TarInfo(f"./{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path

@@ -1,0 +1,94 @@
+"""Sortformer against NeMo's probabilities of the same checkpoints and recordings, and its memory's settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fastscribe.checkpoint.nemo_sortformer import read_speaker_model
+from fastscribe.errors import CheckpointError
+from fastscribe.pipeline.diarizer import Diarizer
+from fastscribe.pipeline.recognizer import prepare
+from tests.conftest import MODELS
+from tests.helpers import sortformer
+
+GOLDENS = json.loads((MODELS / "sortformer.json").read_text())
+STEP = 13  # of the stored probabilities
+ROUNDING = 2e-5  # of the stored numbers, and of another order of sums
+
+
+@cache
+def recordings() -> tuple[np.ndarray, ...]:
+    return tuple(map(sortformer.recording, sortformer.LENGTHS_S))
+
+
+def probabilities(path: Path, samples: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return the probabilities [T, N] of recordings in one batch."""
+    diarizer = Diarizer.build(read_speaker_model(path), torch.device("cpu"), prepare)
+    samples_BS = torch.zeros(len(samples), max(map(len, samples)), dtype=torch.int16)
+    for row, one in enumerate(samples):
+        samples_BS[row, : len(one)] = torch.from_numpy(one)
+    frames = diarizer.encode(diarizer.features(samples_BS, torch.tensor([len(one) for one in samples])))
+    found = diarizer.read(diarizer.submit(frames).numpy(), frames)
+    return [one.speakers_TN for one in found if one.speakers_TN is not None]
+
+
+@pytest.fixture(params=sortformer.MODELS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def model(name: str, tmp_path: Path) -> Path:
+    return sortformer.write_nemo(tmp_path / "model.nemo", sortformer.config(name))
+
+
+def test_probabilities_are_those_of_nemo(name: str, model: Path) -> None:
+    for samples, expected in zip(recordings(), GOLDENS[name], strict=True):
+        [found] = probabilities(model, [samples])
+        assert found.shape == (-(-(len(samples) // 160) // 8), 4)
+        np.testing.assert_allclose(found.ravel()[::STEP], expected, atol=ROUNDING)
+
+
+def test_neighbours_in_a_batch_change_nothing(model: Path) -> None:
+    together = probabilities(model, recordings())
+    for samples, found in zip(recordings(), together, strict=True):
+        [alone] = probabilities(model, [samples])
+        np.testing.assert_allclose(found, alone, atol=ROUNDING)
+
+
+def test_a_recording_shorter_than_a_frame_has_no_probabilities(model: Path) -> None:
+    short, long = probabilities(model, [recordings()[1][:100], recordings()[1]])
+    assert short.shape[0] == 0
+    assert len(long) == 38
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "message"),
+    [
+        ("sortformer_modules", "num_spks", 3, "max_num_of_spks"),
+        ("sortformer_modules", "spkcache_len", 7, "sortformer_modules.spkcache_len: 7 (supported: 8 to"),
+        ("sortformer_modules", "fc_d_model", 64, "sortformer_modules.fc_d_model: 64 (supported: 32)"),
+        ("sortformer_modules", "spk_attention", 2, "sortformer_modules.spk_attention"),
+        ("sortformer_modules", "weak_boost_rate", "much", "sortformer_modules.weak_boost_rate"),
+        ("transformer_encoder", "hidden_act", "swish", "transformer_encoder.hidden_act: 'swish' (supported: relu)"),
+        ("transformer_encoder", "num_attention_heads", 5, "multiples of 5 heads"),
+        ("transformer_encoder", "mask_future", True, "transformer_encoder.mask_future"),
+        ("encoder", "n_layers", 10**9, "encoder.num_layers"),
+        ("preprocessor", "features", 64, "encoder.feat_in: 128 (supported: 64)"),
+    ],
+)
+def test_an_unsupported_setting_is_named(section: str, key: str, value: object, message: str, tmp_path: Path) -> None:
+    settings = sortformer.config("v2")
+    settings[section] = settings[section] | {key: value}
+    path = sortformer.write_nemo(tmp_path / "model.nemo", sortformer.config("v2"), settings)
+    with pytest.raises(CheckpointError) as caught:
+        read_speaker_model(path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

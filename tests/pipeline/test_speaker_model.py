@@ -1,0 +1,204 @@
+"""--speakers MODEL: one pass finds words and speakers, with the words of a run without speakers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
+from fastscribe.aligner import Aligner
+from fastscribe.audio.sound_file_cache import OpenSound
+from fastscribe.errors import CheckpointError
+from fastscribe.segmentation.speaker_turns import turns_of
+from tests.cli.test_cli import rows
+from tests.conftest import AUDIO, MODELS, waveform
+from tests.helpers import sortformer
+from tests.helpers.processes import fastscribe
+from tests.model.test_sortformer import probabilities
+
+RATE = 16_000
+MODEL = MODELS / "tdt_demo" / "model.nemo"
+CLIPS = sorted(AUDIO.glob("[01]*.flac"))[:5]
+LONG = np.concatenate([waveform(path) for path in CLIPS]).astype(np.int16)
+EDGES = [AUDIO / name for name in ("e02_0p3s.flac", "e05_silence_2s.flac", "e08_stereo_44k1.flac")]
+
+
+@pytest.fixture(scope="module")
+def speaker_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("speakers")
+    return {name: sortformer.write_nemo(folder / f"{name}.nemo", sortformer.config(name)) for name in ("v1", "v2")}
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return recordings of all kinds: the first is cut into utterances."""
+    long = tmp_path_factory.mktemp("audio") / "long.wav"
+    soundfile.write(long, LONG, RATE)
+    return [str(long), *map(str, CLIPS[:3]), *map(str, EDGES)]
+
+
+def transcribed(inputs: Sequence[Any], model: Path | None, **options: Any) -> list[Transcript | Failure]:
+    devices = options.pop("devices", None)
+    chosen = Options(speakers=None if model is None else str(model), max_utterance_s=8.0, threads=2, **options)
+    device = {"devices": devices} if devices else {"device": "cpu"}
+    with Transcriber.load(MODEL, dtype="fp32", options=chosen, **device) as transcriber:
+        return list(transcriber.transcribe(inputs, ordered=True))
+
+
+def plain(result: Transcript | Failure) -> tuple[Any, ...]:
+    """Return what a run without speakers has too; sums differ in the last bits by batch."""
+    assert isinstance(result, Transcript), result
+    words = [(word.text, round(word.start_s, 3), round(word.end_s, 3)) for word in result.words]
+    return result.text, words, replace(result.audio, given_key=None), len(result.gaps)
+
+
+@pytest.mark.parametrize("name", ["v1", "v2"])
+@pytest.mark.parametrize("devices", [None, "cpu:2"])
+def test_words_are_those_of_a_run_without_speakers(
+    name: str, devices: str | None, speaker_models: dict[str, Path], inputs: list[str]
+) -> None:
+    found = transcribed(inputs, speaker_models[name], devices=devices)
+    assert list(map(plain, found)) == list(map(plain, transcribed(inputs, None)))
+    for result in found:
+        assert isinstance(result, Transcript)
+        for one in (*result.words, *result.segments, *result.gaps):
+            assert one.speaker in (result.speakers or (None,))
+        assert all({word.speaker for word in one.words} == {one.speaker} for one in result.segments)
+    assert sum(isinstance(one, Transcript) and len(one.speakers) > 1 for one in found) >= 3
+
+
+@pytest.mark.parametrize("name", ["v1", "v2"])
+def test_turns_are_those_of_the_model_over_the_whole_recording(
+    name: str, speaker_models: dict[str, Path], inputs: list[str]
+) -> None:
+    [found] = transcribed(inputs[:1], speaker_models[name])
+    [expected_TN] = probabilities(speaker_models[name], [LONG])
+    assert isinstance(found, Transcript)
+    assert found.turns == turns_of(expected_TN, 0.08, len(LONG) / RATE)
+    assert len(found.turns) > 3
+
+
+def test_a_long_recording_is_seen_in_windows(tmp_path: Path, inputs: list[str]) -> None:
+    """A model that learnt from 6 seconds sees windows of 6 seconds; its stitched speakers are one set of names."""
+    settings = sortformer.config("v1")
+    model = sortformer.write_nemo(tmp_path / "short.nemo", settings, settings | {"session_len_sec": 6})
+    [found] = transcribed(inputs[:1], model)
+    [whole_TN] = probabilities(model, [LONG])
+    [first_TN] = probabilities(model, [LONG[: 6 * RATE]])
+    assert isinstance(found, Transcript)
+    early = [turn for turn in found.turns if turn.end_s < 4.9]  # the next window counts from 5 s on
+    assert early == [turn for turn in turns_of(first_TN, 0.08, 6.0) if turn.end_s < 4.9]
+    assert found.turns != turns_of(whole_TN, 0.08, len(LONG) / RATE)
+    assert set(found.speakers) <= {f"speaker {number}" for number in range(1, 5)}
+
+
+def test_the_file_is_read_once(speaker_models: dict[str, Path], inputs: list[str], monkeypatch: Any) -> None:
+    from fastscribe.audio import read
+
+    read_samples = 0
+    inner = read._read_mono
+
+    def counted(sound: OpenSound, mono_S: Any, channel: int | None) -> int:
+        nonlocal read_samples
+        got = inner(sound, mono_S, channel)
+        read_samples += got if sound.format != "samples" else 0
+        return got
+
+    monkeypatch.setattr(read, "_read_mono", counted)
+    transcribed(inputs[:1], speaker_models["v2"])
+    assert read_samples == len(LONG)
+
+
+def test_names_follow_the_order_in_which_speakers_begin(speaker_models: dict[str, Path], inputs: list[str]) -> None:
+    [found] = transcribed(inputs[:1], speaker_models["v2"], speaker_names=("Ann", "Bob"))
+    assert isinstance(found, Transcript)
+    assert found.speakers[:2] == ("Ann", "Bob")
+    assert found.turns[0].speaker == "Ann"
+    assert set(found.speakers[2:]) <= {"speaker 3", "speaker 4"}
+
+
+def test_a_recording_that_fails_leaves_the_others(speaker_models: dict[str, Path], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.wav"
+    broken.write_bytes(CLIPS[0].read_bytes()[:200])
+    results = transcribed([str(broken), str(CLIPS[0])], speaker_models["v2"])
+    assert isinstance(results[0], Failure)
+    assert isinstance(results[1], Transcript)
+    assert results[1].speakers
+
+
+def test_the_command_writes_speakers_and_resumes(speaker_models: dict[str, Path], tmp_path: Path) -> None:
+    out, files = tmp_path / "out", [str(path) for path in CLIPS[:2]]
+    command = ["transcribe", *files, "-m", str(MODEL), "-o", str(out), "-f", "jsonl,rttm,txt", "--dtype", "fp32"]
+    first = fastscribe(*command, "--speakers", str(speaker_models["v2"]))
+    assert first.returncode == 0, first.stderr
+    stored = rows((out / "transcripts.jsonl").read_text())
+    turns = {Path(row["audio_filepath"]).name: row["turns"] for row in stored}
+    for path in CLIPS[:2]:
+        [rttm] = out.glob(f"{path.stem}*.rttm")
+        lines = [line.split() for line in rttm.read_text().splitlines()]
+        assert [(float(line[3]), line[7]) for line in lines] == [
+            (turn["start"], turn["speaker"].replace(" ", "_")) for turn in turns[path.name]
+        ]
+    again = fastscribe(*command, "--speakers", str(speaker_models["v2"]))
+    assert again.returncode == 0
+    assert "2 finished" in again.stderr or "skipped" in again.stderr or "files        0" in again.stderr
+    for other in (["--speakers", str(speaker_models["v1"])], [], ["--rttm", str(out)]):
+        refused = fastscribe(*command, *other)
+        assert refused.returncode == 2
+        assert "with other settings" in refused.stderr
+    # The turns of one run are the speakers of another.
+    text = fastscribe("transcribe", *files, "-m", str(MODEL), "--rttm", str(out), "--dtype", "fp32", "-q")
+    given = rows(text.stdout)
+    assert [[word["word"] for word in row["words"]] for row in given] == [
+        [word["word"] for word in row["words"]] for row in sorted(stored, key=lambda row: row["audio_filepath"])
+    ]
+    assert all(word["speaker"].startswith("speaker_") for row in given for word in row["words"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-m", "{v1}"], "a speaker model (Sortformer): it tells who speaks when"),
+        (["--speakers", "{asr}"], "no speaker model (Sortformer)"),
+        (["--speakers", "missing.nemo"], "missing.nemo: no such file"),
+        (["--speakers", "{v1}", "--rttm", "x"], "--rttm and --speakers exclude each other"),
+        (["--rttm", "missing.rttm"], "--rttm"),
+        (["--speaker-names", "a"], "--speaker-names needs --speakers"),
+        (["--speakers", "{v1}", "--speaker-names", "speaker 2"], "speaker 2 is the name of a speaker without one"),
+    ],
+    ids=["as model", "other model", "missing", "both", "no rttm", "names", "name"],
+)
+def test_a_mistake_is_one_line(options: list[str], message: str, speaker_models: dict[str, Path]) -> None:
+    places = {"v1": str(speaker_models["v1"]), "asr": str(MODEL)}
+    found = fastscribe("transcribe", str(CLIPS[0]), *(one.format(**places) for one in options), "-q")
+    assert found.returncode == 2
+    [line] = [line for line in found.stderr.splitlines() if "no --model" not in line]
+    assert message in line
+
+
+def test_other_commands_refuse_speakers(speaker_models: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        Aligner.load(MODELS / "ctc" / "model.nemo", options=Options(rttm=str(tmp_path)))
+    with pytest.raises(UsageError):
+        Options(speakers=str(speaker_models["v1"]), rttm=str(tmp_path))
+    with pytest.raises(CheckpointError, match="needs one"):
+        Transcriber.load(MODEL, device="cpu", options=Options(speakers=str(MODEL)))
+
+
+def test_rttm_without_a_recording_fails_that_one(tmp_path: Path) -> None:
+    turns = tmp_path / "all.rttm"
+    turns.write_text(f"SPEAKER {CLIPS[0].stem} 1 0 99 <NA> <NA> Ann <NA> <NA>\n")
+    with Transcriber.load(MODEL, device="cpu", options=Options(rttm=str(turns))) as transcriber:
+        first, second = transcriber.transcribe([str(path) for path in CLIPS[:2]], ordered=True)
+    assert isinstance(first, Transcript)
+    assert (first.speakers, {word.speaker for word in first.words}) == (("Ann",), {"Ann"})
+    assert isinstance(second, Failure)
+    assert "has no turns of its speakers" in second.message
+    assert json.dumps(second.message)
