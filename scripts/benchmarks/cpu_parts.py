@@ -2,10 +2,11 @@
 
     python -m scripts.benchmarks.cpu_parts [--shape parakeet-tdt-0.6b] [--batch 8x16 --batch 55x2.9] --json FILE
 
-One layer of random weights computes batches of noise in every dtype, in one thread. The figures are that thread's processor
-time, the smallest of the passes, taken by turns: other programs that share the machine change them least. A product "alone" is
-the same call again, right after the pass: its ceiling. `other` is what no part covers: attention's products, allocation,
-Python. The plain layer has torch's operators (model/encoder.py) in place of the loops (model/row_kernels.py).
+Three layers of random weights compute batches of noise in every dtype, in one thread. The figures are that thread's
+processor time for a layer, the smallest of the passes, taken by turns: other programs that share the machine change them
+least. A product "alone" is the same call again, right after the pass: its ceiling. `other` is what no part covers:
+attention's products, allocation, Python. The plain layer has torch's operators (model/encoder.py) in place of the loops
+(model/row_kernels.py).
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ from fastscribe.model.cpu_layers import Matrix, Product, Rows, Stream, conformer
 from fastscribe.model.encoder import Encoder
 
 DTYPES = ("fp32", "bf16", "int8")
+_LAYERS = 3  # what a pass does once, such as the positions, is divided by it
 
 
 def encoder_of(config: EncoderConfig, dtype: str, with_loops: bool) -> Encoder:
-    """Return an encoder of one layer as a Recognizer builds it, or with the plain layers."""
+    """Return a small encoder as a Recognizer builds it, or with the plain layers."""
     torch.manual_seed(0)
-    encoder = Encoder(replace(config, num_layers=1)).eval().requires_grad_(False)
+    encoder = Encoder(replace(config, num_layers=_LAYERS)).eval().requires_grad_(False)
     encoder.optimise_()
     to_cpu_form_(encoder, dtype, quantises=True)
     if with_loops:
@@ -97,7 +99,7 @@ def one_pass(encoder: Encoder, plain: Encoder, x_BTD: torch.Tensor, lengths_B: t
 
 
 def measure(config: EncoderConfig, rows: int, seconds: float, passes: int) -> list[dict[str, Any]]:
-    """Return a row for each dtype and part of a batch of `rows` recordings."""
+    """Return a row for each dtype, with milliseconds by part of a batch of `rows` recordings."""
     num_frames = config.num_frames(round(100 * seconds))
     forms = {dtype: (encoder_of(config, dtype, True), encoder_of(config, dtype, False)) for dtype in DTYPES}
     x_BTD, lengths_B = torch.randn(rows, num_frames, config.d_model), torch.full((rows,), num_frames)
@@ -108,10 +110,13 @@ def measure(config: EncoderConfig, rows: int, seconds: float, passes: int) -> li
                 least[dtype][part] = min(taken_s, least[dtype].get(part, math.inf))
     gflop = products_gflop(config, rows * num_frames)
     return [
-        {"dtype": dtype, "batch": f"{rows} x {seconds:g} s", "part": part, "ms": 1000 * taken_s}
-        | ({"gflop_per_s": gflop[name] / taken_s} if (name := part.removesuffix(" alone")) in gflop else {})
+        {
+            "dtype": dtype,
+            "batch": f"{rows} x {seconds:g} s",
+            "ms": {part: round(1000 * taken_s / _LAYERS, 2) for part, taken_s in least[dtype].items()},
+            "gflop_per_s": {name: round(_LAYERS * work / least[dtype][name]) for name, work in gflop.items()},
+        }
         for dtype in DTYPES
-        for part, taken_s in least[dtype].items()
     ]
 
 
@@ -126,7 +131,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return a line for each part, with milliseconds by dtype and what its products reach of their rate alone."""
     lines = []
     for batch in dict.fromkeys(row["batch"] for row in rows):
-        ms = {(row["dtype"], row["part"]): row["ms"] for row in rows if row["batch"] == batch}
+        ms = {(row["dtype"], part): taken for row in rows if row["batch"] == batch for part, taken in row["ms"].items()}
         lines.append(f"{batch:<28}" + "".join(f"{dtype:>18}" for dtype in DTYPES))
         for part in dict.fromkeys(part for _, part in ms if not part.endswith(" alone")):
             cells = []
@@ -160,13 +165,13 @@ def main() -> None:
         "benchmark": "cpu parts",
         "shape": given.shape,
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "statistic": f"processor time of one thread, smallest of {given.passes + 1} passes, taken by turns; one layer",
+        "statistic": f"processor time of one thread, smallest of {given.passes + 1} passes by turns; a layer of {_LAYERS}",
         "rows": rows,
         "machine": facts(torch.device("cpu"), Path(__file__).resolve().parents[2]),
     }
     text = json.dumps(document)
     if given.json is not None:
-        given.json.write_text(json.dumps(document, indent=1) + "\n")
+        given.json.write_text(text + "\n")
     print(text)
 
 

@@ -90,7 +90,7 @@ def test_no_format_has_a_secret(texts: list[str], other: list[str], lengths: lis
     tokens = tuple(Token(1, word.text, word.start_s, word.end_s, 0.5) for word in words)
     speakers = ("a", "b") if has_speakers else ()
     transcript = Transcript(replace(AUDIO, row=row), " ".join(texts), tuple(segments), tokens, (), (best,), "en", speakers,
-                            tuple(words[:1]))  # fmt: skip
+                            removed_words=tuple(words[:1]))  # fmt: skip
     listed = replace(ALL, redact_names=("Quentin", "Quentin Xaver", "Xaver"))
     found = TextEdits(listed, "en").apply(transcript)
     assert isinstance(found, Transcript) and found.redacted is not None
