@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -20,7 +21,18 @@ from fastscribe.text.transcript import make_segment
 from fastscribe.types import Alternative, Failure, Redaction, Token, Transcript
 from tests.readable.test_fillers import AUDIO, transcript_of, words_of
 
-NAMES = ["Mary Smith", "Mary", "O'Brien", "José", "山田"]
+NAMES = [
+    "Mary Smith",
+    "Mary",
+    "O'Brien",
+    "José",
+    "山田",
+    "Anne-Marie Le Pen",
+    "J. R. Tolkien",
+    "Ina",
+    "Smith & Sons",
+    "ลำดวน",
+]
 ALL = Options(redact=("numbers", "names"), redact_names=tuple(NAMES))
 
 
@@ -45,6 +57,16 @@ def redacted(text: str, language: str = "en") -> str:
         ("We saw mary-jane SMITH'S dog and Mary’s cat.", "We saw [name] dog and [name] cat."),
         ("Mary Smith, OBrien; Jose", "[name], [name]; [name]"),
         ("Marys maryland josephine", "[name] maryland josephine"),
+        ("Mary'll say so—Mary…she (with *Mary*)", "[name] say [name] (with [name])"),
+        ("Anne Marie LePen, JR Tolkien; J.R. Tolkien's", "[name], [name]; [name]. [name]"),
+        ("Mary um Smith; Mary - Smith; Smith & Sons; Smith and Sons", "[name]; [name]; [name]; Smith and Sons"),
+        ("ina is in a house", "[name] is in a house"),
+        ("คุณลำดวนไป", "[name]"),
+        (
+            "a ten-year-old of the nineteen-seventies saw two's and ½; the sixtieth",
+            "a [number] of the [number] saw [number]; the [number]",
+        ),
+        ("the ones with no-one, seconds later, a one-way road", "the ones with no-one, seconds later, a one-way road"),
         ("昨日山田さんに会った。", "[name]。"),
     ],
 )
@@ -56,6 +78,7 @@ def test_english(said: str, read: str) -> None:
     ("language", "said", "read"),
     [
         ("de", "ein Test um acht, dreiundzwanzig und am zwanzigsten", "ein Test um [number] und am [number]"),
+        ("de", "am achten Mai, eine Drei-Zimmer-Wohnung", "am [number] Mai, eine [number]"),
         ("es", "una casa y treinta y cinco veintitrés", "una casa y [number]"),
         ("fr", "un nouveau et trois, vingt-et-un", "un nouveau et [number]"),
         ("it", "sei bello e ventitré", "sei bello e [number]"),
@@ -105,6 +128,25 @@ def test_no_format_has_a_secret(texts: list[str], other: list[str], lengths: lis
     for word in words:  # all that is kept is kept with its times
         is_inside = any(one.start_s <= word.start_s and word.end_s <= one.end_s for one in found.redacted)
         assert is_inside or any(word.text == kept.text and word.start_s == kept.start_s for kept in found.words)
+
+
+def test_long_lists_of_names_take_no_longer() -> None:
+    """Each word is looked up: the names are never gone through for it."""
+    names = [f"Ann{number} Smith{number}" for number in range(2000)]
+    redactor = Redactor.of("en", False, names)
+
+    class Once(frozenset):
+        def __iter__(self) -> Iterator[str]:
+            raise AssertionError("went through the names")
+
+    found = replace(redactor, names=Once(redactor.names), beginnings=Once(redactor.beginnings))
+    assert found.redact_text("we met Ann7 Smith7 and Ann8 Smith9") == "we met [name] and Ann8 Smith9"
+
+
+def test_a_removed_filler_that_is_a_name_is_redacted() -> None:
+    options = Options(remove_fillers=True, redact=("names",), redact_names=("Er",))
+    found = TextEdits(options, "en").apply(transcript_of("So er, um we go."))
+    assert isinstance(found, Transcript) and [word.text for word in found.removed_words] == ["um"]
 
 
 def test_alternatives_lose_what_was_said_meanwhile() -> None:
