@@ -216,3 +216,4 @@ def test_names_are_no_part_of_a_fingerprint() -> None:
         return fingerprint("m", {}, Options(redact=("names",), redact_names=names), OutputStyle())
 
     assert "Zebra" not in json.dumps(of("Zebra")) and of("Zebra") == of("Zebra") != of("Ann")
+    assert of("Ann", "Zebra") == of("Zebra", "Ann") and "--redact-list" in of("Ann")
