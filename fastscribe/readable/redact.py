@@ -27,6 +27,7 @@ est mia e indirizzo mijn adres meu endereco
 """
 _TOP_DOMAINS = """
 com net org edu gov info biz io co me us uk de at ch fr es it nl be pt br eu se no dk fi pl ru ca au jp cn
+app dev ai tv xyz online site shop store cloud cc int mil mx ar cl gr cz hu ro tr in za nz kr ie lu
 """
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\U0010ffff]")
 _NOT_IN_ADDRESS, _DOMAINS = frozenset(_ADDRESS_ENDS_BEFORE.split()), frozenset(_TOP_DOMAINS.split())

@@ -53,6 +53,7 @@ def redacted(text: str, language: str = "en") -> str:
         ("my email is john dot smith at gmail dot com and that is it", "my email is [email] and that is it"),
         ("write to (john_doe@x.org), please", "write to ([email]), please"),
         ("reach john at x dot co dot uk.", "[email]."),
+        ("it is peter at foo dot app now", "it is [email] now"),
         ("she is at home. com", "she is at home. com"),
         ("We saw mary-jane SMITH'S dog and Mary’s cat.", "We saw [name] dog and [name] cat."),
         ("Mary Smith, OBrien; Jose", "[name], [name]; [name]"),
