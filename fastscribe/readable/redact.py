@@ -267,7 +267,7 @@ class Redactor:
 def _forms(word: Word) -> set[str]:
     """Return how a word may stand in a list of names: as it is, without a final s, and its parts around marks."""
     forms = set()
-    for text in f"{word.text} {word.original or ''}".split():
+    for text in (word.text, *(word.original or "").split(), word.original or ""):
         for part in (text, *_parts(text, "'’"), *_parts(text)):
             letters = folded(part)
             forms |= {letters, letters.removesuffix("s")}
@@ -327,7 +327,8 @@ def _spans(words: Sequence[Word], kinds: Sequence[str | None]) -> list[Redaction
 
 
 def _overlaps(word: Word, span: Redaction) -> bool:
-    return word.start_s < span.end_s and word.end_s > span.start_s
+    """Return True if a word and a place share time, or if their times are not known (NaN)."""
+    return not (word.start_s >= span.end_s or word.end_s <= span.start_s)
 
 
 def _is_within(word: Word, spans: Sequence[Redaction]) -> bool:

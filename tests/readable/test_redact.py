@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -156,6 +157,20 @@ def test_alternatives_lose_what_was_said_meanwhile() -> None:
     assert isinstance(found, Transcript)
     assert (found.text, found.nbest[0].text) == ("call [name] [number]", "call [name] [number]")
     assert found.redacted == (Redaction("name", 0.5, 0.9), Redaction("number", 1.0, 1.4))
+
+
+def test_alternatives_of_unknown_times_are_redacted() -> None:
+    best = Alternative("call merry now", -1.0, 0.0, 2.0, tuple(words_of("call merry now")))
+    [segment] = transcript_of("call Mary now").segments
+    untimed = replace(segment, words=tuple(replace(word, start_s=math.nan, end_s=math.nan) for word in segment.words))
+    found = TextEdits(ALL, "en").apply(replace(transcript_of("call Mary now"), segments=(untimed,), nbest=(best,)))
+    assert isinstance(found, Transcript) and "merry" not in found.nbest[0].text
+
+
+def test_names_are_found_in_what_was_said_before_it_was_written_in_figures() -> None:
+    words = [replace(words_of("21")[0], original="twenty one"), *words_of("pilots land")]
+    redactor = Redactor.of("en", False, ["Twenty One Pilots"])
+    assert redactor.kinds(words) == ["name", "name", None]
 
 
 def test_texts_that_are_not_those_of_their_words_are_made_of_them() -> None:
