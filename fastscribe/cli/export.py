@@ -143,6 +143,8 @@ def export(
         raise StdoutClosed from error
     except OSError as error:
         raise OutputError(str(error.filename or output_dir or "stdout"), error) from error
+    for line in edits.lines if edits is not None else ():
+        say(line)
     problems.report_rest()
     if problems.num or num_failed:
         raise typer.Exit(1)
@@ -202,7 +204,6 @@ def _export_rows(
                 "rows need another folder"
             )
     exported = export_to_folder(_usable(results, edits, problems), style, folder, say, settings)
-    _say_left_alone(edits)
     if exported.results or not problems.num:
         _check_any(exported.results)
         _report(folder, exported, style)
@@ -231,12 +232,6 @@ def _print_rows(results: list[str], style: OutputStyle, edits: TextEdits | None,
     for result, row in chain(first, rows):
         tokens = has_tokens(row.fields) and not (edits is not None and edits.redacts)
         emit(sys.stdout, stream_text(result, replace(style, tokens=tokens), is_one=len(first) == 1))
-    _say_left_alone(edits)
-
-
-def _say_left_alone(edits: TextEdits | None) -> None:
-    for line in edits.lines if edits is not None else ():
-        say(line)
 
 
 def _usable(results: Iterable[str], edits: TextEdits | None, problems: Problems) -> Iterator[Stored]:
@@ -246,6 +241,8 @@ def _usable(results: Iterable[str], edits: TextEdits | None, problems: Problems)
     from fastscribe.readable.stored import edited
 
     found = stored_results(read_rows(results))
+    if edits is not None:
+        edits.left_alone.clear()  # the rows are read once for each thing to make
     for stored in found if edits is None else edited(found, edits):
         if isinstance(stored, ManifestError):
             problems.add([stored])

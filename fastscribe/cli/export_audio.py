@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastscribe._system.safe_files import status_of
+from fastscribe._system.text_layout import count_of
 from fastscribe.cli.terminal import say
 from fastscribe.errors import AudioError, FastscribeError, ManifestError, UsageError
 
@@ -57,7 +58,7 @@ def write_review(results: Iterable[Stored], path: Path, num_passages: int) -> in
     write_page(place, review_page(items, num_words))
     without = [item.problem for item in items if item.mp3 is None]
     also = f"; {len(without)} of them without audio: {without[0]}" if without else ""
-    say(f"{path}: {len(items):,} passages to review, the least certain first{also}")
+    say(f"{path}: {count_of(len(items), 'passage')} to review, the least certain first{also}")
     return len(without)
 
 
@@ -96,7 +97,7 @@ def write_redacted_audio(results: Iterable[Stored], folder: Path) -> int:
             continue
         num_written, num_places = num_written + 1, num_places + len(spans)
     places = "1 place is" if num_places == 1 else f"{num_places:,} places are"
-    copies = "1 recording" if num_written == 1 else f"{num_written:,} recordings"
+    copies = count_of(num_written, "recording")
     also = f"; {num_failed:,} have no copy" if num_failed else ""
     say(f"{folder}: copies of {copies}, in which {places} silent, with {MARGIN_S:g} s around the words{also}")
     return num_failed

@@ -54,13 +54,15 @@ def check_text_options(redact: Iterable[str] | None, redact_list: Path | None) -
         redact_list: File of names.
 
     Raises:
-        typer.BadParameter: A kind is unknown, or names and their list do not come together.
+        typer.BadParameter: A kind is unknown, there is none, or names and their list do not come together.
         UsageError: The file cannot be read, or has no names.
     """
     kinds = tuple(dict.fromkeys(kind.strip() for value in redact or () for kind in value.split(",") if kind.strip()))
     for kind in kinds:
         if kind not in KINDS:
             raise typer.BadParameter(f"--redact {kind}: not one of {', '.join(KINDS)}")
+    if redact and not kinds:
+        raise typer.BadParameter(f"--redact names nothing to redact: give {' or '.join(KINDS)}")
     if "names" in kinds and redact_list is None:
         raise typer.BadParameter(
             "--redact names needs --redact-list FILE, with a name on each line: nothing here tells names from other words"
@@ -77,8 +79,13 @@ def text_options(
     redact_list: Path | None,
     language: str | None,
 ) -> Options:
-    """Return Options with nothing but the changes of texts. Raises as check_text_options()."""
+    """Return Options with nothing but the changes of texts.
+
+    Raises as check_text_options(), and typer.BadParameter if there is a language, and nothing to change.
+    """
     chosen = check_text_options(redact, redact_list)
+    if language is not None and not (remove_fillers or itn or redact):
+        raise typer.BadParameter("--language needs --remove-fillers, --itn or --redact")
     return Options(remove_fillers=remove_fillers, itn=itn, language=language, **chosen)  # type: ignore[arg-type]
 
 

@@ -3,13 +3,12 @@ r"""Advanced SubStation Alpha (ASS) with karaoke tags. Pure.
 `{\k23}` before a word says for how many centiseconds the word is current: until the next one starts. Players such as mpv and
 VLC show a word in the style's secondary colour until then, and in the primary colour afterwards. libass describes the format
 (https://github.com/libass/libass/wiki/ASSv5-Override-Tags). It has no escapes for braces, so they become round brackets, and an
-invisible word joiner (U+2060) splits `\N`, `\n` and `\h`.
+invisible word joiner (U+2060) splits `\N`, `\n` and `\h`, and follows a backslash before a tag or a line's end.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import SubtitleStyle
@@ -35,7 +34,7 @@ Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
 _SPOKEN = ("&H00FFFFFF", "&H0000FFFF", "&H00FFFF00", "&H0000FF80", "&H00FF80FF", "&H0080C0FF")
 _TO_COME = "&H00A0A0A0"
 _ROUND_BRACKETS = str.maketrans("{}", "()")
-_ESCAPE = re.compile(r"\\(?=[nNhH])")
+_ESCAPE = re.compile(r"\\(?=[nNhH]|$)")
 _WORD_JOINER = "\u2060"
 
 
@@ -76,12 +75,7 @@ def _karaoke(cue: Cue) -> str:
         tag = f"{{\\k{_centiseconds(end_ms) - _centiseconds(start_ms)}}}"
         lines[span.line] += f"{_escape(between)}{tag}{_escape(word)}"
         ends[span.line] = span.end
-    return r"\N".join(_without_open_escapes(lines))
-
-
-def _without_open_escapes(lines: Iterable[str]) -> Iterable[str]:
-    r"""Yield lines of which none ends in a backslash, which would join the `\N` that follows."""
-    return (line + _WORD_JOINER if line.endswith("\\") else line for line in lines)
+    return r"\N".join(lines)
 
 
 def _escape(text: str) -> str:

@@ -70,10 +70,12 @@ class Transcriber:
 
         Raises:
             CheckpointError: The model is missing, unsupported or damaged, or its download failed.
-            UsageError: A device, a dtype or an option is not possible here, such as Options.speakers.
+            UsageError: A device, a dtype or an option is not possible here, such as Options.speakers or redact.
         """
         if options.speakers is not None or options.rttm is not None:
             raise UsageError("Options.speakers: the columns have no speakers; use fastscribe.ray.transcribe")
+        if options.redact:
+            raise UsageError("Options.redact: the input's columns stay as they are; use fastscribe.ray.transcribe")
         limit_openmp_spin()
         from fastscribe.transcriber import Transcriber as LoadedTranscriber
 

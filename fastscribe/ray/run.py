@@ -150,8 +150,8 @@ class RayTranscriber(Transcriber):
         if not (options.redact and isinstance(result, Failure)):
             return result
         if self._edits is None:
-            self._edits = TextEdits(replace(options, remove_fillers=False, itn=False), options.language)
-        return self._edits.apply(result)
+            self._edits = TextEdits.of_model(replace(options, remove_fillers=False, itn=False), (), says_language=True)
+        return result if self._edits is None else self._edits.apply(result)
 
     def _results(self, inputs: Inputs, ledger: Ledger | None = None) -> Generator[Transcript | Failure]:
         if self._is_running:

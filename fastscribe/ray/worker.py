@@ -206,10 +206,11 @@ def _absolute(file: File) -> File:
 
 
 def unpacked(result: Transcript | Failure, source: Source) -> Transcript | Failure:
-    """Return a worker's result with its source's index, key and row."""
+    """Return a worker's result with its source's index, key and row. A whole transcript has its row, which may be redacted."""
     if isinstance(result, Failure):
         return replace(result, index=source.index, row=source.row, given_key=source.given_key)
-    audio = replace(result.audio, index=source.index, row=source.row, given_key=source.given_key)
+    row = source.row if isinstance(result, RenderedTranscript) else result.audio.row
+    audio = replace(result.audio, index=source.index, row=row, given_key=source.given_key)
     return replace(result, audio=audio)
 
 

@@ -51,9 +51,11 @@ def without_fillers(words: Sequence[Word], language: str) -> tuple[list[Word], l
     kept: list[Word] = []
     fillers: list[Word] = []
     opening, takes_capital, is_start = "", False, True
+    has_small_letters = any(map(str.islower, (letter for word in words for letter in word.text)))
     for word in words:
         parts = parts_of(word.text)
-        if not is_filler(parts.core, language):
+        is_abbreviation = has_small_letters and len(parts.core) > 1 and parts.core.isupper()  # "the ER"
+        if is_abbreviation or not is_filler(parts.core, language):
             kept.append(_begun(word, parts, opening, takes_capital))
             opening, takes_capital, is_start = "", False, ends_sentence(word.text)
             continue

@@ -40,10 +40,16 @@ class Numbers:
         return cls(re.compile(f"(?:{'|'.join(found)})+(?:{'|'.join(endings.split())})?"), *sets)
 
     def is_number(self, word: str) -> bool:
-        """Return True if a word, without marks around it, is a number in figures or in letters."""
-        letters = folded(word)
-        is_spelled = letters not in self.joins and self.pattern.fullmatch(letters) is not None
-        return is_spelled or any(map(str.isdecimal, word))
+        """Return True if a word, without marks around it, is a number in figures or in letters, or has one: "ten-year-old"."""
+        parts = [folded(part) for part in _APART.split(word)]
+        has_part = len(parts) > 1 and any(self._is_spelled(part) and part not in self.doubtful for part in parts)
+        return has_part or self._is_spelled(folded(word)) or any(map(str.isnumeric, word))
+
+    def _is_spelled(self, letters: str) -> bool:
+        return letters not in self.joins and self.pattern.fullmatch(letters) is not None
+
+
+_APART = re.compile(r"\W+")
 
 
 def folded(text: str) -> str:
@@ -55,7 +61,8 @@ def folded(text: str) -> str:
 NUMBERS: Mapping[str, Numbers] = {
     "de": Numbers.of(
         "null ein eins zwei zwo drei vier fünf sechs sieben acht neun zehn elf zwölf sech sieb zig ßig dreißig "
-        "zwanzig und hundert tausend million millionen milliarde milliarden erste ersten dritte dritten",
+        "zwanzig und hundert tausend million millionen milliarde milliarden erste ersten dritte dritten "
+        "achte achten achter achtes",
         "ein ersten erste zig",
         "und komma doppel punkt strich schrägstrich",
         "at ät et klammeraffe",
@@ -67,11 +74,13 @@ NUMBERS: Mapping[str, Numbers] = {
         "sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred "
         "hundreds thousand thousands million millions billion billions trillion first second third fourth fifth "
         "sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth fifteenth sixteenth seventeenth "
-        "eighteenth nineteenth twentieth thirtieth hundredth",
-        "oh one first second third hundreds thousands millions billions",
+        "eighteenth nineteenth twentieth thirtieth fortieth fiftieth sixtieth seventieth eightieth ninetieth hundredth "
+        "twenties thirties forties fifties sixties seventies eighties nineties",
+        "oh ohs one ones first firsts second seconds third thirds hundreds thousands millions billions",
         "and point double triple hyphen slash",
         "at",
         "dot",
+        "s es th ths",
     ),
     "es": Numbers.of(
         "cero uno una un dos tres cuatro cinco seis siete ocho nueve diez once doce trece catorce quince dieci "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, pairwise
@@ -18,6 +19,7 @@ from fastscribe.types import Transcript, Word
 
 _MAX_PASSAGE_S = 15.0
 _NUM_WORDS = 2  # whose mean confidence is the passage's
+_REDACTED = re.compile(r"\[(?:name|number|email)\]")
 _MARGIN_S = 0.3  # of audio before and after the words, or up to the middle of a shorter pause
 
 
@@ -61,12 +63,15 @@ def least_certain(results: Iterable[tuple[Transcript, ResultRow]], num_passages:
 
 
 def passages_of(transcript: Transcript, row: ResultRow) -> Iterator[Passage]:
-    """Yield the passages of a transcript, in order. Words that were redacted are none to check."""
+    """Yield the passages of a transcript, in order. What was redacted is nothing to check, so it does not count."""
     end_s = transcript.audio.duration_s
     timed = [word for word in transcript.words if _is_timed(word)]
     starts_s, ends_s = sorted(word.start_s for word in timed), [0.0, *sorted(word.end_s for word in timed)]
     for segment in transcript.segments:
         for words in _cut([word for word in segment.words if _is_timed(word)]):
+            to_check = [word for word in words if not _REDACTED.search(word.text)]
+            if not to_check:
+                continue
             start_s, stop_s = words[0].start_s, max(word.end_s for word in words)
             before_s = ends_s[bisect_right(ends_s, start_s) - 1]
             next_word = bisect_left(starts_s, stop_s)
@@ -77,7 +82,7 @@ def passages_of(transcript: Transcript, row: ResultRow) -> Iterator[Passage]:
                 tuple(words),
                 max(start_s - _MARGIN_S, (before_s + start_s) / 2, 0.0),
                 min(stop_s + _MARGIN_S, (stop_s + max(after_s, stop_s)) / 2),
-                _confidence(words),
+                _confidence(to_check),
             )
 
 

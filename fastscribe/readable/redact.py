@@ -7,9 +7,12 @@ alone: a list can be checked, and guesses from capital letters cannot.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
+from unicodedata import category
 
 from fastscribe.readable.fillers import FILLER_LANGUAGES, is_filler
 from fastscribe.readable.number_words import NUMBERS, Numbers, folded
@@ -24,7 +27,9 @@ est mia e indirizzo mijn adres meu endereco
 """
 _TOP_DOMAINS = """
 com net org edu gov info biz io co me us uk de at ch fr es it nl be pt br eu se no dk fi pl ru ca au jp cn
+app dev ai tv xyz online site shop store cloud cc int mil mx ar cl gr cz hu ro tr in za nz kr ie lu
 """
+_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\U0010ffff]")
 _NOT_IN_ADDRESS, _DOMAINS = frozenset(_ADDRESS_ENDS_BEFORE.split()), frozenset(_TOP_DOMAINS.split())
 
 
@@ -35,13 +40,15 @@ class Redactor:
     Attributes:
         language: Of the words for numbers, one of NUMBERS; None: only a text as a whole can be redacted.
         has_numbers: Redact numbers and addresses.
-        names: Names as their words, each folded().
+        names: Names, each folded().
+        beginnings: Beginnings of names that end between two of their parts: "annemarie" of "Anne-Marie Le Pen".
         wide_names: Names in scripts without spaces, which are looked for inside words.
     """
 
     language: str | None
     has_numbers: bool
-    names: frozenset[tuple[str, ...]] = frozenset()
+    names: frozenset[str] = frozenset()
+    beginnings: frozenset[str] = frozenset()
     wide_names: tuple[str, ...] = ()
 
     @classmethod
@@ -53,11 +60,17 @@ class Redactor:
             has_numbers: As the attribute.
             names: Names of one or more words.
         """
-        listed = [tuple(filter(None, map(folded, name.split()))) for name in names]
-        wide = tuple(
-            "".join(name) for name in listed if any(character > "\u2e7f" for word in name for character in word)
+        beginnings: set[str] = set()
+        listed: set[str] = set()
+        for name in names:
+            *begun, whole = accumulate(map(folded, _parts(name)), initial="")
+            listed.add(whole)
+            beginnings.update(begun)
+        listed, beginnings = listed - {""}, beginnings - {""}
+        wide = tuple(name for name in listed if _WITHOUT_SPACES.search(name))
+        return cls(
+            language if language in NUMBERS else None, has_numbers, frozenset(listed), frozenset(beginnings), wide
         )
-        return cls(language if language in NUMBERS else None, has_numbers, frozenset(filter(None, listed)), wide)
 
     @property
     def _words(self) -> Numbers:
@@ -81,7 +94,9 @@ class Redactor:
             redacted = replace(redacted, text=join_texts(segment.text for segment in redacted.segments))
         redacted = edit_alternatives(redacted, lambda own: self._alternative(own, spans))
         redacted = replace(redacted, nbest=tuple(replace(one, text=join_words(one.words)) for one in redacted.nbest))
-        removed = tuple(word for word in redacted.removed_words if not _is_within(word, spans))
+        removed = tuple(
+            word for word in redacted.removed_words if not _is_within(word, spans) and self.kinds([word]) == [None]
+        )
         audio = replace(transcript.audio, row=self.redact_row(transcript.audio.row))
         known = (
             tuple(sorted([*spans, *(transcript.redacted or ())], key=lambda one: one[1:]))
@@ -132,7 +147,7 @@ class Redactor:
             for at in self._addresses([word.text for word in words]):
                 found[at] = "email"
         for at in self._names(words):
-            found[at] = "name"
+            found[at] = found[at] if found[at] == "email" else "name"
         return found
 
     def _kinds_by_speaker(self, words: Sequence[Word]) -> list[str | None]:
@@ -219,34 +234,51 @@ class Redactor:
         return first
 
     def _names(self, words: Sequence[Word]) -> set[int]:
-        """Return the positions of the words of names: also with 's, in another case, and without accents."""
+        """Return the positions of the words of names: however they are spaced, in another case, and without accents."""
         found: set[int] = set()
-        longest = max(map(len, self.names), default=0)
         forms = [_forms(word) for word in words]
         for at in range(len(words)):
-            for length in range(1, min(longest, len(words) - at) + 1):
-                if any(
-                    all(part in form for part, form in zip(name, forms[at : at + length], strict=True))
-                    for name in self.names
-                    if len(name) == length
-                ):
-                    found.update(range(at, at + length))
-            if any(len(name) > 1 and "".join(name) in forms[at] for name in self.names):
-                found.add(at)
+            if forms[at]:
+                found.update(range(at, self._name_end(words, forms, at)))
             if any(name in form for name in self.wide_names for form in forms[at]):
                 found.add(at)
         return found
 
+    def _name_end(self, words: Sequence[Word], forms: Sequence[set[str]], first: int) -> int:
+        """Return the end of the longest name that begins with a word; `first` if none does. It may go over fillers."""
+        end, begun = first, {""}
+        for at in range(first, len(words)):
+            longer = {before + form for before in begun for form in forms[at]}
+            if not self.names.isdisjoint(longer):
+                end = at + 1
+            goes_on = longer & self.beginnings
+            begun = goes_on | begun if self._is_between(words[at]) else goes_on
+            if not begun:
+                break
+        return end
+
+    def _is_between(self, word: Word) -> bool:
+        """Return True for a word of marks alone, and for a filler."""
+        core = parts_of(word.text).core
+        has_fillers = self.language in FILLER_LANGUAGES
+        return not folded(core) or (has_fillers and is_filler(core, self.language or ""))
+
 
 def _forms(word: Word) -> set[str]:
-    """Return how a word may stand in a list of names: as it is, without a final s, and its parts around hyphens."""
+    """Return how a word may stand in a list of names: as it is, without a final s, and its parts around marks."""
     forms = set()
-    for text in f"{word.text} {word.original or ''}".split():
-        core = parts_of(text).core.replace("’", "'")
-        for part in (core, *core.replace("/", "-").split("-")):
+    for text in (word.text, *(word.original or "").split(), word.original or ""):
+        for part in (text, *_parts(text, "'’"), *_parts(text)):
             letters = folded(part)
-            forms |= {letters, letters.removesuffix("s"), folded(part.removesuffix("'"))}
+            forms |= {letters, letters.removesuffix("s")}
     return forms - {""}
+
+
+def _parts(text: str, kept: str = "") -> list[str]:
+    """Return the stretches of letters and their marks, and of the marks to keep."""
+    if text.isalnum():
+        return [text]
+    return "".join(char if char.isalnum() or char in kept or category(char)[0] == "M" else " " for char in text).split()
 
 
 def replaced(words: Sequence[Word], kinds: Sequence[str | None]) -> list[Word]:
@@ -295,7 +327,8 @@ def _spans(words: Sequence[Word], kinds: Sequence[str | None]) -> list[Redaction
 
 
 def _overlaps(word: Word, span: Redaction) -> bool:
-    return word.start_s < span.end_s and word.end_s > span.start_s
+    """Return True if a word and a place share time, or if their times are not known (NaN)."""
+    return not (word.start_s >= span.end_s or word.end_s <= span.start_s)
 
 
 def _is_within(word: Word, spans: Sequence[Redaction]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,10 +61,11 @@ def review_page(items: Sequence[ReviewItem], num_words: int) -> str:
 
 def _article(number: int, item: ReviewItem) -> Html:
     said = " ".join(word for word, _ in item.words)
-    doubtful = sorted(confidence for _, confidence in item.words)[:_NUM_MARKED]
+    confidences = [0.0 if math.isnan(confidence) else confidence for _, confidence in item.words]
+    doubtful = sorted(range(len(confidences)), key=confidences.__getitem__)[:_NUM_MARKED]
     marked = joined(
         Html(f'{" " if at else ""}<mark title="{confidence:.2f}">{text(word)}</mark>')
-        if confidence in doubtful
+        if at in doubtful
         else Html(f"{' ' if at else ''}{text(word)}")
         for at, (word, confidence) in enumerate(item.words)
     )

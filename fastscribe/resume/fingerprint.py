@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -63,12 +63,13 @@ def text_settings(options: Options) -> dict[str, Any]:
     return {_option(name): _digest_of(value) if name in _SECRET else value for name, value in chosen.items()}
 
 
-def _digest_of(value: Any) -> str:
-    return "sha256:" + hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
+def _digest_of(names: Iterable[str]) -> str:
+    """Return a digest of names, whatever their order."""
+    return "sha256:" + hashlib.sha256(json.dumps(sorted(names)).encode()).hexdigest()[:32]
 
 
 def _option(field: str) -> str:
-    return f"--{field.replace('_', '-')}"
+    return "--redact-list" if field == "redact_names" else f"--{field.replace('_', '-')}"
 
 
 _STYLE_FIELDS = {_option(field.name): field for field in dataclasses.fields(SubtitleStyle)}

@@ -118,6 +118,11 @@ def test_review(manifest: Path, tmp_path: Path) -> None:
     gone = fastscribe("export", out, "--review", page, cwd=tmp_path)
     assert gone.returncode == 1 and "without audio: talk.flac" in gone.stderr and "<article" in page.read_text("utf-8")
     (tmp_path / "other.html").write_text("mine")
+    (tmp_path / "fi.jsonl").write_text("".join(json.dumps({**row, "pred_language": "fi"}) + "\n" for row in rows(out)))
+    finnish = fastscribe(
+        "export", tmp_path / "fi.jsonl", "-o", tmp_path / "fi", "-f", "txt", "--review", page, "--remove-fillers"
+    )
+    assert finnish.stderr.count("--remove-fillers: 2 transcripts have the language fi: left as they were") == 1
     taken = fastscribe("export", out, "--review", tmp_path / "other.html")
     assert taken.returncode == 2 and (tmp_path / "other.html").read_text() == "mine"
 
@@ -126,6 +131,8 @@ def test_review(manifest: Path, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["transcribe", SPEECH, "--redact", "names"], "--redact names needs --redact-list FILE"),
+        (["transcribe", SPEECH, "--redact", ","], "--redact names nothing to redact: give names or numbers"),
+        (["export", "-", "-f", "txt", "--language", "en"], "--language needs --remove-fillers, --itn or --redact"),
         (["transcribe", SPEECH, "--redact", "places"], "--redact places: not one of names, numbers"),
         (["transcribe", SPEECH, "--redact-list", "x"], "--redact-list needs --redact names"),
         (["transcribe", SPEECH, "--redact", "names", "--redact-list", "no.txt"], "--redact-list no.txt: No such file"),

@@ -55,6 +55,12 @@ def test_an_event_is_as_players_expect_it() -> None:
     )
 
 
+def test_a_backslash_at_the_end_of_a_piece_does_not_open_the_tag_after_it() -> None:
+    r"""libass shows `\{` as a brace, and the tag as text."""
+    written = render(spoken(["a\\日b\\本"]), "ass", style=SubtitleStyle(max_line_width=5, max_lines=3))
+    assert written.count("{\\k") > 2 and "\\{" not in written and "\\\u2060{\\k" in written
+
+
 def test_ffmpeg_reads_it(tmp_path: Path) -> None:
     transcript = spoken(["Hello", "brave", "new", "world."])
     (tmp_path / "a.ass").write_text(render(transcript, "ass"), encoding="utf-8")

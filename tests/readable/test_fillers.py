@@ -46,6 +46,7 @@ def transcript_of(*sentences: str, language: str | None = None) -> Transcript:
         ('He said "um" loudly.', "He said loudly."),
         ("I am here... um... you know", "I am here... you know"),
         ("UMMM, UHHH WE GO", "WE GO"),
+        ("In the ER, um, HM Treasury", "In the ER, HM Treasury"),
         ("um", ""),
         ("Mhm, uh-huh, ham hem humm", "Mhm, uh-huh, ham hem humm"),
     ],

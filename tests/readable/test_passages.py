@@ -55,6 +55,14 @@ def test_a_passage_is_as_uncertain_as_its_two_worst_words() -> None:
     assert [one.confidence for one in passages_of(transcript, ROW)] == pytest.approx([0.3, 0.9])
 
 
+def test_what_was_redacted_is_nothing_to_check() -> None:
+    words = [Word(text, at / 2, at / 2 + 0.4, 0.9 if at else 0.1) for at, text in enumerate(["([number],", "dogs"])]
+    alone = Word("[name].", 5.0, 6.0, 0.1)
+    transcript = Transcript(AUDIO, "", (make_segment(words), make_segment([alone])), ())
+    [passage] = passages_of(transcript, ROW)
+    assert (passage.words, passage.confidence) == (tuple(words), 0.9)
+
+
 def test_clips_are_the_passage_without_what_was_redacted() -> None:
     samples = np.sin(np.arange(48_000) * 0.3).astype(np.float32)[:, None]
     audio = probe(Source("tone.wav", Samples(samples, 16_000, "tone"), "tone"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -20,7 +22,18 @@ from fastscribe.text.transcript import make_segment
 from fastscribe.types import Alternative, Failure, Redaction, Token, Transcript
 from tests.readable.test_fillers import AUDIO, transcript_of, words_of
 
-NAMES = ["Mary Smith", "Mary", "O'Brien", "José", "山田"]
+NAMES = [
+    "Mary Smith",
+    "Mary",
+    "O'Brien",
+    "José",
+    "山田",
+    "Anne-Marie Le Pen",
+    "J. R. Tolkien",
+    "Ina",
+    "Smith & Sons",
+    "ลำดวน",
+]
 ALL = Options(redact=("numbers", "names"), redact_names=tuple(NAMES))
 
 
@@ -41,10 +54,21 @@ def redacted(text: str, language: str = "en") -> str:
         ("my email is john dot smith at gmail dot com and that is it", "my email is [email] and that is it"),
         ("write to (john_doe@x.org), please", "write to ([email]), please"),
         ("reach john at x dot co dot uk.", "[email]."),
+        ("it is peter at foo dot app now", "it is [email] now"),
         ("she is at home. com", "she is at home. com"),
         ("We saw mary-jane SMITH'S dog and Mary’s cat.", "We saw [name] dog and [name] cat."),
         ("Mary Smith, OBrien; Jose", "[name], [name]; [name]"),
         ("Marys maryland josephine", "[name] maryland josephine"),
+        ("Mary'll say so—Mary…she (with *Mary*)", "[name] say [name] (with [name])"),
+        ("Anne Marie LePen, JR Tolkien; J.R. Tolkien's", "[name], [name]; [name]. [name]"),
+        ("Mary um Smith; Mary - Smith; Smith & Sons; Smith and Sons", "[name]; [name]; [name]; Smith and Sons"),
+        ("ina is in a house", "[name] is in a house"),
+        ("คุณลำดวนไป", "[name]"),
+        (
+            "a ten-year-old of the nineteen-seventies saw two's and ½; the sixtieth",
+            "a [number] of the [number] saw [number]; the [number]",
+        ),
+        ("the ones with no-one, seconds later, a one-way road", "the ones with no-one, seconds later, a one-way road"),
         ("昨日山田さんに会った。", "[name]。"),
     ],
 )
@@ -56,6 +80,7 @@ def test_english(said: str, read: str) -> None:
     ("language", "said", "read"),
     [
         ("de", "ein Test um acht, dreiundzwanzig und am zwanzigsten", "ein Test um [number] und am [number]"),
+        ("de", "am achten Mai, eine Drei-Zimmer-Wohnung", "am [number] Mai, eine [number]"),
         ("es", "una casa y treinta y cinco veintitrés", "una casa y [number]"),
         ("fr", "un nouveau et trois, vingt-et-un", "un nouveau et [number]"),
         ("it", "sei bello e ventitré", "sei bello e [number]"),
@@ -107,12 +132,45 @@ def test_no_format_has_a_secret(texts: list[str], other: list[str], lengths: lis
         assert is_inside or any(word.text == kept.text and word.start_s == kept.start_s for kept in found.words)
 
 
+def test_long_lists_of_names_take_no_longer() -> None:
+    """Each word is looked up: the names are never gone through for it."""
+    names = [f"Ann{number} Smith{number}" for number in range(2000)]
+    redactor = Redactor.of("en", False, names)
+
+    class Once(frozenset):
+        def __iter__(self) -> Iterator[str]:
+            raise AssertionError("went through the names")
+
+    found = replace(redactor, names=Once(redactor.names), beginnings=Once(redactor.beginnings))
+    assert found.redact_text("we met Ann7 Smith7 and Ann8 Smith9") == "we met [name] and Ann8 Smith9"
+
+
+def test_a_removed_filler_that_is_a_name_is_redacted() -> None:
+    options = Options(remove_fillers=True, redact=("names",), redact_names=("Er",))
+    found = TextEdits(options, "en").apply(transcript_of("So er, um we go."))
+    assert isinstance(found, Transcript) and [word.text for word in found.removed_words] == ["um"]
+
+
 def test_alternatives_lose_what_was_said_meanwhile() -> None:
     best = Alternative("call merry fife", -1.0, 0.0, 2.0, tuple(words_of("call merry fife")))
     found = TextEdits(ALL, "en").apply(replace(transcript_of("call Mary five"), nbest=(best,)))
     assert isinstance(found, Transcript)
     assert (found.text, found.nbest[0].text) == ("call [name] [number]", "call [name] [number]")
     assert found.redacted == (Redaction("name", 0.5, 0.9), Redaction("number", 1.0, 1.4))
+
+
+def test_alternatives_of_unknown_times_are_redacted() -> None:
+    best = Alternative("call merry now", -1.0, 0.0, 2.0, tuple(words_of("call merry now")))
+    [segment] = transcript_of("call Mary now").segments
+    untimed = replace(segment, words=tuple(replace(word, start_s=math.nan, end_s=math.nan) for word in segment.words))
+    found = TextEdits(ALL, "en").apply(replace(transcript_of("call Mary now"), segments=(untimed,), nbest=(best,)))
+    assert isinstance(found, Transcript) and "merry" not in found.nbest[0].text
+
+
+def test_names_are_found_in_what_was_said_before_it_was_written_in_figures() -> None:
+    words = [replace(words_of("21")[0], original="twenty one"), *words_of("pilots land")]
+    redactor = Redactor.of("en", False, ["Twenty One Pilots"])
+    assert redactor.kinds(words) == ["name", "name", None]
 
 
 def test_texts_that_are_not_those_of_their_words_are_made_of_them() -> None:
@@ -174,3 +232,4 @@ def test_names_are_no_part_of_a_fingerprint() -> None:
         return fingerprint("m", {}, Options(redact=("names",), redact_names=names), OutputStyle())
 
     assert "Zebra" not in json.dumps(of("Zebra")) and of("Zebra") == of("Zebra") != of("Ann")
+    assert of("Ann", "Zebra") == of("Zebra", "Ann") and "--redact-list" in of("Ann")

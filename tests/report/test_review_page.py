@@ -6,6 +6,7 @@ import base64
 import hashlib
 import io
 import json
+import math
 import re
 from html import unescape
 from pathlib import Path
@@ -42,6 +43,14 @@ def test_the_page_has_text_audio_and_rows() -> None:
     assert clips == [MP3.getvalue()] * 2 and "no audio: &lt;gone&gt;" in PAGE
     assert re.findall(r"<mark.*?>(.*?)</mark>", PAGE) == ["he", "said", "ünder", "日本", "right"]
     assert "3 passages of 1,234 words" in PAGE
+
+
+def test_two_words_are_underlined_of_many_as_certain() -> None:
+    """Stored confidences have two decimals, so words are often equal."""
+    item = ReviewItem(
+        {}, [(word, 1.0) for word in "abcdef"] + [("low", 0.2), ("none", math.nan)], "a.wav", None, "gone"
+    )
+    assert re.findall(r"<mark.*?>(.*?)</mark>", review_page([item], 8)) == ["low", "none"]
 
 
 def test_only_its_own_script_may_run() -> None:
