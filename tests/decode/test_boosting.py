@@ -81,11 +81,11 @@ def test_tables_equal_reference(data, num_labels, first_is_space, is_joined) -> 
     start_id = 0 if first_is_space else num_labels
     given_lists = data.draw(st.lists(token_paths(num_labels, start_id), min_size=1, max_size=3))
     lists = Lists(given_lists, num_labels, start_id, 0.5)
-    if is_joined:  # the same lists in two automata; the second has an empty list too
-        parts = [build_graph(part, num_labels, start_id) for part in (given_lists[:1], given_lists[1:])]
-        graph = join(*parts)
-        order = [0, 1, *range(3, 3 + len(given_lists) - 1)]
-        lists.tables, starts = BoostTables.of(graph, 0.5, CPU), graph.starts_R[order]
+    if is_joined:  # the same lists in three automata, each with an empty list too
+        parts = [
+            build_graph(part, num_labels, start_id) for part in (given_lists[:1], given_lists[1:2], given_lists[2:])
+        ]
+        lists.tables, starts = BoostTables.of(join(parts), 0.5, CPU), join(parts).starts_R
     else:
         starts = lists.graph.starts_R
     for number, reference in enumerate(lists.references):

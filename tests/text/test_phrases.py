@@ -71,6 +71,13 @@ def test_unreadable_lists(tmp_path: Path) -> None:
         read_phrases(str(tmp_path / "latin.txt"))
 
 
+def test_line_ends_and_joiners(tmp_path: Path) -> None:
+    """Joiners are invisible, but Persian and languages of India are written with them."""
+    path = tmp_path / "words.txt"
+    path.write_bytes("one\rtwo\r\nمی\u200cخواهم\nක්\u200dෂය".encode())
+    assert [phrase.text for phrase in read_phrases(str(path))] == ["one", "two", "می\u200cخواهم", "ක්\u200dෂය"]
+
+
 def test_digest_is_of_content() -> None:
     one, two = Phrase("one"), Phrase("two", 2.0)
     assert digest([one, two]) == digest([two, one]) != digest([one])
