@@ -234,6 +234,27 @@ def test_captured_loop_reads_the_tables_of_each_batch() -> None:
         decoder.close()
 
 
+def test_captured_tables_grow_to_the_largest() -> None:
+    """After the largest lists, smaller ones need no new graph, and leave nothing of the larger ones to be found."""
+    transducer = tiny_transducer(11, (), 1, 0.0)
+    num_labels, frames = transducer.blank_id, random_frames([9, 12])
+    long = TokenPath((0,) * 9, (3.0,) * 9)
+    small, large = ([[TokenPath((num_labels - 1,), (50.0,))]], [[long], [TokenPath((1, 1, 0), (5.0,) * 3)]])
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        simulated = SimulatedCuda().install(monkeypatch)
+        decoder = GraphedDecoder(Network.prepare(transducer), chunked())
+        num_captured = []
+        for paths in (small, large, small, large[1:], small):
+            lists = Lists(paths, num_labels, num_labels)
+            boosted = replace(frames, boost=lists.boost([[1], [1]]))
+            for row, fast in enumerate(decoder.read(decoder.submit(boosted).numpy(), boosted)):
+                encoded = frames.frames_BTD[row, : frames.lengths_B[row]]
+                assert steps(fast) == steps(greedy(transducer, encoded, lists.reference([1])))
+            num_captured.append(len(simulated.captured))
+        assert num_captured == [1, 2, 2, 2, 2]
+        decoder.close()
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
