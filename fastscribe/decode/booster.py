@@ -83,7 +83,7 @@ class Booster:
             run = [] if self._graph is None else [self._graph]
             graph = join([*run, *map(self._graph_of, lists)])
             self._joined = lists, graph, BoostTables.of(graph, WEIGHT, self._device)
-        return self._joined[1], self._joined[2]
+        return self._joined[1:]
 
     def _graph_of(self, phrases: Phrases) -> ContextGraph:
         """Return the automaton of a row's list; warn of phrases that the vocabulary cannot write."""

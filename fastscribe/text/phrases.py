@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -123,7 +124,15 @@ def digest(phrases: Iterable[Phrase]) -> str:
 
 
 def spellings(text: str) -> tuple[str, ...]:
-    """Return the spellings of a phrase: its cases, with and without hyphens and spaces inside; the given one first."""
+    """Return the spellings of a phrase: its cases, with and without hyphens and spaces inside; the given one first.
+
+    Those with composed letters (Unicode's NFC) follow, because few vocabularies have accents of their own.
+    """
+    composed = unicodedata.normalize("NFC", text)
+    return tuple(dict.fromkeys(_spellings(text) + _spellings(composed) if composed != text else _spellings(text)))
+
+
+def _spellings(text: str) -> tuple[str, ...]:
     spaced = _HYPHENS.sub(" ", text)
     words = spaced.split()
     joints = [text]

@@ -92,6 +92,7 @@ def test_spellings() -> None:
     assert {"e-mail", "e mail", "email", "E-mail", "E-Mail"} <= set(spellings("e-mail"))
     assert not any("-" in text for text in spellings("as soon as possible"))
     assert spellings("-5 grad")[0] == "-5 grad"
+    assert {"e\u0301te\u0301", "\u00e9t\u00e9", "\u00c9T\u00c9"} <= set(spellings("e\u0301te\u0301"))
 
 
 @pytest.mark.parametrize("name", ["tdt_demo", "hf_tdt_demo", "canary", "canary2", "hf_canary", "quartznet", "ctc"])
