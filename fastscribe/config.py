@@ -583,7 +583,7 @@ def _phrase(given: str | tuple[Any, ...]) -> Phrase:
         raise OptionError("boost", phrase.text, "not a phrase")
     if not isinstance(phrase.weight, int | float) or not 0 < phrase.weight <= MAX_BOOST_WEIGHT:
         raise OptionError("boost", phrase.weight, f"{phrase.text}: a weight is above 0, up to {MAX_BOOST_WEIGHT:g}")
-    return phrase
+    return Phrase(phrase.text, float(phrase.weight))  # the digest of a resumed run tells 2 from 2.0
 
 
 def _tag(name: str, text: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from fastscribe import Options, Transcriber, Transcript
 from fastscribe.errors import UsageError
+from fastscribe.text.phrases import digest, parse_phrases
 from fastscribe.types import Failure, Phrase
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.processes import fastscribe
@@ -121,6 +122,7 @@ def test_command_line(tmp_path: Path) -> None:
 def test_options_of_python() -> None:
     """Phrases may be strings, and pairs with a weight; others are named."""
     assert Options(boost=("Norfolk", ("Burgess", 2))).boost == (Phrase("Norfolk"), Phrase("Burgess", 2))
+    assert digest(Options(boost=(("Burgess", 2),)).boost) == digest(parse_phrases(["Burgess\t2"], ""))
     for boost, problem in (
         ("Norfolk", "boost 'Norfolk': not a tuple of phrases"),
         ((" ",), "boost ' ': not a phrase"),
