@@ -62,6 +62,7 @@ MIN_LINE_WIDTH = 2  # columns, of one wide character
 # Beyond these a typing error would take all memory, or more threads than a system starts.
 MAX_BEAM = 1024
 MAX_BATCH_SIZE = 4096
+MAX_BOOST_WEIGHT = 100.0
 MAX_THREADS = 1024
 # Without max_symbols nothing else ends a frame at which some label is always likelier than blank.
 LABELS_PER_FRAME_GUARD = 1000
@@ -540,7 +541,7 @@ class Options:
             parse_attention(self.attention)
         self._check_speakers()
         self._check_redact()
-        object.__setattr__(self, "boost", tuple(Phrase(*phrase) for phrase in self.boost))
+        object.__setattr__(self, "boost", _phrases(self.boost))
         for name in ("language", "target_language"):
             if (text := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _tag(name, text))
@@ -600,6 +601,24 @@ def _check_number(name: str, value: object, least: int, most: int | None) -> Non
         return
     if type(value) is not int or value < least or (most is not None and value > most):
         raise OptionError(name, value, f"not a number from {least}" + (f" to {most:,}" if most is not None else ""))
+
+
+def _phrases(given: Sequence[str | tuple[Any, ...]]) -> tuple[Phrase, ...]:
+    if isinstance(given, str):
+        raise OptionError("boost", given, "not a tuple of phrases")
+    return tuple(_phrase(one) for one in given)
+
+
+def _phrase(given: str | tuple[Any, ...]) -> Phrase:
+    try:
+        phrase = Phrase(given) if isinstance(given, str) else Phrase(*given)
+    except TypeError:
+        raise OptionError("boost", given, "not a phrase, nor a phrase and its weight") from None
+    if not isinstance(phrase.text, str) or not phrase.text.strip():
+        raise OptionError("boost", phrase.text, "not a phrase")
+    if not isinstance(phrase.weight, int | float) or not 0 < phrase.weight <= MAX_BOOST_WEIGHT:
+        raise OptionError("boost", phrase.weight, f"{phrase.text}: a weight is above 0, up to {MAX_BOOST_WEIGHT:g}")
+    return Phrase(phrase.text, float(phrase.weight))  # the digest of a resumed run tells 2 from 2.0
 
 
 def _tag(name: str, text: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from fastscribe import Options, Transcriber, Transcript
 from fastscribe.errors import UsageError
+from fastscribe.text.phrases import digest, parse_phrases
 from fastscribe.types import Failure, Phrase
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.processes import fastscribe
@@ -116,3 +117,20 @@ def test_command_line(tmp_path: Path) -> None:
     words.write_text("# nothing\n")
     empty, plain = fastscribe(*arguments), fastscribe(*arguments[:-2])
     assert (empty.returncode, empty.stdout, empty.stderr) == (0, plain.stdout, "")
+
+
+def test_options_of_python() -> None:
+    """Phrases may be strings, and pairs with a weight; others are named."""
+    assert Options(boost=("Norfolk", ("Burgess", 2))).boost == (Phrase("Norfolk"), Phrase("Burgess", 2))
+    assert digest(Options(boost=(("Burgess", 2),)).boost) == digest(parse_phrases(["Burgess\t2"], ""))
+    for boost, problem in (
+        ("Norfolk", "boost 'Norfolk': not a tuple of phrases"),
+        ((" ",), "boost ' ': not a phrase"),
+        ((("one", 2, 3),), "not a phrase, nor a phrase and its weight"),
+        ((7,), "not a phrase, nor a phrase and its weight"),
+        ((("one", 0),), "boost 0: one: a weight is above 0, up to 100"),
+        ((("one", float("nan")),), "boost nan: one: a weight is above 0, up to 100"),
+        ((("one", "2"),), "boost '2': one: a weight is above 0, up to 100"),
+    ):
+        with pytest.raises(UsageError, match=problem):
+            Options(boost=boost)  # type: ignore[arg-type]

@@ -11,11 +11,15 @@ Sizes = tuple[int, ...]
 
 
 class FixedTables:
-    """Tables on a device, one for each set of sizes, which are powers of two. Kept until `clear`."""
+    """Tables on a device that grow to the largest of each size so far, in powers of two.
+
+    So batches with lists of many sizes soon need no new graphs. A graph that reads smaller ones keeps them until it is dropped.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._tables: dict[Sizes, tuple[BoostTables, BoostTables]] = {}  # and those that were copied there last
+        self._tables: BoostTables | None = None
+        self._loaded: BoostTables | None = None  # those that were copied there last
 
     def load(self, boost: Boost | None) -> tuple[int, BoostTables | None]:
         """Copy a batch's tables, in the order of the current stream.
@@ -28,16 +32,18 @@ class FixedTables:
         *numbers, num_labels, max_count, num_levels = boost.tables.sizes
         rounded = [*map(power_of_two, numbers), num_labels]
         sizes = (*rounded, min(power_of_two(max_count), max(1, num_labels)), power_of_two(num_levels))
-        tables, loaded = self._tables.get(sizes, (None, None))
-        if tables is None:
-            tables = BoostTables.allocate(sizes, self._device)
-        if loaded is not boost.tables:
-            tables.copy_from_(boost.tables)
-            self._tables[sizes] = tables, boost.tables
-        return boost.start_BK.shape[1], tables
+        if self._tables is not None:
+            sizes = tuple(map(max, sizes, self._tables.sizes))
+        if self._tables is None or sizes != self._tables.sizes:
+            self._loaded = None
+            self._tables = BoostTables.allocate(sizes, self._device)
+        if self._loaded is not boost.tables:
+            self._tables.copy_from_(boost.tables)
+            self._loaded = boost.tables
+        return boost.start_BK.shape[1], self._tables
 
     def clear(self) -> None:
-        self._tables.clear()
+        self._tables = self._loaded = None
 
 
 def sizes_of(tables: BoostTables | None) -> Sizes:

@@ -1,8 +1,8 @@
 """Transducer decoding with the steps of label_looping.py captured in CUDA graphs (cuda/loops.py).
 
 One state is captured per bucket of rows, for any length; smaller batches are padded. All states share the flat arrays, which
-grow with the largest batch so far. With phrases to boost, a state also belongs to the sizes of their tables, rounded up to
-powers of two: the tables of a batch are copied into those that the graphs read.
+grow with the largest batch so far. With phrases to boost, a state also belongs to the sizes of the tables that its graphs read;
+the tables of a batch are copied there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The phrases that a run boosts: its own list, and those of manifest rows, as one automaton for each batch.
 
-The run's list is made into tables once. Lists of rows are joined to it for a batch; a row's phrases come beside the run's.
+The run's list is made into tables once. The automaton of a row's list is kept, because other rows often have the same; for a
+batch, those of its rows are joined to the run's. A row's phrases come beside the run's.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import torch
 
 from fastscribe.decode.boosting import Boost, BoostTables
 from fastscribe.text.context_graph import ContextGraph, build_graph, join
-from fastscribe.text.phrases import PhraseEncoder, TokenPath, encode_all
+from fastscribe.text.phrases import PhraseEncoder, TokenPath, encode_all, named
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.types import Batch, Phrase
 
 Phrases = tuple[Phrase, ...]
-_MAX_KEPT = 4096  # encoded lists of rows
+_MAX_KEPT_STATES = 1 << 22  # of the automata of rows' lists; about 60 bytes each
+_MAX_WARNINGS = 10  # about lists of rows
 # Natural-log units that each character of a phrase gets. Chosen on one half of the sentences of scripts/benchmarks/boost.py:
 # 0.25, 0.5, 1 and 2 were compared (docs/log.md, 2026-11-23). Characters and not tokens, so that vocabularies of letters and
 # of words give a phrase the same.
@@ -49,14 +51,15 @@ class Booster:
     ) -> None:
         self._tokenizer, self._path, self._device, self._say = tokenizer, path, device, say
         self._encoder: PhraseEncoder | None = None
-        self._encoded: dict[Phrases, list[TokenPath]] = {}
-        self._warned: set[str] = set()
+        self._kept: dict[Phrases, ContextGraph] = {}
+        self._num_kept_states = 0
+        self._num_warnings = 0
         self._graph: ContextGraph | None = None
         self._tables: BoostTables | None = None
         self._joined: tuple[tuple[Phrases, ...], ContextGraph, BoostTables] | None = None
         if phrases:
             encoded = encode_all(phrases, self._get_encoder(), say)
-            self._graph = self._build([[path for paths in encoded for path in paths]])
+            self._graph = self._build(encoded)
             self._tables = BoostTables.of(self._graph, WEIGHT, device)
 
     def boost(self, batch: Batch) -> Boost | None:
@@ -72,36 +75,41 @@ class Booster:
         own_B = np.array([numbers.get(phrases, 0) for phrases in own])
         if self._graph is None:
             return Boost(tables, graph.starts_R[own_B[:, None]])
-        first = len(self._graph.starts_R)  # roots of the run's automaton come before those of rows
-        return Boost(tables, graph.starts_R[np.stack([np.ones_like(own_B), first + own_B], 1)])
+        own_B[own_B > 0] += 1  # the root of the run's list comes before those of rows
+        return Boost(tables, graph.starts_R[np.stack([np.ones_like(own_B), own_B], 1)])
 
     def _join(self, lists: tuple[Phrases, ...]) -> tuple[ContextGraph, BoostTables]:
         if self._joined is None or self._joined[0] != lists:
-            graph = self._build([self._paths(phrases) for phrases in lists])
-            graph = graph if self._graph is None else join(self._graph, graph)
+            run = [] if self._graph is None else [self._graph]
+            graph = join([*run, *map(self._graph_of, lists)])
             self._joined = lists, graph, BoostTables.of(graph, WEIGHT, self._device)
-        return self._joined[1], self._joined[2]
+        return self._joined[1:]
 
-    def _paths(self, phrases: Phrases) -> list[TokenPath]:
-        """Return the ways to write a row's phrases; warn once of each that the vocabulary cannot write."""
-        if phrases not in self._encoded:
-            if len(self._encoded) >= _MAX_KEPT:
-                self._encoded.clear()
+    def _graph_of(self, phrases: Phrases) -> ContextGraph:
+        """Return the automaton of a row's list; warn of phrases that the vocabulary cannot write."""
+        if phrases not in self._kept:
             encoder = self._get_encoder()
             encoded = [encoder.paths(phrase) for phrase in phrases]
             unknown = [one.text for one, paths in zip(phrases, encoded, strict=True) if not paths]
-            for text in unknown:
-                if text not in self._warned:
-                    self._warned.add(text)
-                    self._say(f"boost: not used, because the model's vocabulary has no pieces for it: {text}")
-            self._encoded[phrases] = [path for paths in encoded for path in paths]
-        return self._encoded[phrases]
+            if unknown and self._num_warnings < _MAX_WARNINGS:
+                self._num_warnings += 1
+                last = "; nothing is said about later rows" if self._num_warnings == _MAX_WARNINGS else ""
+                self._say(
+                    f"boost: not used, because the model's vocabulary has no pieces for them: {named(unknown)}{last}"
+                )
+            if self._num_kept_states > _MAX_KEPT_STATES:
+                self._kept.clear()
+                self._num_kept_states = 0
+            self._kept[phrases] = self._build(encoded)
+            self._num_kept_states += len(self._kept[phrases].fail_S)
+        return self._kept[phrases]
 
     def _get_encoder(self) -> PhraseEncoder:
         if self._encoder is None:
             self._encoder = PhraseEncoder(self._tokenizer, self._path)
         return self._encoder
 
-    def _build(self, lists: Sequence[Sequence[TokenPath]]) -> ContextGraph:
+    def _build(self, encoded: Sequence[Sequence[TokenPath]]) -> ContextGraph:
+        """Return the automaton of one list, of whose phrases these are the token paths."""
         encoder = self._get_encoder()
-        return build_graph(lists, encoder.num_labels, encoder.start_id)
+        return build_graph([[path for paths in encoded for path in paths]], encoder.num_labels, encoder.start_id)

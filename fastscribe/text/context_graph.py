@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -142,22 +144,36 @@ class _Trie:
         return state
 
 
-def join(first: ContextGraph, second: ContextGraph) -> ContextGraph:
-    """Return one automaton with the lists of both; the second's come after the first's."""
-    states, arcs, roots = len(first.fail_S), len(first.tokens_A), len(first.starts_R)
-    parents_S = np.where(second.parent_S < 0, -1, second.parent_S + states)
+def join(graphs: Sequence[ContextGraph]) -> ContextGraph:
+    """Return one automaton with the lists of all, in order, after one empty list."""
+    shifts = _before([len(graph.fail_S) - 1 for graph in graphs])
+    arc_shifts = _before([len(graph.tokens_A) for graph in graphs])
+    root_shifts = _before([len(graph.starts_R) - 1 for graph in graphs])
+
+    def joined(name: str, added: Sequence[int] | None = None) -> Any:
+        """Return an array with an element for each state or root; only the first graph's empty list is kept."""
+        arrays = [getattr(graph, name)[1:] for graph in graphs]
+        if added is not None:
+            arrays = [np.where(array < 0, array, array + shift) for array, shift in zip(arrays, added, strict=True)]
+        return np.concatenate([getattr(graphs[0], name)[:1], *arrays])
+
     return ContextGraph(
-        first_S=np.concatenate([first.first_S, second.first_S + arcs]),
-        count_S=np.concatenate([first.count_S, second.count_S]),
-        fail_S=np.concatenate([first.fail_S, second.fail_S + states]),
-        parent_S=np.concatenate([first.parent_S, parents_S]),
-        list_S=np.concatenate([first.list_S, second.list_S + roots]),
-        score_S=np.concatenate([first.score_S, second.score_S]),
-        at_risk_S=np.concatenate([first.at_risk_S, second.at_risk_S]),
-        tokens_A=np.concatenate([first.tokens_A, second.tokens_A]),
-        children_A=np.concatenate([first.children_A, second.children_A + states]),
-        root_children_RV=np.concatenate([first.root_children_RV, second.root_children_RV + states]),
-        starts_R=np.concatenate([first.starts_R, second.starts_R + states]),
-        max_count=max(first.max_count, second.max_count),
-        num_levels=max(first.num_levels, second.num_levels),
+        first_S=joined("first_S", arc_shifts),
+        count_S=joined("count_S"),
+        fail_S=joined("fail_S", shifts),
+        parent_S=joined("parent_S", shifts),
+        list_S=joined("list_S", root_shifts),
+        score_S=joined("score_S"),
+        at_risk_S=joined("at_risk_S"),
+        tokens_A=np.concatenate([graph.tokens_A for graph in graphs]),
+        children_A=np.concatenate([graph.children_A + shift for graph, shift in zip(graphs, shifts, strict=True)]),
+        root_children_RV=joined("root_children_RV", shifts),
+        starts_R=joined("starts_R", shifts),
+        max_count=max(graph.max_count for graph in graphs),
+        num_levels=max(graph.num_levels for graph in graphs),
     )
+
+
+def _before(sizes: Sequence[int]) -> list[int]:
+    """Return the sum of the sizes before each."""
+    return [0, *accumulate(sizes)][:-1]

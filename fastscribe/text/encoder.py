@@ -1,8 +1,8 @@
 """Text to tokens with a checkpoint's own tokenizer: SentencePiece with its normalisation rules, tokenizer.json or characters.
 
-Only forced alignment uses it: decoding uses text/tokenizer.py, and training normalises text in training/bpe.py. A
-SentencePiece model stores its rules as a compiled table. SentencePiece never gets that table, because its older versions
-read out of bounds on malicious ones; the lookup here checks every index.
+Forced alignment and phrases to boost use it: decoding uses text/tokenizer.py, and training normalises text in
+training/bpe.py. A SentencePiece model stores its rules as a compiled table. SentencePiece never gets that table, because its
+older versions read out of bounds on malicious ones; the lookup here checks every index.
 """
 
 from __future__ import annotations

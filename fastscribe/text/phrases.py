@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from fastscribe.config import MAX_BOOST_WEIGHT
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.text.encoder import WordEncoder
 from fastscribe.text.tokenizer import LANGUAGE_MODEL, WORD_MARK, Tokenizer, from_sentencepiece
@@ -19,11 +21,12 @@ from fastscribe.types import Phrase
 
 MAX_FILE_BYTES = 64 << 20
 MAX_CHARACTERS = 200  # of a phrase
-MAX_WEIGHT = 100.0
-MAX_PHRASES = 1_000_000
+MAX_PHRASES = 100_000  # of a list: about 5 GB while they are prepared
 _MAX_HYPHENATED_WORDS = 3  # longer phrases have no spelling with hyphens for spaces
-_MAX_KEPT = 100_000  # encoded phrases
+_MAX_KEPT = 20_000  # encoded phrases, about 8 kB each
 _MAX_SHOWN = 5  # phrases named in a warning
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_JOINERS = re.compile("[\u200c\u200d]")  # letters of Persian and of India's languages are written with them
 _HYPHENS = re.compile(r"(?<=\w)[-\u2010\u2011](?=\w)")
 
 
@@ -63,7 +66,7 @@ def _parse(line: str) -> Phrase:
     text = " ".join(text.split())
     if not text:
         raise ValueError("a weight without a phrase before it")
-    if not text.isprintable():
+    if not _JOINERS.sub("", text).isprintable():
         raise ValueError("a phrase has characters that cannot be printed")
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"a phrase of {len(text)} characters; at most {MAX_CHARACTERS}")
@@ -75,8 +78,8 @@ def _parse(line: str) -> Phrase:
         weight = float(given)
     except ValueError:
         weight = math.nan
-    if not 0 < weight <= MAX_WEIGHT:
-        raise ValueError(f"weight {given.strip()!r:.40}: not a number above 0, up to {MAX_WEIGHT:g}")
+    if not 0 < weight <= MAX_BOOST_WEIGHT:
+        raise ValueError(f"weight {given.strip()!r:.40}: not a number above 0, up to {MAX_BOOST_WEIGHT:g}")
     return Phrase(text, weight)
 
 
@@ -94,7 +97,7 @@ def read_phrases(path: str) -> tuple[Phrase, ...]:
     except UnicodeDecodeError as error:
         number = content[: error.start].count(b"\n") + 1
         raise PhraseError(f"{path}: line {number}: not valid UTF-8") from None
-    return parse_phrases(text.split("\n"), path)
+    return parse_phrases(_LINE_END.split(text), path)
 
 
 def phrases_of_row(value: object) -> tuple[Phrase, ...]:
@@ -108,7 +111,7 @@ def phrases_of_row(value: object) -> tuple[Phrase, ...]:
     """
     if value is None:
         return ()
-    lines = value.split("\n") if isinstance(value, str) else value
+    lines = _LINE_END.split(value) if isinstance(value, str) else value
     if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
         raise PhraseError("boost is not a string with a phrase a line, nor a list of phrases")
     return parse_phrases(lines, "boost")
@@ -121,7 +124,15 @@ def digest(phrases: Iterable[Phrase]) -> str:
 
 
 def spellings(text: str) -> tuple[str, ...]:
-    """Return the spellings of a phrase: its cases, with and without hyphens and spaces inside; the given one first."""
+    """Return the spellings of a phrase: its cases, with and without hyphens and spaces inside; the given one first.
+
+    Those with composed letters (Unicode's NFC) follow, because few vocabularies have accents of their own.
+    """
+    composed = unicodedata.normalize("NFC", text)
+    return tuple(dict.fromkeys(_spellings(text) + _spellings(composed) if composed != text else _spellings(text)))
+
+
+def _spellings(text: str) -> tuple[str, ...]:
     spaced = _HYPHENS.sub(" ", text)
     words = spaced.split()
     joints = [text]
@@ -240,9 +251,13 @@ def encode_all(
     encoded = [encoder.paths(phrase) for phrase in phrases]
     unknown = [phrase.text for phrase, paths in zip(phrases, encoded, strict=True) if not paths]
     if unknown:
-        more = f" and {len(unknown) - _MAX_SHOWN:,} more" if len(unknown) > _MAX_SHOWN else ""
-        named = ", ".join(unknown[:_MAX_SHOWN]) + more
         if len(unknown) == len(phrases):
-            raise UsageError(f"--boost: the model's vocabulary can write none of the phrases: {named}")
-        say(f"--boost: not used, because the model's vocabulary has no pieces for them: {named}")
+            raise UsageError(f"--boost: the model's vocabulary can write none of the phrases: {named(unknown)}")
+        say(f"--boost: not used, because the model's vocabulary has no pieces for them: {named(unknown)}")
     return encoded
+
+
+def named(phrases: Sequence[str]) -> str:
+    """Return the first phrases, and the number of the others, for a message."""
+    more = f" and {len(phrases) - _MAX_SHOWN:,} more" if len(phrases) > _MAX_SHOWN else ""
+    return ", ".join(phrases[:_MAX_SHOWN]) + more

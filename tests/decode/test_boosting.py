@@ -81,11 +81,11 @@ def test_tables_equal_reference(data, num_labels, first_is_space, is_joined) -> 
     start_id = 0 if first_is_space else num_labels
     given_lists = data.draw(st.lists(token_paths(num_labels, start_id), min_size=1, max_size=3))
     lists = Lists(given_lists, num_labels, start_id, 0.5)
-    if is_joined:  # the same lists in two automata; the second has an empty list too
-        parts = [build_graph(part, num_labels, start_id) for part in (given_lists[:1], given_lists[1:])]
-        graph = join(*parts)
-        order = [0, 1, *range(3, 3 + len(given_lists) - 1)]
-        lists.tables, starts = BoostTables.of(graph, 0.5, CPU), graph.starts_R[order]
+    if is_joined:  # the same lists in three automata, each with an empty list too
+        parts = [
+            build_graph(part, num_labels, start_id) for part in (given_lists[:1], given_lists[1:2], given_lists[2:])
+        ]
+        lists.tables, starts = BoostTables.of(join(parts), 0.5, CPU), join(parts).starts_R
     else:
         starts = lists.graph.starts_R
     for number, reference in enumerate(lists.references):
@@ -231,6 +231,27 @@ def test_captured_loop_reads_the_tables_of_each_batch() -> None:
                 assert steps(fast) == steps(greedy(transducer, encoded, lists.reference([1])))
                 assert fast.token_ids
         assert len(simulated.captured) == 1
+        decoder.close()
+
+
+def test_captured_tables_grow_to_the_largest() -> None:
+    """After the largest lists, smaller ones need no new graph, and leave nothing of the larger ones to be found."""
+    transducer = tiny_transducer(11, (), 1, 0.0)
+    num_labels, frames = transducer.blank_id, random_frames([9, 12])
+    long = TokenPath((0,) * 9, (3.0,) * 9)
+    small, large = ([[TokenPath((num_labels - 1,), (50.0,))]], [[long], [TokenPath((1, 1, 0), (5.0,) * 3)]])
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        simulated = SimulatedCuda().install(monkeypatch)
+        decoder = GraphedDecoder(Network.prepare(transducer), chunked())
+        num_captured = []
+        for paths in (small, large, small, large[1:], small):
+            lists = Lists(paths, num_labels, num_labels)
+            boosted = replace(frames, boost=lists.boost([[1], [1]]))
+            for row, fast in enumerate(decoder.read(decoder.submit(boosted).numpy(), boosted)):
+                encoded = frames.frames_BTD[row, : frames.lengths_B[row]]
+                assert steps(fast) == steps(greedy(transducer, encoded, lists.reference([1])))
+            num_captured.append(len(simulated.captured))
+        assert num_captured == [1, 2, 2, 2, 2]
         decoder.close()
 
 

@@ -71,6 +71,13 @@ def test_unreadable_lists(tmp_path: Path) -> None:
         read_phrases(str(tmp_path / "latin.txt"))
 
 
+def test_line_ends_and_joiners(tmp_path: Path) -> None:
+    """Joiners are invisible, but Persian and languages of India are written with them."""
+    path = tmp_path / "words.txt"
+    path.write_bytes("one\rtwo\r\nمی\u200cخواهم\nක්\u200dෂය".encode())
+    assert [phrase.text for phrase in read_phrases(str(path))] == ["one", "two", "می\u200cخواهم", "ක්\u200dෂය"]
+
+
 def test_digest_is_of_content() -> None:
     one, two = Phrase("one"), Phrase("two", 2.0)
     assert digest([one, two]) == digest([two, one]) != digest([one])
@@ -85,6 +92,7 @@ def test_spellings() -> None:
     assert {"e-mail", "e mail", "email", "E-mail", "E-Mail"} <= set(spellings("e-mail"))
     assert not any("-" in text for text in spellings("as soon as possible"))
     assert spellings("-5 grad")[0] == "-5 grad"
+    assert {"e\u0301te\u0301", "\u00e9t\u00e9", "\u00c9T\u00c9"} <= set(spellings("e\u0301te\u0301"))
 
 
 @pytest.mark.parametrize("name", ["tdt_demo", "hf_tdt_demo", "canary", "canary2", "hf_canary", "quartznet", "ctc"])
