@@ -216,11 +216,13 @@ def test_the_command_writes_speakers_and_resumes(speaker_models: dict[str, Path]
         (["--speakers", "{asr}"], "no speaker model (Sortformer)"),
         (["--speakers", "missing.nemo"], "missing.nemo: no such file"),
         (["--speakers", "{v1}", "--rttm", "x"], "--rttm and --speakers exclude each other"),
-        (["--rttm", "missing.rttm"], "--rttm"),
+        (["--rttm", "missing.rttm"], "missing.rttm: no such file or folder"),
+        (["--rttm", "https://example.org/turns.rttm"], "takes a local file, not a URL"),
+        (["--rttm", ""], "--rttm is empty"),
         (["--speaker-names", "a"], "--speaker-names needs --speakers"),
         (["--speakers", "{v1}", "--speaker-names", "speaker 2"], "speaker 2 is the name of a speaker without one"),
     ],
-    ids=["as model", "other model", "missing", "both", "no rttm", "names", "name"],
+    ids=["as model", "other model", "missing", "both", "no rttm", "url", "empty", "names", "name"],
 )
 def test_a_mistake_is_one_line(options: list[str], message: str, speaker_models: dict[str, Path]) -> None:
     places = {"v1": str(speaker_models["v1"]), "asr": str(MODEL)}
