@@ -72,7 +72,7 @@ def estimate_run(
     audio_s = 0.0
     samples: list[tuple[Utterance, ...]] = []
     with closing(transcriber._new_run()) as run:
-        for window in run.windows(inputs, ledger):
+        for window in run.windows(inputs, ledger, hold=False):
             if window is IDLE:
                 continue
             usable = [item for item in window if not isinstance(item, Failure)]

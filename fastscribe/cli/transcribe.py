@@ -273,10 +273,11 @@ def transcribe(
         ),
     ] = None,
     rttm: Annotated[
-        str | None,
+        Path | None,
         audio_option(
             "--rttm",
             metavar="FILE|DIR",
+            callback=local_file,
             help="Take turns from RTTM.\fWords get the speakers that another tool found: a file, or a folder with a file for "
             "each recording.",
         ),

@@ -74,6 +74,21 @@ def plan(
         yield tuple(batch)
 
 
+def padded_within(items: Iterable[T], length: Callable[[T], float], most: float) -> Iterator[list[T]]:
+    """Yield groups of items, longest first, whose rows take at most `most` when padded to the group's longest.
+
+    A longer item is a group of its own.
+    """
+    group: list[T] = []
+    for item in sorted(items, key=length, reverse=True):
+        if group and (len(group) + 1) * length(group[0]) > most:
+            yield group
+            group = []
+        group.append(item)
+    if group:
+        yield group
+
+
 def _is_full(rows: int, longest: int, real_with_next: int, budget: Budget, batch_size: int | None) -> bool:
     """Return True if the batch should not take the next utterance. With it, `real_with_next` frames are not padding."""
     if batch_size is not None and rows >= batch_size:

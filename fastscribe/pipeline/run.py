@@ -132,18 +132,21 @@ class Run:
         if self._inputs.error is not None:
             raise self._inputs.error
 
-    def windows(self, inputs: Inputs, ledger: Ledger | None) -> Iterator[Window | Idle]:
-        """Yield the inputs, probed and split into utterances, in windows that are sorted together. Callable once."""
-        return self._inputs.read(inputs, ledger, self._max_window_s())
+    def windows(self, inputs: Inputs, ledger: Ledger | None, hold: bool = True) -> Iterator[Window | Idle]:
+        """Yield the inputs, probed and split into utterances, in windows that are sorted together. Callable once.
+
+        With a speaker model, `hold` reads each recording as a whole.
+        """
+        return self._inputs.read(inputs, ledger, self._max_window_s(), hold)
 
     def plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
         """Yield batches of the utterances, longest first, within the executor's budget; then those for the speaker model."""
         given, budget, batch_size = list(utterances), self._executor.budget, self._options.batch_size
         yield from batching.plan([one for one in given if not one.for_speakers], self.num_frames, budget, batch_size)
         for_speakers = [one for one in given if one.for_speakers]
-        if self._speaker_model is not None:  # neighbours in a batch have similar lengths, also where all cost the same
-            for_speakers.sort(key=lambda one: one.num_samples, reverse=True)
-            yield from batching.plan(for_speakers, self._speaker_frames, budget, batch_size)
+        # A speaker cache makes long recordings cost the same, but a batch holds their samples, padded to the longest.
+        for group in batching.padded_within(for_speakers, lambda one: one.duration_s, self._max_held_s / 2):
+            yield from batching.plan(group, self._speaker_frames, budget, batch_size)
 
     def num_frames(self, utterance: Utterance) -> int:
         """Return the utterance's length in encoder frames."""
@@ -152,7 +155,8 @@ class Run:
     def _speaker_frames(self, utterance: Utterance) -> int:
         """Return the most frames that the speaker model sees of an utterance at once."""
         assert self._speaker_model is not None
-        num_frames, cache = self._speaker_model.num_frames(utterance.num_samples), self._speaker_model.cache
+        num_samples = round(utterance.duration_s * self._config.features.sample_rate)
+        num_frames, cache = self._speaker_model.num_frames(num_samples), self._speaker_model.cache
         return num_frames if cache is None else min(num_frames, cache.seen_frames)
 
     def _plan_windows(self, windows: Iterable[Window | Idle]) -> Iterator[tuple[Utterance, ...] | Idle]:

@@ -56,6 +56,8 @@ class SortBuffer(Generic[S, T]):
         max_s: Audio length in seconds that fills a window.
         num_bytes: Returns the memory that a source holds. Called by this buffer's thread.
         max_bytes: Memory that fills a window. No source is read beyond it.
+        expected_s: Audio length of an item, while none is prepared; later their mean counts. Above zero, only as many items are
+            prepared at once as fill a window with this length, at least one: they hold memory.
     """
 
     def __init__(
@@ -68,11 +70,13 @@ class SortBuffer(Generic[S, T]):
         max_s: float,
         num_bytes: Callable[[S], int] = lambda source: 0,
         max_bytes: float = math.inf,
+        expected_s: float = 0.0,
     ) -> None:
         self.num_skipped = 0
         self._sources, self._prepare, self._duration_s = sources, prepare, duration_s
         self._max_items, self._max_s, self._pool = max_items, max_s, pool
-        self._num_bytes, self._max_bytes = num_bytes, max_bytes
+        self._num_bytes, self._max_bytes, self._expected_s = num_bytes, max_bytes, expected_s
+        self._num_prepared, self._prepared_s = 0, 0.0
         self._next_size = min(max_items, _FIRST_WINDOW)
         self._lock = Lock()
         self._room, self._ready = Condition(self._lock), Condition(self._lock)  # for the source, for the window
@@ -151,6 +155,9 @@ class SortBuffer(Generic[S, T]):
     def _has_room(self, max_ahead: int) -> bool:
         ahead = len(self._prefetcher)
         fits = self._items_bytes + self._ahead_bytes < self._max_bytes
+        if self._expected_s:
+            mean_s = (self._expected_s + self._prepared_s) / (1 + self._num_prepared)
+            fits = fits and (not ahead or self._items_s + (ahead + 1) * mean_s <= self._max_s)
         return fits and ahead < max_ahead and len(self._items) + ahead < self._next_size and self._items_s < self._max_s
 
     def _on_complete(self) -> None:
@@ -168,8 +175,10 @@ class SortBuffer(Generic[S, T]):
             elif group.item is None:
                 self.num_skipped += 1
             else:
+                item_s = self._duration_s(group.item)
                 self._items.append(group.item)
-                self._items_s += self._duration_s(group.item)
+                self._items_s += item_s
+                self._prepared_s, self._num_prepared = self._prepared_s + item_s, self._num_prepared + 1
                 self._items_bytes += group.num_bytes
                 if len(self._items) == 1:
                     self._ready.notify()

@@ -42,6 +42,7 @@ PreparedInput = tuple[Utterance, ...] | Failure  # a recording's utterances, cha
 Window = list[PreparedInput]
 
 MAX_WINDOW_BYTES = 512 << 20  # the caller's data in a window, while the model works on another
+_EXPECTED_S = 3600.0  # length of a recording that is held as a whole, while that of none is known
 _MAX_TRUSTED_S = 86_400.0  # without a limit for utterances, files with a longer stated duration are probed first
 
 
@@ -102,26 +103,30 @@ class InputWindows:
         if self._buffer is not None:
             self._buffer.close()
 
-    def read(self, inputs: Inputs, ledger: Ledger | None, max_window_s: float) -> Iterator[Window | Idle]:
+    def read(
+        self, inputs: Inputs, ledger: Ledger | None, max_window_s: float, hold: bool = True
+    ) -> Iterator[Window | Idle]:
         """Yield the inputs, probed and split into utterances, in windows that are sorted together. Callable once.
 
         Args:
             inputs: As Transcriber.transcribe().
             ledger: Decides which inputs belong to the run.
             max_window_s: Seconds of audio that fill a window.
+            hold: With a speaker model, read each recording as a whole; False: only plan, as a dry run does.
         """
         options, progress = self._options, self._progress
         repeats = None if ledger is None else progress.repeats  # without a ledger each input gets a result
         found = self._with_threads(sources(self._until_error(inputs), progress.left_out, repeats))
         self._buffer = SortBuffer(
             expected_sources(found, ledger, options, self.attach_text),
-            partial(self._prepare, ledger),
+            partial(self._prepare, ledger, hold and self._speaker_model is not None),
             duration_s,
             self._preparers,
             options.window,
             max_window_s,
             self._added_bytes,
             MAX_WINDOW_BYTES,
+            expected_s=_EXPECTED_S if hold and self._speaker_model is not None else 0.0,
         )
         for window in self._buffer:
             if window is not IDLE:
@@ -157,7 +162,7 @@ class InputWindows:
         except Exception as error:  # anything that a caller's iterator raises
             self.error = error
 
-    def _prepare(self, ledger: Ledger | None, source: Source | Failure) -> PreparedInput | None:
+    def _prepare(self, ledger: Ledger | None, hold: bool, source: Source | Failure) -> PreparedInput | None:
         """Probe and split one input. Return None if an earlier run has done it. Called from several threads."""
         if ledger is not None and ledger.is_done(source):
             return None
@@ -171,7 +176,7 @@ class InputWindows:
             audio = probe(source)
             if self._rttm is not None:
                 self._rttm.of(audio)  # a recording without turns fails before the model sees it
-            if self._speaker_model is not None:
+            if hold:
                 stage = "load"
                 audio = read_whole(audio, self._config.features.sample_rate)
                 release(source.file)

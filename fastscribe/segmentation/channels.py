@@ -10,9 +10,11 @@ from fastscribe.audio.read import channel_blocks
 from fastscribe.segmentation.loudness import SILENCE
 from fastscribe.types import AudioInfo, Float32Array
 
-# Largest energy of the difference of two channels that are the same, as a share of the louder one's: -40 dB. Encoders may
+# Largest energy of what differs in two channels that are the same, as a share of the louder one's: -40 dB. Encoders may
 # change the copies a little; speech that leaks from one channel into the other leaves a difference of nearly its own energy.
 _SAME = 1e-4
+_MAX_LOUDER = 4.0  # ratio of their energies: a copy may be up to 6 dB softer, a voice that leaks is softer still
+_ROUNDING = 2e-10  # energy of what rounding to 16 bits changes in two channels
 
 
 def distinct_channels(audio: AudioInfo) -> tuple[int, ...]:
@@ -35,5 +37,8 @@ def _are_alike(block_SC: Float32Array, energy_C: list[float], pair: tuple[int, i
     energy = max(energy_C[channel] for channel in pair)
     if energy <= SILENCE:
         return True
-    difference_S = block_SC[:, pair[0]] - block_SC[:, pair[1]]
-    return bool((difference_S * difference_S).mean(dtype=np.float64) <= _SAME * energy)
+    softer = min(energy_C[channel] for channel in pair)
+    product = float((block_SC[:, pair[0]] * block_SC[:, pair[1]]).mean(dtype=np.float64))
+    # What the best multiple of the louder one, of either sign, leaves of the softer one.
+    left = softer - product * product / energy
+    return softer * _MAX_LOUDER >= energy and left <= _SAME * energy + _ROUNDING

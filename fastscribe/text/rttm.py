@@ -49,12 +49,18 @@ class RttmTurns:
         raise AudioError(audio.path, f"{self._path} has no turns of its speakers")
 
     def digest(self) -> str:
-        """Return a digest of the content."""
+        """Return a digest of the content. Raises UsageError naming a file that cannot be read."""
         digest = hashlib.sha256()
         files = sorted(self._path.rglob("*.rttm")) if self._path.is_dir() else [self._path]
         for file in files:
+            if file.is_dir():
+                continue
+            try:
+                content = file.read_bytes()
+            except OSError as error:
+                raise UsageError(f"--rttm {file}: {error.strerror}") from error
             digest.update(os.fsencode(file.relative_to(self._path).as_posix()) + b"\0")
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
+            digest.update(hashlib.sha256(content).digest())
         return "sha256:" + digest.hexdigest()[:32]
 
     def _turns(self, name: str) -> list[Turn] | None:

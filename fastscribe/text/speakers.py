@@ -63,11 +63,11 @@ def _split(segment: Segment, words: Sequence[Word]) -> list[Segment]:
 
 def _of_words(tokens: Sequence[Token], words: Sequence[Word]) -> list[Token]:
     """Give each token the speaker of the word in which it begins."""
+    if not words:
+        return list(tokens)
     starts = [word.start_s for word in words]
     places = [max(0, bisect_right(starts, token.start_s + _EQUAL_S) - 1) for token in tokens]
-    return (
-        [token._replace(speaker=words[at].speaker) for token, at in zip(tokens, places, strict=True)] if words else []
-    )
+    return [token._replace(speaker=words[at].speaker) for token, at in zip(tokens, places, strict=True)]
 
 
 class _TurnTable:

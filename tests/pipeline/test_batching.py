@@ -6,7 +6,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.pipeline.batching import Budget, plan
+from fastscribe.pipeline.batching import Budget, padded_within, plan
 
 lengths = st.lists(st.integers(1, 500), max_size=200)
 bends = st.one_of(st.just(math.inf), st.floats(1, 1000))
@@ -60,3 +60,11 @@ def test_shrunk_budget_applies_to_the_next_batch() -> None:
     assert budget.frames == 700
     budget.shrink(1, 1)
     assert [len(batch) for batch in batches] == [1] * 13
+
+
+@given(lengths, st.integers(1, 2000))
+def test_padded_groups_hold_each_item_once_within_their_limit(frames, most) -> None:
+    groups = list(padded_within(frames, float, most))
+    assert [item for group in groups for item in group] == sorted(frames, reverse=True)
+    assert all(len(group) == 1 or len(group) * group[0] <= most for group in groups)
+    assert all((len(group) + 1) * group[0] > most for group in groups[:-1])  # the next one would not fit

@@ -109,6 +109,26 @@ def test_items_in_preparation_are_limited(pool) -> None:
     opened.close()
 
 
+def test_items_that_hold_memory_are_prepared_as_a_window_holds_them(pool) -> None:
+    """At first an item counts as 40 seconds long, later as the mean of those that were prepared: 10 seconds."""
+    taken: list[int] = []
+    release = threading.Event()
+
+    def source() -> Generator[int, None, None]:
+        for number in range(12):
+            taken.append(number)
+            yield number
+
+    prepare = lambda item: release.wait(60) and str(item)  # noqa: E731
+    opened = SortBuffer(source(), prepare, lambda item: 10.0, pool, 1000, 100.0, expected_s=40.0)
+    wait_until(lambda: len(taken) >= 2)
+    time.sleep(0.05)
+    assert len(taken) == 2
+    release.set()
+    windows = [window for window in opened if window is not IDLE]
+    assert windows == [[str(number) for number in range(10)], ["10", "11"]]
+
+
 def wait_until(condition) -> None:
     event = threading.Event()
     for _ in range(500):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,11 @@ from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
 from fastscribe.aligner import Aligner
 from fastscribe.audio.sound_file_cache import OpenSound
 from fastscribe.errors import CheckpointError
+from fastscribe.pipeline import run, windows
+from fastscribe.pipeline.engine import Engine
+from fastscribe.pipeline.idle import IDLE
 from fastscribe.segmentation.speaker_turns import turns_of
+from fastscribe.types import Batch
 from tests.cli.test_cli import rows
 from tests.conftest import AUDIO, MODELS, waveform
 from tests.helpers import sortformer
@@ -116,6 +121,48 @@ def test_the_file_is_read_once(speaker_models: dict[str, Path], inputs: list[str
     assert read_samples == len(LONG)
 
 
+def test_a_batch_of_the_speaker_model_holds_few_samples_beside_a_long_recording(
+    speaker_models: dict[str, Path], monkeypatch: Any
+) -> None:
+    """With a cache, long and short recordings cost the same; padded to the longest, they would not fit in memory."""
+    monkeypatch.setattr(run, "_MAX_HELD_BYTES", 2 * 30 * RATE * 4)  # of two windows, 30 seconds each
+    options = Options(speakers=str(speaker_models["v2"]), max_utterance_s=8.0)
+    with Transcriber.load(MODEL, device="cpu", dtype="fp32", options=options) as transcriber:
+        batches = []
+        push = Engine.push
+
+        def watched(engine: Engine, batch: Batch) -> Any:
+            if batch.for_speakers:
+                batches.append([one.duration_s for one in batch.utterances])
+            return push(engine, batch)
+
+        monkeypatch.setattr(Engine, "push", watched)
+        results = list(transcriber.transcribe([(LONG, RATE), *[(LONG[: 5 * RATE], RATE)] * 8]))
+    assert all(isinstance(one, Transcript) for one in results)
+    assert sum(map(len, batches)) == 9
+    assert all(len(batch) == 1 or len(batch) * max(batch) <= 30 for batch in batches), batches
+    assert max(map(len, batches)) > 1
+
+
+def test_a_dry_run_reads_no_recording_as_a_whole(
+    speaker_models: dict[str, Path], inputs: list[str], monkeypatch: Any
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(windows, "read_whole", refuse)
+    options = Options(speakers=str(speaker_models["v2"]))
+    with (
+        Transcriber.load(MODEL, device="cpu", dtype="fp32", options=options) as transcriber,
+        closing(transcriber._new_run()) as planned,
+    ):
+        planned_windows = [one for one in planned.windows(inputs, None, hold=False) if one is not IDLE]
+        found = [item for window in planned_windows for item in window]
+        batches = list(planned.plan([utterance for item in found for utterance in item]))
+    assert len(found) == len(inputs)
+    assert any(one.for_speakers for batch in batches for one in batch)
+
+
 def test_names_follow_the_order_in_which_speakers_begin(speaker_models: dict[str, Path], inputs: list[str]) -> None:
     [found] = transcribed(inputs[:1], speaker_models["v2"], speaker_names=("Ann", "Bob"))
     assert isinstance(found, Transcript)
@@ -169,11 +216,13 @@ def test_the_command_writes_speakers_and_resumes(speaker_models: dict[str, Path]
         (["--speakers", "{asr}"], "no speaker model (Sortformer)"),
         (["--speakers", "missing.nemo"], "missing.nemo: no such file"),
         (["--speakers", "{v1}", "--rttm", "x"], "--rttm and --speakers exclude each other"),
-        (["--rttm", "missing.rttm"], "--rttm"),
+        (["--rttm", "missing.rttm"], "missing.rttm: no such file or folder"),
+        (["--rttm", "https://example.org/turns.rttm"], "takes a local file, not a URL"),
+        (["--rttm", ""], "--rttm is empty"),
         (["--speaker-names", "a"], "--speaker-names needs --speakers"),
         (["--speakers", "{v1}", "--speaker-names", "speaker 2"], "speaker 2 is the name of a speaker without one"),
     ],
-    ids=["as model", "other model", "missing", "both", "no rttm", "names", "name"],
+    ids=["as model", "other model", "missing", "both", "no rttm", "url", "empty", "names", "name"],
 )
 def test_a_mistake_is_one_line(options: list[str], message: str, speaker_models: dict[str, Path]) -> None:
     places = {"v1": str(speaker_models["v1"]), "asr": str(MODEL)}

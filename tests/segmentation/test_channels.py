@@ -31,7 +31,11 @@ def recording(folder: Path, *channels: np.ndarray) -> AudioInfo:
         ([NOISE], (0,)),
         ([NOISE, NOISE], (0,)),
         ([NOISE, NOISE + 1e-4 * OTHER], (0,)),  # what an encoder changes
+        ([NOISE, 0.7 * NOISE], (0,)),  # a copy with another level
+        ([0.02 * NOISE, 0.015 * NOISE], (0,)),  # rounding changes soft ones
+        ([NOISE, -NOISE], (0,)),  # wires that are swapped
         ([NOISE, OTHER], (0, 1)),
+        ([0.0005 * NOISE, 0.0005 * OTHER], (0, 1)),
         ([NOISE, NOISE + 0.1 * OTHER], (0, 1)),
         ([NOISE, 0.1 * NOISE], (0, 1)),  # a softer voice in the other's channel
         ([NOISE, SILENCE], (0, 1)),
@@ -39,7 +43,22 @@ def recording(folder: Path, *channels: np.ndarray) -> AudioInfo:
         ([NOISE, OTHER, NOISE], (0, 1)),
         ([NOISE, SILENCE, SILENCE, OTHER], (0, 1, 3)),
     ],
-    ids=["mono", "copy", "near-copy", "two", "leak", "softer", "one-silent", "silent", "three", "four"],
+    ids=[
+        "mono",
+        "copy",
+        "near-copy",
+        "level",
+        "soft",
+        "inverted",
+        "two",
+        "soft-two",
+        "leak",
+        "softer",
+        "one-silent",
+        "silent",
+        "three",
+        "four",
+    ],
 )
 def test_copies_are_left_out(tmp_path: Path, channels: list[np.ndarray], expected: tuple[int, ...]) -> None:
     assert distinct_channels(recording(tmp_path, *channels)) == expected

@@ -56,6 +56,12 @@ def test_words_outside_all_turns_get_the_nearest_one() -> None:
     assert speakers([(1, 2, "a"), (7, 7.1, "b")]) == ["a", "a", "a", "a", "a", "b"]
 
 
+def test_tokens_without_words_stay() -> None:
+    token = Token(1, "?", 0.0, 0.1, 0.5)
+    found = with_speakers(Transcript(AUDIO, "", (), (token,)), [Turn(0, 1, "a")])
+    assert found.tokens == (token,)
+
+
 def test_segments_end_where_the_speaker_changes() -> None:
     found = with_speakers(transcript(), [Turn(0, 1, "a"), Turn(1, 3, "b"), Turn(3, 10, "a")])
     assert [(one.speaker, one.text, one.recovered) for one in found.segments] == [
@@ -146,3 +152,18 @@ def test_a_line_that_is_no_rttm_is_named(line: str, tmp_path: Path) -> None:
         RttmTurns(path)
     with pytest.raises(UsageError, match="no such file"):
         RttmTurns(tmp_path / "missing.rttm")
+
+
+def test_the_digest_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "folder.rttm").mkdir()
+    before = RttmTurns(tmp_path).digest()
+    link = tmp_path / "gone.rttm"
+    try:
+        link.symlink_to(tmp_path / "nowhere")
+    except OSError:
+        pytest.skip("this system lets nobody make links")
+    with pytest.raises(UsageError, match=r"--rttm .*gone\.rttm: "):
+        RttmTurns(tmp_path).digest()
+    link.unlink()
+    link.write_text("SPEAKER a 1 0 1 <NA> <NA> Ann <NA> <NA>\n")
+    assert RttmTurns(tmp_path).digest() != before
