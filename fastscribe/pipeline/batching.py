@@ -13,9 +13,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# A batch that is filled to _MIN_FILLED of its budget takes no row that would raise its padding above _MAX_PADDING.
+# A batch that is filled to _MIN_FILLED of its budget takes no row that would raise its padding above the budget's limit.
 _MIN_FILLED = 0.25
-_MAX_PADDING = 0.05
 # The budget after a batch ran out of memory, as a share of that batch's cost.
 _SHRINK_TO = 0.7
 
@@ -31,11 +30,13 @@ class Budget:
         quadratic_at_frames: The row length at which the quadratic cost (attention) equals the linear cost; infinite: no
             quadratic cost.
         overhead_frames_per_row: The cost of a row that does not depend on its length.
+        max_padding: The share of padding above which a batch takes no more rows, once it is filled in part.
     """
 
     frames: float
     quadratic_at_frames: float = math.inf
     overhead_frames_per_row: float = 0.0
+    max_padding: float = 0.05
 
     def cost(self, rows: int, longest: int) -> float:
         """Return the cost of `rows` rows padded to `longest` encoder frames."""
@@ -94,6 +95,6 @@ def _is_full(rows: int, longest: int, real_with_next: int, budget: Budget, batch
     if batch_size is not None and rows >= batch_size:
         return True
     padded_with_next = (rows + 1) * longest
-    too_padded = padded_with_next - real_with_next > _MAX_PADDING * padded_with_next
+    too_padded = padded_with_next - real_with_next > budget.max_padding * padded_with_next
     filled_enough = budget.cost(rows, longest) >= _MIN_FILLED * budget.frames
     return budget.cost(rows + 1, longest) > budget.frames or (too_padded and filled_enough)

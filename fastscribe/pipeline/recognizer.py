@@ -71,6 +71,7 @@ _8_BIT = get_args(EightBitDtypeName)
 # Encoder frames in a CPU batch. Larger batches gain nothing once matrices are tall (docs/log.md, 2026-11-21). Narrow models
 # need larger ones, because the fixed cost of each operator weighs more (2026-11-22).
 _CPU_BATCH_FRAMES, _CPU_BATCH_FRAMES_NARROW = 1600, 3200
+_MAX_PADDING_OF_LOOPS = 0.3  # they compute no padding; a batch reads all weights, so few large ones cost less
 
 
 Log = Callable[[str], None]
@@ -312,8 +313,10 @@ class Recognizer:
     def choose_budget(self) -> Budget:
         """Return the batch budget: measured with a few encoder passes on a GPU, a constant on a CPU."""
         if self.device.type == "cpu":
-            is_narrow = self.model.config.encoder.d_model < NARROW_ON_CPU
-            return Budget(_CPU_BATCH_FRAMES_NARROW if is_narrow else _CPU_BATCH_FRAMES)
+            encoder = self.model.config.encoder
+            if has_loops(encoder):
+                return Budget(_CPU_BATCH_FRAMES, max_padding=_MAX_PADDING_OF_LOOPS)
+            return Budget(_CPU_BATCH_FRAMES_NARROW if encoder.d_model < NARROW_ON_CPU else _CPU_BATCH_FRAMES)
         decoder_memory = DECODERS[self.decoder_name].decoder_memory(self.model)
         passes: list[cost_model.Pass] = []
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from fastscribe.model.cpu_layers import CpuLayers, PlainBranch, as_numpy, confor
 from fastscribe.model.encoder import Encoder, Layers
 from fastscribe.model.int8 import int8_problem, quantise_rows
 from fastscribe.model.row_kernels import kernels
+from tests.conftest import MODELS, recognizer
 from tests.model.test_model import VARIANTS, random_encoder, small_config
 
 needs_int8 = pytest.param("int8", marks=pytest.mark.skipif(int8_problem() is not None, reason=str(int8_problem())))
@@ -191,3 +193,12 @@ def test_short_and_empty_recordings(lengths: list[int], causal: bool) -> None:
     plain, ours = plain_form("fp32", causal_conv=causal), cpu_form("fp32", causal_conv=causal)
     x_BTD, lengths_B = torch.randn(len(lengths), max(lengths), 32), torch.tensor(lengths)
     torch.testing.assert_close(frames(ours, x_BTD, lengths_B), frames(plain, x_BTD, lengths_B), atol=1e-5, rtol=1e-4)
+
+
+def test_batches_of_wide_encoders_may_have_more_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their layers do not compute it."""
+    made = recognizer(MODELS / "tdt_demo")
+    narrow = made.choose_budget()
+    wide = replace(made.model.config.encoder, d_model=512)
+    monkeypatch.setattr(made.model, "config", replace(made.model.config, encoder=wide))
+    assert narrow.max_padding == 0.05 < made.choose_budget().max_padding

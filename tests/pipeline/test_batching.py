@@ -43,6 +43,19 @@ def test_padding_is_a_few_per_cent() -> None:
         assert 1 - sum(frames) / padded < most
 
 
+def test_batches_are_fuller_where_padding_costs_little() -> None:
+    frames = [63, 60, 55, 50, 48, 44, 40, 36, 33, 30, 28, 25, 20, 15, 12]
+    sizes = [
+        [len(batch) for batch in plan(frames, lambda n: n, Budget(700, max_padding=share), None)]
+        for share in (0.05, 0.3, 1.0)
+    ]
+    assert [len(one) for one in sizes] == sorted((len(one) for one in sizes), reverse=True)
+    assert len(sizes[1]) < len(sizes[0])
+    for batch in plan(frames, lambda n: n, Budget(700, max_padding=0.3), None):
+        is_filled = len(batch) * batch[0] > 0.25 * 700 + batch[0]
+        assert not is_filled or sum(batch) >= 0.7 * len(batch) * batch[0]
+
+
 def test_quadratic_cost_counts_for_long_rows() -> None:
     budget = Budget(1000, quadratic_at_frames=100)
     assert budget.cost(2, 100) == 2 * 100 * 2

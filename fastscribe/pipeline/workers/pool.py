@@ -117,6 +117,7 @@ class WorkerPool:
             min(one.frames for one in budgets),
             min(one.quadratic_at_frames for one in budgets),
             max(one.overhead_frames_per_row for one in budgets),
+            min(one.max_padding for one in budgets),
         )
 
     def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch, limit: TimeLimit | None = None) -> None:
