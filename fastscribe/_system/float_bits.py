@@ -97,3 +97,14 @@ READERS = {
     "bfloat16": (widen_bfloat16, narrow_bfloat16),
     "float16": (widen_float16, narrow_float16),
 }
+
+
+def as_numpy(tensor: Any) -> Any:
+    """View the memory of a contiguous tensor on the CPU; 16-bit floats as uint16."""
+    import torch
+
+    assert tensor.is_contiguous()
+    tensor = tensor.detach()
+    if tensor.dtype in (torch.bfloat16, torch.float16):
+        return tensor.view(torch.int16).numpy().view(np.uint16)
+    return tensor.numpy()

@@ -54,8 +54,24 @@ def loop_options() -> dict[str, Any]:
     return {"nogil": True, "error_model": "numpy", "fastmath": _REASSOCIATE, **without_counting}
 
 
-def rebind(function: Callable[..., Any], names: Mapping[str, Any], variant: str) -> Callable[..., Any]:
+def rebind(function: Callable[..., Any], names: dict[str, Any], variant: str) -> Callable[..., Any]:
     """Copy the function so that it looks its names up in `names`; numba caches compiled code by the qualified name."""
-    copy = FunctionType(function.__code__, names if isinstance(names, dict) else dict(names), function.__name__)
+    copy = FunctionType(function.__code__, names, function.__name__)
     copy.__qualname__ = f"{function.__name__}_{variant}"
     return copy
+
+
+def compile_together(
+    compiler: Callable[[Callable[..., Any]], Any], functions: Mapping[str, Callable[..., Any]], variant: str
+) -> dict[str, Any]:
+    """Compile functions that call each other by these names, in any order.
+
+    Returns:
+        All names that they know, with the compiled functions, for `rebind`.
+    """
+    names: dict[str, Any] = {}
+    for function in functions.values():
+        names |= function.__globals__
+    for name, function in functions.items():
+        names[name] = compiler(rebind(function, names, variant))
+    return names

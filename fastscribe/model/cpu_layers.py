@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from fastscribe._system.float_bits import as_numpy
 from fastscribe._system.thread_shares import equal_parts, share
 from fastscribe.config import AttentionConfigs, EncoderConfig, EncoderConfigs
 from fastscribe.model.attention import Positions, RelPositionAttention
@@ -34,7 +35,7 @@ from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder,
 from fastscribe.model.int8 import Int8Linear
 from fastscribe.model.packed import PackedLinear
 from fastscribe.model.padding import Padding
-from fastscribe.model.row_kernels import kernels
+from fastscribe.model.row_kernels import EPSILON, kernels
 from fastscribe.types import AnyArray, Float32Array, Int64Array
 
 MIN_WIDTH = 512  # a narrower encoder transcribes a short recording in less time than numba is loaded in
@@ -104,21 +105,22 @@ class Matrix(nn.Module):
         self.linear = linear
         self.stores = "levels" if isinstance(linear, Int8Linear) else "plain"
         self.activates = isinstance(linear, PackedLinear) and linear.activation == "swish"
+        if isinstance(linear, Int8Linear):
+            stored = torch.zeros_like(linear.scale_N) if linear.bias_N is None else linear.bias_N
+            self._bias_N = _float32(stored)
 
     def forward(self, rows: Rows, dtype: torch.dtype) -> Product:
         linear = self.linear
         if not isinstance(linear, Int8Linear):
             return Product.of(linear(rows.values_RN))
-        values_RN = linear.product(rows.values_RN, dtype)
-        bias_N = np.zeros(values_RN.shape[1], np.float32) if linear.bias_N is None else _float32(linear.bias_N)
-        return Product(values_RN, rows.scale_R, bias_N)
+        return Product(linear.product(rows.values_RN, dtype), rows.scale_R, self._bias_N)
 
 
 class Norm:
     """The arrays of a LayerNorm, and how it stores its results."""
 
     def __init__(self, norm: nn.LayerNorm, stores: str) -> None:
-        assert norm.eps == 1e-5
+        assert np.float32(norm.eps) == EPSILON
         self.weight_D, self.bias_D, self.stores = _float32(norm.weight), _float32(norm.bias), stores
 
     @property
@@ -345,14 +347,6 @@ class CpuAttention(nn.Module):
         rows = stream.stored("join_heads", self.linear_out.stores, stream.width, (1, stream.width), *joined)
         product: Product = self.linear_out(rows, stream.dtype)
         return product
-
-
-def as_numpy(tensor: torch.Tensor) -> AnyArray:
-    """View the same memory; bfloat16 as uint16."""
-    assert tensor.is_contiguous()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(np.uint16)
-    return tensor.numpy()
 
 
 def _float32(tensor: torch.Tensor) -> Float32Array:

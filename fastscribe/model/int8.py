@@ -23,9 +23,8 @@ from torch import nn
 from fastscribe._system.processors import has_native_int8, instruction_names
 from fastscribe.errors import first_line
 from fastscribe.model.packed import LAYER_MATRICES, example_linear, linears_below, pop_activation_
+from fastscribe.model.row_kernels import LEVELS, SHIFT
 
-_LEVELS = 127  # on either side of zero
-_SHIFT = 128  # zero point of unsigned rows
 _MIN_MAXIMUM = 1e-30  # avoids division by zero for rows or columns of zeros
 _BLOCK_ELEMENTS = 1 << 18  # a thread's of a block of rows: 1 MiB in float32, which a second-level cache holds
 
@@ -54,7 +53,7 @@ class Int8Linear(nn.Module):
     def product(self, levels_RK: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Compute (levels - 128) W' [R, N] in `dtype`; times the rows' scales plus the bias, it is y before activation."""
         multiply: Callable[..., torch.Tensor] = torch.ops.onednn.qlinear_pointwise
-        scales = (1.0, _SHIFT, self.weight, self.scale_N, self.zeros_N)
+        scales = (1.0, SHIFT, self.weight, self.scale_N, self.zeros_N)
         return multiply(levels_RK, *scales, None, 1.0, 0, dtype, "none", [], "")
 
 
@@ -77,15 +76,15 @@ def quantise_rows(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _quantise_block(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    scale_R1 = x_RK.abs().amax(dim=1, keepdim=True).clamp_(min=_MIN_MAXIMUM).div_(_LEVELS)
+    scale_R1 = x_RK.abs().amax(dim=1, keepdim=True).clamp_(min=_MIN_MAXIMUM).div_(LEVELS)
     levels_RK = torch.mul(x_RK, scale_R1.float().reciprocal())
-    return levels_RK.add_(_SHIFT + 0.5).to(torch.uint8), scale_R1  # the cast rounds down
+    return levels_RK.add_(SHIFT + 0.5).to(torch.uint8), scale_R1  # the cast rounds down
 
 
 def quantise_weight(weight_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantise a matrix to (int8 [N, K], float32 scale [N]) with W ~ int8 * scale."""
     weight_NK = weight_NK.float()
-    scale_N = weight_NK.abs().amax(dim=1).clamp_(min=_MIN_MAXIMUM).div_(_LEVELS)
+    scale_N = weight_NK.abs().amax(dim=1).clamp_(min=_MIN_MAXIMUM).div_(LEVELS)
     return (weight_NK / scale_N[:, None]).round_().to(torch.int8), scale_N
 
 
@@ -93,7 +92,7 @@ def int8_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     """Reference: [..., K] to [..., N] in float32. Exact up to K = 512, as long as 24 bits hold every sum."""
     rows_RK, x_scale_R1 = quantise_rows(x.flatten(0, -2))
     weight_NK, weight_scale_N = quantise_weight(weight)
-    y_RN = ((rows_RK.float() - _SHIFT) @ weight_NK.float().t()) * weight_scale_N * x_scale_R1.float()
+    y_RN = ((rows_RK.float() - SHIFT) @ weight_NK.float().t()) * weight_scale_N * x_scale_R1.float()
     return torch.unflatten(y_RN if bias is None else y_RN + bias, 0, x.shape[:-1])
 
 

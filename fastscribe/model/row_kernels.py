@@ -26,14 +26,14 @@ import numpy as np
 
 from fastscribe._system import float_bits
 from fastscribe._system.float_bits import READERS, bounded_exponential, exponential, order_key, value_of_key
-from fastscribe._system.jit import compile_cached, digest_of, loop_options, rebind
+from fastscribe._system.jit import compile_cached, compile_together, digest_of, loop_options, rebind
 
 LEVELS = 127  # on either side of zero
 SHIFT = 128  # level of zero
 _ROUNDING = np.float32(SHIFT + 0.5)  # the cast to an integer rounds down
 _LARGEST_LEVEL = np.float32(LEVELS)
 _MIN_MAXIMUM = np.float32(1e-30)  # avoids a division by zero in a row of zeros
-_EPSILON = np.float32(1e-5)  # of every LayerNorm
+EPSILON = np.float32(1e-5)  # of every LayerNorm; here, because kept machine code changes with this file
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _LOWEST = np.float32(-3e38)
 _SIGN_OFF = np.uint32(0x7FFFFFFF)
@@ -82,7 +82,7 @@ def normalise(row_D: Any, weight_D: Any, bias_D: Any) -> None:
     for i in range(width):
         row_D[i] = np.float32(row_D[i] - mean)
         squares += np.float32(row_D[i] * row_D[i])
-    inverse = np.float32(_ONE / np.float32(math.sqrt(np.float32(squares / np.float32(width) + _EPSILON))))
+    inverse = np.float32(_ONE / np.float32(math.sqrt(np.float32(squares / np.float32(width) + EPSILON))))
     for i in range(width):
         row_D[i] = np.float32(np.float32(row_D[i] * inverse) * weight_D[i] + bias_D[i])
 
@@ -283,12 +283,11 @@ def kernels(dtype: str, stores: str) -> dict[str, Any]:
     import numba
 
     variant = f"{dtype}_{stores}_{digest_of(float_bits, sys.modules[__name__])}"
-    widen, narrow = READERS[dtype]
-    sources = {"widen": widen, "narrow": narrow, **{f.__name__: f for f in _FUNCTIONS}, "store": _STORES[stores]}
-    names: dict[str, Any] = {}
-    for function in sources.values():
-        names |= function.__globals__
-    names |= globals()
-    for name, function in sources.items():
-        names[name] = numba.njit(**loop_options())(rebind(function, names, variant))
+    sources = {
+        "widen": READERS[dtype][0],
+        "narrow": READERS[dtype][1],
+        **{f.__name__: f for f in _FUNCTIONS},
+        "store": _STORES[stores],
+    }
+    names = compile_together(numba.njit(**loop_options()), sources, variant)
     return {loop.__name__: compile_cached(rebind(loop, names, variant), **loop_options()) for loop in _LOOPS}

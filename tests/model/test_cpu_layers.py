@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from fastscribe._system.float_bits import as_numpy
 from fastscribe.model import cpu_layers
 from fastscribe.model.cpu_form import to_cpu_form_, torch_dtype
-from fastscribe.model.cpu_layers import CpuLayers, PlainBranch, as_numpy, conformer_for_cpu_
+from fastscribe.model.cpu_layers import CpuLayers, PlainBranch, conformer_for_cpu_
 from fastscribe.model.encoder import Encoder, Layers
 from fastscribe.model.int8 import int8_problem, quantise_rows
 from fastscribe.model.row_kernels import kernels

@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastscribe._system.float_bits import as_numpy
 from fastscribe._system.jit import compile_cached, loop_options
 from fastscribe._system.thread_shares import equal_parts, share
 from fastscribe.training.loss import recursion
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.loss.recursion import Arcs, Batch, Rules
-from fastscribe.types import AnyArray, Float64Array, Int64Array
+from fastscribe.types import Float64Array, Int64Array
 
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -65,7 +66,7 @@ def losses(
     rules = rules_of(config, num_tokens, blank_id)
     arcs = _empty_arcs(num_cells, config)
     beta_C, log_likelihood_B = np.empty(num_cells), np.empty(len(batch.num_frames_B))
-    fixed = (_as_numpy(logits_CW), batch, rules, arcs)
+    fixed = (as_numpy(logits_CW), batch, rules, arcs)
     _by_line(batch, lambda start, stop: loops["read_arcs"](*fixed, start, stop))
     results = (beta_C, log_likelihood_B)
     _by_utterance(batch, lambda first, stride: loops["fill_beta"](batch, arcs, *results, first, stride))
@@ -80,7 +81,7 @@ def write_gradient(lattice: Lattice, logits_CW: torch.Tensor, scale_B: torch.Ten
     alpha_C = np.empty_like(beta_C)
     _by_utterance(batch, lambda first, stride: loops["fill_alpha"](batch, arcs, alpha_C, first, stride))
     scale = scale_B.float().contiguous().numpy()
-    fixed = (_as_numpy(logits_CW), batch, rules, arcs, alpha_C, beta_C, log_likelihood_B, scale)
+    fixed = (as_numpy(logits_CW), batch, rules, arcs, alpha_C, beta_C, log_likelihood_B, scale)
     _by_line(batch, lambda start, stop: loops["write_gradient"](*fixed, start, stop))
 
 
@@ -105,14 +106,6 @@ def _empty_arcs(num_cells: int, config: TransducerLossConfig) -> Arcs:
     normaliser_C, blank_C, label_C = (np.empty(num_cells, np.float32) for _ in range(3))
     durations_CK = np.empty((num_cells, num_durations), np.float32)
     return Arcs(normaliser_C, blank_C, label_C, durations_CK, *steps_of(config))
-
-
-def _as_numpy(logits_CW: torch.Tensor) -> AnyArray:
-    """View the same memory; 16-bit dtypes as uint16."""
-    assert logits_CW.is_contiguous()
-    if logits_CW.dtype == torch.float32:
-        return logits_CW.detach().numpy()
-    return logits_CW.detach().view(torch.int16).numpy().view(np.uint16)
 
 
 @cache

@@ -27,7 +27,7 @@ import numpy as np
 
 from fastscribe._system import float_bits
 from fastscribe._system.float_bits import READERS, bounded_exponential, exponential, order_key, value_of_key
-from fastscribe._system.jit import digest_of, rebind
+from fastscribe._system.jit import compile_together, digest_of, rebind
 from fastscribe.types import Float32Array, Int64Array
 
 MINUS_INFINITY = -math.inf
@@ -353,12 +353,7 @@ def compiled(
     """
     sources = {"widen": READERS[dtype][0], "narrow": READERS[dtype][1], **{f.__name__: f for f in FUNCTIONS}}
     sources.update(replaced or {})
-    names: dict[str, Any] = {}
-    for function in sources.values():
-        names |= function.__globals__
-    for name, function in sources.items():
-        names[name] = compiler(rebind(function, names, dtype))
-    return names
+    return compile_together(compiler, sources, dtype)
 
 
 def compiled_loops(compiler: Compiler, loop_compiler: Compiler, dtype: str) -> dict[str, Any]:
