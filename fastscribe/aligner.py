@@ -115,7 +115,7 @@ class Aligner(Transcriber):
                 "have CTC and hybrid models (fastscribe models)",
             )
         options = replace(options, decoder="ctc", beam=None, nbest=None, timestamps=False)
-        recognizer = super()._recognizer_of(checkpoint, device, dtype, options, say)
+        recognizer = Recognizer.build(checkpoint, device, dtype, options, say, keeps_language=False)
         assert recognizer.model.ctc is not None
         return replace(recognizer, decoder=EmissionDecoder(recognizer.model.ctc, checkpoint.config.blank_id))
 

@@ -55,7 +55,7 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
     follows_language = DECODERS[facts.decoder_name].has_prompt or language_prompt_of(config) is not None
     if not follows_language or options.language == AUTO:  # these options change nothing else then
         options = replace(options, language=None, target_language=None)
-        language = config.language or facts.aligner_language
+        language = facts.kept_language or config.language or facts.aligner_language
         if given.changes_text:  # its rules are those of the language
             language = given.target_language or given.language or language
         resolved |= {"language": language} if language else {}

@@ -68,15 +68,21 @@ def check_languages(
     say: Callable[[str], None],
     *,
     is_followed: bool = False,
+    num_excluded: int | None = None,
+    num_tokens: int = 0,
 ) -> None:
     """Check the languages that were given for a model that takes none: it writes the language that it hears.
+
+    If it knows several languages, or does not state them, the language leaves out tokens (text/language_filter.py).
 
     Args:
         language: Tag of the spoken language; None: not given, which AUTO is the same as.
         target_language: Tag of the language to write; None: not given.
         known: Tags of the model's languages; empty if it does not state them.
-        say: Receives a line if the option was not checked, or changes nothing though the model has several languages.
-        is_followed: The option chooses the aligner's language, so there is no such line.
+        say: Receives a line that says what a language does, unless it is the model's only one.
+        is_followed: The option changes something else, so there is no line if it leaves out no token.
+        num_excluded: Number of tokens that the language leaves out; None: its letters are not known.
+        num_tokens: Of the vocabulary.
 
     Raises:
         UsageError: The model does not know the language, or would have to translate.
@@ -88,9 +94,14 @@ def check_languages(
     spoken = [language or "", *(known if len(known) == 1 else ())]
     if target_language is not None and find_language(target_language, spoken) is None:
         raise UsageError(f"--target-language {target_language}: this model does not translate; Canary models do")
-    if language is None or is_followed:
+    if language is None or len(known) == 1 or (is_followed and not num_excluded):
         return
-    if len(known) > 1:
-        say(f"--language {language}: this model finds the language by itself, so the option changes nothing")
-    elif not known:
-        say(f"--language {language}: not checked, and changes nothing: this model does not state its languages")
+    unchecked = "" if known else "; not checked, because this model does not state its languages"
+    if num_excluded:
+        say(
+            f"--language {language}: {num_excluded:,} of {num_tokens:,} tokens are left out, which texts in {language} do "
+            f"not have{unchecked}"
+        )
+    else:
+        reason = "its letters are not known here" if num_excluded is None else "it leaves out no token of this model"
+        say(f"--language {language}: changes nothing, because {reason}{unchecked}")

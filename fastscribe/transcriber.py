@@ -21,7 +21,7 @@ from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.presentation import in_order, with_bar
-from fastscribe.pipeline.recognizer import Recognizer, log_to_stderr
+from fastscribe.pipeline.recognizer import Recognizer, language_filter_of, log_to_stderr
 from fastscribe.pipeline.run import Run, Watcher
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats
 from fastscribe.pipeline.time_limit import TimeLimit
@@ -33,6 +33,7 @@ from fastscribe.readable.edits import TextEdits
 from fastscribe.report.prices import price_of
 from fastscribe.resume.fingerprint import model_digest
 from fastscribe.segmentation.vad import check_vad
+from fastscribe.text.language_filter import LanguageFilter
 from fastscribe.text.rttm import RttmTurns
 from fastscribe.types import Failure, Transcript
 
@@ -76,6 +77,7 @@ class Transcriber:
         self._watcher: Watcher | None = None
         self._limit: TimeLimit | None = None
         self._edits: TextEdits | None = None
+        self._languages: LanguageFilter | None = None
         self._auto_budget: Budget | None = None
         self._is_running = False
 
@@ -134,9 +136,12 @@ class Transcriber:
             config = checkpoint.config
             start_message = Start(os.path.abspath(model), dtype, options)
             executor = WorkerPool(chosen, start_message, lambda one: config.num_frames(one.duration_s), say)
+        languages = (
+            None if cls.command == "align" else language_filter_of(checkpoint, options, executor.facts.decoder_name)
+        )
         checkpoint = replace(checkpoint, weights={}, aligner=None, speakers=None)  # the models own them now
         found = cls(checkpoint, executor, options, perf_counter() - start)
-        found._edits = edits
+        found._edits, found._languages = edits, languages
         return found
 
     @classmethod
@@ -268,6 +273,7 @@ class Transcriber:
             self._watcher,
             self._limit,
             self._edits,
+            self._languages,
         )
 
     def _budget(self) -> Budget:

@@ -105,6 +105,7 @@ class Source:
     channel: int | None = None  # channel to read, from 0; None: the mean of all
     given_key: Any = field(default=None, compare=False)  # the caller's name for the recording; None: its path
     boost: tuple[Phrase, ...] = ()  # phrases of this recording, beside those of the run
+    language: str | None = None  # tag of the language that the text is kept to (text/language_filter.py); None: of none
 
     @property
     def key(self) -> Any:
@@ -134,6 +135,7 @@ class AudioInfo:
     unread: Source | None = None  # set: the values come from the manifest, and the loader has yet to open the file
     given_key: Any = field(default=None, compare=False)  # as Source's
     boost: tuple[Phrase, ...] = ()  # as Source's
+    language: str | None = None  # as Source's
 
     @property
     def key(self) -> Any:
@@ -245,6 +247,8 @@ class Frames:
     # False: the row's features or frames hold NaN or infinite numbers, and its length is 0. None: not checked.
     is_finite_B: torch.Tensor | None = None
     boost: Any = field(default=None, compare=False, repr=False)  # decode.boosting.Boost; None: no phrases are boosted
+    # decode.vocabulary_mask.VocabularyMask; None: every row may have every token.
+    mask: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,7 @@ def _audio_info(source: Source, found: PlainHeader | TrackHeader) -> AudioInfo:
         channel=source.channel,
         given_key=source.given_key,
         boost=source.boost,
+        language=source.language,
     )
 
 
@@ -191,6 +192,7 @@ def planned(source: Source, sample_rate: int) -> AudioInfo:
         channel=source.channel,
         given_key=source.given_key,
         boost=source.boost,
+        language=source.language,
     )
 
 

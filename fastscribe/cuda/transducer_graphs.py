@@ -2,7 +2,7 @@
 
 One state is captured per bucket of rows, for any length; smaller batches are padded. All states share the flat arrays, which
 grow with the largest batch so far. With phrases to boost, a state also belongs to the sizes of the tables that its graphs read;
-the tables of a batch are copied there.
+the tables of a batch are copied there. Tokens that are left out (decode/vocabulary_mask.py) are read where their table lies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from fastscribe.model.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 _MAX_CAPTURES = 24  # all buckets up to 16,384 rows
-_Key = tuple[int, int, Sizes]  # rows, lists of phrases of a row, sizes of their tables
+# Rows, lists of phrases of a row, sizes of their tables, address of the table of tokens that are left out or 0.
+_Key = tuple[int, int, Sizes, int]
 # Enough for 32,768 rows of one frame, which take two slots each: 86 MB with a joint of 640 in bf16.
 _MIN_SLOTS = 65_536
 
@@ -66,8 +67,9 @@ class GraphedDecoder:
         with self.captured.exclusive_use(frames):
             rows, num_slots = bucket(batch), max(_MIN_SLOTS, power_of_two(slots_needed(frames)))
             num_lists, tables = self._tables.load(frames.boost)
-            key = rows, num_lists, sizes_of(tables)
-            captured = self.captured.get(key, num_slots, partial(self._make, rows, num_lists, tables))
+            excluded_LV = None if frames.mask is None else frames.mask.excluded_LV
+            key = rows, num_lists, sizes_of(tables), 0 if excluded_LV is None else excluded_LV.data_ptr()
+            captured = self.captured.get(key, num_slots, partial(self._make, rows, num_lists, tables, excluded_LV))
             load_batch_(self._network, captured.state, frames)
             captured.loop.run()
             return pack(captured.state, batch, num_frames + 1)
@@ -82,8 +84,14 @@ class GraphedDecoder:
         self._tables.clear()
 
     def _make(
-        self, rows: int, num_lists: int, tables: BoostTables | None, slots: Slots, generation: Generation
+        self,
+        rows: int,
+        num_lists: int,
+        tables: BoostTables | None,
+        excluded_LV: torch.Tensor | None,
+        slots: Slots,
+        generation: Generation,
     ) -> _CapturedState:
         state = LoopState.allocate(self._network, rows, slots, num_lists)
-        one_step = partial(step, self._network, state, tables)
+        one_step = partial(step, self._network, state, tables, excluded_LV)
         return _CapturedState(state, self._make_loop(generation, one_step, state.active))

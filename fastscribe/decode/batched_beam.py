@@ -4,7 +4,7 @@ Each step calls the joint network once, selects the best K extensions of a row's
 beams that took a label. Each step records every beam's parent and extension; the host backtracks from the beams that it
 returns. Beams are compared by a hash of their labels. Finished rows go through every step unchanged, and so do dead beams,
 whose score is -inf: all but one at first, then merged ones. Language model scores are looked up by state, and so are those of
-phrases to boost (boosting.py).
+phrases to boost (boosting.py). Tokens that are left out (vocabulary_mask.py) extend no beam.
 
 Shapes: B batch, T frames, K beams, R of them returned, N = B x K, J joint width, V labels with blank, U steps, H, L predictor,
 F fields of a beam: four, and a state in each list of phrases.
@@ -21,6 +21,7 @@ from fastscribe.decode.beam import max_steps
 from fastscribe.decode.boosting import Boost, BoostTables, advance
 from fastscribe.decode.greedy import ENDLESS
 from fastscribe.decode.label_looping import Network
+from fastscribe.decode.vocabulary_mask import VocabularyMask
 from fastscribe.text.language_model import Tables
 from fastscribe.types import BoolArray, Float32Array, Frames, Hypothesis, Int32Array
 
@@ -90,7 +91,12 @@ class BeamDecoder:
         groups = self._groups(len(encoded_BTJ))
         return torch.cat(
             [
-                self._search(encoded_BTJ[group], frames.lengths_B[group, None], _part(frames.boost, group))
+                self._search(
+                    encoded_BTJ[group],
+                    frames.lengths_B[group, None],
+                    _part(frames.boost, group),
+                    None if frames.mask is None else frames.mask.part(group),
+                )
                 for group in groups
             ]
         )
@@ -115,8 +121,11 @@ class BeamDecoder:
         rows = max(1, _MAX_ELEMENTS // (self.width * largest))
         return [slice(start, min(start + rows, batch)) for start in range(0, batch, rows)]
 
-    def _search(self, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor, boost: Boost | None) -> torch.Tensor:
+    def _search(
+        self, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor, boost: Boost | None, mask: VocabularyMask | None
+    ) -> torch.Tensor:
         rows = _Encoded.of(encoded_BTJ, limit_B1, self.width)
+        excluded_NV = None if mask is None else mask.excluded().repeat_interleave(self.width, 0)
         beams = _initial_beams(self.network, self.language_model, boost, len(encoded_BTJ), self.width)
         tables = boost.tables if boost is not None else None
         steps: list[tuple[torch.Tensor, ...]] = []
@@ -128,7 +137,7 @@ class BeamDecoder:
             is_endless_B |= is_alive_B & (rows.max_steps_B <= len(steps))
             if not bool((is_alive_B & ~is_endless_B).any()):
                 break
-            beams, step = _step(self.network, self.language_model, tables, beams, rows)
+            beams, step = _step(self.network, self.language_model, tables, excluded_NV, beams, rows)
             steps.append(step)
         columns = (torch.cat(column) for column in zip(*steps, strict=True))
         flat = (column.view(torch.int32) if column.is_floating_point() else column.int() for column in columns)
@@ -187,7 +196,12 @@ def _initial_beams(
 
 
 def _step(
-    network: Network, language_model: Tables | None, boost: BoostTables | None, beams: _Beams, rows: _Encoded
+    network: Network,
+    language_model: Tables | None,
+    boost: BoostTables | None,
+    excluded_NV: torch.Tensor | None,
+    beams: _Beams,
+    rows: _Encoded,
 ) -> tuple[_Beams, tuple[torch.Tensor, ...]]:
     """Return the next beams and, [N] each, their parent's index in the row, label, frame, duration and logprob."""
     num_tokens, blank_id = network.blank_id + 1, network.blank_id
@@ -208,6 +222,8 @@ def _step(
     if boost is not None:
         next_NLV = boost.following(phrases_NL)
         score_NV[:, :blank_id] += boost.scores(phrases_NL, next_NLV)
+    if excluded_NV is not None:
+        score_NV.masked_fill_(excluded_NV, -torch.inf)
     is_finished_N = frame_N >= rows.limit_N
     score_NV.masked_fill_(is_finished_N[:, None], -torch.inf)
     score_NV[:, blank_id] = torch.where(is_finished_N, score_N, score_NV[:, blank_id])

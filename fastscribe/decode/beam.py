@@ -17,6 +17,7 @@ batched_beam.py searches batches and is tested against this.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import torch
@@ -52,6 +53,7 @@ def beam_search(
     width: int,
     language_model: Tables | None = None,
     phrases: PhraseLists | None = None,
+    excluded: Collection[int] = (),
 ) -> Hypothesis:
     """Search one utterance.
 
@@ -61,6 +63,7 @@ def beam_search(
         width: hypotheses kept after each step.
         language_model: tables for shallow fusion.
         phrases: phrases to boost.
+        excluded: tokens that are left out.
 
     Returns:
         The most probable hypothesis found, with `nbest`: all of the last beam, the most probable first. Or ENDLESS.
@@ -82,7 +85,8 @@ def beam_search(
             if beam.frame == len(frames_TD):
                 candidates.append((beam, None))
             else:
-                candidates += _extend(transducer, encoded_TJ, beam, language_model, phrases)
+                extended = _extend(transducer, encoded_TJ, beam, language_model, phrases)
+                candidates += [one for one in extended if one[1] not in excluded]
         candidates.sort(key=lambda pair: -pair[0].score)
         beams = []
         for beam, label in candidates[:width]:

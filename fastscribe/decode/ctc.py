@@ -11,6 +11,8 @@ With phrases to boost (boosting.py), a frame's label depends on those before it:
 whose best label is blank stays blank. A label that goes on from the frame before keeps the score that it had there.
 `boosted_labels` is the reference for one row.
 
+Tokens that are left out (vocabulary_mask.py) are no frame's best label. Probabilities are those of the model all the same.
+
 Shapes: B batch, T frames, V labels with blank, R runs of equal labels in all rows, N tokens of all rows, K lists of phrases.
 """
 
@@ -23,6 +25,7 @@ import torch
 
 from fastscribe.decode.boosting import Boost, advance
 from fastscribe.decode.boosting_reference import PhraseLists
+from fastscribe.decode.vocabulary_mask import VocabularyMask, without
 from fastscribe.model.ctc import CtcHead, split_for_logits
 from fastscribe.types import Float32Array, Frames, Hypothesis, Int32Array
 
@@ -41,21 +44,31 @@ class CtcDecoder:
     def submit(self, frames: Frames) -> torch.Tensor:
         """Return int32: [B] lengths, [B, T] labels, [B, T] the bits of their float32 probabilities."""
         parts = split_for_logits(frames.frames_BTD, self.blank_id + 1)
-        if frames.boost is not None:
-            found = self._boosted(frames.boost, frames.frames_BTD)
+        if frames.boost is not None or frames.mask is not None:
+            found = self._chosen(frames.boost, frames.mask, frames.frames_BTD)
         else:
             best = [self.head(part_ND).softmax(-1, dtype=torch.float32).max(-1) for part_ND in parts]
             found = [(part.indices, part.values) for part in best]
         labels, bits = zip(*((labels.int(), probs.view(torch.int32)) for labels, probs in found), strict=True)
         return torch.cat([frames.lengths_B.int(), *labels, *bits])
 
-    def _boosted(self, boost: Boost, frames_BTD: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return labels and probabilities, [N] each, of some rows at a time."""
-        starts_BK, found = boost.starts(), []
-        rows = max(1, MAX_BOOSTED_LOGITS // (frames_BTD.shape[1] * (self.blank_id + 1)))
-        for part_BTD, part_BK in zip(frames_BTD.split(rows), starts_BK.split(rows), strict=True):
-            probs_BTV = self.head(part_BTD).softmax(-1, dtype=torch.float32)
-            labels_BT = _boosted_rows(boost, probs_BTV, part_BK, self.blank_id)
+    def _chosen(
+        self, boost: Boost | None, mask: VocabularyMask | None, frames_BTD: torch.Tensor
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return labels and probabilities, [N] each, of some rows at a time, with phrases to boost or tokens left out."""
+        starts_BK = None if boost is None else boost.starts()
+        excluded_BV = None if mask is None else mask.excluded()
+        batch, num_frames, _ = frames_BTD.shape
+        rows, found = max(1, MAX_BOOSTED_LOGITS // (num_frames * (self.blank_id + 1))), []
+        for part in (slice(first, first + rows) for first in range(0, batch, rows)):
+            logits_BTV = self.head(frames_BTD[part])
+            probs_BTV = logits_BTV.softmax(-1, dtype=torch.float32)
+            kept_BTV = probs_BTV if excluded_BV is None else without(logits_BTV, excluded_BV[part])
+            labels_BT = kept_BTV.argmax(-1)
+            if boost is not None and starts_BK is not None:
+                is_masked = excluded_BV is not None
+                logprobs_BTV = kept_BTV.log_softmax(-1, dtype=torch.float32) if is_masked else probs_BTV.log()
+                labels_BT = _boosted_rows(boost, logprobs_BTV, labels_BT, starts_BK[part], self.blank_id)
             found.append((labels_BT.flatten(), probs_BTV.gather(2, labels_BT[..., None]).flatten()))
         return found
 
@@ -74,12 +87,12 @@ def decode(head: CtcHead, frames: Frames, blank_id: int) -> list[Hypothesis]:
     return decoder.read(decoder.submit(frames).cpu().numpy(), frames)
 
 
-def _boosted_rows(boost: Boost, probs_BTV: torch.Tensor, states_BK: torch.Tensor, blank_id: int) -> torch.Tensor:
-    """Return the label of each frame of a batch, [B, T]."""
-    logprobs_BTV = probs_BTV.log()
-    best_BT = probs_BTV.argmax(-1)
+def _boosted_rows(
+    boost: Boost, logprobs_BTV: torch.Tensor, best_BT: torch.Tensor, states_BK: torch.Tensor, blank_id: int
+) -> torch.Tensor:
+    """Return the label of each frame of a batch, [B, T]. `best_BT` are the labels without a boost."""
     last_B = torch.full_like(best_BT[:, 0], blank_id)
-    last_score_B1 = torch.zeros_like(probs_BTV[:, 0, :1])
+    last_score_B1 = torch.zeros_like(logprobs_BTV[:, 0, :1])
     labels: list[torch.Tensor] = []
     next_BKV = boost.tables.following(states_BK)
     for best_B, logprobs_BV in zip(best_BT.unbind(1), logprobs_BTV.unbind(1), strict=True):

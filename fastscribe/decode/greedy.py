@@ -8,12 +8,14 @@ RNN-T; Xu et al. 2023 for TDT):
 - After max_symbols consecutive labels at one frame, decoding advances one frame.
 
 - With phrases to boost, the model decides alone about blanks and durations; the boost decides between labels (boosting.py).
+- Tokens that are left out (vocabulary_mask.py) score -inf beside labels and blank; durations and probabilities stay.
 
 A row with more labels than `max_labels` has no transcript: its checkpoint is damaged or malicious.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TypeVar
 
 import torch
@@ -42,13 +44,19 @@ ENDLESS = Hypothesis(
 
 
 @torch.inference_mode()
-def greedy(transducer: Transducer, frames_TD: torch.Tensor, phrases: PhraseLists | None = None) -> Hypothesis:
+def greedy(
+    transducer: Transducer,
+    frames_TD: torch.Tensor,
+    phrases: PhraseLists | None = None,
+    excluded: Collection[int] = (),
+) -> Hypothesis:
     """Decode one utterance.
 
     Args:
         transducer: predictor and joint network.
         frames_TD: encoder output, valid frames only.
         phrases: phrases to boost.
+        excluded: tokens that are left out.
 
     Returns:
         The hypothesis, or ENDLESS.
@@ -67,14 +75,15 @@ def greedy(transducer: Transducer, frames_TD: torch.Tensor, phrases: PhraseLists
     t = 0
     while t < len(frames_TD):
         logits = transducer.joint(encoded_TJ[t], predicted_J).float()
-        label = int(logits[:num_tokens].argmax())
+        kept = logits[:num_tokens].index_fill(0, torch.tensor(list(excluded), dtype=torch.long), -torch.inf)
+        label = int(kept.argmax())
         duration = transducer.durations[int(logits[num_tokens:].argmax())] if transducer.durations else 0
         if label == transducer.blank_id:
             t += max(1, duration)
             continue
         if phrases:
             scores = [phrases.score(states, other) for other in range(transducer.blank_id)]
-            label = int((logits[: transducer.blank_id] + torch.tensor(scores)).argmax())
+            label = int((kept[: transducer.blank_id] + torch.tensor(scores)).argmax())
             states = phrases.after(states, label)
         if len(ids) == max_labels(len(frames_TD)):
             return ENDLESS

@@ -8,8 +8,9 @@ Encoder frames and labels lie in flat arrays with a run of slots per row, so tha
 `load_batch_` writes a batch into a state of any size. `step` works in place, changes no shape and never waits for the
 device, so CUDA graphs capture the same functions (cuda/transducer_graphs.py). The result must equal that of greedy.py.
 
-With phrases to boost (boosting.py), the boosted label replaces the model's where the chain of blanks ends. `step` chooses it
-in `_choose_label`, the one place where anything may come between the model's scores and the label.
+With phrases to boost (boosting.py), the boosted label replaces the model's where the chain of blanks ends: `_choose_label`.
+Tokens that are left out (vocabulary_mask.py) are none of the labels that `_skip_blanks` and `_choose_label` compare. Nothing
+else comes between the model's scores and the label.
 
 Finished rows, and rows of the state beyond the batch, go through every step without effect: they may read their
 neighbour's slots, their labels are dropped, and they write to a spare slot.
@@ -32,6 +33,7 @@ from fastscribe.config import LABELS_PER_FRAME_GUARD
 from fastscribe.decode.boosting import BoostTables, advance
 from fastscribe.decode.fast_predictor import FastPredictor
 from fastscribe.decode.greedy import ENDLESS, max_labels
+from fastscribe.decode.vocabulary_mask import without
 from fastscribe.model.transducer import Joint, Transducer
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
@@ -145,6 +147,7 @@ class LoopState:
     next_offset_BE: torch.Tensor  # next offset after each offset; beyond the window: the same offset
     active: torch.Tensor  # scalar bool: True if some row may have more labels
     boost_BK: torch.Tensor  # states in the lists of phrases
+    language_B: torch.Tensor  # places in the table of tokens that are left out
 
     @classmethod
     @torch.inference_mode()
@@ -168,6 +171,7 @@ class LoopState:
             next_offset_BE=torch.arange(network.num_offsets, device=device).repeat(rows, 1),
             active=torch.zeros((), dtype=torch.bool, device=device),
             boost_BK=torch.zeros(rows, num_lists, dtype=torch.long, device=device),
+            language_B=torch.zeros_like(rows_B),
         )
 
 
@@ -198,10 +202,15 @@ def load_batch_(network: Network, state: LoopState, frames: Frames) -> None:
     if frames.boost is not None:
         state.boost_BK[:batch] = frames.boost.starts()
         state.boost_BK[batch:] = 0
+    if frames.mask is not None:
+        state.language_B[:batch] = frames.mask.places()
+        state.language_B[batch:] = 0
 
 
 @torch.inference_mode()
-def step(network: Network, state: LoopState, boost: BoostTables | None = None) -> None:
+def step(
+    network: Network, state: LoopState, boost: BoostTables | None = None, excluded_LV: torch.Tensor | None = None
+) -> None:
     """Run the predictor, find each row's next label within its window and record it.
 
     A row without a free label slot stops before its next label; `grow_slots` lets it go on.
@@ -210,10 +219,12 @@ def step(network: Network, state: LoopState, boost: BoostTables | None = None) -
         network: the model.
         state: updated in place.
         boost: phrases to boost; the state has a list of them.
+        excluded_LV: the table of tokens that are left out; the state has the rows' places in it.
     """
     output_BH, predictor_2LBH = network.predictor.step(state.label_B, state.predictor_2LBH)
     logits_BWX = _joint_window(network, state, network.joint.predictor(output_BH))
-    end_offset_B1 = _skip_blanks(network, state, logits_BWX)
+    excluded_BV = None if excluded_LV is None else excluded_LV[state.language_B]
+    end_offset_B1 = _skip_blanks(network, state, logits_BWX, excluded_BV)
     picked_PB = state.picks_PBE.gather(2, end_offset_B1.expand(network.num_picks, -1, 1))[..., 0]
     position_B = state.position_2B[0]
     torch.minimum(position_B + end_offset_B1[:, 0], state.limit_2B[0], out=position_B)
@@ -222,7 +233,8 @@ def step(network: Network, state: LoopState, boost: BoostTables | None = None) -
     found_B = ahead_B & (picked_PB[0] != network.blank_id)
     logits_BV = _end_logits(network, logits_BWX, end_offset_B1)
     if boost is not None:
-        picked_PB[0] = _choose_label(network, state, boost, found_B, picked_PB[0], logits_BV)
+        kept_BV = logits_BV if excluded_BV is None else without(logits_BV, excluded_BV)
+        picked_PB[0] = _choose_label(network, state, boost, found_B, picked_PB[0], kept_BV)
     logprobs_B = logits_BV.log_softmax(1, dtype=torch.float32).gather(1, picked_PB[0][:, None])[:, 0]
     _record(network, state, picked_PB, logprobs_B)
     _advance(network, state, found_B, picked_PB)
@@ -236,7 +248,9 @@ def _joint_window(network: Network, state: LoopState, predicted_BJ: torch.Tensor
     return logits_BWV
 
 
-def _skip_blanks(network: Network, state: LoopState, logits_BWX: torch.Tensor) -> torch.Tensor:
+def _skip_blanks(
+    network: Network, state: LoopState, logits_BWX: torch.Tensor, excluded_BV: torch.Tensor | None
+) -> torch.Tensor:
     """Return the offset [B, 1] in the window of each row's first frame with a label, or an offset beyond the window.
 
     Pointer doubling: next_offset_BE maps an offset with a blank to the offset after it and every other offset to itself, so
@@ -246,7 +260,8 @@ def _skip_blanks(network: Network, state: LoopState, logits_BWX: torch.Tensor) -
     window, num_tokens = network.window, network.blank_id + 1
     labels_BW = state.picks_PBE[0, :, :window]
     next_offset_BW = network.blank_next_offset_WX[:, 0]
-    torch.argmax(logits_BWX[..., :num_tokens], -1, out=labels_BW)
+    scores_BWV = logits_BWX[..., :num_tokens]
+    torch.argmax(scores_BWV if excluded_BV is None else without(scores_BWV, excluded_BV), -1, out=labels_BW)
     if network.durations:
         durations_BW = state.picks_PBE[1, :, :window]
         torch.argmax(logits_BWX[..., num_tokens:], -1, out=durations_BW)
@@ -364,12 +379,12 @@ class LabelLooping:
         """Decode a batch; waits for the device at every step. Label slots grow if a row needs more."""
         batch, num_frames, _ = frames.frames_BTD.shape
         row_slots = num_frames + 1
-        boost = frames.boost
+        boost, mask = frames.boost, frames.mask
         num_lists = boost.start_BK.shape[1] if boost else 0
         state = LoopState.allocate(self.network, batch, Slots.allocate(self.network, slots_needed(frames)), num_lists)
         load_batch_(self.network, state, frames)
         while True:
-            step(self.network, state, boost.tables if boost else None)
+            step(self.network, state, boost.tables if boost else None, mask.excluded_LV if mask else None)
             if not state.active:
                 _, needs_slots_B, _ = _count_and_status(state, batch, row_slots)
                 if not needs_slots_B.any():

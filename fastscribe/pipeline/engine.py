@@ -160,7 +160,7 @@ class Engine:
             with times.time("encode"):
                 frames = stages.encode(features)
                 if not batch.for_speakers:
-                    frames = self.recognizer.with_boost(frames, batch)
+                    frames = self.recognizer.with_constraints(frames, batch)
         return _Encoded(batch, samples_BS, lengths_B, frames, times, self._model.record_event())
 
     def _submit(self, encoded: _Encoded) -> _Decoded:

@@ -38,6 +38,7 @@ class ModelFacts:
         recovers_gaps: Default of Options.recover_gaps.
         aligner_language: Tag of the one language whose outputs the aligner has (ModelConfig.language); None: it has the same
             for all, or there is no aligner.
+        kept_language: Tag of the language that the run is kept to (text/language_filter.py); None: of none.
         speaker_model: Config of Options.speakers' model; None without one.
     """
 
@@ -50,6 +51,7 @@ class ModelFacts:
     zero_duration_punctuation: bool
     recovers_gaps: bool
     aligner_language: str | None = None
+    kept_language: str | None = None
     speaker_model: SpeakerModelConfig | None = None
 
 

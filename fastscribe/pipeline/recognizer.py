@@ -49,6 +49,7 @@ from fastscribe.decode.booster import Booster
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.families import DECODERS
 from fastscribe.decode.prompt import options_for_prompt
+from fastscribe.decode.vocabulary_mask import VocabularyMasks
 from fastscribe.errors import CheckpointError, UsageError, first_line
 from fastscribe.languages import check_languages
 from fastscribe.model.cpu_form import to_cpu_form_, torch_dtype
@@ -62,6 +63,7 @@ from fastscribe.pipeline.diarizer import Diarizer
 from fastscribe.pipeline.dtype_choice import NARROW_ON_CPU, choose_dtype
 from fastscribe.pipeline.executor import ModelFacts
 from fastscribe.text.encoder import WordEncoder
+from fastscribe.text.language_filter import LanguageFilter
 from fastscribe.text.language_model import LanguageModel
 from fastscribe.text.script import Speller
 from fastscribe.text.tokenizer import Tokenizer
@@ -142,6 +144,7 @@ class Recognizer:
     device: torch.device
     dtype: str
     booster: Booster
+    masks: VocabularyMasks | None = None  # None: the model has one language, or is told one
     aligner: Aligner | None = None  # if the options ask for its times
     diarizer: Diarizer | None = None  # if the options ask for a speaker model
 
@@ -153,6 +156,7 @@ class Recognizer:
         dtype: str = "auto",
         options: Options = Options(),  # noqa: B008 - frozen
         say: Log = log_to_stderr,
+        keeps_language: bool = True,
     ) -> Recognizer:
         """Build the model, its decoder and its aligner.
 
@@ -162,6 +166,7 @@ class Recognizer:
             dtype: auto, fastest or the name of a dtype.
             options: Decoder, beam, attention, graph mode and timestamps count here.
             say: Called with one line for each fast path that is unavailable, unless the options name it.
+            keeps_language: Leave out tokens that the language of the options, or of a row, does not have.
 
         Raises:
             UsageError: A device, dtype, decoder, language or graph mode is unavailable.
@@ -173,11 +178,18 @@ class Recognizer:
         prompt = language_prompt_of(checkpoint.config)
         if prompt is not None and options.target_language is not None:
             raise UsageError(f"--target-language {options.target_language}: this model does not translate")
+        languages = language_filter_of(checkpoint, options, chosen_decoder) if keeps_language else None
         if prompt is None and not DECODERS[chosen_decoder].has_prompt:
             is_followed = checkpoint.aligner is not None and checkpoint.aligner.config.language is not None
-            is_followed = is_followed or options.changes_text
-            languages = options.language, options.target_language
-            check_languages(*languages, checkpoint.languages, say, is_followed=is_followed)
+            check_languages(
+                options.language,
+                options.target_language,
+                checkpoint.languages,
+                say,
+                is_followed=is_followed or options.changes_text or not keeps_language,
+                num_excluded=None if languages is None else languages.num_excluded,
+                num_tokens=len(checkpoint.tokenizer.pieces),
+            )
         beam = choose_beam(options, chosen_decoder, checkpoint.language_model)
         check_nbest(options.nbest, beam, chosen_decoder)
         options = replace(options, beam=beam)
@@ -199,6 +211,7 @@ class Recognizer:
             chosen_device,
             chosen_dtype,
             Booster(options.boost, checkpoint.tokenizer, checkpoint.path, chosen_device, say),
+            None if languages is None else VocabularyMasks(languages, checkpoint.config.blank_id + 1, chosen_device),
             aligner,
             None if checkpoint.speakers is None else Diarizer.build(checkpoint.speakers, chosen_device, prepare),
         )
@@ -246,6 +259,7 @@ class Recognizer:
             self.zero_duration_punctuation,
             DECODERS[self.decoder_name].recovers_gaps,
             self.aligner.model.config.language if self.aligner else None,
+            self.masks.languages.language if self.masks else None,
             self.diarizer.config if self.diarizer else None,
         )
 
@@ -282,10 +296,10 @@ class Recognizer:
             aligner = self._encoded(self.aligner.encoder, features.aligner)
         return replace(frames, mel_lengths_B=features.lengths_B, aligner=aligner)
 
-    def with_boost(self, frames: Frames, batch: Batch) -> Frames:
-        """Return the batch's frames with the phrases to boost, if there are any."""
-        boost = self.booster.boost(batch)
-        return frames if boost is None else replace(frames, boost=boost)
+    def with_constraints(self, frames: Frames, batch: Batch) -> Frames:
+        """Return the batch's frames with the phrases to boost and the tokens that are left out, if there are any."""
+        boost, mask = self.booster.boost(batch), self.masks and self.masks.mask(batch)
+        return frames if boost is None and mask is None else replace(frames, boost=boost, mask=mask)
 
     def submit(self, frames: Frames) -> torch.Tensor:
         """Queue the decoding of the frames. Return the packed results on the device; read() unpacks a host copy."""
@@ -307,7 +321,7 @@ class Recognizer:
 
     def transcribe(self, batch: Batch) -> list[Hypothesis]:
         """Run all stages in sequence and wait for the device. Return one Hypothesis per row."""
-        frames = self.with_boost(self.encode(self.features(*self.upload(batch))), batch)
+        frames = self.with_constraints(self.encode(self.features(*self.upload(batch))), batch)
         return self.read(self.submit(frames).cpu().numpy(), frames)
 
     def choose_budget(self) -> Budget:
@@ -463,6 +477,14 @@ def with_language(config: ModelConfig, language: str | None) -> ModelConfig:
         return config
     told = replace(prompt, index=choose_language(prompt, language))
     return replace(config, encoder=replace(encoder, language_prompt=told))
+
+
+def language_filter_of(checkpoint: Checkpoint, options: Options, decoder: DecoderName) -> LanguageFilter | None:
+    """Return what keeps recordings to a language; None for models that have one language or are told one."""
+    is_told = DECODERS[decoder].has_prompt or language_prompt_of(checkpoint.config) is not None
+    if is_told or len(checkpoint.languages) == 1:
+        return None
+    return LanguageFilter(checkpoint.tokenizer, checkpoint.languages, options.language)
 
 
 def choose_decoder(options: Options, available: tuple[DecoderName, ...]) -> DecoderName:

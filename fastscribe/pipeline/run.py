@@ -35,6 +35,7 @@ from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.windows import AttachText, InputWindows, Ledger, Window, work_s
 from fastscribe.readable.edits import TextEdits
+from fastscribe.text.language_filter import LanguageFilter
 from fastscribe.text.rttm import RttmTurns
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.types import Failure, Hypothesis, Transcript, Utterance
@@ -67,6 +68,7 @@ class Run:
         watcher: Observes every decoded batch.
         limit: Ends the run early.
         edits: Changes the texts of the results.
+        languages: Has the language that each recording is kept to; None: of none.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Run:
         watcher: Watcher | None = None,
         limit: TimeLimit | None = None,
         edits: TextEdits | None = None,
+        languages: LanguageFilter | None = None,
     ) -> None:
         by_phrase = options.max_utterance_s is None and config.learnt_on_short
         self._max_utterance_s = config.max_utterance_s if options.max_utterance_s is None else options.max_utterance_s
@@ -95,6 +98,7 @@ class Run:
         if self._speaker_model is not None:
             self._max_held_s = _MAX_HELD_BYTES / _BYTES_PER_SAMPLE / config.features.sample_rate
         self._inputs = InputWindows(config, options, by_phrase, self._preparers, progress, self._speaker_model, rttm)
+        self._inputs.languages = languages
         self._recordings = RecordingsInFlight(
             options, recover_gaps, self._preparers, tokenizer, executor.facts, progress, rttm
         )

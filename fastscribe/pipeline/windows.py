@@ -31,6 +31,7 @@ from fastscribe.segmentation.segment import split
 from fastscribe.segmentation.silence import MIN_TRIMMED_S
 from fastscribe.segmentation.speaker_turns import windows
 from fastscribe.speaker_config import SpeakerModelConfig
+from fastscribe.text.language_filter import LanguageFilter
 from fastscribe.text.rttm import RttmTurns
 from fastscribe.types import AudioInfo, Failure, File, HeldSamples, Samples, Source, Utterance
 
@@ -67,6 +68,7 @@ class InputWindows:
 
     Attributes:
         error: What the caller's iterator raised, if it did.
+        languages: Has the language that each recording is kept to; None: of none.
         attach_text: Returns a source with its text, or the Failure of one without; None: the run needs no texts.
 
     Args:
@@ -91,6 +93,7 @@ class InputWindows:
     ) -> None:
         self.error: Exception | None = None
         self.attach_text: AttachText | None = None
+        self.languages: LanguageFilter | None = None
         self._config, self._options, self._by_phrase = config, options, by_phrase
         self._speaker_model, self._rttm = speaker_model, rttm
         self._max_utterance_s = options.max_utterance_s or 0.0
@@ -118,7 +121,7 @@ class InputWindows:
         repeats = None if ledger is None else progress.repeats  # without a ledger each input gets a result
         found = self._with_threads(sources(self._until_error(inputs), progress.left_out, repeats))
         self._buffer = SortBuffer(
-            expected_sources(found, ledger, options, self.attach_text),
+            expected_sources(found, ledger, options, self.attach_text, self.languages),
             partial(self._prepare, ledger, hold and self._speaker_model is not None),
             duration_s,
             self._preparers,
@@ -212,13 +215,19 @@ class InputWindows:
 
 
 def expected_sources(
-    sources: Iterable[Source | Failure], ledger: Ledger | None, options: Options, attach_text: AttachText | None = None
+    sources: Iterable[Source | Failure],
+    ledger: Ledger | None,
+    options: Options,
+    attach_text: AttachText | None = None,
+    languages: LanguageFilter | None = None,
 ) -> Generator[Source | Failure, None, None]:
-    """Number the sources by position, set the channel and the track that they do not name, and yield those of this run."""
+    """Number the sources by position, set what they do not name (channel, track, language), and yield those of this run."""
     for index, source in enumerate(sources):
         numbered: Source | Failure = replace(source, index=index)
         if attach_text is not None:
             numbered = attach_text(numbered)
+        if languages is not None:
+            numbered = languages.apply(numbered)
         if isinstance(numbered, Source):
             track = options.track if numbered.track is None else numbered.track
             numbered = replace(numbered, track=track, channel=options.channel)

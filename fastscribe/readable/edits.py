@@ -95,7 +95,7 @@ class TextEdits:
         """
         if isinstance(result, Failure):
             return self._redactor(self._language).redact_failure(result) if self.redacts else result
-        language = self._language or _code(result.language)
+        language = _code(result.audio.language) or self._language or _code(result.language)
         if self._options.remove_fillers and self._has("--remove-fillers", language, FILLER_LANGUAGES):
             result = _without_fillers(result, language or "")
         if self._options.itn and self._has("--itn", language, ITN_LANGUAGES):

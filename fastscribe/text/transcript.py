@@ -84,7 +84,7 @@ def assemble(
     tokens = tuple(token for piece in pieces for token in piece.tokens)
     segments = tuple(_segments(pieces, tokenizer))
     is_timed = all(hypothesis.is_timed for _, hypothesis in (*ordered, *added))
-    language = _language(tokens, tokenizer)
+    language = audio.language or _language(tokens, tokenizer)
     return Transcript(audio, join_texts(texts), segments, tokens, language=language, is_timed=is_timed)
 
 

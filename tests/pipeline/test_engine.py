@@ -56,7 +56,7 @@ class FakeRecognizer:
     def stages(self, batch: Batch) -> FakeRecognizer:
         return self
 
-    def with_boost(self, frames: Frames, batch: Batch) -> Frames:
+    def with_constraints(self, frames: Frames, batch: Batch) -> Frames:
         return frames
 
     def num_frames(self, batch: Batch) -> int:

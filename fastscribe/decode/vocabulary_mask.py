@@ -1,0 +1,87 @@
+"""The tokens that each row of a batch may not have, as tensors (text/language_filter.py says which).
+
+A decoder gives these tokens a score of -inf before it compares labels and blank. Durations stay the model's, and so do
+log-probabilities: a token that was taken because a likelier one was left out has a low confidence.
+
+Rows look their tokens up in one table of all languages of a run. A language has its place in the table for good, so CUDA
+graphs read the table where it lies; it moves only when it grows.
+
+Shapes: B batch, N rows or beams, V labels with blank, W anything between, L places of languages; place 0
+leaves nothing out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fastscribe.cuda.device import small_to_device
+from fastscribe.text.language_filter import LanguageFilter
+from fastscribe.types import Batch, Int64Array
+
+_FIRST_PLACES = 8
+
+
+@dataclass(frozen=True)
+class VocabularyMask:
+    """The tokens that the rows of a batch may not have."""
+
+    excluded_LV: torch.Tensor  # bool
+    place_B: Int64Array  # of each row's language
+
+    def places(self) -> torch.Tensor:
+        """Return the rows' places [B] on the table's device."""
+        return small_to_device(np.ascontiguousarray(self.place_B), self.excluded_LV.device)
+
+    def excluded(self) -> torch.Tensor:
+        """Return the rows' tokens [B, V], bool."""
+        return self.excluded_LV[self.places()]
+
+    def part(self, rows: slice) -> VocabularyMask:
+        return VocabularyMask(self.excluded_LV, self.place_B[rows])
+
+
+def without(scores_NWV: torch.Tensor, excluded_NV: torch.Tensor) -> torch.Tensor:
+    """Return scores of labels and blank, -inf where a token is left out. Scores have any dimensions between the two."""
+    shape = (len(excluded_NV), *(1,) * (scores_NWV.dim() - 2), excluded_NV.shape[1])
+    return scores_NWV.masked_fill(excluded_NV.view(shape), -torch.inf)
+
+
+class VocabularyMasks:
+    """Makes the VocabularyMask of each batch.
+
+    Args:
+        languages: Has the tokens of each language.
+        num_labels: Of the vocabulary, with blank.
+        device: The decoder's.
+
+    Attributes:
+        languages: As given.
+    """
+
+    def __init__(self, languages: LanguageFilter, num_labels: int, device: torch.device) -> None:
+        self.languages, self._device = languages, device
+        self._places: dict[str | None, int] = {None: 0}
+        self._table_LV = torch.zeros(_FIRST_PLACES, num_labels, dtype=torch.bool, device=device)
+
+    def mask(self, batch: Batch) -> VocabularyMask | None:
+        """Return the mask of a batch; None if its recordings are kept to no language."""
+        tags = [utterance.audio.language for utterance in batch.utterances]
+        if not any(tags):
+            return None
+        place_B = np.array([self._place(tag) for tag in tags])
+        return VocabularyMask(self._table_LV, place_B)
+
+    def _place(self, tag: str | None) -> int:
+        """Return a language's place in the table; a new one is written there, in the order of the current stream."""
+        if tag not in self._places:
+            assert tag is not None
+            place = self._places[tag] = len(self._places)
+            if place == len(self._table_LV):
+                self._table_LV = torch.cat((self._table_LV, torch.zeros_like(self._table_LV)))
+            excluded_V = np.zeros(self._table_LV.shape[1], np.bool_)
+            excluded_V[list(self.languages.excluded(tag) or ())] = True
+            self._table_LV[place] = small_to_device(excluded_V, self._device)
+        return self._places[tag]

@@ -1,0 +1,143 @@
+"""Keeps a model that writes several languages with one vocabulary to one of them: which tokens are left out, and of which
+recordings. Pure; decode/vocabulary_mask.py has the tokens as tensors.
+
+A token is left out if it has a letter that the language does not have (alphabets.py). The parts of an aggregate's vocabulary
+belong to languages, so there the other languages' parts are left out. What is no text always stays: the blank, <unk>, tags and
+other control tokens. Of byte pieces, those stay with which a character of the language can begin; so the other letters that
+begin with the same byte can still be written.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+
+from fastscribe.audio.failures import to_failure
+from fastscribe.errors import AudioError
+from fastscribe.languages import AUTO, find_language, language_tag, list_languages
+from fastscribe.text.alphabets import Alphabet, find_alphabet
+from fastscribe.text.tokenizer import LANGUAGE_MODEL, Tokenizer, from_sentencepiece
+from fastscribe.types import Failure, Source
+
+# Fields of a manifest's row that name the spoken language; the first that is there counts.
+ROW_KEYS = ("language", "source_lang", "lang")
+_CONTROL = re.compile(r"<[^<>]+>")
+_BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
+_FIRST_LEAD = 0xC2  # of the bytes that begin a character of several bytes
+_COMMON_LEADS = frozenset((0xC2, 0xE2, 0xF0))  # of signs such as « — € and of emoji
+
+
+def excluded_tokens(tokenizer: Tokenizer, tag: str) -> frozenset[int] | None:
+    """Return the tokens that texts in a language do not have; None if the letters of the language are not known."""
+    parts = _parts(tokenizer)
+    if (name := find_language(tag, tuple(parts))) is not None:
+        return frozenset(range(len(tokenizer.pieces))).difference(parts[name])
+    alphabet = find_alphabet(tag)
+    if alphabet is None:
+        return None
+    bytes_ = tokenizer.byte_ids
+    without_text = tokenizer.unknown_ids | tokenizer.silent_ids
+    return frozenset(
+        i
+        for i, piece in enumerate(tokenizer.pieces)
+        if i not in without_text and not (_has_bytes if i in bytes_ else _has_piece)(alphabet, piece)
+    )
+
+
+def _has_piece(alphabet: Alphabet, piece: str) -> bool:
+    return alphabet.has_all(piece) or _CONTROL.fullmatch(piece) is not None
+
+
+def _parts(tokenizer: Tokenizer) -> Mapping[str, range]:
+    """Return the tokens of each language of an aggregate; none for other vocabularies."""
+    found, first = {}, 0
+    for name, content in sorted(tokenizer.files.items()):
+        if match := LANGUAGE_MODEL.fullmatch(name):
+            size = len(from_sentencepiece(content).pieces)
+            found[language_tag(match[2]) or match[2]] = range(first, first + size)
+            first += size
+    return found if first == len(tokenizer.pieces) else {}
+
+
+def _has_bytes(alphabet: Alphabet, piece: str) -> bool:
+    """Return False if a byte of the piece begins characters that are all letters of other languages."""
+    values = [int(byte, 16) for byte in _BYTE.findall(piece)]
+    return all(value < _FIRST_LEAD or value in _leads(alphabet) for value in values)
+
+
+@cache
+def _leads(alphabet: Alphabet) -> frozenset[int]:
+    """Return the bytes that begin the UTF-8 of a language's letters and of signs that every language has."""
+    letters: Iterable[str] = alphabet.letters or filter(
+        lambda one: one.isalpha() and alphabet.has(one), map(chr, range(sys.maxunicode + 1))
+    )
+    return _COMMON_LEADS.union(letter.encode()[0] for letter in letters)
+
+
+class LanguageFilter:
+    """Decides which recordings of a run are kept to a language.
+
+    Attributes:
+        language: Tag of the language that the run is kept to; None: of none, or its texts can have all tokens.
+        num_excluded: Number of tokens that it leaves out; None: there is no language, or its letters are not known.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, known: Sequence[str], language: str | None) -> None:
+        """Prepare the run's language.
+
+        Args:
+            tokenizer: The model's.
+            known: Tags of the model's languages; empty if it does not state them.
+            language: Tag of the run's language; AUTO is the same as None.
+        """
+        self._tokenizer, self._known = tokenizer, known
+        self._found: dict[str, frozenset[int] | None] = {}
+        given = None if language == AUTO else language
+        self._reads_rows = given is not None or len(known) > 1
+        excluded = None if given is None else self.excluded(given)
+        self.num_excluded = None if excluded is None else len(excluded)
+        self.language = given if excluded else None
+
+    def excluded(self, tag: str) -> frozenset[int] | None:
+        """Return excluded_tokens() of a language."""
+        if tag not in self._found:
+            self._found[tag] = excluded_tokens(self._tokenizer, tag)
+        return self._found[tag]
+
+    def apply(self, source: Source | Failure) -> Source | Failure:
+        """Return the source with the language that it is kept to, or the Failure of a row whose language is unusable.
+
+        Rows name their languages where the model states several, or where the run has one.
+        """
+        if isinstance(source, Failure):
+            return source
+        try:
+            return replace(source, language=self._language_of(source))
+        except AudioError as error:
+            return to_failure(source, "input", error)
+
+    def _language_of(self, source: Source) -> str | None:
+        row = source.row if self._reads_rows else None
+        key = next((key for key in ROW_KEYS if (row or {}).get(key) not in (None, "")), None)
+        if row is None or key is None:
+            return self.language
+        tag = _tag(row[key])
+        if tag == AUTO:
+            return None
+        if tag is None:
+            raise AudioError(source.path, f"{key} is {row[key]!r:.40}, not a language: a code such as en, or {AUTO}")
+        if self._known and find_language(tag, self._known) is None:
+            raise AudioError(source.path, f"{key} is {tag}, and this model knows {list_languages(self._known)} only")
+        excluded = self.excluded(tag)
+        if excluded is None:
+            raise AudioError(source.path, f"{key} is {tag}, whose letters are not known here: {AUTO} is no language")
+        return tag if excluded else None
+
+
+def _tag(value: object) -> str | None:
+    if not isinstance(value, str):
+        return None
+    return AUTO if value.strip().lower() == AUTO else language_tag(value)
