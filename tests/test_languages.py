@@ -78,10 +78,10 @@ def test_published_names(path: Path, languages: str) -> None:
         (["en"], ("en-GB", "en"), ""),
         (["en"], (None, "en"), ""),
         (["en"], ("de", None), "--language de: this model knows en only"),
-        (["en", "es"], ("es", None), "finds the language by itself"),
+        (["en", "es"], ("es", None), "--language es: 3 of 1,000 tokens are left out, which texts in es do not have"),
         (["en", "es"], (None, "en"), "does not translate"),
         (["en", "es"], ("es", "en"), "does not translate"),
-        ([], ("de", None), "does not state its languages"),
+        ([], ("de", None), "do not have; not checked, because this model does not state its languages"),
         ([], (None, "de"), "does not translate"),
         ([], (None, None), ""),
         (["en", "es"], ("auto", None), ""),
@@ -94,8 +94,31 @@ def test_models_without_a_prompt(known: list[str], given: tuple[str | None, str 
         with pytest.raises(UsageError, match=outcome):
             check_languages(*given, known, said.append)
     else:
-        check_languages(*given, known, said.append)
+        check_languages(*given, known, said.append, num_excluded=3, num_tokens=1000)
         assert len(said) == bool(outcome) and outcome in "".join(said)
+
+
+@pytest.mark.parametrize(
+    ("known", "num_excluded", "is_followed", "line"),
+    [
+        (
+            [],
+            0,
+            False,
+            "changes nothing, because it leaves out no token of this model; not checked, because this model",
+        ),
+        (["de", "en"], 0, False, "changes nothing, because it leaves out no token of this model"),
+        (["de", "en"], None, False, "changes nothing, because its letters are not known here"),
+        ([], 0, True, ""),
+        ([], None, True, ""),
+        ([], 3, True, "3 of 9 tokens are left out"),
+    ],
+)
+def test_lines_about_tokens(known: list[str], num_excluded: int | None, is_followed: bool, line: str) -> None:
+    said: list[str] = []
+    settings = {"is_followed": is_followed, "num_excluded": num_excluded, "num_tokens": 9}
+    check_languages("de", None, known, said.append, **settings)
+    assert len(said) == bool(line) and line in "".join(said)
 
 
 @pytest.mark.parametrize("known", [(), ("de", "en")])

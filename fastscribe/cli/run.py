@@ -372,7 +372,8 @@ def _write_all(
         output.flush()
     if others.num:
         bar.say(others.line)
-    for line in [*lone.lines, *(transcriber._edits.lines if transcriber._edits is not None else ())]:
+    edits, languages = transcriber._edits, transcriber._languages
+    for line in [*lone.lines, *(edits.lines if edits else ()), *(languages.lines if languages else ())]:
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 

@@ -65,7 +65,7 @@ class RayTranscriber(Transcriber):
         self._workers = _RemoteExecutor(pool, facts)
         self._executor = cast("Executor", self._workers)
         self.progress = Progress()
-        self._watcher, self._limit, self._edits = None, None, None
+        self._watcher, self._limit, self._edits, self._languages = None, None, None, None
         self._is_running = False
         self._said: set[str] = set()
         self._stack = ExitStack()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -27,6 +28,7 @@ ROW_KEYS = ("language", "source_lang", "lang")
 _CONTROL = re.compile(r"<[^<>]+>")
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 _FIRST_LEAD = 0xC2  # of the bytes that begin a character of several bytes
+_MAX_SHOWN = 8  # languages in a message
 _COMMON_LEADS = frozenset((0xC2, 0xE2, 0xF0))  # of signs such as « — € and of emoji
 
 
@@ -83,6 +85,7 @@ class LanguageFilter:
     Attributes:
         language: Tag of the language that the run is kept to; None: of none, or its texts can have all tokens.
         num_excluded: Number of tokens that it leaves out; None: there is no language, or its letters are not known.
+        rows: How many rows are kept to a language that they name, by its tag.
     """
 
     def __init__(self, tokenizer: Tokenizer, known: Sequence[str], language: str | None) -> None:
@@ -95,6 +98,7 @@ class LanguageFilter:
         """
         self._tokenizer, self._known = tokenizer, known
         self._found: dict[str, frozenset[int] | None] = {}
+        self.rows: Counter[str] = Counter()
         given = None if language == AUTO else language
         self._reads_rows = given is not None or len(known) > 1
         excluded = None if given is None else self.excluded(given)
@@ -134,7 +138,19 @@ class LanguageFilter:
         excluded = self.excluded(tag)
         if excluded is None:
             raise AudioError(source.path, f"{key} is {tag}, whose letters are not known here: {AUTO} is no language")
-        return tag if excluded else None
+        if not excluded:
+            return None
+        self.rows[tag] += 1
+        return tag
+
+    @property
+    def lines(self) -> list[str]:
+        """A line for the user about the rows that named a language, if there were any."""
+        if not self.rows:
+            return []
+        shown = ", ".join(f"{tag} {num:,}" for tag, num in self.rows.most_common(_MAX_SHOWN))
+        more = " .." if len(self.rows) > _MAX_SHOWN else ""
+        return [f"rows name their language ({shown}{more}): the tokens that its texts do not have were left out there"]
 
 
 def _tag(value: object) -> str | None:
