@@ -57,7 +57,9 @@ def test_each_speaker_has_two_tiers(tmp_path: Path) -> None:
 
 
 def test_overlaps_end_with_the_next_and_nothing_is_empty(tmp_path: Path) -> None:
-    overlapping = of_words(Word("a", 0, 2, 0.9), Word("b", 1, 1.5, 0.9), Word(".", 1.5, 1.5, 0.9), Word("c", 2.9, 4, 0.9))
+    overlapping = of_words(
+        Word("a", 0, 2, 0.9), Word("b", 1, 1.5, 0.9), Word(".", 1.5, 1.5, 0.9), Word("c", 2.9, 4, 0.9)
+    )
     found = parsed(to_textgrid(overlapping), tmp_path / "a.textgrid")["words"]
     assert found == [(0, 1, "a"), (1, 1.5, "b"), (1.5, 1.501, "."), (1.501, 2.9, ""), (2.9, 4, "c")]
     nothing = replace(of_words(), audio=replace(AUDIO, num_samples=0))
