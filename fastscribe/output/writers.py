@@ -206,13 +206,17 @@ def to_rttm(transcript: Transcript) -> str:
     or `<NA>` without one.
     """
     recording = _unspaced(transcript.audio.id)
-    spans: Sequence[Turn | Segment] = transcript.turns or transcript.segments
     return "".join(
         f"SPEAKER {recording} 1 {_finite(_seconds(one.start_s)):.3f} "
         f"{max(0.0, _finite(_seconds(one.end_s) - _seconds(one.start_s))):.3f}"
         f" <NA> <NA> {'<NA>' if one.speaker is None else _unspaced(one.speaker)} <NA> <NA>\n"
-        for one in spans
+        for one in spans_of(transcript)
     )
+
+
+def spans_of(transcript: Transcript) -> Sequence[Turn | Segment]:
+    """Return what says who speaks when: the turns of a speaker model or of --rttm, else the segments."""
+    return transcript.turns or transcript.segments
 
 
 def _carried(row: Mapping[str, Any] | None) -> dict[str, Any]:
