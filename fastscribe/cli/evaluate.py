@@ -271,16 +271,21 @@ def _score_speakers(
         has_none = "has no result, and is" if len(unused) == 1 else "have no result, and are"
         say(f"{count_of(len(unused), 'recording')} of the references {has_none} not counted: {names}")
     if as_json:
-        settings = {"normalizer": normalizer, "collar_s": collar_s, "failed_count_as_deleted": not skip_failed}
-        settings |= {"unusable_rows": problems.num, "references_without_result": len(unused)}
-        versions = _versions(normalizer, "meeteval", "pyannote.metrics")
+        settings = {
+            "normalizer": normalizer,
+            "collar_s": collar_s,
+            "failed_count_as_silence": not skip_failed,
+            "unusable_rows": problems.num,
+            "references_without_result": len(unused),
+        }
+        versions = _versions(normalizer, *MODULES)
         _print([json.dumps({**settings, **report.to_object(evaluation), "versions": versions}, ensure_ascii=False)])
     else:
         failed = (
             f"; failed recordings: {evaluation.num_failed:,}, {'left out' if skip_failed else 'counted as silence'}"
         )
-        settings = f"normalizer {normalizer}; collar {collar_s:g} s" + (failed if evaluation.num_failed else "")
-        _print([settings + "\n", report.to_table(evaluation).rstrip("\n")])
+        preamble = f"normalizer {normalizer}; collar {collar_s:g} s" + (failed if evaluation.num_failed else "")
+        _print([preamble + "\n", report.to_table(evaluation).rstrip("\n")])
     if problems.num or unused:
         raise typer.Exit(1)
 

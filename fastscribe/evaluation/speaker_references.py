@@ -164,9 +164,9 @@ def _read_seglst(file: Path) -> Iterator[tuple[str, Speech]]:
 
 def _read_rows(file: Path) -> Iterator[tuple[str, Speech | None]]:
     for row in read_rows([str(file)]):
+        if isinstance(row, ManifestError):
+            raise UsageError(f"{OPTION}: {row}")
         try:
-            if isinstance(row, ManifestError):
-                raise UsageError(f"{OPTION}: {row}")
             path, segments = str(row.fields["audio_filepath"]), row.fields["segments"]
             offset_s = float(row.fields.get("offset") or 0.0)
             yield path, None

@@ -40,8 +40,8 @@ class SpeakerScore:
         num_reference_speakers: Speakers of the reference.
         num_speakers: Speakers of the result.
         words: Edits of words; None: the reference has none.
-        speech: Edits of speech in milliseconds: substitutions are speech of the wrong speaker, insertions false alarms, deletions
-            missed speech.
+        speech: Edits of speech in milliseconds: substitutions are speech of the wrong speaker, insertions false alarms,
+            deletions missed speech.
     """
 
     name: str

@@ -14,4 +14,4 @@ SchemaName = Literal["result", "report", "event"]
 
 def schema_text(name: SchemaName) -> str:
     """Return a schema as JSON."""
-    return files("fastscribe").joinpath("output", "schema", f"{name}.json").read_text(encoding="utf-8")
+    return (files("fastscribe") / "output" / "schema" / f"{name}.json").read_text(encoding="utf-8")
