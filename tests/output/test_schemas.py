@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from fastscribe.output.schemas import SchemaName
 from fastscribe.output.writers import to_object
 from fastscribe.pipeline.stats import DeviceShare, RunStats
 from fastscribe.types import Alternative, AudioInfo, Failure, Gap, Redaction, Segment, Token, Transcript, Turn, Word
+from tests.helpers.processes import fastscribe
 from tests.helpers.schemas import check_schema, validator
 
 ROW = {"audio_filepath": "a.wav", "offset": 1.5, "duration": 2.0, "text": "said", "speakers": 2, "anything": [{}]}
@@ -39,7 +42,7 @@ def of_row(transcript: Transcript) -> Transcript:
     return replace(transcript, audio=replace(transcript.audio, row=ROW))
 
 
-def definition(name: str, kind: Any = "result") -> dict[str, Any]:
+def definition(name: str, kind: SchemaName = "result") -> dict[str, Any]:
     found: dict[str, Any] = validator(kind).schema["$defs"][name]["properties"]
     return found
 
@@ -73,6 +76,14 @@ def test_a_field_without_documentation_is_found() -> None:
     for document in broken:
         with pytest.raises(AssertionError, match=r"^\$"):
             check_schema("result", [document])
+
+
+def test_the_command_prints_them() -> None:
+    cases: list[tuple[tuple[str, ...], SchemaName]] = [((), "result"), (("report",), "report"), (("event",), "event")]
+    for arguments, name in cases:
+        done = fastscribe("schema", *arguments)
+        assert (done.returncode, json.loads(done.stdout)) == (0, validator(name).schema)
+    assert fastscribe("schema", "other").returncode == 2
 
 
 def test_reports_are_as_the_schema_says() -> None:
