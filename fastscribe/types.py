@@ -384,6 +384,8 @@ class Transcript:
     # With Options.redact: what was redacted, in order. None: nothing was looked for, or the times of the words are not known.
     redacted: tuple[Redaction, ...] | None = None
     is_timed: bool = True  # False: words of a model that gives no times, spread evenly; stored rows do not tell
+    # With Options.speakers "channels": the channel of each of `speakers`, from 0.
+    speaker_channels: tuple[int, ...] = ()
 
     @property
     def key(self) -> Any:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _MAX_SHOWN = 20  # problems that are printed one by one
 _NAMES_SHOWN = 5  # recordings that only one run has
 _CHANGES_SHOWN = 10  # recordings that got better, and worse
+_COLLAR_S = 0.25  # NIST's
 
 
 @app.command(epilog="Example: fastscribe evaluate out/transcripts.jsonl --group-by speaker --diff 10")
@@ -75,6 +76,25 @@ def evaluate(
             help="Compare with this other run over the same recordings: the difference with an interval, and what changed.",
         ),
     ] = None,
+    speaker_references: Annotated[
+        list[str] | None,
+        option(
+            "--speaker-references",
+            metavar="PATH",
+            help="Score who says what, by these references: cpWER and DER. RTTM (DER alone), STM, SegLST (.json), or "
+            "JSONL rows with segments and speakers: a file, or a folder of files; may be repeated. Needs the extra "
+            "eval-speakers.",
+        ),
+    ] = None,
+    collar: Annotated[
+        float | None,
+        option(
+            "--collar",
+            min=0,
+            metavar="SECONDS",
+            help="For DER: leave out this much on either side of each reference turn's begin and end. Default: 0.25.",
+        ),
+    ] = None,
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compute word and character error rates, in total and by group. Scores go to stdout, bad rows to stderr."""
@@ -87,6 +107,16 @@ def evaluate(
     normalize = scoring.normalizer(normalizer)
     problems = Problems()
     _say_incomplete([*results, *([against] if against else ())])
+    if speaker_references:
+        others = {"--against": against, "--manifest": manifest, "--group-by": group_by, "--diff": diff}
+        others |= {"--hypothesis-field": hypothesis_field}
+        others |= {"--reference-field": reference_field if reference_field != Fields.reference else None}
+        _refuse_beside_speakers(others)
+        collar_s = _COLLAR_S if collar is None else collar
+        _score_speakers(results, speaker_references, normalizer, collar_s, problems, skip_failed, as_json)
+        return
+    if collar is not None:
+        raise UsageError("--collar is for the speakers of --speaker-references")
     references = References(manifest, fields) if manifest else None
     if against is not None:
         if against == "-" and "-" in results:
@@ -198,6 +228,68 @@ def _compare(
         raise typer.Exit(1)
 
 
+def _refuse_beside_speakers(options: Mapping[str, object]) -> None:
+    given = next((name for name, value in options.items() if value), None)
+    if given is not None:
+        raise UsageError(f"{given} and --speaker-references exclude each other: speakers have scores of their own")
+
+
+def _score_speakers(
+    results: Sequence[str],
+    paths: Sequence[str],
+    normalizer: NormalizerName,
+    collar_s: float,
+    problems: Problems,
+    skip_failed: bool,
+    as_json: bool,
+) -> None:
+    """Print the scores of who says what.
+
+    Raises:
+        typer.Exit: Exit code 1: rows are unusable, or references have no result.
+        UsageError: References cannot be read, or there is nothing to score.
+    """
+    from fastscribe.evaluation import scores as scoring
+    from fastscribe.evaluation import speaker_report as report
+    from fastscribe.evaluation.speaker_references import SpeakerReferences
+    from fastscribe.evaluation.speaker_scores import EXTRA, MODULES, SpeakerEvaluation, evaluate_speakers
+
+    scoring.check_modules(MODULES, "--speaker-references", EXTRA)
+    references, evaluation = SpeakerReferences(paths), SpeakerEvaluation()
+    normalize = scoring.normalizer(normalizer)
+    for found in evaluate_speakers(results, references, normalize, collar_s, not skip_failed):
+        if isinstance(found, ManifestError):
+            problems.add([found])
+        else:
+            evaluation = found
+    problems.report_rest()
+    if not evaluation.recordings:
+        raise UsageError("nothing to score: no row with speakers, of which there is a reference")
+    unused = references.unused()
+    if unused:
+        names = ", ".join(unused[:_NAMES_SHOWN]) + (" .." if len(unused) > _NAMES_SHOWN else "")
+        has_none = "has no result, and is" if len(unused) == 1 else "have no result, and are"
+        say(f"{count_of(len(unused), 'recording')} of the references {has_none} not counted: {names}")
+    if as_json:
+        settings = {
+            "normalizer": normalizer,
+            "collar_s": collar_s,
+            "failed_count_as_silence": not skip_failed,
+            "unusable_rows": problems.num,
+            "references_without_result": len(unused),
+        }
+        versions = _versions(normalizer, *MODULES)
+        _print([json.dumps({**settings, **report.to_object(evaluation), "versions": versions}, ensure_ascii=False)])
+    else:
+        failed = (
+            f"; failed recordings: {evaluation.num_failed:,}, {'left out' if skip_failed else 'counted as silence'}"
+        )
+        preamble = f"normalizer {normalizer}; collar {collar_s:g} s" + (failed if evaluation.num_failed else "")
+        _print([preamble + "\n", report.to_table(evaluation).rstrip("\n")])
+    if problems.num or unused:
+        raise typer.Exit(1)
+
+
 def _say_incomplete(results: Iterable[str]) -> None:
     from fastscribe.evaluation.rows import missing_shards
 
@@ -291,8 +383,8 @@ def _print(parts: Iterable[str]) -> None:
         raise StdoutClosed from error
 
 
-def _versions(normalizer: NormalizerName) -> dict[str, str]:
+def _versions(normalizer: NormalizerName, *scorers: str) -> dict[str, str]:
     from importlib.metadata import version
 
-    packages = ("jiwer", "whisper-normalizer") if normalizer == "whisper-en" else ("jiwer",)
+    packages = (*(scorers or ("jiwer",)), *(("whisper-normalizer",) if normalizer == "whisper-en" else ()))
     return {"fastscribe": __version__} | {package: version(package) for package in packages}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _PURPOSES = {
     "eval": "word error rates: fastscribe evaluate",
+    "eval-speakers": "who says what: fastscribe evaluate --speaker-references",
     "itn": "numbers in figures: --itn",
     "plots": "plots of training",
     "ray": "clusters: --engine ray, fastscribe.ray",

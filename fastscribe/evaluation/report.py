@@ -5,7 +5,7 @@ Rates are percentages in the table and fractions (1 = all) in JSON.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fastscribe._system.text_layout import clean_text, count_of, num_columns
@@ -45,8 +45,12 @@ def score_table(scores: Iterable[tuple[str, Score]]) -> str:
 
 
 def _with_header(rows: Iterable[tuple[str, ...]]) -> str:
-    rows = [_HEADER, *rows]
-    widths = [max(num_columns(row[column]) for row in rows if column < len(row)) for column in range(len(_HEADER))]
+    return aligned_table([_HEADER, *rows])
+
+
+def aligned_table(rows: Sequence[Sequence[str]]) -> str:
+    """Format rows of cells, the first of them the header: names to the left, numbers to the right."""
+    widths = [max(num_columns(row[column]) for row in rows if column < len(row)) for column in range(len(rows[0]))]
     return "".join(_aligned(row, widths) + "\n" for row in rows)
 
 
@@ -73,7 +77,7 @@ def by_name(scores: Mapping[str | None, object]) -> list[str | None]:
     return sorted(scores, key=lambda value: (value is None, value or ""))
 
 
-def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
+def _aligned(row: Sequence[str], widths: list[int]) -> str:
     name = row[0] + " " * (widths[0] - num_columns(row[0]))
     numbers = (f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=False))
     return "  ".join((name, *numbers)).rstrip()

@@ -76,7 +76,22 @@ def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index:
         Turn(_number(one, "start"), _number(one, "end"), str(one["speaker"]))
         for one in fields.get("pred_turns" if is_manifest else "turns", ())
     )
-    return Transcript(audio, text, segments, tokens, gaps, nbest, language, speakers, turns, removed, redacted)
+    by_speaker = fields.get("speaker_channels", {})
+    channels = tuple(int(by_speaker[one]) for one in speakers) if by_speaker else ()
+    return Transcript(
+        audio,
+        text,
+        segments,
+        tokens,
+        gaps,
+        nbest,
+        language,
+        speakers,
+        turns,
+        removed,
+        redacted,
+        speaker_channels=channels,
+    )
 
 
 def has_tokens(fields: Mapping[str, Any]) -> bool:

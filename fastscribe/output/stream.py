@@ -1,7 +1,8 @@
 """Output to a stream such as stdout: one format.
 
 Rows of JSON and CTM name their recording and come in order of completion. Lines of text come in the order of the inputs, and
-with their paths unless one recording was given. A stream of SRT, VTT, ASS or TSV is a file of its own and holds one recording.
+with their paths unless one recording was given. A stream of SRT, VTT, ASS, TSV or TextGrid is a file of its own and holds one
+recording.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fastscribe.resume.ledger import Ledger
 from fastscribe.resume.shards import UNSHARDED, Shard
 from fastscribe.types import Failure, Source, Transcript
 
-SINGLE_FORMATS = frozenset(("srt", "vtt", "ass", "tsv"))
+SINGLE_FORMATS = frozenset(("srt", "vtt", "ass", "tsv", "textgrid"))
 
 
 def check_inputs(format: str, inputs: Sequence[str]) -> None:

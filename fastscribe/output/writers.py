@@ -19,6 +19,7 @@ from fastscribe._system.text_layout import clean_text
 from fastscribe.config import SubtitleStyle
 from fastscribe.output.ass import to_ass
 from fastscribe.output.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
+from fastscribe.output.textgrid import to_textgrid
 from fastscribe.text.dialogue import turns
 from fastscribe.types import Alternative, Failure, Gap, RenderedTranscript, Segment, Token, Transcript, Turn, Word
 
@@ -29,6 +30,7 @@ OWN_KEYS = frozenset(
         "pred_language",
         "pred_speakers",
         "pred_turns",
+        "speaker_channels",
         "segments",
         "words",
         "gaps",
@@ -70,6 +72,7 @@ def render(
         "tsv": to_tsv,
         "ctm": to_ctm,
         "rttm": to_rttm,
+        "textgrid": to_textgrid,
     }
     writer = writers[format]
     return "" if isinstance(result, Failure) else writer(result)
@@ -106,6 +109,8 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
         found["language" if row is None else "pred_language"] = result.language
     if result.speakers:
         found["speakers" if row is None else "pred_speakers"] = list(result.speakers)
+    if result.speaker_channels:
+        found["speaker_channels"] = dict(zip(result.speakers, result.speaker_channels, strict=True))
     if result.turns:
         found["turns" if row is None else "pred_turns"] = [
             {"start": _seconds(turn.start_s), "end": _seconds(turn.end_s), "speaker": turn.speaker}
@@ -201,13 +206,17 @@ def to_rttm(transcript: Transcript) -> str:
     or `<NA>` without one.
     """
     recording = _unspaced(transcript.audio.id)
-    spans: Sequence[Turn | Segment] = transcript.turns or transcript.segments
     return "".join(
         f"SPEAKER {recording} 1 {_finite(_seconds(one.start_s)):.3f} "
         f"{max(0.0, _finite(_seconds(one.end_s) - _seconds(one.start_s))):.3f}"
         f" <NA> <NA> {'<NA>' if one.speaker is None else _unspaced(one.speaker)} <NA> <NA>\n"
-        for one in spans
+        for one in spans_of(transcript)
     )
+
+
+def spans_of(transcript: Transcript) -> Sequence[Turn | Segment]:
+    """Return what says who speaks when: the turns of a speaker model or of --rttm, else the segments."""
+    return transcript.turns or transcript.segments
 
 
 def _carried(row: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -177,7 +177,7 @@ class RunStats:
             "failed_before": self.failed_before,
             "left_out": dict(self.left_out),
             "repeated": self.repeated,
-            "totals": self.totals,
+            "totals": None if self.totals is None else {**self.totals, "audio_s": round(self.totals["audio_s"], 3)},
             "stopped": None if self.stopped is None else dict(self.stopped),
             "audio_s": round(self.audio_s, 3),
             "load_s": round(self.load_s, 3),

@@ -71,6 +71,7 @@ def merge(channels: Sequence[Transcript], speakers: Sequence[str]) -> Transcript
         most_words.language,
         tuple(speakers),
         is_timed=all(transcript.is_timed for transcript in channels),
+        speaker_channels=tuple(transcript.audio.channel or 0 for transcript in channels),
     )
 
 

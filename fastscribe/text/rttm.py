@@ -34,7 +34,7 @@ class RttmTurns:
         if not self._path.exists():
             raise UsageError(f"--rttm {path}: no such file or folder")
         if not self._path.is_dir():
-            self._by_recording = _read(self._path)
+            self._by_recording = read_rttm(self._path)
 
     def of(self, audio: AudioInfo) -> tuple[Turn, ...]:
         """Return a recording's turns, on its own clock.
@@ -42,10 +42,10 @@ class RttmTurns:
         Raises:
             AudioError: There are none of this recording, or its file in the folder is damaged.
         """
-        for name in _names(audio):
+        for name in recording_names(audio):
             turns = self._turns(name)
             if turns is not None:
-                return _clipped(turns, audio.start / audio.sample_rate, audio.duration_s)
+                return clipped(turns, audio.start / audio.sample_rate, audio.duration_s)
         raise AudioError(audio.path, f"{self._path} has no turns of its speakers")
 
     def digest(self) -> str:
@@ -70,13 +70,13 @@ class RttmTurns:
         if ".." in PurePosixPath(name).parts or not file.is_file():
             return None
         try:
-            return [turn for turns in _read(file).values() for turn in turns]
+            return [turn for turns in read_rttm(file).values() for turn in turns]
         except UsageError as error:
             raise AudioError(str(file), str(error)) from error
 
 
-def _names(audio: AudioInfo) -> Iterator[str]:
-    """Yield the names that a recording may have in RTTM."""
+def recording_names(audio: AudioInfo) -> Iterator[str]:
+    """Yield the names that a recording may have in files of other tools."""
     id = re.sub(r"@[0-9]+$", "", audio.id)
     for name in (id, PurePosixPath(id).name, PurePosixPath(audio.path).name):
         for form in (name, name.removesuffix(PurePosixPath(name).suffix)):
@@ -84,25 +84,25 @@ def _names(audio: AudioInfo) -> Iterator[str]:
             yield re.sub(r"\s", "_", form)
 
 
-def _clipped(turns: Iterable[Turn], start_s: float, duration_s: float) -> tuple[Turn, ...]:
+def clipped(turns: Iterable[Turn], start_s: float, duration_s: float) -> tuple[Turn, ...]:
     """Return the turns within a part of a recording, on the part's clock, in the order in which they begin."""
     moved = (Turn(max(0.0, one.start_s - start_s), min(duration_s, one.end_s - start_s), one.speaker) for one in turns)
     return tuple(sorted(turn for turn in moved if turn.start_s < turn.end_s))
 
 
-def _read(path: Path) -> dict[str, list[Turn]]:
-    """Return the turns by recording. Raises UsageError naming the line."""
+def read_rttm(path: Path, option: str = "--rttm") -> dict[str, list[Turn]]:
+    """Return the turns by recording. Raises UsageError naming the option and the line."""
     found: dict[str, list[Turn]] = {}
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         problem = error.strerror if isinstance(error, OSError) else "no UTF-8 text"
-        raise UsageError(f"--rttm {path}: {problem}") from error
+        raise UsageError(f"{option} {path}: {problem}") from error
     for number, line in enumerate(lines, start=1):
         fields = line.split()
         if not fields or fields[0].startswith(";") or fields[0] != "SPEAKER":
             if fields and not (fields[0].startswith(";") or re.fullmatch("[A-Z][A-Z-]*", fields[0])):
-                raise UsageError(f"--rttm {path}: line {number} is no RTTM: it begins with {fields[0][:40]!r}")
+                raise UsageError(f"{option} {path}: line {number} is no RTTM: it begins with {fields[0][:40]!r}")
             continue
         try:
             if len(fields) < _MIN_FIELDS:
@@ -112,6 +112,6 @@ def _read(path: Path) -> dict[str, list[Turn]]:
                 raise ValueError
         except ValueError:
             wanted = "SPEAKER RECORDING CHANNEL START LENGTH <NA> <NA> NAME <NA> <NA>, in seconds"
-            raise UsageError(f"--rttm {path}: line {number} is not {wanted}") from None
+            raise UsageError(f"{option} {path}: line {number} is not {wanted}") from None
         found.setdefault(fields[1], []).append(Turn(start_s, start_s + length_s, fields[7]))
     return found

@@ -4,9 +4,9 @@
 
 SPEECH is a NeMo manifest with a `speaker` in each row. Dialogues are of two to four of its speakers, in random order, with
 -0.5 to 1 s between their utterances, over noise at -70 dB. PYTHON is that of an environment with nemo_toolkit[asr], whose
-`diarize()` runs on one file at a time. The scorers are pyannote.metrics (the diarisation error rate, with overlapping
-speech, with a collar of 0.25 s on either side of a turn's begin and end and without one) and meeteval (cpWER, of the words
-that fastscribe gives to speakers). Both must be installed.
+`diarize()` runs on one file at a time. The scores are those of `fastscribe evaluate --speaker-references` (extra
+eval-speakers): the diarisation error rate, with a collar of 0.25 s and without one, and cpWER, of the words that fastscribe
+gives to speakers.
 
 With a checkpoint of random weights all rates are bad: what counts is that both tools have the same.
 
@@ -29,7 +29,8 @@ import soundfile
 
 from fastscribe import Options, Transcriber, Transcript
 from fastscribe.checkpoint.location import locate
-from fastscribe.evaluation.scores import normalizer
+from fastscribe.evaluation.scores import Edits, normalizer
+from fastscribe.evaluation.speaker_scores import cp_word_edits, diarization_edits
 from fastscribe.pipeline.recognizer import log_to_stderr
 from fastscribe.types import Turn
 from scripts.benchmarks.gap_recovery import publish
@@ -84,38 +85,25 @@ def make_dialogues(manifest: Path, folder: Path, number: int, length_s: float) -
 
 def error_rates(dialogues: Sequence[Dialogue], found: Mapping[str, Sequence[Turn]]) -> dict[str, float]:
     """Return the diarisation error rates of all dialogues together, in percent."""
-    from pyannote.core import Annotation, Segment
-    from pyannote.metrics.diarization import DiarizationErrorRate
-
-    def annotation(turns: Sequence[Turn]) -> Any:
-        made = Annotation()
-        for number, turn in enumerate(turns):
-            made[Segment(turn.start_s, turn.end_s), number] = turn.speaker
-        return made
-
     rates = {}
     for collar_s in COLLARS_S:
-        metric = DiarizationErrorRate(collar=2 * collar_s)  # its collar is that of both sides together
+        edits = Edits()
         for path, turns, _ in dialogues:
-            uem = Segment(0, soundfile.info(path).duration)
-            metric(annotation(turns), annotation(found[path]), uem=uem)
-        rates[f"der_collar_{collar_s:g}s_percent"] = round(100 * abs(metric), 3)
+            edits += diarization_edits(turns, found[path], soundfile.info(path).duration, collar_s)
+        rates[f"der_collar_{collar_s:g}s_percent"] = round(100 * (edits.rate or 0.0), 3)
     return rates
 
 
 def cp_wer(dialogues: Sequence[Dialogue], found: Mapping[str, Transcript]) -> float:
     """Return the concatenated minimum-permutation word error rate of all dialogues together, in percent."""
-    from meeteval.wer import cp_word_error_rate
-
-    normalize, errors, length = normalizer("whisper-en"), 0, 0
+    normalize, edits = normalizer("whisper-en"), Edits()
     for path, _, texts in dialogues:
         said: dict[str, list[str]] = {}
         for word in found[path].words:
             said.setdefault(word.speaker or "", []).append(word.text)
         reference = {name: normalize(" ".join(parts)) for name, parts in texts.items()}
-        rate = cp_word_error_rate(reference, {name: normalize(" ".join(words)) for name, words in said.items()})
-        errors, length = errors + rate.errors, length + rate.length
-    return round(100 * errors / length, 2)
+        edits += cp_word_edits(reference, {name: normalize(" ".join(words)) for name, words in said.items()})
+    return round(100 * (edits.rate or 0.0), 2)
 
 
 def of_nemo(python: str, model: str, dialogues: Sequence[Dialogue]) -> dict[str, list[Turn]]:

@@ -13,6 +13,7 @@ import soundfile
 
 from tests.conftest import AUDIO, DATA, MODELS
 from tests.helpers.processes import fastscribe
+from tests.helpers.schemas import check_schema
 
 MODEL = str(MODELS / "hybrid" / "model.nemo")
 FILES = sorted(AUDIO.glob("0*.flac"))[:3]
@@ -26,7 +27,10 @@ def align(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
 
 
 def rows(text: str) -> list[dict]:
-    return [json.loads(line) for line in text.splitlines()]
+    """Return the results, which must be as the published schema says."""
+    found = [json.loads(line) for line in text.splitlines()]
+    check_schema("result", found)
+    return found
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from tests.helpers.forked_runs import Runs
 from tests.helpers.kill_runs import arguments, compare, make_clips, rows_of
 from tests.helpers.object_store import FaultyStore, object_store
 from tests.helpers.processes import fastscribe
+from tests.helpers.schemas import check_schema
 
 pytestmark = pytest.mark.linux
 
@@ -94,6 +95,7 @@ def test_several_capped_runs_equal_a_whole_one(run: Runs, clips: Path, expected:
             assert (stopped["limit"], stopped["files_done"], stopped["files_given"]) == ("after 1h", done, 21)
             assert stopped["usd"] == pytest.approx(2 * stopped["elapsed_s"] / 3600, abs=1e-4)
     assert codes[-1] == 0 and len(codes) >= 3 and reports[-1]["stopped"] is None
+    check_schema("report", reports)
     assert all(report["audio_s"] <= 15.0 for report in reports)
     whole = json.loads((expected / "report.json").read_text())
     assert sum(report["audio_s"] for report in reports) == pytest.approx(whole["audio_s"], abs=0.01)
@@ -151,7 +153,10 @@ def test_at_the_limit_itself_the_batch_in_flight_is_dropped(
     out, events = tmp_path / "out", tmp_path / "events.jsonl"
     assert run(limited(clips, out, "--events", str(events)), program(1e9, 3, "[signal.SIGALRM]")) == 75
     assert 0 < len(rows_of(out)) <= 4  # of two batches of two
-    last = json.loads(events.read_text().splitlines()[-1])
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    check_schema("event", told)
+    last = told[-1]
+    check_schema("report", [last["report"]])
     assert (last["event"], last["message"]) == ("stopped", "stopped after 1h")
     assert last["report"]["files"] == len(rows_of(out))
     assert run(limited(clips, out)) == 0

@@ -24,6 +24,7 @@ from fastscribe.resume.shards import shard_of
 from tests.conftest import AUDIO, DATA, MODELS
 from tests.helpers.containers import encode, encode_video
 from tests.helpers.processes import command, fastscribe, on_terminal
+from tests.helpers.schemas import check_schema
 
 MODEL = str(MODELS / "tdt_demo" / "model.nemo")
 SENTENCE = "At Rice Stadium a very large, enthusiastic crowd greeted the President."
@@ -35,7 +36,10 @@ def transcribe(*arguments: object, **options) -> subprocess.CompletedProcess[str
 
 
 def rows(text: str) -> list[dict]:
-    return [json.loads(line) for line in text.splitlines()]
+    """Return the results, which must be as the published schema says."""
+    found = [json.loads(line) for line in text.splitlines()]
+    check_schema("result", found)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -325,7 +329,9 @@ def test_closed_pipe() -> None:
 
 @pytest.mark.posix
 @pytest.mark.parametrize(
-    "arguments", [["transcribe", FIRST, "-m", MODEL, "-q"], ["doctor"], ["models"], ["inspect", MODEL]], ids=str
+    "arguments",
+    [["transcribe", FIRST, "-m", MODEL, "-q"], ["doctor"], ["models"], ["schema"], ["inspect", MODEL]],
+    ids=str,
 )
 def test_closed_stdout(arguments: list) -> None:
     done = subprocess.run(["sh", "-c", '"$0" "$@" >&-', *command(*arguments)], timeout=60)

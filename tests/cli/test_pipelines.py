@@ -16,6 +16,7 @@ from fastscribe.cli.job import unusable_folder
 from tests.cli.test_cli import FIRST, MODEL, SENTENCE, rows, transcribe
 from tests.conftest import AUDIO
 from tests.helpers.processes import command, fastscribe
+from tests.helpers.schemas import check_schema
 
 pytestmark = pytest.mark.posix
 
@@ -94,6 +95,8 @@ def test_events_and_log(tmp_path: Path) -> None:
     assert done.stdout == f"{FIRST}\t{SENTENCE}\n"
     told = [json.loads(line) for line in events.read_text().splitlines()]
     assert [event["event"] for event in told if event["event"] != "progress"] == ["started", "failed", "finished"]
+    check_schema("event", told)
+    check_schema("report", [told[-1]["report"]])
     assert told[0]["dtype"] == "fp32"
     assert told[-1]["report"]["failed"] == 1
     assert next(event for event in told if event["event"] == "failed")["stage"] == "probe"

@@ -13,12 +13,15 @@ import soundfile
 
 from tests.conftest import AUDIO
 from tests.helpers.processes import fastscribe
+from tests.helpers.schemas import check_schema
 
 SPEECH = AUDIO / "03_0_00031.flac"  # "He was a widower, and seventy-three years of age."
 
 
 def rows(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "transcripts.jsonl").read_text("utf-8").splitlines()]
+    found = [json.loads(line) for line in (folder / "transcripts.jsonl").read_text("utf-8").splitlines()]
+    check_schema("result", found)
+    return found
 
 
 def all_bytes(folder: Path) -> bytes:

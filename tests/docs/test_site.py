@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import field_reference
 from scripts.command_tree import commands
 from scripts.option_reference import MARK, PAGE, escaped
 from tests.conftest import PACKAGE, ROOT
@@ -106,6 +107,12 @@ def test_the_option_reference_is_of_this_program() -> None:
         rows = [row.split("` | ")[0] for row in stored.splitlines() if row.startswith("| `")]
         assert [name for row in rows for name in re.findall(r"--[a-z][a-z-]*", row)] == named, command.name
         assert len(rows) == len(records)
+
+
+def test_the_field_reference_is_of_the_schemas() -> None:
+    """If not: python scripts/field_reference.py."""
+    made = field_reference.PAGE.read_text(encoding="utf-8").partition(field_reference.MARK)[2]
+    assert made.strip() == field_reference.field_reference().strip()
 
 
 def test_the_python_reference_names_public_things() -> None:

@@ -17,12 +17,13 @@ from tests.text.test_dialogue import spoken
 
 AGENT = spoken((0, "Hello."), (3, "How can I help you?"), (12, "One moment, please."))
 CUSTOMER = spoken((2.5, "Hi!"), (5.0, "My bill is wrong."))
-CALL = merge([AGENT, CUSTOMER], ("agent", "A & B"))
+CALL = merge([replace(AGENT, audio=replace(AGENT.audio, channel=0)), CUSTOMER], ("agent", "A & B"))
 
 
 def test_rows_name_the_speaker_of_segments_and_words() -> None:
     row = json.loads(render(CALL, "jsonl", tokens=True))
     assert row["speakers"] == ["agent", "A & B"] and row["text"].startswith("Hello. Hi! How can I help")
+    assert row["speaker_channels"] == {"agent": 0, "A & B": 1}
     assert [one["speaker"] for one in row["segments"]][:3] == ["agent", "A & B", "agent"]
     assert [one["speaker"] for one in row["words"]][:3] == ["agent", "A & B", "agent"]
     assert {one["speaker"] for one in row["tokens"]} == {"agent", "A & B"}

@@ -45,7 +45,9 @@ def transcripts(draw: st.DrawFn) -> Transcript:
     others = draw(st.lists(st.tuples(TEXTS, NUMBERS, NUMBERS, NUMBERS), max_size=2))
     nbest = tuple(Alternative(*one, tuple(words[:cut]), draw(speaker)) for one in others)
     language = draw(st.sampled_from([None, "hi-IN"]))
-    return Transcript(audio, draw(TEXTS), segments, tokens, gaps, nbest, language, speakers)
+    channels = draw(st.sampled_from([(), tuple(range(len(speakers)))]))
+    text = draw(TEXTS)
+    return Transcript(audio, text, segments, tokens, gaps, nbest, language, speakers, speaker_channels=channels)
 
 
 def stored(result: Transcript | Failure, tokens: bool = True) -> Transcript | Failure:

@@ -277,6 +277,8 @@ def test_the_command_line_and_resume(folder: Path, tmp_path: Path) -> None:
     assert "1 recording has one channel, so it has one speaker" in done.stderr
     assert "1 recording has the same sound in all channels, so it has one speaker" in done.stderr
     found = {Path(row["audio_filepath"]).name: row for row in rows((out / "transcripts.jsonl").read_text())}
+    assert found["call.wav"]["speaker_channels"] == {"agent": 0, "customer": 1}
+    assert found["copy.wav"]["speaker_channels"] == {"channel 1": 0}
     assert found["call.wav"]["speakers"] == list(NAMES) and found["mono.wav"]["speakers"] == ["channel 1"]
     assert {word["speaker"] for word in found["call.wav"]["words"]} == set(NAMES)
     lines = (out / "call.txt").read_text().splitlines()

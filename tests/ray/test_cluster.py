@@ -24,6 +24,7 @@ from fastscribe.ray.run import RayTranscriber
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.processes import command as in_fresh_process
 from tests.helpers.processes import fastscribe as command
+from tests.helpers.schemas import check_schema
 from tests.ray.clusters import KILLS, MODEL, STORE_BYTES, KillableWorker, cluster, manifest, transcriber
 
 pytestmark = [
@@ -121,6 +122,7 @@ def test_the_command_gives_the_same_files(nodes: Any, tmp_path: Path) -> None:
             assert (tmp_path / "ray" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
     report = json.loads((tmp_path / "ray" / "report.json").read_text())
     assert (report["files"], report["failed"]) == (21, 1)
+    check_schema("report", [report])
     assert sum(share["audio_s"] for share in report["devices"]) == pytest.approx(report["audio_s"], abs=0.01)
     assert sum(share["audio_share"] for share in report["devices"]) == pytest.approx(1, abs=0.01)
     # Each engine goes on with the other's folder: the fingerprint is the same.

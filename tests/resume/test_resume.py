@@ -13,6 +13,7 @@ import pytest
 from tests.cli.test_cli import FIRST, MODEL, SENTENCE, rows, transcribe
 from tests.conftest import AUDIO
 from tests.helpers.processes import command, fastscribe
+from tests.helpers.schemas import check_schema
 
 CLIPS = sorted(AUDIO.glob("0*.flac"))[:5]
 
@@ -34,7 +35,9 @@ def texts(out: Path, name: str = "transcripts.jsonl") -> dict[str, str]:
 
 
 def report(out: Path) -> dict:
-    return json.loads((out / "report.json").read_text())
+    found = json.loads((out / "report.json").read_text())
+    check_schema("report", [found])
+    return found
 
 
 def test_second_run_does_only_the_rest(clips: Path, tmp_path: Path) -> None:

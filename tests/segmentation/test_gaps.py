@@ -25,6 +25,7 @@ from fastscribe.types import AudioInfo, Gap, Hypothesis, Segment, Source, Uttera
 from tests.cli.test_cli import FIRST, MODEL
 from tests.conftest import AUDIO, MODELS, waveform
 from tests.helpers.processes import fastscribe
+from tests.helpers.schemas import check_schema
 
 RATE = 16000
 HEARD = Hypothesis((1,), (0,), (1,), (-0.1,))
@@ -272,6 +273,7 @@ def test_command_line_reports_recovered_words(tmp_path: Path) -> None:
         rows = map(json.loads, (out / "transcripts.jsonl").read_text(encoding="utf-8").splitlines())
         [row] = [row for row in rows if row["audio_filepath"] == audio.path]
         report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+        check_schema("result", [row])
         made[option] = row, report["recovered_words"], done.stderr, page.read_text(encoding="utf-8")
     (row, num_recovered, table, page_text), (one_pass, none, other_table, other_page) = made.values()
     recovered = [segment["text"] for segment in row["segments"] if segment.get("recovered") is True]

@@ -1,0 +1,29 @@
+"""`fastscribe schema`: the JSON Schemas of what other programs read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fastscribe.cli.app import app, check_stdout
+from fastscribe.output.schemas import SchemaName, schema_text
+
+
+@app.command(
+    short_help="Print the JSON Schema of results, reports or events.",
+    epilog="Example: fastscribe schema result > result.schema.json",
+)
+def schema(
+    name: Annotated[
+        SchemaName,
+        typer.Argument(
+            help="result: a row of transcripts.jsonl, on stdout, or of -f json; report: report.json; event: a line of "
+            "--events.",
+            metavar="NAME",
+        ),
+    ] = "result",
+) -> None:
+    """Print the JSON Schema (draft 2020-12) of a result, of report.json or of an event. Each field has a description."""
+    check_stdout()
+    print(schema_text(name), end="")
