@@ -1,6 +1,6 @@
 """`python -m scripts.benchmarks.loss_blocks FILE.json`: what blocks of frames save and cost in joint_transducer_loss.
 
-A few utterances of 40 s with a large vocabulary, TDT, bf16, on a CPU: peak (growth of the process's resident memory, Linux) and
+One utterance of 40 s with a large vocabulary, TDT, bf16, on a CPU: peak (growth of the process's resident memory, Linux) and
 processor time of forward and backward, with the logits of a whole utterance and with blocks of several sizes, in turns. Then
 the whole batch by the formula, on a GPU.
 """
@@ -53,7 +53,7 @@ def measure(shape: LossShape, blocks: list[int | None]) -> list[dict[str, Any]]:
 
 def main(target: Path) -> None:
     disable_malloc_trim()
-    small = replace(LARGE, batch_size=2)
+    small = replace(LARGE, batch_size=1)
     found: dict[str, Any] = {
         "statistic": "process_s: median processor time of forward and backward; bytes: peak with inputs and gradients",
         "dtype": "bf16",
