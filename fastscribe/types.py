@@ -204,6 +204,13 @@ class NativeRows:
         return NativeRows(self.rate, rows, self.begin, samples_BSC)
 
 
+class Cut(NamedTuple):
+    """Digital silence that a row of a batch lacks: `duration_s` of it, `at_s` seconds after the row's start."""
+
+    at_s: float
+    duration_s: float
+
+
 @dataclass(frozen=True)
 class Batch:
     """Utterances with their waveforms at the model's rate, zero-padded to the longest.
@@ -216,6 +223,7 @@ class Batch:
     samples_BS: SampleArray
     lengths_B: Int64Array
     native: tuple[NativeRows, ...] = ()
+    cuts: tuple[tuple[Cut, ...], ...] = ()  # of each row, in order; empty if no row has any
 
     @property
     def audio_s(self) -> float:

@@ -16,7 +16,7 @@ from fastscribe.errors import CheckpointError, WeightsMismatch
 if TYPE_CHECKING:
     import torch
 
-ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "int64": 8}
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "int64": 8, "int8": 1}
 # BatchNorm's step counter is the only integer weight. Inference does not use it, and some writers omit it.
 COUNTER_SUFFIX = ".num_batches_tracked"
 
@@ -144,7 +144,7 @@ class StoredTensor:
         except (MemoryError, RuntimeError) as error:  # torch's allocator raises the latter
             raise CheckpointError(self.where, "needs more memory than there is") from error
         # A sum is 25 times as fast as testing each number. If it overflows, each number is tested.
-        if self.dtype != "int64" and not (torch.isfinite(tensor.sum()) or torch.isfinite(tensor).all()):
+        if tensor.is_floating_point() and not (torch.isfinite(tensor.sum()) or torch.isfinite(tensor).all()):
             raise CheckpointError(self.where, f"refused: {self.name[:120]} holds NaN or infinity")
         return tensor
 

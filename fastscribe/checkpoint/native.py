@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastscribe._system.safe_open import safe_read
+from fastscribe.checkpoint.int8_rows import quantised, restored
 from fastscribe.checkpoint.lazy_weights import LazyWeights, sources_of
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import (
@@ -55,7 +56,8 @@ def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
     """
     config = read_config(folder, stored, folder)
     tokenizer = read_tokenizer(folder, config)
-    weights = LazyWeights(load_safetensors(folder / "model.safetensors"))
+    path = folder / "model.safetensors"
+    weights = LazyWeights(restored(load_safetensors(path, allows_int8=True), path))
     if stored.get(KEEPS_SPACES_KEY) is True:
         tokenizer = replace(tokenizer, attached="nowhere")
     return Checkpoint(
@@ -126,13 +128,14 @@ def _language_model(folder: Path, config: ModelConfig) -> LanguageModel | None:
     return language_model.parse(content, path, config.blank_id)
 
 
-def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
+def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, in_8_bits: bool = False) -> None:
     """Write a checkpoint without BatchNorm's counters, which inference never reads.
 
     Args:
         checkpoint: the model.
         folder: created if needed.
         dtype: dtype of float weights.
+        in_8_bits: store matrices as int8_rows.py says, which loses some precision.
 
     Raises:
         CheckpointError: a weight is not finite or cannot be read.
@@ -140,9 +143,12 @@ def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     if checkpoint.aligner is not None:  # first, because config.json marks a complete folder
-        write(checkpoint.aligner, folder / ALIGNER_FOLDER, dtype)
+        write(checkpoint.aligner, folder / ALIGNER_FOLDER, dtype, in_8_bits)
     sources = {name: source for name, source in sources_of(checkpoint.weights).items() if source.dtype != "int64"}
-    write_safetensors(folder / "model.safetensors", sources, dict.fromkeys(sources, dtype))
+    dtypes = dict.fromkeys(sources, dtype)
+    if in_8_bits:
+        sources, dtypes = quantised(sources, dtype)
+    write_safetensors(folder / "model.safetensors", sources, dtypes)
     for name, content in checkpoint.tokenizer.files.items():
         (folder / name).write_bytes(content)
     if checkpoint.language_model is not None:

@@ -65,7 +65,7 @@ def write_safetensors(path: Path, sources: Mapping[str, TensorSource], dtypes: M
     Args:
         path: of the file.
         sources: tensors by name. They are stored in the order of their names.
-        dtypes: dtype of each stored tensor: float32, bfloat16 or int64.
+        dtypes: dtype of each stored tensor: float32, bfloat16, int64 or int8.
 
     Raises:
         CheckpointError: a tensor cannot be read.

@@ -24,13 +24,19 @@ _MAX_DIRECTORY_BYTES = 8 << 20  # names and offsets of _MAX_TENSORS
 _MAX_PICKLE_BYTES = 4 << 20
 _SAVE_AGAIN = "if an older one wrote it, torch.save(torch.load(FILE, weights_only=True), FILE) with a newer"
 _LOCAL_HEADER_BYTES = 30  # of a zip member, before its name and extra field
-SAFETENSORS_NAMES = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "float64": "F64", "int64": "I64"}
+SAFETENSORS_NAMES = {
+    "float32": "F32",
+    "bfloat16": "BF16",
+    "float16": "F16",
+    "float64": "F64",
+    "int64": "I64",
+    "int8": "I8",
+}
 _SAFETENSORS_DTYPES = {theirs: ours for ours, theirs in SAFETENSORS_NAMES.items()}
 # Types of safetensors that models here do not have, with torch's names.
 _OTHER_DTYPES = {
     "BOOL": ("bool", 8),
     "U8": ("uint8", 8),
-    "I8": ("int8", 8),
     "F8_E5M2": ("float8_e5m2", 8),
     "F8_E4M3": ("float8_e4m3fn", 8),
     "I16": ("int16", 16),
@@ -41,11 +47,12 @@ _OTHER_DTYPES = {
 }
 
 
-def load_safetensors(path: Path) -> dict[str, TensorSource]:
+def load_safetensors(path: Path, allows_int8: bool = False) -> dict[str, TensorSource]:
     """Read the header of a safetensors file.
 
     Args:
         path: the file.
+        allows_int8: accept tensors in 8 bits too (int8_rows.py).
 
     Returns:
         Lazy tensors by name.
@@ -55,7 +62,7 @@ def load_safetensors(path: Path) -> dict[str, TensorSource]:
     """
     try:
         with safe_open(path) as file:
-            return _safetensors(FileBytes.of(file), path)
+            return _safetensors(FileBytes.of(file), path, allows_int8)
     except FileNotFoundError:
         raise CheckpointError(path, "no such file") from None
     except FastscribeError:
@@ -64,7 +71,7 @@ def load_safetensors(path: Path) -> dict[str, TensorSource]:
         raise CheckpointError(path, f"cannot be read as safetensors: {one_line(error)}") from error
 
 
-def _safetensors(file: RandomAccess, path: Path) -> dict[str, TensorSource]:
+def _safetensors(file: RandomAccess, path: Path, allows_int8: bool) -> dict[str, TensorSource]:
     """Parse the format: length of the JSON header, header, and tensor bytes without gaps or overlaps."""
     header_bytes = int.from_bytes(read(file, 0, 8), "little")
     if header_bytes > _MAX_DIRECTORY_BYTES:
@@ -85,7 +92,8 @@ def _safetensors(file: RandomAccess, path: Path) -> dict[str, TensorSource]:
             raise ValueError(f"{name[:120]}: invalid shape or offsets")
         if start != end or stop - start != math.prod(shape) * bits // 8:
             raise ValueError(f"{name[:120]}: lies elsewhere than its header says")
-        _check_dtype(name, dtype, path)
+        if not (allows_int8 and dtype == "int8"):
+            _check_dtype(name, dtype, path)
         sources[name] = StoredTensor(file, path, name, dtype, tuple(shape), data_start + start).source()
         end = stop
     if data_start + end != file.num_bytes:
@@ -99,7 +107,7 @@ def _float_type(name: str) -> tuple[str, int]:
 
 
 def _check_dtype(name: str, dtype: str, where: object) -> None:
-    if dtype not in ITEM_BYTES or (dtype == "int64" and not name.endswith(COUNTER_SUFFIX)):
+    if dtype not in ITEM_BYTES or dtype == "int8" or (dtype == "int64" and not name.endswith(COUNTER_SUFFIX)):
         raise CheckpointError(where, f"refused: {name[:120]} is of torch.{dtype}, not of a float type")
 
 

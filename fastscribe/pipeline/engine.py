@@ -236,4 +236,4 @@ def slice_batch(batch: Batch, rows: slice) -> Batch:
     kept = range(*rows.indices(len(batch.utterances)))
     native = tuple(group for group in (group.select(kept) for group in batch.native) if group.rows)
     samples_BS = np.ascontiguousarray(batch.samples_BS[rows, : int(lengths_B.max())])
-    return Batch(batch.utterances[rows], samples_BS, lengths_B, native)
+    return Batch(batch.utterances[rows], samples_BS, lengths_B, native, batch.cuts[rows])

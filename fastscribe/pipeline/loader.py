@@ -5,6 +5,7 @@ limits files per second (scripts/benchmarks/host.py). The caller allocates each 
 be pinned; each thread decodes straight into its rows. batching.py chooses the utterances of a batch; the recognizer computes
 features. A file that cannot be read is left out of its batch and reported as a Failure beside it. An utterance of digital
 silence is left out too, with an empty result: no model is given it, because many write words where there is nothing to hear.
+Long digital silence within an utterance is cut out of its row (segmentation/silence.py).
 
 Dimensions: B batch, S samples, C channels.
 """
@@ -27,7 +28,8 @@ from fastscribe.audio.read import read_into, read_native_into, sample_type
 from fastscribe.pipeline.idle import IDLE, LATER, Idle, Later
 from fastscribe.pipeline.prefetch import Group, Prefetcher
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
-from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, NativeRows, SampleArray, Utterance
+from fastscribe.segmentation.silence import cut_out, find_zeros, mono_zeros
+from fastscribe.types import AudioInfo, Batch, Cut, Failure, Hypothesis, NativeRows, SampleArray, Utterance
 
 # An utterance that is not decoded, with its result: empty for digital silence.
 Settled = tuple[Utterance, Failure | Hypothesis]
@@ -151,6 +153,7 @@ class _ReadGroup(Group):
         self.samples_BS = format.allocate((len(plan), longest), dtype)
         self.lengths_B = np.zeros(len(plan), np.int64)
         self.silent: set[int] = set()  # rows of digital silence
+        self.cuts: dict[int, tuple[Cut, ...]] = {}  # by row: digital silence that it lacks
 
     def call(self, index: int) -> None:
         row_S, utterance, length = self.samples_BS[index], self.utterances[index], 0
@@ -158,14 +161,17 @@ class _ReadGroup(Group):
         if native_slot is None:
             length = read_into(row_S, utterance, self._rate)
         row_S[length:] = 0
+        samples, rate, num_samples = row_S, self._rate, length
         if native_slot is not None:
             group, slot = native_slot
+            samples, rate = group.samples_BSC[slot, group.begin :], group.rate
             length = read_native_into(group.samples_BSC[slot], group.begin, utterance, self._rate)
-            is_silent = is_zero(group.samples_BSC[slot, group.begin : group.begin + utterance.num_samples])
-        else:
-            is_silent = is_zero(row_S[:length])
-        if is_silent:
+            num_samples = min(utterance.num_samples, length * rate // self._rate)
+        if is_zero(samples[:num_samples]):
             self.silent.add(index)
+        elif not utterance.for_speakers and (zeros := find_zeros(samples[:num_samples], rate)):
+            self.cuts[index] = cut_out(samples, zeros, rate)
+            length -= round(sum(cut.duration_s for cut in self.cuts[index]) * self._rate)
         self.lengths_B[index] = length
 
     def batch(self, rows: Sequence[int], allocate: Allocate) -> Batch | None:
@@ -184,7 +190,9 @@ class _ReadGroup(Group):
         numbers = {row: number for number, row in enumerate(kept)}
         native = (_select_native_rows(group, numbers, copy_to) for group in self.native)
         utterances = tuple(self.utterances[row] for row in kept)
-        return Batch(utterances, samples_BS, lengths_B, tuple(group for group in native if group is not None))
+        cuts = tuple(self.cuts.get(row, ()) for row in kept)
+        groups = tuple(group for group in native if group is not None)
+        return Batch(utterances, samples_BS, lengths_B, groups, cuts if any(cuts) else ())
 
 
 class _Loader:
@@ -241,9 +249,13 @@ class _Loader:
 
 
 def is_zero(samples: SampleArray) -> bool:
-    """Return True if there is no other sample than 0; a look at the middle spares a pass over nearly every recording."""
+    """Return True if the average of the channels is 0 throughout; a look at the middle spares a pass over nearly all.
+
+    Args:
+        samples: [S], or [S, C].
+    """
     middle = len(samples) // 2
-    return not samples[middle : middle + _LOOK_SAMPLES].any() and not samples.any()
+    return bool(mono_zeros(samples[middle : middle + _LOOK_SAMPLES]).all() and mono_zeros(samples).all())
 
 
 def _failures(group: _ProbeGroup | _ReadGroup, done: Sequence[int], stage: str) -> list[Settled]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from functools import partial
+from itertools import repeat
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.remote_file import RemoteFile
@@ -18,6 +19,7 @@ from fastscribe.pipeline.loader import REMOTE_THREADS, Loaded, default_threads, 
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.time_limit import TimeLimit
+from fastscribe.segmentation.silence import with_cuts
 from fastscribe.types import Utterance
 
 BATCHES_AHEAD = 2
@@ -109,6 +111,9 @@ class LocalExecutor:
                 self._limit.done(batch.audio_s)
             if isinstance(outcome, Exception):
                 yield batch.utterances, [to_failure(one.audio, "model", outcome) for one in batch.utterances]
+            elif batch.cuts:
+                frame_s = self.facts.token_frame_s
+                yield batch.utterances, list(map(with_cuts, outcome, batch.cuts, repeat(frame_s)))
             else:
                 yield batch.utterances, outcome
 

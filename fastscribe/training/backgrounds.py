@@ -11,19 +11,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from fastscribe.errors import AudioError
 from fastscribe.training.augment_config import RECORDED_SHARE, AugmentConfig
-from fastscribe.training.corpus import Example, Examples
+from fastscribe.training.corpus import Examples
 from fastscribe.training.decoding import decode
 from fastscribe.types import Float64Array, Int16Array, Int64Array
 
 _PURPOSE = 4  # of the random numbers; buckets.py and mixing.py have others
 _MAX_ROOM_S = 2.0  # of a room's response, from the direct sound on
 _SHORTEST_S = 0.005
+_UNTRIED, _READ, _LOST = range(3)  # states of a recording
+
+
+Kind = Literal["noise", "room"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,13 @@ class BackgroundCorpus:
 
     noise: Examples | None = None
     rooms: Examples | None = None
+
+    def of(self, kind: Kind) -> Examples | None:
+        return self.noise if kind == "noise" else self.rooms
+
+    def size(self, kind: Kind) -> int:
+        """Return the number of recordings of a kind."""
+        return len(self.of(kind) or ())
 
     def digest(self) -> str:
         return " ".join(examples.digest() if examples is not None else "" for examples in (self.noise, self.rooms))
@@ -76,7 +88,7 @@ class BackgroundReader:
         wanted_s = wanted / self._sample_rate
         spare_s = max(0.0, example.duration_s - wanted_s)
         begin_s = example.offset_s + float(self._draw.begins[position]) * spare_s
-        noise_S = self._read(example, begin_s, min(example.duration_s, wanted_s))
+        noise_S = self._read("noise", index, begin_s, min(example.duration_s, wanted_s))
         return None if noise_S is None else np.resize(noise_S, wanted)
 
     def room(self, position: int) -> Int16Array | None:
@@ -85,30 +97,45 @@ class BackgroundReader:
         if index < 0 or examples is None:
             return None
         example = examples[index]
-        room_L = self._read(example, example.offset_s, example.duration_s)
+        room_L = self._read("room", index, example.offset_s, example.duration_s)
         if room_L is None:
             return None
         direct = int(np.abs(room_L.astype(np.int32)).argmax())
         return room_L[direct : direct + int(_MAX_ROOM_S * self._sample_rate)]
 
-    def _read(self, example: Example, offset_s: float, duration_s: float) -> Int16Array | None:
+    def _read(self, kind: Kind, index: int, offset_s: float, duration_s: float) -> Int16Array | None:
+        examples, error = self._corpus.of(kind), None
+        assert examples is not None
         try:
-            samples_S = decode(example, self._sample_rate, offset_s, max(duration_s, _SHORTEST_S))
-        except AudioError as error:
-            self._lost.report(example, error)
-            return None
-        return samples_S if samples_S.any() else None
+            samples_S = decode(examples[index], self._sample_rate, offset_s, max(duration_s, _SHORTEST_S))
+        except AudioError as problem:
+            error = problem
+        self._lost.count(kind, index, error)
+        return samples_S if error is None and samples_S.any() else None
 
 
 class LostFiles:
-    """Recordings that could not be read, each reported once, wherever in it a draw begins."""
+    """Counts the recordings that were tried and could not be read. Each of these is reported once, wherever a draw begins."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._known, self._lock = say, set[tuple[str, int]](), Lock()
+    def __init__(self, corpus: BackgroundCorpus, say: Callable[[str], None]) -> None:
+        self._say, self._lock = say, Lock()
+        self._corpus, self._known = corpus, set[tuple[str, int]]()
+        self._states = {kind: bytearray(corpus.size(kind)) for kind in KINDS}
 
-    def report(self, example: Example, error: AudioError) -> None:
-        recording = example.path, example.start
+    def num_tried(self, kind: Kind) -> int:
+        return len(self._states[kind]) - self._states[kind].count(_UNTRIED)
+
+    def num_lost(self, kind: Kind) -> int:
+        return self._states[kind].count(_LOST)
+
+    def count(self, kind: Kind, index: int, error: AudioError | None) -> None:
+        """Count a recording that was tried; `error` says why it could not be read. Callable from any thread."""
         with self._lock:
+            states = self._states[kind]
+            states[index] = max(states[index], _READ if error is None else _LOST)
+            if error is None or (examples := self._corpus.of(kind)) is None:
+                return
+            recording = examples[index].path, examples[index].start
             is_known = recording in self._known
             self._known.add(recording)
         if not is_known:

@@ -25,8 +25,8 @@ class Tracker(Protocol):
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Add values by name."""
 
-    def close(self) -> None:
-        """Write what is left."""
+    def close(self, has_failed: bool) -> None:
+        """Write what is left. has_failed: an error ended the run."""
 
 
 def check_installed(names: Sequence[TrackerName]) -> None:
@@ -71,7 +71,7 @@ class TensorBoard:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
-    def close(self) -> None:
+    def close(self, has_failed: bool) -> None:
         self._writer.close()
 
 
@@ -96,8 +96,8 @@ class WeightsAndBiases:
     def add(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log({"step": step, **values})
 
-    def close(self) -> None:
-        self._run.finish()
+    def close(self, has_failed: bool) -> None:
+        self._run.finish(exit_code=int(has_failed))  # W&B marks a run with another code than 0 as failed
 
 
 def event_files(folder: Path) -> list[Path]:
@@ -150,9 +150,10 @@ class Trackers:
         for name, tracker in list(self._trackers.items()):
             self._patiently(name, partial(tracker.add, row.get("step", 0), flatten(row)))
 
-    def close(self) -> None:
+    def close(self, has_failed: bool = False) -> None:
+        """Close all. has_failed: an error ended the run."""
         for name, tracker in list(self._trackers.items()):
-            self._patiently(name, tracker.close)
+            self._patiently(name, partial(tracker.close, has_failed))
         self._trackers.clear()
 
     def _patiently(self, name: str, work: Callable[[], object]) -> None:

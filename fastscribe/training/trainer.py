@@ -27,7 +27,7 @@ from fastscribe.cuda.device import short_switch_interval
 from fastscribe.errors import UsageError, first_line
 from fastscribe.model.model import Model, build_model
 from fastscribe.training.attention_decoder import prepare_weights_
-from fastscribe.training.backgrounds import BackgroundCorpus, BackgroundReader, LostFiles
+from fastscribe.training.backgrounds import KINDS, BackgroundCorpus, BackgroundReader, LostFiles
 from fastscribe.training.batch_search import cached_batch_sizes
 from fastscribe.training.batch_size_probe import fits
 from fastscribe.training.buckets import Bucket, Indices
@@ -120,7 +120,7 @@ class Trainer:
         )
         self._durations = self.examples.durations_s
         self._label_counts = label_counts(self.examples.num_tokens, self._durations, self.learner.network.num_given)
-        self._lost = LostFiles(say)
+        self._lost = LostFiles(training_data.backgrounds, say)
         self._trackers: Trackers | None = None  # while it runs
         self._window = LogWindow()
         self._is_validation_due = self._is_plot_lost = False
@@ -205,11 +205,14 @@ class Trainer:
         if self.distributed.rank == 0:
             names, shown = self.recipe.run.log_to, dataclasses.asdict(self.recipe)
             self._trackers = Trackers(names, self.folder.path, self.folder.rows() if names else (), shown, self._say)
+        has_failed = True
         try:
-            return self._run(update)
+            is_over = self._run(update)
+            has_failed = False
         finally:
             if self._trackers is not None:
-                self._trackers.close()
+                self._trackers.close(has_failed)
+        return is_over
 
     def _run(self, update: Callable[[], None]) -> bool:
         self._saved_at = perf_counter()
@@ -309,19 +312,19 @@ class Trainer:
         Raises:
             UsageError: on all ranks, if too many recordings cannot be read.
         """
-        requested_signal, loader = self.requested_signal, self.loader
-        values: list[float] = [requested_signal == number for number in _SIGNALS] + [
-            loader.num_unreadable,
-            loader.num_tried,
-        ]
+        requested_signal, loader, lost = self.requested_signal, self.loader, self._lost
+        values: list[float] = [requested_signal == number for number in _SIGNALS]
+        values += [loader.num_unreadable, loader.num_tried]
+        values += [count for kind in KINDS for count in (lost.num_lost(kind), lost.num_tried(kind))]
         if self.distributed.world_size > 1:
             sums = torch.tensor(values, dtype=torch.float64, device=self.device)
             dist.all_reduce(sums)
             values = sums.tolist()
-        *requested, unreadable, tried = values
-        min_count = min(_MIN_UNREADABLE, len(self.examples))
-        if unreadable >= min_count and unreadable > _MAX_UNREADABLE_SHARE * tried:
-            raise UsageError(f"{unreadable:.0f} of the {tried:.0f} recordings tried so far cannot be used, see above")
+        requested, counts = values[: len(_SIGNALS)], values[len(_SIGNALS) :]
+        _check_readable("recordings", len(self.examples), *counts[:2])
+        for number, kind in enumerate(KINDS, 1):
+            size = self.training_data.backgrounds.size(kind)
+            _check_readable(f"recordings of augment.{kind}_manifest", size, *counts[2 * number : 2 * number + 2])
         self.stop_signal = next((number for number, count in zip(_SIGNALS, requested, strict=True) if count), 0)
         return bool(self.stop_signal)
 
@@ -498,6 +501,12 @@ class Trainer:
             raise UsageError(
                 f"{self.folder.path}: ranks do not find the same state and data; all need the same folder and manifests"
             )
+
+
+def _check_readable(what: str, total: int, unreadable: float, tried: float) -> None:
+    """Raise UsageError if too many recordings of a kind could not be read."""
+    if unreadable >= max(1, min(_MIN_UNREADABLE, total)) and unreadable > _MAX_UNREADABLE_SHARE * tried:
+        raise UsageError(f"{unreadable:.0f} of the {tried:.0f} {what} tried so far cannot be used, see above")
 
 
 def _model(checkpoint: Checkpoint, recipe: Recipe) -> Model:

@@ -196,7 +196,7 @@ def prepared(case: Case, device: torch.device) -> Callable[[], None]:
     said = (labels_BU, frames_B, labels_B)
     config = TransducerLossConfig(durations=tuple(range(shape.num_durations)))
     if case.form == "joint":
-        return _joint_call(shape, dtype, device, said, config)
+        return joint_call(shape, dtype, device, said, config)
     size = (shape.batch_size, shape.num_frames, shape.num_labels + 1, shape.num_outputs)
     logits_BTUV = torch.empty(size, dtype=dtype, device=device).normal_().requires_grad_()
     loss = _loss(case, said, config, device)
@@ -208,9 +208,15 @@ def prepared(case: Case, device: torch.device) -> Callable[[], None]:
     return call
 
 
-def _joint_call(
-    shape: LossShape, dtype: torch.dtype, device: torch.device, said: Said, config: TransducerLossConfig
+def joint_call(
+    shape: LossShape,
+    dtype: torch.dtype,
+    device: torch.device,
+    said: Said,
+    config: TransducerLossConfig,
+    max_nodes: int | None = None,
 ) -> Callable[[], None]:
+    """Return a call of joint_transducer_loss and its backward; max_nodes as there."""
     joint_config = JointConfig(hidden=shape.joint_width, activation="relu", max_symbols=10)
     joint = Joint(joint_config, 1, 1, shape.num_outputs).to(device)
     inputs = [
@@ -221,7 +227,8 @@ def _joint_call(
     def call() -> None:
         joint.zero_grad()
         inputs[0].grad = inputs[1].grad = None
-        joint_transducer_loss(joint, inputs[0], inputs[1], *said, blank_id=0, config=config).backward()
+        options: dict[str, Any] = {"blank_id": 0, "config": config, "max_nodes": max_nodes}
+        joint_transducer_loss(joint, inputs[0], inputs[1], *said, **options).backward()
 
     return call
 

@@ -1,7 +1,8 @@
 """Estimate the memory of the losses, by part, from a batch's shape.
 
 It counts the large tensors at the moment of the peak. It does not count the allocator's rounding (2 MB a tensor on a GPU),
-the workspace of matrix products, dropout's random numbers (5 bytes an activation), and the tables of lengths and labels.
+the workspace of matrix products, dropout's random numbers (4 bytes an activation of a block, and 1 of a group), and the tables
+of lengths and labels.
 
 Shapes: B batch, T frames, U labels, J joint width, V tokens with blank, C lattice nodes (T x (U+1) an utterance).
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fastscribe.training.loss.joint import ALIGNED_COLUMNS, ROWS_WIDENED, nodes_per_group
+from fastscribe.training.loss.joint import ALIGNED_COLUMNS, ROWS_WIDENED, frames_per_block, group_limits
 
 _WEIGHTS = 3 * 4  # normaliser, blank and label of a node, float32
 _LATTICES = 2 * 8  # alpha and beta, float64
@@ -41,17 +42,18 @@ class LossShape:
 
 
 def loss_memory(
-    shape: LossShape, device: str = "cuda", group: int | None = None, weight_bytes: int = 4
+    shape: LossShape, device: str = "cuda", max_nodes: int | None = None, weight_bytes: int = 4
 ) -> dict[str, int]:
     """Estimate the peak bytes of joint_transducer_loss by part, with its inputs and their gradients.
 
     Args:
-        group: as in joint_transducer_loss.
+        max_nodes: as in joint_transducer_loss.
         weight_bytes: size of one weight of the output layer.
     """
-    most = nodes_per_group(device, shape.joint_width, shape.num_outputs, shape.item_bytes)
-    rows = group or max(1, most // max(1, shape.nodes))
-    nodes = min(rows, shape.batch_size) * shape.nodes
+    limits = group_limits(device, shape.joint_width, shape.num_outputs, shape.item_bytes, max_nodes)
+    rows = min(shape.batch_size, max(1, limits.group // max(1, shape.nodes)))
+    frames = frames_per_block(shape.num_frames, shape.num_labels + 1, limits)
+    nodes = rows * min(frames, shape.num_frames) * (shape.num_labels + 1)
     inputs = shape.batch_size * (shape.num_frames + shape.num_labels + 1) * shape.joint_width * shape.item_bytes
     is_aligned = device == "cuda" and shape.item_bytes == 2
     columns = -(-shape.num_outputs // ALIGNED_COLUMNS) * ALIGNED_COLUMNS if is_aligned else shape.num_outputs
@@ -66,7 +68,7 @@ def loss_memory(
         "activations and their gradient": 2 * nodes * shape.joint_width * shape.item_bytes,
         "logits, then their gradient": nodes * columns * shape.item_bytes,
         "float32 of a few rows": widened * shape.num_outputs * 4,
-        "lattice": nodes * _node_bytes(shape),
+        "lattice": rows * shape.nodes * _node_bytes(shape),
     }
 
 

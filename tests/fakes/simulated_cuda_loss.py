@@ -154,21 +154,24 @@ def whole_batch_empty() -> None:
 
 
 def joint_case() -> None:
-    """Packed groups, an utterance without frames, and padded outputs, as in a GPU's aligned rows."""
+    """Packed groups, blocks of frames, an utterance without frames, and padded outputs, as in a GPU's aligned rows."""
     torch.manual_seed(1)
-    config = CONFIGS["tdt"]
-    module = Joint(JointConfig(hidden=4, activation="relu", max_symbols=10), 4, 4, 10)
     joint._pad_columns = lambda x: torch.nn.functional.pad(x, (0, 0) * (x.ndim - 1) + (0, 3))  # type: ignore[assignment]
     encoded, predicted = torch.randn(4, 5, 4, requires_grad=True), torch.randn(4, 4, 4, requires_grad=True)
     said = (torch.randint(0, 4, (4, 3)), torch.tensor([5, 3, 0, 2]), torch.tensor([3, 0, 2, 1]))
-    leaves = [encoded, predicted, module.output.weight, module.output.bias]
-    found = []
-    for row in ([0, 1, 3], [0, 1, 2, 3]):
-        options: dict[str, Any] = {"blank_id": 4, "config": config, "reduction": "sum"}
-        options |= {"backend": "oracle"} if len(row) == 3 else {"group": 2}
-        loss = joint_transducer_loss(module, encoded[row], predicted[row], *(x[row] for x in said), **options)
-        found.append(torch.autograd.grad(loss, leaves))
-    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=2e-6)
+    for config in (CONFIGS["tdt"], CONFIGS["rnnt"]):
+        num_outputs = 5 + len(config.durations)
+        module = Joint(JointConfig(hidden=4, activation="relu", max_symbols=10), 4, 4, num_outputs)
+        leaves = [encoded, predicted, module.output.weight, module.output.bias]
+        found = []
+        for max_nodes in (None, 23, 8):  # the definition; groups of utterances; blocks of 2, 2 and 1 frames
+            row = [0, 1, 2, 3] if max_nodes else [0, 1, 3]
+            options: dict[str, Any] = {"blank_id": 4, "config": config, "reduction": "sum", "max_nodes": max_nodes}
+            options |= {} if max_nodes else {"backend": "oracle"}
+            loss = joint_transducer_loss(module, encoded[row], predicted[row], *(x[row] for x in said), **options)
+            found.append(torch.autograd.grad(loss, leaves))
+        for gradients in found[1:]:
+            torch.testing.assert_close(gradients, found[0], rtol=1e-4, atol=2e-6)
 
 
 CASES: dict[str, Callable[[], None]] = {

@@ -17,6 +17,7 @@ from fastscribe.training import trainer as trainer_module
 from fastscribe.training.augment import augment_samples
 from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.backgrounds import (
+    KINDS,
     BackgroundCorpus,
     BackgroundDraw,
     BackgroundReader,
@@ -26,7 +27,14 @@ from fastscribe.training.backgrounds import (
 from fastscribe.training.corpus import Example, Examples
 from fastscribe.training.dataloader import AudioDataLoader
 from fastscribe.training.recipe import parse_recipe
-from tests.training.test_trainer import SECTIONS, assert_goes_on_in_the_second_epoch, manifest, steps_of, trainer_of
+from tests.training.test_trainer import (
+    SECTIONS,
+    assert_goes_on_in_the_second_epoch,
+    manifest,
+    recipe_of,
+    steps_of,
+    trainer_of,
+)
 
 __all__ = ["manifest"]  # a fixture
 
@@ -58,7 +66,7 @@ def test_draw() -> None:
 
 
 def reader(corpus: BackgroundCorpus, draw: BackgroundDraw, said: list[str], **changes: Any) -> BackgroundReader:
-    return BackgroundReader(corpus, draw, replace(STILL, **changes), RATE, LostFiles(said.append))
+    return BackgroundReader(corpus, draw, replace(STILL, **changes), RATE, LostFiles(corpus, said.append))
 
 
 def test_noise_from_a_random_place(tmp_path: Path) -> None:
@@ -85,6 +93,32 @@ def test_lost_noise_is_reported_once(tmp_path: Path) -> None:
     read = reader(BackgroundCorpus(Examples.of(noise)), draw, said)
     assert [read.noise(position, 8000) for position in range(4)] == [None] * 4
     assert len(said) == 2 and "a.wav" in said[0] and "b.wav" in said[1]
+
+
+def test_counts_of_lost_files(tmp_path: Path) -> None:
+    (tmp_path / "bad.wav").write_bytes(b"not audio")
+    bad, good = Example(str(tmp_path / "bad.wav"), "", 1.0), write(tmp_path / "a.wav", np.arange(1, 401))
+    corpus = BackgroundCorpus(Examples.of([bad, good, bad, good]), Examples.of([bad]))
+    draw = BackgroundDraw(np.array([0, 0, 1, 2]), np.array([-1, -1, -1, 0]), np.zeros(4))
+    lost = LostFiles(corpus, print)
+    read = BackgroundReader(corpus, draw, STILL, RATE, lost)
+    for position in range(4):
+        read.noise(position, 100)
+        read.room(position)
+    assert [(lost.num_lost(kind), lost.num_tried(kind)) for kind in KINDS] == [(2, 3), (1, 1)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_too_many_lost_files_end_a_run(manifest: Path, tmp_path: Path, kind: str) -> None:
+    for number in range(2):
+        (tmp_path / f"bad{number}.wav").write_bytes(b"not audio")
+    rows = [{"audio_filepath": str(tmp_path / f"bad{number}.wav"), "duration": 1.0} for number in range(2)]
+    (tmp_path / "bad.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    augment = {"noise_chance": 1.0, "reverb_chance": 1.0, f"{kind}_manifest": str(tmp_path / "bad.jsonl")}
+    recipe = recipe_of(manifest, augment=augment, run={"epochs": 3})
+    expected = rf"2 of the 2 recordings of augment\.{kind}_manifest tried so far cannot be used, see above"
+    with pytest.raises(UsageError, match=expected):
+        trainer_of(recipe, tmp_path / "run").run()
 
 
 def test_room_from_its_direct_sound_on(tmp_path: Path) -> None:

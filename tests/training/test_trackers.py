@@ -60,6 +60,7 @@ class FakeRuns:
         self.ids: list[str] = []
         self.rows: list[Mapping[str, Any]] = []
         self.failing: set[str] = set()
+        self.exit_codes: list[int] = []
         self.Settings = SimpleNamespace
 
     def init(self, **settings: Any) -> FakeRuns:
@@ -75,7 +76,8 @@ class FakeRuns:
         self._fail("log")
         self.rows.append(row)
 
-    def finish(self) -> None:
+    def finish(self, exit_code: int) -> None:
+        self.exit_codes.append(exit_code)
         self._fail("finish")
 
     def _fail(self, name: str) -> None:
@@ -124,7 +126,7 @@ def test_a_resumed_run_is_the_same_in_wandb(tmp_path: Path, runs: FakeRuns) -> N
         tracker = trackers(tmp_path, "wandb")
         tracker.add(STEP)
         tracker.close()
-    assert len(set(runs.ids)) == 1 and runs.rows[0] == {"step": 10, **flatten(STEP)}
+    assert len(set(runs.ids)) == 1 and runs.rows[0] == {"step": 10, **flatten(STEP)} and runs.exit_codes == [0, 0]
     RunFolder(tmp_path).clear()
     assert not wandb_id_file(tmp_path).exists()
 
@@ -157,6 +159,17 @@ def test_run_with_trackers(
     assert [row["step"] for row in runs.rows] == [row["step"] for row in rows]
     other = trainer_of(recipe_of(manifest, run={"epochs": 2}), tmp_path / "run")  # the same run, without them
     assert other.run() and len(boards) == 1
+
+
+def test_an_error_marks_the_run_as_failed(manifest: Path, tmp_path: Path, runs: FakeRuns) -> None:
+    trainer = trainer_of(recipe_of(manifest, run={"epochs": 2, "log_to": ["wandb"]}), tmp_path / "run")
+
+    def fail() -> None:
+        raise UsageError("too many recordings cannot be used")
+
+    with pytest.raises(UsageError, match="too many"):
+        trainer.run(fail)
+    assert runs.exit_codes == [1]
 
 
 def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ Shapes as in recursion.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -23,7 +23,7 @@ import torch
 from fastscribe._system.float_bits import as_numpy
 from fastscribe._system.jit import compile_cached, loop_options
 from fastscribe._system.thread_shares import equal_parts, share
-from fastscribe.training.loss import recursion
+from fastscribe.training.loss import layout, recursion
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.loss.recursion import Arcs, Batch, Rules
 from fastscribe.types import Float64Array, Int64Array
@@ -33,56 +33,80 @@ DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "
 
 @dataclass(frozen=True)
 class Lattice:
-    """The values that `losses` keeps for `write_gradient`: a few numbers per cell, none of them W long."""
+    """The values of a batch's lattice nodes: a few numbers per cell, none of them W long.
+
+    `read_arcs` fills the arcs from the logits, `losses` the sums, and `write_gradient` reads both. The logits may come in
+    parts, each with a lattice of its own (`frames_of`), whose arrays are views.
+    """
 
     batch: Batch
+    config: TransducerLossConfig
     rules: Rules
+    dtype: torch.dtype
     arcs: Arcs
+    alpha_C: Float64Array
     beta_C: Float64Array
     log_likelihood_B: Float64Array
 
 
-def losses(
-    logits_CW: torch.Tensor,
+def new_lattice(
     batch: Batch,
+    logits: torch.Tensor,
     *,
     num_tokens: int,
     blank_id: int,
     config: TransducerLossConfig,
     wants_gradient: bool = True,
-) -> tuple[torch.Tensor, Lattice]:
-    """Compute the losses of contiguous logits.
+) -> Lattice:
+    """Allocate the lattice of a batch.
 
     Args:
-        logits_CW: [C, W]; the durations follow num_tokens token columns. Later columns are ignored and get zero gradients.
+        logits: any tensor with the logits' dtype and device.
         config: after resolve_omega.
-        wants_gradient: no effect on a CPU, where write_gradient computes alpha.
-
-    Returns:
-        float32 losses [B], infinite without a path, and the input of write_gradient.
+        wants_gradient: False leaves out alpha, which only write_gradient needs.
     """
-    loops = _loops(DTYPES[logits_CW.dtype])
-    num_cells = len(logits_CW)
-    rules = rules_of(config, num_tokens, blank_id)
-    arcs = _empty_arcs(num_cells, config)
-    beta_C, log_likelihood_B = np.empty(num_cells), np.empty(len(batch.num_frames_B))
-    fixed = (as_numpy(logits_CW), batch, rules, arcs)
-    _by_line(batch, lambda start, stop: loops["read_arcs"](*fixed, start, stop))
-    results = (beta_C, log_likelihood_B)
-    _by_utterance(batch, lambda first, stride: loops["fill_beta"](batch, arcs, *results, first, stride))
-    losses_B = -log_likelihood_B * (1.0 + config.fastemit)
-    return torch.from_numpy(losses_B.astype(np.float32)), Lattice(batch, rules, arcs, beta_C, log_likelihood_B)
+    num_cells, rules = layout.num_cells(batch), rules_of(config, num_tokens, blank_id)
+    alpha_C, beta_C = np.empty(num_cells if wants_gradient else 0), np.empty(num_cells)
+    arcs, log_likelihood_B = _empty_arcs(num_cells, config), np.empty(len(batch.num_frames_B))
+    return Lattice(batch, config, rules, logits.dtype, arcs, alpha_C, beta_C, log_likelihood_B)
+
+
+def frames_of(lattice: Lattice, start: int, stop: int) -> Lattice:
+    """View the frames [start, stop) of a packed lattice of one utterance, for logits of these frames alone."""
+    first_cell, batch = layout.frames_of(lattice.batch, start, stop)
+    arcs = Arcs(*(x[first_cell:] for x in lattice.arcs[:4]), *lattice.arcs[4:])
+    alpha_C, beta_C = lattice.alpha_C[first_cell:], lattice.beta_C[first_cell:]
+    return replace(lattice, batch=batch, arcs=arcs, alpha_C=alpha_C, beta_C=beta_C)
+
+
+def read_arcs(lattice: Lattice, logits_CW: torch.Tensor) -> None:
+    """Read the arcs' weights from contiguous logits.
+
+    Args:
+        logits_CW: [C, W]; the durations follow num_tokens token columns. Later columns are ignored.
+    """
+    loop = _loops(DTYPES[lattice.dtype])["read_arcs"]
+    fixed = (as_numpy(logits_CW), lattice.batch, lattice.rules, lattice.arcs)
+    _by_line(lattice.batch, lambda start, stop: loop(*fixed, start, stop))
+
+
+def losses(lattice: Lattice) -> torch.Tensor:
+    """Sum over the paths. Returns float32 losses [B], infinite without a path."""
+    loops, batch, arcs = _loops(DTYPES[lattice.dtype]), lattice.batch, lattice.arcs
+    beta = (lattice.beta_C, lattice.log_likelihood_B)
+    _by_utterance(batch, lambda first, stride: loops["fill_beta"](batch, arcs, *beta, first, stride))
+    if len(lattice.alpha_C):
+        _by_utterance(batch, lambda first, stride: loops["fill_alpha"](batch, arcs, lattice.alpha_C, first, stride))
+    losses_B = -lattice.log_likelihood_B * (1.0 + lattice.config.fastemit)
+    return torch.from_numpy(losses_B.astype(np.float32))
 
 
 def write_gradient(lattice: Lattice, logits_CW: torch.Tensor, scale_B: torch.Tensor) -> None:
     """Overwrite the logits with each loss's gradient, clamped and then scaled; zero for infinite losses."""
-    loops = _loops(DTYPES[logits_CW.dtype])
-    batch, rules, arcs, beta_C, log_likelihood_B = (getattr(lattice, field.name) for field in fields(lattice))
-    alpha_C = np.empty_like(beta_C)
-    _by_utterance(batch, lambda first, stride: loops["fill_alpha"](batch, arcs, alpha_C, first, stride))
-    scale = scale_B.float().contiguous().numpy()
-    fixed = (as_numpy(logits_CW), batch, rules, arcs, alpha_C, beta_C, log_likelihood_B, scale)
-    _by_line(batch, lambda start, stop: loops["write_gradient"](*fixed, start, stop))
+    loop = _loops(DTYPES[lattice.dtype])["write_gradient"]
+    ways = (lattice.alpha_C, lattice.beta_C, lattice.log_likelihood_B, scale_B.float().contiguous().numpy())
+    fixed = (as_numpy(logits_CW), lattice.batch, lattice.rules, lattice.arcs, *ways)
+    _by_line(lattice.batch, lambda start, stop: loop(*fixed, start, stop))
 
 
 def rules_of(config: TransducerLossConfig, num_tokens: int, blank_id: int) -> Rules:

@@ -1,6 +1,6 @@
 """The recursion on a GPU: pass torch tensors to numba's kernels and launch them.
 
-The counterpart of cpu.py, with the same two functions. Numba gets the tensors' memory without a copy, on torch's current
+The counterpart of cpu.py, with the same functions. Numba gets the tensors' memory without a copy, on torch's current
 stream; nothing here waits for the GPU. Importing this file imports no numba; the first loss does, and compiles the kernels
 for the GPU in a second or two.
 
@@ -24,6 +24,7 @@ import torch
 
 from fastscribe.cuda.device import small_to_device
 from fastscribe.errors import UsageError, first_line
+from fastscribe.training.loss import layout
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.loss.cpu import DTYPES, rules_of, steps_of
 from fastscribe.training.loss.recursion import Arcs, Batch, Rules
@@ -46,61 +47,111 @@ _TYPESTRS = {
 
 @dataclass(frozen=True)
 class Lattice:
-    """The arrays that `losses` keeps for `write_gradient` on the device; none is as wide as the logits."""
+    """As cpu.Lattice, on the device: the values of the cells as tensors, and again as the arrays that kernels take."""
 
-    device_batch: DeviceBatch
+    batch: Batch
+    config: TransducerLossConfig
     rules: Rules
+    cells: tuple[torch.Tensor, ...]  # of the arcs, then alpha_C and beta_C
+    log_likelihood_B: torch.Tensor
+    dtype: torch.dtype
+    device_batch: DeviceBatch
     arcs: Arcs
     alpha_C: Any
     beta_C: Any
-    log_likelihood_B: Any
-    num_rows: int
+    num_rows: int  # of the longest utterance, including padding
 
 
-def losses(
-    logits_CW: torch.Tensor,
+def new_lattice(
     batch: Batch,
+    logits: torch.Tensor,
     *,
     num_tokens: int,
     blank_id: int,
     config: TransducerLossConfig,
     wants_gradient: bool = True,
-) -> tuple[torch.Tensor, Lattice]:
-    """Compute the losses as cpu.losses does, on the logits' device. Raises UsageError if numba cannot use the GPU.
+) -> Lattice:
+    """Allocate the lattice of a batch as cpu.new_lattice does. Raises UsageError if numba cannot use the GPU."""
+    device, num_cells = logits.device, layout.num_cells(batch)
+    num_durations = 0 if config.as_rnnt else len(config.durations)
+    normaliser_C, blank_C, label_C = (torch.empty(num_cells, device=device) for _ in range(3))
+    durations_CK = torch.empty(num_cells, num_durations, device=device)
+    alpha_C, beta_C = (
+        torch.empty(n, dtype=torch.float64, device=device) for n in (num_cells if wants_gradient else 0, num_cells)
+    )
+    log_likelihood_B = torch.empty(len(batch.num_frames_B), dtype=torch.float64, device=device)
+    with _current(device):
+        steps = tuple(as_array(small_to_device(steps_K, device)) for steps_K in steps_of(config))
+        cells = (normaliser_C, blank_C, label_C, durations_CK, alpha_C, beta_C)
+        rules = rules_of(config, num_tokens, blank_id)
+        return _lattice(batch, config, rules, cells, log_likelihood_B, logits.dtype, steps)
 
-    write_gradient needs `wants_gradient`: other blocks compute alpha beside beta.
-    """
-    rules = rules_of(config, num_tokens, blank_id)
-    batch_size = len(batch.num_frames_B)
-    max_labels, max_rows = int(batch.num_labels_B.max(initial=0)), int(_rows(batch).max(initial=0))
-    with _current(logits_CW.device) as stream:
-        kernels = _kernels(DTYPES[logits_CW.dtype])
-        device_batch, arcs = _to_device_batch(batch, logits_CW.device), _empty_arcs(logits_CW, config)
-        log_likelihood_B = torch.empty(batch_size, dtype=torch.float64, device=logits_CW.device)
-        beta_C = _empty(logits_CW, len(logits_CW), torch.float64)
-        alpha_C = _empty(logits_CW, len(logits_CW) if wants_gradient else 0, torch.float64)
-        lattice = Lattice(device_batch, rules, arcs, alpha_C, beta_C, as_array(log_likelihood_B), max_rows)
-        if batch_size and max_rows:
-            warps = (batch_size * max_rows, (WARP_THREADS, WARPS), stream)
-            kernels["read_arcs"][warps](_cells(logits_CW), device_batch, rules, arcs, max_rows)
-        if batch_size:
+
+def _lattice(
+    batch: Batch,
+    config: TransducerLossConfig,
+    rules: Rules,
+    cells: tuple[torch.Tensor, ...],
+    log_likelihood_B: torch.Tensor,
+    dtype: torch.dtype,
+    steps: tuple[Any, ...],
+) -> Lattice:
+    """Add what the kernels take."""
+    *arcs, alpha_C, beta_C = (_cells(x) for x in cells)
+    device_batch, num_rows = _to_device_batch(batch, cells[0].device), int(_rows(batch).max(initial=0))
+    given = (batch, config, rules, cells, log_likelihood_B, dtype)
+    return Lattice(*given, device_batch, Arcs(*arcs, *steps), alpha_C, beta_C, num_rows)
+
+
+def frames_of(lattice: Lattice, start: int, stop: int) -> Lattice:
+    """View frames as cpu.frames_of does."""
+    first_cell, batch = layout.frames_of(lattice.batch, start, stop)
+    cells, steps = tuple(x[first_cell:] for x in lattice.cells), lattice.arcs[4:]
+    with _current(cells[0].device):
+        return _lattice(batch, lattice.config, lattice.rules, cells, lattice.log_likelihood_B, lattice.dtype, steps)
+
+
+def read_arcs(lattice: Lattice, logits_CW: torch.Tensor) -> None:
+    """Read the arcs' weights as cpu.read_arcs does."""
+    num_blocks = len(lattice.log_likelihood_B) * lattice.num_rows
+    if num_blocks:
+        with _current(logits_CW.device) as stream:
+            kernel = _kernels(DTYPES[lattice.dtype])["read_arcs"]
+            kernel[num_blocks, (WARP_THREADS, WARPS), stream](
+                _cells(logits_CW), lattice.device_batch, lattice.rules, lattice.arcs, lattice.num_rows
+            )
+
+
+def losses(lattice: Lattice) -> torch.Tensor:
+    """Compute the losses as cpu.losses does, on the device. Other blocks compute alpha beside beta."""
+    batch_size, max_labels = len(lattice.log_likelihood_B), int(lattice.batch.num_labels_B.max(initial=0))
+    if batch_size:
+        with _current(lattice.log_likelihood_B.device) as stream:
             threads = min(MAX_THREADS, -(-(max_labels + 1) // WARP_THREADS) * WARP_THREADS)
-            diagonals = ((batch_size, 2 if wants_gradient else 1), threads, stream)
-            kernels["fill_lattices"][diagonals](device_batch, arcs, alpha_C, beta_C, lattice.log_likelihood_B)
-    return (log_likelihood_B * -(1.0 + config.fastemit)).float(), lattice
+            directions = 2 if len(lattice.cells[4]) else 1
+            kernel = _kernels(DTYPES[lattice.dtype])["fill_lattices"]
+            sums = (lattice.alpha_C, lattice.beta_C, as_array(lattice.log_likelihood_B))
+            kernel[(batch_size, directions), threads, stream](lattice.device_batch, lattice.arcs, *sums)
+    return (lattice.log_likelihood_B * -(1.0 + lattice.config.fastemit)).float()
 
 
 def write_gradient(lattice: Lattice, logits_CW: torch.Tensor, scale_B: torch.Tensor) -> None:
     """Write the gradient as cpu.write_gradient does."""
-    if not len(scale_B) or not lattice.num_rows:
+    num_blocks = len(scale_B) * lattice.num_rows
+    if not num_blocks:
         return
     scale_B = scale_B.to(logits_CW.device, torch.float32).contiguous()
     with _current(logits_CW.device) as stream:
-        ways = (lattice.alpha_C, lattice.beta_C, lattice.log_likelihood_B, as_array(scale_B), lattice.num_rows)
-        kernel = _kernels(DTYPES[logits_CW.dtype])["write_gradient"]
-        blocks = len(scale_B) * lattice.num_rows
-        kernel[blocks, (WARP_THREADS, WARPS), stream](
-            _cells(logits_CW), lattice.device_batch, lattice.rules, lattice.arcs, *ways
+        sums = (lattice.alpha_C, lattice.beta_C, as_array(lattice.log_likelihood_B))
+        kernel = _kernels(DTYPES[lattice.dtype])["write_gradient"]
+        kernel[num_blocks, (WARP_THREADS, WARPS), stream](
+            _cells(logits_CW),
+            lattice.device_batch,
+            lattice.rules,
+            lattice.arcs,
+            *sums,
+            as_array(scale_B),
+            lattice.num_rows,
         )
 
 
@@ -201,21 +252,6 @@ def as_array(tensor: torch.Tensor, num_rows: int | None = None) -> Any:
 def _cells(tensor_C: torch.Tensor) -> Any:
     """View cells as an array of one: kernels do not check bounds, and numba keeps every shape it sees for ever."""
     return as_array(tensor_C, 1)
-
-
-def _empty(like: torch.Tensor, shape: int | tuple[int, ...], dtype: torch.dtype) -> Any:
-    """An uninitialised array of cells."""
-    return _cells(torch.empty(shape, dtype=dtype, device=like.device))
-
-
-def _empty_arcs(logits_CW: torch.Tensor, config: TransducerLossConfig) -> Arcs:
-    num_cells, num_durations = len(logits_CW), 0 if config.as_rnnt else len(config.durations)
-    normaliser_C, blank_C, label_C = (_empty(logits_CW, num_cells, torch.float32) for _ in range(3))
-    durations_CK = _empty(logits_CW, (num_cells, num_durations), torch.float32)
-    blank_steps_K, label_steps_K = (
-        as_array(small_to_device(steps_K, logits_CW.device)) for steps_K in steps_of(config)
-    )
-    return Arcs(normaliser_C, blank_C, label_C, durations_CK, blank_steps_K, label_steps_K)
 
 
 def _to_device_batch(batch: Batch, device: torch.device) -> DeviceBatch:

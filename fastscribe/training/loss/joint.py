@@ -3,19 +3,24 @@
 The joint network's output for B utterances is B x T x (U+1) x V numbers, usually more than everything else in training.
 Here a small group of utterances at a time goes through joint, loss and back: frames and labels are added, activated and
 projected, the loss's gradient overwrites the logits, and from it come the gradients of the projection and of the group's
-frames and labels. Only these outlive the group, so the work memory is that of the largest group. Padding is never computed:
-a group's nodes are packed, one utterance after the other.
+frames and labels. Only these outlive the group. Padding is never computed: a group's nodes are packed, one utterance after
+the other.
+
+Logits exist for one block of nodes at a time, which is the whole group, unless a single utterance is too large for that: its
+group has several blocks of frames. From each block's logits the lattice takes a few numbers a node. Once it is complete, the
+blocks come again, last one first (its logits are still there), for their gradients. So the work memory is that of the largest
+block, and a lattice of at most 48 bytes a node.
 
 Forward computes the gradients, because the logits exist only there. Backward multiplies them by the incoming gradient.
 
-Shapes: B batch, T frames, U labels + 1, J joint width, C nodes of a group, W columns of the output (tokens, durations).
+Shapes: B batch, T frames, U labels + 1, J joint width, C nodes of a block, W columns of the output (tokens, durations).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -38,9 +43,12 @@ from fastscribe.training.loss.logits import (
     transducer_loss,
 )
 
-# Default group size, in lattice nodes and in bytes of their work memory; a longer utterance is a group by itself.
+# Sizes in lattice nodes and in bytes of their work memory. Groups are filled up to these. A longer utterance is a group by
+# itself, in one block, because every further one costs a second pass through the joint, up to the bytes of the last line.
 _NODES_PER_GROUP = {"cpu": 16384, "cuda": 262144}
 _BYTES_PER_GROUP = {"cpu": 256 << 20, "cuda": 5 << 28}
+_BYTES_PER_BLOCK = 5 << 28
+_MAX_ELEMENTS = 2**31 - 1  # of a tensor: some kernels count in 32 bits
 ROWS_WIDENED = 1024  # converted to float32 at a time
 ROWS_SUMMED = {torch.float16: 16384}  # per product, whose sums have to fit in float16 (at most 65504)
 ALIGNED_COLUMNS = 8  # a GPU's 16-bit products are fast for rows of whole 16 bytes
@@ -69,7 +77,7 @@ def joint_transducer_loss(
     blank_id: int,
     config: TransducerLossConfig = RNNT,
     reduction: str = "mean",
-    group: int | None = None,
+    max_nodes: int | None = None,
     logits_dtype: torch.dtype | None = None,
     dropout: float = 0.0,
     backend: str = "auto",
@@ -90,7 +98,8 @@ def joint_transducer_loss(
         blank_id: as in transducer_loss.
         config: as in transducer_loss.
         reduction: as in transducer_loss; "none" has no gradient and needs torch.no_grad().
-        group: utterances per group; None fills groups up to nodes_per_group() lattice nodes.
+        max_nodes: lattice nodes (frames times labels + 1) whose logits exist at a time, at least those of one frame; None
+            chooses by memory (group_limits). A larger utterance is computed in blocks of frames, its joint nearly twice.
         logits_dtype: float32, float16 or bfloat16 of activations and logits; None takes that of encoded_BTJ, even under
             autocast. Weights are cast to it; their gradients are summed in float32.
         dropout: probability, below 1, of dropping an activation; torch's default generator draws.
@@ -107,7 +116,7 @@ def joint_transducer_loss(
     check_choices(reduction, backend)
     check_integers(labels_BU, frame_lengths_B, label_lengths_B)
     _check_inputs(joint, encoded_BTJ, predicted_BUJ)
-    _check_options(joint, group, dropout, backend)
+    _check_options(joint, max_nodes, dropout, backend)
     labels_BU, frame_lengths_B, label_lengths_B = layout.on_host(labels_BU, frame_lengths_B, label_lengths_B)
     shape = (*encoded_BTJ.shape[:2], predicted_BUJ.shape[1], joint.output.out_features)
     check_shapes(shape, labels_BU, frame_lengths_B, label_lengths_B, blank_id, config)
@@ -123,7 +132,7 @@ def joint_transducer_loss(
         )
         return _with_losses_out(losses_out_B, losses_B, reduce_losses(losses_B, label_lengths_B, reduction))
     work = _GroupInputs(
-        labels_BU, frame_lengths_B, label_lengths_B, blank_id, config, joint.activation, group, dtype, dropout
+        labels_BU, frame_lengths_B, label_lengths_B, blank_id, config, joint.activation, max_nodes, dtype, dropout
     )
     tensors = (encoded_BTJ, predicted_BUJ, joint.output.weight, joint.output.bias)
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
@@ -160,10 +169,10 @@ def _check_inputs(joint: Joint, encoded_BTJ: torch.Tensor, predicted_BUJ: torch.
         )
 
 
-def _check_options(joint: Joint, group: int | None, dropout: float, backend: str) -> None:
+def _check_options(joint: Joint, max_nodes: int | None, dropout: float, backend: str) -> None:
     """Raise UsageError for an option out of range."""
-    if group is not None and (not isinstance(group, int) or group < 1):
-        raise UsageError(f"group must be 1 or more utterances, or None; not {group!r}")
+    if max_nodes is not None and (not isinstance(max_nodes, int) or max_nodes < 1):
+        raise UsageError(f"max_nodes must be 1 or more lattice nodes, or None; not {max_nodes!r}")
     if not 0 <= dropout < 1:
         raise UsageError(f"dropout must be 0 or more and below 1, not {dropout!r}")
     if joint.activation not in _ACTIVATE_ and backend != "oracle":
@@ -181,7 +190,7 @@ class _GroupInputs:
     blank_id: int
     config: TransducerLossConfig
     activation: Callable[[torch.Tensor], torch.Tensor]
-    group: int | None
+    max_nodes: int | None
     dtype: torch.dtype
     dropout: float
 
@@ -213,44 +222,77 @@ def _losses_and_gradients(
     compiled = compiled_for(encoded_BTJ.device)
     losses_B = torch.zeros(len(encoded_BTJ), device=encoded_BTJ.device)
     gradients = _Gradients.zeros(encoded_BTJ, predicted_BUJ, weight_WJ, bias_W) if wants_gradient else None
-    default = nodes_per_group(encoded_BTJ.device.type, weight_WJ.shape[1], len(weight_WJ), work.dtype.itemsize)
-    groups = _groups(work, default)
-    max_nodes = max((blocks[-1].stop for blocks in groups), default=0)
-    hidden_CJ, below_CJ = (weight_WJ.new_empty(max_nodes, weight_WJ.shape[1], dtype=work.dtype) for _ in range(2))
-    weight, bias = _pad_columns(weight_WJ.to(work.dtype)), _pad_columns(bias_W.to(work.dtype))
-    logits_CW = weight.new_empty(max_nodes, len(weight))
+    limits = group_limits(
+        encoded_BTJ.device.type, weight_WJ.shape[1], len(weight_WJ), work.dtype.itemsize, work.max_nodes
+    )
+    groups = _groups(work.frame_lengths_B.tolist(), work.label_lengths_B.tolist(), limits)
+    forward = _Forward.allocate(work, tensors, max((block[-1].stop for group in groups for block in group), default=0))
     options = {"num_tokens": len(weight_WJ) - len(work.config.durations), "blank_id": work.blank_id}
     with torch.autocast(encoded_BTJ.device.type, enabled=False):
-        for blocks in groups:
-            rows, nodes = slice(blocks[0].row, blocks[-1].row + 1), slice(0, blocks[-1].stop)
-            hidden, logits = hidden_CJ[nodes], logits_CW[nodes]
-            kept = _activate(work, blocks, encoded_BTJ, predicted_BUJ, hidden)
-            torch.addmm(bias, hidden, weight.t(), out=logits)
+        for group in groups:
+            rows = slice(group[0][0].row, group[-1][-1].row + 1)
             batch = layout.packed(work.frame_lengths_B[rows], work.label_lengths_B[rows], work.labels_BU[rows])
-            losses_B[rows], lattice = compiled.losses(
-                logits, batch, config=work.config, wants_gradient=wants_gradient, **options
+            lattice = compiled.new_lattice(
+                batch, forward.logits_CW, config=work.config, wants_gradient=wants_gradient, **options
             )
+            parts, kept = [lattice], []
+            if len(group) > 1:
+                parts = [compiled.frames_of(lattice, span.first_frame, span.stop_frame) for (span,) in group]
+            for block, part in zip(group, parts, strict=True):
+                hidden, logits, mask = forward(block)
+                kept.append(mask)
+                compiled.read_arcs(part, logits)
+            losses_B[rows] = compiled.losses(lattice)
             if gradients is None:
                 continue
-            compiled.write_gradient(lattice, logits, torch.ones(len(blocks), device=losses_B.device))
-            gradients.add_output(logits, hidden)
-            below = torch.mm(logits, weight, out=below_CJ[nodes])
-            _backward_activation_(work, hidden, kept, below)
-            gradients.add_inputs(blocks, below)
+            scale_B, labels_UJ = torch.ones(len(batch.num_frames_B), device=losses_B.device), None
+            for block, part, mask in zip(reversed(group), reversed(parts), reversed(kept), strict=True):
+                if block is not group[-1]:
+                    hidden, logits, _ = forward(block, mask)
+                compiled.write_gradient(part, logits, scale_B)
+                gradients.add_output(logits, hidden)
+                below = forward.backward(hidden, logits, mask)
+                labels_UJ = gradients.add_inputs(block, below, labels_UJ)
     return losses_B, () if gradients is None else gradients.to_input_dtypes(weight_WJ, bias_W)
 
 
-def nodes_per_group(device_type: str, joint_width: int, num_columns: int, item_bytes: int) -> int:
-    """Return the lattice nodes of a group: fewer where the vocabulary makes each one large.
+class GroupLimits(NamedTuple):
+    """Lattice nodes: what groups are filled up to (and blocks), and the largest utterance that is one block."""
+
+    group: int
+    whole: int
+
+
+def group_limits(
+    device_type: str, joint_width: int, num_columns: int, item_bytes: int, max_nodes: int | None = None
+) -> GroupLimits:
+    """Return the sizes of groups: fewer nodes where the vocabulary makes each one large.
 
     Args:
         device_type: "cpu" or "cuda".
         joint_width: J.
         num_columns: W.
         item_bytes: of an activation and a logit.
+        max_nodes: both sizes; None takes those of the device.
     """
     node_bytes = (2 * joint_width + num_columns) * item_bytes
-    return max(1, min(_NODES_PER_GROUP[device_type], _BYTES_PER_GROUP[device_type] // node_bytes))
+    group = max_nodes or min(_NODES_PER_GROUP[device_type], _BYTES_PER_GROUP[device_type] // node_bytes)
+    whole = max_nodes or max(group, _BYTES_PER_BLOCK // node_bytes)
+    most = _MAX_ELEMENTS // max(joint_width, num_columns + ALIGNED_COLUMNS)
+    return GroupLimits(*(max(1, min(nodes, most)) for nodes in (group, whole)))
+
+
+def frames_per_block(num_frames: int, num_columns: int, limits: GroupLimits) -> int:
+    """Return the frames of each of an utterance's blocks, all of about one size; at least 1.
+
+    Args:
+        num_frames: of the utterance.
+        num_columns: its labels + 1.
+    """
+    if num_frames * num_columns <= limits.whole:
+        return max(1, num_frames)
+    num_blocks = -(-num_frames // max(1, limits.group // num_columns))
+    return -(-num_frames // num_blocks)
 
 
 def _pad_columns(x: torch.Tensor) -> torch.Tensor:
@@ -260,11 +302,12 @@ def _pad_columns(x: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class _Block:
-    """One utterance's nodes in its group."""
+class _Span:
+    """Frames of one utterance, as nodes in their block."""
 
     row: int
     start: int
+    first_frame: int
     num_frames: int
     num_columns: int
 
@@ -272,53 +315,90 @@ class _Block:
     def stop(self) -> int:
         return self.start + self.num_frames * self.num_columns
 
+    @property
+    def stop_frame(self) -> int:
+        return self.first_frame + self.num_frames
+
     def of(self, nodes_CJ: torch.Tensor) -> torch.Tensor:
-        """View the block's nodes as [T, U, J]."""
+        """View the span's nodes as [T, U, J]."""
         return nodes_CJ[self.start : self.stop].view(self.num_frames, self.num_columns, nodes_CJ.shape[1])
 
 
-def _groups(work: _GroupInputs, max_nodes: int) -> list[list[_Block]]:
-    """Split the batch, in order, into groups of at most `max_nodes` or `work.group` utterances."""
-    groups: list[list[_Block]] = []
-    lengths = zip(work.frame_lengths_B.tolist(), work.label_lengths_B.tolist(), strict=True)
-    for row, (frames, labels) in enumerate(lengths):
-        block = _Block(row, groups[-1][-1].stop if groups else 0, frames, labels + 1)
-        fits = block.stop <= max_nodes if work.group is None else bool(groups) and len(groups[-1]) < work.group
-        if groups and fits:
-            groups[-1].append(block)
-        else:
-            groups.append([replace(block, start=0)])
+_Group = list[list[_Span]]  # blocks; where there are several, each is a span of the group's only utterance
+
+
+def _groups(frames_B: list[int], labels_B: list[int], limits: GroupLimits) -> list[_Group]:
+    """Split the batch, in order, into groups."""
+    groups: list[_Group] = []
+    for row, (num_frames, num_labels) in enumerate(zip(frames_B, labels_B, strict=True)):
+        num_columns = num_labels + 1
+        last = groups[-1][-1] if groups and len(groups[-1]) == 1 else None
+        if last and last[-1].stop + num_frames * num_columns <= limits.group:
+            last.append(_Span(row, last[-1].stop, 0, num_frames, num_columns))
+            continue
+        step = frames_per_block(num_frames, num_columns, limits)
+        starts = range(0, max(1, num_frames), step)
+        groups.append([[_Span(row, 0, start, min(step, num_frames - start), num_columns)] for start in starts])
     return groups
 
 
-def _activate(
-    work: _GroupInputs,
-    blocks: list[_Block],
-    encoded_BTJ: torch.Tensor,
-    predicted_BUJ: torch.Tensor,
-    hidden_CJ: torch.Tensor,
-) -> torch.Tensor | None:
-    """Fill hidden_CJ with the input of the output layer; return the mask of kept activations, None without dropout."""
-    for block in blocks:
-        encoded_T1J = encoded_BTJ[block.row, : block.num_frames, None].to(work.dtype)
-        predicted_UJ = predicted_BUJ[block.row, : block.num_columns].to(work.dtype)
-        torch.add(encoded_T1J, predicted_UJ, out=block.of(hidden_CJ))
-    _ACTIVATE_[work.activation](hidden_CJ)
-    if not work.dropout:
-        return None
-    kept_CJ = torch.rand_like(hidden_CJ, dtype=torch.float32) >= work.dropout
-    hidden_CJ.mul_(kept_CJ).mul_(1 / (1 - work.dropout))
-    return kept_CJ
+@dataclass(frozen=True)
+class _Forward:
+    """The joint network on one block after the other, in buffers that all of them share."""
 
+    work: _GroupInputs
+    encoded_BTJ: torch.Tensor
+    predicted_BUJ: torch.Tensor
+    weight_WJ: torch.Tensor
+    bias_W: torch.Tensor
+    hidden_CJ: torch.Tensor
+    below_CJ: torch.Tensor
+    logits_CW: torch.Tensor
 
-def _backward_activation_(
-    work: _GroupInputs, hidden_CJ: torch.Tensor, kept_CJ: torch.Tensor | None, below_CJ: torch.Tensor
-) -> None:
-    """Replace the gradient after the activation, in below_CJ, by the one before it. Overwrites hidden_CJ."""
-    if kept_CJ is not None:
-        below_CJ.mul_(kept_CJ).mul_(1 / (1 - work.dropout))
-        hidden_CJ.mul_(1 - work.dropout)
-    _ACTIVATION_BACKWARD_[work.activation](below_CJ, hidden_CJ)
+    @classmethod
+    def allocate(cls, work: _GroupInputs, tensors: tuple[torch.Tensor, ...], max_nodes: int) -> _Forward:
+        """Convert the output layer, and make room for blocks of up to `max_nodes`."""
+        encoded_BTJ, predicted_BUJ, weight_WJ, bias_W = tensors
+        hidden_CJ, below_CJ = (weight_WJ.new_empty(max_nodes, weight_WJ.shape[1], dtype=work.dtype) for _ in range(2))
+        weight, bias = _pad_columns(weight_WJ.to(work.dtype)), _pad_columns(bias_W.to(work.dtype))
+        logits_CW = weight.new_empty(max_nodes, len(weight))
+        return cls(work, encoded_BTJ, predicted_BUJ, weight, bias, hidden_CJ, below_CJ, logits_CW)
+
+    def __call__(
+        self, block: list[_Span], mask_CJ: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Return the input of the output layer, the logits, and the mask of kept activations (None without dropout).
+
+        mask_CJ: the mask of an earlier call for this block; None draws one.
+        """
+        nodes, dropout = slice(0, block[-1].stop), self.work.dropout
+        hidden_CJ, logits_CW = self.hidden_CJ[nodes], self.logits_CW[nodes]
+        for span in block:
+            frames, columns = slice(span.first_frame, span.stop_frame), slice(0, span.num_columns)
+            encoded_T1J = self.encoded_BTJ[span.row, frames, None].to(self.work.dtype)
+            predicted_UJ = self.predicted_BUJ[span.row, columns].to(self.work.dtype)
+            torch.add(encoded_T1J, predicted_UJ, out=span.of(hidden_CJ))
+        _ACTIVATE_[self.work.activation](hidden_CJ)
+        if dropout:
+            if mask_CJ is None:
+                mask_CJ = torch.rand_like(hidden_CJ, dtype=torch.float32) >= dropout
+            hidden_CJ.mul_(mask_CJ).mul_(1 / (1 - dropout))
+        torch.addmm(self.bias_W, hidden_CJ, self.weight_WJ.t(), out=logits_CW)
+        return hidden_CJ, logits_CW, mask_CJ
+
+    def backward(
+        self, hidden_CJ: torch.Tensor, gradient_CW: torch.Tensor, mask_CJ: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return the gradient of the sums of frames and labels. Overwrites hidden_CJ."""
+        below_CJ, dropout = (
+            torch.mm(gradient_CW, self.weight_WJ, out=self.below_CJ[: len(hidden_CJ)]),
+            self.work.dropout,
+        )
+        if mask_CJ is not None:
+            below_CJ.mul_(mask_CJ).mul_(1 / (1 - dropout))
+            hidden_CJ.mul_(1 - dropout)
+        _ACTIVATION_BACKWARD_[self.work.activation](below_CJ, hidden_CJ)
+        return below_CJ
 
 
 @dataclass(frozen=True)
@@ -347,11 +427,21 @@ class _Gradients:
         for rows_CW in gradient_CW.split(max(1, widened)):
             self.bias_W.add_(rows_CW.sum(dim=0, dtype=torch.float32)[:num_outputs])
 
-    def add_inputs(self, blocks: list[_Block], below_CJ: torch.Tensor) -> None:
-        for block in blocks:
-            below_TUJ = block.of(below_CJ)
-            self.encoded_BTJ[block.row, : block.num_frames] = below_TUJ.sum(dim=1)
-            self.predicted_BUJ[block.row, : block.num_columns] = below_TUJ.sum(dim=0)
+    def add_inputs(self, block: list[_Span], below_CJ: torch.Tensor, labels_UJ: torch.Tensor | None) -> torch.Tensor:
+        """Write the gradients of a block's frames and labels.
+
+        Args:
+            labels_UJ: float32 sum over the utterance's other blocks so far; None for a group's first block.
+
+        Returns:
+            The same sum with this block.
+        """
+        for span in block:
+            below_TUJ = span.of(below_CJ)
+            self.encoded_BTJ[span.row, span.first_frame : span.stop_frame] = below_TUJ.sum(dim=1)
+            summed_UJ = below_TUJ.sum(dim=0) if labels_UJ is None else labels_UJ + below_TUJ.sum(dim=0)
+            self.predicted_BUJ[span.row, : span.num_columns] = summed_UJ
+        return summed_UJ.float()
 
     def to_input_dtypes(self, weight_WJ: torch.Tensor, bias_W: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the four gradients in the order and dtypes of the input tensors."""

@@ -47,6 +47,23 @@ def _batch(
     )
 
 
+def num_cells(batch: Batch) -> int:
+    """Return the number of cells of a batch, padding included."""
+    return int(batch.stride_B[batch.line_utterance_L].sum())
+
+
+def frames_of(batch: Batch, start: int, stop: int) -> tuple[int, Batch]:
+    """Return the first cell of the frames [start, stop) of a packed batch of one utterance, and their layout from it.
+
+    The layout's lines are these frames. Its number of frames goes on to the utterance's end, which arcs may reach.
+    """
+    line_frame_L = np.arange(stop - start)
+    layout = batch._replace(
+        num_frames_B=batch.num_frames_B - start, line_utterance_L=np.zeros_like(line_frame_L), line_frame_L=line_frame_L
+    )
+    return start * int(batch.stride_B[0]), layout
+
+
 def on_host(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return integer tensors as int64 on the CPU. From a GPU they come in one copy, with one synchronisation."""
     if all(x.device.type == "cpu" for x in tensors):

@@ -204,15 +204,17 @@ class _NumbaLosses(torch.autograd.Function):
         _, num_rows, num_columns, width = logits_BTUV.shape
         batch = layout.padded(frame_lengths_B, label_lengths_B, labels_BU, num_rows, num_columns)
         logits_BTUV = logits_BTUV.contiguous()
-        losses_B: torch.Tensor
-        losses_B, ctx.lattice = compiled_for(logits_BTUV.device).losses(
-            logits_BTUV.view(-1, width),
+        compiled = compiled_for(logits_BTUV.device)
+        ctx.lattice = compiled.new_lattice(
             batch,
+            logits_BTUV,
             num_tokens=width - len(config.durations),
             blank_id=blank_id,
             config=config,
             wants_gradient=ctx.needs_input_grad[0],
         )
+        compiled.read_arcs(ctx.lattice, logits_BTUV.view(-1, width))
+        losses_B: torch.Tensor = compiled.losses(ctx.lattice)
         ctx.save_for_backward(logits_BTUV)
         return losses_B
 

@@ -119,7 +119,8 @@ def test_few_shapes_for_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "_usable", lambda: SimpleNamespace(SIMULATED=False))
     monkeypatch.setattr(cuda_target, "as_cuda_array", lambda memory, sync: memory, raising=False)
     logits_CW = torch.zeros(70, 5, dtype=torch.bfloat16)
-    found = [cuda.as_array(logits_CW[2:]), cuda._cells(logits_CW[2:]), cuda._empty(logits_CW, 0, torch.float64)]
+    empty_C = torch.empty(0, dtype=torch.float64)
+    found = [cuda.as_array(logits_CW[2:]), cuda._cells(logits_CW[2:]), cuda._cells(empty_C)]
     said = [memory.__cuda_array_interface__ for memory in found]
     assert [(x["shape"], x["typestr"], x["strides"]) for x in said] == [
         ((68, 5), "<u2", None), ((1, 5), "<u2", None), ((1,), "<f8", None)
@@ -190,10 +191,11 @@ def test_example_below_3_gb() -> None:
     assert materialised_memory(HEADLINE)["logits"] == 1024 * 500 * 151 * 1030 * 4
 
 
-def test_large_vocabulary_makes_small_groups() -> None:
-    """With 8,193 tokens a group is one such utterance, not three, and its indices stay below 2**31."""
+def test_large_vocabulary_makes_blocks_of_frames() -> None:
+    """With 8,193 tokens the logits of one utterance would be 1.2 GB: they exist in halves, and 3 GB are enough here too."""
     parts = loss_memory(replace(HEADLINE, num_tokens=8193))
-    assert parts["logits, then their gradient"] == 500 * 151 * 8200 * 2 and 3.1e9 < sum(parts.values()) < 3.3e9
+    assert parts["logits, then their gradient"] == 250 * 151 * 8200 * 2 and 2.4e9 < sum(parts.values()) < 2.6e9
+    assert parts["lattice"] == 500 * 151 * 48
     shorter = loss_memory(replace(HEADLINE, num_tokens=8193, num_labels=100))
     assert sum(shorter.values()) < 2.7e9
 
@@ -304,10 +306,9 @@ def test_joint_gpu_equals_cpu(dtype: torch.dtype) -> None:
     module = module.cuda()
     inputs = [x.detach().to("cuda", dtype).requires_grad_() for x in tensors[:2]]
     said = [x.cuda() for x in tensors[2:]]
-    for group in (None, 2):
-        found_loss = joint_transducer_loss(
-            module, *(x[rows.cuda()] for x in (*inputs, *said)), blank_id=0, config=config, reduction="sum", group=group
-        )
+    for max_nodes in (None, 60):
+        options = {"blank_id": 0, "config": config, "reduction": "sum", "max_nodes": max_nodes}
+        found_loss = joint_transducer_loss(module, *(x[rows.cuda()] for x in (*inputs, *said)), **options)
         tolerance = 1e-5 if dtype == torch.float32 else 0.01
         torch.testing.assert_close(found_loss.cpu(), loss.detach(), rtol=tolerance, atol=0)
         found = torch.autograd.grad(found_loss, [*inputs, module.output.weight, module.output.bias])
@@ -322,11 +323,12 @@ def test_joint_gpu_equals_cpu(dtype: torch.dtype) -> None:
         (LossShape(24, 300, 60, 640, 1025, 5, 2), torch.bfloat16),
         (LossShape(24, 300, 60, 640, 1025, 0, 4), torch.float32),
         (HEADLINE, torch.bfloat16),
+        (replace(HEADLINE, num_tokens=8193), torch.bfloat16),
     ],
 )
 def test_joint_memory(shape: LossShape, dtype: torch.dtype) -> None:
     """By torch's allocator, within what it rounds up and a product's workspace (at most 96 MB); the headline under 3 GB."""
-    if shape is HEADLINE and torch.cuda.mem_get_info()[0] < 4 * GIB:
+    if shape.batch_size == HEADLINE.batch_size and torch.cuda.mem_get_info()[0] < 4 * GIB:
         pytest.skip("the headline case wants 4 GiB of free GPU memory")
     config = TransducerLossConfig(durations=(0, 1, 2, 3, 4)[: shape.num_durations])
     warm, tensors = joint_problem(LossShape(1, 5, 2, 640, 1025, shape.num_durations), "cuda", dtype)
@@ -341,4 +343,4 @@ def test_joint_memory(shape: LossShape, dtype: torch.dtype) -> None:
     assert loss.isfinite() and tensors[0].grad is not None and tensors[0].grad.isfinite().all()
     peak, expected = torch.cuda.max_memory_allocated() - before, sum(loss_memory(shape).values())
     assert expected - (4 << 20) < peak < expected + (96 << 20)
-    assert shape is not HEADLINE or peak < 3e9
+    assert peak < 3e9

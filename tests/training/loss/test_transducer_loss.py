@@ -306,8 +306,8 @@ def test_joint_equals_loss_of_logits(activation: str, config: TransducerLossConf
     inputs = (encoded[:3], predicted[:3])
     expected = joint_transducer_loss(module, *inputs, *said, backend="oracle", **options)
     expected_gradients = torch.autograd.grad(expected * 0.5, leaves)
-    for group in (None, 1, 2):
-        loss = joint_transducer_loss(module, *inputs, *said, group=group, **options)
+    for max_nodes in (None, 1, 9, 28):  # all in one block; blocks of a frame; of 2, 2, 2 and 1; utterances
+        loss = joint_transducer_loss(module, *inputs, *said, max_nodes=max_nodes, **options)
         torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(torch.autograd.grad(loss * 0.5, leaves), expected_gradients, rtol=1e-4, atol=2e-6)
 
@@ -441,8 +441,8 @@ def test_joint_unsupported() -> None:
         ({"dropout": 1}, "dropout must be 0 or more and below 1, not 1"),
         ({"dropout": 2.0}, "dropout must be"),
         ({"dropout": -0.1}, "dropout must be"),
-        ({"group": 0}, "group must be 1 or more utterances, or None; not 0"),
-        ({"group": -1}, "group must be"),
+        ({"max_nodes": 0}, "max_nodes must be 1 or more lattice nodes, or None; not 0"),
+        ({"max_nodes": -1}, "max_nodes must be"),
     ],
 )
 def test_joint_bad_arguments(change: dict[str, object], message: str, backend: str) -> None:
@@ -456,25 +456,73 @@ def test_joint_bad_arguments(change: dict[str, object], message: str, backend: s
 
 
 @pytest.mark.parametrize(
-    ("device", "columns", "item_bytes", "expected"),
+    ("device", "columns", "item_bytes", "group", "whole"),
     [
-        ("cuda", 1030, 2, 262_144),
-        ("cuda", 8198, 2, (5 << 28) // (2 * (2 * 640 + 8198))),
-        ("cpu", 1030, 4, 16_384),
-        ("cpu", 8198, 4, (256 << 20) // (4 * (2 * 640 + 8198))),
-        ("cpu", 1 << 30, 4, 1),
+        ("cuda", 1030, 2, 262_144, (5 << 28) // (2 * (2 * 640 + 1030))),
+        ("cuda", 8198, 2, *2 * [(5 << 28) // (2 * (2 * 640 + 8198))]),
+        ("cpu", 1030, 4, 16_384, (5 << 28) // (4 * (2 * 640 + 1030))),
+        ("cpu", 8198, 4, (256 << 20) // (4 * (2 * 640 + 8198)), (5 << 28) // (4 * (2 * 640 + 8198))),
+        ("cpu", 1 << 30, 4, 1, 1),
     ],
 )
-def test_group_bytes(device: str, columns: int, item_bytes: int, expected: int) -> None:
-    assert joint.nodes_per_group(device, 640, columns, item_bytes) == expected
+def test_group_bytes(device: str, columns: int, item_bytes: int, group: int, whole: int) -> None:
+    assert joint.group_limits(device, 640, columns, item_bytes) == (group, whole)
+
+
+def test_group_below_2_to_the_31() -> None:
+    for limits in (joint.group_limits("cuda", 640, 8198, 2, 10**9), joint.group_limits("cpu", 9000, 30, 4, 10**9)):
+        assert 0.99 * 2**31 < limits.group * max(8198, 9000 if limits.group < 250_000 else 0) < 2**31
 
 
 def test_group_sizes() -> None:
-    lengths = (torch.tensor([5, 5, 30, 1, 0, 9]), torch.tensor([1, 1, 0, 0, 3, 1]))
-    work = joint._GroupInputs(torch.zeros(6, 3), *lengths, 0, RNNT, torch.relu, None, torch.float32, 0.0)
-    groups = joint._groups(work, 20)
-    assert [[block.row for block in blocks] for blocks in groups] == [[0, 1], [2], [3, 4, 5]]
-    assert [[block.start for block in blocks] for blocks in groups] == [[0, 10], [0], [0, 1, 1]]
+    lengths = ([5, 5, 30, 1, 0, 9, 0, 50, 25], [1, 1, 0, 0, 3, 1, 7, 1, 3])
+    groups = joint._groups(*lengths, joint.GroupLimits(20, 40))
+    found = [
+        [[(span.row, span.first_frame, span.stop_frame, span.start) for span in block] for block in g] for g in groups
+    ]
+    assert found == [
+        [[(0, 0, 5, 0), (1, 0, 5, 10)]],
+        [[(2, 0, 30, 0)]],  # above a group's size, but one block
+        [[(3, 0, 1, 0), (4, 0, 0, 1), (5, 0, 9, 1), (6, 0, 0, 19)]],
+        [[(7, start, start + 10, 0)] for start in range(0, 50, 10)],
+        [[(8, start, start + 5, 0)] for start in range(0, 25, 5)],
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_blocks_of_frames(config: TransducerLossConfig, dtype: torch.dtype) -> None:
+    """Losses are the same bits whatever the blocks, and gradients within the rounding of their sums."""
+    module, encoded, predicted = small_joint("relu", 5 + len(config.durations))
+    encoded, predicted = (x.detach().to(dtype).requires_grad_() for x in (encoded, predicted))
+    leaves = [encoded, predicted, module.output.weight, module.output.bias]
+    said = (SAID[0], torch.tensor([7, 6, 1, 1]), torch.tensor([3, 0, 0, 1]))
+    found = []
+    for max_nodes in (None, 1, 3, 5, 9):
+        losses_B, options = torch.zeros(4), {"blank_id": 2, "config": config, "reduction": "sum"}
+        inputs = (module, encoded, predicted, *said)
+        loss = joint_transducer_loss(*inputs, losses_out_B=losses_B, max_nodes=max_nodes, **options)
+        with torch.no_grad():
+            again_B = joint_transducer_loss(*inputs, blank_id=2, config=config, reduction="none", max_nodes=max_nodes)
+        torch.testing.assert_close(again_B, losses_B, rtol=0, atol=0)
+        found.append((losses_B, *torch.autograd.grad(loss, leaves)))
+    rounding = {"rtol": 1e-4, "atol": 2e-6} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
+    for blocks in found[1:]:
+        torch.testing.assert_close(blocks[0], found[0][0], rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(blocks, found[0], **rounding)
+
+
+def test_dropout_of_blocks() -> None:
+    """The second pass of a block drops what the first one dropped: the gradient is that of the loss."""
+    module, encoded, predicted = small_joint("tanh", 5)
+    said, found = [x[:1] for x in SAID], []
+    for shift in (-2e-3, 0.0, 2e-3):
+        torch.manual_seed(1)
+        moved = (encoded[:1] + shift * torch.ones(1)).detach().requires_grad_()
+        options = {"blank_id": 2, "dropout": 0.4, "reduction": "sum", "max_nodes": 8}
+        loss = joint_transducer_loss(module, moved, predicted[:1], *said, **options)
+        found.append((loss.item(), torch.autograd.grad(loss, moved)[0].sum().item()))
+    assert (found[2][0] - found[0][0]) / 4e-3 == pytest.approx(found[1][1], rel=0.01)
 
 
 @pytest.mark.parametrize(

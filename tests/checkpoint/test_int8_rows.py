@@ -1,0 +1,99 @@
+"""Matrices in 8 bits with a scale per row: near the weights that were written, half of bf16's size, refused when damaged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fastscribe.checkpoint import native
+from fastscribe.checkpoint.int8_rows import is_stored_in_rows
+from fastscribe.checkpoint.lazy_weights import sources_of
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.errors import CheckpointError
+from fastscribe.model.model import build_model
+from tests.conftest import ROOT
+
+PACKAGED = ROOT / "fastscribe" / "default_model"
+MATRIX = "encoder.layers.0.feed_forward1.linear1.weight"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("model") / "int8"
+    native.write(read_checkpoint(PACKAGED), made, torch.bfloat16, in_8_bits=True)
+    return made
+
+
+def test_weights_are_near(folder: Path) -> None:
+    original, again = read_checkpoint(PACKAGED), read_checkpoint(folder)
+    assert again.config == original.config and again.num_parameters == original.num_parameters
+    assert again.weights.keys() == {name for name in original.weights if not name.endswith(".num_batches_tracked")}
+    for name, source in sources_of(again.weights).items():
+        weight, found = original.weights[name], again.weights[name]
+        assert found.shape == source.shape and str(found.dtype) == f"torch.{source.dtype}"
+        if is_stored_in_rows(source):
+            steps = weight.float().flatten(1).abs().amax(dim=1) / 127
+            difference = (found - weight.float()).flatten(1).abs().amax(dim=1)
+            assert found.dtype == torch.float32 and (difference <= 0.5001 * steps).all() and difference.any()
+        else:
+            assert torch.equal(found, weight)
+    build_model(again.config, again.weights, "int8")
+
+
+def test_size(folder: Path) -> None:
+    """A byte a weight and a few percent: 14 M of them stay below 16 MB, which two bytes a weight would not."""
+    num_bytes, count = (folder / "model.safetensors").stat().st_size, read_checkpoint(folder).num_parameters
+    assert count < num_bytes < 1.04 * count
+    assert 1.04 * 14e6 < 16e6 < (PACKAGED / "model.safetensors").stat().st_size / count * 14e6
+
+
+def test_written_again(folder: Path, tmp_path: Path) -> None:
+    """Storing what was read changes nothing; a row of zeros stays one; scales are float32 whatever the dtype."""
+    again = read_checkpoint(folder)
+    zero = {name: again.weights[name] for name in again.weights}
+    zero[MATRIX] = zero[MATRIX].clone()
+    zero[MATRIX][3] = 0
+    native.write(replace(again, weights=zero), tmp_path / "own", torch.float32, in_8_bits=True)
+    stored = load_file(tmp_path / "own" / "model.safetensors")
+    assert stored[MATRIX].dtype == torch.int8 and stored[MATRIX + ".row_scales"].dtype == torch.float32
+    found = read_checkpoint(tmp_path / "own").weights
+    for name, weight in zero.items():
+        torch.testing.assert_close(found[name], weight.float(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "dtype", "nan", "scalar"])
+def test_damaged_scales(folder: Path, tmp_path: Path, damage: str) -> None:
+    stored = load_file(folder / "model.safetensors")
+    scales = stored.pop(MATRIX + ".row_scales")
+    if damage != "missing":
+        changed = {
+            "short": scales[1:].clone(),
+            "dtype": scales.bfloat16(),
+            "nan": scales.clone().fill_(torch.nan),
+            "scalar": scales[0].clone(),
+        }
+        stored[MATRIX + ".row_scales"] = changed[damage]
+    for name in ("config.json", "tokenizer.model"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    save_file(stored, tmp_path / "model.safetensors")
+    message = "NaN or infinity" if damage == "nan" else "has 8 bits and not one scale for each row"
+    with pytest.raises(CheckpointError, match=message):
+        dict(read_checkpoint(tmp_path).weights)
+
+
+def test_other_formats_have_no_8_bits(folder: Path, tmp_path: Path) -> None:
+    """A scale alone is an unknown tensor, and 8 bits in another format are refused (test_hostile_checkpoints.py)."""
+    stored = load_file(PACKAGED / "model.safetensors")
+    stored[MATRIX + ".row_scales"] = torch.ones(768)
+    for name in ("config.json", "tokenizer.model"):
+        (tmp_path / name).write_bytes((PACKAGED / name).read_bytes())
+    save_file(stored, tmp_path / "model.safetensors")
+    made = read_checkpoint(tmp_path)
+    with pytest.raises(CheckpointError, match="row_scales"):
+        build_model(made.config, made.weights, "own")
+    assert "row_scales" not in json.dumps(sorted(read_checkpoint(folder).weights))

@@ -1,0 +1,96 @@
+"""Long digital silence within an utterance is cut out of its row, and the words' times are those of the recording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from fastscribe.audio import resample
+from fastscribe.audio.probe import probe
+from fastscribe.config import Options
+from fastscribe.pipeline.engine import slice_batch
+from fastscribe.pipeline.loader import load_batches
+from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+from fastscribe.segmentation.silence import find_zeros
+from fastscribe.transcriber import Transcriber
+from fastscribe.types import Batch, Failure, Source, Utterance
+from tests.conftest import AUDIO
+
+RATE = 16_000
+
+
+def zeros(seconds: float) -> np.ndarray:
+    return np.zeros(round(seconds * RATE), np.int16)
+
+
+def speech(name: str) -> np.ndarray:
+    return soundfile.read(AUDIO / f"{name}.flac", dtype="int16")[0]
+
+
+def loaded(paths: list[Path], native: bool, for_speakers: bool = False) -> tuple[Batch | None, list[str]]:
+    utterances = []
+    for path in paths:
+        audio = probe(Source(str(path), str(path), path.name))
+        utterances.append(Utterance(audio, 0, audio.num_samples, for_speakers=for_speakers))
+    pool = ReplacingThreadPool(2, "read")
+    try:
+        ((batch, settled),) = load_batches([utterances], pool=pool, sample_rate=RATE, ahead=1, native=native)
+    finally:
+        pool.close()
+    return batch, [utterance.audio.id for utterance, _ in settled]
+
+
+def write(path: Path, samples: np.ndarray, rate: int = RATE) -> Path:
+    soundfile.write(path, samples, rate)
+    return path
+
+
+def test_loader_cuts_rows(tmp_path: Path) -> None:
+    """Mono rows, and rows that a device resamples: their samples are those of the same recordings without the silence."""
+    first, second = speech("04_0_00070"), speech("02_0_00025")
+    whole = np.concatenate([first, zeros(5), second, zeros(3)])
+    stereo = np.repeat(np.repeat(whole, 3)[:, None], 2, axis=1)  # at 48 kHz
+    paths = [
+        write(tmp_path / "whole.wav", whole),
+        write(tmp_path / "plain.wav", second),
+        write(tmp_path / "stereo.wav", stereo, 3 * RATE),
+        write(tmp_path / "zero.wav", zeros(4)),
+        write(tmp_path / "cancels.wav", np.stack([first, -first], axis=1)),
+    ]
+    found = {}
+    for native in (False, True):
+        batch, settled = loaded(paths, native)
+        assert batch is not None and settled == ["zero.wav", "cancels.wav"]
+        assert [len(cuts) for cuts in batch.cuts] == [2, 0, 2] and batch.lengths_B[1] == len(second)
+        for cut, expected in zip(batch.cuts[2], batch.cuts[0], strict=True):
+            assert cut.at_s == pytest.approx(expected.at_s, abs=0.021) and cut.duration_s == expected.duration_s
+        assert batch.lengths_B[0] == batch.lengths_B[2]
+        (begin, end), at_end = find_zeros(whole, RATE)
+        kept = np.concatenate([whole[:begin], whole[end : at_end[0]], whole[at_end[1] :]])
+        samples_BS = resample.fill(batch, torch.from_numpy(batch.samples_BS), RATE).numpy()
+        assert np.abs(samples_BS[0, : batch.lengths_B[0]] - kept / 32768).max() < 1e-6
+        assert batch.lengths_B[0] == len(kept) and batch.samples_BS.shape[1] < len(whole)
+        found[native] = samples_BS[2]
+        assert slice_batch(batch, slice(1, 3)).cuts == batch.cuts[1:]
+    assert np.abs(found[False] - found[True]).max() < 2e-3  # two resamplers
+    batch, _ = loaded(paths[:1], False, for_speakers=True)
+    assert batch is not None and batch.cuts == () and batch.lengths_B[0] == len(whole)
+
+
+@pytest.mark.parametrize("gap_s", [5, 60])
+def test_words_and_times_of_the_packaged_model(tmp_path: Path, gap_s: int) -> None:
+    first, second = speech("04_0_00070"), speech("02_0_00025")
+    write(tmp_path / "joined.wav", np.concatenate([first, zeros(gap_s), second, zeros(4)]))
+    write(tmp_path / "first.wav", first)
+    write(tmp_path / "second.wav", second)
+    transcriber = Transcriber.load(device="cpu", dtype="fp32", options=Options(max_utterance_s=0.0))
+    results = {result.audio.id: result for result in transcriber.transcribe([tmp_path])}
+    assert not any(isinstance(result, Failure) for result in results.values())
+    joined, one, two = (results[f"{name}.wav"] for name in ("joined", "first", "second"))
+    assert joined.text == f"{one.text} {two.text}"
+    starts = [word.start_s for word in one.words] + [word.start_s + len(first) / RATE + gap_s for word in two.words]
+    assert [word.start_s for word in joined.words] == pytest.approx(starts, abs=0.3)
