@@ -18,6 +18,7 @@ from fastscribe.cuda.boost_tables import FixedTables, Sizes, sizes_of
 from fastscribe.cuda.graph_capture import Generation
 from fastscribe.cuda.loops import DecoderGraphs, Loop, LoopMaker, bucket, decoder_for_mode, power_of_two
 from fastscribe.decode.boosting import BoostTables
+from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.label_looping import (
     LabelLooping,
@@ -39,10 +40,21 @@ _Key = tuple[int, int, Sizes, int]
 _MIN_SLOTS = 65_536
 
 
-def build_decoder(transducer: Transducer, device: torch.device, mode: GraphMode, say: Callable[[str], None]) -> Decoder:
-    """Build the decoder of a model, which must stay on its device in its dtype. Arguments as in decoder_for_mode."""
+def build_decoder(
+    transducer: Transducer, device: torch.device, mode: GraphMode, say: Callable[[str], None], *, is_wide: bool = False
+) -> Decoder:
+    """Build the decoder of a model, which must stay on its device in its dtype.
+
+    Args:
+        transducer: The model.
+        device: As in decoder_for_mode.
+        mode: As in decoder_for_mode.
+        say: As in decoder_for_mode.
+        is_wide: On a CPU, decode with loops that numba compiles.
+    """
     network = Network.prepare(transducer)
-    return decoder_for_mode(mode, device, say, lambda: LabelLooping(network), partial(GraphedDecoder, network))
+    plain = CpuLooping if is_wide and device.type == "cpu" else LabelLooping
+    return decoder_for_mode(mode, device, say, lambda: plain(network), partial(GraphedDecoder, network))
 
 
 @dataclass(frozen=True)

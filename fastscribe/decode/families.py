@@ -21,6 +21,7 @@ from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.label_looping import Network
 from fastscribe.decode.prompt import can_write_times, make_prompt
 from fastscribe.errors import CheckpointError, UsageError
+from fastscribe.model.cpu_layers import has_loops
 from fastscribe.model.model import Model
 from fastscribe.model.transducer import Transducer
 from fastscribe.pipeline.cost_model import DecoderMemory
@@ -58,7 +59,8 @@ def _transducer(model: Model, checkpoint: Checkpoint, device: torch.device, opti
             )
         tables = language_model.expand(checkpoint.language_model) if checkpoint.language_model else None
         return BeamDecoder(Network.prepare(model.transducer), width, tables, has_nbest=options.nbest is not None)
-    return build_decoder(model.transducer, device, options.cuda_graphs, say)
+    is_wide = has_loops(model.config.encoder)
+    return build_decoder(model.transducer, device, options.cuda_graphs, say, is_wide=is_wide)
 
 
 @torch.inference_mode()

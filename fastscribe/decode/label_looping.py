@@ -37,7 +37,7 @@ from fastscribe.decode.vocabulary_mask import without
 from fastscribe.model.transducer import Joint, Transducer
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
-_STATUS_NEEDS_SLOTS, _STATUS_ENDLESS = 1, 2  # of a row: it is out of label slots; it exceeds max_labels
+STATUS_NEEDS_SLOTS, STATUS_ENDLESS = 1, 2  # of a row: it is out of label slots; it exceeds max_labels
 
 
 @dataclass(frozen=True)
@@ -322,14 +322,14 @@ def _advance(network: Network, state: LoopState, found_B: torch.Tensor, picked_P
 def pack(state: LoopState, batch: int, row_slots: int) -> torch.Tensor:
     """Return int32: [B] number of labels, [B] status, then [B, S] of each pick, frame and logprob.
 
-    The status is _STATUS_NEEDS_SLOTS, _STATUS_ENDLESS or 0. Frames are slots of encoded_NJ; log-probabilities are the bits
+    The status is STATUS_NEEDS_SLOTS, STATUS_ENDLESS or 0. Frames are slots of encoded_NJ; log-probabilities are the bits
     of a float32.
     """
     outputs = slice(0, batch * row_slots)
     count_B, needs_slots_B, is_endless_B = _count_and_status(state, batch, row_slots)
     parts = [
         count_B,
-        needs_slots_B * _STATUS_NEEDS_SLOTS + is_endless_B * _STATUS_ENDLESS,
+        needs_slots_B * STATUS_NEEDS_SLOTS + is_endless_B * STATUS_ENDLESS,
         *state.slots.picks_PN[:, outputs],
         state.slots.times_N[outputs],
         state.slots.logprobs_N[outputs].view(torch.int32),
@@ -349,7 +349,7 @@ def unpack(packed: Int32Array, frames: Frames, durations: tuple[int, ...]) -> li
     """Unpack a host copy of the result of `pack`: one Hypothesis per row, or None if some row ran out of label slots."""
     batch, num_frames, _ = frames.frames_BTD.shape
     counts, status = packed[:batch], packed[batch : 2 * batch]
-    if (status == _STATUS_NEEDS_SLOTS).any():
+    if (status == STATUS_NEEDS_SLOTS).any():
         return None
     columns_CBS = packed[2 * batch :].reshape(4 if durations else 3, batch, -1)
     is_label_BS = np.arange(columns_CBS.shape[2]) < counts[:, None]
@@ -364,7 +364,7 @@ def unpack(packed: Int32Array, frames: Frames, durations: tuple[int, ...]) -> li
         ENDLESS
         if is_endless
         else Hypothesis(tuple(found_ids[s]), tuple(frames_of[s]), tuple(durations_of[s]), tuple(logprobs_of[s]))
-        for s, is_endless in zip(spans, (status == _STATUS_ENDLESS).tolist(), strict=True)
+        for s, is_endless in zip(spans, (status == STATUS_ENDLESS).tolist(), strict=True)
     ]
 
 

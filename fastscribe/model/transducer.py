@@ -64,6 +64,7 @@ class Joint(nn.Module):
         self.encoder = nn.Linear(d_model, config.hidden)
         self.predictor = nn.Linear(predictor_hidden, config.hidden)
         self.output = nn.Linear(config.hidden, num_outputs)
+        self.activation_name = config.activation
         self.activation = _ACTIVATIONS[config.activation]
 
     def forward(self, projected_encoder: torch.Tensor, projected_predictor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,113 @@
+"""The CPU's loops equal greedy decoding on random tiny transducers, in any window, and hide no NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastscribe.decode import looping_kernels
+from fastscribe.decode.cpu_looping import CpuLooping
+from fastscribe.decode.greedy import ENDLESS, greedy
+from fastscribe.decode.label_looping import LabelLooping, Network
+from fastscribe.model import cpu_layers
+from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.types import Frames, Hypothesis
+from tests.conftest import MODELS, checkpoint, torch_threads
+from tests.decode.test_label_looping import DURATIONS, assert_greedy, random_frames, tiny_transducer
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    with torch_threads(1):
+        yield
+
+
+def decode(network: Network, frames: Frames, window: int = 4) -> list[Hypothesis]:
+    decoder = CpuLooping(network, window)
+    return decoder.read(decoder.submit(frames).numpy(), frames)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    durations=st.sampled_from(DURATIONS),
+    max_symbols=st.integers(1, 10),
+    blank_bias=st.floats(-4, 4),
+    lengths=st.lists(st.integers(0, 21), min_size=1, max_size=6),
+    window=st.sampled_from((1, 2, 4, 16)),
+)
+def test_equal_to_greedy(seed, durations, max_symbols, blank_bias, lengths, window) -> None:
+    transducer = tiny_transducer(seed, durations, max_symbols, blank_bias)
+    frames = random_frames(lengths)
+    assert_greedy(transducer, frames, decode(Network.prepare(transducer), frames, window))
+
+
+@pytest.mark.parametrize("durations", [(), (0, 1, 2)])
+def test_no_max_symbols(durations) -> None:
+    """Without max_symbols and with a blank that never wins, LABELS_PER_FRAME_GUARD ends each frame: slots grow."""
+    transducer = tiny_transducer(3, durations, None, -100.0)
+    with torch.no_grad():
+        transducer.joint.output.bias[transducer.blank_id + 1 :] += torch.tensor([50.0, 0, 0][: len(durations)])
+    frames = random_frames([2, 1])
+    hypotheses = decode(Network.prepare(transducer), frames)
+    assert_greedy(transducer, frames, hypotheses)
+    assert [len(hypothesis.token_ids) for hypothesis in hypotheses] == [2000, 1000]
+
+
+def test_a_row_without_an_end() -> None:
+    transducer = tiny_transducer(3, (), 10_000, -100.0)
+    frames = random_frames([1, 0])
+    assert decode(Network.prepare(transducer), frames) == [ENDLESS, Hypothesis()]
+    assert greedy(transducer, frames.frames_BTD[0, :1]) == ENDLESS
+
+
+def test_a_label_that_is_not_a_number_is_seen() -> None:
+    transducer = tiny_transducer(3, (0, 1), 10, -100.0)
+    frames = random_frames([3, 3])
+    frames.frames_BTD[1, 1] = float("nan")
+    whole, damaged = decode(Network.prepare(transducer), frames)
+    assert np.isfinite(whole.logprobs).all() and not np.isfinite(damaged.logprobs).all()
+
+
+def test_bfloat16_agrees_with_the_steps_of_torch() -> None:
+    """Torch rounds gates and cells, so the log-probabilities of the first labels are compared, loosely."""
+    transducer = tiny_transducer(2, (0, 1, 2), 10, 0.0).bfloat16()
+    network, frames = Network.prepare(transducer), random_frames([40, 17])
+    frames = replace(frames, frames_BTD=frames.frames_BTD.bfloat16())
+    torchs = LabelLooping(network)
+    for ours, theirs in zip(
+        decode(network, frames), torchs.read(torchs.submit(frames).numpy(), frames), strict=True
+    ):
+        assert ours.token_ids[:3] == theirs.token_ids[:3]
+        assert ours.logprobs[:3] == pytest.approx(theirs.logprobs[:3], abs=0.1)
+
+
+def test_order_of_scores() -> None:
+    """Not a number is above all, of either sign, as for torch; of equals the first counts."""
+    nan = np.array([0x7FC00000, 0xFFC00000], np.uint32).view(np.float32)
+    for row in ([1, 3, 3], [-2, -1, -1], [0, nan[0], 9], [0, 9, nan[1]], [np.inf, 1, np.inf], [-0.5, -np.inf, -0.25]):
+        scores = np.array(row, np.float32)
+        assert looping_kernels.first_largest(scores, 0, 3) == int(torch.from_numpy(scores).argmax())
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # of NaN, in Python; machine code has none
+@pytest.mark.parametrize("name", ["relu", "tanh", "sigmoid"])
+def test_activations(name: str) -> None:
+    x_N = np.concatenate([np.linspace(-100, 100, 201, dtype=np.float32), np.float32([np.nan, 1e-4])])
+    ours = [looping_kernels._ACTIVATIONS[name](x) for x in x_N]
+    torch.testing.assert_close(
+        torch.tensor(ours), getattr(torch, name)(torch.from_numpy(x_N)), atol=3e-7, rtol=0, equal_nan=True
+    )
+
+
+def test_wide_models_decode_with_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint_ = checkpoint(MODELS / "tdt_demo")
+    assert type(Recognizer.build(checkpoint_, "cpu", "fp32").decoder) is LabelLooping
+    monkeypatch.setattr(cpu_layers, "MIN_WIDTH", 1)
+    assert type(Recognizer.build(checkpoint_, "cpu", "fp32").decoder) is CpuLooping
