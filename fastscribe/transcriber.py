@@ -125,6 +125,8 @@ class Transcriber:
             options = replace(options, align_with=str(locate(options.align_with, say)))
         if options.speakers not in (None, CHANNELS):
             options = replace(options, speakers=str(locate(options.speakers, say, prefer_nemo=True)))
+        if options.voices is not None:
+            options = replace(options, voices=str(locate(options.voices, say, prefer_nemo=True)))
         checkpoint = read_for_run(model, options, say)
         edits = TextEdits.of_model(options, checkpoint.languages, bool(checkpoint.tokenizer.languages))
         executor: Executor
@@ -134,7 +136,9 @@ class Transcriber:
             config = checkpoint.config
             start_message = Start(os.path.abspath(model), dtype, options)
             executor = WorkerPool(chosen, start_message, lambda one: config.num_frames(one.duration_s), say)
-        checkpoint = replace(checkpoint, weights={}, aligner=None, speakers=None)  # the models own them now
+        checkpoint = replace(
+            checkpoint, weights={}, aligner=None, speakers=None, voices=None
+        )  # the models own them now
         found = cls(checkpoint, executor, options, perf_counter() - start)
         found._edits = edits
         return found

@@ -59,6 +59,9 @@ USES_ALIGNER_KEY = "restore_timestamps_model"  # config key; false ignores the a
 SPEAKER_MODEL = (  # a message
     "a speaker model (Sortformer): it tells who speaks when and writes no words; give it to --speakers, beside a --model"
 )
+VOICE_MODEL = (  # a message
+    "a voice model (TitaNet, ECAPA-TDNN): it tells whose voice it is and writes no words; give it to --voices, beside a --model"
+)
 RANDOM_KEY = "random_weights"  # config key, written by scripts/goldens/make_random_parakeet.py
 _MAX_DEPTH = 100  # of nested YAML
 _MAX_EVENTS = 500_000  # of the YAML parser, about one per value; IndicConformer's masks can have 372,000
@@ -222,6 +225,8 @@ def _read_model(
     config.where = what  # for messages about its keys
     if "sortformer_modules" in config.values:
         raise CheckpointError(where, SPEAKER_MODEL)
+    if is_voice_model(config):
+        raise CheckpointError(where, VOICE_MODEL)
     stored_weights = cache(lambda: load_torch(open_member(weights_name), f"{where}: {weights_name}"))
     with report_invalid_config(f"{where}: {config_name}"):
         tokenizer, vocabularies = _tokenizer(config, open_member, what)
@@ -235,6 +240,12 @@ def _read_model(
     languages = () if model.aed else _languages(config)
     checkpoint = Checkpoint(where, "nemo", model, tokenizer, LazyWeights(weights), is_random, languages=languages)
     return replace(checkpoint, vocabularies=vocabularies if model.language_heads else {}), config
+
+
+def is_voice_model(config: Section) -> bool:
+    """Return True if a model_config.yaml is of a voice model, which nemo_voices.py reads."""
+    decoder = config.values.get("decoder")
+    return isinstance(decoder, dict) and str(decoder.get("_target_", "")).endswith(".SpeakerDecoder")
 
 
 def _languages(config: Section) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.idle import Idle
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
 from fastscribe.pipeline.time_limit import TimeLimit
-from fastscribe.speaker_config import SpeakerModelConfig
+from fastscribe.speaker_config import SpeakerModelConfig, VoiceModelConfig
 from fastscribe.types import Failure, Hypothesis, Utterance
 
 Plan: TypeAlias = Sequence[Utterance]
@@ -39,6 +39,7 @@ class ModelFacts:
         aligner_language: Tag of the one language whose outputs the aligner has (ModelConfig.language); None: it has the same
             for all, or there is no aligner.
         speaker_model: Config of Options.speakers' model; None without one.
+        voice_model: Config of Options.voices' model; None without one.
     """
 
     device_name: str
@@ -51,6 +52,7 @@ class ModelFacts:
     recovers_gaps: bool
     aligner_language: str | None = None
     speaker_model: SpeakerModelConfig | None = None
+    voice_model: VoiceModelConfig | None = None
 
 
 class Executor(Protocol):

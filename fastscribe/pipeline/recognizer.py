@@ -61,6 +61,7 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.diarizer import Diarizer
 from fastscribe.pipeline.dtype_choice import NARROW_ON_CPU, choose_dtype
 from fastscribe.pipeline.executor import ModelFacts
+from fastscribe.pipeline.voice_printer import VoicePrinter
 from fastscribe.text.encoder import WordEncoder
 from fastscribe.text.language_model import LanguageModel
 from fastscribe.text.script import Speller
@@ -144,6 +145,7 @@ class Recognizer:
     booster: Booster
     aligner: Aligner | None = None  # if the options ask for its times
     diarizer: Diarizer | None = None  # if the options ask for a speaker model
+    voice_printer: VoicePrinter | None = None  # if the options ask for a voice model
 
     @classmethod
     def build(
@@ -201,14 +203,14 @@ class Recognizer:
             Booster(options.boost, checkpoint.tokenizer, checkpoint.path, chosen_device, say),
             aligner,
             None if checkpoint.speakers is None else Diarizer.build(checkpoint.speakers, chosen_device, prepare),
+            None if checkpoint.voices is None else VoicePrinter.build(checkpoint.voices, chosen_device, prepare),
         )
 
-    def stages(self, batch: Batch) -> Recognizer | Diarizer:
+    def stages(self, batch: Batch) -> Recognizer | Diarizer | VoicePrinter:
         """Return what has the features, encode, submit and read of a batch."""
-        if not batch.for_speakers:
-            return self
-        assert self.diarizer is not None
-        return self.diarizer
+        stages = {"words": self, "turns": self.diarizer, "voices": self.voice_printer}[batch.purpose]
+        assert stages is not None
+        return stages
 
     @property
     def device_name(self) -> str:
@@ -247,6 +249,7 @@ class Recognizer:
             DECODERS[self.decoder_name].recovers_gaps,
             self.aligner.model.config.language if self.aligner else None,
             self.diarizer.config if self.diarizer else None,
+            self.voice_printer.config if self.voice_printer else None,
         )
 
     @property
