@@ -12,7 +12,7 @@ from tests.conftest import PACKAGE
 LAYERS = (
     ("errors", "types", "config", "speaker_config", "languages", "version", "_system"),
     ("audio", "segmentation", "text", "report", "evaluation", "resume", "output"),
-    ("readable",),
+    ("readable", "voices"),
     (
         "pipeline.batching",
         "pipeline.cost_model",
@@ -63,6 +63,7 @@ WITHOUT_TORCH = (
     "segmentation",
     "text",
     "readable",
+    "voices",
     "report",
     "evaluation",
     "resume",

@@ -23,7 +23,19 @@ from fastscribe._system.signals import (
     Terminated,
     exit_without_cleanup,
 )
-from fastscribe.cli import align, bench, doctor, evaluate, export, known_models, merge, models, train, transcribe
+from fastscribe.cli import (
+    align,
+    bench,
+    doctor,
+    evaluate,
+    export,
+    known_models,
+    merge,
+    models,
+    speakers,
+    train,
+    transcribe,
+)
 from fastscribe.cli.app import StdoutClosed, app
 from fastscribe.cli.run_limit import STOPPED
 from fastscribe.cli.terminal import discard_unwritable_stderr, say, show_table
@@ -41,6 +53,7 @@ __all__ = [
     "main",
     "merge",
     "models",
+    "speakers",
     "train",
     "transcribe",
 ]
