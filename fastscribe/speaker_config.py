@@ -1,5 +1,5 @@
-"""Settings of models of speakers: who speaks when (Sortformer: Park et al. 2024; its streaming form: Medennikov et al. 2025), and
-whose voice it is (TitaNet: Koluguri et al. 2022; ECAPA-TDNN in NeMo's form: Dawalatabad et al. 2021)."""
+"""Settings of models of speakers: who speaks when (Sortformer: Park et al. 2024; its streaming form: Medennikov et al. 2025),
+and whose voice it is (TitaNet: Koluguri et al. 2022; ECAPA-TDNN in NeMo's form: Dawalatabad et al. 2021)."""
 
 from __future__ import annotations
 

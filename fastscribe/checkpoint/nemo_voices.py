@@ -1,4 +1,4 @@
-"""Reader of NeMo's voice models: EncDecSpeakerLabelModel (titanet_large, titanet_small, speakerverification_speakernet, ecapa_tdnn).
+"""Reader of NeMo's voice models, EncDecSpeakerLabelModel: titanet_large, titanet_small, speakerverification_*, ecapa_tdnn.
 
 The archive is that of other .nemo files (nemo.py). It has no tokenizer.
 """

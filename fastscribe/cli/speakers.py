@@ -50,7 +50,8 @@ def speakers(
 ) -> None:
     """Find which speakers of the recordings are one person, and write speakers.json. Nothing is decoded.
 
-    Give persons a name there, one name to several to make them one, or move lines. Named persons stay when the command runs again.
+    Give persons a name there, one name to several to make them one, or move lines. When the command runs again, named persons
+    stay.
     """
     if output is None:
         folders = [given for given in results if given != "-" and not is_url(given) and Path(given).is_dir()]

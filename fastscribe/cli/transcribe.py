@@ -287,9 +287,9 @@ def transcribe(
         audio_option(
             "--voices",
             metavar="MODEL",
-            help="Tell whose voices they are.\fWith --speakers or --rttm: a voice model (NVIDIA's TitaNet or ECAPA-TDNN, a .nemo "
-            "file or a Hugging Face name such as nvidia/speakerverification_en_titanet_large) makes a voice print of each "
-            "speaker, and fastscribe speakers finds one person in all recordings by it.",
+            help="Tell whose voices they are.\fWith --speakers or --rttm: a voice model (NVIDIA's TitaNet or ECAPA-TDNN: its "
+            "path or Hugging Face name, such as nvidia/speakerverification_en_titanet_large) makes a voice print of each "
+            "speaker. fastscribe speakers finds the persons of all recordings by them.",
         ),
     ] = None,
     track: Annotated[

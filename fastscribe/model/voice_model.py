@@ -8,6 +8,8 @@ Shapes: B batch, T frames, D width of the encoder, P numbers from the pooling, A
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -32,7 +34,7 @@ class VoiceModel(nn.Module):
         self.attention = AttentionWeights(encoder.d_model, config.attention_channels) if self._has_attention else None
         sizes = (config.pooled_size, *config.sizes)
         layer = NormLinear if self._has_attention else LinearNorm
-        self.layers = nn.ModuleList(layer(*pair) for pair in zip(sizes[:-1], sizes[1:], strict=True))
+        self.layers = nn.ModuleList(layer(*pair) for pair in pairwise(sizes))
 
     @property
     def _has_attention(self) -> bool:

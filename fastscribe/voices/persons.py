@@ -1,7 +1,7 @@
 """`speakers.json`: the persons of many recordings, which people name, join and correct, and the program reads again.
 
-Persons with a name are people's decisions: clustering again leaves their speakers alone, and only adds new ones to them. Persons
-without a name are made anew each time.
+Persons with a name are people's decisions: clustering again leaves their speakers alone, and only adds new ones to them.
+Persons without a name are made anew each time.
 """
 
 from __future__ import annotations

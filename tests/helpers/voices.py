@@ -11,6 +11,7 @@ import io
 import json
 import tarfile
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def shapes(settings: Mapping[str, Any]) -> Shapes:
         found |= linear(f"{place}.2", channels, width, True, 1)
     sizes = decoder["emb_sizes"]
     sizes = [pooled, *(sizes if isinstance(sizes, list) else [sizes])]
-    for number, (inputs, outputs) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for number, (inputs, outputs) in enumerate(pairwise(sizes)):
         place = f"decoder.emb_layers.{number}"
         if has_attention:
             found |= batch_norm(f"{place}.0", inputs) | linear(f"{place}.1", inputs, outputs, True, 1)
