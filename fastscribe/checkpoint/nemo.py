@@ -40,7 +40,7 @@ from fastscribe.checkpoint.value import (
     report_invalid_config,
 )
 from fastscribe.checkpoint.weights import load_torch
-from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
+from fastscribe.errors import CheckpointError, IsVoiceModel, UnsupportedCheckpoint
 from fastscribe.languages import language_tag
 from fastscribe.text.tokenizer import (
     MAX_PIECES,
@@ -58,9 +58,6 @@ ALIGNER_WEIGHTS_NAME = "timestamps_asr_model_weights.ckpt"
 USES_ALIGNER_KEY = "restore_timestamps_model"  # config key; false ignores the aligner
 SPEAKER_MODEL = (  # a message
     "a speaker model (Sortformer): it tells who speaks when and writes no words; give it to --speakers, beside a --model"
-)
-VOICE_MODEL = (  # a message
-    "a voice model (TitaNet, ECAPA-TDNN): it tells whose voice it is and writes no words; give it to --voices, beside a --model"
 )
 RANDOM_KEY = "random_weights"  # config key, written by scripts/goldens/make_random_parakeet.py
 _MAX_DEPTH = 100  # of nested YAML
@@ -226,7 +223,7 @@ def _read_model(
     if "sortformer_modules" in config.values:
         raise CheckpointError(where, SPEAKER_MODEL)
     if is_voice_model(config):
-        raise CheckpointError(where, VOICE_MODEL)
+        raise IsVoiceModel(where)
     stored_weights = cache(lambda: load_torch(open_member(weights_name), f"{where}: {weights_name}"))
     with report_invalid_config(f"{where}: {config_name}"):
         tokenizer, vocabularies = _tokenizer(config, open_member, what)

@@ -44,6 +44,10 @@ class VoiceCheckpoint:
     config: VoiceModelConfig
     weights: Mapping[str, torch.Tensor]
 
+    @property
+    def num_parameters(self) -> int:
+        return sum(source.num_elements for source in sources_of(self.weights).values() if source.dtype != "int64")
+
 
 @dataclass(frozen=True)
 class Checkpoint:

@@ -13,6 +13,7 @@ import torch
 
 from fastscribe.checkpoint import nemo
 from fastscribe.checkpoint.nemo_voices import read_voice_model
+from fastscribe.cli.models import inspect
 from fastscribe.errors import CheckpointError
 from fastscribe.pipeline.recognizer import prepare
 from fastscribe.pipeline.voice_printer import VoicePrinter
@@ -106,3 +107,15 @@ def test_a_voice_model_is_named_as_what_it_is(tmp_path: Path) -> None:
     path = voices.write_nemo(tmp_path / "model.nemo", voices.config("titanet"))
     with pytest.raises(CheckpointError, match="give it to --voices"):
         nemo.read_archive(path)
+
+
+@pytest.mark.parametrize(("name", "family", "width"), [("titanet", "titanet", 64), ("ecapa", "ecapa_tdnn", 96)])
+def test_inspect(name: str, family: str, width: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = voices.config(name)
+    path = voices.write_nemo(tmp_path / "model.nemo", settings)
+    inspect(str(path), as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["family"], found["d_model"], found["voice_print"], found["mels"]) == (family, width, 24, 80)
+    unused = ("num_batches_tracked", "decoder.final.weight")
+    sizes = [np.prod(shape) for key, shape in voices.shapes(settings).items() if not key.endswith(unused)]
+    assert found["parameters"] == sum(sizes)
