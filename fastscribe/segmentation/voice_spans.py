@@ -11,7 +11,7 @@ from fastscribe.types import Transcript, Turn
 Span = tuple[float, float]  # begin and end in seconds
 
 MIN_STRETCH_S, MAX_STRETCH_S = 1.0, 10.0  # shorter ones tell little of a voice; longer ones are cut
-MIN_SPEECH_S, MAX_SPEECH_S = 3.0, 30.0  # of all stretches; a print of less is not made, more is not heard
+MIN_SPEECH_S, MAX_SPEECH_S = 3.0, 20.0  # of all stretches; a print of less is not made, more is not heard
 _PAUSE_S = 0.6  # words with a longer pause between them are two turns
 
 
