@@ -497,6 +497,7 @@ class Options:
     rttm: str | None = (
         None  # path of speakers' turns from elsewhere: a file, or a folder with a file for each recording
     )
+    voices: str | None = None  # path of a voice model (TitaNet, ECAPA-TDNN), which makes a voice print of each speaker
     track: int | None = None  # audio track of files that have several, from 0; None: the first
     window: int = 20_000  # maximum number of inputs that are probed and sorted together
     # Decode speech that got no words again, and add the words found. None: the decoder family's default (DECODERS).
@@ -558,6 +559,8 @@ class Options:
             raise OptionError("channel", self.channel, "speakers takes all channels: leave one of the two out")
         if self.speakers is not None and self.rttm is not None:
             raise OptionError("rttm", self.rttm, "speakers finds them too: leave one of the two out")
+        if self.voices is not None and self.speakers is None and self.rttm is None:
+            raise OptionError("voices", self.voices, "nothing says who speaks: give speakers or rttm too")
         if self.speaker_names is None:
             return
         if self.speakers is None:

@@ -85,6 +85,17 @@ class UnsupportedCheckpoint(CheckpointError):
         self.key = key
 
 
+class IsVoiceModel(CheckpointError):
+    """A voice model where a transcription model is needed."""
+
+    def __init__(self, where: object) -> None:
+        super().__init__(
+            where,
+            "a voice model (TitaNet, ECAPA-TDNN): it tells whose voice it is and writes no words; give it to --voices, beside "
+            "a --model",
+        )
+
+
 class WeightsMismatch(CheckpointError):
     def __init__(
         self, where: object, missing: Iterable[str] = (), unexpected: Iterable[str] = (), shapes: Iterable[str] = ()

@@ -1,10 +1,14 @@
-"""Settings of a speaker model (Sortformer: Park et al. 2024; its streaming form: Medennikov et al. 2025)."""
+"""Settings of models of speakers: who speaks when (Sortformer: Park et al. 2024; its streaming form: Medennikov et al. 2025),
+and whose voice it is (TitaNet: Koluguri et al. 2022; ECAPA-TDNN in NeMo's form: Dawalatabad et al. 2021)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from fastscribe.config import EncoderConfig, FeaturesConfig, TransformerConfig
+from fastscribe.config import EncoderConfig, FeaturesConfig, JasperConfig, TransformerConfig
+
+Pooling = Literal["attention", "xvector", "tap"]
 
 
 @dataclass(frozen=True)
@@ -71,3 +75,78 @@ class SpeakerModelConfig:
     def num_frames(self, num_samples: int) -> int:
         """Return the number of output frames."""
         return self.encoder.num_frames(self.features.num_frames(num_samples))
+
+
+@dataclass(frozen=True)
+class EcapaConfig:
+    """Encoder of NeMo's ECAPA-TDNN. All blocks but the last have the same width.
+
+    Attributes:
+        num_mels: Mel bands.
+        width: Channels of the first convolution and of each block.
+        kernels: Frames that each convolution sees: the first one, one for each block, and the last one.
+        dilations: Distances of these frames, likewise.
+        groups: Of the convolution over time in a block.
+        se_hidden: Width of squeeze-and-excite.
+        frame_multiple: NeMo pads a recording with zeros to a multiple of this number of mel frames, and the convolutions see
+            them; 0: to one frame more than the recording has.
+    """
+
+    num_mels: int
+    width: int
+    kernels: tuple[int, ...]
+    dilations: tuple[int, ...]
+    groups: int
+    se_hidden: int
+    frame_multiple: int
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.kernels) - 2
+
+    @property
+    def d_model(self) -> int:
+        return self.width * self.num_blocks
+
+    @property
+    def subsampling_factor(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class VoiceModelConfig:
+    """Everything the checkpoint of a voice model decides. It makes one vector of a stretch of speech, similar for one person.
+
+    Attributes:
+        features: Its front end.
+        encoder: Its encoder.
+        pooling: What makes one vector of all frames: mean and standard deviation weighted by attention ("attention"), these
+            without weights ("xvector"), or the mean ("tap").
+        attention_channels: Width of the attention.
+        sizes: Outputs of the layers behind it. The last one makes the vector.
+    """
+
+    features: FeaturesConfig
+    encoder: JasperConfig | EcapaConfig
+    pooling: Pooling
+    attention_channels: int
+    sizes: tuple[int, ...]
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers in a vector."""
+        return self.sizes[-1]
+
+    @property
+    def frame_s(self) -> float:
+        """Seconds of audio per frame of the encoder."""
+        return self.features.hop_length * self.encoder.subsampling_factor / self.features.sample_rate
+
+    @property
+    def pooled_size(self) -> int:
+        """Numbers that the pooling makes of all frames."""
+        return self.encoder.d_model * (1 if self.pooling == "tap" else 2)
+
+    def num_frames(self, num_samples: int) -> int:
+        """Return the number of the encoder's output frames."""
+        return -(-self.features.num_frames(num_samples) // self.encoder.subsampling_factor)

@@ -127,6 +127,8 @@ class Transcriber:
             options = replace(options, align_with=str(locate(options.align_with, say)))
         if options.speakers not in (None, CHANNELS):
             options = replace(options, speakers=str(locate(options.speakers, say, prefer_nemo=True)))
+        if options.voices is not None:
+            options = replace(options, voices=str(locate(options.voices, say, prefer_nemo=True)))
         checkpoint = read_for_run(model, options, say)
         edits = TextEdits.of_model(options, checkpoint.languages, bool(checkpoint.tokenizer.languages))
         executor: Executor
@@ -139,7 +141,8 @@ class Transcriber:
         languages = (
             None if cls.command == "align" else language_filter_of(checkpoint, options, executor.facts.decoder_name)
         )
-        checkpoint = replace(checkpoint, weights={}, aligner=None, speakers=None)  # the models own them now
+        # the models own them now
+        checkpoint = replace(checkpoint, weights={}, aligner=None, speakers=None, voices=None)
         found = cls(checkpoint, executor, options, perf_counter() - start)
         found._edits, found._languages = edits, languages
         return found

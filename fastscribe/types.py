@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,7 +80,8 @@ class HeldSamples(Samples):
 
 
 File: TypeAlias = str | Medium | Samples  # a str is the path of a local file
-UtteranceKey: TypeAlias = tuple[int, int | None, int, bool]  # recording's index, channel, start, for_speakers
+Purpose: TypeAlias = Literal["words", "turns", "voices"]
+UtteranceKey: TypeAlias = tuple[int, int | None, int, Purpose]  # recording's index, channel, start, purpose
 
 
 class Phrase(NamedTuple):
@@ -157,12 +158,13 @@ class Utterance:
     audio: AudioInfo
     start: int
     num_samples: int
-    for_speakers: bool = False  # True: the speaker model sees it, and no text is written
+    # What is made of it: by the transcription model, by a speaker model, or by a voice model. Only "words" are text.
+    purpose: Purpose = "words"
 
     @property
     def key(self) -> UtteranceKey:
         """What tells it from the other utterances of a run that are in flight."""
-        return self.audio.index, self.audio.channel, self.start, self.for_speakers
+        return self.audio.index, self.audio.channel, self.start, self.purpose
 
     @property
     def start_s(self) -> float:
@@ -230,9 +232,9 @@ class Batch:
         return sum(utterance.duration_s for utterance in self.utterances)
 
     @property
-    def for_speakers(self) -> bool:
-        """True if the speaker model sees it."""
-        return self.utterances[0].for_speakers
+    def purpose(self) -> Purpose:
+        """What is made of its utterances."""
+        return self.utterances[0].purpose
 
 
 @dataclass(frozen=True)
@@ -281,6 +283,8 @@ class Hypothesis:
     emissions_TV: Float32Array | None = field(default=None, compare=False, repr=False)
     # Of an utterance for the speaker model: the probability that each speaker speaks, of every frame. There are no tokens.
     speakers_TN: Float32Array | None = field(default=None, compare=False, repr=False)
+    # Of an utterance for the voice model: its vector. There are no tokens.
+    voice_E: Float32Array | None = field(default=None, compare=False, repr=False)
 
 
 class Token(NamedTuple):
@@ -372,6 +376,25 @@ class Turn(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Voice:
+    """A speaker's voice print.
+
+    Attributes:
+        speaker: The speaker's name in the recording.
+        speech_s: Seconds in which the speaker alone speaks.
+        start_s: Begin of a stretch of that to listen to, the longest, on the recording's clock.
+        end_s: Its end.
+        embedding_E: Vector of length 1; two of one person are similar. None: there is too little speech for one.
+    """
+
+    speaker: str
+    speech_s: float
+    start_s: float
+    end_s: float
+    embedding_E: Float32Array | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
 class Transcript:
     """One recording's text. Times are seconds on the recording's clock; a manifest row's clock starts at its offset.
 
@@ -388,6 +411,7 @@ class Transcript:
     language: str | None = None
     speakers: tuple[str, ...] = ()  # with Options.speakers: all of the recording, also those without words
     turns: tuple[Turn, ...] = ()  # who speaks when, also where no words are: of a speaker model or Options.rttm
+    voices: tuple[Voice, ...] = ()  # with Options.voices: one of each speaker
     removed_words: tuple[Word, ...] = ()  # with Options.remove_fillers: the fillers, as the model wrote them
     # With Options.redact: what was redacted, in order. None: nothing was looked for, or the times of the words are not known.
     redacted: tuple[Redaction, ...] | None = None

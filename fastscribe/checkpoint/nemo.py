@@ -40,7 +40,7 @@ from fastscribe.checkpoint.value import (
     report_invalid_config,
 )
 from fastscribe.checkpoint.weights import load_torch
-from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
+from fastscribe.errors import CheckpointError, IsVoiceModel, UnsupportedCheckpoint
 from fastscribe.languages import language_tag
 from fastscribe.text.tokenizer import (
     MAX_PIECES,
@@ -222,6 +222,8 @@ def _read_model(
     config.where = what  # for messages about its keys
     if "sortformer_modules" in config.values:
         raise CheckpointError(where, SPEAKER_MODEL)
+    if is_voice_model(config):
+        raise IsVoiceModel(where)
     stored_weights = cache(lambda: load_torch(open_member(weights_name), f"{where}: {weights_name}"))
     with report_invalid_config(f"{where}: {config_name}"):
         tokenizer, vocabularies = _tokenizer(config, open_member, what)
@@ -235,6 +237,12 @@ def _read_model(
     languages = () if model.aed else _languages(config)
     checkpoint = Checkpoint(where, "nemo", model, tokenizer, LazyWeights(weights), is_random, languages=languages)
     return replace(checkpoint, vocabularies=vocabularies if model.language_heads else {}), config
+
+
+def is_voice_model(config: Section) -> bool:
+    """Return True if a model_config.yaml is of a voice model, which nemo_voices.py reads."""
+    decoder = config.values.get("decoder")
+    return isinstance(decoder, dict) and str(decoder.get("_target_", "")).endswith(".SpeakerDecoder")
 
 
 def _languages(config: Section) -> tuple[str, ...]:

@@ -17,7 +17,15 @@ from fastscribe.checkpoint.language_heads import of_language
 from fastscribe.checkpoint.language_prompt import known_languages
 from fastscribe.checkpoint.languages import languages_by_name
 from fastscribe.checkpoint.nemo_sortformer import read_speaker_model
-from fastscribe.checkpoint.value import Checkpoint, SpeakerCheckpoint, one_line, read_json, with_aligner
+from fastscribe.checkpoint.nemo_voices import read_voice_model
+from fastscribe.checkpoint.value import (
+    Checkpoint,
+    SpeakerCheckpoint,
+    VoiceCheckpoint,
+    one_line,
+    read_json,
+    with_aligner,
+)
 from fastscribe.config import CHANNELS, EncoderConfig, Options
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 
@@ -59,7 +67,7 @@ def read_for_run(path: str | Path, options: Options, say: Callable[[str], None] 
 
     Args:
         path: File or folder.
-        options: `language`, and the paths `align_with` and `speakers` are used.
+        options: `language`, and the paths `align_with`, `speakers` and `voices` are used.
         say: Receives each line for the user.
 
     Raises:
@@ -68,17 +76,22 @@ def read_for_run(path: str | Path, options: Options, say: Callable[[str], None] 
     """
     checkpoint = of_language(read_checkpoint(path, say), options.language)
     if options.speakers not in (None, CHANNELS):
-        checkpoint = _with_speakers(checkpoint, read_speaker_model(options.speakers))
+        speakers = read_speaker_model(options.speakers)
+        _check_rate(checkpoint, speakers, "--speakers")
+        checkpoint = replace(checkpoint, speakers=speakers)
+    if options.voices is not None:
+        voices = read_voice_model(options.voices)
+        _check_rate(checkpoint, voices, "--voices")
+        checkpoint = replace(checkpoint, voices=voices)
     if options.align_with is None:
         return checkpoint
     return with_aligner(checkpoint, of_language(read_checkpoint(options.align_with, say), options.language))
 
 
-def _with_speakers(checkpoint: Checkpoint, speakers: SpeakerCheckpoint) -> Checkpoint:
-    rate, own = checkpoint.config.features.sample_rate, speakers.config.features.sample_rate
+def _check_rate(checkpoint: Checkpoint, other: SpeakerCheckpoint | VoiceCheckpoint, option: str) -> None:
+    rate, own = checkpoint.config.features.sample_rate, other.config.features.sample_rate
     if own != rate:
-        raise UnsupportedCheckpoint(speakers.path, "sample rate of --speakers", own, f"the model's {rate}")
-    return replace(checkpoint, speakers=speakers)
+        raise UnsupportedCheckpoint(other.path, f"sample rate of {option}", own, f"the model's {rate}")
 
 
 def check_config(folder: Path, where: object) -> None:

@@ -14,7 +14,7 @@ from fastscribe._system.safe_open import safe_read
 from fastscribe.checkpoint.lazy_weights import TensorSource, sources_of
 from fastscribe.config import GraniteConfig, ModelConfig
 from fastscribe.errors import CheckpointError, FastscribeError, UnsupportedCheckpoint
-from fastscribe.speaker_config import SpeakerModelConfig
+from fastscribe.speaker_config import SpeakerModelConfig, VoiceModelConfig
 from fastscribe.text.tokenizer import Tokenizer, from_folder
 
 if TYPE_CHECKING:
@@ -37,6 +37,19 @@ class SpeakerCheckpoint:
 
 
 @dataclass(frozen=True)
+class VoiceCheckpoint:
+    """A voice model on disk. Weights have the names of VoiceModel's state dict, and are lazy."""
+
+    path: Path
+    config: VoiceModelConfig
+    weights: Mapping[str, torch.Tensor]
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(source.num_elements for source in sources_of(self.weights).values() if source.dtype != "int64")
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """A model on disk. Weights have fastscribe's names (model.state_dict()) and their stored dtype.
 
@@ -55,6 +68,7 @@ class Checkpoint:
     # With config.language_heads: the tokenizer of each language. language_heads.of_language() makes a model of one.
     vocabularies: Mapping[str, Tokenizer] = field(default_factory=dict)
     speakers: SpeakerCheckpoint | None = None  # a second model, which tells who speaks when
+    voices: VoiceCheckpoint | None = None  # another one, which makes voice prints
 
     @property
     def num_parameters(self) -> int:

@@ -33,6 +33,7 @@ from fastscribe.cli import (
     merge,
     models,
     schema,
+    speakers,
     train,
     transcribe,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "merge",
     "models",
     "schema",
+    "speakers",
     "train",
     "transcribe",
 ]

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from fastscribe.bench.work import encoder_gflop_per_audio_s
 from fastscribe.config import EncoderConfig, GraniteConfig, JasperConfig
+from fastscribe.speaker_config import EcapaConfig
 
 if TYPE_CHECKING:
     from fastscribe.checkpoint.reader import Checkpoint
+    from fastscribe.checkpoint.value import VoiceCheckpoint
 
 _UTTERANCE_S = 8.0  # the mean length of the Open ASR Leaderboard's recordings is near this
 
@@ -78,6 +80,25 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
+def describe_voices(checkpoint: VoiceCheckpoint) -> dict[str, Any]:
+    """Return the same of a voice model."""
+    config, encoder = checkpoint.config, checkpoint.config.encoder
+    return {
+        "path": str(checkpoint.path),
+        "source": "nemo",
+        "family": "ecapa_tdnn" if isinstance(encoder, EcapaConfig) else "titanet",
+        "parameters": checkpoint.num_parameters,
+        "sample_rate_hz": config.features.sample_rate,
+        "mels": config.features.num_mels,
+        "normalize": config.features.normalize,
+        "frame_s": config.frame_s,
+        **(_jasper(encoder) if isinstance(encoder, JasperConfig) else _ecapa(encoder)),
+        "pooling": config.pooling,
+        "voice_print": config.num_outputs,
+        "weights_bytes_fp32": 4 * checkpoint.num_parameters,
+    }
+
+
 def _conformer(encoder: EncoderConfig) -> dict[str, Any]:
     return {
         "layers": encoder.num_layers,
@@ -107,6 +128,14 @@ def _jasper(encoder: JasperConfig) -> dict[str, Any]:
         "activation": encoder.activation,
         "masked_convolutions": encoder.masked,
         "subsampling": f"strides x{encoder.subsampling_factor}",
+    }
+
+
+def _ecapa(encoder: EcapaConfig) -> dict[str, Any]:
+    return {
+        "blocks": encoder.num_blocks,
+        "d_model": encoder.d_model,
+        "conv_kernels": f"{min(encoder.kernels)} to {max(encoder.kernels)}",
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fastscribe.output.export import Exported
     from fastscribe.readable.edits import TextEdits
     from fastscribe.types import Failure, Transcript
+    from fastscribe.voices.renaming import Renaming
 
     Stored = tuple[Transcript | Failure, ResultRow]
 
@@ -62,6 +63,15 @@ def export(
     itn: Itn = False,
     redact: Redact = None,
     redact_list: RedactList = None,
+    speaker_map: Annotated[
+        Path | None,
+        output_option(
+            "--speaker-map",
+            metavar="FILE",
+            help="Names of persons, from fastscribe speakers.\fThe speakers.json that it has written and you have edited. "
+            "Persons without a name are person 1 and so on.",
+        ),
+    ] = None,
     language: Annotated[
         str | None, output_option("--language", help="Language of the texts.\fDefault: the one that each row says.")
     ] = None,
@@ -104,6 +114,7 @@ def export(
 
     options = text_options(remove_fillers, itn, redact, redact_list, language)
     edits = TextEdits.of_model(options, (), says_language=True)
+    changes = _Changes(edits, None if speaker_map is None else _renaming(speaker_map))
     with_audio = redact_audio is not None or review is not None
     if with_audio and "-" in results:
         raise typer.BadParameter("-: --review and --redact-audio read the rows again: give a file or a folder")
@@ -125,29 +136,54 @@ def export(
         if not formats:
             pass
         elif output_dir is not None:
-            _export_rows(results, style, output_dir, edits, problems, text_settings(options))
+            settings = text_settings(options) | ({} if speaker_map is None else {"--speaker-map": True})
+            _export_rows(results, style, output_dir, changes, problems, settings)
         elif not folders:
-            _print_rows(results, style, edits, problems)
+            _print_rows(results, style, changes, problems)
         elif len(folders) < len(results):
             raise typer.BadParameter("give folders or files, not both, or a folder for all with --output-dir")
-        elif edits is not None:
-            raise typer.BadParameter(
-                f"{_asked(options)} makes other rows, which need a folder of their own: add --output-dir"
-            )
+        elif edits is not None or speaker_map is not None:
+            asked = "--speaker-map" if speaker_map is not None else _asked(options)
+            raise typer.BadParameter(f"{asked} makes other rows, which need a folder of their own: add --output-dir")
         else:
             for folder in folders:
                 _export_in_place(Path(folder), style)
         if with_audio:
-            num_failed = _with_audio(results, edits, problems, redact_audio, review, review_passages)
+            num_failed = _with_audio(results, changes, problems, redact_audio, review, review_passages)
     except BrokenPipeError as error:
         raise StdoutClosed from error
     except OSError as error:
         raise OutputError(str(error.filename or output_dir or "stdout"), error) from error
-    for line in edits.lines if edits is not None else ():
+    for line in changes.lines:
         say(line)
     problems.report_rest()
     if problems.num or num_failed:
         raise typer.Exit(1)
+
+
+class _Changes(NamedTuple):
+    """What is changed in stored results; None: nothing."""
+
+    edits: TextEdits | None
+    renaming: Renaming | None
+
+    @property
+    def lines(self) -> list[str]:
+        """Lines for the user at the end."""
+        lines = [] if self.edits is None else list(self.edits.lines)
+        if self.renaming is not None and self.renaming.num_without:
+            lines.append(f"recordings whose speakers are not in the --speaker-map: {self.renaming.num_without:,}")
+        return lines
+
+
+def _renaming(path: Path) -> Renaming:
+    from fastscribe.voices.persons import read_persons
+    from fastscribe.voices.renaming import Renaming
+
+    try:
+        return Renaming(read_persons(path))
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file: fastscribe speakers makes it") from None
 
 
 def _asked(options: Options) -> str:
@@ -157,7 +193,7 @@ def _asked(options: Options) -> str:
 
 def _with_audio(
     results: list[str],
-    edits: TextEdits | None,
+    changes: _Changes,
     problems: Problems,
     redact_audio: Path | None,
     review: Path | None,
@@ -168,9 +204,9 @@ def _with_audio(
 
     num_failed = 0
     if redact_audio is not None:
-        num_failed += write_redacted_audio(_usable(results, edits, problems), redact_audio)
+        num_failed += write_redacted_audio(_usable(results, changes, problems), redact_audio)
     if review is not None:
-        num_failed += write_review(_usable(results, edits, problems), review, num_passages)
+        num_failed += write_review(_usable(results, changes, problems), review, num_passages)
     return num_failed
 
 
@@ -191,7 +227,7 @@ def _export_rows(
     results: list[str],
     style: OutputStyle,
     folder: Path,
-    edits: TextEdits | None,
+    changes: _Changes,
     problems: Problems,
     settings: Mapping[str, Any],
 ) -> None:
@@ -203,7 +239,7 @@ def _export_rows(
                 f"{given}: is what --output-dir {folder} holds: fastscribe export {folder} makes files of it there; edited "
                 "rows need another folder"
             )
-    exported = export_to_folder(_usable(results, edits, problems), style, folder, say, settings)
+    exported = export_to_folder(_usable(results, changes, problems), style, folder, say, settings)
     if exported.results or not problems.num:
         _check_any(exported.results)
         _report(folder, exported, style)
@@ -215,7 +251,7 @@ def _is_source_of(folder: Path, given: Path) -> bool:
     return rows.exists() and given.exists() and (given.samefile(rows) or given.samefile(folder))
 
 
-def _print_rows(results: list[str], style: OutputStyle, edits: TextEdits | None, problems: Problems) -> None:
+def _print_rows(results: list[str], style: OutputStyle, changes: _Changes, problems: Problems) -> None:
     from fastscribe.output.stored import has_tokens
     from fastscribe.output.stream import SINGLE_FORMATS, emit, several, stream_text
 
@@ -223,31 +259,38 @@ def _print_rows(results: list[str], style: OutputStyle, edits: TextEdits | None,
         raise typer.BadParameter("several formats need --output-dir")
     if sys.stdout is None:
         raise StdoutClosed
-    rows = _usable(results, edits, problems)
+    rows = _usable(results, changes, problems)
     first = list(islice(rows, 2))
     if not problems.num:
         _check_any(len(first))
     if len(first) > 1 and style.formats[0] in SINGLE_FORMATS:
         raise several(style.formats[0])
     for result, row in chain(first, rows):
-        tokens = has_tokens(row.fields) and not (edits is not None and edits.redacts)
+        tokens = has_tokens(row.fields) and not (changes.edits is not None and changes.edits.redacts)
         emit(sys.stdout, stream_text(result, replace(style, tokens=tokens), is_one=len(first) == 1))
 
 
-def _usable(results: Iterable[str], edits: TextEdits | None, problems: Problems) -> Iterator[Stored]:
-    """Yield the stored results, with their texts changed; count the rows that are none."""
+def _usable(results: Iterable[str], changes: _Changes, problems: Problems) -> Iterator[Stored]:
+    """Yield the stored results, changed and without voice prints, which are not for others; count the rows that are none."""
     from fastscribe.evaluation.rows import read_rows
     from fastscribe.output.export import stored_results
     from fastscribe.readable.stored import edited
+    from fastscribe.types import Transcript
 
     found = stored_results(read_rows(results))
-    if edits is not None:
-        edits.left_alone.clear()  # the rows are read once for each thing to make
-    for stored in found if edits is None else edited(found, edits):
+    # The rows are read once for each thing to make.
+    if changes.renaming is not None:
+        changes.renaming.num_without = 0
+        found = changes.renaming.renamed(found)
+    if changes.edits is not None:
+        changes.edits.left_alone.clear()
+        found = edited(found, changes.edits)
+    for stored in found:
         if isinstance(stored, ManifestError):
             problems.add([stored])
         else:
-            yield stored
+            result, row = stored
+            yield replace(result, voices=()) if isinstance(result, Transcript) else result, row
 
 
 def _check_any(num_results: int) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ from fastscribe.cli import completion
 from fastscribe.cli.app import MODEL_HELP, app, check_stdout, find_model
 from fastscribe.cli.terminal import say
 from fastscribe.config import ExportFormat, FloatDtypeName, Options
-from fastscribe.errors import UsageError
+from fastscribe.errors import IsVoiceModel, UsageError
 
 if TYPE_CHECKING:
     from fastscribe.checkpoint.reader import Checkpoint
@@ -32,6 +32,17 @@ def _read_model(path: str) -> Checkpoint:
     for part in filter(None, (checkpoint, checkpoint.aligner)):
         check_shapes(parameter_shapes(part.config), part.weights, part.path)  # a file with other names is no model
     return checkpoint
+
+
+def _describe_voices(path: str) -> dict[str, Any]:
+    """Return what inspect prints of a voice model, whose weights are all read."""
+    from fastscribe.checkpoint.nemo_voices import read_voice_model
+    from fastscribe.cli.describe import describe_voices
+    from fastscribe.model.model import build_voice_model
+
+    checkpoint = read_voice_model(find_model(path))
+    build_voice_model(checkpoint.config, checkpoint.weights, checkpoint.path)
+    return describe_voices(checkpoint)
 
 
 @app.command(
@@ -53,12 +64,15 @@ def inspect(
     from fastscribe.checkpoint.lazy_weights import sources_of
     from fastscribe.cli.describe import describe
 
-    checkpoint = _read_model(model)
-    if check:
-        for part in filter(None, (checkpoint, checkpoint.aligner)):
-            for source in sources_of(part.weights).values():
-                source.read()
-    facts = describe(checkpoint)
+    try:
+        checkpoint = _read_model(model)
+        if check:
+            for part in filter(None, (checkpoint, checkpoint.aligner)):
+                for source in sources_of(part.weights).values():
+                    source.read()
+        facts = describe(checkpoint)
+    except IsVoiceModel:
+        facts = _describe_voices(model)
     if as_json:
         print(json.dumps(facts, ensure_ascii=False))
         return

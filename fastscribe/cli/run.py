@@ -111,7 +111,7 @@ def run(
     if not quiet and totals is not None and totals.not_given and stats.stopped is None:  # else not all are listed
         results = "1 result is of an input" if totals.not_given == 1 else f"{totals.not_given} results are of inputs"
         say(f"{job.target.where}: {results} not given this time")
-    not_made = _say_made_again(output, quiet)
+    not_made = _say_made_again(output, quiet) + _find_persons(job, stats, quiet)
     if stats.failed_before:
         say(f"{stats.failed_before} failed in an earlier run and were left alone; --retry-failed tries them again")
     if stats.stopped is not None:
@@ -119,6 +119,16 @@ def run(
         raise typer.Exit(STOPPED)
     if stats.failed + stats.failed_before + not_made:
         raise typer.Exit(1)
+
+
+def _find_persons(job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
+    """Find the persons of a finished run with voice prints. Return 1 if that failed."""
+    folder = job.target.directory
+    if job.options.voices is None or stats.stopped is not None or folder is None or job.target.shard.count > 1:
+        return 0
+    from fastscribe.cli.speakers import after_run
+
+    return int(not after_run(folder, quiet))
 
 
 def _stopped(job: TranscribeJob, stats: RunStats, progress: Progress, num_inputs: int | None) -> dict[str, Any]:

@@ -282,6 +282,16 @@ def transcribe(
             "each recording.",
         ),
     ] = None,
+    voices: Annotated[
+        str | None,
+        audio_option(
+            "--voices",
+            metavar="MODEL",
+            help="Tell whose voices they are.\fWith --speakers or --rttm: a voice model (NVIDIA's TitaNet or ECAPA-TDNN: its "
+            "path or Hugging Face name, such as nvidia/speakerverification_en_titanet_large) makes a voice print of each "
+            "speaker. fastscribe speakers finds the persons of all recordings by them.",
+        ),
+    ] = None,
     track: Annotated[
         int | None,
         audio_option(
@@ -457,6 +467,8 @@ def transcribe(
         raise typer.BadParameter("--speaker-names needs --speakers")
     if rttm is not None and speakers is not None:
         raise typer.BadParameter("--rttm and --speakers exclude each other: both say who speaks")
+    if voices is not None and speakers is None and rttm is None:
+        raise typer.BadParameter("--voices needs --speakers or --rttm, which tell who speaks when")
     redaction = check_text_options(redact, redact_list)
     if redaction["redact"] and tokens:
         raise typer.BadParameter("--tokens and --redact exclude each other: tokens spell the words that are redacted")
@@ -487,6 +499,7 @@ def transcribe(
         speakers=_speakers(speakers, show_progress=not (quiet or no_progress)),
         speaker_names=None if speaker_names is None else tuple(map(str.strip, speaker_names.split(","))),
         rttm=None if rttm is None else os.path.abspath(rttm),
+        voices=_speakers(voices, show_progress=not (quiet or no_progress)),
         track=track,
         recover_gaps=recover_gaps,
         window=window,

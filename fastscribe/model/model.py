@@ -20,7 +20,8 @@ from fastscribe.model.jasper import ConvNorm, JasperEncoder
 from fastscribe.model.language_prompt import LanguagePrompt
 from fastscribe.model.sortformer import Sortformer
 from fastscribe.model.transducer import Transducer
-from fastscribe.speaker_config import SpeakerModelConfig
+from fastscribe.model.voice_model import VoiceModel
+from fastscribe.speaker_config import SpeakerModelConfig, VoiceModelConfig
 
 Prepare = Callable[[str, nn.Module], None]
 
@@ -92,8 +93,21 @@ def build_speaker_model(
     return model
 
 
+def build_voice_model(
+    config: VoiceModelConfig, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
+) -> VoiceModel:
+    """Build a voice model, as build_model() a transcription model."""
+    with torch.device("meta"), _Uninitialised():
+        model = VoiceModel(config)
+    load_(model, weights, where, prepare_)
+    return model
+
+
 def load_(
-    model: Model | Sortformer, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
+    model: Model | Sortformer | VoiceModel,
+    weights: Mapping[str, torch.Tensor],
+    where: object,
+    prepare_: Prepare | None = None,
 ) -> None:
     """Load a model without values part by part, and put it into eval mode. See build_model()."""
     model.eval().requires_grad_(False)
@@ -112,6 +126,7 @@ def load_(
 _CONTAINERS = (
     Model,
     Sortformer,
+    VoiceModel,
     Encoder,
     JasperEncoder,
     GraniteEncoder,

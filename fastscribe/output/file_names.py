@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from fastscribe.output.names import OutputNames, Rename, name_key, names_of
 
-_RESERVED = {"json": "report"}  # the run writes report.json, and a shard its report.shard-I-of-N.json
+# The run writes report.json, and a shard its report.shard-I-of-N.json; fastscribe speakers writes speakers.json.
+_RESERVED = {"json": ("report", "speakers")}
 
 
 class NameChange(NamedTuple):
@@ -34,7 +35,7 @@ class FileNames:
 
     def __init__(self, formats: Sequence[str], is_sharded: bool = False) -> None:
         self._formats, self._is_sharded = tuple(formats), is_sharded
-        self._output_names = OutputNames(_RESERVED[format] for format in formats if format in _RESERVED)
+        self._output_names = OutputNames(name for format in formats for name in _RESERVED.get(format, ()))
         self._names: dict[int, str] = {}  # by the input's index
         self._indices: dict[str, int] = {}  # the inverse
         self._previous_names: dict[int, str] = {}  # before the rename, by index

@@ -6,14 +6,29 @@ The writers make the same files from it as from the original result, because eve
 from __future__ import annotations
 
 import math
+from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from fastscribe.audio.failures import relative_id
 from fastscribe.output.writers import OWN_KEYS
-from fastscribe.types import Alternative, AudioInfo, Failure, Gap, Redaction, Segment, Token, Transcript, Turn, Word
+from fastscribe.types import (
+    Alternative,
+    AudioInfo,
+    Failure,
+    Gap,
+    Redaction,
+    Segment,
+    Token,
+    Transcript,
+    Turn,
+    Voice,
+    Word,
+)
 
 _RATE = 1000  # samples a second: a row's times are in milliseconds
 
@@ -88,10 +103,33 @@ def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index:
         language,
         speakers,
         turns,
+        stored_voices(fields),
         removed,
         redacted,
         speaker_channels=channels,
     )
+
+
+def stored_voices(fields: Mapping[str, Any]) -> tuple[Voice, ...]:
+    """Return the voices of a row.
+
+    Raises:
+        NotAResult: A voice is damaged.
+    """
+    try:
+        return tuple(map(_voice, fields.get("pred_voices" if "pred_text" in fields else "voices", ())))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise NotAResult(f"not a voice of transcripts.jsonl: {error}") from None
+
+
+def _voice(one: Mapping[str, Any]) -> Voice:
+    speech_s, start_s, end_s = (float(one[name]) for name in ("speech", "start", "end"))
+    embedding_E = None
+    if "embedding" in one:
+        embedding_E = np.frombuffer(b64decode(one["embedding"], validate=True), "<f2").astype(np.float32)
+        if not len(embedding_E) or not np.isfinite(embedding_E).all() or not embedding_E.any():
+            raise ValueError("its embedding is no vector")
+    return Voice(str(one["speaker"]), speech_s, start_s, end_s, embedding_E)
 
 
 def has_tokens(fields: Mapping[str, Any]) -> bool:

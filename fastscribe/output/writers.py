@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,7 +22,18 @@ from fastscribe.output.ass import to_ass
 from fastscribe.output.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
 from fastscribe.output.textgrid import to_textgrid
 from fastscribe.text.dialogue import turns
-from fastscribe.types import Alternative, Failure, Gap, RenderedTranscript, Segment, Token, Transcript, Turn, Word
+from fastscribe.types import (
+    Alternative,
+    Failure,
+    Gap,
+    RenderedTranscript,
+    Segment,
+    Token,
+    Transcript,
+    Turn,
+    Voice,
+    Word,
+)
 
 # Keys of a result. A manifest row that has them is an earlier run's output, so its values are dropped.
 OWN_KEYS = frozenset(
@@ -38,7 +50,7 @@ OWN_KEYS = frozenset(
         "tokens",
         "error",
     )
-).union(("removed_words", "redacted"))
+).union(("removed_words", "redacted", "pred_voices"))
 _LINE_BREAKS = ("\x85", "\u2028", "\u2029")  # JSON allows them, but str.splitlines splits at them
 _WORD_JOINER = "\u2060"
 _ROUND_BRACKETS = str.maketrans("{}", "()")
@@ -116,6 +128,8 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
             {"start": _seconds(turn.start_s), "end": _seconds(turn.end_s), "speaker": turn.speaker}
             for turn in result.turns
         ]
+    if result.voices:
+        found["voices" if row is None else "pred_voices"] = [_voice_print(voice) for voice in result.voices]
     found["segments"] = [_segment(segment) for segment in result.segments]
     found["words"] = [_word(word) for word in result.words]
     found["gaps"] = [
@@ -225,6 +239,17 @@ def _carried(row: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _path(row: Mapping[str, Any] | None, path: str) -> dict[str, str]:
     return {} if row is not None and "audio_filepath" in row else {"audio_filepath": path}
+
+
+def _voice_print(voice: Voice) -> dict[str, Any]:
+    """Return the object of a voice; its embedding is the Base64 of 16-bit floats, the low byte first."""
+    embedding = (
+        {}
+        if voice.embedding_E is None
+        else {"embedding": b64encode(voice.embedding_E.astype("<f2").tobytes()).decode()}
+    )
+    times = {"start": _seconds(voice.start_s), "end": _seconds(voice.end_s)}
+    return {"speaker": voice.speaker, "speech": _seconds(voice.speech_s), **times, **embedding}
 
 
 def _alternative(alternative: Alternative) -> dict[str, Any]:

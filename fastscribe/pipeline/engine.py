@@ -159,7 +159,7 @@ class Engine:
                 features = stages.features(samples_BS, lengths_B)
             with times.time("encode"):
                 frames = stages.encode(features)
-                if not batch.for_speakers:
+                if batch.purpose == "words":
                     frames = self.recognizer.with_constraints(frames, batch)
         return _Encoded(batch, samples_BS, lengths_B, frames, times, self._model.record_event())
 

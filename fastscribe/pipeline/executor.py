@@ -15,7 +15,7 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.idle import Idle
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
 from fastscribe.pipeline.time_limit import TimeLimit
-from fastscribe.speaker_config import SpeakerModelConfig
+from fastscribe.speaker_config import SpeakerModelConfig, VoiceModelConfig
 from fastscribe.types import Failure, Hypothesis, Utterance
 
 Plan: TypeAlias = Sequence[Utterance]
@@ -40,6 +40,7 @@ class ModelFacts:
             for all, or there is no aligner.
         kept_language: Tag of the language that the run is kept to (text/language_filter.py); None: of none.
         speaker_model: Config of Options.speakers' model; None without one.
+        voice_model: Config of Options.voices' model; None without one.
     """
 
     device_name: str
@@ -53,6 +54,7 @@ class ModelFacts:
     aligner_language: str | None = None
     kept_language: str | None = None
     speaker_model: SpeakerModelConfig | None = None
+    voice_model: VoiceModelConfig | None = None
 
 
 class Executor(Protocol):

@@ -169,7 +169,7 @@ class _ReadGroup(Group):
             num_samples = min(utterance.num_samples, length * rate // self._rate)
         if is_zero(samples[:num_samples]):
             self.silent.add(index)
-        elif not utterance.for_speakers and (zeros := find_zeros(samples[:num_samples], rate)):
+        elif utterance.purpose == "words" and (zeros := find_zeros(samples[:num_samples], rate)):
             self.cuts[index] = cut_out(samples, zeros, rate)
             length -= round(sum(cut.duration_s for cut in self.cuts[index]) * self._rate)
         self.lengths_B[index] = length

@@ -62,6 +62,7 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.diarizer import Diarizer
 from fastscribe.pipeline.dtype_choice import NARROW_ON_CPU, choose_dtype
 from fastscribe.pipeline.executor import ModelFacts
+from fastscribe.pipeline.voice_printer import VoicePrinter
 from fastscribe.text.encoder import WordEncoder
 from fastscribe.text.language_filter import LanguageFilter
 from fastscribe.text.language_model import LanguageModel
@@ -147,6 +148,7 @@ class Recognizer:
     masks: VocabularyMasks | None = None  # None: the model has one language, or is told one
     aligner: Aligner | None = None  # if the options ask for its times
     diarizer: Diarizer | None = None  # if the options ask for a speaker model
+    voice_printer: VoicePrinter | None = None  # if the options ask for a voice model
 
     @classmethod
     def build(
@@ -214,14 +216,14 @@ class Recognizer:
             None if languages is None else VocabularyMasks(languages, checkpoint.config.blank_id + 1, chosen_device),
             aligner,
             None if checkpoint.speakers is None else Diarizer.build(checkpoint.speakers, chosen_device, prepare),
+            None if checkpoint.voices is None else VoicePrinter.build(checkpoint.voices, chosen_device, prepare),
         )
 
-    def stages(self, batch: Batch) -> Recognizer | Diarizer:
+    def stages(self, batch: Batch) -> Recognizer | Diarizer | VoicePrinter:
         """Return what has the features, encode, submit and read of a batch."""
-        if not batch.for_speakers:
-            return self
-        assert self.diarizer is not None
-        return self.diarizer
+        stages = {"words": self, "turns": self.diarizer, "voices": self.voice_printer}[batch.purpose]
+        assert stages is not None
+        return stages
 
     @property
     def device_name(self) -> str:
@@ -261,6 +263,7 @@ class Recognizer:
             self.aligner.model.config.language if self.aligner else None,
             self.masks.languages.language if self.masks else None,
             self.diarizer.config if self.diarizer else None,
+            self.voice_printer.config if self.voice_printer else None,
         )
 
     @property

@@ -13,11 +13,12 @@ import numpy as np
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import is_held
 from fastscribe.config import CHANNELS, Options
-from fastscribe.pipeline.dialogues import Dialogues
+from fastscribe.pipeline.dialogues import Dialogues, speakers_of
 from fastscribe.pipeline.executor import ModelFacts
 from fastscribe.pipeline.gap_recovery import Candidate, GapRecovery
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+from fastscribe.pipeline.voices import VoicePrints
 from fastscribe.pipeline.windows import PreparedInput, num_channels, release, work_s
 from fastscribe.segmentation.speaker_turns import stitched, turns_of
 from fastscribe.speaker_config import SpeakerModelConfig
@@ -50,6 +51,7 @@ class RecordingsInFlight:
         finished: Results that wait to leave.
         recovery: Decodes speech without words again.
         dialogues: Merges the channels of a recording.
+        voices: Makes voice prints of the speakers.
     """
 
     def __init__(
@@ -71,7 +73,10 @@ class RecordingsInFlight:
         self._has_channels = options.speakers == CHANNELS
         self._rttm, self._names = rttm, options.speaker_names
         self._turns: dict[int, tuple[Turn, ...]] = {}  # by index: of recordings in flight that a speaker model has seen
-        self.dialogues = Dialogues(options, searchers, self.finished.append)
+        self._audio_of: dict[int, dict[str, AudioInfo]] = {}  # by index: where to hear each speaker of a dialogue
+        self._hears_voices = facts.voice_model is not None
+        self.voices = VoicePrints(self.finished.append)
+        self.dialogues = Dialogues(options, searchers, self._hear)
         self.recovery = GapRecovery(options, recover_gaps, searchers, self._finish)
 
     def undone_s(self) -> float:
@@ -106,13 +111,16 @@ class RecordingsInFlight:
     def add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> None:
         """Add an utterance to its recording. After one that failed, the recording's others are dropped."""
         index = utterance.audio.index
+        if utterance.purpose == "voices":
+            self.voices.add(utterance, outcome)
+            return
         if index not in self._waiting:
             return
         expected, parts = self._waiting[index]
         if not isinstance(outcome, Failure):
             parts.append((utterance, outcome if self.aligner is None or expected == 1 else self.aligner.held(outcome)))
             if len(parts) < expected:
-                self._count_done(index, 0.0 if utterance.for_speakers else utterance.duration_s)
+                self._count_done(index, 0.0 if utterance.purpose == "turns" else utterance.duration_s)
                 return
         del self._waiting[index]
         self._count_done(index, math.inf)
@@ -153,9 +161,9 @@ class RecordingsInFlight:
             self._to_align.append((parts[0][0].audio, parts))
             return
         if (model := self._facts.speaker_model) is not None:
-            spans = [one for one in parts if one[0].for_speakers]
+            spans = [one for one in parts if one[0].purpose == "turns"]
             self._turns[parts[0][0].audio.index] = _turns(spans, model, self._names)
-            parts = [one for one in parts if not one[0].for_speakers]
+            parts = [one for one in parts if one[0].purpose == "words"]
         channels = list(_by_channel(parts).values())
         results = _all_or_failure([self._assemble(own[0][0].audio, own) for own in channels])
         if isinstance(results, Failure):
@@ -169,9 +177,24 @@ class RecordingsInFlight:
             self._turns.pop(channels.index, None)
             self.finished.append(channels)
         elif self._has_channels:
+            if self._hears_voices:
+                audios = [one.audio for one in channels]
+                names = speakers_of([audio.channel or 0 for audio in audios], self._names)
+                self._audio_of[channels[0].index] = dict(zip(names, audios, strict=True))
             self.dialogues.submit(channels)
         else:
-            self.finished.extend(map(self._with_speakers, channels))
+            for transcript in channels:
+                if self._hears_voices:
+                    self._audio_of[transcript.index] = {"": transcript.audio}
+                self._hear(self._with_speakers(transcript))
+
+    def _hear(self, result: Transcript | Failure) -> None:
+        """Finish a result, after its voices are heard if the run has a voice model."""
+        audio_of = self._audio_of.pop(result.index, {})
+        if isinstance(result, Failure) or not self._hears_voices:
+            self.finished.append(result)
+        else:
+            self.voices.submit(result, audio_of)
 
     def _with_speakers(self, transcript: Transcript) -> Transcript | Failure:
         """Return the transcript with the speakers that are known."""

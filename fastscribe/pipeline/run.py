@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, get_args
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.remote_file import forget_objects
@@ -35,10 +35,12 @@ from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.windows import AttachText, InputWindows, Ledger, Window, work_s
 from fastscribe.readable.edits import TextEdits
+from fastscribe.segmentation.voice_spans import MAX_STRETCH_S
+from fastscribe.speaker_config import VoiceModelConfig
 from fastscribe.text.language_filter import LanguageFilter
 from fastscribe.text.rttm import RttmTurns
 from fastscribe.text.tokenizer import Tokenizer
-from fastscribe.types import Failure, Hypothesis, Transcript, Utterance
+from fastscribe.types import Failure, Hypothesis, Purpose, Transcript, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
@@ -94,7 +96,7 @@ class Run:
         # The executor has other threads: inputs that hang or take long to probe must not keep batches from being read.
         self._preparers = ReplacingThreadPool(threads, "prepare")
         rttm = None if options.rttm is None else RttmTurns(options.rttm)
-        self._speaker_model = executor.facts.speaker_model
+        self._speaker_model, self._voice_model = executor.facts.speaker_model, executor.facts.voice_model
         if self._speaker_model is not None:
             self._max_held_s = _MAX_HELD_BYTES / _BYTES_PER_SAMPLE / config.features.sample_rate
         self._inputs = InputWindows(config, options, by_phrase, self._preparers, progress, self._speaker_model, rttm)
@@ -126,13 +128,15 @@ class Run:
 
         An error of a caller's iterator is raised at the end, after the results of the inputs before it.
         """
-        yield from self._transcribe(self._plan_windows(self.windows(inputs, ledger)))
+        yield from self._transcribe(self._with_voices(self._plan_windows(self.windows(inputs, ledger))))
         while self._recordings.recovery.wait_for_search():
             yield from self._take_finished()
         if not self._is_stopped:  # else their recordings have no result
-            yield from self._transcribe(self.plan(self._recordings.utterances_to_recover()))
+            yield from self._transcribe(self._with_voices(self.plan(self._recordings.utterances_to_recover())))
         while self._recordings.dialogues.wait():
             yield from self._take_finished()
+        if not self._is_stopped:
+            yield from self._transcribe(self.plan(self._recordings.voices.take_utterances()))
         if self._inputs.error is not None:
             raise self._inputs.error
 
@@ -144,13 +148,14 @@ class Run:
         return self._inputs.read(inputs, ledger, self._max_window_s(), hold)
 
     def plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
-        """Yield batches of the utterances, longest first, within the executor's budget; then those for the speaker model."""
+        """Yield batches of the utterances, longest first, within the executor's budget; then those for the other models."""
         given, budget, batch_size = list(utterances), self._executor.budget, self._options.batch_size
-        yield from batching.plan([one for one in given if not one.for_speakers], self.num_frames, budget, batch_size)
-        for_speakers = [one for one in given if one.for_speakers]
+        words, turns, voices = ([one for one in given if one.purpose == purpose] for purpose in get_args(Purpose))
+        yield from batching.plan(words, self.num_frames, budget, batch_size)
         # A speaker cache makes long recordings cost the same, but a batch holds their samples, padded to the longest.
-        for group in batching.padded_within(for_speakers, lambda one: one.duration_s, self._max_held_s / 2):
+        for group in batching.padded_within(turns, lambda one: one.duration_s, self._max_held_s / 2):
             yield from batching.plan(group, self._speaker_frames, budget, batch_size)
+        yield from batching.plan(voices, self._voice_frames, budget, batch_size)
 
     def num_frames(self, utterance: Utterance) -> int:
         """Return the utterance's length in encoder frames."""
@@ -163,18 +168,36 @@ class Run:
         num_frames, cache = self._speaker_model.num_frames(num_samples), self._speaker_model.cache
         return num_frames if cache is None else min(num_frames, cache.seen_frames)
 
+    def _voice_frames(self, utterance: Utterance) -> int:
+        """Return the frames of an utterance for the voice model."""
+        assert self._voice_model is not None
+        return self._voice_model.num_frames(round(utterance.duration_s * self._config.features.sample_rate))
+
     def _plan_windows(self, windows: Iterable[Window | Idle]) -> Iterator[tuple[Utterance, ...] | Idle]:
         """Yield batches of each window's utterances and of those that gap recovery has ready."""
         for window in windows:
             if window is IDLE:
                 yield IDLE
-                yield from self.plan(self._recordings.utterances_to_recover())
+                waiting = [*self._recordings.utterances_to_recover(), *self._recordings.voices.take_utterances()]
+                yield from self.plan(waiting)
                 continue
             for part in self._parts(window):
                 utterances = self._recordings.begin(part)
                 yield from self.plan([*utterances, *self._recordings.utterances_to_recover()])
             if self._is_stopped:
                 return
+
+    def _with_voices(self, plans: Iterable[Plan | Idle]) -> Iterator[Plan | Idle]:
+        """Yield the batches, and before each one those of voices, once these fill a batch."""
+        for plan in plans:
+            if self._voice_model is not None:
+                yield from self.plan(self._recordings.voices.take_utterances(self._voice_batch_s(self._voice_model)))
+            yield plan
+
+    def _voice_batch_s(self, model: VoiceModelConfig) -> float:
+        """Return the seconds of speech that fill a batch for the voice model."""
+        frames = self._executor.budget.frames
+        return frames * model.frame_s if math.isfinite(frames) else (self._options.batch_size or 1) * MAX_STRETCH_S
 
     @property
     def _is_stopped(self) -> bool:
@@ -204,7 +227,7 @@ class Run:
             yield from self._take_finished()
 
     def _count_frames(self, utterances: Sequence[Utterance], results: Sequence[Hypothesis | Failure]) -> None:
-        if isinstance(results[0], Failure) or utterances[0].for_speakers:
+        if isinstance(results[0], Failure) or utterances[0].purpose != "words":
             return
         lengths = [self.num_frames(utterance) for utterance in utterances]
         self._progress.real_frames += sum(lengths)

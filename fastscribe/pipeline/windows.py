@@ -255,14 +255,14 @@ def read_whole(audio: AudioInfo, sample_rate: int) -> AudioInfo:
 def speaker_spans(audio: AudioInfo, config: SpeakerModelConfig) -> Iterator[Utterance]:
     """Yield what a speaker model sees of a recording: all, or overlapping windows as long as what it learnt from."""
     if config.cache is not None:
-        yield Utterance(audio, 0, audio.num_samples, for_speakers=True)
+        yield Utterance(audio, 0, audio.num_samples, "turns")
         return
     frame_samples = round(config.frame_s * audio.sample_rate)
     num_frames = math.ceil(audio.num_samples / frame_samples)
     for begin, end in windows(num_frames, round(config.trained_s / config.frame_s)):
         start = begin * frame_samples
         num_samples = min(end * frame_samples, audio.num_samples) - start
-        yield Utterance(audio, start, num_samples, for_speakers=True)
+        yield Utterance(audio, start, num_samples, "turns")
 
 
 def release(file: File) -> None:

@@ -100,8 +100,9 @@ class RayTranscriber(Transcriber):
         """
         if device not in ("auto", "cpu", "cuda"):
             raise UsageError(f"--device {device}: Ray gives each worker its device: auto, cpu or cuda")
-        if options.rttm is not None or options.speakers not in (None, CHANNELS):
+        if options.rttm is not None or options.voices is not None or options.speakers not in (None, CHANNELS):
             option = "--speakers with a model" if options.rttm is None else "--rttm"
+            option = "--voices" if options.voices is not None else option
             raise UsageError(f"{option} does not go with Ray: use --devices on each machine, with --shard")
         if os.path.exists(model):
             model = os.path.abspath(model)

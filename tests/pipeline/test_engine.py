@@ -65,7 +65,7 @@ class FakeRecognizer:
 
 def batch(numbers: list[int]) -> Batch:
     samples_BS = np.array([[number] * (5 + number % 3) + [0] * (2 - number % 3) for number in numbers], dtype=np.int16)
-    utterances = tuple(SimpleNamespace(number=number, for_speakers=False) for number in numbers)
+    utterances = tuple(SimpleNamespace(number=number, purpose="words") for number in numbers)
     return Batch(utterances, samples_BS, np.array([5 + number % 3 for number in numbers]))  # type: ignore[arg-type]
 
 

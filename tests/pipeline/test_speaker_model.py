@@ -132,7 +132,7 @@ def test_a_batch_of_the_speaker_model_holds_few_samples_beside_a_long_recording(
         push = Engine.push
 
         def watched(engine: Engine, batch: Batch) -> Any:
-            if batch.for_speakers:
+            if batch.purpose == "turns":
                 batches.append([one.duration_s for one in batch.utterances])
             return push(engine, batch)
 
@@ -160,7 +160,7 @@ def test_a_dry_run_reads_no_recording_as_a_whole(
         found = [item for window in planned_windows for item in window]
         batches = list(planned.plan([utterance for item in found for utterance in item]))
     assert len(found) == len(inputs)
-    assert any(one.for_speakers for batch in batches for one in batch)
+    assert any(one.purpose == "turns" for batch in batches for one in batch)
 
 
 def test_names_follow_the_order_in_which_speakers_begin(speaker_models: dict[str, Path], inputs: list[str]) -> None:

@@ -17,7 +17,7 @@ from fastscribe.pipeline.loader import load_batches
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.segmentation.silence import find_zeros
 from fastscribe.transcriber import Transcriber
-from fastscribe.types import Batch, Failure, Source, Utterance
+from fastscribe.types import Batch, Failure, Purpose, Source, Utterance
 from tests.conftest import AUDIO
 
 RATE = 16_000
@@ -31,11 +31,11 @@ def speech(name: str) -> np.ndarray:
     return soundfile.read(AUDIO / f"{name}.flac", dtype="int16")[0]
 
 
-def loaded(paths: list[Path], native: bool, for_speakers: bool = False) -> tuple[Batch | None, list[str]]:
+def loaded(paths: list[Path], native: bool, purpose: Purpose = "words") -> tuple[Batch | None, list[str]]:
     utterances = []
     for path in paths:
         audio = probe(Source(str(path), str(path), path.name))
-        utterances.append(Utterance(audio, 0, audio.num_samples, for_speakers=for_speakers))
+        utterances.append(Utterance(audio, 0, audio.num_samples, purpose=purpose))
     pool = ReplacingThreadPool(2, "read")
     try:
         ((batch, settled),) = load_batches([utterances], pool=pool, sample_rate=RATE, ahead=1, native=native)
@@ -77,7 +77,7 @@ def test_loader_cuts_rows(tmp_path: Path) -> None:
         found[native] = samples_BS[2]
         assert slice_batch(batch, slice(1, 3)).cuts == batch.cuts[1:]
     assert np.abs(found[False] - found[True]).max() < 2e-3  # two resamplers
-    batch, _ = loaded(paths[:1], False, for_speakers=True)
+    batch, _ = loaded(paths[:1], False, "turns")
     assert batch is not None and batch.cuts == () and batch.lengths_B[0] == len(whole)
 
 

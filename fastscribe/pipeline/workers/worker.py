@@ -224,8 +224,8 @@ class _Run:
         self._audio |= {audio.index: audio for audio in work.recordings}
         self._unanswered |= {(work.batch, key) for key, _ in work.spans}
         return [
-            _Ordered(self._recording(index, channel), start, length, for_speakers, work.batch)
-            for (index, channel, start, for_speakers), length in work.spans
+            _Ordered(self._recording(index, channel), start, length, purpose, work.batch)
+            for (index, channel, start, purpose), length in work.spans
         ]
 
     def _recording(self, index: int, channel: int | None) -> AudioInfo:

@@ -1,0 +1,1 @@
+"""Persons: the speakers of many recordings by their voice prints."""

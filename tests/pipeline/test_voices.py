@@ -1,0 +1,156 @@
+"""--voices MODEL: prints of speakers are those of the model on their stretches, whoever says who speaks when."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from fastscribe import Failure, Options, Transcriber, Transcript
+from fastscribe.errors import CheckpointError, UsageError
+from fastscribe.output.stored import NotAResult, stored_voices, to_result
+from fastscribe.output.writers import to_jsonl
+from fastscribe.pipeline.engine import Engine
+from fastscribe.segmentation import voice_spans
+from fastscribe.segmentation.voice_spans import alone, choose_stretches, turns_of_words
+from fastscribe.types import Batch
+from tests.conftest import AUDIO, MODELS, waveform
+from tests.helpers import sortformer, voices
+from tests.model.test_voice_model import vectors
+
+RATE = 16_000
+MODEL = MODELS / "tdt_demo" / "model.nemo"
+CLIPS = [waveform(path) for path in sorted(AUDIO.glob("[01]*.flac"))[:4]]
+ROUNDING = 1e-3  # rows have 16-bit floats
+
+
+@pytest.fixture(scope="module")
+def voice_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return voices.write_nemo(tmp_path_factory.mktemp("voices") / "titanet.nemo", voices.config("titanet"))
+
+
+def transcribed(inputs: Sequence[Any], model: Path, **options: Any) -> list[Transcript | Failure]:
+    devices = options.pop("devices", None)
+    chosen = Options(voices=str(model), threads=2, **options)
+    device = {"devices": devices} if devices else {"device": "cpu"}
+    with Transcriber.load(MODEL, dtype="fp32", options=chosen, **device) as transcriber:
+        return list(transcriber.transcribe(inputs, ordered=True))
+
+
+def expected_print(model: Path, samples: np.ndarray, spans: Sequence[tuple[float, float]]) -> np.ndarray:
+    """Return the print of a speaker's stretches, each by itself, which begin at frames of 20 ms."""
+    total = np.zeros(24)
+    for begin_s, end_s in choose_stretches(spans):
+        stretch = samples[round(begin_s * RATE) // 320 * 320 : round(end_s * RATE)]
+        [vector] = vectors(model, [stretch])
+        total += vector / np.linalg.norm(vector) * len(stretch) / RATE
+    return np.asarray(total / np.linalg.norm(total))
+
+
+def write_turns(path: Path, name: str, lengths: Sequence[int], speakers: Sequence[str]) -> None:
+    ends = np.cumsum(lengths) / RATE
+    path.write_text(
+        "".join(
+            f"SPEAKER {name} 1 {end - length / RATE:.3f} {length / RATE:.3f} <NA> <NA> {speaker} <NA> <NA>\n"
+            for end, length, speaker in zip(ends, lengths, speakers, strict=True)
+        )
+    )
+
+
+@pytest.mark.parametrize("devices", [None, "cpu:2"])
+def test_prints_by_turns(voice_model: Path, tmp_path: Path, devices: str | None) -> None:
+    turns = tmp_path / "turns"
+    turns.mkdir()
+    files = []
+    for number, clips in enumerate([(0, 1, 0), (2, 3)]):
+        samples = np.concatenate([CLIPS[at] for at in clips])
+        files.append(str(tmp_path / f"{number}.wav"))
+        soundfile.write(files[-1], samples, RATE)
+        lengths, speakers = [len(CLIPS[at]) for at in clips], [f"voice{at}" for at in clips]
+        write_turns(turns / f"{number}.rttm", str(number), lengths, speakers)
+    found = transcribed(files, voice_model, rttm=str(turns), devices=devices)
+    for file, result in zip(files, found, strict=True):
+        assert isinstance(result, Transcript), result
+        samples, _ = soundfile.read(file, dtype="int16")
+        assert [one.speaker for one in result.voices] == list(result.speakers)
+        for voice in result.voices:
+            spans = alone(result.turns)[voice.speaker]
+            assert voice.speech_s == pytest.approx(sum(end_s - begin_s for begin_s, end_s in spans))
+            assert (voice.start_s, voice.end_s) in spans
+            assert voice.embedding_E is not None
+            np.testing.assert_allclose(
+                voice.embedding_E, expected_print(voice_model, samples, spans), atol=ROUNDING / 10
+            )
+        [stored] = [to_result(json.loads(to_jsonl(result)))]
+        assert isinstance(stored, Transcript)
+        assert to_jsonl(stored) == to_jsonl(result)
+        for voice, again in zip(result.voices, stored.voices, strict=True):
+            np.testing.assert_allclose(voice.embedding_E, again.embedding_E, atol=ROUNDING)
+
+
+def test_prints_by_channel_are_of_the_channel(voice_model: Path, tmp_path: Path) -> None:
+    size = sum(map(len, CLIPS[:2]))
+    samples_SC = np.zeros((size, 2), np.int16)
+    samples_SC[: len(CLIPS[0]), 0], samples_SC[len(CLIPS[0]) :, 1] = CLIPS[0], CLIPS[1]
+    samples_SC[:, 0] += np.random.RandomState(0).randint(-40, 40, size).astype(np.int16)  # is not in the other channel
+    path = tmp_path / "call.wav"
+    soundfile.write(path, samples_SC, RATE)
+    [found] = transcribed([str(path)], voice_model, speakers="channels", speaker_names=("Ann", "Bob"))
+    assert isinstance(found, Transcript)
+    assert [one.speaker for one in found.voices] == ["Ann", "Bob"]
+    spans = alone(turns_of_words(found))
+    for channel, voice in enumerate(found.voices):
+        assert voice.embedding_E is not None
+        expected = expected_print(voice_model, samples_SC[:, channel], spans[voice.speaker])
+        np.testing.assert_allclose(voice.embedding_E, expected, atol=ROUNDING / 10)
+
+
+def test_prints_by_a_speaker_model_in_full_batches(voice_model: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """The stretches of many recordings are one batch; too little speech makes no print."""
+    speakers = sortformer.write_nemo(tmp_path / "v1.nemo", sortformer.config("v1"))
+    batches = []
+    push = Engine.push
+
+    def watched(engine: Engine, batch: Batch) -> Any:
+        if batch.purpose == "voices":
+            batches.append(len({one.audio.index for one in batch.utterances}))
+        return push(engine, batch)
+
+    monkeypatch.setattr(Engine, "push", watched)
+    monkeypatch.setattr(voice_spans, "MIN_STRETCH_S", 0.2)  # random weights make short turns
+    monkeypatch.setattr(voice_spans, "MIN_SPEECH_S", 0.5)
+    long = np.concatenate(CLIPS)
+    inputs = [(long, RATE), (long[::-1].copy(), RATE), (CLIPS[0][:8000], RATE), (np.zeros(RATE, np.int16), RATE)]
+    found = transcribed(inputs, voice_model, speakers=str(speakers))
+    assert max(batches) > 1
+    for samples, result in zip(inputs, found, strict=True):
+        assert isinstance(result, Transcript), result
+        assert len(result.voices) == len(result.speakers)
+        spans = alone(result.turns)
+        for voice in result.voices:
+            has_speech = bool(choose_stretches(spans.get(voice.speaker, [])))
+            assert (voice.embedding_E is not None) == has_speech
+            if has_speech:
+                expected = expected_print(voice_model, samples[0], spans[voice.speaker])
+                np.testing.assert_allclose(voice.embedding_E, expected, atol=ROUNDING / 10)
+    assert any(voice.embedding_E is not None for voice in found[0].voices)  # type: ignore[union-attr]
+
+
+def test_a_damaged_stored_print_is_no_result() -> None:
+    voice = {"speaker": "a", "speech": 4.0, "start": 0.0, "end": 4.0}
+    assert stored_voices({"voices": [voice]})[0].embedding_E is None
+    for damaged in ("AAA", "", "AAAA////", "AAAA", 7):
+        with pytest.raises(NotAResult, match="not a voice"):
+            stored_voices({"voices": [voice | {"embedding": damaged}]})
+
+
+def test_voices_need_speakers_and_a_voice_model(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing says who speaks"):
+        Options(voices="titanet.nemo")
+    with pytest.raises(CheckpointError, match="no voice model"):
+        transcribed([], MODEL, speakers="channels")
