@@ -85,6 +85,14 @@ class UnsupportedCheckpoint(CheckpointError):
         self.key = key
 
 
+class SpeakerModelGiven(CheckpointError):
+    """A speaker model is where a transcription model belongs."""
+
+    def __init__(self, where: object) -> None:
+        problem = "a speaker model (Sortformer): it tells who speaks when and writes no words"
+        super().__init__(where, f"{problem}; give it to --speakers, beside a --model")
+
+
 class WeightsMismatch(CheckpointError):
     def __init__(
         self, where: object, missing: Iterable[str] = (), unexpected: Iterable[str] = (), shapes: Iterable[str] = ()

@@ -124,7 +124,7 @@ class Transcriber:
         if options.align_with is not None:
             options = replace(options, align_with=str(locate(options.align_with, say)))
         if options.speakers not in (None, CHANNELS):
-            options = replace(options, speakers=str(locate(options.speakers, say, prefer_nemo=True)))
+            options = replace(options, speakers=str(locate(options.speakers, say, for_speakers=True)))
         checkpoint = read_for_run(model, options, say)
         edits = TextEdits.of_model(options, checkpoint.languages, bool(checkpoint.tokenizer.languages))
         executor: Executor

@@ -15,10 +15,10 @@ from fastscribe.cli import completion
 from fastscribe.cli.app import MODEL_HELP, app, check_stdout, find_model
 from fastscribe.cli.terminal import say
 from fastscribe.config import ExportFormat, FloatDtypeName, Options
-from fastscribe.errors import UsageError
+from fastscribe.errors import SpeakerModelGiven, UsageError
 
 if TYPE_CHECKING:
-    from fastscribe.checkpoint.reader import Checkpoint
+    from fastscribe.checkpoint.value import Checkpoint, SpeakerCheckpoint
 
 
 def _read_model(path: str) -> Checkpoint:
@@ -31,6 +31,17 @@ def _read_model(path: str) -> Checkpoint:
     checkpoint = read_checkpoint(found, say)
     for part in filter(None, (checkpoint, checkpoint.aligner)):
         check_shapes(parameter_shapes(part.config), part.weights, part.path)  # a file with other names is no model
+    return checkpoint
+
+
+def _read_speaker_model(path: str) -> SpeakerCheckpoint:
+    """Read a speaker model and check the names and shapes of its weights, not their values."""
+    found = find_model(path, for_speakers=True)
+    from fastscribe.checkpoint.reader import read_speaker_model
+    from fastscribe.model.model import check_speaker_weights
+
+    checkpoint = read_speaker_model(found)
+    check_speaker_weights(checkpoint.config, checkpoint.weights, checkpoint.path)
     return checkpoint
 
 
@@ -51,14 +62,20 @@ def inspect(
     """
     check_stdout()
     from fastscribe.checkpoint.lazy_weights import sources_of
-    from fastscribe.cli.describe import describe
+    from fastscribe.cli.describe import describe, describe_speaker_model
 
-    checkpoint = _read_model(model)
+    parts: list[Checkpoint | SpeakerCheckpoint]
+    try:
+        checkpoint = _read_model(model)
+        facts = describe(checkpoint)
+        parts = [part for part in (checkpoint, checkpoint.aligner) if part is not None]
+    except SpeakerModelGiven:
+        speakers = _read_speaker_model(model)
+        facts, parts = describe_speaker_model(speakers), [speakers]
     if check:
-        for part in filter(None, (checkpoint, checkpoint.aligner)):
+        for part in parts:
             for source in sources_of(part.weights).values():
                 source.read()
-    facts = describe(checkpoint)
     if as_json:
         print(json.dumps(facts, ensure_ascii=False))
         return

@@ -102,7 +102,7 @@ def _speakers(name: str | None, show_progress: bool) -> str | None:
     """Return what --speakers names: the channels, or the path of a model."""
     if name is None or name == CHANNELS:
         return name
-    return os.path.abspath(find_model(name, show_progress=show_progress, prefer_nemo=True))
+    return os.path.abspath(find_model(name, show_progress=show_progress, for_speakers=True))
 
 
 # The groups of --help.

@@ -19,6 +19,7 @@ from fastscribe.model.granite import GraniteEncoder, GraniteLayer, GraniteLayers
 from fastscribe.model.jasper import ConvNorm, JasperEncoder
 from fastscribe.model.language_prompt import LanguagePrompt
 from fastscribe.model.sortformer import Sortformer
+from fastscribe.model.stacked_encoder import RotaryLayers, StackedEncoder
 from fastscribe.model.transducer import Transducer
 from fastscribe.speaker_config import SpeakerModelConfig
 
@@ -86,10 +87,23 @@ def build_speaker_model(
     config: SpeakerModelConfig, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
 ) -> Sortformer:
     """Build a speaker model, as build_model() a transcription model."""
-    with torch.device("meta"), _Uninitialised():
-        model = Sortformer(config)
+    model = _empty_speaker_model(config)
     load_(model, weights, where, prepare_)
     return model
+
+
+def check_speaker_weights(config: SpeakerModelConfig, weights: Mapping[str, torch.Tensor], where: object) -> None:
+    """Raise WeightsMismatch if a speaker model's weights do not fit its config; reads no values."""
+    check_shapes(_shapes(_empty_speaker_model(config)), weights, where)
+
+
+def _empty_speaker_model(config: SpeakerModelConfig) -> Sortformer:
+    with torch.device("meta"), _Uninitialised():
+        return Sortformer(config)
+
+
+def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 def load_(
@@ -97,7 +111,7 @@ def load_(
 ) -> None:
     """Load a model without values part by part, and put it into eval mode. See build_model()."""
     model.eval().requires_grad_(False)
-    check_shapes({name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, weights, where)
+    check_shapes(_shapes(model), weights, where)
     for owner, name, path in list(_parts(model)):
         holder = nn.Module()
         holder.add_module(name, owner.get_submodule(name))
@@ -113,6 +127,8 @@ _CONTAINERS = (
     Model,
     Sortformer,
     Encoder,
+    StackedEncoder,
+    RotaryLayers,
     JasperEncoder,
     GraniteEncoder,
     GraniteLayers,

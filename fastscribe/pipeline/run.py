@@ -155,9 +155,7 @@ class Run:
     def _speaker_frames(self, utterance: Utterance) -> int:
         """Return the most frames that the speaker model sees of an utterance at once."""
         assert self._speaker_model is not None
-        num_samples = round(utterance.duration_s * self._config.features.sample_rate)
-        num_frames, cache = self._speaker_model.num_frames(num_samples), self._speaker_model.cache
-        return num_frames if cache is None else min(num_frames, cache.seen_frames)
+        return self._speaker_model.num_seen(round(utterance.duration_s * self._config.features.sample_rate))
 
     def _plan_windows(self, windows: Iterable[Window | Idle]) -> Iterator[tuple[Utterance, ...] | Idle]:
         """Yield batches of each window's utterances and of those that gap recovery has ready."""
