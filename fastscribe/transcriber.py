@@ -55,7 +55,14 @@ class Transcriber:
 
     command = "transcribe"  # whose results an output folder holds
 
-    def __init__(self, checkpoint: Checkpoint, executor: Executor, options: Options, load_s: float) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        executor: Executor,
+        options: Options,
+        load_s: float,
+        rttm: RttmTurns | None = None,
+    ) -> None:
         """Make a transcriber of parts that are loaded already; load() is the usual way.
 
         Args:
@@ -63,7 +70,11 @@ class Transcriber:
             executor: Decodes with the checkpoint's model.
             options: Options of every run.
             load_s: Seconds that loading took, for the report.
+            rttm: What `options.rttm` names; None: it is read here.
         """
+        if rttm is None and options.rttm is not None:
+            rttm = RttmTurns(options.rttm)
+        self._rttm = rttm
         self._config = checkpoint.config
         self._tokenizer = checkpoint.tokenizer
         self._has_random_weights = checkpoint.has_random_weights
@@ -118,6 +129,7 @@ class Transcriber:
         chosen = None if devices is None else parse_devices(devices)  # before a download
         if options.vad == "silero":
             check_vad()
+        rttm = None if options.rttm is None else RttmTurns(options.rttm)
         if isinstance(model, str):
             model = locate(model, say)
         start = perf_counter()
@@ -135,7 +147,7 @@ class Transcriber:
             start_message = Start(os.path.abspath(model), dtype, options)
             executor = WorkerPool(chosen, start_message, lambda one: config.num_frames(one.duration_s), say)
         checkpoint = replace(checkpoint, weights={}, aligner=None, speakers=None)  # the models own them now
-        found = cls(checkpoint, executor, options, perf_counter() - start)
+        found = cls(checkpoint, executor, options, perf_counter() - start, rttm)
         found._edits = edits
         return found
 
@@ -151,8 +163,8 @@ class Transcriber:
 
     def _speakers_digest(self) -> str | None:
         """Return the digest of the content of --speakers' model, or of --rttm."""
-        if self._options.rttm is not None:
-            return RttmTurns(self._options.rttm).digest()
+        if self._rttm is not None:
+            return self._rttm.digest()
         return None if self._options.speakers in (None, CHANNELS) else model_digest(self._options.speakers)
 
     @property
@@ -268,6 +280,7 @@ class Transcriber:
             self._watcher,
             self._limit,
             self._edits,
+            self._rttm,
         )
 
     def _budget(self) -> Budget:

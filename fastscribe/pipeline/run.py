@@ -67,6 +67,7 @@ class Run:
         watcher: Observes every decoded batch.
         limit: Ends the run early.
         edits: Changes the texts of the results.
+        rttm: Has the turns of each recording's speakers (Options.rttm).
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Run:
         watcher: Watcher | None = None,
         limit: TimeLimit | None = None,
         edits: TextEdits | None = None,
+        rttm: RttmTurns | None = None,
     ) -> None:
         by_phrase = options.max_utterance_s is None and config.learnt_on_short
         self._max_utterance_s = config.max_utterance_s if options.max_utterance_s is None else options.max_utterance_s
@@ -90,7 +92,6 @@ class Run:
         threads = options.threads or default_threads()  # more once there are URLs
         # The executor has other threads: inputs that hang or take long to probe must not keep batches from being read.
         self._preparers = ReplacingThreadPool(threads, "prepare")
-        rttm = None if options.rttm is None else RttmTurns(options.rttm)
         self._speaker_model = executor.facts.speaker_model
         if self._speaker_model is not None:
             self._max_held_s = _MAX_HELD_BYTES / _BYTES_PER_SAMPLE / config.features.sample_rate

@@ -19,7 +19,7 @@ class RttmTurns:
     """The turns of `--rttm`: of a file with any number of recordings, or of a folder with a file for each recording.
 
     A file in a folder has the recording's name, with its folders, or without them: `calls/a.rttm` or `a.rttm` for calls/a.wav.
-    In one file, the second field names the recording in the same ways, with or without its extension.
+    In one file, the second field names the recording in the same ways, with or without its extension; it is read once, here.
 
     Args:
         path: A file or a folder.
@@ -31,10 +31,12 @@ class RttmTurns:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         self._by_recording: dict[str, list[Turn]] | None = None
+        self._file_digest = b""
         if not self._path.exists():
             raise UsageError(f"--rttm {path}: no such file or folder")
         if not self._path.is_dir():
-            self._by_recording = _read(self._path)
+            content = _content(self._path)
+            self._by_recording, self._file_digest = _parsed(content, self._path), hashlib.sha256(content).digest()
 
     def of(self, audio: AudioInfo) -> tuple[Turn, ...]:
         """Return a recording's turns, on its own clock.
@@ -51,16 +53,13 @@ class RttmTurns:
     def digest(self) -> str:
         """Return a digest of the content. Raises UsageError naming a file that cannot be read."""
         digest = hashlib.sha256()
-        files = sorted(self._path.rglob("*.rttm")) if self._path.is_dir() else [self._path]
-        for file in files:
-            if file.is_dir():
-                continue
-            try:
-                content = file.read_bytes()
-            except OSError as error:
-                raise UsageError(f"--rttm {file}: {error.strerror}") from error
-            digest.update(os.fsencode(file.relative_to(self._path).as_posix()) + b"\0")
-            digest.update(hashlib.sha256(content).digest())
+        if self._by_recording is not None:
+            digest.update(b".\0" + self._file_digest)
+        else:
+            for file in sorted(self._path.rglob("*.rttm")):
+                if not file.is_dir():
+                    digest.update(os.fsencode(file.relative_to(self._path).as_posix()) + b"\0")
+                    digest.update(hashlib.sha256(_content(file)).digest())
         return "sha256:" + digest.hexdigest()[:32]
 
     def _turns(self, name: str) -> list[Turn] | None:
@@ -70,7 +69,7 @@ class RttmTurns:
         if ".." in PurePosixPath(name).parts or not file.is_file():
             return None
         try:
-            return [turn for turns in _read(file).values() for turn in turns]
+            return [turn for turns in _parsed(_content(file), file).values() for turn in turns]
         except UsageError as error:
             raise AudioError(str(file), str(error)) from error
 
@@ -90,14 +89,20 @@ def _clipped(turns: Iterable[Turn], start_s: float, duration_s: float) -> tuple[
     return tuple(sorted(turn for turn in moved if turn.start_s < turn.end_s))
 
 
-def _read(path: Path) -> dict[str, list[Turn]]:
-    """Return the turns by recording. Raises UsageError naming the line."""
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"--rttm {path}: {error.strerror}") from error
+
+
+def _parsed(content: bytes, path: Path) -> dict[str, list[Turn]]:
+    """Return the turns of a file by recording. Raises UsageError naming the line."""
     found: dict[str, list[Turn]] = {}
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        problem = error.strerror if isinstance(error, OSError) else "no UTF-8 text"
-        raise UsageError(f"--rttm {path}: {problem}") from error
+        lines = content.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--rttm {path}: no UTF-8 text") from error
     for number, line in enumerate(lines, start=1):
         fields = line.split()
         if not fields or fields[0].startswith(";") or fields[0] != "SPEAKER":
