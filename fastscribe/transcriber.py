@@ -167,6 +167,11 @@ class Transcriber:
             return self._rttm.digest()
         return None if self._options.speakers in (None, CHANNELS) else model_digest(self._options.speakers)
 
+    def _read_changed_turns(self) -> None:
+        """Read the file of Options.rttm again if it has changed since it was read."""
+        if self._rttm is not None and self._rttm.has_changed:
+            self._rttm = RttmTurns(self._rttm.path)
+
     @property
     def options(self) -> Options:
         return self._options

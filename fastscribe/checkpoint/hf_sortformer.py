@@ -14,7 +14,13 @@ from typing import Any
 from fastscribe.checkpoint import huggingface
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import MAX_SPEAKER_FRAMES, MAX_SPEAKERS, Section, SpeakerCheckpoint, report_invalid_config
+from fastscribe.checkpoint.value import (
+    MAX_SPEAKER_FRAMES,
+    MAX_SPEAKERS,
+    Section,
+    SpeakerCheckpoint,
+    report_invalid_config,
+)
 from fastscribe.config import SUBSAMPLING_FACTORS, EncoderConfig, FeaturesConfig, ModelConfig, TransformerConfig
 from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.speaker_config import SpeakerCacheConfig, SpeakerModelConfig, StackingConfig
@@ -89,7 +95,10 @@ def _encoder(section: Section) -> StackingConfig:
     section.choose("head_dim", None, (width // heads, None))
     rotary = section.part("rope_parameters", optional=True)
     rotary.choose("rope_type", "default", ("default",))
-    base, share = rotary.between("rope_theta", 10000.0, 1.0, 1e9), rotary.between("partial_rotary_factor", 1.0, 0.0, 1.0)
+    base, share = (
+        rotary.between("rope_theta", 10000.0, 1.0, 1e9),
+        rotary.between("partial_rotary_factor", 1.0, 0.0, 1.0),
+    )
     rotary.finish()
     rotary_width = int(width // heads * share)
     if rotary_width % 2 or not rotary_width:

@@ -37,7 +37,9 @@ class Sortformer(nn.Module):
         self.encoder = Encoder(config.encoder) if is_conformer else StackedEncoder(config.encoder)  # type: ignore[arg-type]
         width, factor = config.encoder.d_model, config.outputs_per_frame
         self.projection = nn.Linear(width, hidden) if width != hidden or not is_conformer else None
-        self.layers = nn.ModuleList(BridgeLayer(transformer) for _ in range(transformer.num_layers if transformer else 0))
+        self.layers = nn.ModuleList(
+            BridgeLayer(transformer) for _ in range(transformer.num_layers if transformer else 0)
+        )
         has_norm = transformer is not None and transformer.pre_norm and transformer.final_norm
         self.final_norm = nn.LayerNorm(hidden) if has_norm else None
         self.upsampling = Upsampling(hidden, factor) if factor > 1 else None

@@ -43,9 +43,7 @@ class NodeModel:
     digest: str
 
 
-def model_on_node(
-    model: str, run_id: str, say: Callable[[str], None], *, for_speakers: bool = False
-) -> NodeModel:
+def model_on_node(model: str, run_id: str, say: Callable[[str], None], *, for_speakers: bool = False) -> NodeModel:
     """Find a model, once a machine and run.
 
     Args:

@@ -29,14 +29,20 @@ class RttmTurns:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
+        self.path = Path(path)
         self._by_recording: dict[str, list[Turn]] | None = None
         self._file_digest = b""
-        if not self._path.exists():
+        if not self.path.exists():
             raise UsageError(f"--rttm {path}: no such file or folder")
-        if not self._path.is_dir():
-            content = _content(self._path)
-            self._by_recording, self._file_digest = _parsed(content, self._path), hashlib.sha256(content).digest()
+        self._state = _state(self.path)
+        if not self.path.is_dir():
+            content = _content(self.path)
+            self._by_recording, self._file_digest = _parsed(content, self.path), hashlib.sha256(content).digest()
+
+    @property
+    def has_changed(self) -> bool:
+        """Return True if the file is another one than when it was read. A folder's files are read when they are needed."""
+        return self._by_recording is not None and self._state != _state(self.path)
 
     def of(self, audio: AudioInfo) -> tuple[Turn, ...]:
         """Return a recording's turns, on its own clock.
@@ -48,7 +54,7 @@ class RttmTurns:
             turns = self._turns(name)
             if turns is not None:
                 return _clipped(turns, audio.start / audio.sample_rate, audio.duration_s)
-        raise AudioError(audio.path, f"{self._path} has no turns of its speakers")
+        raise AudioError(audio.path, f"{self.path} has no turns of its speakers")
 
     def digest(self) -> str:
         """Return a digest of the content. Raises UsageError naming a file that cannot be read."""
@@ -56,16 +62,16 @@ class RttmTurns:
         if self._by_recording is not None:
             digest.update(b".\0" + self._file_digest)
         else:
-            for file in sorted(self._path.rglob("*.rttm")):
+            for file in sorted(self.path.rglob("*.rttm")):
                 if not file.is_dir():
-                    digest.update(os.fsencode(file.relative_to(self._path).as_posix()) + b"\0")
+                    digest.update(os.fsencode(file.relative_to(self.path).as_posix()) + b"\0")
                     digest.update(hashlib.sha256(_content(file)).digest())
         return "sha256:" + digest.hexdigest()[:32]
 
     def _turns(self, name: str) -> list[Turn] | None:
         if self._by_recording is not None:
             return self._by_recording.get(name)
-        file = self._path / f"{name}.rttm"
+        file = self.path / f"{name}.rttm"
         if ".." in PurePosixPath(name).parts or not file.is_file():
             return None
         try:
@@ -87,6 +93,15 @@ def _clipped(turns: Iterable[Turn], start_s: float, duration_s: float) -> tuple[
     """Return the turns within a part of a recording, on the part's clock, in the order in which they begin."""
     moved = (Turn(max(0.0, one.start_s - start_s), min(duration_s, one.end_s - start_s), one.speaker) for one in turns)
     return tuple(sorted(turn for turn in moved if turn.start_s < turn.end_s))
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    """Return numbers that change with a file's content; None: it is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _content(path: Path) -> bytes:

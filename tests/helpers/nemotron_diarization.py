@@ -16,7 +16,11 @@ from safetensors.torch import save_file
 
 from tests.helpers.sortformer import weight
 
-LENGTHS_S = (0.2, 3.2, 11.3)  # of the recordings with stored probabilities; 3.2 s has whole encoder frames, and whole chunks
+LENGTHS_S = (
+    0.2,
+    3.2,
+    11.3,
+)  # of the recordings with stored probabilities; 3.2 s has whole encoder frames, and whole chunks
 _WIDTH, _INNER, _HEAD, _LAYERS, _HEADS, _MELS, _FACTOR = 32, 48, 24, 2, 4, 128, 8
 _QUEUE = {"fifo_length": 12, "speaker_cache_update_period": 8}
 _CHUNKS = {"chunk_length": 10, "chunk_right_context": 3, "chunk_left_context": 1, **_QUEUE}
@@ -27,12 +31,20 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], int]] = 
     "cache": (_CHUNKS, {}, _CACHE, 8),
     "variant": (
         _CHUNKS | {"fifo_length": 0, "speaker_cache_update_period": 1},
-        {"hidden_act": "relu", "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}},
+        {
+            "hidden_act": "relu",
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
+        },
         _CACHE | {"speaker_cache_silence_frames_per_speaker": 3, "speaker_cache_length": 20},
         3,
     ),
     # transformers reads it chunk by chunk, as sound that arrives.
-    "streamed": (_CHUNKS | {"chunk_length": 9, "chunk_right_context": 4, "chunk_left_context": 0}, {}, _CACHE | _QUEUE, 8),
+    "streamed": (
+        _CHUNKS | {"chunk_length": 9, "chunk_right_context": 4, "chunk_left_context": 0},
+        {},
+        _CACHE | _QUEUE,
+        8,
+    ),
 }
 
 
@@ -44,19 +56,34 @@ def config(name: str) -> dict[str, Any]:
         "architectures": ["Nemotron3DiarizationForAudioFrameClassification"],
         "audio_config": {
             **{"attention_dropout": 0.0, "hidden_act": "gelu", "hidden_size": _WIDTH, "initializer_range": 0.02},
-            **{"intermediate_size": _INNER, "max_position_embeddings": 5000, "model_type": "nemotron3_diarization_audio"},
+            **{
+                "intermediate_size": _INNER,
+                "max_position_embeddings": 5000,
+                "model_type": "nemotron3_diarization_audio",
+            },
             **{"num_attention_heads": _HEADS, "num_hidden_layers": _LAYERS, "num_key_value_heads": _HEADS},
             **{"num_mel_bins": _MELS, "rope_parameters": rotary, "subsampling_factor": _FACTOR},
             **encoder,
         },
-        **{"chunk_left_context": 0, "chunk_length": 340, "chunk_right_context": 40, "dtype": "float32", "fifo_length": 40},
+        **{
+            "chunk_left_context": 0,
+            "chunk_length": 340,
+            "chunk_right_context": 40,
+            "dtype": "float32",
+            "fifo_length": 40,
+        },
         "head_config": {
             **{"audio_hidden_size": _WIDTH, "hidden_size": _HEAD, "model_type": "", "num_speakers": num_speakers},
             "subsampling_factor": _FACTOR,
         },
         **{"initializer_range": 0.02, "model_type": "nemotron3_diarization", "speaker_cache_update_period": 300},
         "streaming_config": {
-            **{"fifo_length": 264, "latest_frames_score_boost": 0.05, "min_positive_scores_rate": 0.5, "model_type": ""},
+            **{
+                "fifo_length": 264,
+                "latest_frames_score_boost": 0.05,
+                "min_positive_scores_rate": 0.5,
+                "model_type": "",
+            },
             **{"num_speakers": num_speakers, "prediction_score_threshold": 0.25, "speaker_cache_length": 264},
             **{"speaker_cache_silence_frames_per_speaker": 1, "speaker_cache_update_period": 222},
             **{"strong_boost_rate": 0.75, "subsampling_factor": _FACTOR, "weak_boost_rate": 1.5},
@@ -71,7 +98,11 @@ def processor() -> dict[str, Any]:
     """Return a processor_config.json as transformers 5.24 writes it."""
     return {
         "feature_extractor": {
-            **{"feature_extractor_type": "NemotronAsrStreamingFeatureExtractor", "feature_size": _MELS, "hop_length": 160},
+            **{
+                "feature_extractor_type": "NemotronAsrStreamingFeatureExtractor",
+                "feature_size": _MELS,
+                "hop_length": 160,
+            },
             **{"mel_filters_dtype": "float32", "n_fft": 512, "padding_side": "right", "padding_value": 0.0},
             **{"preemphasis": 0.97, "return_attention_mask": True, "sampling_rate": 16000, "win_length": 400},
         },
