@@ -47,7 +47,7 @@ class SpeakerCacheConfig:
 
 @dataclass(frozen=True)
 class StackingConfig:
-    """The encoder of Nemotron 3 Diarization: Transformer layers with rotary positions (Su et al. 2021) over stacked mel frames."""
+    """The encoder of Nemotron 3 Diarization: Transformer layers with rotary positions over stacked mel frames."""
 
     num_mels: int
     subsampling_factor: int  # mel frames that are stacked to one

@@ -55,14 +55,7 @@ class Transcriber:
 
     command = "transcribe"  # whose results an output folder holds
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        executor: Executor,
-        options: Options,
-        load_s: float,
-        rttm: RttmTurns | None = None,
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, executor: Executor, options: Options, load_s: float) -> None:
         """Make a transcriber of parts that are loaded already; load() is the usual way.
 
         Args:
@@ -70,11 +63,7 @@ class Transcriber:
             executor: Decodes with the checkpoint's model.
             options: Options of every run.
             load_s: Seconds that loading took, for the report.
-            rttm: What `options.rttm` names; None: it is read here.
         """
-        if rttm is None and options.rttm is not None:
-            rttm = RttmTurns(options.rttm)
-        self._rttm = rttm
         self._config = checkpoint.config
         self._tokenizer = checkpoint.tokenizer
         self._has_random_weights = checkpoint.has_random_weights
@@ -87,6 +76,7 @@ class Transcriber:
         self._watcher: Watcher | None = None
         self._limit: TimeLimit | None = None
         self._edits: TextEdits | None = None
+        self._rttm: RttmTurns | None = None
         self._auto_budget: Budget | None = None
         self._is_running = False
 
@@ -147,8 +137,8 @@ class Transcriber:
             start_message = Start(os.path.abspath(model), dtype, options)
             executor = WorkerPool(chosen, start_message, lambda one: config.num_frames(one.duration_s), say)
         checkpoint = replace(checkpoint, weights={}, aligner=None, speakers=None)  # the models own them now
-        found = cls(checkpoint, executor, options, perf_counter() - start, rttm)
-        found._edits = edits
+        found = cls(checkpoint, executor, options, perf_counter() - start)
+        found._edits, found._rttm = edits, rttm
         return found
 
     @classmethod
@@ -163,9 +153,15 @@ class Transcriber:
 
     def _speakers_digest(self) -> str | None:
         """Return the digest of the content of --speakers' model, or of --rttm."""
-        if self._rttm is not None:
-            return self._rttm.digest()
+        if (turns := self._turns_from_elsewhere()) is not None:
+            return turns.digest()
         return None if self._options.speakers in (None, CHANNELS) else model_digest(self._options.speakers)
+
+    def _turns_from_elsewhere(self) -> RttmTurns | None:
+        """Return the turns of Options.rttm, which are read once."""
+        if self._rttm is None and self._options.rttm is not None:
+            self._rttm = RttmTurns(self._options.rttm)
+        return self._rttm
 
     def _read_changed_turns(self) -> None:
         """Read the file of Options.rttm again if it has changed since it was read."""
@@ -285,7 +281,7 @@ class Transcriber:
             self._watcher,
             self._limit,
             self._edits,
-            self._rttm,
+            self._turns_from_elsewhere(),
         )
 
     def _budget(self) -> Budget:

@@ -38,7 +38,7 @@ class Sortformer(nn.Module):
         width, factor = config.encoder.d_model, config.outputs_per_frame
         self.projection = nn.Linear(width, hidden) if width != hidden or not is_conformer else None
         self.layers = nn.ModuleList(
-            BridgeLayer(transformer) for _ in range(transformer.num_layers if transformer else 0)
+            [] if transformer is None else [BridgeLayer(transformer) for _ in range(transformer.num_layers)]
         )
         has_norm = transformer is not None and transformer.pre_norm and transformer.final_norm
         self.final_norm = nn.LayerNorm(hidden) if has_norm else None

@@ -8,7 +8,6 @@ pauses while the driver has not taken its results, and a result that has left is
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
@@ -103,7 +102,8 @@ class RayTranscriber(Transcriber):
             raise UsageError(f"--device {device}: Ray gives each worker its device: auto, cpu or cuda")
         model = on_all_nodes(model)
         others = {name: getattr(options, name) for name in ("align_with", "speakers", "rttm")}
-        options = replace(options, **{name: on_all_nodes(path) for name, path in others.items() if path is not None})
+        found: dict[str, Any] = {name: on_all_nodes(path) for name, path in others.items() if path is not None}
+        options = replace(options, **found)
         with ExitStack() as stack:
             ray = stack.enter_context(connected(address))
             setup = Setup(model, device, dtype, options, style, uuid.uuid4().hex)

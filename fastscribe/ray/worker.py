@@ -115,7 +115,7 @@ class Worker:
                 speakers = model_on_node(options.speakers, setup.run_id, self._said.append, for_speakers=True)
                 options = replace(options, speakers=str(speakers.path))
             found = Transcriber.load(model.path, setup.device, setup.dtype, options, self._said.append)
-            turns = None if found._rttm is None else found._rttm.digest()
+            turns = found._speakers_digest() if options.rttm is not None else None
         except (FastscribeError, OSError) as error:
             return Refusal(" ".join(str(error).split()))
         self._transcriber = found

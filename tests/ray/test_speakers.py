@@ -1,4 +1,4 @@
-"""--speakers MODEL and --rttm on a cluster: each node finds the speaker model for itself, and workers must read the same one."""
+"""--speakers MODEL and --rttm on a cluster: each node finds the speaker model, and workers must read the same."""
 
 from __future__ import annotations
 

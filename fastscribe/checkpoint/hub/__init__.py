@@ -124,7 +124,10 @@ class _Model:
         self._draw = show_progress and sys.stderr is not None and sys.stderr.isatty()
 
     def cached(self, reason: str = "") -> Path | None:
-        """Return the cached copy of the revision if it is complete, and report `reason`. Raises UnsupportedCheckpoint, SpeakerModelGiven."""
+        """Return the cached copy of the revision if it is complete, and report `reason`.
+
+        Raises UnsupportedCheckpoint and SpeakerModelGiven.
+        """
         name, find = self._name, self._library.snapshot_download
         try:  # no patterns: `choose` selects the files
             folder = Path(find(name.repo, revision=name.revision, local_files_only=True, allow_patterns=[]))
