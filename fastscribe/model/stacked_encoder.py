@@ -100,7 +100,8 @@ class Upsampling(nn.Module):
 
     def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
         """Upsample; frames beyond a row's end must be zero."""
-        return torch.transpose(self.conv(x_BTD.transpose(1, 2)), 1, 2).unflatten(2, (self.factor, -1)).flatten(1, 2)
+        frames_BTE = torch.transpose(self.conv(x_BTD.transpose(1, 2)), 1, 2)
+        return torch.unflatten(frames_BTE, 2, (self.factor, -1)).flatten(1, 2)
 
 
 class LearntSilence(nn.Module):

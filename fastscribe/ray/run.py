@@ -102,8 +102,8 @@ class RayTranscriber(Transcriber):
             raise UsageError(f"--device {device}: Ray gives each worker its device: auto, cpu or cuda")
         model = on_all_nodes(model)
         others = {name: getattr(options, name) for name in ("align_with", "speakers", "rttm")}
-        found: dict[str, Any] = {name: on_all_nodes(path) for name, path in others.items() if path is not None}
-        options = replace(options, **found)
+        paths: dict[str, Any] = {name: on_all_nodes(path) for name, path in others.items() if path is not None}
+        options = replace(options, **paths)
         with ExitStack() as stack:
             ray = stack.enter_context(connected(address))
             setup = Setup(model, device, dtype, options, style, uuid.uuid4().hex)
