@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fastscribe.config import Options
 from fastscribe.errors import AudioError, CheckpointError, FastscribeError, UsageError
 from fastscribe.single import transcribe
-from fastscribe.types import Alternative, Failure, Redaction, Segment, Token, Transcript, Word
+from fastscribe.types import Alternative, Failure, Redaction, Segment, Token, Transcript, Turn, Word
 from fastscribe.version import __version__
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ __all__ = [
     "Token",
     "Transcriber",
     "Transcript",
+    "Turn",
     "UsageError",
     "Word",
     "__version__",

@@ -85,15 +85,20 @@ class UnsupportedCheckpoint(CheckpointError):
         self.key = key
 
 
-class IsVoiceModel(CheckpointError):
-    """A voice model where a transcription model is needed."""
+class VoiceModelGiven(CheckpointError):
+    """A voice model is where a transcription model belongs."""
 
     def __init__(self, where: object) -> None:
-        super().__init__(
-            where,
-            "a voice model (TitaNet, ECAPA-TDNN): it tells whose voice it is and writes no words; give it to --voices, beside "
-            "a --model",
-        )
+        problem = "a voice model (TitaNet, ECAPA-TDNN): it tells whose voice it is and writes no words"
+        super().__init__(where, f"{problem}; give it to --voices, beside a --model")
+
+
+class SpeakerModelGiven(CheckpointError):
+    """A speaker model is where a transcription model belongs."""
+
+    def __init__(self, where: object) -> None:
+        problem = "a speaker model (Sortformer): it tells who speaks when and writes no words"
+        super().__init__(where, f"{problem}; give it to --speakers, beside a --model")
 
 
 class WeightsMismatch(CheckpointError):

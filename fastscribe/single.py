@@ -47,8 +47,11 @@ def transcribe(
         CheckpointError: As Transcriber.load().
     """
     _check_one(audio)
-    with _lock, closing(_loaded(model, device, dtype, options).transcribe(audio)) as results:
-        found = list(islice(results, 2))
+    with _lock:
+        transcriber = _loaded(model, device, dtype, options)
+        transcriber._read_changed_turns()
+        with closing(transcriber.transcribe(audio)) as results:
+            found = list(islice(results, 2))
     if len(found) != 1:
         raise UsageError(f"{'several recordings' if found else 'no recording'}: {_ADVICE}")
     [result] = found

@@ -78,6 +78,7 @@ class Transcriber:
         self._limit: TimeLimit | None = None
         self._edits: TextEdits | None = None
         self._languages: LanguageFilter | None = None
+        self._rttm: RttmTurns | None = None
         self._auto_budget: Budget | None = None
         self._is_running = False
 
@@ -120,15 +121,16 @@ class Transcriber:
         chosen = None if devices is None else parse_devices(devices)  # before a download
         if options.vad == "silero":
             check_vad()
+        rttm = None if options.rttm is None else RttmTurns(options.rttm)
         if isinstance(model, str):
             model = locate(model, say)
         start = perf_counter()
         if options.align_with is not None:
             options = replace(options, align_with=str(locate(options.align_with, say)))
         if options.speakers not in (None, CHANNELS):
-            options = replace(options, speakers=str(locate(options.speakers, say, prefer_nemo=True)))
+            options = replace(options, speakers=str(locate(options.speakers, say, for_speakers=True)))
         if options.voices is not None:
-            options = replace(options, voices=str(locate(options.voices, say, prefer_nemo=True)))
+            options = replace(options, voices=str(locate(options.voices, say, for_speakers=True)))
         checkpoint = read_for_run(model, options, say)
         edits = TextEdits.of_model(options, checkpoint.languages, bool(checkpoint.tokenizer.languages))
         executor: Executor
@@ -144,7 +146,7 @@ class Transcriber:
         # the models own them now
         checkpoint = replace(checkpoint, weights={}, aligner=None, speakers=None, voices=None)
         found = cls(checkpoint, executor, options, perf_counter() - start)
-        found._edits, found._languages = edits, languages
+        found._edits, found._languages, found._rttm = edits, languages, rttm
         return found
 
     @classmethod
@@ -159,9 +161,20 @@ class Transcriber:
 
     def _speakers_digest(self) -> str | None:
         """Return the digest of the content of --speakers' model, or of --rttm."""
-        if self._options.rttm is not None:
-            return RttmTurns(self._options.rttm).digest()
+        if (turns := self._turns_from_elsewhere()) is not None:
+            return turns.digest()
         return None if self._options.speakers in (None, CHANNELS) else model_digest(self._options.speakers)
+
+    def _turns_from_elsewhere(self) -> RttmTurns | None:
+        """Return the turns of Options.rttm, which are read once."""
+        if self._rttm is None and self._options.rttm is not None:
+            self._rttm = RttmTurns(self._options.rttm)
+        return self._rttm
+
+    def _read_changed_turns(self) -> None:
+        """Read the file of Options.rttm again if it has changed since it was read."""
+        if self._rttm is not None and self._rttm.has_changed:
+            self._rttm = RttmTurns(self._rttm.path)
 
     @property
     def options(self) -> Options:
@@ -277,6 +290,7 @@ class Transcriber:
             self._limit,
             self._edits,
             self._languages,
+            self._turns_from_elsewhere(),
         )
 
     def _budget(self) -> Budget:

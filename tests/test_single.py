@@ -49,3 +49,14 @@ def test_what_turns_out_to_name_several(tmp_path: Path) -> None:
 def test_torch_is_imported_by_the_call() -> None:
     code = "import sys; from fastscribe import transcribe; assert not {'torch', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_changed_turns_are_read_again(tmp_path: Path) -> None:
+    turns = tmp_path / "turns.rttm"
+    for name in ("Ann", "Bob"):
+        turns.write_text(f"SPEAKER {PATH.stem} 1 0 99 <NA> <NA> {name} <NA> <NA>\n")
+        found = fastscribe.transcribe(PATH, **SETTINGS, options=Options(rttm=str(turns)))
+        assert found.speakers == (name,)
+    turns.unlink()
+    with pytest.raises(UsageError, match=r"turns\.rttm: no such file"):
+        fastscribe.transcribe(PATH, **SETTINGS, options=Options(rttm=str(turns)))

@@ -42,7 +42,7 @@ FAMILIES = (
     hf_granite.MODEL_TYPE,
 )
 # Keys for training, generation and bookkeeping, which do not change the encoder's output.
-_HARMLESS = tuple(
+HARMLESS = tuple(
     """
     activation_dropout architectures attention_dropout auto_map chunk_size_feed_forward diversity_penalty dropout
     dropout_positions dtype encoder_no_repeat_ngram_size id2label initializer_range label2id layerdrop length_penalty
@@ -69,12 +69,12 @@ def read(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
     section = Section(config, "config", folder)
     model = read_config(folder, config, folder)
     if isinstance(model.encoder, GraniteConfig):
-        weights = hf_granite.add_missing_weights(names.from_huggingface(_weights(folder), model.encoder))
+        weights = hf_granite.add_missing_weights(names.from_huggingface(read_weights(folder), model.encoder))
         tokenizer = read_tokenizer(folder, model, hf_granite.read_tokenizer)
         return Checkpoint(folder, "huggingface", model, tokenizer, LazyWeights(weights))
     tokenizer = read_tokenizer(folder, model)
     assert isinstance(model.encoder, EncoderConfig)
-    weights = names.from_huggingface(_weights(folder), model.encoder)
+    weights = names.from_huggingface(read_weights(folder), model.encoder)
     if model.aed is not None and model.aed.prompt == "cohere":
         hf_cohere.check_tokens(section, tokenizer.pieces)
     elif model.aed is not None:
@@ -86,13 +86,13 @@ def read(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
 def read_config(folder: Path, config: Mapping[str, Any], where: object) -> ModelConfig:
     """Read the configuration alone; `where` names the folder in messages. Raises CheckpointError."""
     with report_invalid_config(f"{where}: config.json"):
-        processor = _processor(folder, where)
+        processor = read_processor(folder, where)
         model = model_config(Section(config, "config", where), processor, where)
         validate(model, where)
     return model
 
 
-def _weights(folder: Path) -> dict[str, TensorSource]:
+def read_weights(folder: Path) -> dict[str, TensorSource]:
     """Read one file, or the shards listed in the index."""
     index = folder / "model.safetensors.index.json"
     if not index.exists():
@@ -111,7 +111,7 @@ def shard_names(index: Path) -> list[str]:
     return shards
 
 
-def _processor(folder: Path, where: object) -> Section:
+def read_processor(folder: Path, where: object) -> Section:
     """Return the processor's config, with the feature extractor's under its key."""
     for name in ("processor_config.json", "preprocessor_config.json"):
         path = folder / name
@@ -130,7 +130,7 @@ def model_config(section: Section, processor: Section, where: object) -> ModelCo
     extractor = processor.part("feature_extractor")
     extractor.name = "feature_extractor"
     if family == hf_granite.MODEL_TYPE:
-        return hf_granite.model_config(section, extractor, _HARMLESS)
+        return hf_granite.model_config(section, extractor, HARMLESS)
     encoder_section = section.part("encoder_config")
     if family == hf_cohere.MODEL_TYPE:
         encoder_section.values = hf_cohere.ENCODER_DEFAULTS | encoder_section.values
@@ -161,7 +161,7 @@ def model_config(section: Section, processor: Section, where: object) -> ModelCo
             where, f"config.{blank_key}", section.values[blank_key], f"the last id, {vocab_size - 1}"
         )
     return ModelConfig(
-        features=_features(extractor, encoder.num_mels, is_streaming=family in _STREAMING),
+        features=read_features(extractor, encoder.num_mels, is_streaming=family in _STREAMING),
         encoder=encoder,
         predictor=predictor,
         joint=joint,
@@ -174,10 +174,10 @@ def model_config(section: Section, processor: Section, where: object) -> ModelCo
 def _canary(section: Section, extractor: Section, encoder: EncoderConfig) -> ModelConfig:
     decoder = section.part("decoder_config")
     aed = hf_canary.aed(section, decoder, encoder.d_model)
-    decoder.ignore(*_HARMLESS, "bos_token_id", "eos_token_id", "is_encoder_decoder", "pad_token_id")
+    decoder.ignore(*HARMLESS, "bos_token_id", "eos_token_id", "is_encoder_decoder", "pad_token_id")
     decoder.finish()
     return ModelConfig(
-        features=_features(extractor, encoder.num_mels),
+        features=read_features(extractor, encoder.num_mels),
         encoder=encoder,
         predictor=None,
         joint=None,
@@ -190,11 +190,11 @@ def _canary(section: Section, extractor: Section, encoder: EncoderConfig) -> Mod
 
 def _cohere(section: Section, extractor: Section, encoder: EncoderConfig) -> ModelConfig:
     aed = hf_cohere.aed(section, encoder.d_model)
-    section.ignore(*_HARMLESS, *hf_cohere.TOKENS, "is_encoder_decoder")
+    section.ignore(*HARMLESS, *hf_cohere.TOKENS, "is_encoder_decoder")
     section.finish()
     extractor.ignore("min_energy_window_samples", "overlap_chunk_second")
     longest_s, dither = extractor.number("max_audio_clip_s", 35.0), extractor.number("dither", 1e-5)
-    features = _features(extractor, encoder.num_mels, kind="CohereAsrFeatureExtractor")
+    features = read_features(extractor, encoder.num_mels, kind="CohereAsrFeatureExtractor")
     return ModelConfig(
         features=replace(features, dither=dither or 0.0),
         encoder=encoder,
@@ -216,7 +216,7 @@ def _language_prompt(section: Section, processor: Section) -> LanguagePromptConf
     return language_prompt(processor, num_prompts, hidden, languages, default)
 
 
-def _features(
+def read_features(
     section: Section, num_mels: int, is_streaming: bool = False, kind: str = "ParakeetFeatureExtractor"
 ) -> FeaturesConfig:
     """Convert the feature extractor's config. Normalisation, window and log guard are constants: NeMo's defaults."""
@@ -244,7 +244,7 @@ def _features(
         normalize="none" if is_streaming else "per_feature",
     )
     section.ignore("padding_side", "padding_value", "return_attention_mask", "return_tensors", "processor_class")
-    section.ignore(*_HARMLESS, "blank_token", "decoder_type")
+    section.ignore(*HARMLESS, "blank_token", "decoder_type")
     section.finish()
     return config
 
@@ -276,7 +276,7 @@ def _encoder(section: Section, is_streaming: bool = False) -> EncoderConfig:
         causal_subsampling=is_streaming,
         causal_conv=is_streaming,
     )
-    section.ignore(*_HARMLESS)
+    section.ignore(*HARMLESS)
     section.finish()
     return config
 

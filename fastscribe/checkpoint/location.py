@@ -20,7 +20,12 @@ _LARGE_MODELS = "--model nvidia/parakeet-tdt-0.6b-v3 (25 languages) or nvidia/ca
 
 
 def locate(
-    model: str | None, say: Callable[[str], None], *, show_progress: bool = True, prefer_nemo: bool = False
+    model: str | None,
+    say: Callable[[str], None],
+    *,
+    show_progress: bool = True,
+    prefer_nemo: bool = False,
+    for_speakers: bool = False,
 ) -> Path:
     """Find a model, and download it if need be.
 
@@ -32,6 +37,7 @@ def locate(
         say: receives each line for the user.
         show_progress: show download progress if stderr is a terminal.
         prefer_nemo: if the hub has both formats, use the .nemo file.
+        for_speakers: the model is to tell speakers apart.
 
     Returns:
         A file or folder.
@@ -62,7 +68,8 @@ def locate(
             f"no such path, though {first} exists: check the spelling; the Hugging Face hub's model is {PREFIX}{model}"
         )
         raise CheckpointError(model, problem)
-    return hub.download(name, say, show_progress=show_progress, prefer_nemo=prefer_nemo, announce=not is_explicit)
+    wanted = {"prefer_nemo": prefer_nemo, "for_speakers": for_speakers}
+    return hub.download(name, say, show_progress=show_progress, **wanted, announce=not is_explicit)
 
 
 def other_family(model: str) -> str | None:

@@ -40,7 +40,7 @@ from fastscribe.checkpoint.value import (
     report_invalid_config,
 )
 from fastscribe.checkpoint.weights import load_torch
-from fastscribe.errors import CheckpointError, IsVoiceModel, UnsupportedCheckpoint
+from fastscribe.errors import CheckpointError, SpeakerModelGiven, UnsupportedCheckpoint, VoiceModelGiven
 from fastscribe.languages import language_tag
 from fastscribe.text.tokenizer import (
     MAX_PIECES,
@@ -56,9 +56,6 @@ WEIGHTS_NAME = "model_weights.ckpt"
 ALIGNER_CONFIG_NAME = "timestamps_asr_model_config.yaml"
 ALIGNER_WEIGHTS_NAME = "timestamps_asr_model_weights.ckpt"
 USES_ALIGNER_KEY = "restore_timestamps_model"  # config key; false ignores the aligner
-SPEAKER_MODEL = (  # a message
-    "a speaker model (Sortformer): it tells who speaks when and writes no words; give it to --speakers, beside a --model"
-)
 RANDOM_KEY = "random_weights"  # config key, written by scripts/goldens/make_random_parakeet.py
 _MAX_DEPTH = 100  # of nested YAML
 _MAX_EVENTS = 500_000  # of the YAML parser, about one per value; IndicConformer's masks can have 372,000
@@ -221,9 +218,9 @@ def _read_model(
     config = parse_yaml(content(open_member, config_name, MAX_CONFIG_BYTES, where), where, config_name)
     config.where = what  # for messages about its keys
     if "sortformer_modules" in config.values:
-        raise CheckpointError(where, SPEAKER_MODEL)
+        raise SpeakerModelGiven(where)
     if is_voice_model(config):
-        raise IsVoiceModel(where)
+        raise VoiceModelGiven(where)
     stored_weights = cache(lambda: load_torch(open_member(weights_name), f"{where}: {weights_name}"))
     with report_invalid_config(f"{where}: {config_name}"):
         tokenizer, vocabularies = _tokenizer(config, open_member, what)

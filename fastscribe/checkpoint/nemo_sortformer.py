@@ -13,7 +13,14 @@ from fastscribe.checkpoint import names, nemo
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.nemo_config import conformer, features_of, target
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import MAX_CONFIG_BYTES, Section, SpeakerCheckpoint, report_invalid_config
+from fastscribe.checkpoint.value import (
+    MAX_CONFIG_BYTES,
+    MAX_SPEAKER_FRAMES,
+    MAX_SPEAKERS,
+    Section,
+    SpeakerCheckpoint,
+    report_invalid_config,
+)
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.config import EncoderConfig, ModelConfig, TransformerConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
@@ -32,21 +39,15 @@ _NAMES = (
 )
 _DEFAULT_TRAINED_S = 90.0
 _MAX_TRAINED_S = 3600.0
-_MAX_SPEAKERS = 64
-_MAX_FRAMES = 1 << 16  # of a cache, a queue or a chunk
 
 
-def read_speaker_model(path: str | Path) -> SpeakerCheckpoint:
+def read(path: Path) -> SpeakerCheckpoint:
     """Read a Sortformer: a .nemo file, the unpacked folder, or a folder with one .nemo file.
 
     Raises:
         CheckpointError: There is none, or it is damaged, unsafe, not supported, or a model of another kind.
     """
-    path = Path(path)
-    try:
-        return nemo.open_members(path, lambda open_member, _: _read(open_member, path))
-    except MemoryError as error:
-        raise CheckpointError(path, "needs more memory than there is") from error
+    return nemo.open_members(path, lambda open_member, _: _read(open_member, path))
 
 
 def _read(open_member: nemo.OpenMember, where: Path) -> SpeakerCheckpoint:
@@ -57,9 +58,10 @@ def _read(open_member: nemo.OpenMember, where: Path) -> SpeakerCheckpoint:
     with report_invalid_config(f"{where}: {nemo.CONFIG_NAME}"):
         model = speaker_model_config(config)
         # The limits of sizes are those of a transcription model with this encoder.
+        assert isinstance(model.encoder, EncoderConfig)
         validate(ModelConfig(model.features, model.encoder, None, None, (), has_ctc=True, num_labels=1), where)
     weights = load_torch(open_member(nemo.WEIGHTS_NAME), f"{where}: {nemo.WEIGHTS_NAME}")
-    return SpeakerCheckpoint(where, model, LazyWeights(_renamed(weights, model.encoder)))
+    return SpeakerCheckpoint(where, "nemo", model, LazyWeights(_renamed(weights, model.encoder)))
 
 
 def is_sortformer(config: Section) -> bool:
@@ -84,7 +86,7 @@ def speaker_model_config(config: Section) -> SpeakerModelConfig:
     transformer = _transformer(config.part("transformer_encoder"))
     modules = config.part("sortformer_modules")
     target(modules, "SortformerModules")
-    num_speakers = _within(modules, "num_spks", 4, 1, _MAX_SPEAKERS)
+    num_speakers = modules.whole("num_spks", 4, 1, MAX_SPEAKERS)
     for key, value, expected in (
         ("encoder.feat_in", encoder.num_mels, features.num_mels),
         ("max_num_of_spks", config.get("max_num_of_spks", num_speakers), num_speakers),
@@ -103,6 +105,7 @@ def speaker_model_config(config: Section) -> SpeakerModelConfig:
     return SpeakerModelConfig(
         features=features,
         encoder=encoder,
+        head_hidden=transformer.hidden,
         transformer=transformer,
         num_speakers=num_speakers,
         trained_s=_trained_s(config),
@@ -121,10 +124,10 @@ def _transformer(section: Section) -> TransformerConfig:
     section.choose("mask_future", False, (False, None))
     section.ignore("ffn_dropout", "attn_score_dropout", "attn_layer_dropout")
     config = TransformerConfig(
-        num_layers=_within(section, "num_layers", None, 1, 256),
-        hidden=_within(section, "hidden_size", None, 2, 1 << 14),
-        ff_hidden=_within(section, "inner_size", None, 1, 1 << 17),
-        num_heads=_within(section, "num_attention_heads", 1, 1, 256),
+        num_layers=section.whole("num_layers", None, 1, 256),
+        hidden=section.whole("hidden_size", None, 2, 1 << 14),
+        ff_hidden=section.whole("inner_size", None, 1, 1 << 17),
+        num_heads=section.whole("num_attention_heads", 1, 1, 256),
         activation=section.choose("hidden_act", "relu", ("relu",)),
         pre_norm=section.choose("pre_ln", False, (True, False)),
         final_norm=section.choose("pre_ln_final_layer_norm", True, (True, False)),
@@ -137,21 +140,21 @@ def _transformer(section: Section) -> TransformerConfig:
 
 
 def _cache(section: Section, num_speakers: int, is_async: bool) -> SpeakerCacheConfig:
-    silent = _within(section, "spkcache_sil_frames_per_spk", 3, 0, _MAX_FRAMES)
+    silent = section.whole("spkcache_sil_frames_per_spk", 3, 0, MAX_SPEAKER_FRAMES)
     return SpeakerCacheConfig(
-        cache_frames=_within(section, "spkcache_len", 188, (1 + silent) * num_speakers, _MAX_FRAMES),
-        queue_frames=_within(section, "fifo_len", 0, 0, _MAX_FRAMES),
-        chunk_frames=_within(section, "chunk_len", 188, 1, _MAX_FRAMES),
-        update_frames=_within(section, "spkcache_update_period", 188, 1, _MAX_FRAMES),
-        left_frames=_within(section, "chunk_left_context", 1, 0, _MAX_FRAMES),
-        right_frames=_within(section, "chunk_right_context", 1, 0, _MAX_FRAMES),
+        cache_frames=section.whole("spkcache_len", 188, (1 + silent) * num_speakers, MAX_SPEAKER_FRAMES),
+        queue_frames=section.whole("fifo_len", 0, 0, MAX_SPEAKER_FRAMES),
+        chunk_frames=section.whole("chunk_len", 188, 1, MAX_SPEAKER_FRAMES),
+        update_frames=section.whole("spkcache_update_period", 188, 1, MAX_SPEAKER_FRAMES),
+        left_frames=section.whole("chunk_left_context", 1, 0, MAX_SPEAKER_FRAMES),
+        right_frames=section.whole("chunk_right_context", 1, 0, MAX_SPEAKER_FRAMES),
         silent_frames=silent,
-        min_probability=_rate(section, "pred_score_threshold", 0.25, 1e-6, 1.0),
-        latest_boost=_rate(section, "scores_boost_latest", 0.05, 0.0, 100.0),
-        silence_threshold=_rate(section, "sil_threshold", 0.2, 0.0, float(num_speakers)),
-        strong_rate=_rate(section, "strong_boost_rate", 0.75, 0.0, 1.0),
-        weak_rate=_rate(section, "weak_boost_rate", 1.5, 0.0, float(num_speakers)),
-        min_positive_rate=_rate(section, "min_pos_scores_rate", 0.5, 0.0, 1.0),
+        min_probability=section.between("pred_score_threshold", 0.25, 1e-6, 1.0),
+        latest_boost=section.between("scores_boost_latest", 0.05, 0.0, 100.0),
+        silence_threshold=section.between("sil_threshold", 0.2, 0.0, float(num_speakers)),
+        strong_rate=section.between("strong_boost_rate", 0.75, 0.0, 1.0),
+        weak_rate=section.between("weak_boost_rate", 1.5, 0.0, float(num_speakers)),
+        min_positive_rate=section.between("min_pos_scores_rate", 0.5, 0.0, 1.0),
         keeps_first_probabilities=is_async,
     )
 
@@ -160,19 +163,5 @@ def _trained_s(config: Section) -> float:
     """Return the length of the recordings that the model learnt from."""
     for section in (config, config.part("train_ds", optional=True)):
         if "session_len_sec" in section:
-            return _rate(section, "session_len_sec", _DEFAULT_TRAINED_S, 1.0, _MAX_TRAINED_S)
+            return section.between("session_len_sec", _DEFAULT_TRAINED_S, 1.0, _MAX_TRAINED_S)
     return _DEFAULT_TRAINED_S
-
-
-def _within(section: Section, key: str, default: int | None, least: int, most: int) -> int:
-    value = section.take(key, int) if default is None or key in section else section.get(key, default) or default
-    if not least <= value <= most:
-        raise UnsupportedCheckpoint(section.where, section.path(key), value, f"{least} to {most}")
-    return int(value)
-
-
-def _rate(section: Section, key: str, default: float, least: float, most: float) -> float:
-    value = section.number(key, default)
-    if value is None or not least <= value <= most:
-        raise UnsupportedCheckpoint(section.where, section.path(key), value, f"{least:g} to {most:g}")
-    return value

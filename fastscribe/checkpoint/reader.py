@@ -12,11 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fastscribe.checkpoint import huggingface, native, nemo
+from fastscribe.checkpoint import hf_sortformer, huggingface, native, nemo, nemo_sortformer
 from fastscribe.checkpoint.language_heads import of_language
 from fastscribe.checkpoint.language_prompt import known_languages
 from fastscribe.checkpoint.languages import languages_by_name
-from fastscribe.checkpoint.nemo_sortformer import read_speaker_model
 from fastscribe.checkpoint.nemo_voices import read_voice_model
 from fastscribe.checkpoint.value import (
     Checkpoint,
@@ -27,9 +26,9 @@ from fastscribe.checkpoint.value import (
     with_aligner,
 )
 from fastscribe.config import CHANNELS, EncoderConfig, Options
-from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
+from fastscribe.errors import CheckpointError, SpeakerModelGiven, UnsupportedCheckpoint
 
-__all__ = ["Checkpoint", "check_config", "find_nemo_file", "read_checkpoint", "read_for_run"]
+__all__ = ["Checkpoint", "check_config", "find_nemo_file", "read_checkpoint", "read_for_run", "read_speaker_model"]
 
 CONFIG_NAME = "config.json"
 
@@ -47,6 +46,7 @@ def read_checkpoint(path: str | Path, say: Callable[[str], None] = lambda line: 
         The checkpoint, with lazy weights.
 
     Raises:
+        SpeakerModelGiven: it is a speaker model.
         CheckpointError: the checkpoint is damaged, unsafe or not supported.
     """
     path = Path(path)
@@ -86,6 +86,22 @@ def read_for_run(path: str | Path, options: Options, say: Callable[[str], None] 
     if options.align_with is None:
         return checkpoint
     return with_aligner(checkpoint, of_language(read_checkpoint(options.align_with, say), options.language))
+
+
+def read_speaker_model(path: str | Path) -> SpeakerCheckpoint:
+    """Read a speaker model: NeMo's Sortformer, or a Hugging Face folder of Nemotron 3 Diarization.
+
+    Raises:
+        CheckpointError: There is none, or it is damaged, unsafe, not supported, or a model of another kind.
+    """
+    path = Path(path)
+    try:
+        config = _read_config_json(path) if path.is_dir() and (path / CONFIG_NAME).is_file() else {}
+        if config.get("model_type") == hf_sortformer.MODEL_TYPE:
+            return hf_sortformer.read(path, config)
+        return nemo_sortformer.read(path)
+    except MemoryError as error:
+        raise CheckpointError(path, "needs more memory than there is") from error
 
 
 def _check_rate(checkpoint: Checkpoint, other: SpeakerCheckpoint | VoiceCheckpoint, option: str) -> None:
@@ -128,6 +144,8 @@ def _read(path: Path, say: Callable[[str], None]) -> Checkpoint:
         return native.read(path, config)
     if config.get("model_type") in huggingface.FAMILIES:
         return huggingface.read(path, config)
+    if config.get("model_type") == hf_sortformer.MODEL_TYPE:
+        raise SpeakerModelGiven(path)
     nemo_file = find_nemo_file(path)
     if nemo_file is not None:
         reason = f"its {CONFIG_NAME} is not of a supported model" if config else f"it has no {CONFIG_NAME}"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from fastscribe.text.language_model import LanguageModel
 
+MAX_SPEAKERS, MAX_SPEAKER_FRAMES = 64, 1 << 16  # of a speaker model; frames of its cache, its queue or a chunk
 MAX_CONFIG_BYTES = 8 << 20  # IndicConformer's masks, listed three times, can take 5 MB
 # Exceptions of zipfile, pickle and torch on damaged bytes.
 DAMAGE = (RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
@@ -32,8 +33,17 @@ class SpeakerCheckpoint:
     """A speaker model on disk. Weights have the names of Sortformer's state dict, and are lazy."""
 
     path: Path
+    source: str  # "nemo" or "huggingface"
     config: SpeakerModelConfig
     weights: Mapping[str, torch.Tensor]
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(source.num_elements for source in _float_sources(self.weights))
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        return tuple(sorted({source.dtype for source in _float_sources(self.weights)}))
 
 
 @dataclass(frozen=True)
@@ -72,14 +82,15 @@ class Checkpoint:
 
     @property
     def num_parameters(self) -> int:
-        return sum(source.num_elements for source in self._float_sources())
+        return sum(source.num_elements for source in _float_sources(self.weights))
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        return tuple(sorted({source.dtype for source in self._float_sources()}))
+        return tuple(sorted({source.dtype for source in _float_sources(self.weights)}))
 
-    def _float_sources(self) -> list[TensorSource]:
-        return [source for source in sources_of(self.weights).values() if source.dtype != "int64"]
+
+def _float_sources(weights: Mapping[str, torch.Tensor]) -> list[TensorSource]:
+    return [source for source in sources_of(weights).values() if source.dtype != "int64"]
 
 
 def read_json(path: Path) -> Any:
@@ -237,6 +248,20 @@ class Section:
         if value <= 0:
             raise UnsupportedCheckpoint(self.where, self.path(key), value, "positive numbers")
         return int(value)
+
+    def whole(self, key: str, default: int | None, least: int, most: int) -> int:
+        """Return an integer within limits; without a default it must be there."""
+        value = self.take(key, int) if default is None or key in self else self.get(key, default) or default
+        if not least <= value <= most:
+            raise UnsupportedCheckpoint(self.where, self.path(key), value, f"{least} to {most}")
+        return int(value)
+
+    def between(self, key: str, default: float, least: float, most: float) -> float:
+        """Return a number within limits."""
+        value = self.number(key, default)
+        if value is None or not least <= value <= most:
+            raise UnsupportedCheckpoint(self.where, self.path(key), value, f"{least:g} to {most:g}")
+        return value
 
     def choose(self, key: str, default: Any, supported: tuple[Any, ...]) -> Any:
         value = self.get(key, default)

@@ -246,9 +246,11 @@ def find_model(
     *,
     show_progress: bool = True,
     prefer_nemo: bool = False,
+    for_speakers: bool = False,
 ) -> Path:
     """Return the path of the model that --model names, and download it if needed, as checkpoint.location.locate does."""
-    return locate(model, say, show_progress=show_progress, prefer_nemo=prefer_nemo)
+    wanted = {"prefer_nemo": prefer_nemo, "for_speakers": for_speakers}
+    return locate(model, say, show_progress=show_progress, **wanted)
 
 
 def option(*names: str, **settings: Any) -> Any:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from fastscribe.bench.work import encoder_gflop_per_audio_s
 from fastscribe.config import EncoderConfig, GraniteConfig, JasperConfig
-from fastscribe.speaker_config import EcapaConfig
+from fastscribe.speaker_config import EcapaConfig, StackingConfig
 
 if TYPE_CHECKING:
-    from fastscribe.checkpoint.reader import Checkpoint
-    from fastscribe.checkpoint.value import VoiceCheckpoint
+    from fastscribe.checkpoint.value import Checkpoint, SpeakerCheckpoint, VoiceCheckpoint
 
 _UTTERANCE_S = 8.0  # the mean length of the Open ASR Leaderboard's recordings is near this
 
@@ -80,8 +79,14 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def describe_voices(checkpoint: VoiceCheckpoint) -> dict[str, Any]:
-    """Return the same of a voice model."""
+def describe_side_model(checkpoint: SpeakerCheckpoint | VoiceCheckpoint) -> dict[str, Any]:
+    """Return the same for a speaker or voice model. Frames of chunks are the encoder's."""
+    from fastscribe.checkpoint.value import VoiceCheckpoint
+
+    return _voice_model(checkpoint) if isinstance(checkpoint, VoiceCheckpoint) else _speaker_model(checkpoint)
+
+
+def _voice_model(checkpoint: VoiceCheckpoint) -> dict[str, Any]:
     config, encoder = checkpoint.config, checkpoint.config.encoder
     return {
         "path": str(checkpoint.path),
@@ -96,6 +101,48 @@ def describe_voices(checkpoint: VoiceCheckpoint) -> dict[str, Any]:
         "pooling": config.pooling,
         "voice_print": config.num_outputs,
         "weights_bytes_fp32": 4 * checkpoint.num_parameters,
+    }
+
+
+def _speaker_model(checkpoint: SpeakerCheckpoint) -> dict[str, Any]:
+    config, encoder, cache = checkpoint.config, checkpoint.config.encoder, checkpoint.config.cache
+    facts: dict[str, Any] = {
+        "path": str(checkpoint.path),
+        "source": checkpoint.source,
+        "family": "speaker model (Sortformer)",
+        "speakers": config.num_speakers,
+        "parameters": checkpoint.num_parameters,
+        "stored_dtype": ", ".join(checkpoint.dtypes),
+        "sample_rate_hz": config.features.sample_rate,
+        "mels": config.features.num_mels,
+        "normalize": config.features.normalize,
+        "frame_s": round(config.frame_s, 6),
+        **(_conformer(encoder) if isinstance(encoder, EncoderConfig) else _stacking(encoder)),
+    }
+    if config.transformer is not None:
+        facts["transformer"] = f"{config.transformer.num_layers} x {config.transformer.hidden}"
+    if cache is None:
+        facts["window_s"] = config.trained_s
+    else:
+        facts |= {
+            "chunk_frames": cache.chunk_frames,
+            "frames_around_a_chunk": [cache.left_frames, cache.right_frames],
+            "queue_frames": cache.queue_frames,
+            "cache_frames": cache.cache_frames,
+            "update_frames": cache.update_frames,
+        }
+    return facts | {"weights_bytes_fp32": 4 * checkpoint.num_parameters}
+
+
+def _stacking(encoder: StackingConfig) -> dict[str, Any]:
+    layers = encoder.layers
+    return {
+        "layers": layers.num_layers,
+        "d_model": layers.hidden,
+        "heads": layers.num_heads,
+        "ff_hidden": layers.ff_hidden,
+        "activation": layers.activation,
+        "subsampling": f"stacks of {encoder.subsampling_factor} mel frames",
     }
 
 

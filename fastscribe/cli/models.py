@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,10 +15,10 @@ from fastscribe.cli import completion
 from fastscribe.cli.app import MODEL_HELP, app, check_stdout, find_model
 from fastscribe.cli.terminal import say
 from fastscribe.config import ExportFormat, FloatDtypeName, Options
-from fastscribe.errors import IsVoiceModel, UsageError
+from fastscribe.errors import SpeakerModelGiven, UsageError, VoiceModelGiven
 
 if TYPE_CHECKING:
-    from fastscribe.checkpoint.reader import Checkpoint
+    from fastscribe.checkpoint.value import Checkpoint, SpeakerCheckpoint, VoiceCheckpoint
 
 
 def _read_model(path: str) -> Checkpoint:
@@ -34,15 +34,16 @@ def _read_model(path: str) -> Checkpoint:
     return checkpoint
 
 
-def _describe_voices(path: str) -> dict[str, Any]:
-    """Return what inspect prints of a voice model, whose weights are all read."""
+def _read_side_model(path: str, kind: type[SpeakerModelGiven | VoiceModelGiven]) -> SpeakerCheckpoint | VoiceCheckpoint:
+    """Read a speaker or voice model and check the names and shapes of its weights, not their values."""
+    found = find_model(path, for_speakers=True)
     from fastscribe.checkpoint.nemo_voices import read_voice_model
-    from fastscribe.cli.describe import describe_voices
-    from fastscribe.model.model import build_voice_model
+    from fastscribe.checkpoint.reader import read_speaker_model
+    from fastscribe.model.model import check_side_weights
 
-    checkpoint = read_voice_model(find_model(path))
-    build_voice_model(checkpoint.config, checkpoint.weights, checkpoint.path)
-    return describe_voices(checkpoint)
+    checkpoint = (read_speaker_model if kind is SpeakerModelGiven else read_voice_model)(found)
+    check_side_weights(checkpoint.config, checkpoint.weights, checkpoint.path)
+    return checkpoint
 
 
 @app.command(
@@ -62,17 +63,20 @@ def inspect(
     """
     check_stdout()
     from fastscribe.checkpoint.lazy_weights import sources_of
-    from fastscribe.cli.describe import describe
+    from fastscribe.cli.describe import describe, describe_side_model
 
+    parts: list[Checkpoint | SpeakerCheckpoint | VoiceCheckpoint]
     try:
         checkpoint = _read_model(model)
-        if check:
-            for part in filter(None, (checkpoint, checkpoint.aligner)):
-                for source in sources_of(part.weights).values():
-                    source.read()
         facts = describe(checkpoint)
-    except IsVoiceModel:
-        facts = _describe_voices(model)
+        parts = [part for part in (checkpoint, checkpoint.aligner) if part is not None]
+    except (SpeakerModelGiven, VoiceModelGiven) as given:
+        side = _read_side_model(model, type(given))
+        facts, parts = describe_side_model(side), [side]
+    if check:
+        for part in parts:
+            for source in sources_of(part.weights).values():
+                source.read()
     if as_json:
         print(json.dumps(facts, ensure_ascii=False))
         return

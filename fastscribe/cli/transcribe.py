@@ -91,18 +91,13 @@ def _cluster(
     return RayCluster(address, workers)
 
 
-def _aligner(name: str | None, cluster: RayCluster | None, show_progress: bool) -> str | None:
-    """Return what --align-with names: its path, or a name that each node of a cluster looks up for itself."""
-    if name is None or (cluster is not None and not os.path.exists(name)):
+def _second_model(
+    name: str | None, cluster: RayCluster | None, show_progress: bool, for_speakers: bool = False
+) -> str | None:
+    """Return what --align-with or --speakers names: the channels, a path, or a name that each node of a cluster looks up."""
+    if name is None or (for_speakers and name == CHANNELS) or (cluster is not None and not os.path.exists(name)):
         return name
-    return os.path.abspath(find_model(name, show_progress=show_progress))
-
-
-def _speakers(name: str | None, show_progress: bool) -> str | None:
-    """Return what --speakers names: the channels, or the path of a model."""
-    if name is None or name == CHANNELS:
-        return name
-    return os.path.abspath(find_model(name, show_progress=show_progress, prefer_nemo=True))
+    return os.path.abspath(find_model(name, show_progress=show_progress, for_speakers=for_speakers))
 
 
 # The groups of --help.
@@ -493,13 +488,13 @@ def transcribe(
         pnc=pnc,
         timestamps=timestamps,
         boost=() if boost is None else read_phrases(boost),
-        align_with=_aligner(align_with, cluster, show_progress=not (quiet or no_progress)),
+        align_with=_second_model(align_with, cluster, not (quiet or no_progress)),
         vad=vad,
         channel=channel,
-        speakers=_speakers(speakers, show_progress=not (quiet or no_progress)),
+        speakers=_second_model(speakers, cluster, not (quiet or no_progress), for_speakers=True),
         speaker_names=None if speaker_names is None else tuple(map(str.strip, speaker_names.split(","))),
         rttm=None if rttm is None else os.path.abspath(rttm),
-        voices=_speakers(voices, show_progress=not (quiet or no_progress)),
+        voices=_second_model(voices, cluster, not (quiet or no_progress), for_speakers=True),
         track=track,
         recover_gaps=recover_gaps,
         window=window,

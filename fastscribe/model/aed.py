@@ -96,7 +96,12 @@ class Attention(nn.Module):
         parts_3BHQK = self._parts(x_BQD, 3)
         return parts_3BHQK[0], parts_3BHQK[1:]
 
-    def forward(self, query_BHQK: torch.Tensor, key_value_2BHNK: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self,
+        query_BHQK: torch.Tensor,
+        key_value_2BHNK: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        mask: torch.Tensor,
+    ) -> torch.Tensor:
         """Attend. `mask` is added to the scores; it broadcasts to [B, H, Q, N] and is aligned, because layers share it."""
         key_BHNK, value_BHNK = key_value_2BHNK
         mixed_BHQK = attend(query_BHQK, key_BHNK, value_BHNK, mask)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -19,11 +19,13 @@ from fastscribe.model.granite import GraniteEncoder, GraniteLayer, GraniteLayers
 from fastscribe.model.jasper import ConvNorm, JasperEncoder
 from fastscribe.model.language_prompt import LanguagePrompt
 from fastscribe.model.sortformer import Sortformer
+from fastscribe.model.stacked_encoder import RotaryLayers, StackedEncoder
 from fastscribe.model.transducer import Transducer
 from fastscribe.model.voice_model import VoiceModel
 from fastscribe.speaker_config import SpeakerModelConfig, VoiceModelConfig
 
 Prepare = Callable[[str, nn.Module], None]
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
 class Model(nn.Module):
@@ -77,8 +79,7 @@ def build_model(
         WeightsMismatch: lists every wrong name or shape, before any weight is read.
         CheckpointError: a weight cannot be read or is not finite.
     """
-    with torch.device("meta"), _Uninitialised():
-        model = Model(config)
+    model = _empty(Model, config)
     load_(model, weights, where, prepare_)
     return model
 
@@ -87,8 +88,7 @@ def build_speaker_model(
     config: SpeakerModelConfig, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
 ) -> Sortformer:
     """Build a speaker model, as build_model() a transcription model."""
-    with torch.device("meta"), _Uninitialised():
-        model = Sortformer(config)
+    model = _empty(Sortformer, config)
     load_(model, weights, where, prepare_)
     return model
 
@@ -97,10 +97,26 @@ def build_voice_model(
     config: VoiceModelConfig, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
 ) -> VoiceModel:
     """Build a voice model, as build_model() a transcription model."""
-    with torch.device("meta"), _Uninitialised():
-        model = VoiceModel(config)
+    model = _empty(VoiceModel, config)
     load_(model, weights, where, prepare_)
     return model
+
+
+def check_side_weights(
+    config: SpeakerModelConfig | VoiceModelConfig, weights: Mapping[str, torch.Tensor], where: object
+) -> None:
+    """Raise WeightsMismatch if the weights of a speaker or voice model do not fit its config; reads no values."""
+    kind = Sortformer if isinstance(config, SpeakerModelConfig) else VoiceModel
+    check_shapes(_shapes(_empty(kind, config)), weights, where)
+
+
+def _empty(kind: Callable[[Any], _Module], config: object) -> _Module:
+    with torch.device("meta"), _Uninitialised():
+        return kind(config)
+
+
+def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 def load_(
@@ -111,7 +127,7 @@ def load_(
 ) -> None:
     """Load a model without values part by part, and put it into eval mode. See build_model()."""
     model.eval().requires_grad_(False)
-    check_shapes({name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, weights, where)
+    check_shapes(_shapes(model), weights, where)
     for owner, name, path in list(_parts(model)):
         holder = nn.Module()
         holder.add_module(name, owner.get_submodule(name))
@@ -128,6 +144,8 @@ _CONTAINERS = (
     Sortformer,
     VoiceModel,
     Encoder,
+    StackedEncoder,
+    RotaryLayers,
     JasperEncoder,
     GraniteEncoder,
     GraniteLayers,

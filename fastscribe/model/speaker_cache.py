@@ -27,7 +27,7 @@ class SpeakerMemory:
         cache_BTD: Frames of the cache, before the encoder's layers.
         cache_probabilities_BTN: Their speakers; None: those of the next pass count.
         queue_BTD: The latest frames.
-        silence_BD: Mean of all frames of silence that have left the queue, in float32 as probabilities are.
+        silence_BD: Mean of all frames of silence that have left the queue, in float32 as probabilities are; or a learnt one.
         num_silent_B: Their number.
     """
 
@@ -39,13 +39,20 @@ class SpeakerMemory:
 
     @classmethod
     def empty(
-        cls, rows: int, width: int, num_speakers: int, config: SpeakerCacheConfig, like: torch.Tensor
+        cls,
+        rows: int,
+        num_speakers: int,
+        config: SpeakerCacheConfig,
+        like_BTD: torch.Tensor,
+        silence_D: torch.Tensor | None = None,
     ) -> SpeakerMemory:
-        """Return the memory of a recording's begin; `like` has its dtype and device."""
-        none_BTD = like.new_zeros(rows, 0, width)
+        """Return the memory of a recording's begin; `like_BTD` has its width, dtype and device. `silence_D` is learnt."""
+        none_BTD, like = like_BTD.new_zeros(rows, 0, like_BTD.shape[2]), like_BTD
         known = torch.zeros(rows, 0, num_speakers, device=like.device) if config.keeps_first_probabilities else None
         zeros_B = torch.zeros(rows, dtype=torch.long, device=like.device)
-        return cls(none_BTD, known, none_BTD, torch.zeros(rows, width, device=like.device), zeros_B)
+        if silence_D is None:
+            silence_D = torch.zeros(like.shape[2], device=like.device)
+        return cls(none_BTD, known, none_BTD, silence_D.float().expand(rows, -1), zeros_B)
 
     @property
     def num_frames(self) -> int:
@@ -100,6 +107,8 @@ class SpeakerMemory:
         self, frames_BTD: torch.Tensor, probabilities_BTN: torch.Tensor, config: SpeakerCacheConfig
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean of all silence, and the number of its frames, with the silence among these frames."""
+        if config.silence_threshold is None:
+            return self.silence_BD, self.num_silent_B
         is_silent_BT = probabilities_BTN.sum(2) < config.silence_threshold
         num_silent_B = self.num_silent_B + is_silent_BT.sum(1)
         sums_BD = self.silence_BD * self.num_silent_B[:, None] + (frames_BTD.float() * is_silent_BT[..., None]).sum(1)

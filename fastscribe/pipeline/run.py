@@ -71,6 +71,7 @@ class Run:
         limit: Ends the run early.
         edits: Changes the texts of the results.
         languages: Has the language that each recording is kept to; None: of none.
+        rttm: Has the turns of each recording's speakers (Options.rttm).
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Run:
         limit: TimeLimit | None = None,
         edits: TextEdits | None = None,
         languages: LanguageFilter | None = None,
+        rttm: RttmTurns | None = None,
     ) -> None:
         by_phrase = options.max_utterance_s is None and config.learnt_on_short
         self._max_utterance_s = config.max_utterance_s if options.max_utterance_s is None else options.max_utterance_s
@@ -95,7 +97,6 @@ class Run:
         threads = options.threads or default_threads()  # more once there are URLs
         # The executor has other threads: inputs that hang or take long to probe must not keep batches from being read.
         self._preparers = ReplacingThreadPool(threads, "prepare")
-        rttm = None if options.rttm is None else RttmTurns(options.rttm)
         self._speaker_model, self._voice_model = executor.facts.speaker_model, executor.facts.voice_model
         if self._speaker_model is not None:
             self._max_held_s = _MAX_HELD_BYTES / _BYTES_PER_SAMPLE / config.features.sample_rate
@@ -164,9 +165,7 @@ class Run:
     def _speaker_frames(self, utterance: Utterance) -> int:
         """Return the most frames that the speaker model sees of an utterance at once."""
         assert self._speaker_model is not None
-        num_samples = round(utterance.duration_s * self._config.features.sample_rate)
-        num_frames, cache = self._speaker_model.num_frames(num_samples), self._speaker_model.cache
-        return num_frames if cache is None else min(num_frames, cache.seen_frames)
+        return self._speaker_model.num_seen(round(utterance.duration_s * self._config.features.sample_rate))
 
     def _voice_frames(self, utterance: Utterance) -> int:
         """Return the frames of an utterance for the voice model."""

@@ -12,24 +12,35 @@ import pyarrow as pa
 
 from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe.checkpoint.reader import read_checkpoint
-from fastscribe.config import Options
+from fastscribe.config import CHANNELS, Options
 from fastscribe.errors import UsageError
 from fastscribe.output.writers import to_object
-from fastscribe.ray.node_model import model_on_node
+from fastscribe.ray.node_model import model_on_node, on_all_nodes
 from fastscribe.ray.rows import CUT_COLUMNS, find_path_column, to_source
 from fastscribe.types import Failure, Source, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber as LoadedTranscriber
 
+_SPAN = [("start", pa.float64()), ("end", pa.float64())]
 _TIMES = [("start", pa.float64()), ("end", pa.float64()), ("confidence", pa.float64())]
 COLUMNS = {
     "text": pa.string(),
     "words": pa.list_(pa.struct([("word", pa.string()), *_TIMES])),
     "segments": pa.list_(pa.struct([("text", pa.string()), *_TIMES, ("recovered", pa.bool_())])),
-    "gaps": pa.list_(pa.struct([("start", pa.float64()), ("end", pa.float64())])),
+    "gaps": pa.list_(pa.struct(_SPAN)),
     "language": pa.string(),
     "error": pa.struct([("stage", pa.string()), ("type", pa.string()), ("message", pa.string())]),
+}
+_SPEAKER = ("speaker", pa.string())
+# With Options.speakers or Options.rttm.
+_SPEAKER_COLUMNS = COLUMNS | {
+    **{
+        name: pa.list_(pa.struct([*COLUMNS[name].value_type, _SPEAKER]))  # each has a speaker
+        for name in ("words", "segments", "gaps")
+    },
+    "speakers": pa.list_(pa.string()),
+    "turns": pa.list_(pa.struct([*_SPAN, _SPEAKER])),
 }
 _DEFAULTS = Options()
 
@@ -43,7 +54,8 @@ class Transcriber:
 
     The returned table has a row for each row, in the same order: all columns of the input, and `text` (`pred_text` if the
     input has a `text`, which stays), `words`, `segments`, `gaps`, `language` and `error`, always of the same Arrow types. Times
-    are in seconds on the recording's clock.
+    are in seconds on the recording's clock. With Options.speakers or Options.rttm, words, segments and gaps have a `speaker`,
+    and there are the columns `speakers` and `turns`.
     """
 
     def __init__(
@@ -70,20 +82,23 @@ class Transcriber:
 
         Raises:
             CheckpointError: The model is missing, unsupported or damaged, or its download failed.
-            UsageError: A device, a dtype or an option is not possible here, such as Options.speakers or redact.
+            UsageError: A device, a dtype or an option is not possible here, such as Options.redact.
         """
-        if options.speakers is not None or options.rttm is not None:
-            raise UsageError("Options.speakers: the columns have no speakers; use fastscribe.ray.transcribe")
         if options.redact:
             raise UsageError("Options.redact: the input's columns stay as they are; use fastscribe.ray.transcribe")
         limit_openmp_spin()
         from fastscribe.transcriber import Transcriber as LoadedTranscriber
 
         lines: list[str] = []
-        found = model_on_node(os.path.abspath(model) if os.path.exists(model) else model, _run_id(), lines.append)
+        run_id = _run_id()
+        found = model_on_node(on_all_nodes(model), run_id, lines.append)
+        if options.speakers not in (None, CHANNELS):
+            speakers = model_on_node(on_all_nodes(options.speakers), run_id, lines.append, for_speakers=True)
+            options = replace(options, speakers=str(speakers.path))
         self._transcriber: LoadedTranscriber = LoadedTranscriber.load(found.path, device, dtype, options)
         self._path_column, self._root = path_column, root
         languages = read_checkpoint(found.path).languages
+        self._columns = COLUMNS if options.speakers is None and options.rttm is None else _SPEAKER_COLUMNS
         own = self._transcriber._config.language  # as the rows of a run have it
         self._language = own or options.language or (languages[0] if len(languages) == 1 else None)
 
@@ -103,7 +118,7 @@ class Transcriber:
             results[result.index] = result
         done = [result for result in results if result is not None]
         assert len(done) == len(inputs)
-        return _with_results(table, done, self._language)
+        return _with_results(table, done, self._language, self._columns)
 
 
 def _run_id() -> str:
@@ -132,7 +147,9 @@ def _inputs(table: pa.Table, path_column: str | None, root: str) -> list[Source 
     return [replace(to_source(row, column, number, where), row=None) for number, row in enumerate(rows)]
 
 
-def _with_results(table: pa.Table, results: Sequence[Transcript | Failure], language: str | None) -> pa.Table:
+def _with_results(
+    table: pa.Table, results: Sequence[Transcript | Failure], language: str | None, kinds: Mapping[str, pa.DataType]
+) -> pa.Table:
     """Append the columns of the results to a table."""
     objects = [to_object(result) for result in results]
     columns: dict[str, list[Any]] = {
@@ -141,9 +158,9 @@ def _with_results(table: pa.Table, results: Sequence[Transcript | Failure], lang
         "error": [found.get("error") for found in objects],
         "segments": [[{"recovered": False} | one for one in found.get("segments", ())] for found in objects],
     }
-    columns |= {name: [found.get(name, []) for found in objects] for name in ("words", "gaps")}
-    names = {name: "pred_text" if name == "text" and "text" in table.column_names else name for name in COLUMNS}
+    columns |= {name: [found.get(name, []) for found in objects] for name in kinds if name not in columns}
+    names = {name: "pred_text" if name == "text" and "text" in table.column_names else name for name in kinds}
     table = table.drop_columns([name for name in names.values() if name in table.column_names])
-    for name, kind in COLUMNS.items():
+    for name, kind in kinds.items():
         table = table.append_column(names[name], pa.array(columns[name], kind))
     return table

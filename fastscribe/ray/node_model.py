@@ -22,6 +22,7 @@ from typing import IO
 from filelock import FileLock
 
 from fastscribe.checkpoint.location import locate
+from fastscribe.config import CHANNELS
 from fastscribe.errors import CheckpointError
 from fastscribe.resume.fingerprint import model_digest
 
@@ -42,13 +43,14 @@ class NodeModel:
     digest: str
 
 
-def model_on_node(model: str, run_id: str, say: Callable[[str], None]) -> NodeModel:
+def model_on_node(model: str, run_id: str, say: Callable[[str], None], *, for_speakers: bool = False) -> NodeModel:
     """Find a model, once a machine and run.
 
     Args:
         model: A path, "default" or a name on the Hugging Face hub.
         run_id: Names the run; another run looks at the hub again.
         say: Receives the lines about a download.
+        for_speakers: The model is to tell speakers apart.
 
     Raises:
         CheckpointError: There is no such model, or its download failed.
@@ -61,7 +63,7 @@ def model_on_node(model: str, run_id: str, say: Callable[[str], None]) -> NodeMo
         if record.exists():
             found = json.loads(record.read_text(encoding="utf-8"))
             return NodeModel(Path(found["path"]), found["digest"])
-        path = locate(model, say, show_progress=False)
+        path = locate(model, say, show_progress=False, for_speakers=for_speakers)
         if not path.exists():
             raise CheckpointError(path, "no such file or folder on this node; a path must be the same on all nodes")
         digest = model_digest(path)
@@ -70,6 +72,11 @@ def model_on_node(model: str, run_id: str, say: Callable[[str], None]) -> NodeMo
         fresh.write_text(json.dumps({"path": str(path), "digest": digest}), encoding="utf-8")
         os.replace(fresh, record)
         return NodeModel(path, digest)
+
+
+def on_all_nodes(path: str) -> str:
+    """Return the absolute path of a file or folder; a name that is none here as it is, because each node looks it up."""
+    return os.path.abspath(path) if path != CHANNELS and os.path.exists(path) else path
 
 
 def _folder() -> Path:

@@ -8,7 +8,6 @@ pauses while the driver has not taken its results, and a result that has left is
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
@@ -16,7 +15,7 @@ from dataclasses import replace
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
-from fastscribe.config import CHANNELS, Options, OutputStyle
+from fastscribe.config import Options, OutputStyle
 from fastscribe.dry_run import DryRunReport
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
@@ -26,6 +25,7 @@ from fastscribe.pipeline.windows import Ledger
 from fastscribe.ray.chunks import ChunkQueue, Item
 from fastscribe.ray.inputs import Windows
 from fastscribe.ray.library import connected
+from fastscribe.ray.node_model import on_all_nodes
 from fastscribe.ray.pool import Died, Done, Handle, Results, Size, WorkerPool
 from fastscribe.ray.worker import ChunkStats, Facts, Setup, unpacked
 from fastscribe.readable.edits import TextEdits
@@ -100,14 +100,12 @@ class RayTranscriber(Transcriber):
         """
         if device not in ("auto", "cpu", "cuda"):
             raise UsageError(f"--device {device}: Ray gives each worker its device: auto, cpu or cuda")
-        if options.rttm is not None or options.voices is not None or options.speakers not in (None, CHANNELS):
-            option = "--speakers with a model" if options.rttm is None else "--rttm"
-            option = "--voices" if options.voices is not None else option
-            raise UsageError(f"{option} does not go with Ray: use --devices on each machine, with --shard")
-        if os.path.exists(model):
-            model = os.path.abspath(model)
-        if options.align_with is not None and os.path.exists(options.align_with):
-            options = replace(options, align_with=os.path.abspath(options.align_with))
+        if options.voices is not None:
+            raise UsageError("--voices does not go with Ray: use --devices on each machine, with --shard")
+        model = on_all_nodes(model)
+        others = {name: getattr(options, name) for name in ("align_with", "speakers", "rttm")}
+        paths: dict[str, Any] = {name: on_all_nodes(path) for name, path in others.items() if path is not None}
+        options = replace(options, **paths)
         with ExitStack() as stack:
             ray = stack.enter_context(connected(address))
             setup = Setup(model, device, dtype, options, style, uuid.uuid4().hex)
@@ -134,8 +132,8 @@ class RayTranscriber(Transcriber):
     def _aligner_digest(self) -> str | None:
         return self._facts.aligner_digest
 
-    def _speakers_digest(self) -> None:
-        """None: there is no speaker model."""
+    def _speakers_digest(self) -> str | None:
+        return self._facts.speakers_digest
 
     def usd_per_hour(self, price_per_hour: float | None, wall_s: float) -> tuple[float | None, str | None]:
         """Return the price of the workers and its source: the given one for all together, or the list's for each."""
@@ -182,6 +180,7 @@ class RayTranscriber(Transcriber):
             ("fastscribe", own.version, facts.version),
             ("the model's content", own.model_digest, facts.model_digest),
             ("--align-with's content", own.aligner_digest, facts.aligner_digest),
+            ("the content of --speakers or --rttm", own.speakers_digest, facts.speakers_digest),
             ("--dtype", own.model.dtype, facts.model.dtype),
             ("--decoder", own.model.decoder_name, facts.model.decoder_name),
             ("--attention", own.model.attention, facts.model.attention),

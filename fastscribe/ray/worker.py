@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 from fastscribe._system.openmp import limit_openmp_spin
-from fastscribe.config import ModelConfig, Options, OutputStyle
+from fastscribe.config import CHANNELS, ModelConfig, Options, OutputStyle
 from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.output.writers import render
 from fastscribe.pipeline.executor import ModelFacts
@@ -60,6 +60,7 @@ class Facts:
     config: ModelConfig
     model_digest: str
     aligner_digest: str | None  # of --align-with
+    speakers_digest: str | None  # of --speakers' model, or of --rttm
     load_s: float
     version: str = __version__
     said: tuple[str, ...] = ()
@@ -105,11 +106,16 @@ class Worker:
         setup = self.setup
         start = perf_counter()
         try:
-            model, options, aligner = model_on_node(setup.model, setup.run_id, self._said.append), setup.options, None
+            model, options = model_on_node(setup.model, setup.run_id, self._said.append), setup.options
+            aligner = speakers = None
             if options.align_with is not None:
                 aligner = model_on_node(options.align_with, setup.run_id, self._said.append)
                 options = replace(options, align_with=str(aligner.path))
+            if options.speakers not in (None, CHANNELS):
+                speakers = model_on_node(options.speakers, setup.run_id, self._said.append, for_speakers=True)
+                options = replace(options, speakers=str(speakers.path))
             found = Transcriber.load(model.path, setup.device, setup.dtype, options, self._said.append)
+            turns = found._speakers_digest() if options.rttm is not None else None
         except (FastscribeError, OSError) as error:
             return Refusal(" ".join(str(error).split()))
         self._transcriber = found
@@ -124,6 +130,7 @@ class Worker:
             config=found._config,
             model_digest=model.digest,
             aligner_digest=None if aligner is None else aligner.digest,
+            speakers_digest=turns if speakers is None else speakers.digest,
             load_s=perf_counter() - start,
             said=self._take_said(),
         )

@@ -19,7 +19,7 @@ class RttmTurns:
     """The turns of `--rttm`: of a file with any number of recordings, or of a folder with a file for each recording.
 
     A file in a folder has the recording's name, with its folders, or without them: `calls/a.rttm` or `a.rttm` for calls/a.wav.
-    In one file, the second field names the recording in the same ways, with or without its extension.
+    In one file, the second field names the recording in the same ways, with or without its extension; it is read once, here.
 
     Args:
         path: A file or a folder.
@@ -29,12 +29,20 @@ class RttmTurns:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
+        self.path = Path(path)
         self._by_recording: dict[str, list[Turn]] | None = None
-        if not self._path.exists():
+        self._file_digest = b""
+        if not self.path.exists():
             raise UsageError(f"--rttm {path}: no such file or folder")
-        if not self._path.is_dir():
-            self._by_recording = read_rttm(self._path)
+        self._state = _state(self.path)
+        if not self.path.is_dir():
+            content = _content(self.path)
+            self._by_recording, self._file_digest = _parsed(content, self.path), hashlib.sha256(content).digest()
+
+    @property
+    def has_changed(self) -> bool:
+        """Return True if the file is another one than when it was read. A folder's files are read when they are needed."""
+        return self._by_recording is not None and self._state != _state(self.path)
 
     def of(self, audio: AudioInfo) -> tuple[Turn, ...]:
         """Return a recording's turns, on its own clock.
@@ -46,27 +54,24 @@ class RttmTurns:
             turns = self._turns(name)
             if turns is not None:
                 return clipped(turns, audio.start / audio.sample_rate, audio.duration_s)
-        raise AudioError(audio.path, f"{self._path} has no turns of its speakers")
+        raise AudioError(audio.path, f"{self.path} has no turns of its speakers")
 
     def digest(self) -> str:
         """Return a digest of the content. Raises UsageError naming a file that cannot be read."""
         digest = hashlib.sha256()
-        files = sorted(self._path.rglob("*.rttm")) if self._path.is_dir() else [self._path]
-        for file in files:
-            if file.is_dir():
-                continue
-            try:
-                content = file.read_bytes()
-            except OSError as error:
-                raise UsageError(f"--rttm {file}: {error.strerror}") from error
-            digest.update(os.fsencode(file.relative_to(self._path).as_posix()) + b"\0")
-            digest.update(hashlib.sha256(content).digest())
+        if self._by_recording is not None:
+            digest.update(b".\0" + self._file_digest)
+        else:
+            for file in sorted(self.path.rglob("*.rttm")):
+                if not file.is_dir():
+                    digest.update(os.fsencode(file.relative_to(self.path).as_posix()) + b"\0")
+                    digest.update(hashlib.sha256(_content(file)).digest())
         return "sha256:" + digest.hexdigest()[:32]
 
     def _turns(self, name: str) -> list[Turn] | None:
         if self._by_recording is not None:
             return self._by_recording.get(name)
-        file = self._path / f"{name}.rttm"
+        file = self.path / f"{name}.rttm"
         if ".." in PurePosixPath(name).parts or not file.is_file():
             return None
         try:
@@ -92,12 +97,31 @@ def clipped(turns: Iterable[Turn], start_s: float, duration_s: float) -> tuple[T
 
 def read_rttm(path: Path, option: str = "--rttm") -> dict[str, list[Turn]]:
     """Return the turns by recording. Raises UsageError naming the option and the line."""
+    return _parsed(_content(path, option), path, option)
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    """Return numbers that change with a file's content; None: it is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _content(path: Path, option: str = "--rttm") -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{option} {path}: {error.strerror}") from error
+
+
+def _parsed(content: bytes, path: Path, option: str = "--rttm") -> dict[str, list[Turn]]:
     found: dict[str, list[Turn]] = {}
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        problem = error.strerror if isinstance(error, OSError) else "no UTF-8 text"
-        raise UsageError(f"{option} {path}: {problem}") from error
+        lines = content.decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{option} {path}: no UTF-8 text") from error
     for number, line in enumerate(lines, start=1):
         fields = line.split()
         if not fields or fields[0].startswith(";") or fields[0] != "SPEAKER":

@@ -29,13 +29,14 @@ from fastscribe import Transcriber, Transcript
 from fastscribe.checkpoint import hub as hub_module
 from fastscribe.checkpoint.hub.name import HubName
 from fastscribe.checkpoint.location import PACKAGED
-from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.checkpoint.reader import read_checkpoint, read_speaker_model
 from fastscribe.cli import app
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.resume.fingerprint import model_digest
 from fastscribe.text.language_model import FILE as LANGUAGE_MODEL
 from tests.conftest import AUDIO, DATA, MODELS
 from tests.fakes.hub_stub import Fault, Hub, serve
+from tests.helpers import nemotron_diarization
 from tests.helpers.processes import fastscribe
 
 NEMO = (MODELS / "tdt_demo" / "model.nemo").read_bytes()
@@ -219,6 +220,19 @@ def test_safetensors_preferred(user: User, hub: Hub) -> None:
     assert user.get("org/name", prefer_nemo=True).name == "name.nemo"
 
 
+def test_a_folder_of_a_speaker_model(user: User, hub: Hub, tmp_path: Path) -> None:
+    """It has no tokenizer. A .nemo file beside it, which has another encoder than NeMo's Sortformers, is left alone."""
+    written = nemotron_diarization.write_folder(tmp_path / "model", nemotron_diarization.config("cache"))
+    files = {path.name: path.read_bytes() for path in written.iterdir()}
+    hub.add("org/name", {"name.nemo": b"1"} | files)
+    path = user.get("org/name", for_speakers=True)
+    assert read_speaker_model(path).config.num_speakers == 8
+    assert "name.nemo" not in user.files()
+    hub.add("org/other", {"name.nemo": b"1"} | files)
+    assert "a speaker model (Sortformer)" in user.refused("org/other")
+    assert user.files() == ["config.json"]
+
+
 def test_canary_nemo_file_preferred(user: User, hub: Hub) -> None:
     files = {path.name: path.read_bytes() for path in (MODELS / "hf_canary").iterdir() if path.name != "golden.json"}
     hub.add("org/name", {"name.nemo": NEMO} | files)
@@ -270,7 +284,9 @@ def test_unsupported_setting_falls_back_to_nemo(user: User, hub: Hub) -> None:
 def test_incomplete_folder_falls_back_to_nemo(user: User, hub: Hub, missing: str) -> None:
     files = {name: content for name, content in folder().items() if name != missing}
     hub.add("org/name", {"name.nemo": NEMO} | files)
-    assert user.get("org/name").name == "name.nemo" and user.files() == ["name.nemo"]
+    assert user.get("org/name").name == "name.nemo"
+    # A folder without a tokenizer could be a speaker model, as its configuration says.
+    assert user.files() == (["name.nemo"] if missing == "model.safetensors" else ["config.json", "name.nemo"])
 
 
 def test_several_nemo_files(user: User, hub: Hub) -> None:

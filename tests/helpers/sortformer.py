@@ -82,10 +82,10 @@ def config(name: str) -> dict[str, Any]:
 def weights(settings: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Return weights with which most speakers speak at times."""
     salt = 59 if settings.get("streaming_mode") else 45
-    return {name: torch.from_numpy(_weight(name, shape, salt)) for name, shape in shapes(settings).items()}
+    return {name: torch.from_numpy(weight(name, shape, salt)) for name, shape in shapes(settings).items()}
 
 
-def _weight(name: str, shape: tuple[int, ...], salt: int) -> np.ndarray:
+def weight(name: str, shape: tuple[int, ...], salt: int) -> np.ndarray:
     """Return normal numbers whose seed is the name, scaled so that activations keep their size."""
     seed = int.from_bytes(hashlib.sha256(f"{salt} {name}".encode()).digest()[:4], "big")
     values = np.random.RandomState(seed).standard_normal(shape)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastscribe.checkpoint.nemo_sortformer import read_speaker_model
+from fastscribe.checkpoint.reader import read_speaker_model
 from fastscribe.errors import CheckpointError
 from fastscribe.pipeline.diarizer import Diarizer
 from fastscribe.pipeline.recognizer import prepare

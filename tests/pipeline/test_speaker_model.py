@@ -24,7 +24,7 @@ from fastscribe.segmentation.speaker_turns import turns_of
 from fastscribe.types import Batch
 from tests.cli.test_cli import rows
 from tests.conftest import AUDIO, MODELS, waveform
-from tests.helpers import sortformer
+from tests.helpers import nemotron_diarization, sortformer
 from tests.helpers.processes import fastscribe
 from tests.model.test_sortformer import probabilities
 
@@ -38,7 +38,8 @@ EDGES = [AUDIO / name for name in ("e02_0p3s.flac", "e05_silence_2s.flac", "e08_
 @pytest.fixture(scope="module")
 def speaker_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("speakers")
-    return {name: sortformer.write_nemo(folder / f"{name}.nemo", sortformer.config(name)) for name in ("v1", "v2")}
+    found = {name: sortformer.write_nemo(folder / f"{name}.nemo", sortformer.config(name)) for name in ("v1", "v2")}
+    return found | {"nemotron": nemotron_diarization.write_folder(folder / "n", nemotron_diarization.config("cache"))}
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +80,14 @@ def test_words_are_those_of_a_run_without_speakers(
     assert sum(isinstance(one, Transcript) and len(one.speakers) > 1 for one in found) >= 3
 
 
-@pytest.mark.parametrize("name", ["v1", "v2"])
+@pytest.mark.parametrize(("name", "frame_s"), [("v1", 0.08), ("v2", 0.08), ("nemotron", 0.01)])
 def test_turns_are_those_of_the_model_over_the_whole_recording(
-    name: str, speaker_models: dict[str, Path], inputs: list[str]
+    name: str, frame_s: float, speaker_models: dict[str, Path], inputs: list[str]
 ) -> None:
     [found] = transcribed(inputs[:1], speaker_models[name])
     [expected_TN] = probabilities(speaker_models[name], [LONG])
     assert isinstance(found, Transcript)
-    assert found.turns == turns_of(expected_TN, 0.08, len(LONG) / RATE)
+    assert found.turns == turns_of(expected_TN, frame_s, len(LONG) / RATE)
     assert len(found.turns) > 3
 
 
@@ -213,6 +214,7 @@ def test_the_command_writes_speakers_and_resumes(speaker_models: dict[str, Path]
     ("options", "message"),
     [
         (["-m", "{v1}"], "a speaker model (Sortformer): it tells who speaks when"),
+        (["-m", "{nemotron}"], "a speaker model (Sortformer): it tells who speaks when"),
         (["--speakers", "{asr}"], "no speaker model (Sortformer)"),
         (["--speakers", "missing.nemo"], "missing.nemo: no such file"),
         (["--speakers", "{v1}", "--rttm", "x"], "--rttm and --speakers exclude each other"),
@@ -222,10 +224,10 @@ def test_the_command_writes_speakers_and_resumes(speaker_models: dict[str, Path]
         (["--speaker-names", "a"], "--speaker-names needs --speakers"),
         (["--speakers", "{v1}", "--speaker-names", "speaker 2"], "speaker 2 is the name of a speaker without one"),
     ],
-    ids=["as model", "other model", "missing", "both", "no rttm", "url", "empty", "names", "name"],
+    ids=["as model", "folder as model", "other model", "missing", "both", "no rttm", "url", "empty", "names", "name"],
 )
 def test_a_mistake_is_one_line(options: list[str], message: str, speaker_models: dict[str, Path]) -> None:
-    places = {"v1": str(speaker_models["v1"]), "asr": str(MODEL)}
+    places = {**speaker_models, "asr": MODEL}
     found = fastscribe("transcribe", str(CLIPS[0]), *(one.format(**places) for one in options), "-q")
     assert found.returncode == 2
     [line] = [line for line in found.stderr.splitlines() if "no --model" not in line]

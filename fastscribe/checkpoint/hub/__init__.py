@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fastscribe.checkpoint.hub import problems
-from fastscribe.checkpoint.hub.choice import choose
+from fastscribe.checkpoint.hub.choice import Choice, choose
 from fastscribe.checkpoint.hub.name import HubName, is_commit
-from fastscribe.errors import CheckpointError, HubUnreachable, UnsupportedCheckpoint, first_line
+from fastscribe.errors import CheckpointError, HubUnreachable, SpeakerModelGiven, UnsupportedCheckpoint, first_line
 
 __all__ = ["HubName", "cached", "download"]
 
@@ -32,7 +32,13 @@ Log = Callable[[str], None]
 
 
 def download(
-    name: HubName, say: Log, *, show_progress: bool = True, prefer_nemo: bool = False, announce: bool = True
+    name: HubName,
+    say: Log,
+    *,
+    show_progress: bool = True,
+    prefer_nemo: bool = False,
+    for_speakers: bool = False,
+    announce: bool = True,
 ) -> Path:
     """Return the path of a model on the hub, after downloading the files that are not in the cache.
 
@@ -41,6 +47,7 @@ def download(
         say: receives each line for the user.
         show_progress: show progress if stderr is a terminal.
         prefer_nemo: use the .nemo file even if the repository holds a supported folder.
+        for_speakers: a speaker model is wanted.
         announce: report the lookup before the first request.
 
     Returns:
@@ -51,7 +58,8 @@ def download(
         HubUnreachable: the hub cannot be reached and the cache holds no copy.
     """
     library = _library(name)
-    model = _Model(library, name, say, show_progress, prefer_nemo)
+    chosen = partial(choose, prefer_nemo=prefer_nemo, for_speakers=for_speakers)
+    model = _Model(library, name, say, show_progress, chosen)
     if name.is_commit and (path := model.cached()):
         return path
     if library.constants.HF_HUB_OFFLINE:
@@ -75,7 +83,7 @@ def download(
 
 def cached(name: HubName) -> Path | None:
     """Return the model's complete copy in the cache, if there is one. Needs no network. Raises CheckpointError."""
-    return _Model(_library(name), name, lambda line: None, show_progress=False, prefer_nemo=False).cached()
+    return _Model(_library(name), name, lambda line: None, False, partial(choose, prefer_nemo=False)).cached()
 
 
 def _library(name: HubName) -> Any:
@@ -109,12 +117,17 @@ class _Log(logging.Handler):
 
 
 class _Model:
-    def __init__(self, library: Any, name: HubName, say: Log, show_progress: bool, prefer_nemo: bool) -> None:
-        self._library, self._name, self._say, self._prefer_nemo = library, name, say, prefer_nemo
+    def __init__(
+        self, library: Any, name: HubName, say: Log, show_progress: bool, choose: Callable[..., Choice]
+    ) -> None:
+        self._library, self._name, self._say, self._choose = library, name, say, choose
         self._draw = show_progress and sys.stderr is not None and sys.stderr.isatty()
 
     def cached(self, reason: str = "") -> Path | None:
-        """Return the cached copy of the revision if it is complete, and report `reason`. Raises UnsupportedCheckpoint."""
+        """Return the cached copy of the revision if it is complete, and report `reason`.
+
+        Raises UnsupportedCheckpoint and SpeakerModelGiven.
+        """
         name, find = self._name, self._library.snapshot_download
         try:  # no patterns: `choose` selects the files
             folder = Path(find(name.repo, revision=name.revision, local_files_only=True, allow_patterns=[]))
@@ -122,8 +135,8 @@ class _Model:
             return None
         files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
         try:
-            choice = choose(name, files, lambda _: folder, self._say, self._prefer_nemo)
-        except UnsupportedCheckpoint:
+            choice = self._choose(name, files, lambda _: folder, self._say)
+        except (UnsupportedCheckpoint, SpeakerModelGiven):
             raise
         except CheckpointError:  # the copy is incomplete
             return None
@@ -139,7 +152,7 @@ class _Model:
                 path = self._with_retries(partial(self._fetch, commit, file, draw), log)
             return path.parents[file.count("/")]
 
-        choice = choose(self._name, sizes, fetch, self._say, self._prefer_nemo)
+        choice = self._choose(self._name, sizes, fetch, self._say)
         cached = self._library.try_to_load_from_cache
         if missing := [file for file in choice.files if not cached(self._name.repo, file, revision=commit)]:
             largest, total = max(missing, key=lambda file: sizes[file]), sum(sizes[file] for file in missing)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastscribe.checkpoint.hub.name import HubName
-from fastscribe.errors import CheckpointError
+from fastscribe.errors import CheckpointError, SpeakerModelGiven
 from fastscribe.text.tokenizer import LANGUAGE_MODEL
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -22,6 +22,7 @@ _SMALL_FILES = (
     "tokenizer_config.json",  # this and the next one are only for transformers
     "generation_config.json",
 )
+_SPEAKER_MODEL = "nemotron3_diarization"  # transformers' name; its repository has a .nemo file too
 _ALIGNER = "aligner"  # subfolder of a fastscribe folder
 _MAX_LISTED = 10  # names in a message
 
@@ -43,6 +44,7 @@ def choose(
     fetch: Callable[[list[str]], Path],
     say: Callable[[str], None],
     prefer_nemo: bool,
+    for_speakers: bool = False,
 ) -> Choice:
     """Choose the files to load.
 
@@ -52,27 +54,33 @@ def choose(
         fetch: downloads small files and returns their folder.
         say: receives a line for each choice that the user did not make.
         prefer_nemo: use the .nemo file if both formats are there.
+        for_speakers: a speaker model is wanted.
 
     Returns:
         The files.
 
     Raises:
+        SpeakerModelGiven: the folder is of a speaker model, which is not wanted.
         CheckpointError: no supported model, or several .nemo files of which none has the repository's name.
     """
     nemo = [file for file in files if file.endswith(".nemo")]
-    is_folder = all(set(one_of) & set(files) for one_of in ((CONFIG,), (WEIGHTS, INDEX), _TOKENIZERS))
-    if nemo and (prefer_nemo or not is_folder):
+    has = [bool(set(one_of) & set(files)) for one_of in ((CONFIG,), (WEIGHTS, INDEX), _TOKENIZERS)]
+    is_folder = all(has)
+    if has == [True, True, False] and _model_type(fetch([CONFIG])) == _SPEAKER_MODEL:
+        if not for_speakers:
+            raise SpeakerModelGiven(name)
+        return Choice(_small(files) + _weights(name, files, fetch), is_nemo=False)
+    if nemo and (prefer_nemo or for_speakers or not is_folder):
         return _nemo(name, nemo, say)
     if not is_folder:
         problem = f"holds neither a .nemo file nor {CONFIG}, {WEIGHTS} and a tokenizer: no model that fastscribe reads"
         raise CheckpointError(name, problem)
-    small = [file for file in _SMALL_FILES if file in files]
+    small = _small(files)
     small += sorted(filter(LANGUAGE_MODEL.fullmatch, files))
     small += [f"{_ALIGNER}/{file}" for file in _SMALL_FILES if f"{_ALIGNER}/{file}" in files]
-    small += [INDEX] if INDEX in files else []
     folder = fetch(small)
     unsupported = _unsupported(folder, name)
-    if unsupported is None and not (nemo and _is_transformers_canary(folder)):
+    if unsupported is None and not (nemo and _model_type(folder) == "canary"):
         aligner = [f"{_ALIGNER}/{WEIGHTS}"] if f"{_ALIGNER}/{WEIGHTS}" in files else []
         return Choice(small + _weights(name, files, fetch) + aligner, is_nemo=False)
     if unsupported is not None and not nemo:
@@ -83,6 +91,10 @@ def choose(
         return choice
     say(f"{unsupported}; using {choice.files[0]}, which is there too")
     return choice
+
+
+def _small(files: Collection[str]) -> list[str]:
+    return [file for file in (*_SMALL_FILES, INDEX) if file in files]
 
 
 def _nemo(name: HubName, nemo: list[str], say: Callable[[str], None]) -> Choice:
@@ -109,11 +121,12 @@ def _unsupported(folder: Path, name: HubName) -> CheckpointError | None:
     return None
 
 
-def _is_transformers_canary(folder: Path) -> bool:
-    """Return True for transformers' format of a Canary, which lacks the aligner of NeMo's canary-1b-v2."""
+def _model_type(folder: Path) -> object:
+    """Return transformers' name of the kind of model."""
     from fastscribe.checkpoint.value import read_json
 
-    return bool(read_json(folder / CONFIG).get("model_type") == "canary")
+    config = read_json(folder / CONFIG)
+    return config.get("model_type") if isinstance(config, dict) else None
 
 
 def _weights(name: HubName, files: Collection[str], fetch: Callable[[list[str]], Path]) -> list[str]:

@@ -1,0 +1,79 @@
+"""--speakers MODEL and --rttm on a cluster: each node finds the speaker model, and workers must read the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fastscribe import Options, Transcriber, Transcript
+from fastscribe.config import OutputStyle
+from fastscribe.errors import UsageError
+from fastscribe.journaled import run_fingerprint
+from fastscribe.ray import worker
+from fastscribe.ray.worker import Facts, Refusal, Setup, Worker
+from fastscribe.resume.fingerprint import model_digest
+from fastscribe.types import Source
+from tests.conftest import AUDIO, MODELS
+from tests.helpers import sortformer
+from tests.ray.test_align_with import driver
+
+MODEL = str(MODELS / "tdt_demo" / "model.nemo")
+FILE = str(sorted(AUDIO.glob("0*.flac"))[0])
+
+
+@pytest.fixture
+def speakers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(worker, "_place", lambda: ("here pid 1", "node"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return str(sortformer.write_nemo(tmp_path / "speakers.nemo", sortformer.config("v2")))
+
+
+def test_a_worker_tells_speakers_apart(speakers: str) -> None:
+    options = Options(speakers=speakers, threads=1)
+    found = Worker(Setup(MODEL, "cpu", "fp32", options, None, "run"))
+    facts = found.load()
+    assert isinstance(facts, Facts) and facts.speakers_digest == model_digest(speakers)
+    groups = [group for group in found.transcribe([Source(FILE, FILE, FILE)]) if isinstance(group, list)]
+    [(_, result)] = [entry for group in groups for entry in group]
+    [expected] = Transcriber.load(MODEL, "cpu", "fp32", options).transcribe(FILE)
+    assert isinstance(result, Transcript) and isinstance(expected, Transcript)
+    assert (result.words, result.turns) == (expected.words, expected.turns) and len(result.speakers) > 1
+    # The driver may know the name alone.
+    named = Options(speakers="someone/model-that-the-driver-cannot-find")
+    stored = run_fingerprint(driver(facts, named), "sha256:1", named, OutputStyle(("jsonl",)))
+    assert stored["--speakers"] == model_digest(speakers)
+    with pytest.raises(UsageError, match="the nodes of the cluster differ: the content of --speakers or --rttm"):
+        driver(facts, options)._check(replace(facts, place="there", speakers_digest="sha256:other"))
+
+
+def test_turns_from_elsewhere(speakers: str, tmp_path: Path) -> None:
+    turns = tmp_path / "all.rttm"
+    turns.write_text(f"SPEAKER {Path(FILE).stem} 1 0 99 <NA> <NA> Ann <NA> <NA>\n")
+    options = Options(rttm=str(turns), threads=1)
+    found = Worker(Setup(MODEL, "cpu", "fp32", options, OutputStyle(("rttm",)), "run"))
+    facts = found.load()
+    assert isinstance(facts, Facts)
+    local = Transcriber.load(MODEL, "cpu", "fp32", options)
+    assert facts.speakers_digest == local._speakers_digest()
+    turns.unlink()  # a file is read once
+    groups = [group for group in found.transcribe([Source(FILE, FILE, FILE)]) if isinstance(group, list)]
+    [(_, result)] = [entry for group in groups for entry in group]
+    assert isinstance(result, Transcript) and result.speakers == ("Ann",)
+    refusal = Worker(Setup(MODEL, "cpu", "fp32", options, None, "run")).load()
+    assert isinstance(refusal, Refusal) and "all.rttm: no such file" in refusal.message
+
+
+def test_columns_with_speakers(speakers: str) -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra ray")
+    import fastscribe.ray
+
+    options = Options(speakers=speakers, threads=1)
+    found = fastscribe.ray.Transcriber(MODEL, device="cpu", dtype="fp32", options=options)
+    table = found(pa.table({"path": [FILE, "gone.wav"]}))
+    assert table.schema.equals(found(pa.table({"path": ["gone.wav"]})).schema)
+    good, bad = table.to_pylist()
+    assert len(good["speakers"]) > 1 and {word["speaker"] for word in good["words"]} <= set(good["speakers"])
+    assert {turn["speaker"] for turn in good["turns"]} == set(good["speakers"])
+    assert bad["error"] is not None and bad["speakers"] == bad["turns"] == []
