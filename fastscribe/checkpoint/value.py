@@ -20,6 +20,7 @@ from fastscribe.text.tokenizer import Tokenizer, from_folder
 if TYPE_CHECKING:
     import torch
 
+    from fastscribe.text.backoff_model import BackoffModel
     from fastscribe.text.language_model import LanguageModel
 
 MAX_CONFIG_BYTES = 8 << 20  # IndicConformer's masks, listed three times, can take 5 MB
@@ -55,10 +56,16 @@ class Checkpoint:
     # With config.language_heads: the tokenizer of each language. language_heads.of_language() makes a model of one.
     vocabularies: Mapping[str, Tokenizer] = field(default_factory=dict)
     speakers: SpeakerCheckpoint | None = None  # a second model, which tells who speaks when
+    other_language_model: LanguageModel | BackoffModel | None = None  # in place of `language_model`: of --lm
 
     @property
     def num_parameters(self) -> int:
         return sum(source.num_elements for source in self._float_sources())
+
+    @property
+    def fused_model(self) -> LanguageModel | BackoffModel | None:
+        """The language model that beam search uses."""
+        return self.other_language_model or self.language_model
 
     @property
     def dtypes(self) -> tuple[str, ...]:

@@ -61,6 +61,7 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.diarizer import Diarizer
 from fastscribe.pipeline.dtype_choice import NARROW_ON_CPU, choose_dtype
 from fastscribe.pipeline.executor import ModelFacts
+from fastscribe.text.backoff_model import BackoffModel
 from fastscribe.text.encoder import WordEncoder
 from fastscribe.text.language_model import LanguageModel
 from fastscribe.text.script import Speller
@@ -178,7 +179,7 @@ class Recognizer:
             is_followed = is_followed or options.changes_text
             languages = options.language, options.target_language
             check_languages(*languages, checkpoint.languages, say, is_followed=is_followed)
-        beam = choose_beam(options, chosen_decoder, checkpoint.language_model)
+        beam = choose_beam(options, chosen_decoder, checkpoint.fused_model)
         check_nbest(options.nbest, beam, chosen_decoder)
         options = replace(options, beam=beam)
         model = _build_model(checkpoint, chosen_device, chosen_dtype, options, say)
@@ -482,8 +483,18 @@ def choose_decoder(options: Options, available: tuple[DecoderName, ...]) -> Deco
     return name
 
 
-def choose_beam(options: Options, decoder: DecoderName, language_model: LanguageModel | None) -> int:
-    """Return the beam size: the option, else the language model's, else 1."""
+def choose_beam(
+    options: Options, decoder: DecoderName, language_model: LanguageModel | BackoffModel | None
+) -> int:
+    """Return the beam size: the option, else the language model's, else 1.
+
+    Raises UsageError if the options are about a language model and the search uses none.
+    """
+    named = "--lm" if options.lm is not None else None if options.lm_weight is None else "--lm-weight"
+    if named and not DECODERS[decoder].has_beam:
+        raise UsageError(f"{named}: only RNN-T and TDT models search with a beam, not {decoder} ones")
+    if named and options.beam == 1:
+        raise UsageError(f"{named}: greedy decoding uses no language model: give --beam 2 or more, or leave --beam out")
     if options.beam is not None:
         return options.beam
     return language_model.fusion.beam if language_model and DECODERS[decoder].has_beam else 1

@@ -103,6 +103,8 @@ class RayTranscriber(Transcriber):
         if options.rttm is not None or options.speakers not in (None, CHANNELS):
             option = "--speakers with a model" if options.rttm is None else "--rttm"
             raise UsageError(f"{option} does not go with Ray: use --devices on each machine, with --shard")
+        if options.lm is not None:
+            raise UsageError("--lm does not go with Ray: use --devices on each machine, with --shard")
         if os.path.exists(model):
             model = os.path.abspath(model)
         if options.align_with is not None and os.path.exists(options.align_with):
