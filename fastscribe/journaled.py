@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import OutputError
-from fastscribe.resume.fingerprint import fingerprint
+from fastscribe.resume.fingerprint import fingerprint, model_digest
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
