@@ -63,6 +63,7 @@ MIN_LINE_WIDTH = 2  # columns, of one wide character
 MAX_BEAM = 1024
 MAX_BATCH_SIZE = 4096
 MAX_BOOST_WEIGHT = 100.0
+MAX_LM_WEIGHT = 10.0
 MAX_THREADS = 1024
 # Without max_symbols nothing else ends a frame at which some label is always likelier than blank.
 LABELS_PER_FRAME_GUARD = 1000
@@ -520,6 +521,11 @@ class Options:
     redact_names: tuple[str, ...] = ()  # words, or several in a row
     # Phrases that the decoder prefers to others that sound alike; text.phrases.read_phrases() reads them from a file.
     boost: tuple[Phrase, ...] = ()
+    # Path of an n-gram language model for the beam of RNN-T and TDT, in place of the checkpoint's own (text/backoff_model.py).
+    lm: str | None = None
+    lm_weight: float | None = (
+        None  # factor of the language model's log-probabilities; None: what the model names, or a default
+    )
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -540,6 +546,8 @@ class Options:
             )
         if self.attention is not None:
             parse_attention(self.attention)
+        if self.lm_weight is not None and not 0 <= self.lm_weight <= MAX_LM_WEIGHT:
+            raise OptionError("lm_weight", self.lm_weight, f"not a number from 0 to {MAX_LM_WEIGHT:g}")
         self._check_speakers()
         self._check_redact()
         object.__setattr__(self, "boost", _phrases(self.boost))

@@ -26,7 +26,7 @@ from fastscribe.checkpoint.value import (
     with_aligner,
 )
 from fastscribe.config import CHANNELS, EncoderConfig, Options
-from fastscribe.errors import CheckpointError, SpeakerModelGiven, UnsupportedCheckpoint
+from fastscribe.errors import CheckpointError, SpeakerModelGiven, UnsupportedCheckpoint, UsageError
 
 __all__ = ["Checkpoint", "check_config", "find_nemo_file", "read_checkpoint", "read_for_run", "read_speaker_model"]
 
@@ -67,14 +67,15 @@ def read_for_run(path: str | Path, options: Options, say: Callable[[str], None] 
 
     Args:
         path: File or folder.
-        options: `language`, and the paths `align_with`, `speakers` and `voices` are used.
+        options: `language`, `lm_weight`, and the paths `lm`, `align_with`, `speakers` and `voices` are used.
         say: Receives each line for the user.
 
     Raises:
         CheckpointError: A checkpoint is damaged, unsafe or not supported, or the aligner does not fit.
-        UsageError: The language is missing, or a checkpoint does not have it.
+        UsageError: The language is missing, or a checkpoint does not have it, or the language model cannot be used.
     """
     checkpoint = of_language(read_checkpoint(path, say), options.language)
+    checkpoint = _with_language_model(checkpoint, options)
     if options.speakers not in (None, CHANNELS):
         speakers = read_speaker_model(options.speakers)
         _check_rate(checkpoint, speakers, "--speakers")
@@ -102,6 +103,19 @@ def read_speaker_model(path: str | Path) -> SpeakerCheckpoint:
         return nemo_sortformer.read(path)
     except MemoryError as error:
         raise CheckpointError(path, "needs more memory than there is") from error
+
+
+def _with_language_model(checkpoint: Checkpoint, options: Options) -> Checkpoint:
+    if options.lm is not None:
+        from fastscribe.text.backoff_model import read_language_model
+
+        other = read_language_model(options.lm, checkpoint.tokenizer, options.lm_weight)
+        return replace(checkpoint, other_language_model=other)
+    if options.lm_weight is None:
+        return checkpoint
+    if checkpoint.language_model is None:
+        raise UsageError(f"--lm-weight {options.lm_weight:g}: this model has no language model; --lm names one")
+    return replace(checkpoint, language_model=checkpoint.language_model.weighted(options.lm_weight))
 
 
 def _check_rate(checkpoint: Checkpoint, other: SpeakerCheckpoint | VoiceCheckpoint, option: str) -> None:

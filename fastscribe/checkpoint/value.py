@@ -20,6 +20,7 @@ from fastscribe.text.tokenizer import Tokenizer, from_folder
 if TYPE_CHECKING:
     import torch
 
+    from fastscribe.text.backoff_model import BackoffModel
     from fastscribe.text.language_model import LanguageModel
 
 MAX_SPEAKERS, MAX_SPEAKER_FRAMES = 64, 1 << 16  # of a speaker model; frames of its cache, its queue or a chunk
@@ -79,10 +80,16 @@ class Checkpoint:
     vocabularies: Mapping[str, Tokenizer] = field(default_factory=dict)
     speakers: SpeakerCheckpoint | None = None  # a second model, which tells who speaks when
     voices: VoiceCheckpoint | None = None  # another one, which makes voice prints
+    other_language_model: LanguageModel | BackoffModel | None = None  # in place of `language_model`: of --lm
 
     @property
     def num_parameters(self) -> int:
         return sum(source.num_elements for source in _float_sources(self.weights))
+
+    @property
+    def fused_model(self) -> LanguageModel | BackoffModel | None:
+        """The language model that beam search uses."""
+        return self.other_language_model or self.language_model
 
     @property
     def dtypes(self) -> tuple[str, ...]:

@@ -47,6 +47,7 @@ from fastscribe.config import (
     CHANNELS,
     MAX_BATCH_SIZE,
     MAX_BEAM,
+    MAX_LM_WEIGHT,
     MAX_THREADS,
     OUTPUT_FORMATS,
     DecoderName,
@@ -225,6 +226,25 @@ def transcribe(
             "phrase are its weight, where 1 is the usual one. A manifest's row may have phrases of its own in a field boost.",
         ),
     ] = None,
+    lm: Annotated[
+        Path | None,
+        decoding_option(
+            "--lm",
+            metavar="FILE",
+            callback=local_file,
+            help="N-gram language model for the beam.\fAn ARPA file, also gzipped, of the model's tokens (NeMo's script for "
+            "KenLM) or of words, or a language_model.safetensors.gz. For RNN-T and TDT; the beam is 8 if --beam does not say.",
+        ),
+    ] = None,
+    lm_weight: Annotated[
+        float | None,
+        decoding_option(
+            "--lm-weight",
+            min=0,
+            max=MAX_LM_WEIGHT,
+            help="Its weight beside the audio.\f0: none. Default: what the language model names, or 0.3.",
+        ),
+    ] = _DEFAULTS.lm_weight,
     max_utterance_s: Annotated[
         float | None,
         audio_option(
@@ -489,6 +509,8 @@ def transcribe(
         timestamps=timestamps,
         boost=() if boost is None else read_phrases(boost),
         align_with=_second_model(align_with, cluster, not (quiet or no_progress)),
+        lm=None if lm is None else os.path.abspath(lm),
+        lm_weight=lm_weight,
         vad=vad,
         channel=channel,
         speakers=_second_model(speakers, cluster, not (quiet or no_progress), for_speakers=True),

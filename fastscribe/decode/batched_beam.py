@@ -3,8 +3,8 @@
 Each step calls the joint network once, selects the best K extensions of a row's K beams, and calls the predictor for the
 beams that took a label. Each step records every beam's parent and extension; the host backtracks from the beams that it
 returns. Beams are compared by a hash of their labels. Finished rows go through every step unchanged, and so do dead beams,
-whose score is -inf: all but one at first, then merged ones. Language model scores are looked up by state, and so are those of
-phrases to boost (boosting.py). Tokens that are left out (vocabulary_mask.py) extend no beam.
+whose score is -inf: all but one at first, then merged ones. Language model scores are looked up by state (fusion.py), and so
+are those of phrases to boost (boosting.py). Tokens that are left out (vocabulary_mask.py) extend no beam.
 
 Shapes: B batch, T frames, K beams, R of them returned, N = B x K, J joint width, V labels with blank, U steps, H, L predictor,
 F fields of a beam: four, and a state in each list of phrases.
@@ -19,10 +19,10 @@ import torch
 
 from fastscribe.decode.beam import max_steps
 from fastscribe.decode.boosting import Boost, BoostTables, advance
+from fastscribe.decode.fusion import FusionTables
 from fastscribe.decode.greedy import ENDLESS
 from fastscribe.decode.label_looping import Network
 from fastscribe.decode.vocabulary_mask import VocabularyMask
-from fastscribe.text.language_model import Tables
 from fastscribe.types import BoolArray, Float32Array, Frames, Hypothesis, Int32Array
 
 _NUM_FIELDS = 4  # of a beam without phrases
@@ -72,7 +72,7 @@ class BeamDecoder:
     """
 
     def __init__(
-        self, network: Network, width: int, language_model: Tables | None = None, has_nbest: bool = False
+        self, network: Network, width: int, language_model: FusionTables | None = None, has_nbest: bool = False
     ) -> None:
         self.network = network
         self.width = width
@@ -144,6 +144,9 @@ class BeamDecoder:
         score_BK = beams.score_BK
         if tables is not None:
             score_BK = score_BK - tables.at_risk(beams.fields_NF[:, _NUM_FIELDS:]).view_as(score_BK)
+        if self.language_model is not None:
+            final_N = self.language_model.final(beams.fields_NF[:, 3])
+            score_BK = score_BK if final_N is None else score_BK + final_N.view_as(score_BK)
         score_BK, order_BK = score_BK.sort(dim=1, descending=True, stable=True)
         score_BR, best_BR = score_BK[:, : self.num_returned].contiguous(), order_BK[:, : self.num_returned]
         best_BR = best_BR.masked_fill(is_endless_B[:, None] | (score_BR == -torch.inf), -1)
@@ -181,7 +184,7 @@ def _part(boost: Boost | None, rows: slice) -> Boost | None:
 
 
 def _initial_beams(
-    network: Network, language_model: Tables | None, boost: Boost | None, batch: int, width: int
+    network: Network, language_model: FusionTables | None, boost: Boost | None, batch: int, width: int
 ) -> _Beams:
     like = network.predictor.first_gates_VG
     score_BK = torch.full((batch, width), -torch.inf, device=network.device)
@@ -197,7 +200,7 @@ def _initial_beams(
 
 def _step(
     network: Network,
-    language_model: Tables | None,
+    language_model: FusionTables | None,
     boost: BoostTables | None,
     excluded_NV: torch.Tensor | None,
     beams: _Beams,
@@ -217,7 +220,7 @@ def _step(
         score_NV += best_N[:, None]
         duration_N = network.durations_X.index_select(0, index_N)
     if language_model:
-        score_NV[:, :blank_id] += language_model.added_SV.index_select(0, state_N)
+        score_NV[:, :blank_id] += language_model.scores(state_N)
     phrases_NL = beams.fields_NF[:, _NUM_FIELDS:]
     if boost is not None:
         next_NLV = boost.following(phrases_NL)
@@ -242,7 +245,7 @@ def _step(
     next_hash_N = torch.where(is_label_N, hash_N * _HASH_FACTOR + label_N + 1, hash_N)
     next_labels_at_frame_N = torch.where(advance_N > 0, 0, labels_at_frame_N + 1)
     if language_model:
-        state_N = torch.where(is_label_N, language_model.next_SV[state_N, label_N.clamp(max=blank_id - 1)], state_N)
+        state_N = torch.where(is_label_N, language_model.after(state_N, label_N.clamp(max=blank_id - 1)), state_N)
     next_phrases_NL = fields_NF[:, _NUM_FIELDS:]
     if boost is not None:
         after_NL = advance(next_NLV.index_select(0, parent_N), label_N.clamp(max=blank_id - 1))

@@ -7,7 +7,7 @@ the last frame wait for the others. Two hypotheses with the same labels and fram
 with the sum of both probabilities. `max_symbols` works as in greedy.py, and a width of one is greedy decoding. A search
 that exceeds `max_steps` has no transcript.
 
-Shallow fusion adds a weighted language model log-probability and a bonus per label to the score, but not to the labels'
+Shallow fusion (fusion.py) adds a weighted language model log-probability and a bonus to the score, but not to the labels'
 log-probabilities. With it, a width of one differs from greedy decoding. Phrases to boost (boosting.py) add to the score in the
 same way. A hypothesis that ends in the middle of a phrase loses what the phrase gave it.
 
@@ -24,9 +24,9 @@ import torch
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
 from fastscribe.decode.boosting_reference import PhraseLists, State
+from fastscribe.decode.fusion import FusionTables
 from fastscribe.decode.greedy import ENDLESS, Size, max_labels
 from fastscribe.model.transducer import Transducer
-from fastscribe.text.language_model import Tables
 from fastscribe.types import Hypothesis
 
 
@@ -51,7 +51,7 @@ def beam_search(
     transducer: Transducer,
     frames_TD: torch.Tensor,
     width: int,
-    language_model: Tables | None = None,
+    language_model: FusionTables | None = None,
     phrases: PhraseLists | None = None,
     excluded: Collection[int] = (),
 ) -> Hypothesis:
@@ -101,6 +101,10 @@ def beam_search(
                 beams.append(beam if label is None else _step_predictor(transducer, beam, label))
     if phrases is not None:
         beams = [replace(beam, score=beam.score - phrases.at_risk(beam.phrases)) for beam in beams]
+    if language_model is not None:
+        final_K = language_model.final(torch.tensor([beam.context for beam in beams]))
+        added = [0.0] * len(beams) if final_K is None else final_K.tolist()
+        beams = [replace(beam, score=beam.score + more) for beam, more in zip(beams, added, strict=True)]
     beams.sort(key=lambda beam: -beam.score)
     hypotheses = tuple(replace(beam.hypothesis, score=beam.score) for beam in beams)
     return replace(hypotheses[0], nbest=hypotheses)
@@ -110,7 +114,7 @@ def _extend(
     transducer: Transducer,
     encoded_TJ: torch.Tensor,
     beam: _Beam,
-    language_model: Tables | None,
+    language_model: FusionTables | None,
     phrases: PhraseLists | None,
 ) -> list[tuple[_Beam, int | None]]:
     """Extend a hypothesis by each label and by a blank."""
@@ -121,6 +125,12 @@ def _extend(
     if transducer.durations:
         best, index = torch.log_softmax(logits_X[num_tokens:], dim=0).max(0)
         duration, duration_logprob = transducer.durations[int(index)], float(best)
+    added, contexts = [0.0] * transducer.blank_id, [beam.context] * transducer.blank_id
+    if language_model is not None:
+        context_1 = torch.tensor([beam.context])
+        added = language_model.scores(context_1)[0].tolist()
+        labels_V = torch.arange(transducer.blank_id)
+        contexts = language_model.after(context_1.expand(len(labels_V)), labels_V).tolist()
     candidates: list[tuple[_Beam, int | None]] = []
     for label, logprob in enumerate(logprobs):
         score = beam.score + logprob + duration_logprob
@@ -128,10 +138,7 @@ def _extend(
             frame = min(beam.frame + max(1, duration), end)
             candidates.append((replace(beam, score=score, frame=frame), None))
             continue
-        context = beam.context
-        if language_model is not None:
-            score += float(language_model.added_SV[context, label])
-            context = int(language_model.next_SV[context, label])
+        score += added[label]
         states = beam.phrases
         if phrases is not None:
             score += phrases.score(states, label)
@@ -148,7 +155,9 @@ def _extend(
         if hypothesis.token_frames[-max_symbols:] == (frame,) * max_symbols:
             frame += 1
         frame = min(frame, end)
-        extended = replace(beam, score=score, frame=frame, hypothesis=hypothesis, context=context, phrases=states)
+        extended = replace(
+            beam, score=score, frame=frame, hypothesis=hypothesis, context=contexts[label], phrases=states
+        )
         candidates.append((extended, label))
     return candidates
 

@@ -18,6 +18,7 @@ from fastscribe.decode import aed
 from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.ctc import CtcDecoder
 from fastscribe.decode.decoder import Decoder
+from fastscribe.decode.fusion import tables_of
 from fastscribe.decode.label_looping import Network
 from fastscribe.decode.prompt import can_write_times, make_prompt
 from fastscribe.errors import CheckpointError, UsageError
@@ -25,7 +26,6 @@ from fastscribe.model.cpu_layers import has_loops
 from fastscribe.model.model import Model
 from fastscribe.model.transducer import Transducer
 from fastscribe.pipeline.cost_model import DecoderMemory
-from fastscribe.text import language_model
 
 Log = Callable[[str], None]
 
@@ -57,7 +57,7 @@ def _transducer(model: Model, checkpoint: Checkpoint, device: torch.device, opti
             raise UsageError(
                 f"--cuda-graphs {options.cuda_graphs}: a beam is searched without graphs: auto or off, or --beam 1"
             )
-        tables = language_model.expand(checkpoint.language_model) if checkpoint.language_model else None
+        tables = tables_of(checkpoint.fused_model)
         return BeamDecoder(Network.prepare(model.transducer), width, tables, has_nbest=options.nbest is not None)
     is_wide = has_loops(model.config.encoder)
     return build_decoder(model.transducer, device, options.cuda_graphs, say, is_wide=is_wide)

@@ -63,6 +63,7 @@ from fastscribe.pipeline.diarizer import Diarizer
 from fastscribe.pipeline.dtype_choice import NARROW_ON_CPU, choose_dtype
 from fastscribe.pipeline.executor import ModelFacts
 from fastscribe.pipeline.voice_printer import VoicePrinter
+from fastscribe.text.backoff_model import BackoffModel
 from fastscribe.text.encoder import WordEncoder
 from fastscribe.text.language_filter import LanguageFilter
 from fastscribe.text.language_model import LanguageModel
@@ -192,7 +193,7 @@ class Recognizer:
                 num_excluded=None if languages is None else languages.num_excluded,
                 num_tokens=len(checkpoint.tokenizer.pieces),
             )
-        beam = choose_beam(options, chosen_decoder, checkpoint.language_model)
+        beam = choose_beam(options, chosen_decoder, checkpoint.fused_model)
         check_nbest(options.nbest, beam, chosen_decoder)
         options = replace(options, beam=beam)
         model = _build_model(checkpoint, chosen_device, chosen_dtype, options, say)
@@ -507,8 +508,16 @@ def choose_decoder(options: Options, available: tuple[DecoderName, ...]) -> Deco
     return name
 
 
-def choose_beam(options: Options, decoder: DecoderName, language_model: LanguageModel | None) -> int:
-    """Return the beam size: the option, else the language model's, else 1."""
+def choose_beam(options: Options, decoder: DecoderName, language_model: LanguageModel | BackoffModel | None) -> int:
+    """Return the beam size: the option, else the language model's, else 1.
+
+    Raises UsageError if the options are about a language model and the search uses none.
+    """
+    named = "--lm" if options.lm is not None else None if options.lm_weight is None else "--lm-weight"
+    if named and not DECODERS[decoder].has_beam:
+        raise UsageError(f"{named}: only RNN-T and TDT models search with a beam, not {decoder} ones")
+    if named and options.beam == 1:
+        raise UsageError(f"{named}: greedy decoding uses no language model: give --beam 2 or more, or leave --beam out")
     if options.beam is not None:
         return options.beam
     return language_model.fusion.beam if language_model and DECODERS[decoder].has_beam else 1

@@ -103,7 +103,7 @@ class RayTranscriber(Transcriber):
         if options.voices is not None:
             raise UsageError("--voices does not go with Ray: use --devices on each machine, with --shard")
         model = on_all_nodes(model)
-        others = {name: getattr(options, name) for name in ("align_with", "speakers", "rttm")}
+        others = {name: getattr(options, name) for name in ("align_with", "speakers", "rttm", "lm")}
         paths: dict[str, Any] = {name: on_all_nodes(path) for name, path in others.items() if path is not None}
         options = replace(options, **paths)
         with ExitStack() as stack:

@@ -20,7 +20,7 @@ _SPEED_ONLY = frozenset(("cuda_graphs", "batch_frames", "batch_size", "window", 
 # Options that only some models have, or that earlier versions lack; left out at their default.
 _OPTIONAL = frozenset(
     ("language", "target_language", "pnc", "timestamps", "nbest", "align_with", "speakers", "speaker_names", "boost")
-).union(("remove_fillers", "itn", "redact", "redact_names", "rttm", "voices"))
+).union(("remove_fillers", "itn", "redact", "redact_names", "rttm", "voices", "lm", "lm_weight"))
 _SECRET = frozenset(("redact_names",))  # a digest stands for them
 _RESOLVED_LATER = frozenset(("beam",))  # `resolved` has the value
 _DEFAULTS = Options()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,14 +80,28 @@ class LanguageModel:
     ngrams: Ngrams
     fusion: Fusion
 
+    def weighted(self, weight: float) -> LanguageModel:
+        """Return the model with another weight, which also scales the bonus of a token."""
+        bonus = self.fusion.bonus * weight / self.fusion.weight if self.fusion.weight else 0.0
+        return replace(self, fusion=replace(self.fusion, weight=weight, bonus=bonus))
+
 
 @dataclass(frozen=True)
 class Tables:
-    """The expanded model."""
+    """The expanded model. Its methods are those of FusionTables (decode/fusion.py)."""
 
     added_SV: torch.Tensor  # float16: added to a hypothesis's score by a token
     next_SV: torch.Tensor  # int32: state after the token
     start: int  # state at the start of a text
+
+    def scores(self, state_N: torch.Tensor) -> torch.Tensor:
+        return self.added_SV.index_select(0, state_N)
+
+    def after(self, state_N: torch.Tensor, label_N: torch.Tensor) -> torch.Tensor:
+        return self.next_SV[state_N, label_N]
+
+    def final(self, state_N: torch.Tensor) -> torch.Tensor | None:
+        return None
 
     def to(self, device: torch.device) -> Tables:
         return Tables(self.added_SV.to(device), self.next_SV.to(device), self.start)
