@@ -411,13 +411,13 @@ class Transcript:
     language: str | None = None
     speakers: tuple[str, ...] = ()  # with Options.speakers: all of the recording, also those without words
     turns: tuple[Turn, ...] = ()  # who speaks when, also where no words are: of a speaker model or Options.rttm
-    voices: tuple[Voice, ...] = ()  # with Options.voices: one of each speaker
     removed_words: tuple[Word, ...] = ()  # with Options.remove_fillers: the fillers, as the model wrote them
     # With Options.redact: what was redacted, in order. None: nothing was looked for, or the times of the words are not known.
     redacted: tuple[Redaction, ...] | None = None
     is_timed: bool = True  # False: words of a model that gives no times, spread evenly; stored rows do not tell
     # With Options.speakers "channels": the channel of each of `speakers`, from 0.
     speaker_channels: tuple[int, ...] = ()
+    voices: tuple[Voice, ...] = ()  # with Options.voices: one of each speaker
 
     @property
     def key(self) -> Any:

@@ -103,10 +103,10 @@ def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index:
         language,
         speakers,
         turns,
-        stored_voices(fields),
         removed,
         redacted,
         speaker_channels=channels,
+        voices=stored_voices(fields),
     )
 
 
