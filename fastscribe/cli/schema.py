@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
 from fastscribe.cli.app import app, check_stdout
+from fastscribe.errors import UsageError
 from fastscribe.output.schemas import SchemaName, schema_text
 
 
@@ -16,7 +17,7 @@ from fastscribe.output.schemas import SchemaName, schema_text
 )
 def schema(
     name: Annotated[
-        SchemaName,
+        str,
         typer.Argument(
             help="result: a row of transcripts.jsonl, on stdout, or of -f json; report: report.json; event: a line of "
             "--events.",
@@ -26,4 +27,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema (draft 2020-12) of a result, of report.json or of an event. Each field has a description."""
     check_stdout()
-    print(schema_text(name), end="")
+    names: dict[str, SchemaName] = {known: known for known in get_args(SchemaName)}
+    if name not in names:
+        raise UsageError(f"schema {name}: not one of {', '.join(names)}")
+    print(schema_text(names[name]), end="")

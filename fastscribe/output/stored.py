@@ -92,6 +92,8 @@ def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index:
         for one in fields.get("pred_turns" if is_manifest else "turns", ())
     )
     by_speaker = fields.get("speaker_channels", {})
+    if by_speaker and by_speaker.keys() != set(speakers):
+        raise ValueError("speaker_channels and speakers have different names")
     channels = tuple(int(by_speaker[one]) for one in speakers) if by_speaker else ()
     return Transcript(
         audio,

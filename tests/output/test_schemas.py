@@ -83,7 +83,8 @@ def test_the_command_prints_them() -> None:
     for arguments, name in cases:
         done = fastscribe("schema", *arguments)
         assert (done.returncode, json.loads(done.stdout)) == (0, validator(name).schema)
-    assert fastscribe("schema", "other").returncode == 2
+    other = fastscribe("schema", "other")
+    assert other.returncode == 2 and "schema other: not one of result, report, event" in other.stderr
 
 
 def test_reports_are_as_the_schema_says() -> None:

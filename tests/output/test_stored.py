@@ -83,7 +83,9 @@ def test_ids_and_lengths_without_a_journal() -> None:
     "row", [{}, {"audio_filepath": 1}, {"audio_filepath": "a"}, {"audio_filepath": "a", "error": "x"},
             {"audio_filepath": "a", "text": "", "segments": [], "words": [{"word": "x"}]},
             {"audio_filepath": "a", "text": "", "segments": [],
-             "words": [{"word": "x", "start": 0, "end": 1, "confidence": 0}]}],
+             "words": [{"word": "x", "start": 0, "end": 1, "confidence": 0}]},
+            {"audio_filepath": "a", "text": "", "segments": [], "words": [], "speakers": ["b"],
+             "speaker_channels": {"a": 0}}],
 )  # fmt: skip
 def test_other_rows_are_no_results(row: dict[str, Any]) -> None:
     with pytest.raises(NotAResult, match=r"not a row of transcripts\.jsonl"):
