@@ -82,7 +82,8 @@ def mono_zeros(samples: SampleArray) -> BoolArray:
     """Return True where all channels together are 0, as in their average: [S] of samples [S] or [S, C]."""
     if samples.ndim == 2:
         samples = samples.sum(axis=1, dtype=np.int32 if samples.dtype == np.int16 else np.float32)
-    return samples == 0
+    zeros: BoolArray = np.equal(samples, 0)
+    return zeros
 
 
 def find_zeros(samples: SampleArray, rate: int) -> list[Span]:
@@ -99,12 +100,14 @@ def find_zeros(samples: SampleArray, rate: int) -> list[Span]:
     if fraction or len(samples) < _MIN_S * rate:
         return []
     certain = math.floor(_MIN_S / _PROBE_S) - 1  # looks that fall into any silence that is long enough
-    if not any(last - first >= certain for first, last in runs(mono_zeros(samples[::step]))):
+    looks = mono_zeros(samples[::step])
+    if np.count_nonzero(looks) < certain or not any(last - first >= certain for first, last in runs(looks)):
         return []
     num_blocks = -(-len(samples) // block)
     silent = np.ones(num_blocks * block, dtype=bool)
     silent[: len(samples)] = mono_zeros(samples)
-    sound = find_sound(silent.reshape(num_blocks, block).all(axis=1), block / rate, min_edge_s=_MIN_S)
+    silent_blocks: BoolArray = np.all(silent.reshape(num_blocks, block), axis=1)
+    sound = find_sound(silent_blocks, block / rate, min_edge_s=_MIN_S)
     edges = [0, *(min(edge * block, len(samples)) for span in sound for edge in span), len(samples)]
     gaps = zip(edges[::2], edges[1::2], strict=True)
     return [(begin, begin + (end - begin) // unit * unit) for begin, end in gaps if end - begin >= unit]

@@ -34,13 +34,13 @@ def measure(shape: LossShape, blocks: list[int | None]) -> list[dict[str, Any]]:
     warm_up(_CPU, [("joint", "bf16")])
     rows: list[dict[str, Any]] = [{"max_nodes": most, "process_s_runs": []} for most in blocks]
     labels_BU = torch.randint(1, shape.num_tokens, (shape.batch_size, shape.num_labels))
-    lengths = [torch.full((shape.batch_size,), n) for n in (shape.num_frames, shape.num_labels)]
+    frames_B, labels_B = (torch.full((shape.batch_size,), n) for n in (shape.num_frames, shape.num_labels))
     config = TransducerLossConfig(durations=tuple(range(shape.num_durations)))
     for _ in range(_TURNS):
         for row in rows:
             release(_CPU)
             before = resident_bytes(_CPU) or 0
-            call = joint_call(shape, torch.bfloat16, _CPU, (labels_BU, *lengths), config, row["max_nodes"])
+            call = joint_call(shape, torch.bfloat16, _CPU, (labels_BU, frames_B, labels_B), config, row["max_nodes"])
             reset_peak(_CPU)
             start = process_time()
             call()

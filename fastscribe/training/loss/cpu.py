@@ -74,7 +74,8 @@ def new_lattice(
 def frames_of(lattice: Lattice, start: int, stop: int) -> Lattice:
     """View the frames [start, stop) of a packed lattice of one utterance, for logits of these frames alone."""
     first_cell, batch = layout.frames_of(lattice.batch, start, stop)
-    arcs = Arcs(*(x[first_cell:] for x in lattice.arcs[:4]), *lattice.arcs[4:])
+    normaliser_C, blank_C, label_C, durations_CK = (x[first_cell:] for x in lattice.arcs[:4])
+    arcs = Arcs(normaliser_C, blank_C, label_C, durations_CK, *lattice.arcs[4:])
     alpha_C, beta_C = lattice.alpha_C[first_cell:], lattice.beta_C[first_cell:]
     return replace(lattice, batch=batch, arcs=arcs, alpha_C=alpha_C, beta_C=beta_C)
 
