@@ -122,7 +122,8 @@ def _parts(speaker: int, phrases: Sequence[tuple[int, list[Word]]], others: Sequ
     latest_s, is_rest = 0.0, False
     for segment, words in phrases:
         for number, part in enumerate(_cut(words, others)):
-            is_rest = number > 0 or (is_rest and part[0].start_s <= latest_s)  # what begins before a rest comes after it
+            # What begins no later than a rest comes after it.
+            is_rest = number > 0 or (is_rest and part[0].start_s <= latest_s)
             latest_s = max(latest_s, part[0].start_s)
             yield _Part(latest_s, speaker, segment, is_rest, tuple(part))
 
