@@ -154,7 +154,8 @@ class LogMel(nn.Module):
 
     def _energy(self, spectrum: torch.Tensor) -> torch.Tensor:
         """Compute the power; overwrites the spectrum."""
-        energy = torch.view_as_real(spectrum).square_().sum(-1)
+        real, imaginary = torch.view_as_real(spectrum).square_().unbind(-1)
+        energy = real + imaginary  # a sum over the last dimension takes more than twice as long
         return energy if self.config.mag_power == 2.0 else energy.pow_(self.config.mag_power / 2)
 
     def _log_(self, mel_BMT: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,7 @@ class _Part(NamedTuple):
     start_s: float  # never before an earlier part's of the speaker
     speaker: int
     segment: int
-    is_rest: bool  # of a phrase: it comes after who begins at the same time
+    is_rest: bool  # of a phrase, or no later than one: it comes after who begins at the same time
     words: tuple[Word, ...]
 
 
@@ -120,11 +120,13 @@ def _begins(words: Sequence[Word]) -> list[float]:
 
 def _parts(speaker: int, phrases: Sequence[tuple[int, list[Word]]], others: Sequence[float]) -> Iterator[_Part]:
     """Yield a speaker's phrases, cut where others begin."""
-    latest_s = 0.0
+    latest_s, is_rest = 0.0, False
     for segment, words in phrases:
         for number, part in enumerate(_cut(words, others)):
+            # What begins no later than a rest comes after it.
+            is_rest = number > 0 or (is_rest and part[0].start_s <= latest_s)
             latest_s = max(latest_s, part[0].start_s)
-            yield _Part(latest_s, speaker, segment, number > 0, tuple(part))
+            yield _Part(latest_s, speaker, segment, is_rest, tuple(part))
 
 
 def _cut(words: Sequence[Word], others: Sequence[float]) -> Iterator[Sequence[Word]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fastscribe.text.dialogue import merge, turns, without_words
@@ -107,6 +107,7 @@ phrases = st.lists(
 )
 
 
+@example([[(14.0, ["a", "a", "a", "b."]), (14.0, ["b."])], [(15.0, ["a"])]])
 @given(st.lists(phrases, min_size=1, max_size=3))
 def test_no_word_is_lost_and_parts_are_in_order(drawn: list[list[tuple[float, list[str]]]]) -> None:
     channels = [spoken(*((at, " ".join(words)) for at, words in sorted(own))) for own in drawn]

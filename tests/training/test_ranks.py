@@ -32,6 +32,7 @@ BATCHES = {
     0: [[0], [1, 2], [3]],
     1: [[4, 5], [], [6]],
 }  # of each rank; two an optimiser step, then one. [] cannot be read
+KINDS = ("plain", "checkpointed", "adapters")
 MODEL = {"d_model": 32, "num_layers": 2, "num_heads": 2, "num_mels": 16, "subsampling_channels": 8, "vocab_size": 40}
 HEADS = {"predictor_hidden": 16, "joint_hidden": 16, "durations": [0, 1, 2]}
 
@@ -64,15 +65,27 @@ def state_of(trainer: Trainer) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in (*gradients.items(), *buffers.items())}
 
 
-def be_a_rank(number: str, where: str, kind: str) -> None:
-    """Train on this rank's batches; keep the features that it saw and the weights after each step."""
+def be_a_rank(number: str, where: str) -> None:
+    """Train each kind in turn: the start of a process takes longer than its training."""
     rank, folder = int(number), Path(where)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    for kind in KINDS:
+        with pytest.MonkeyPatch.context() as patch:
+            train_as_rank(rank, folder / kind, kind, patch)
+    dist.destroy_process_group()
+    os._exit(0)  # as the command ends: threads of torch's process group may abort Python's own end
+
+
+def train_as_rank(rank: int, folder: Path, kind: str, patch: pytest.MonkeyPatch) -> None:
+    """Train on this rank's batches; keep the features that it saw and the weights after each step."""
     made = trainer_module.new_model
-    trainer_module.new_model = lambda config, seed: made(config, seed + rank)  # the first rank's weights count
+    # The first rank's weights count.
+    patch.setattr(trainer_module, "new_model", lambda config, seed: made(config, seed + rank))
     chosen = trainer_module.choose_trained
-    trainer_module.choose_trained = lambda model, recipe, heads: chosen(
-        model, replace(recipe, run=RunRecipe(seed=rank)), heads
+    patch.setattr(
+        trainer_module,
+        "choose_trained",
+        lambda model, recipe, heads: chosen(model, replace(recipe, run=RunRecipe(seed=rank)), heads),
     )
     trainer = trainer_of(folder, DistributedContext(rank, 2), kind)
     seen: list[Any] = []
@@ -87,7 +100,7 @@ def be_a_rank(number: str, where: str, kind: str) -> None:
         for wanted, rows in zip(BATCHES[rank], read([np.array(batch or [0]) for batch in BATCHES[rank]]), strict=True):
             yield rows if wanted else AudioBatch(rows.examples[:0], rows.samples_BS[:0], rows.lengths_B[:0])
 
-    learner.augmented_features = keep
+    patch.setattr(learner, "augmented_features", keep)
     trainer.loader.batches = batches  # type: ignore[method-assign]
     plan = EpochPlan([np.array(batch) for batch in BATCHES[rank]], np.ones(7), np.arange(7))
     trainer.planner.plan = lambda epoch: plan  # type: ignore[method-assign]
@@ -102,27 +115,34 @@ def be_a_rank(number: str, where: str, kind: str) -> None:
     trainer.weights.step = keep_state  # type: ignore[method-assign]
     assert trainer.run()
     torch.save((seen, states), folder / f"rank{rank}.pt")
-    dist.destroy_process_group()
-    os._exit(0)  # as the command ends: threads of torch's process group may abort Python's own end
 
 
-@pytest.mark.parametrize("kind", ["plain", "checkpointed", "adapters"])
-def test_ranks_equal_one_process(tmp_path: Path, kind: str) -> None:
-    """With batch statistics, augmentation, accumulation, and a batch of one rank that cannot be read."""
+@pytest.fixture(scope="module")
+def trained_by_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each kind, with what both ranks saw and learnt."""
+    folder = tmp_path_factory.mktemp("ranks")
+    for kind in KINDS:
+        (folder / kind).mkdir()
     script = "import sys; from tests.training.test_ranks import be_a_rank; be_a_rank(*sys.argv[1:])"
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", script]
-    settings = [str(tmp_path), kind]
-    ranks = [subprocess.Popen([*command, str(rank), *settings], cwd=ROOT, env=environment) for rank in range(2)]
+    ranks = [subprocess.Popen([*command, str(rank), str(folder)], cwd=ROOT, env=environment) for rank in range(2)]
     try:
         assert [rank.wait(timeout=250) for rank in ranks] == [0, 0]
     finally:
         for rank in ranks:
             rank.kill()
             rank.wait()
-    (seen, states), (seen_by_other, states_of_other) = (torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2))
-    (tmp_path / "alone").mkdir()
-    trainer = trainer_of(tmp_path / "alone", DistributedContext(), "plain" if kind == "checkpointed" else kind)
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_equal_one_process(trained_by_ranks: Path, kind: str) -> None:
+    """With batch statistics, augmentation, accumulation, and a batch of one rank that cannot be read."""
+    folder = trained_by_ranks / kind
+    (seen, states), (seen_by_other, states_of_other) = (torch.load(folder / f"rank{rank}.pt") for rank in range(2))
+    (folder / "alone").mkdir()
+    trainer = trainer_of(folder / "alone", DistributedContext(), "plain" if kind == "checkpointed" else kind)
     trainer.learner.network.train()
     expected, pending = [], 0
     for batch in range(3):
