@@ -60,7 +60,7 @@ def excluded_of(decoder: Decoder, frames: Frames, num_labels: int) -> torch.Tens
     used = {token for one in decoding_speed.decode(decoder, frames) for token in one.token_ids}
     order = np.random.default_rng(0).permutation(num_labels)
     unused = [int(token) for token in order if int(token) not in used][: round(EXCLUDED_SHARE * num_labels)]
-    table_LV = torch.zeros(2, num_labels + 1, dtype=torch.bool)
+    table_LV = torch.zeros(2, num_labels, dtype=torch.bool)
     table_LV[1, unused] = True
     return table_LV
 
