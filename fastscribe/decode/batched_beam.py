@@ -4,7 +4,8 @@ Each step calls the joint network once, selects the best K extensions of a row's
 beams that took a label. Each step records every beam's parent and extension; the host backtracks from the beams that it
 returns. Beams are compared by a hash of their labels. Finished rows go through every step unchanged, and so do dead beams,
 whose score is -inf: all but one at first, then merged ones. Language model scores are looked up by state (fusion.py), and so
-are those of phrases to boost (boosting.py). Tokens that are left out (vocabulary_mask.py) extend no beam.
+are those of phrases to boost (boosting.py). Tokens that are left out (vocabulary_mask.py) extend no beam; the labels that stay
+share their probability.
 
 Shapes: B batch, T frames, K beams, R of them returned, N = B x K, J joint width, V labels with blank, U steps, H, L predictor,
 F fields of a beam: four, and a state in each list of phrases.
@@ -221,12 +222,16 @@ def _step(
         duration_N = network.durations_X.index_select(0, index_N)
     if language_model:
         score_NV[:, :blank_id] += language_model.scores(state_N)
+    if excluded_NV is not None:
+        labels_NV = logprobs_NV[:, :blank_id]
+        kept_N1 = labels_NV.masked_fill(excluded_NV, -torch.inf).logsumexp(1, keepdim=True)
+        score_NV[:, :blank_id] += labels_NV.logsumexp(1, keepdim=True) - kept_N1
     phrases_NL = beams.fields_NF[:, _NUM_FIELDS:]
     if boost is not None:
         next_NLV = boost.following(phrases_NL)
         score_NV[:, :blank_id] += boost.scores(phrases_NL, next_NLV)
     if excluded_NV is not None:
-        score_NV.masked_fill_(excluded_NV, -torch.inf)
+        score_NV[:, :blank_id].masked_fill_(excluded_NV, -torch.inf)
     is_finished_N = frame_N >= rows.limit_N
     score_NV.masked_fill_(is_finished_N[:, None], -torch.inf)
     score_NV[:, blank_id] = torch.where(is_finished_N, score_N, score_NV[:, blank_id])

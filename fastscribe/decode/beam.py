@@ -11,6 +11,9 @@ Shallow fusion (fusion.py) adds a weighted language model log-probability and a 
 log-probabilities. With it, a width of one differs from greedy decoding. Phrases to boost (boosting.py) add to the score in the
 same way. A hypothesis that ends in the middle of a phrase loses what the phrase gave it.
 
+Tokens that are left out (vocabulary_mask.py) extend no hypothesis. The labels that stay share their probability in proportion
+to their own, so that blanks are as likely as before.
+
 batched_beam.py searches batches and is tested against this.
 """
 
@@ -85,8 +88,7 @@ def beam_search(
             if beam.frame == len(frames_TD):
                 candidates.append((beam, None))
             else:
-                extended = _extend(transducer, encoded_TJ, beam, language_model, phrases)
-                candidates += [one for one in extended if one[1] not in excluded]
+                candidates += _extend(transducer, encoded_TJ, beam, language_model, phrases, excluded)
         candidates.sort(key=lambda pair: -pair[0].score)
         beams = []
         for beam, label in candidates[:width]:
@@ -116,6 +118,7 @@ def _extend(
     beam: _Beam,
     language_model: FusionTables | None,
     phrases: PhraseLists | None,
+    excluded: Collection[int],
 ) -> list[tuple[_Beam, int | None]]:
     """Extend a hypothesis by each label and by a blank."""
     num_tokens, end = transducer.blank_id + 1, len(encoded_TJ)
@@ -132,13 +135,19 @@ def _extend(
         labels_V = torch.arange(transducer.blank_id)
         contexts = language_model.after(context_1.expand(len(labels_V)), labels_V).tolist()
     candidates: list[tuple[_Beam, int | None]] = []
+    labels = range(transducer.blank_id)
+    share = math.log(
+        sum(math.exp(logprobs[i]) for i in labels) / sum(math.exp(logprobs[i]) for i in labels if i not in excluded)
+    )
     for label, logprob in enumerate(logprobs):
         score = beam.score + logprob + duration_logprob
         if label == transducer.blank_id:
             frame = min(beam.frame + max(1, duration), end)
             candidates.append((replace(beam, score=score, frame=frame), None))
             continue
-        score += added[label]
+        if label in excluded:
+            continue
+        score += share + added[label]
         states = beam.phrases
         if phrases is not None:
             score += phrases.score(states, label)

@@ -11,7 +11,8 @@ With phrases to boost (boosting.py), a frame's label depends on those before it:
 whose best label is blank stays blank. A label that goes on from the frame before keeps the score that it had there.
 `boosted_labels` is the reference for one row.
 
-Tokens that are left out (vocabulary_mask.py) are no frame's best label. Probabilities are those of the model all the same.
+With tokens that are left out (vocabulary_mask.py), a frame whose best label is blank stays blank too; else the best label of
+those that stay is taken. Probabilities are the model's.
 
 Shapes: B batch, T frames, V labels with blank, R runs of equal labels in all rows, N tokens of all rows, K lists of phrases.
 """
@@ -19,13 +20,14 @@ Shapes: B batch, T frames, V labels with blank, R runs of equal labels in all ro
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 import torch
 
 from fastscribe.decode.boosting import Boost, advance
 from fastscribe.decode.boosting_reference import PhraseLists
-from fastscribe.decode.vocabulary_mask import VocabularyMask, without
+from fastscribe.decode.vocabulary_mask import VocabularyMask
 from fastscribe.model.ctc import CtcHead, split_for_logits
 from fastscribe.types import Float32Array, Frames, Hypothesis, Int32Array
 
@@ -63,12 +65,14 @@ class CtcDecoder:
         for part in (slice(first, first + rows) for first in range(0, batch, rows)):
             logits_BTV = self.head(frames_BTD[part])
             probs_BTV = logits_BTV.softmax(-1, dtype=torch.float32)
-            kept_BTV = probs_BTV if excluded_BV is None else without(logits_BTV, excluded_BV[part])
-            labels_BT = kept_BTV.argmax(-1)
+            labels_BT = probs_BTV.argmax(-1)
+            scores_BTV = probs_BTV.log() if excluded_BV is None else logits_BTV.float()[..., : self.blank_id]
+            if excluded_BV is not None:
+                scores_BTV = scores_BTV.masked_fill(excluded_BV[part, None], -torch.inf)
             if boost is not None and starts_BK is not None:
-                is_masked = excluded_BV is not None
-                logprobs_BTV = kept_BTV.log_softmax(-1, dtype=torch.float32) if is_masked else probs_BTV.log()
-                labels_BT = _boosted_rows(boost, logprobs_BTV, labels_BT, starts_BK[part], self.blank_id)
+                labels_BT = _boosted_rows(boost, scores_BTV, labels_BT, starts_BK[part], self.blank_id)
+            else:
+                labels_BT = torch.where(labels_BT == self.blank_id, self.blank_id, scores_BTV.argmax(-1))
             found.append((labels_BT.flatten(), probs_BTV.gather(2, labels_BT[..., None]).flatten()))
         return found
 
@@ -88,19 +92,19 @@ def decode(head: CtcHead, frames: Frames, blank_id: int) -> list[Hypothesis]:
 
 
 def _boosted_rows(
-    boost: Boost, logprobs_BTV: torch.Tensor, best_BT: torch.Tensor, states_BK: torch.Tensor, blank_id: int
+    boost: Boost, scores_BTV: torch.Tensor, best_BT: torch.Tensor, states_BK: torch.Tensor, blank_id: int
 ) -> torch.Tensor:
-    """Return the label of each frame of a batch, [B, T]. `best_BT` are the labels without a boost."""
+    """Return the label of each frame of a batch, [B, T]; `best_BT` are the model's, and say where there is a label."""
     last_B = torch.full_like(best_BT[:, 0], blank_id)
-    last_score_B1 = torch.zeros_like(logprobs_BTV[:, 0, :1])
+    last_score_B1 = torch.zeros_like(scores_BTV[:, 0, :1])
     labels: list[torch.Tensor] = []
     next_BKV = boost.tables.following(states_BK)
-    for best_B, logprobs_BV in zip(best_BT.unbind(1), logprobs_BTV.unbind(1), strict=True):
+    for best_B, model_BV in zip(best_BT.unbind(1), scores_BTV.unbind(1), strict=True):
         # One column more than labels, for a last label that is blank.
         score_BV = torch.nn.functional.pad(boost.tables.scores(states_BK, next_BKV), (0, 1)).scatter_(
             1, last_B[:, None], last_score_B1
         )
-        chosen_B = (logprobs_BV[:, :blank_id] + score_BV[:, :blank_id]).argmax(1)
+        chosen_B = (model_BV[:, :blank_id] + score_BV[:, :blank_id]).argmax(1)
         label_B = torch.where(best_B == blank_id, blank_id, chosen_B)
         is_new_B1 = ((label_B != blank_id) & (label_B != last_B))[:, None]
         last_score_B1 = score_BV.gather(1, label_B[:, None])
@@ -111,15 +115,18 @@ def _boosted_rows(
     return torch.stack(labels, 1)
 
 
-def boosted_labels(logprobs_TV: torch.Tensor, phrases: PhraseLists, blank_id: int) -> list[int]:
-    """Return the label of each frame of one row, with phrases to boost."""
+def boosted_labels(
+    logprobs_TV: torch.Tensor, phrases: PhraseLists, blank_id: int, excluded: Collection[int] = ()
+) -> list[int]:
+    """Return the label of each frame of one row, with phrases to boost and tokens that are left out."""
     labels: list[int] = []
     states, last, last_score = phrases.start, blank_id, 0.0
     for logprobs_V in logprobs_TV:
         label = int(logprobs_V.argmax())
         if label != blank_id:
             scores = [last_score if other == last else phrases.score(states, other) for other in range(blank_id)]
-            label = int((logprobs_V[:blank_id] + torch.tensor(scores)).argmax())
+            chosen_V = logprobs_V[:blank_id] + torch.tensor(scores)
+            label = max(set(range(blank_id)).difference(excluded), key=lambda other: (chosen_V[other], -other))
             last_score = scores[label]
             states = phrases.after(states, label) if label != last else states
         last = label

@@ -8,7 +8,7 @@ RNN-T; Xu et al. 2023 for TDT):
 - After max_symbols consecutive labels at one frame, decoding advances one frame.
 
 - With phrases to boost, the model decides alone about blanks and durations; the boost decides between labels (boosting.py).
-- Tokens that are left out (vocabulary_mask.py) score -inf beside labels and blank; durations and probabilities stay.
+- So it is with tokens that are left out (vocabulary_mask.py): the best of the others takes the place of such a label.
 
 A row with more labels than `max_labels` has no transcript: its checkpoint is damaged or malicious.
 """
@@ -56,7 +56,7 @@ def greedy(
         transducer: predictor and joint network.
         frames_TD: encoder output, valid frames only.
         phrases: phrases to boost.
-        excluded: tokens that are left out.
+        excluded: tokens that are left out; not all labels.
 
     Returns:
         The hypothesis, or ENDLESS.
@@ -75,16 +75,16 @@ def greedy(
     t = 0
     while t < len(frames_TD):
         logits = transducer.joint(encoded_TJ[t], predicted_J).float()
-        kept = logits[:num_tokens].index_fill(0, torch.tensor(list(excluded), dtype=torch.long), -torch.inf)
-        label = int(kept.argmax())
+        label = int(logits[:num_tokens].argmax())
         duration = transducer.durations[int(logits[num_tokens:].argmax())] if transducer.durations else 0
         if label == transducer.blank_id:
             t += max(1, duration)
             continue
-        if phrases:
-            scores = [phrases.score(states, other) for other in range(transducer.blank_id)]
-            label = int((kept[: transducer.blank_id] + torch.tensor(scores)).argmax())
-            states = phrases.after(states, label)
+        if phrases or excluded:
+            boosts = [phrases.score(states, other) if phrases else 0.0 for other in range(transducer.blank_id)]
+            scores = logits[: transducer.blank_id] + torch.tensor(boosts)
+            label = max(set(range(transducer.blank_id)).difference(excluded), key=lambda other: (scores[other], -other))
+            states = phrases.after(states, label) if phrases else states
         if len(ids) == max_labels(len(frames_TD)):
             return ENDLESS
         ids.append(label)

@@ -8,9 +8,9 @@ Encoder frames and labels lie in flat arrays with a run of slots per row, so tha
 `load_batch_` writes a batch into a state of any size. `step` works in place, changes no shape and never waits for the
 device, so CUDA graphs capture the same functions (cuda/transducer_graphs.py). The result must equal that of greedy.py.
 
-With phrases to boost (boosting.py), the boosted label replaces the model's where the chain of blanks ends: `_choose_label`.
-Tokens that are left out (vocabulary_mask.py) are none of the labels that `_skip_blanks` and `_choose_label` compare. Nothing
-else comes between the model's scores and the label.
+With phrases to boost (boosting.py) or tokens that are left out (vocabulary_mask.py), another label may replace the model's
+where the chain of blanks ends. `step` chooses it in `_choose_label`, the one place where anything may come between the model's
+scores and the label.
 
 Finished rows, and rows of the state beyond the batch, go through every step without effect: they may read their
 neighbour's slots, their labels are dropped, and they write to a spare slot.
@@ -33,7 +33,6 @@ from fastscribe.config import LABELS_PER_FRAME_GUARD
 from fastscribe.decode.boosting import BoostTables, advance
 from fastscribe.decode.fast_predictor import FastPredictor
 from fastscribe.decode.greedy import ENDLESS, max_labels
-from fastscribe.decode.vocabulary_mask import without
 from fastscribe.model.transducer import Joint, Transducer
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
@@ -223,8 +222,7 @@ def step(
     """
     output_BH, predictor_2LBH = network.predictor.step(state.label_B, state.predictor_2LBH)
     logits_BWX = _joint_window(network, state, network.joint.predictor(output_BH))
-    excluded_BV = None if excluded_LV is None else excluded_LV[state.language_B]
-    end_offset_B1 = _skip_blanks(network, state, logits_BWX, excluded_BV)
+    end_offset_B1 = _skip_blanks(network, state, logits_BWX)
     picked_PB = state.picks_PBE.gather(2, end_offset_B1.expand(network.num_picks, -1, 1))[..., 0]
     position_B = state.position_2B[0]
     torch.minimum(position_B + end_offset_B1[:, 0], state.limit_2B[0], out=position_B)
@@ -232,9 +230,8 @@ def step(
     torch.any(ahead_B, out=state.active)
     found_B = ahead_B & (picked_PB[0] != network.blank_id)
     logits_BV = _end_logits(network, logits_BWX, end_offset_B1)
-    if boost is not None:
-        kept_BV = logits_BV if excluded_BV is None else without(logits_BV, excluded_BV)
-        picked_PB[0] = _choose_label(network, state, boost, found_B, picked_PB[0], kept_BV)
+    if boost is not None or excluded_LV is not None:
+        picked_PB[0] = _choose_label(network, state, boost, excluded_LV, found_B, picked_PB[0], logits_BV)
     logprobs_B = logits_BV.log_softmax(1, dtype=torch.float32).gather(1, picked_PB[0][:, None])[:, 0]
     _record(network, state, picked_PB, logprobs_B)
     _advance(network, state, found_B, picked_PB)
@@ -248,9 +245,7 @@ def _joint_window(network: Network, state: LoopState, predicted_BJ: torch.Tensor
     return logits_BWV
 
 
-def _skip_blanks(
-    network: Network, state: LoopState, logits_BWX: torch.Tensor, excluded_BV: torch.Tensor | None
-) -> torch.Tensor:
+def _skip_blanks(network: Network, state: LoopState, logits_BWX: torch.Tensor) -> torch.Tensor:
     """Return the offset [B, 1] in the window of each row's first frame with a label, or an offset beyond the window.
 
     Pointer doubling: next_offset_BE maps an offset with a blank to the offset after it and every other offset to itself, so
@@ -260,8 +255,7 @@ def _skip_blanks(
     window, num_tokens = network.window, network.blank_id + 1
     labels_BW = state.picks_PBE[0, :, :window]
     next_offset_BW = network.blank_next_offset_WX[:, 0]
-    scores_BWV = logits_BWX[..., :num_tokens]
-    torch.argmax(scores_BWV if excluded_BV is None else without(scores_BWV, excluded_BV), -1, out=labels_BW)
+    torch.argmax(logits_BWX[..., :num_tokens], -1, out=labels_BW)
     if network.durations:
         durations_BW = state.picks_PBE[1, :, :window]
         torch.argmax(logits_BWX[..., num_tokens:], -1, out=durations_BW)
@@ -284,15 +278,25 @@ def _end_logits(network: Network, logits_BWX: torch.Tensor, end_offset_B1: torch
 def _choose_label(
     network: Network,
     state: LoopState,
-    boost: BoostTables,
+    boost: BoostTables | None,
+    excluded_LV: torch.Tensor | None,
     found_B: torch.Tensor,
     label_B: torch.Tensor,
     logits_BV: torch.Tensor,
 ) -> torch.Tensor:
-    """Return each row's label with the boost, and go to the states after it. Rows without a label keep what they have."""
-    next_BKV = boost.following(state.boost_BK)
-    chosen_B = (logits_BV[:, : network.blank_id] + boost.scores(state.boost_BK, next_BKV)).argmax(1)
-    torch.where(found_B[:, None], advance(next_BKV, chosen_B), state.boost_BK, out=state.boost_BK)
+    """Return each row's best label of those that stay, with the boost, and go to the states after it.
+
+    Rows without a label keep what they have.
+    """
+    scores_BV = logits_BV[:, : network.blank_id]
+    if boost is not None:
+        next_BKV = boost.following(state.boost_BK)
+        scores_BV = scores_BV + boost.scores(state.boost_BK, next_BKV)
+    if excluded_LV is not None:
+        scores_BV = scores_BV.masked_fill(excluded_LV[state.language_B], -torch.inf)
+    chosen_B = scores_BV.argmax(1)
+    if boost is not None:
+        torch.where(found_B[:, None], advance(next_BKV, chosen_B), state.boost_BK, out=state.boost_BK)
     return torch.where(found_B, chosen_B, label_B)
 
 

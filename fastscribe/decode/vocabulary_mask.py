@@ -1,13 +1,16 @@
 """The tokens that each row of a batch may not have, as tensors (text/language_filter.py says which).
 
-A decoder gives these tokens a score of -inf before it compares labels and blank. Durations stay the model's, and so do
-log-probabilities: a token that was taken because a likelier one was left out has a low confidence.
+- Greedy decoding: the model alone decides whether there is a label, as with phrases to boost (boosting.py). The best label of
+  those that stay takes the place of one that is left out. Where such a label would compete with the blank, words are lost: the
+  blank is often the model's second choice (docs/log.md, 2026-11-24).
+- Beam search: the labels that stay share the probability of all labels, in proportion to their own.
+
+Durations and log-probabilities stay the model's: a token in the place of a likelier one has a low confidence.
 
 Rows look their tokens up in one table of all languages of a run. A language has its place in the table for good, so CUDA
 graphs read the table where it lies; it moves only when it grows.
 
-Shapes: B batch, N rows or beams, V labels with blank, W anything between, L places of languages; place 0
-leaves nothing out.
+Shapes: B batch, V labels without blank, L places of languages; place 0 leaves nothing out.
 """
 
 from __future__ import annotations
@@ -43,18 +46,12 @@ class VocabularyMask:
         return VocabularyMask(self.excluded_LV, self.place_B[rows])
 
 
-def without(scores_NWV: torch.Tensor, excluded_NV: torch.Tensor) -> torch.Tensor:
-    """Return scores of labels and blank, -inf where a token is left out. Scores have any dimensions between the two."""
-    shape = (len(excluded_NV), *(1,) * (scores_NWV.dim() - 2), excluded_NV.shape[1])
-    return scores_NWV.masked_fill(excluded_NV.view(shape), -torch.inf)
-
-
 class VocabularyMasks:
     """Makes the VocabularyMask of each batch.
 
     Args:
         languages: Has the tokens of each language.
-        num_labels: Of the vocabulary, with blank.
+        num_labels: Of the vocabulary, without blank.
         device: The decoder's.
 
     Attributes:

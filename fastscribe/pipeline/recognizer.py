@@ -214,7 +214,7 @@ class Recognizer:
             chosen_device,
             chosen_dtype,
             Booster(options.boost, checkpoint.tokenizer, checkpoint.path, chosen_device, say),
-            None if languages is None else VocabularyMasks(languages, checkpoint.config.blank_id + 1, chosen_device),
+            None if languages is None else VocabularyMasks(languages, checkpoint.config.blank_id, chosen_device),
             aligner,
             None if checkpoint.speakers is None else Diarizer.build(checkpoint.speakers, chosen_device, prepare),
             None if checkpoint.voices is None else VoicePrinter.build(checkpoint.voices, chosen_device, prepare),

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import cache
 
 from fastscribe.audio.failures import to_failure
-from fastscribe.errors import AudioError
+from fastscribe.errors import AudioError, UsageError
 from fastscribe.languages import AUTO, find_language, language_tag, list_languages
 from fastscribe.text.alphabets import Alphabet, find_alphabet
 from fastscribe.text.tokenizer import LANGUAGE_MODEL, Tokenizer, from_sentencepiece
@@ -46,6 +46,15 @@ def excluded_tokens(tokenizer: Tokenizer, tag: str) -> frozenset[int] | None:
         i
         for i, piece in enumerate(tokenizer.pieces)
         if i not in without_text and not (_has_bytes if i in bytes_ else _has_piece)(alphabet, piece)
+    )
+
+
+def has_letters(tokenizer: Tokenizer, excluded: frozenset[int]) -> bool:
+    """Return True if a token with a letter stays."""
+    return any(
+        i not in excluded
+        and (i in tokenizer.byte_ids or (any(map(str.isalpha, piece)) and not _CONTROL.fullmatch(piece)))
+        for i, piece in enumerate(tokenizer.pieces)
     )
 
 
@@ -95,6 +104,9 @@ class LanguageFilter:
             tokenizer: The model's.
             known: Tags of the model's languages; empty if it does not state them.
             language: Tag of the run's language; AUTO is the same as None.
+
+        Raises:
+            UsageError: No token of the model has letters of the language.
         """
         self._tokenizer, self._known = tokenizer, known
         self._found: dict[str, frozenset[int] | None] = {}
@@ -102,6 +114,8 @@ class LanguageFilter:
         given = None if language == AUTO else language
         self._reads_rows = given is not None or len(known) > 1
         excluded = None if given is None else self.excluded(given)
+        if excluded and not has_letters(tokenizer, excluded):
+            raise UsageError(f"--language {given}: this model writes no letter of {given}")
         self.num_excluded = None if excluded is None else len(excluded)
         self.language = given if excluded else None
 
@@ -140,6 +154,8 @@ class LanguageFilter:
             raise AudioError(source.path, f"{key} is {tag}, whose letters are not known here: {AUTO} is no language")
         if not excluded:
             return None
+        if not has_letters(self._tokenizer, excluded):
+            raise AudioError(source.path, f"{key} is {tag}, and this model writes no letter of it")
         self.rows[tag] += 1
         return tag
 

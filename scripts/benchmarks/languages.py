@@ -4,8 +4,8 @@
 
 The decoders have the shape of parakeet-tdt-0.6b-v3 (8,192 tokens) and random weights that are tuned to 3 to 4 labels a second;
 frames are noise that changes as slowly as speech (decoding_speed.py). 28 % of the tokens are left out, as for English with the
-published vocabulary, and none of them is in the texts, so both ways do the same work besides. They take turns; each number is the
-median of the rounds. The last line of stdout is one JSON document.
+published vocabulary, and none of them is in the greedy texts. Both ways take turns; numbers are medians of the rounds. The
+last line of stdout is one JSON document.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def excluded_of(decoder: Decoder, frames: Frames, num_labels: int) -> torch.Tens
     used = {token for one in decoding_speed.decode(decoder, frames) for token in one.token_ids}
     order = np.random.default_rng(0).permutation(num_labels)
     unused = [int(token) for token in order if int(token) not in used][: round(EXCLUDED_SHARE * num_labels)]
-    table_LV = torch.zeros(2, num_labels + 1, dtype=torch.bool)
+    table_LV = torch.zeros(2, num_labels, dtype=torch.bool)
     table_LV[1, unused] = True
     return table_LV
 
@@ -108,7 +108,7 @@ def main() -> None:
     arguments.model = f"{SHAPE} (random weights)"
     publish(
         "languages",
-        "medians of the processor time of a decoded batch, without and with tokens left out by turns; ratio: median of the rounds'",
+        "medians of the processor time of a decoded batch, without and with tokens left out by turns; ratio: of the rounds",
         arguments,
         measure(arguments.rounds),
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fastscribe.checkpoint.languages import languages_by_name
+from fastscribe.errors import UsageError
 from fastscribe.languages import _NAMES
 from fastscribe.text.alphabets import find_alphabet
 from fastscribe.text.language_filter import LanguageFilter, excluded_tokens
@@ -206,6 +207,16 @@ def test_rows_with_unusable_languages_fail(row: dict[str, object], known: tuple[
     found = LanguageFilter(tokenizer(*PIECES), known, "en").apply(source(**row))
     assert isinstance(found, Failure) and problem in found.message and found.stage == "input" and found.row
     assert LanguageFilter(tokenizer(*PIECES), (), None).apply(source(**row)) == source(**row)  # rows do not count
+
+
+def test_a_language_without_letters_is_refused() -> None:
+    """Else its texts would be punctuation. Byte pieces can write every letter."""
+    latin = tokenizer("<unk>", "<|ru|>", "▁a", ".", "7")
+    with pytest.raises(UsageError, match="--language ru: this model writes no letter of ru"):
+        LanguageFilter(latin, (), "ru")
+    found = LanguageFilter(latin, (), "en").apply(source(language="ru"))
+    assert isinstance(found, Failure) and found.message == "language is ru, and this model writes no letter of it"
+    assert LanguageFilter(tokenizer("<unk>", "▁a", "<0xD0>"), (), "ru").num_excluded == 1
 
 
 def test_nothing_to_leave_out() -> None:
