@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from fastscribe.checkpoint import names, nemo
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.nemo_config import conformer, features_of, target
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import MAX_CONFIG_BYTES, Section, SpeakerCheckpoint, report_invalid_config
+from fastscribe.checkpoint.value import Section, SpeakerCheckpoint, report_invalid_config
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.config import EncoderConfig, ModelConfig, TransformerConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
@@ -42,16 +43,10 @@ def read_speaker_model(path: str | Path) -> SpeakerCheckpoint:
     Raises:
         CheckpointError: There is none, or it is damaged, unsafe, not supported, or a model of another kind.
     """
-    path = Path(path)
-    try:
-        return nemo.open_members(path, lambda open_member, _: _read(open_member, path))
-    except MemoryError as error:
-        raise CheckpointError(path, "needs more memory than there is") from error
+    return nemo.open_config(Path(path), partial(_read, Path(path)))
 
 
-def _read(open_member: nemo.OpenMember, where: Path) -> SpeakerCheckpoint:
-    content = nemo.content(open_member, nemo.CONFIG_NAME, MAX_CONFIG_BYTES, where)
-    config = nemo.parse_yaml(content, where)
+def _read(where: Path, open_member: nemo.OpenMember, config: Section) -> SpeakerCheckpoint:
     if not is_sortformer(config):
         raise CheckpointError(where, "no speaker model (Sortformer): it is for --model, and --speakers needs one")
     with report_invalid_config(f"{where}: {nemo.CONFIG_NAME}"):

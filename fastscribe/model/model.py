@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -24,6 +24,7 @@ from fastscribe.model.voice_model import VoiceModel
 from fastscribe.speaker_config import SpeakerModelConfig, VoiceModelConfig
 
 Prepare = Callable[[str, nn.Module], None]
+M = TypeVar("M", "Model", Sortformer, VoiceModel)
 
 
 class Model(nn.Module):
@@ -77,28 +78,26 @@ def build_model(
         WeightsMismatch: lists every wrong name or shape, before any weight is read.
         CheckpointError: a weight cannot be read or is not finite.
     """
-    with torch.device("meta"), _Uninitialised():
-        model = Model(config)
-    load_(model, weights, where, prepare_)
-    return model
+    return _built(lambda: Model(config), weights, where, prepare_)
 
 
 def build_speaker_model(
     config: SpeakerModelConfig, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
 ) -> Sortformer:
     """Build a speaker model, as build_model() a transcription model."""
-    with torch.device("meta"), _Uninitialised():
-        model = Sortformer(config)
-    load_(model, weights, where, prepare_)
-    return model
+    return _built(lambda: Sortformer(config), weights, where, prepare_)
 
 
 def build_voice_model(
     config: VoiceModelConfig, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
 ) -> VoiceModel:
     """Build a voice model, as build_model() a transcription model."""
+    return _built(lambda: VoiceModel(config), weights, where, prepare_)
+
+
+def _built(make: Callable[[], M], weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None) -> M:
     with torch.device("meta"), _Uninitialised():
-        model = VoiceModel(config)
+        model = make()
     load_(model, weights, where, prepare_)
     return model
 
