@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fastscribe.config import EncoderConfig, FeaturesConfig, JasperConfig, TransformerConfig
+from fastscribe.config import EncoderConfig, FeaturesConfig, JasperConfig, Size, TransformerConfig
 
 Pooling = Literal["attention", "xvector", "tap"]
 
@@ -139,6 +139,11 @@ class EcapaConfig:
     groups: int
     se_hidden: int
     frame_multiple: int
+
+    def seen_frames(self, mel_frames: Size) -> Size:
+        """Return the frames that the convolutions see of a recording: NeMo's STFT has one more, and padding follows."""
+        multiple = self.frame_multiple or 1
+        return (mel_frames + multiple) // multiple * multiple
 
     @property
     def num_blocks(self) -> int:

@@ -133,6 +133,22 @@ def open_members(path: Path, read: Callable[[OpenMember, Holds], T]) -> T:
     return _open_archive(found[0], read)
 
 
+def open_config(path: Path, read: Callable[[OpenMember, Section], T]) -> T:
+    """Call `read` with the members of an archive, as open_members(), and its YAML.
+
+    Raises:
+        CheckpointError: As open_members(), or the YAML is unsafe or damaged, or memory does not suffice.
+    """
+
+    def with_config(open_member: OpenMember, _: Holds) -> T:
+        return read(open_member, parse_yaml(content(open_member, CONFIG_NAME, MAX_CONFIG_BYTES, path), path))
+
+    try:
+        return open_members(path, with_config)
+    except MemoryError as error:
+        raise CheckpointError(path, "needs more memory than there is") from error
+
+
 def _open_archive(path: Path, read: Callable[[OpenMember, Holds], T]) -> T:
     try:
         with safe_open(path) as file:

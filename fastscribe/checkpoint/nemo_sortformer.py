@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from fastscribe.checkpoint import names, nemo
@@ -14,7 +15,6 @@ from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.nemo_config import conformer, features_of, target
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import (
-    MAX_CONFIG_BYTES,
     MAX_SPEAKER_FRAMES,
     MAX_SPEAKERS,
     Section,
@@ -47,12 +47,10 @@ def read(path: Path) -> SpeakerCheckpoint:
     Raises:
         CheckpointError: There is none, or it is damaged, unsafe, not supported, or a model of another kind.
     """
-    return nemo.open_members(path, lambda open_member, _: _read(open_member, path))
+    return nemo.open_config(path, partial(_read, path))
 
 
-def _read(open_member: nemo.OpenMember, where: Path) -> SpeakerCheckpoint:
-    content = nemo.content(open_member, nemo.CONFIG_NAME, MAX_CONFIG_BYTES, where)
-    config = nemo.parse_yaml(content, where)
+def _read(where: Path, open_member: nemo.OpenMember, config: Section) -> SpeakerCheckpoint:
     if not is_sortformer(config):
         raise CheckpointError(where, "no speaker model (Sortformer): it is for --model, and --speakers needs one")
     with report_invalid_config(f"{where}: {nemo.CONFIG_NAME}"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -15,7 +16,7 @@ from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.nemo_config import features_of, target
 from fastscribe.checkpoint.nemo_jasper import jasper
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import MAX_CONFIG_BYTES, Section, VoiceCheckpoint, report_invalid_config
+from fastscribe.checkpoint.value import Section, VoiceCheckpoint, report_invalid_config
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.config import JasperBlockConfig, JasperConfig, ModelConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
@@ -61,16 +62,10 @@ def read_voice_model(path: str | Path) -> VoiceCheckpoint:
     Raises:
         CheckpointError: There is none, or it is damaged, unsafe, not supported, or a model of another kind.
     """
-    path = Path(path)
-    try:
-        return nemo.open_members(path, lambda open_member, _: _read(open_member, path))
-    except MemoryError as error:
-        raise CheckpointError(path, "needs more memory than there is") from error
+    return nemo.open_config(Path(path), partial(_read, Path(path)))
 
 
-def _read(open_member: nemo.OpenMember, where: Path) -> VoiceCheckpoint:
-    content = nemo.content(open_member, nemo.CONFIG_NAME, MAX_CONFIG_BYTES, where)
-    config = nemo.parse_yaml(content, where)
+def _read(where: Path, open_member: nemo.OpenMember, config: Section) -> VoiceCheckpoint:
     if not nemo.is_voice_model(config):
         raise CheckpointError(where, "no voice model (TitaNet, ECAPA-TDNN), which --voices needs")
     with report_invalid_config(f"{where}: {nemo.CONFIG_NAME}"):

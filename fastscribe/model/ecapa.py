@@ -34,9 +34,8 @@ class EcapaEncoder(nn.Module):
 
     def forward(self, features: Features) -> Frames:
         lengths_B = features.lengths_B
-        seen_B = self._seen(lengths_B)
         num_frames = features.mel_BMT.shape[2]
-        longest = self._seen(num_frames)
+        seen_B, longest = self.config.seen_frames(lengths_B), self.config.seen_frames(num_frames)
         x_BCT = F.pad(features.mel_BMT.to(self.first.conv.weight.dtype), (0, longest - num_frames))
         unseen, padding = Padding.of(seen_B, longest), Padding.of(lengths_B, longest)
         x_BCT = self.first(x_BCT, unseen)
@@ -46,11 +45,6 @@ class EcapaEncoder(nn.Module):
             outputs.append(x_BCT)
         x_BDT = self.last(torch.cat(outputs, 1), unseen)
         return Frames(x_BDT[:, :, :num_frames].transpose(1, 2).contiguous(), lengths_B)
-
-    def _seen(self, lengths: torch.Tensor | int) -> torch.Tensor | int:  # type: ignore[misc]
-        """Return the frames that the convolutions see of recordings: NeMo's STFT has one frame more, and padding follows."""
-        multiple = self.config.frame_multiple or 1
-        return (lengths + multiple) // multiple * multiple
 
 
 class ConvReluNorm(nn.Module):

@@ -25,7 +25,7 @@ from fastscribe.model.voice_model import VoiceModel
 from fastscribe.speaker_config import SpeakerModelConfig, VoiceModelConfig
 
 Prepare = Callable[[str, nn.Module], None]
-_Module = TypeVar("_Module", bound=nn.Module)
+M = TypeVar("M", "Model", Sortformer, VoiceModel)
 
 
 class Model(nn.Module):
@@ -79,25 +79,31 @@ def build_model(
         WeightsMismatch: lists every wrong name or shape, before any weight is read.
         CheckpointError: a weight cannot be read or is not finite.
     """
-    model = _empty(Model, config)
-    load_(model, weights, where, prepare_)
-    return model
+    return _built(Model, config, weights, where, prepare_)
 
 
 def build_speaker_model(
     config: SpeakerModelConfig, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
 ) -> Sortformer:
     """Build a speaker model, as build_model() a transcription model."""
-    model = _empty(Sortformer, config)
-    load_(model, weights, where, prepare_)
-    return model
+    return _built(Sortformer, config, weights, where, prepare_)
 
 
 def build_voice_model(
     config: VoiceModelConfig, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
 ) -> VoiceModel:
     """Build a voice model, as build_model() a transcription model."""
-    model = _empty(VoiceModel, config)
+    return _built(VoiceModel, config, weights, where, prepare_)
+
+
+def _built(
+    kind: Callable[[Any], M],
+    config: object,
+    weights: Mapping[str, torch.Tensor],
+    where: object,
+    prepare_: Prepare | None,
+) -> M:
+    model = _empty(kind, config)
     load_(model, weights, where, prepare_)
     return model
 
@@ -110,7 +116,7 @@ def check_side_weights(
     check_shapes(_shapes(_empty(kind, config)), weights, where)
 
 
-def _empty(kind: Callable[[Any], _Module], config: object) -> _Module:
+def _empty(kind: Callable[[Any], M], config: object) -> M:
     with torch.device("meta"), _Uninitialised():
         return kind(config)
 

@@ -189,7 +189,7 @@ class RecordingsInFlight:
                 self._hear(self._with_speakers(transcript))
 
     def _hear(self, result: Transcript | Failure) -> None:
-        """Finish a result, after its voices are heard if the run has a voice model."""
+        """Finish a result; with a voice model, after the prints of its voices."""
         audio_of = self._audio_of.pop(result.index, {})
         if isinstance(result, Failure) or not self._hears_voices:
             self.finished.append(result)

@@ -29,10 +29,10 @@ class VoicePrints:
     """The recordings of a run whose voices are heard. One thread uses it.
 
     Args:
-        finish: Called with each transcript, with its voices.
+        finish: Called with each transcript, with its voices, or with the Failure of one whose voices cannot be heard.
     """
 
-    def __init__(self, finish: Callable[[Transcript], None]) -> None:
+    def __init__(self, finish: Callable[[Transcript | Failure], None]) -> None:
         self._finish = finish
         self._waiting: dict[int, _Waiting] = {}  # by the recording's index
         self._to_hear: list[Utterance] = []
@@ -69,11 +69,16 @@ class VoicePrints:
         return to_hear
 
     def add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> None:
-        """Take in a stretch that was heard; one that failed, or that is silent, counts for nothing."""
+        """Take in a stretch that was heard; digital silence counts for nothing. A failure is the recording's."""
         index = utterance.audio.index
-        waiting = self._waiting[index]
-        number = waiting.speakers.pop(utterance.key)
-        voice_E = None if isinstance(outcome, Failure) else outcome.voice_E
+        waiting = self._waiting.get(index)
+        if waiting is None:  # another stretch of the recording has failed
+            return
+        if isinstance(outcome, Failure):
+            del self._waiting[index]
+            self._finish(outcome)
+            return
+        number, voice_E = waiting.speakers.pop(utterance.key), outcome.voice_E
         if voice_E is not None:
             weighted_E = voice_E * np.float32(utterance.duration_s / np.linalg.norm(voice_E))
             waiting.sums[number] = waiting.sums[number] + weighted_E if number in waiting.sums else weighted_E

@@ -43,8 +43,9 @@ class Recording(NamedTuple):
         path, offset = fields.get(key), fields.get("offset")
         if not isinstance(path, str):
             raise ValueError(f"{key} is no text")
-        has_offset = isinstance(offset, int | float) and not isinstance(offset, bool) and offset > 0
-        return cls(path, float(offset) if has_offset else None)
+        if not isinstance(offset, int | float) or isinstance(offset, bool) or offset <= 0:
+            return cls(path)
+        return cls(path, float(offset))
 
 
 @dataclass(frozen=True)
@@ -250,7 +251,9 @@ def _parse(document: Mapping[str, Any], path: Path) -> Persons:
     where = "threshold"
     try:
         threshold = float(document["threshold"])
-        persons, seen, ids = [], {}, set()
+        persons: list[Person] = []
+        seen: dict[tuple[Recording, str], str] = {}  # the id of each speaker's person
+        ids = set()
         for number, one in enumerate(document["persons"]):
             where = f"persons[{number}]"
             id, name = one["id"], _name(one.get("name"))

@@ -157,9 +157,14 @@ def shapes(settings: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def write_nemo(path: Path, settings: Mapping[str, Any], stated: Mapping[str, Any] | None = None) -> Path:
     """Write a checkpoint as NeMo does, with other settings in its file if `stated`. Return its path."""
+    return write_archive(path, stated or settings, weights(settings))
+
+
+def write_archive(path: Path, settings: Mapping[str, Any], stored_weights: Mapping[str, torch.Tensor]) -> Path:
+    """Write a .nemo file. Return its path."""
     stored = io.BytesIO()
-    torch.save(weights(settings), stored)
-    members = {"model_config.yaml": json.dumps(stated or settings).encode(), "model_weights.ckpt": stored.getvalue()}
+    torch.save(dict(stored_weights), stored)
+    members = {"model_config.yaml": json.dumps(settings).encode(), "model_weights.ckpt": stored.getvalue()}
     with tarfile.open(path, "w") as archive:
         for name, content in members.items():
             member = tarfile.TarInfo(f"./{name}")

@@ -7,9 +7,6 @@ that an environment with NeMo alone can run it.
 from __future__ import annotations
 
 import hashlib
-import io
-import json
-import tarfile
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +16,7 @@ import numpy as np
 import torch
 
 from tests.helpers.se_checkpoint import Shapes, batch_norm, encoder_shapes, linear
+from tests.helpers.sortformer import write_archive
 
 RATE = 16_000
 LENGTHS_S = (0.5, 1.27, 3.3)  # of the recordings with stored vectors
@@ -158,12 +156,4 @@ def recording(length_s: float, pitch_hz: float = 140.0) -> np.ndarray:
 
 def write_nemo(path: Path, settings: Mapping[str, Any], stated: Mapping[str, Any] | None = None) -> Path:
     """Write a checkpoint as NeMo does, with other settings in its file if `stated`. Return its path."""
-    stored = io.BytesIO()
-    torch.save(weights(settings), stored)
-    members = {"model_config.yaml": json.dumps(stated or settings).encode(), "model_weights.ckpt": stored.getvalue()}
-    with tarfile.open(path, "w") as archive:
-        for name, content in members.items():
-            member = tarfile.TarInfo(f"./{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return path
+    return write_archive(path, stated or settings, weights(settings))

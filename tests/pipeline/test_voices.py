@@ -16,11 +16,13 @@ from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.output.stored import NotAResult, stored_voices, to_result
 from fastscribe.output.writers import to_jsonl
 from fastscribe.pipeline.engine import Engine
+from fastscribe.pipeline.voice_printer import VoicePrinter
 from fastscribe.segmentation import voice_spans
 from fastscribe.segmentation.voice_spans import alone, choose_stretches, turns_of_words
 from fastscribe.types import Batch
 from tests.conftest import AUDIO, MODELS, waveform
 from tests.helpers import sortformer, voices
+from tests.helpers.processes import fastscribe
 from tests.model.test_voice_model import vectors
 
 RATE = 16_000
@@ -139,6 +141,67 @@ def test_prints_by_a_speaker_model_in_full_batches(voice_model: Path, tmp_path: 
                 expected = expected_print(voice_model, samples[0], spans[voice.speaker])
                 np.testing.assert_allclose(voice.embedding_E, expected, atol=ROUNDING / 10)
     assert any(voice.embedding_E is not None for voice in found[0].voices)  # type: ignore[union-attr]
+
+
+def test_a_voice_that_cannot_be_heard_fails_its_recording_alone(
+    voice_model: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    read = VoicePrinter.read
+
+    def broken(printer: VoicePrinter, packed: Any, frames: Any) -> Any:
+        packed[0, 0, 0] = np.nan  # of the longest stretch
+        return read(printer, packed, frames)
+
+    monkeypatch.setattr(VoicePrinter, "read", broken)
+    files = [str(tmp_path / f"{number}.wav") for number in range(2)]
+    (tmp_path / "turns.rttm").write_text("")
+    for number, file in enumerate(files):
+        soundfile.write(file, CLIPS[number][: (5 - number) * RATE], RATE)
+        with (tmp_path / "turns.rttm").open("a") as lines:
+            for begin_s in (0.0, 2.0):
+                speaker = f"{begin_s:.0f}"
+                lines.write(f"SPEAKER {number} 1 {begin_s} {3.2 - number} <NA> <NA> {speaker} <NA> <NA>\n")
+    monkeypatch.setattr(voice_spans, "MIN_SPEECH_S", 1.0)
+    failed, done = transcribed(files, voice_model, rttm=str(tmp_path / "turns.rttm"))
+    assert isinstance(failed, Failure)
+    assert (failed.stage, failed.path) == ("model", files[0])
+    assert "voice model" in failed.message
+    assert isinstance(done, Transcript)
+    assert all(one.embedding_E is not None for one in done.voices)
+
+
+def test_the_command_finds_persons_and_keeps_names(voice_model: Path, tmp_path: Path) -> None:
+    turns, out = tmp_path / "turns.rttm", tmp_path / "out"
+    files = [tmp_path / f"{number}.wav" for number in range(3)]
+    write = turns.open("w")
+    for number, file in enumerate(files):
+        samples = CLIPS[number // 2][: 4 * RATE]  # the first two are one voice
+        soundfile.write(file, samples, RATE)
+        write.write(f"SPEAKER {number} 1 0 {len(samples) / RATE} <NA> <NA> A <NA> <NA>\n")
+    write.close()
+    command = ["transcribe", "-m", str(MODEL), "--dtype", "fp32", "--rttm", str(turns), "-o", str(out)]
+    command += ["--voices", str(voice_model)]
+    first = fastscribe(*command, *map(str, files[:2]))
+    assert first.returncode == 0, first.stderr
+    assert "1 person (0 named) of 2 speakers in 2 recordings" in first.stderr
+    stored = json.loads((out / "speakers.json").read_text())
+    stored["persons"][0]["name"] = "Ann"
+    stored["threshold"] = 0.99999
+    (out / "speakers.json").write_text(json.dumps(stored))
+    again = fastscribe(*command, *map(str, files))
+    assert again.returncode == 0, again.stderr
+    assert "2 persons (1 named) of 3 speakers in 3 recordings" in again.stderr
+    ann, other = json.loads((out / "speakers.json").read_text())["persons"]
+    assert (ann["name"], other["name"], other["id"]) == ("Ann", None, "person 2")
+    assert [one["recording"] for one in other["speakers"]] == [str(files[2])]
+    refused = fastscribe(*command[:-2], str(files[0]))
+    assert refused.returncode == 2
+    assert "--voices" in refused.stderr
+    (out / "speakers.json").write_text("mine")
+    kept = fastscribe(*command, *map(str, files))
+    assert kept.returncode == 1
+    assert "no persons were found" in kept.stderr
+    assert (out / "speakers.json").read_text() == "mine"
 
 
 def test_a_damaged_stored_print_is_no_result() -> None:
