@@ -274,7 +274,7 @@ def transcribe(
             metavar="channels|MODEL",
             help="Tell who speaks.\fBy channel, or by a speaker model: channels is for calls with a party on each channel: "
             "each is transcribed by itself, and words that leak from one into another are written once. A model (NVIDIA's "
-            "Sortformer) tells up to four speakers of one channel apart: its path or Hugging Face name, such as "
+            "Sortformer) tells up to eight speakers of one channel apart: its path or Hugging Face name, such as "
             "nvidia/diar_streaming_sortformer_4spk-v2.1.",
         ),
     ] = None,
