@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -57,17 +59,23 @@ class _Uninitialised(TorchFunctionMode):
 
 
 def build_model(
-    config: ModelConfig, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
+    config: ModelConfig,
+    weights: Mapping[str, torch.Tensor],
+    where: object,
+    prepare_: Prepare | None = None,
+    threads: int = 1,
 ) -> Model:
     """Build a model in eval mode and load it part by part (a layer, a block, a head).
 
     Args:
         config: config of the model.
-        weights: tensors by names of the model's state dict. Only one part of lazy weights is in memory at a time.
+        weights: tensors by names of the model's state dict. Only `threads` parts of lazy weights, and the next, are in memory
+            at a time.
         where: the checkpoint's path, for messages.
         prepare_: called after loading a part, with its path ("encoder.layers.3") and a module whose only child is the part.
             Weights have their stored dtype, so it must cast the part. It may also move or replace the part. Without it,
             the model is in float32 on the CPU.
+        threads: that prepare parts, each on one core, while the next ones are read.
 
     Returns:
         The model.
@@ -78,7 +86,7 @@ def build_model(
     """
     with torch.device("meta"), _Uninitialised():
         model = Model(config)
-    load_(model, weights, where, prepare_)
+    load_(model, weights, where, prepare_, threads)
     return model
 
 
@@ -93,22 +101,50 @@ def build_speaker_model(
 
 
 def load_(
-    model: Model | Sortformer, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
+    model: Model | Sortformer,
+    weights: Mapping[str, torch.Tensor],
+    where: object,
+    prepare_: Prepare | None = None,
+    threads: int = 1,
 ) -> None:
     """Load a model without values part by part, and put it into eval mode. See build_model()."""
     model.eval().requires_grad_(False)
     check_shapes({name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, weights, where)
-    for owner, name, path in list(_parts(model)):
-        holder = nn.Module()
-        holder.add_module(name, owner.get_submodule(name))
-        _load_(holder.get_submodule(name), weights, path)
+
+    def read() -> Iterator[_Part]:
+        for owner, name, path in list(_parts(model)):
+            holder = nn.Module()
+            holder.add_module(name, owner.get_submodule(name))
+            _load_(holder.get_submodule(name), weights, path)
+            yield owner, name, path, holder
+
+    def finish(part: _Part) -> None:
+        owner, name, path, holder = part
         if prepare_ is None:
             holder.float()
         else:
             prepare_(path, holder)
         setattr(owner, name, holder.get_submodule(name))
 
+    if threads == 1:
+        for part in read():
+            finish(part)
+        return
+    before = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(threads, "prepare", lambda: torch.set_num_threads(1)) as pool:
+            running: deque[Future[None]] = deque()
+            for part in read():
+                if len(running) == threads:
+                    running.popleft().result()
+                running.append(pool.submit(finish, part))
+            for future in running:
+                future.result()
+    finally:
+        torch.set_num_threads(before)  # a thread's setting is also the default of threads to come
 
+
+_Part = tuple[nn.Module, str, str, nn.Module]  # its owner, its name there, its path, and a module that has nothing else
 _CONTAINERS = (
     Model,
     Sortformer,

@@ -81,9 +81,7 @@ def test_bfloat16_agrees_with_the_steps_of_torch() -> None:
     network, frames = Network.prepare(transducer), random_frames([40, 17])
     frames = replace(frames, frames_BTD=frames.frames_BTD.bfloat16())
     torchs = LabelLooping(network)
-    for ours, theirs in zip(
-        decode(network, frames), torchs.read(torchs.submit(frames).numpy(), frames), strict=True
-    ):
+    for ours, theirs in zip(decode(network, frames), torchs.read(torchs.submit(frames).numpy(), frames), strict=True):
         assert ours.token_ids[:3] == theirs.token_ids[:3]
         assert ours.logprobs[:3] == pytest.approx(theirs.logprobs[:3], abs=0.1)
 
