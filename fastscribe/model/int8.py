@@ -82,7 +82,10 @@ def _quantise_block(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def quantise_weight(weight_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise a matrix to (int8 [N, K], float32 scale [N]) with W ~ int8 * scale. A block of rows at a time stays in a cache."""
+    """Quantise a matrix to (int8 [N, K], float32 scale [N]) with W ~ int8 * scale.
+
+    A block of rows at a time stays in the processor's cache.
+    """
     outputs, inputs = weight_NK.shape
     levels_NK, scale_N = torch.empty(outputs, inputs, dtype=torch.int8), torch.empty(outputs)
     block = max(1, _BLOCK_ELEMENTS // max(1, inputs))

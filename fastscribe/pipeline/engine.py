@@ -12,8 +12,8 @@ everything on purpose: a second Python thread that assembles text would delay ev
 launches kernels").
 
 On a CPU, push() returns when its batch is done. Its rows are divided into parts that run side by side, each through all stages
-on its own cores: two threads that share one operator after the other wait for each other. A failed batch is split in two and retried; one that ran
-out of memory also shrinks the budget of later batches.
+on its own cores: two threads that share one operator after the other wait for each other. A failed batch is split in two and
+retried; one that ran out of memory also shrinks the budget of later batches.
 """
 
 from __future__ import annotations
