@@ -12,13 +12,18 @@ from functools import cache
 from itertools import pairwise
 
 
-def share(shares: Sequence[tuple[int, int]], work: Callable[[int, int], None]) -> None:
+def share(shares: Sequence[tuple[int, int]], work: Callable[[int, int], None], level: int = 0) -> None:
     """Call work(*share) for each share, in threads. The calling thread does the first share.
+
+    Args:
+        shares: Ranges (start, stop).
+        work: Called with each.
+        level: `work` may itself share at a lower level: each has threads of its own, so none waits for itself.
 
     Raises:
         Exception: What `work` raised.
     """
-    pool, futures = _pool(os.getpid()), []
+    pool, futures = _pool(os.getpid(), level), []
     for part in shares[1:]:
         try:
             futures.append(pool.submit(work, *part))
@@ -37,6 +42,6 @@ def equal_parts(size: int, num_parts: int) -> list[tuple[int, int]]:
 
 
 @cache
-def _pool(process_id: int) -> ThreadPoolExecutor:
+def _pool(process_id: int, level: int) -> ThreadPoolExecutor:
     """Thread pool of this process: a fork does not copy threads."""
     return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="fastscribe-share")

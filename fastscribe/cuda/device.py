@@ -94,12 +94,12 @@ class StageTimes:
             yield
             self._seconds[stage] = self._seconds.get(stage, 0.0) + perf_counter() - begin
 
-    def add_to(self, stopwatch: Stopwatch) -> None:
-        """Add the stage times to `stopwatch`. Call after the device has finished the batch."""
+    def add_to(self, stopwatch: Stopwatch, share: float = 1.0) -> None:
+        """Add the stage times to `stopwatch`, or a share of them. Call after the device has finished the batch."""
         for stage, start, end in self._events:
             self._seconds[stage] = self._seconds.get(stage, 0.0) + start.elapsed_time(end) / 1000.0
         for stage, seconds in self._seconds.items():
-            stopwatch.add(stage, seconds)
+            stopwatch.add(stage, share * seconds)
 
 
 def host_array(shape: tuple[int, ...], dtype: np.dtype[Any], device: torch.device) -> AnyArray:

@@ -7,6 +7,7 @@ batch, those of its rows are joined to the run's. A row's phrases come beside th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import Lock
 
 import numpy as np
 import torch
@@ -54,6 +55,7 @@ class Booster:
         self._kept: dict[Phrases, ContextGraph] = {}
         self._num_kept_states = 0
         self._num_warnings = 0
+        self._lock = Lock()
         self._graph: ContextGraph | None = None
         self._tables: BoostTables | None = None
         self._joined: tuple[tuple[Phrases, ...], ContextGraph, BoostTables] | None = None
@@ -70,7 +72,8 @@ class Booster:
                 return None
             return Boost(self._tables, self._graph.starts_R[np.ones((len(own), 1), np.int64)])
         lists = tuple(dict.fromkeys(phrases for phrases in own if phrases))
-        graph, tables = self._join(lists)
+        with self._lock:  # parts of a batch run side by side
+            graph, tables = self._join(lists)
         numbers = {phrases: number for number, phrases in enumerate(lists, start=1)}
         own_B = np.array([numbers.get(phrases, 0) for phrases in own])
         if self._graph is None:

@@ -60,7 +60,7 @@ class CpuLooping(LabelLooping):
             rows = (position_B, lengths_B, max_labels_B, found.count_B, repeats_B)
             self._loops["choose"](logits_NX, rows_A, *limits, *rows, *found.columns, status_A)
             status_B[rows_A] = status_A
-            predictions.update(rows_A[status_A == SPOKE], found.last_label_B)
+            predictions.update(rows_A[status_A == SPOKE], found.last_labels())
             found.make_room()
             rows_A = rows_A[status_A < ENDED]
         return found.packed(status_B == IS_ENDLESS, num_frames + 1, has_durations=bool(network.durations))
@@ -78,8 +78,8 @@ class _Labels:
     def columns(self) -> tuple[AnyArray, ...]:
         return self.ids_BS, self.picks_BS, self.times_BS, self.logprobs_BS
 
-    @property
-    def last_label_B(self) -> AnyArray:
+    def last_labels(self) -> AnyArray:
+        """Return the last label of each row [B]; 0 without one."""
         last: AnyArray = self.ids_BS[np.arange(len(self.count_B)), np.maximum(self.count_B - 1, 0)]
         return last
 

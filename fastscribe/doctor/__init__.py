@@ -21,6 +21,7 @@ _PARTS: dict[str, Callable[[], Check]] = {
     "processor": hardware.processor,
     "memory": hardware.memory,
     "torch kernels": hardware.torch_kernels,
+    "cpu loops": hardware.cpu_loops,
     "bf16": hardware.bf16,
     "int8": hardware.int8,
     "dtypes": hardware.dtypes,

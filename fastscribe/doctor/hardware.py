@@ -65,6 +65,25 @@ def torch_kernels() -> Check:
     return Check("torch kernels", "ok", f"{vectors}; matrices are packed for oneDNN", facts={"vectors": vectors})
 
 
+def cpu_loops() -> Check:
+    """For which processor numba compiles the loops of wide models (model/row_kernels.py, decode/looping_kernels.py)."""
+    from llvmlite.binding import get_host_cpu_name
+    from numba.core import config
+
+    if config.DISABLE_JIT:
+        finding = "NUMBA_DISABLE_JIT is set: the loops of wide models run in Python, a thousand times as slow"
+        return Check("cpu loops", "problem", finding, "unset NUMBA_DISABLE_JIT")
+    forced = [name for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES") if os.environ.get(name)]
+    if forced or config.OPT < 2:
+        forced += ["NUMBA_OPT"] if config.OPT < 2 else []
+        finding = (
+            f"{' and '.join(forced)} set: the loops of wide models are not compiled for this processor, and may be slow"
+        )
+        return Check("cpu loops", "missing", finding, f"unset {' '.join(forced)}")
+    host = get_host_cpu_name()
+    return Check("cpu loops", "ok", f"compiled for {host} by numba, for wide models", facts={"processor": host})
+
+
 def bf16() -> Check:
     """Whether the processor multiplies bf16, and what transcribe does then."""
     if has_native_bf16():

@@ -82,10 +82,20 @@ def _quantise_block(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def quantise_weight(weight_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise a matrix to (int8 [N, K], float32 scale [N]) with W ~ int8 * scale."""
-    weight_NK = weight_NK.float()
-    scale_N = weight_NK.abs().amax(dim=1).clamp_(min=_MIN_MAXIMUM).div_(LEVELS)
-    return (weight_NK / scale_N[:, None]).round_().to(torch.int8), scale_N
+    """Quantise a matrix to (int8 [N, K], float32 scale [N]) with W ~ int8 * scale.
+
+    A block of rows at a time stays in the processor's cache.
+    """
+    outputs, inputs = weight_NK.shape
+    levels_NK, scale_N = torch.empty(outputs, inputs, dtype=torch.int8), torch.empty(outputs)
+    block = max(1, _BLOCK_ELEMENTS // max(1, inputs))
+    for start in range(0, outputs, block):
+        part = slice(start, start + block)
+        rows_NK = weight_NK[part].float()
+        torch.amax(rows_NK.abs(), dim=1, out=scale_N[part])
+        scale_N[part].clamp_(min=_MIN_MAXIMUM).div_(LEVELS)
+        levels_NK[part] = (rows_NK / scale_N[part, None]).round_()
+    return levels_NK, scale_N
 
 
 def int8_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import torch
@@ -60,17 +62,23 @@ class _Uninitialised(TorchFunctionMode):
 
 
 def build_model(
-    config: ModelConfig, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
+    config: ModelConfig,
+    weights: Mapping[str, torch.Tensor],
+    where: object,
+    prepare_: Prepare | None = None,
+    threads: int = 1,
 ) -> Model:
     """Build a model in eval mode and load it part by part (a layer, a block, a head).
 
     Args:
         config: config of the model.
-        weights: tensors by names of the model's state dict. Only one part of lazy weights is in memory at a time.
+        weights: tensors by names of the model's state dict. Only `threads` parts of lazy weights, and the next, are in memory
+            at a time.
         where: the checkpoint's path, for messages.
         prepare_: called after loading a part, with its path ("encoder.layers.3") and a module whose only child is the part.
             Weights have their stored dtype, so it must cast the part. It may also move or replace the part. Without it,
             the model is in float32 on the CPU.
+        threads: that prepare parts, each on one core, while the next ones are read.
 
     Returns:
         The model.
@@ -79,7 +87,7 @@ def build_model(
         WeightsMismatch: lists every wrong name or shape, before any weight is read.
         CheckpointError: a weight cannot be read or is not finite.
     """
-    return _built(Model, config, weights, where, prepare_)
+    return _built(Model, config, weights, where, prepare_, threads)
 
 
 def build_speaker_model(
@@ -130,21 +138,46 @@ def load_(
     weights: Mapping[str, torch.Tensor],
     where: object,
     prepare_: Prepare | None = None,
+    threads: int = 1,
 ) -> None:
     """Load a model without values part by part, and put it into eval mode. See build_model()."""
     model.eval().requires_grad_(False)
     check_shapes(_shapes(model), weights, where)
-    for owner, name, path in list(_parts(model)):
-        holder = nn.Module()
-        holder.add_module(name, owner.get_submodule(name))
-        _load_(holder.get_submodule(name), weights, path)
+
+    def read() -> Iterator[_Part]:
+        for owner, name, path in list(_parts(model)):
+            holder = nn.Module()
+            holder.add_module(name, owner.get_submodule(name))
+            _load_(holder.get_submodule(name), weights, path)
+            yield owner, name, path, holder
+
+    def finish(part: _Part) -> None:
+        owner, name, path, holder = part
         if prepare_ is None:
             holder.float()
         else:
             prepare_(path, holder)
         setattr(owner, name, holder.get_submodule(name))
 
+    if threads == 1:
+        for part in read():
+            finish(part)
+        return
+    before = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(threads, "prepare", lambda: torch.set_num_threads(1)) as pool:
+            running: deque[Future[None]] = deque()
+            for part in read():
+                if len(running) == threads:
+                    running.popleft().result()
+                running.append(pool.submit(finish, part))
+            for future in running:
+                future.result()
+    finally:
+        torch.set_num_threads(before)  # a thread's setting is also the default of threads to come
 
+
+_Part = tuple[nn.Module, str, str, nn.Module]  # its owner, its name there, its path, and a module that has nothing else
 _CONTAINERS = (
     Model,
     Sortformer,

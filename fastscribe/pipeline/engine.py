@@ -11,15 +11,16 @@ while the next batch is encoded; beam search reads them at every step, and has n
 everything on purpose: a second Python thread that assembles text would delay every kernel launch (docs/log.md, "who
 launches kernels").
 
-On a CPU nothing overlaps: push() returns when its batch is done. A failed batch is split in two and retried; one that ran
-out of memory also shrinks the budget of later batches.
+On a CPU, push() returns when its batch is done. Its rows are divided into parts that run side by side, each through all stages
+on its own cores: two threads that share one operator after the other wait for each other. A failed batch is split in two and
+retried; one that ran out of memory also shrinks the budget of later batches.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
@@ -27,6 +28,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from fastscribe._system.thread_shares import equal_parts, share
 from fastscribe.cuda.device import Event, StageTimes, is_out_of_memory, recover, shared_stream, synchronize, to_host
 from fastscribe.errors import DeviceFailed, ModelOutputError, UsageError
 from fastscribe.pipeline.batching import Budget
@@ -40,6 +42,7 @@ T = TypeVar("T")
 Outcome = tuple[Batch, "list[Hypothesis] | Exception"]
 
 _MAX_DECODING = 2  # batches in the decoder; each holds its encoder output
+_MIN_PART_S = 8.0  # audio of a part of a batch on a CPU: each part reads all weights
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,10 @@ class Engine:
             DeviceFailed: The GPU is lost.
             UsageError: A graph mode that the user names is unavailable.
         """
+        parts = self._parts(batch)
+        if len(parts) > 1:
+            yield from self._run_side_by_side(batch, parts)
+            return
         encoded = _attempt(self._encode, batch)
         if isinstance(encoded, Exception):
             was_alone = self._is_idle()
@@ -111,6 +118,42 @@ class Engine:
             return
         self._encoded.append(encoded)
         yield from self._finish(self._max_encoded, self._max_decoded)
+
+    def _parts(self, batch: Batch) -> list[list[int]]:
+        """Return the rows of parts with about as many samples; one part unless the device is a CPU's cores."""
+        num_parts = 1
+        if self.device.type == "cpu" and batch.purpose == "words":
+            worthwhile = int(batch.lengths_B.sum() / (_MIN_PART_S * self.recognizer.sample_rate))
+            num_parts = max(1, min(worthwhile, torch.get_num_threads()))
+        return equal_shares(batch.lengths_B, num_parts)
+
+    def _run_side_by_side(self, batch: Batch, rows: list[list[int]]) -> Iterator[Outcome]:
+        """Run the parts of a batch, each in a thread with an equal number of the threads that operators take."""
+        parts = [select_rows(batch, part) for part in rows]
+        results: list[tuple[StageTimes, list[Hypothesis]] | Exception] = [RuntimeError("not run")] * len(parts)
+        num_threads = torch.get_num_threads()
+
+        def work(start: int, stop: int) -> None:
+            torch.set_num_threads(max(1, num_threads // len(parts)))  # of this thread's operators
+            for number in range(start, stop):
+                results[number] = _attempt(self._all_stages, parts[number])
+
+        try:
+            share(equal_parts(len(parts), len(parts)), work, level=1)
+        finally:
+            torch.set_num_threads(num_threads)
+        for part, result in zip(parts, results, strict=True):
+            if isinstance(result, Exception):
+                yield from self._retry_in_halves(part, result, was_alone=False)
+                continue
+            times, hypotheses = result
+            times.add_to(self.stopwatch, 1 / len(parts))
+            yield from _outcomes(part, hypotheses)
+
+    def _all_stages(self, batch: Batch) -> tuple[StageTimes, list[Hypothesis]]:
+        encoded = self._encode(batch)
+        decoded = self._submit(encoded)
+        return encoded.times, self._read_hypotheses(decoded)
 
     def drain(self) -> Iterator[Outcome]:
         """Yield the results of all batches in flight. Raises as push()."""
@@ -173,6 +216,9 @@ class Engine:
     def _hypotheses(self, decoded: _Decoded) -> list[Hypothesis]:
         decoded.ready.synchronize()
         decoded.encoded.times.add_to(self.stopwatch)
+        return self._read_hypotheses(decoded)
+
+    def _read_hypotheses(self, decoded: _Decoded) -> list[Hypothesis]:
         with self._decode.activate():  # decodes the batch again if its buffers overflowed
             stages = self.recognizer.stages(decoded.encoded.batch)
             return stages.read(decoded.packed_on_host, decoded.encoded.frames)
@@ -230,10 +276,30 @@ def _outcomes(batch: Batch, hypotheses: list[Hypothesis]) -> Iterator[Outcome]:
         yield slice_batch(batch, rows), ModelOutputError(problem) if problem else hypotheses[rows]
 
 
+def equal_shares(sizes_B: Int32Array, num_parts: int) -> list[list[int]]:
+    """Divide rows into parts of about equal sums. Neighbours stay together if that makes no part a tenth too large: they are
+    of similar lengths."""
+    ends_B, sizes_B = np.cumsum(sizes_B), np.asarray(sizes_B)
+    fair = ends_B[-1] / num_parts
+    part_B = ((ends_B - sizes_B / 2) / fair).astype(np.int64)
+    if np.bincount(part_B, weights=sizes_B, minlength=num_parts).max() > 1.1 * fair:
+        sums = np.zeros(num_parts)
+        for row in np.argsort(-sizes_B, kind="stable"):
+            part_B[row] = sums.argmin()
+            sums[part_B[row]] += sizes_B[row]
+    return [rows for rows in (np.flatnonzero(part_B == part).tolist() for part in range(num_parts)) if rows]
+
+
 def slice_batch(batch: Batch, rows: slice) -> Batch:
+    """Return neighbouring rows of a batch, padded to the longest of them."""
+    return select_rows(batch, range(*rows.indices(len(batch.utterances))))
+
+
+def select_rows(batch: Batch, rows: Sequence[int]) -> Batch:
     """Return some rows of a batch, padded to the longest of them."""
-    lengths_B = batch.lengths_B[rows]
-    kept = range(*rows.indices(len(batch.utterances)))
+    kept = list(rows)
+    lengths_B = batch.lengths_B[kept]
     native = tuple(group for group in (group.select(kept) for group in batch.native) if group.rows)
-    samples_BS = np.ascontiguousarray(batch.samples_BS[rows, : int(lengths_B.max())])
-    return Batch(batch.utterances[rows], samples_BS, lengths_B, native, batch.cuts[rows])
+    samples_BS = np.ascontiguousarray(batch.samples_BS[kept, : int(lengths_B.max())])
+    cuts = tuple(batch.cuts[row] for row in kept) if batch.cuts else ()
+    return Batch(tuple(batch.utterances[row] for row in kept), samples_BS, lengths_B, native, cuts)

@@ -76,7 +76,7 @@ _8_BIT = get_args(EightBitDtypeName)
 # need larger ones, because the fixed cost of each operator weighs more (2026-11-22).
 _CPU_BATCH_FRAMES, _CPU_BATCH_FRAMES_NARROW = 1600, 3200
 _MAX_PADDING_OF_LOOPS = 0.3  # they compute no padding; a batch reads all weights, so few large ones cost less
-
+_MAX_PREPARING = 4  # threads that quantise and pack; each holds a part of the weights in memory
 
 Log = Callable[[str], None]
 
@@ -377,9 +377,11 @@ def _build_model(checkpoint: Checkpoint, device: torch.device, dtype: str, optio
     if dtype in _8_BIT and not ENCODER_FAMILIES[type(checkpoint.config.encoder)].has_matrices:
         raise UsageError(f"--dtype {dtype}: this encoder has no matrices that multiply in 8 bits: bf16 or fp32")
     config = with_language(with_attention(checkpoint.config, options.attention), options.language)
+    threads = 1
     if device.type != "cuda" and has_loops(config.encoder):
         import_numba_meanwhile()
-    model = build_model(config, checkpoint.weights, checkpoint.path, prepare(device, dtype))
+        threads = min(_MAX_PREPARING, torch.get_num_threads())
+    model = build_model(config, checkpoint.weights, checkpoint.path, prepare(device, dtype), threads)
     if device.type == "cuda":
         _prepare_for_gpu_(model, dtype, say)
     else:

@@ -98,6 +98,22 @@ def test_slow_kernels_of_torch(vectors: str, packs: bool, line: str, monkeypatch
     assert check.status == "missing" and line in check.finding
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "setting", "status"),
+    [
+        ("NUMBA_DISABLE_JIT", "1", ("DISABLE_JIT", 1), "problem"),
+        ("NUMBA_CPU_NAME", "generic", None, "missing"),
+        ("NUMBA_OPT", "0", ("OPT", 0), "missing"),
+    ],
+)
+def test_slow_loops(variable: str, value: str, setting: Any, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, value)
+    if setting is not None:  # numba has read its environment
+        monkeypatch.setattr(f"numba.core.config.{setting[0]}", setting[1])
+    check = hardware.cpu_loops()
+    assert check.status == status and variable in check.finding and check.fix == f"unset {variable}"
+
+
 def test_every_extra_has_a_purpose() -> None:
     assert packages._PURPOSES.keys() == PYPROJECT["project"]["optional-dependencies"].keys()
 

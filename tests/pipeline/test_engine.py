@@ -21,6 +21,7 @@ class FakeRecognizer:
 
     device = torch.device("cpu")
     device_name = "a fake"
+    sample_rate = 16000
 
     def __init__(self, failures: dict[tuple[str, int], int] | None = None, error: Exception | None = None) -> None:
         self.failures = dict(failures or {})
