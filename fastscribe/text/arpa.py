@@ -210,7 +210,7 @@ def _parsed(block: bytes, length: int, units: dict[bytes, int]) -> tuple[Int32Ar
         fields[(first_A + length + 1)[has_backoff_A]], block, lines_A[has_backoff_A]
     )
     if length == 1:
-        _add_units(fields[first_A + 1].tolist(), units, block, lines_A)
+        _add_units(fields[first_A + 1].tolist(), units, lines_A)
     ids_NA = np.empty((length, len(lines_A)), np.int32)
     for place in range(length):
         words = fields[first_A + 1 + place].tolist()
@@ -252,14 +252,15 @@ def _number(field: bytes) -> float:
         return math.nan
 
 
-def _add_units(words: list[bytes], units: dict[bytes, int], block: bytes, lines_A: Int64Array) -> None:
+def _add_units(words: list[bytes], units: dict[bytes, int], lines_A: Int64Array) -> None:
     for word, line in zip(words, lines_A.tolist(), strict=True):
-        if units.setdefault(word, len(units)) != len(units) - 1:
+        if word in units:
             raise _LineError(line, f"{_shown(word)} stands twice among the 1-grams")
         try:
             word.decode()
         except UnicodeDecodeError:
             raise _LineError(line, "not valid UTF-8") from None
+        units[word] = len(units)
 
 
 def _line(block: bytes, number: int) -> str:

@@ -147,7 +147,7 @@ def test_beam_equals_reference(
 @pytest.mark.parametrize("has_words", [False, True])
 def test_equals_kenlm(tmp_path: Path, has_words: bool) -> None:
     kenlm = pytest.importorskip("kenlm")
-    names = WORDS if has_words else ("▁a", "b", "▁c", "d")
+    names = WORDS[:-1] if has_words else ("▁a", "b", "▁c", "d")
     text = random_arpa(5, names, 4)
     tokenizer = SUBWORDS if has_words else Tokenizer(names, "subword")
     tables = tables_of(read(tmp_path, text, tokenizer))
@@ -157,8 +157,6 @@ def test_equals_kenlm(tmp_path: Path, has_words: bool) -> None:
     for _ in range(200):
         units = [names[i] for i in rng.integers(0, len(names), 8)]
         tokens = [PIECES.index(c) for c in "▁".join(["", *units])] if has_words else [names.index(u) for u in units]
-        if any(token < 0 for token in tokens):
-            continue
         expected = WEIGHT * (model.score(" ".join(units), eos=False) * np.log(10) + bonus * len(units))
         assert sums(tables, tokens)[-1] == pytest.approx(expected, abs=1e-3)
 

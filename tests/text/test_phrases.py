@@ -31,7 +31,7 @@ def written(tokenizer: Tokenizer, text: str) -> set[str]:
     """The texts of a phrase's token paths."""
     encoder = PhraseEncoder(tokenizer, "model")
     return {
-        tokenizer.text(i for i in path.ids if i < encoder.num_labels).strip() for path in encoder.paths(Phrase(text))
+        tokenizer.text(i for i in path.ids if i < encoder.num_labels).strip() for path in encoder.paths([Phrase(text)])[0]
     }
 
 
@@ -105,7 +105,7 @@ def test_tokens_write_the_phrase(name: str) -> None:
 
 def test_gains_count_characters() -> None:
     encoder = PhraseEncoder(tokenizer("tdt_demo"), "model")
-    for path in encoder.paths(Phrase("the wave", 2.0)):
+    for path in encoder.paths([Phrase("the wave", 2.0)])[0]:
         text = tokenizer("tdt_demo").text(path.ids)
         assert sum(path.gains) == 2.0 * len(text.replace(" ", ""))
 
@@ -113,7 +113,7 @@ def test_gains_count_characters() -> None:
 def test_characters_begin_at_a_space() -> None:
     letters = from_characters([" ", "a", "c", "t"])
     encoder = PhraseEncoder(letters, "model")
-    (path,) = encoder.paths(Phrase("cat"))
+    ((path,),) = encoder.paths([Phrase("cat")])
     assert path == ((0, 2, 1, 3), (0.0, 1.0, 1.0, 1.0))
     assert encoder.start_id == 0
 
@@ -126,7 +126,7 @@ def test_byte_level_words_at_the_beginning_of_a_text() -> None:
         "decoder": {"type": "ByteLevel"},
     }
     encoder = PhraseEncoder(from_huggingface(json.dumps(content).encode(), 5), "model")
-    assert [path.ids for path in encoder.paths(Phrase("ab"))] == [(4,), (encoder.start_id, 3)]
+    assert [path.ids for path in encoder.paths([Phrase("ab")])[0]] == [(4,), (encoder.start_id, 3)]
     assert encoder.start_id > 5
 
 
