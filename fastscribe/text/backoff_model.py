@@ -30,8 +30,9 @@ from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
 from fastscribe.text.word_lexicon import ROOT, WordLexicon, build_lexicon
 
 _BEAM = 8  # default number of hypotheses
-_TOKEN_WEIGHT, _WORD_WEIGHT = 0.3, 0.3
-_TOKEN_BONUS, _WORD_BONUS = 1.2, 3.0  # natural-log units for each unit, times the weight
+# Chosen on one half of the sentences of scripts/benchmarks/language_models.py (docs/log.md, 2026-11-24).
+_WEIGHT = 0.2
+_TOKEN_BONUS, _WORD_BONUS = 1.2, 4.0  # natural-log units for each unit, times the weight
 _UNKNOWN_WORD = -2.0  # added to the log-probability of a word that the model does not have
 _NEMO_OFFSET = 100  # NeMo's DEFAULT_TOKEN_OFFSET
 _GZIP, _KENLM, _ZIP_OR_TAR = b"\x1f\x8b", b"mmap lm http://kheafield.com/code", (b"PK", b"./")
@@ -142,7 +143,7 @@ def _of_tokens(arpa: Arpa, tokenizer: Tokenizer, weight: float | None, token_of:
     logprobs_U[unit_ids[is_token]] = unigrams.logprobs_A[is_token]
     backoffs_U[unit_ids[is_token]] = unigrams.backoffs_A[is_token]
     graph = build_graph(logprobs_U, backoffs_U, _longer(arpa, unit_ids))
-    weight = _TOKEN_WEIGHT if weight is None else weight
+    weight = _WEIGHT if weight is None else weight
     return BackoffModel(graph, int(graph.root_next_U[num_tokens]), Fusion(weight, weight * _TOKEN_BONUS, _BEAM))
 
 
@@ -180,5 +181,5 @@ def _of_words(arpa: Arpa, tokenizer: Tokenizer, weight: float | None, where: str
     best_P[ROOT] = 0
     lexicon = replace(lexicon, word_P=np.where(word_P < 0, unknown, words[word_P]).astype(np.int32), best_P=best_P)
     start = int(graph.root_next_U[special[BEGIN]]) if BEGIN in special else 0
-    weight = _WORD_WEIGHT if weight is None else weight
+    weight = _WEIGHT if weight is None else weight
     return BackoffModel(graph, start, Fusion(weight, weight * _WORD_BONUS, _BEAM), lexicon)

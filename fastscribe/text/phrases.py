@@ -11,7 +11,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
 from fastscribe.config import MAX_BOOST_WEIGHT
@@ -25,6 +25,7 @@ MAX_CHARACTERS = 200  # of a phrase
 MAX_PHRASES = 100_000  # of a list: about 5 GB while they are prepared
 _MAX_HYPHENATED_WORDS = 3  # longer phrases have no spelling with hyphens for spaces
 _MAX_KEPT = 20_000  # encoded phrases, about 3 kB each
+_SHORT_LIST, _WITHOUT_GAIN = 100, 0.5
 _MAX_SHOWN = 5  # phrases named in a warning
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _JOINERS = re.compile("[\u200c\u200d]")  # letters of Persian and of India's languages are written with them
@@ -200,17 +201,25 @@ class PhraseEncoder:
         self._characters = dict(enumerate(characters)) | ({} if spaces else {self.start_id: 0.0})
 
     def paths(self, phrases: Sequence[Phrase]) -> list[list[TokenPath]]:
-        """Return the ways to write each phrase; empty if the vocabulary cannot write it."""
+        """Return the ways to write each phrase of a list; empty if the vocabulary cannot write it.
+
+        In a list of more than _SHORT_LIST phrases the first characters of each gain nothing, because that many phrases begin
+        with what is said, or sound like it, by chance.
+        """
         texts = [phrase.text for phrase in phrases]
         missing = [text for text in dict.fromkeys(texts) if text not in self._ways]
         self._ways |= zip(missing, self._new_ways(missing), strict=True)
-        found = [[self._path(ids, phrase.weight) for ids in self._ways[phrase.text]] for phrase in phrases]
+        without = _WITHOUT_GAIN * math.log(max(1.0, len(phrases) / _SHORT_LIST))
+        found = [[self._path(ids, phrase.weight, without) for ids in self._ways[phrase.text]] for phrase in phrases]
         if len(self._ways) > _MAX_KEPT:
             self._ways.clear()
         return found
 
-    def _path(self, ids: tuple[int, ...], weight: float) -> TokenPath:
+    def _path(self, ids: tuple[int, ...], weight: float, without: float) -> TokenPath:
         gains = tuple(map(self._characters.__getitem__, ids))
+        if without:
+            totals = [max(0.0, total - without) for total in accumulate(gains, initial=0.0)]
+            gains = tuple([after - before for before, after in pairwise(totals)])
         return TokenPath(ids, gains if weight == 1 else tuple([weight * gain for gain in gains]))
 
     def _new_ways(self, phrases: Sequence[str]) -> Iterator[tuple[tuple[int, ...], ...]]:
