@@ -522,7 +522,9 @@ class Options:
     boost: tuple[Phrase, ...] = ()
     # Path of an n-gram language model for the beam of RNN-T and TDT, in place of the checkpoint's own (text/backoff_model.py).
     lm: str | None = None
-    lm_weight: float | None = None  # factor of the language model's log-probabilities; None: what the model names, or a default
+    lm_weight: float | None = (
+        None  # factor of the language model's log-probabilities; None: what the model names, or a default
+    )
 
     def __post_init__(self) -> None:
         for name, choices in (

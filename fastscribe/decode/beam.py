@@ -151,7 +151,9 @@ def _extend(
         if hypothesis.token_frames[-max_symbols:] == (frame,) * max_symbols:
             frame += 1
         frame = min(frame, end)
-        extended = replace(beam, score=score, frame=frame, hypothesis=hypothesis, context=contexts[label], phrases=states)
+        extended = replace(
+            beam, score=score, frame=frame, hypothesis=hypothesis, context=contexts[label], phrases=states
+        )
         candidates.append((extended, label))
     return candidates
 

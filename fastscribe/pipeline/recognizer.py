@@ -483,9 +483,7 @@ def choose_decoder(options: Options, available: tuple[DecoderName, ...]) -> Deco
     return name
 
 
-def choose_beam(
-    options: Options, decoder: DecoderName, language_model: LanguageModel | BackoffModel | None
-) -> int:
+def choose_beam(options: Options, decoder: DecoderName, language_model: LanguageModel | BackoffModel | None) -> int:
     """Return the beam size: the option, else the language model's, else 1.
 
     Raises UsageError if the options are about a language model and the search uses none.

@@ -14,7 +14,6 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -160,7 +159,9 @@ class _Reader:
             if not end:
                 raise self.error("a line without an end")
 
-    def parsed(self, block: bytes, length: int, units: dict[bytes, int]) -> tuple[Int32Array, Float32Array, Float32Array]:
+    def parsed(
+        self, block: bytes, length: int, units: dict[bytes, int]
+    ) -> tuple[Int32Array, Float32Array, Float32Array]:
         """Return the n-grams of a block; those of one unit are added to `units`."""
         try:
             return _parsed(block, length, units)
@@ -206,9 +207,7 @@ def _parsed(block: bytes, length: int, units: dict[bytes, int]) -> tuple[Int32Ar
         raise _LineError(line, f"a log10 probability above 0: {_line(block, line)}")
     has_backoff_A = counts_A == length + 2
     backoffs_A = np.zeros(len(lines_A), np.float32)
-    backoffs_A[has_backoff_A] = _numbers(
-        fields[(first_A + length + 1)[has_backoff_A]], block, lines_A[has_backoff_A]
-    )
+    backoffs_A[has_backoff_A] = _numbers(fields[(first_A + length + 1)[has_backoff_A]], block, lines_A[has_backoff_A])
     if length == 1:
         _add_units(fields[first_A + 1].tolist(), units, lines_A)
     ids_NA = np.empty((length, len(lines_A)), np.int32)

@@ -50,9 +50,7 @@ class BackoffModel:
     lexicon: WordLexicon | None = None  # None: the units are tokens; the last unit begins a text
 
 
-def read_language_model(
-    path: str, tokenizer: Tokenizer, weight: float | None = None
-) -> LanguageModel | BackoffModel:
+def read_language_model(path: str, tokenizer: Tokenizer, weight: float | None = None) -> LanguageModel | BackoffModel:
     """Read what `--lm` names.
 
     Args:
@@ -97,7 +95,9 @@ def _own(file: BinaryIO, path: str, num_tokens: int, weight: float | None) -> La
 
 def _of_arpa(arpa: Arpa, tokenizer: Tokenizer, weight: float | None, where: str) -> BackoffModel:
     token_of = _token_rule([unit for unit in arpa.units if _special(unit) is None], tokenizer, where)
-    return _of_words(arpa, tokenizer, weight, where) if token_of is None else _of_tokens(arpa, tokenizer, weight, token_of)
+    return (
+        _of_words(arpa, tokenizer, weight, where) if token_of is None else _of_tokens(arpa, tokenizer, weight, token_of)
+    )
 
 
 def _special(unit: str) -> str | None:
@@ -160,7 +160,9 @@ def _longer(arpa: Arpa, unit_ids: np.ndarray) -> list[NgramsOfLength]:
 def _of_words(arpa: Arpa, tokenizer: Tokenizer, weight: float | None, where: str) -> BackoffModel:
     special = {name: place for place, unit in enumerate(arpa.units) if (name := _special(unit))}
     unigrams = arpa.orders[0]
-    logprobs_U = np.append(unigrams.logprobs_A, np.float32(log10_zero()))  # one more: unknown words, if the file has none
+    logprobs_U = np.append(
+        unigrams.logprobs_A, np.float32(log10_zero())
+    )  # one more: unknown words, if the file has none
     backoffs_U = np.append(unigrams.backoffs_A, np.float32(0))
     words = np.array([place for place, unit in enumerate(arpa.units) if not unit.startswith("<")], np.int32)
     if not len(words):

@@ -25,7 +25,8 @@ MAX_CHARACTERS = 200  # of a phrase
 MAX_PHRASES = 100_000  # of a list: about 5 GB while they are prepared
 _MAX_HYPHENATED_WORDS = 3  # longer phrases have no spelling with hyphens for spaces
 _MAX_KEPT = 20_000  # encoded phrases, about 3 kB each
-_SHORT_LIST, _WITHOUT_GAIN = 100, 0.5
+# Characters without gain: chosen on one half of the sentences of scripts/benchmarks/boost.py (docs/log.md, 2026-11-24).
+_SHORT_LIST, _WITHOUT_GAIN = 100, 1.15
 _MAX_SHOWN = 5  # phrases named in a warning
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _JOINERS = re.compile("[\u200c\u200d]")  # letters of Persian and of India's languages are written with them
@@ -209,7 +210,7 @@ class PhraseEncoder:
         texts = [phrase.text for phrase in phrases]
         missing = [text for text in dict.fromkeys(texts) if text not in self._ways]
         self._ways |= zip(missing, self._new_ways(missing), strict=True)
-        without = _WITHOUT_GAIN * math.log(max(1.0, len(phrases) / _SHORT_LIST))
+        without = _WITHOUT_GAIN * math.log10(max(1.0, len(phrases) / _SHORT_LIST)) ** 2
         found = [[self._path(ids, phrase.weight, without) for ids in self._ways[phrase.text]] for phrase in phrases]
         if len(self._ways) > _MAX_KEPT:
             self._ways.clear()
@@ -267,9 +268,7 @@ def _num_characters(tokenizer: Tokenizer, token_id: int) -> int:
     return len(tokenizer.pieces[token_id].replace(WORD_MARK, "").strip())
 
 
-def encode_all(
-    phrases: Sequence[Phrase], encoder: PhraseEncoder, say: Callable[[str], None]
-) -> list[list[TokenPath]]:
+def encode_all(phrases: Sequence[Phrase], encoder: PhraseEncoder, say: Callable[[str], None]) -> list[list[TokenPath]]:
     """Encode a list, and name the phrases that the vocabulary cannot write. Raises UsageError if it can write none."""
     encoded = encoder.paths(phrases)
     unknown = [phrase.text for phrase, paths in zip(phrases, encoded, strict=True) if not paths]

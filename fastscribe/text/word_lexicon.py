@@ -85,7 +85,9 @@ def build_lexicon(words: Sequence[str], scores_W: Float32Array, tokenizer: Token
     if not _can_write_any(child_V[begins_V], parents_A[is_inside_A], children_A[is_inside_A], word_P):
         raise ValueError("the model's tokens can write none of its words")
     order_A = np.lexsort((tokens_A, parents_A))
-    parents_A, tokens_A, children_A = (array[order_A[is_inside_A[order_A]]] for array in (parents_A, tokens_A, children_A))
+    parents_A, tokens_A, children_A = (
+        array[order_A[is_inside_A[order_A]]] for array in (parents_A, tokens_A, children_A)
+    )
     return WordLexicon(
         first_P=np.searchsorted(parents_A, np.arange(num_nodes + 1)),
         tokens_A=tokens_A.astype(np.int32),

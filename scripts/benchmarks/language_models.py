@@ -43,7 +43,9 @@ _NEMO_OFFSET = 100
 Ngram = tuple[str, ...]
 
 
-def witten_bell(texts: Iterable[Sequence[str]], units: Iterable[str], longest: int) -> list[dict[Ngram, tuple[float, float]]]:
+def witten_bell(
+    texts: Iterable[Sequence[str]], units: Iterable[str], longest: int
+) -> list[dict[Ngram, tuple[float, float]]]:
     """Return probability and weight of backing off of each n-gram, by length. `units` are those without a text, too."""
     counts: list[Counter[Ngram]] = [Counter() for _ in range(longest + 1)]
     for text in texts:
@@ -74,7 +76,11 @@ def witten_bell(texts: Iterable[Sequence[str]], units: Iterable[str], longest: i
 
 
 def write_arpa(ngrams: Sequence[dict[Ngram, tuple[float, float]]], path: Path) -> None:
-    with gzip.open(path, "wt", encoding="utf-8", compresslevel=1) if path.suffix == ".gz" else path.open("w", encoding="utf-8") as file:
+    with (
+        gzip.open(path, "wt", encoding="utf-8", compresslevel=1)
+        if path.suffix == ".gz"
+        else path.open("w", encoding="utf-8") as file
+    ):
         file.write("\\data\\\n" + "".join(f"ngram {n}={len(part)}\n" for n, part in enumerate(ngrams, start=1)) + "\n")
         for length, part in enumerate(ngrams, start=1):
             file.write(f"\\{length}-grams:\n")
@@ -120,7 +126,7 @@ def as_arpa(model: LanguageModel, names: Sequence[str]) -> list[dict[Ngram, tupl
         found.append(part)
         parents = named
     # A context without a probability of its own has the one that it has by backing off.
-    for length, part in enumerate(found):
+    for part in found:
         for ngram, values in part.items():
             if values[0] == 0.0:
                 ids = tuple(all_names.index(name) for name in ngram)

@@ -292,7 +292,9 @@ def unlikely_tokens(folder: Path) -> str:
     """An ARPA file in which every token of the model is very unlikely."""
     units = (*checkpoint(MODELS / "hybrid").tokenizer.pieces, "<s>", "</s>")
     path = folder / "tokens.arpa"
-    path.write_text(arpa_files.written([[(-90.0, (unit,), 0.0) for unit in units if unit != "<unk>"]]), encoding="utf-8")
+    path.write_text(
+        arpa_files.written([[(-90.0, (unit,), 0.0) for unit in units if unit != "<unk>"]]), encoding="utf-8"
+    )
     return str(path)
 
 
@@ -320,9 +322,7 @@ def test_file_of_the_lm_option(tmp_path: Path, hybrid: Checkpoint) -> None:
         (Options(lm="tokens.arpa", decoder="ctc"), "--lm: only RNN-T and TDT models search with a beam, not ctc ones"),
     ],
 )
-def test_unusable_lm_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Options, problem: str
-) -> None:
+def test_unusable_lm_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Options, problem: str) -> None:
     unlikely_tokens(tmp_path)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=problem):

@@ -31,7 +31,8 @@ def written(tokenizer: Tokenizer, text: str) -> set[str]:
     """The texts of a phrase's token paths."""
     encoder = PhraseEncoder(tokenizer, "model")
     return {
-        tokenizer.text(i for i in path.ids if i < encoder.num_labels).strip() for path in encoder.paths([Phrase(text)])[0]
+        tokenizer.text(i for i in path.ids if i < encoder.num_labels).strip()
+        for path in encoder.paths([Phrase(text)])[0]
     }
 
 
