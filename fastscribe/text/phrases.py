@@ -144,7 +144,7 @@ def _spellings(text: str) -> tuple[str, ...]:
         joints.append(spaced)
         if len(words) <= _MAX_HYPHENATED_WORDS:
             joints.append("-".join(words))
-        if len(words) == 2:
+        if len(words) == 2 and spaced != text:  # e-mail; two words are not one
             joints.append("".join(words))
     found: dict[str, None] = {}
     for joint in joints:
