@@ -67,7 +67,7 @@ def read_for_run(path: str | Path, options: Options, say: Callable[[str], None] 
         UsageError: The language is missing, or a checkpoint does not have it, or the language model cannot be used.
     """
     checkpoint = of_language(read_checkpoint(path, say), options.language)
-    checkpoint = _with_language_model(checkpoint, options)
+    checkpoint = _with_language_model(checkpoint, options, say)
     if options.speakers not in (None, CHANNELS):
         checkpoint = _with_speakers(checkpoint, read_speaker_model(options.speakers))
     if options.align_with is None:
@@ -75,11 +75,11 @@ def read_for_run(path: str | Path, options: Options, say: Callable[[str], None] 
     return with_aligner(checkpoint, of_language(read_checkpoint(options.align_with, say), options.language))
 
 
-def _with_language_model(checkpoint: Checkpoint, options: Options) -> Checkpoint:
+def _with_language_model(checkpoint: Checkpoint, options: Options, say: Callable[[str], None]) -> Checkpoint:
     if options.lm is not None:
         from fastscribe.text.backoff_model import read_language_model
 
-        other = read_language_model(options.lm, checkpoint.tokenizer, options.lm_weight)
+        other = read_language_model(options.lm, checkpoint.tokenizer, options.lm_weight, say)
         return replace(checkpoint, other_language_model=other)
     if options.lm_weight is None:
         return checkpoint

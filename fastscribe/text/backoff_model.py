@@ -35,6 +35,7 @@ _WEIGHT = 0.2
 _TOKEN_BONUS, _WORD_BONUS = 1.2, 4.0  # natural-log units for each unit, times the weight
 _UNKNOWN_WORD = -2.0  # added to the log-probability of a word that the model does not have
 _NEMO_OFFSET = 100  # NeMo's DEFAULT_TOKEN_OFFSET
+_LEAST_SHARE = 0.75  # a vocabulary's last tokens are single letters, which most texts have
 _GZIP, _KENLM, _ZIP_OR_TAR = b"\x1f\x8b", b"mmap lm http://kheafield.com/code", (b"PK", b"./")
 _HEAD_BYTES = 1 << 16
 _SPECIAL = (BEGIN, END, UNKNOWN)
@@ -50,13 +51,16 @@ class BackoffModel:
     lexicon: WordLexicon | None = None  # None: the units are tokens; the last unit begins a text
 
 
-def read_language_model(path: str, tokenizer: Tokenizer, weight: float | None = None) -> LanguageModel | BackoffModel:
+def read_language_model(
+    path: str, tokenizer: Tokenizer, weight: float | None = None, say: Callable[[str], None] = lambda line: None
+) -> LanguageModel | BackoffModel:
     """Read what `--lm` names.
 
     Args:
         path: An ARPA file, also compressed by gzip, or fastscribe's own language_model.safetensors.gz.
         tokenizer: The recognizer's.
         weight: Factor of the log-probabilities; None: the file's own, or a default.
+        say: Called with a line if the file may be made for another model.
 
     Raises:
         UsageError: It cannot be read, or is none of these, or was made for another vocabulary.
@@ -74,7 +78,7 @@ def read_language_model(path: str, tokenizer: Tokenizer, weight: float | None = 
                 if is_packed and not is_arpa(head):
                     file.seek(0)
                     return _own(file, path, len(tokenizer.pieces), weight)
-                return _of_arpa(read_arpa(text, where), tokenizer, weight, where)
+                return _of_arpa(read_arpa(text, where), tokenizer, weight, where, say)
     except (OSError, EOFError, zlib.error) as error:
         problem = getattr(error, "strerror", None) or f"cannot be read: {error}"
         raise UsageError(f"{where}: {problem}") from error
@@ -93,7 +97,9 @@ def _own(file: BinaryIO, path: str, num_tokens: int, weight: float | None) -> La
         raise UsageError(f"--lm {error}") from error
 
 
-def _of_arpa(arpa: Arpa, tokenizer: Tokenizer, weight: float | None, where: str) -> BackoffModel:
+def _of_arpa(
+    arpa: Arpa, tokenizer: Tokenizer, weight: float | None, where: str, say: Callable[[str], None]
+) -> BackoffModel:
     token_of = _token_rule([unit for unit in arpa.units if _special(unit) is None], tokenizer, where)
     return (
         _of_words(arpa, tokenizer, weight, where) if token_of is None else _of_tokens(arpa, tokenizer, weight, token_of)
@@ -104,7 +110,9 @@ def _special(unit: str) -> str | None:
     return unit.lower() if unit.lower() in _SPECIAL else None
 
 
-def _token_rule(units: list[str], tokenizer: Tokenizer, where: str) -> Callable[[str], int] | None:
+def _token_rule(
+    units: list[str], tokenizer: Tokenizer, where: str, say: Callable[[str], None]
+) -> Callable[[str], int] | None:
     """Return what tells the token of a unit; None: the units are words."""
     pieces = {piece: token for token, piece in reversed(list(enumerate(tokenizer.pieces)))}
     num_pieces = sum(unit in pieces for unit in units)
@@ -120,6 +128,9 @@ def _token_rule(units: list[str], tokenizer: Tokenizer, where: str) -> Callable[
     if units and all(len(unit) == 1 and ord(unit) >= _NEMO_OFFSET for unit in units):
         largest = max(map(ord, units)) - _NEMO_OFFSET
         if largest < len(tokenizer.pieces):
+            if largest + 1 < _LEAST_SHARE * len(tokenizer.pieces):
+                has = f"its last token is {largest:,}, where this model has {len(tokenizer.pieces):,}"
+                say(f"{where}: {has}: was it made for another model?")
             return lambda unit: ord(unit) - _NEMO_OFFSET
         raise UsageError(
             f"{where}: made for the tokens of another model: it has token {largest:,} of NeMo's encoding, where this model "

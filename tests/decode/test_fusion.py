@@ -188,6 +188,15 @@ def test_other_vocabulary_refused(tmp_path: Path, units: tuple[str, ...], proble
         read(tmp_path, random_arpa(0, units, 2), SUBWORDS)
 
 
+def test_fewer_tokens_of_nemo_are_named(tmp_path: Path) -> None:
+    """Their numbers fit any larger vocabulary."""
+    path, lines = tmp_path / "m.arpa", []
+    for last in (5, 11):
+        path.write_text(random_arpa(0, [chr(100), chr(100 + last)], 1), encoding="utf-8")
+        read_language_model(str(path), SUBWORDS, None, lines.append)
+    assert lines == [f"--lm {path}: its last token is 5, where this model has 12: was it made for another model?"]
+
+
 def test_binary_of_kenlm_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     path.write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(100))

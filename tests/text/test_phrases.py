@@ -112,6 +112,18 @@ def test_gains_count_characters() -> None:
         assert sum(path.gains) == 2.0 * len(text.replace(" ", ""))
 
 
+@pytest.mark.parametrize(("size", "without"), [(100, 0.0), (1000, 1.15), (10_000, 4.6)])
+def test_first_characters_of_long_lists_gain_nothing(size: int, without: float) -> None:
+    letters = from_characters([" ", "a", "c", "t"])
+    encoder = PhraseEncoder(letters, "model")
+    phrases = [Phrase("cattac", 2.0), Phrase("cat", 2.0), *[Phrase("a")] * (size - 2)]
+    [(long,), (short,), *_] = encoder.paths(phrases)
+    assert sum(long.gains) == pytest.approx(2 * (6 - without)) and sum(short.gains) == pytest.approx(
+        2 * max(0, 3 - without)
+    )
+    assert min(long.gains) == 0 and long.gains[-1] == pytest.approx(2 * min(1, 6 - without))
+
+
 def test_characters_begin_at_a_space() -> None:
     letters = from_characters([" ", "a", "c", "t"])
     encoder = PhraseEncoder(letters, "model")
