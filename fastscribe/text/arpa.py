@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class _LineError(Exception):
         self.line, self.problem = line, problem
 
 
-def read_arpa(file: BinaryIO, where: str) -> Arpa:
+def read_arpa(file: IO[bytes], where: str) -> Arpa:
     """Read a model.
 
     Args:
@@ -101,7 +101,7 @@ def read_arpa(file: BinaryIO, where: str) -> Arpa:
 class _Reader:
     """Blocks of whole lines between the lines that begin with a backslash."""
 
-    def __init__(self, file: BinaryIO, where: str) -> None:
+    def __init__(self, file: IO[bytes], where: str) -> None:
         self._file, self._where = file, where
         self._rest = b""  # what is read and not used yet
         self._line = 1  # number of its first line

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, cast
 
 import numpy as np
 
@@ -70,11 +70,15 @@ def read_language_model(
         with safe_open(Path(path)) as file:
             is_packed = file.read(len(_GZIP)) == _GZIP
             file.seek(0)
-            with gzip.open(file) if is_packed else file as text:
+            with cast(IO[bytes], gzip.open(file) if is_packed else file) as text:
                 head = text.read(_HEAD_BYTES)
                 text.seek(0)
                 if head.startswith(_KENLM):
                     raise UsageError(f"{where}: a binary file of KenLM: give the ARPA file that it was made from")
+                if path.endswith(".nemo"):
+                    raise UsageError(
+                        f"{where}: NeMo's archive of a language model: give the ARPA file that it was made from"
+                    )
                 if is_packed and not is_arpa(head):
                     file.seek(0)
                     return _own(file, path, len(tokenizer.pieces), weight)
@@ -86,7 +90,7 @@ def read_language_model(
         raise UsageError(f"{where}: needs more memory than there is") from None
 
 
-def _own(file: BinaryIO, path: str, num_tokens: int, weight: float | None) -> LanguageModel:
+def _own(file: IO[bytes], path: str, num_tokens: int, weight: float | None) -> LanguageModel:
     content = file.read(language_model.MAX_BYTES + 1)
     try:
         if len(content) > language_model.MAX_BYTES:
@@ -100,7 +104,7 @@ def _own(file: BinaryIO, path: str, num_tokens: int, weight: float | None) -> La
 def _of_arpa(
     arpa: Arpa, tokenizer: Tokenizer, weight: float | None, where: str, say: Callable[[str], None]
 ) -> BackoffModel:
-    token_of = _token_rule([unit for unit in arpa.units if _special(unit) is None], tokenizer, where)
+    token_of = _token_rule([unit for unit in arpa.units if _special(unit) is None], tokenizer, where, say)
     return (
         _of_words(arpa, tokenizer, weight, where) if token_of is None else _of_tokens(arpa, tokenizer, weight, token_of)
     )

@@ -122,7 +122,7 @@ def as_arpa(model: LanguageModel, names: Sequence[str]) -> list[dict[Ngram, tupl
             names_of = tuple(all_names[i] for i in context)
             found[-1].setdefault(names_of, [0.0, 1.0])[1] = left / shorter_left
             for token, share in zip(tokens.tolist(), own.tolist(), strict=True):
-                part[(*names_of, all_names[token])] = [share, 1.0]
+                part[names_of + (all_names[token],)] = [share, 1.0]  # noqa: RUF005
         found.append(part)
         parents = named
     # A context without a probability of its own has the one that it has by backing off.

@@ -197,11 +197,24 @@ def test_fewer_tokens_of_nemo_are_named(tmp_path: Path) -> None:
     assert lines == [f"--lm {path}: its last token is 5, where this model has 12: was it made for another model?"]
 
 
-def test_binary_of_kenlm_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.bin"
-    path.write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(100))
-    with pytest.raises(UsageError, match=r"model\.bin: a binary file of KenLM: give the ARPA file"):
-        read_language_model(str(path), SUBWORDS)
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        (
+            "m.bin",
+            b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(100),
+            "a binary file of KenLM: give",
+        ),
+        ("m.nemo", bytes(1000), "NeMo's archive of a language model: give the ARPA file"),
+        ("m.arpa.gz", b"\x1f\x8b", "ended before"),
+        ("m.arpa.gz", gzip.compress(bytes(100)), "not a language model"),
+        ("m.arpa", b"", "no ARPA file"),
+    ],
+)
+def test_other_files_refused(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=f"^--lm .*{name}: .*{problem}"):
+        read_language_model(str(tmp_path / name), SUBWORDS)
 
 
 @pytest.mark.parametrize("capitals", [str.upper, str.lower])
