@@ -75,7 +75,7 @@ def read_for_run(path: str | Path, options: Options, say: Callable[[str], None] 
         UsageError: The language is missing, or a checkpoint does not have it, or the language model cannot be used.
     """
     checkpoint = of_language(read_checkpoint(path, say), options.language)
-    checkpoint = _with_language_model(checkpoint, options)
+    checkpoint = _with_language_model(checkpoint, options, say)
     if options.speakers not in (None, CHANNELS):
         speakers = read_speaker_model(options.speakers)
         _check_rate(checkpoint, speakers, "--speakers")
@@ -105,11 +105,11 @@ def read_speaker_model(path: str | Path) -> SpeakerCheckpoint:
         raise CheckpointError(path, "needs more memory than there is") from error
 
 
-def _with_language_model(checkpoint: Checkpoint, options: Options) -> Checkpoint:
+def _with_language_model(checkpoint: Checkpoint, options: Options, say: Callable[[str], None]) -> Checkpoint:
     if options.lm is not None:
         from fastscribe.text.backoff_model import read_language_model
 
-        other = read_language_model(options.lm, checkpoint.tokenizer, options.lm_weight)
+        other = read_language_model(options.lm, checkpoint.tokenizer, options.lm_weight, say)
         return replace(checkpoint, other_language_model=other)
     if options.lm_weight is None:
         return checkpoint

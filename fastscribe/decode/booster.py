@@ -7,6 +7,7 @@ batch, those of its rows are joined to the run's. A row's phrases come beside th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from threading import Lock
 
 import numpy as np
@@ -20,6 +21,7 @@ from fastscribe.types import Batch, Phrase
 
 Phrases = tuple[Phrase, ...]
 _MAX_KEPT_STATES = 1 << 22  # of the automata of rows' lists; about 60 bytes each
+_MAX_SEEN = 100_000  # lists of rows that are known again
 _MAX_WARNINGS = 10  # about lists of rows
 # Natural-log units that each character of a phrase gets. Chosen on one half of the sentences of scripts/benchmarks/boost.py:
 # 0.25, 0.5, 1 and 2 were compared (docs/log.md, 2026-11-23). Characters and not tokens, so that vocabularies of letters and
@@ -54,6 +56,8 @@ class Booster:
         self._encoder: PhraseEncoder | None = None
         self._kept: dict[Phrases, ContextGraph] = {}
         self._num_kept_states = 0
+        self._seen: set[int] = set()  # hashes of rows' lists
+        self._warned: set[Phrases] = set()
         self._num_warnings = 0
         self._lock = Lock()
         self._graph: ContextGraph | None = None
@@ -61,7 +65,7 @@ class Booster:
         self._joined: tuple[tuple[Phrases, ...], ContextGraph, BoostTables] | None = None
         if phrases:
             encoded = encode_all(phrases, self._get_encoder(), say)
-            self._graph = self._build(encoded)
+            self._graph = self._build([[path for paths in encoded for path in paths]])
             self._tables = BoostTables.of(self._graph, WEIGHT, device)
 
     def boost(self, batch: Batch) -> Boost | None:
@@ -84,35 +88,57 @@ class Booster:
     def _join(self, lists: tuple[Phrases, ...]) -> tuple[ContextGraph, BoostTables]:
         if self._joined is None or self._joined[0] != lists:
             run = [] if self._graph is None else [self._graph]
-            graph = join([*run, *map(self._graph_of, lists)])
+            graph = join([*run, *self._graphs_of(lists)])
             self._joined = lists, graph, BoostTables.of(graph, WEIGHT, self._device)
         return self._joined[1:]
 
+    def _graphs_of(self, lists: tuple[Phrases, ...]) -> list[ContextGraph]:
+        """Return the automata of rows' lists, in their order; neighbours that are new share one.
+
+        A list gets one of its own, which is kept, when it comes a second time: most come once, and one for several is cheaper.
+        """
+        graphs: list[ContextGraph] = []
+        for is_new, some in groupby(lists, self._is_new):
+            if is_new:
+                graphs.append(self._build(list(map(self._encoded, some))))
+            else:
+                graphs += map(self._graph_of, some)
+        return graphs
+
+    def _is_new(self, phrases: Phrases) -> bool:
+        number = hash(phrases)
+        is_new = number not in self._seen
+        if is_new:
+            if len(self._seen) >= _MAX_SEEN:
+                self._seen.clear()
+            self._seen.add(number)
+        return is_new
+
     def _graph_of(self, phrases: Phrases) -> ContextGraph:
-        """Return the automaton of a row's list; warn of phrases that the vocabulary cannot write."""
         if phrases not in self._kept:
-            encoder = self._get_encoder()
-            encoded = [encoder.paths(phrase) for phrase in phrases]
-            unknown = [one.text for one, paths in zip(phrases, encoded, strict=True) if not paths]
-            if unknown and self._num_warnings < _MAX_WARNINGS:
-                self._num_warnings += 1
-                last = "; nothing is said about later rows" if self._num_warnings == _MAX_WARNINGS else ""
-                self._say(
-                    f"boost: not used, because the model's vocabulary has no pieces for them: {named(unknown)}{last}"
-                )
             if self._num_kept_states > _MAX_KEPT_STATES:
                 self._kept.clear()
                 self._num_kept_states = 0
-            self._kept[phrases] = self._build(encoded)
+            self._kept[phrases] = self._build([self._encoded(phrases)])
             self._num_kept_states += len(self._kept[phrases].fail_S)
         return self._kept[phrases]
+
+    def _encoded(self, phrases: Phrases) -> list[TokenPath]:
+        """Return the token paths of a row's list; warn of phrases that the vocabulary cannot write."""
+        encoded = self._get_encoder().paths(phrases)
+        unknown = [one.text for one, paths in zip(phrases, encoded, strict=True) if not paths]
+        if unknown and phrases not in self._warned and self._num_warnings < _MAX_WARNINGS:
+            self._warned.add(phrases)
+            self._num_warnings += 1
+            last = "; nothing is said about later rows" if self._num_warnings == _MAX_WARNINGS else ""
+            self._say(f"boost: not used, because the model's vocabulary has no pieces for them: {named(unknown)}{last}")
+        return [path for paths in encoded for path in paths]
 
     def _get_encoder(self) -> PhraseEncoder:
         if self._encoder is None:
             self._encoder = PhraseEncoder(self._tokenizer, self._path)
         return self._encoder
 
-    def _build(self, encoded: Sequence[Sequence[TokenPath]]) -> ContextGraph:
-        """Return the automaton of one list, of whose phrases these are the token paths."""
+    def _build(self, lists: Sequence[Sequence[TokenPath]]) -> ContextGraph:
         encoder = self._get_encoder()
-        return build_graph([[path for paths in encoded for path in paths]], encoder.num_labels, encoder.start_id)
+        return build_graph(lists, encoder.num_labels, encoder.start_id)

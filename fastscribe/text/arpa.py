@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class _LineError(Exception):
         self.line, self.problem = line, problem
 
 
-def read_arpa(file: BinaryIO, where: str) -> Arpa:
+def read_arpa(file: IO[bytes], where: str) -> Arpa:
     """Read a model.
 
     Args:
@@ -101,7 +101,7 @@ def read_arpa(file: BinaryIO, where: str) -> Arpa:
 class _Reader:
     """Blocks of whole lines between the lines that begin with a backslash."""
 
-    def __init__(self, file: BinaryIO, where: str) -> None:
+    def __init__(self, file: IO[bytes], where: str) -> None:
         self._file, self._where = file, where
         self._rest = b""  # what is read and not used yet
         self._line = 1  # number of its first line
@@ -209,7 +209,7 @@ def _parsed(block: bytes, length: int, units: dict[bytes, int]) -> tuple[Int32Ar
     backoffs_A = np.zeros(len(lines_A), np.float32)
     backoffs_A[has_backoff_A] = _numbers(fields[(first_A + length + 1)[has_backoff_A]], block, lines_A[has_backoff_A])
     if length == 1:
-        _add_units(fields[first_A + 1].tolist(), units, block, lines_A)
+        _add_units(fields[first_A + 1].tolist(), units, lines_A)
     ids_NA = np.empty((length, len(lines_A)), np.int32)
     for place in range(length):
         words = fields[first_A + 1 + place].tolist()
@@ -251,14 +251,15 @@ def _number(field: bytes) -> float:
         return math.nan
 
 
-def _add_units(words: list[bytes], units: dict[bytes, int], block: bytes, lines_A: Int64Array) -> None:
+def _add_units(words: list[bytes], units: dict[bytes, int], lines_A: Int64Array) -> None:
     for word, line in zip(words, lines_A.tolist(), strict=True):
-        if units.setdefault(word, len(units)) != len(units) - 1:
+        if word in units:
             raise _LineError(line, f"{_shown(word)} stands twice among the 1-grams")
         try:
             word.decode()
         except UnicodeDecodeError:
             raise _LineError(line, "not valid UTF-8") from None
+        units[word] = len(units)
 
 
 def _line(block: bytes, number: int) -> str:

@@ -91,7 +91,7 @@ def build_graph(
     return BackoffGraph(**{**vars(graph), "first_S": first_S})
 
 
-def _keys(states_N: Int32Array, units_N: Int32Array, num_units: int) -> Int64Array:
+def _keys(states_N: Int32Array, units_N: Int32Array | Int64Array, num_units: int) -> Int64Array:
     return states_N.astype(np.int64) * num_units + units_N
 
 

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, cast
 
 import numpy as np
 
@@ -30,10 +30,12 @@ from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
 from fastscribe.text.word_lexicon import ROOT, WordLexicon, build_lexicon
 
 _BEAM = 8  # default number of hypotheses
-_TOKEN_WEIGHT, _WORD_WEIGHT = 0.3, 0.3
-_TOKEN_BONUS, _WORD_BONUS = 1.2, 3.0  # natural-log units for each unit, times the weight
+# Chosen on one half of the sentences of scripts/benchmarks/language_models.py (docs/log.md, 2026-11-24).
+_WEIGHT = 0.2
+_TOKEN_BONUS, _WORD_BONUS = 1.2, 4.0  # natural-log units for each unit, times the weight
 _UNKNOWN_WORD = -2.0  # added to the log-probability of a word that the model does not have
 _NEMO_OFFSET = 100  # NeMo's DEFAULT_TOKEN_OFFSET
+_LEAST_SHARE = 0.75  # a vocabulary's last tokens are single letters, which most texts have
 _GZIP, _KENLM, _ZIP_OR_TAR = b"\x1f\x8b", b"mmap lm http://kheafield.com/code", (b"PK", b"./")
 _HEAD_BYTES = 1 << 16
 _SPECIAL = (BEGIN, END, UNKNOWN)
@@ -49,13 +51,16 @@ class BackoffModel:
     lexicon: WordLexicon | None = None  # None: the units are tokens; the last unit begins a text
 
 
-def read_language_model(path: str, tokenizer: Tokenizer, weight: float | None = None) -> LanguageModel | BackoffModel:
+def read_language_model(
+    path: str, tokenizer: Tokenizer, weight: float | None = None, say: Callable[[str], None] = lambda line: None
+) -> LanguageModel | BackoffModel:
     """Read what `--lm` names.
 
     Args:
         path: An ARPA file, also compressed by gzip, or fastscribe's own language_model.safetensors.gz.
         tokenizer: The recognizer's.
         weight: Factor of the log-probabilities; None: the file's own, or a default.
+        say: Called with a line if the file may be made for another model.
 
     Raises:
         UsageError: It cannot be read, or is none of these, or was made for another vocabulary.
@@ -65,15 +70,19 @@ def read_language_model(path: str, tokenizer: Tokenizer, weight: float | None = 
         with safe_open(Path(path)) as file:
             is_packed = file.read(len(_GZIP)) == _GZIP
             file.seek(0)
-            with gzip.open(file) if is_packed else file as text:
+            with cast(IO[bytes], gzip.open(file) if is_packed else file) as text:
                 head = text.read(_HEAD_BYTES)
                 text.seek(0)
                 if head.startswith(_KENLM):
                     raise UsageError(f"{where}: a binary file of KenLM: give the ARPA file that it was made from")
+                if path.endswith(".nemo"):
+                    raise UsageError(
+                        f"{where}: NeMo's archive of a language model: give the ARPA file that it was made from"
+                    )
                 if is_packed and not is_arpa(head):
                     file.seek(0)
                     return _own(file, path, len(tokenizer.pieces), weight)
-                return _of_arpa(read_arpa(text, where), tokenizer, weight, where)
+                return _of_arpa(read_arpa(text, where), tokenizer, weight, where, say)
     except (OSError, EOFError, zlib.error) as error:
         problem = getattr(error, "strerror", None) or f"cannot be read: {error}"
         raise UsageError(f"{where}: {problem}") from error
@@ -81,7 +90,7 @@ def read_language_model(path: str, tokenizer: Tokenizer, weight: float | None = 
         raise UsageError(f"{where}: needs more memory than there is") from None
 
 
-def _own(file: BinaryIO, path: str, num_tokens: int, weight: float | None) -> LanguageModel:
+def _own(file: IO[bytes], path: str, num_tokens: int, weight: float | None) -> LanguageModel:
     content = file.read(language_model.MAX_BYTES + 1)
     try:
         if len(content) > language_model.MAX_BYTES:
@@ -92,8 +101,10 @@ def _own(file: BinaryIO, path: str, num_tokens: int, weight: float | None) -> La
         raise UsageError(f"--lm {error}") from error
 
 
-def _of_arpa(arpa: Arpa, tokenizer: Tokenizer, weight: float | None, where: str) -> BackoffModel:
-    token_of = _token_rule([unit for unit in arpa.units if _special(unit) is None], tokenizer, where)
+def _of_arpa(
+    arpa: Arpa, tokenizer: Tokenizer, weight: float | None, where: str, say: Callable[[str], None]
+) -> BackoffModel:
+    token_of = _token_rule([unit for unit in arpa.units if _special(unit) is None], tokenizer, where, say)
     return (
         _of_words(arpa, tokenizer, weight, where) if token_of is None else _of_tokens(arpa, tokenizer, weight, token_of)
     )
@@ -103,7 +114,9 @@ def _special(unit: str) -> str | None:
     return unit.lower() if unit.lower() in _SPECIAL else None
 
 
-def _token_rule(units: list[str], tokenizer: Tokenizer, where: str) -> Callable[[str], int] | None:
+def _token_rule(
+    units: list[str], tokenizer: Tokenizer, where: str, say: Callable[[str], None]
+) -> Callable[[str], int] | None:
     """Return what tells the token of a unit; None: the units are words."""
     pieces = {piece: token for token, piece in reversed(list(enumerate(tokenizer.pieces)))}
     num_pieces = sum(unit in pieces for unit in units)
@@ -119,6 +132,9 @@ def _token_rule(units: list[str], tokenizer: Tokenizer, where: str) -> Callable[
     if units and all(len(unit) == 1 and ord(unit) >= _NEMO_OFFSET for unit in units):
         largest = max(map(ord, units)) - _NEMO_OFFSET
         if largest < len(tokenizer.pieces):
+            if largest + 1 < _LEAST_SHARE * len(tokenizer.pieces):
+                has = f"its last token is {largest:,}, where this model has {len(tokenizer.pieces):,}"
+                say(f"{where}: {has}: was it made for another model?")
             return lambda unit: ord(unit) - _NEMO_OFFSET
         raise UsageError(
             f"{where}: made for the tokens of another model: it has token {largest:,} of NeMo's encoding, where this model "
@@ -142,7 +158,7 @@ def _of_tokens(arpa: Arpa, tokenizer: Tokenizer, weight: float | None, token_of:
     logprobs_U[unit_ids[is_token]] = unigrams.logprobs_A[is_token]
     backoffs_U[unit_ids[is_token]] = unigrams.backoffs_A[is_token]
     graph = build_graph(logprobs_U, backoffs_U, _longer(arpa, unit_ids))
-    weight = _TOKEN_WEIGHT if weight is None else weight
+    weight = _WEIGHT if weight is None else weight
     return BackoffModel(graph, int(graph.root_next_U[num_tokens]), Fusion(weight, weight * _TOKEN_BONUS, _BEAM))
 
 
@@ -182,5 +198,5 @@ def _of_words(arpa: Arpa, tokenizer: Tokenizer, weight: float | None, where: str
     best_P[ROOT] = 0
     lexicon = replace(lexicon, word_P=np.where(word_P < 0, unknown, words[word_P]).astype(np.int32), best_P=best_P)
     start = int(graph.root_next_U[special[BEGIN]]) if BEGIN in special else 0
-    weight = _WORD_WEIGHT if weight is None else weight
+    weight = _WEIGHT if weight is None else weight
     return BackoffModel(graph, start, Fusion(weight, weight * _WORD_BONUS, _BEAM), lexicon)

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
 
 from fastscribe.text.phrases import TokenPath
-from fastscribe.types import Float32Array, Int64Array
+from fastscribe.types import BoolArray, Float32Array, Float64Array, Int64Array
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ContextGraph:
 
 
 def build_graph(lists: Sequence[Sequence[TokenPath]], num_labels: int, start_id: int) -> ContextGraph:
-    """Build the automaton of some lists.
+    """Build the automaton of some lists, all states of one depth at a time.
 
     Args:
         lists: The token paths of each list's phrases. An empty list is put before them.
@@ -52,96 +52,100 @@ def build_graph(lists: Sequence[Sequence[TokenPath]], num_labels: int, start_id:
         start_id: The token before a text's first one (PhraseEncoder.start_id).
 
     Returns:
-        The automaton; list i is number i + 1 of its roots.
+        The automaton; list i is number i + 1 of its roots. Roots come first, then states by depth, parent and token.
     """
-    trie = _Trie()
-    roots = [trie.add_root()]
-    for paths in lists:
-        roots.append(trie.add_root())
-        for path in paths:
-            trie.add(roots[-1], path)
-    return trie.graph(roots, num_labels, start_id)
+    num_roots = len(lists) + 1
+    lengths_P = np.array([len(path.ids) for paths in lists for path in paths], np.int64)
+    tokens_M = np.fromiter(chain.from_iterable(path.ids for paths in lists for path in paths), np.int64)
+    gains_M = np.fromiter(chain.from_iterable(path.gains for paths in lists for path in paths), np.float64)
+    first_P = np.cumsum(lengths_P) - lengths_P
+    state_P = np.repeat(np.arange(1, num_roots), [len(paths) for paths in lists])
+    width = max(num_labels, start_id + 1)
+    root_children_RT = np.repeat(np.arange(num_roots)[:, None], width, 1)
+    states = _States.roots(num_roots)
+    for depth in range(int(lengths_P.max(initial=0))):
+        is_longer_P = lengths_P > depth
+        state_P, first_P, lengths_P = state_P[is_longer_P], first_P[is_longer_P], lengths_P[is_longer_P]
+        keys_N, number_P = np.unique(state_P * width + tokens_M[first_P + depth], return_inverse=True)
+        gain_N, is_whole_N = np.zeros(len(keys_N)), np.zeros(len(keys_N), bool)
+        np.maximum.at(gain_N, number_P, gains_M[first_P + depth])
+        is_whole_N[number_P[lengths_P == depth + 1]] = True
+        state_P = len(states.fail_S) + number_P
+        states = states.with_depth(keys_N, gain_N, is_whole_N, root_children_RT)
+        if not depth:
+            root_children_RT[keys_N // width, keys_N % width] = np.arange(num_roots, len(states.fail_S))
+    is_arc_A = states.keys_A >= num_roots * width  # between states that are not roots
+    parents_A = states.keys_A // width
+    count_S = np.bincount(parents_A[is_arc_A], minlength=len(states.fail_S))
+    tokens_A, children_A = states.keys_A[is_arc_A] % width, np.flatnonzero(is_arc_A) + num_roots
+    return ContextGraph(
+        first_S=np.cumsum(count_S) - count_S,
+        count_S=count_S,
+        fail_S=states.fail_S,
+        parent_S=np.concatenate([np.full(num_roots, -1), parents_A]),
+        list_S=states.list_S,
+        score_S=states.score_S.astype(np.float32),
+        at_risk_S=np.maximum(0.0, states.score_S - states.kept_S).astype(np.float32),
+        tokens_A=tokens_A if len(tokens_A) else np.zeros(1, np.int64),
+        children_A=children_A if len(tokens_A) else np.zeros(1, np.int64),
+        root_children_RV=np.ascontiguousarray(root_children_RT[:, :num_labels]),
+        starts_R=root_children_RT[:, start_id].copy(),
+        max_count=max(1, int(count_S.max(initial=0))),
+        num_levels=int(states.level_S.max(initial=0)),
+    )
 
 
-class _Trie:
-    def __init__(self) -> None:
-        self.children: list[dict[int, int]] = []
-        self.parents: list[int] = []
-        self.gains: list[float] = []
-        self.lists: list[int] = []
-        self.is_whole: list[bool] = []
-        self.num_roots = 0
+@dataclass(frozen=True)
+class _States:
+    """The states so far, in the order of the automaton."""
 
-    def add_root(self) -> int:
-        self.num_roots += 1
-        return self._add(-1, self.num_roots - 1)
+    num_roots: int
+    keys_A: Int64Array  # of each state that is no root: parent times tokens, plus token; ascending
+    fail_S: Int64Array
+    list_S: Int64Array
+    score_S: Float64Array
+    kept_S: Float64Array  # score of the best whole phrase in it
+    level_S: Int64Array  # states of the chain of failure links, without its root
 
-    def _add(self, parent: int, list_index: int) -> int:
-        self.children.append({})
-        self.parents.append(parent)
-        self.gains.append(0.0)
-        self.lists.append(list_index)
-        self.is_whole.append(False)
-        return len(self.parents) - 1
+    @classmethod
+    def roots(cls, num_roots: int) -> _States:
+        numbers, zeros = np.arange(num_roots), np.zeros(num_roots)
+        return cls(num_roots, np.empty(0, np.int64), numbers, numbers, zeros, zeros, np.zeros(num_roots, np.int64))
 
-    def add(self, root: int, path: TokenPath) -> None:
-        state = root
-        for token, gain in zip(path.ids, path.gains, strict=True):
-            child = self.children[state].get(token)
-            if child is None:
-                child = self.children[state][token] = self._add(state, self.lists[root])
-            self.gains[child] = max(self.gains[child], gain)
-            state = child
-        self.is_whole[state] = state != root
-
-    def graph(self, roots: Sequence[int], num_labels: int, start_id: int) -> ContextGraph:
-        size = len(self.parents)
-        fail, score, kept, level = [0] * size, [0.0] * size, [0.0] * size, [0] * size
-        for root in roots:
-            fail[root] = root
-        order = list(roots)  # by length, as it grows
-        for state in order:
-            for token, child in self.children[state].items():
-                fail[child] = self._fail(state, token, fail)
-                score[child] = score[state] + self.gains[child]
-                own = score[child] if self.is_whole[child] else 0.0
-                kept[child] = max(own, kept[state], kept[fail[child]])
-                level[child] = level[fail[child]] + 1
-                order.append(child)
-        counts = [0 if self.parents[state] < 0 else len(self.children[state]) for state in range(size)]
-        arcs = [arc for state in range(size) if counts[state] for arc in self.children[state].items()] or [(0, 0)]
-        root_children_RV = np.empty((len(roots), num_labels), np.int64)
-        for number, root in enumerate(roots):
-            root_children_RV[number] = root
-            for token, child in self.children[root].items():
-                if token < num_labels:
-                    root_children_RV[number, token] = child
-        counts_S: Int64Array = np.array(counts, np.int64)
-        scores, keeps = np.array(score), np.array(kept)
-        return ContextGraph(
-            first_S=np.cumsum(counts_S) - counts_S,
-            count_S=counts_S,
-            fail_S=np.array(fail, np.int64),
-            parent_S=np.array(self.parents, np.int64),
-            list_S=np.array(self.lists, np.int64),
-            score_S=scores.astype(np.float32),
-            at_risk_S=np.maximum(0.0, scores - keeps).astype(np.float32),
-            tokens_A=np.array([token for token, _ in arcs], np.int64),
-            children_A=np.array([child for _, child in arcs], np.int64),
-            root_children_RV=root_children_RV,
-            starts_R=np.array([self.children[root].get(start_id, root) for root in roots], np.int64),
-            max_count=max(1, *counts) if counts else 1,
-            num_levels=max(level),
+    def with_depth(
+        self, keys_N: Int64Array, gain_N: Float64Array, is_whole_N: BoolArray, root_children_RT: Int64Array
+    ) -> _States:
+        """Add the states of the next depth. `root_children_RT` has those of the first one, for all others."""
+        parent_N, token_N = np.divmod(keys_N, root_children_RT.shape[1])
+        fail_N = self.list_S[parent_N] if not len(self.keys_A) else self._fail(parent_N, token_N, root_children_RT)
+        score_N = self.score_S[parent_N] + gain_N
+        kept_N = np.maximum(np.where(is_whole_N, score_N, 0.0), np.maximum(self.kept_S[parent_N], self.kept_S[fail_N]))
+        return _States(
+            self.num_roots,
+            np.concatenate([self.keys_A, keys_N]),
+            np.concatenate([self.fail_S, fail_N]),
+            np.concatenate([self.list_S, self.list_S[parent_N]]),
+            np.concatenate([self.score_S, score_N]),
+            np.concatenate([self.kept_S, kept_N]),
+            np.concatenate([self.level_S, self.level_S[fail_N] + 1]),
         )
 
-    def _fail(self, parent: int, token: int, fail: Sequence[int]) -> int:
-        """Return the longest shorter end of a child, whose parent and its shorter ends have theirs."""
-        state = parent
-        while self.parents[state] >= 0:
-            state = fail[state]
-            if token in self.children[state]:
-                return self.children[state][token]
-        return state
+    def _fail(self, parent_N: Int64Array, token_N: Int64Array, root_children_RT: Int64Array) -> Int64Array:
+        """Return the longest shorter end of each child: that of its parent, or of a shorter end, with the token."""
+        end_N, found_N = self.fail_S[parent_N], np.empty_like(parent_N)
+        open_M = np.arange(len(parent_N))
+        while len(open_M):
+            is_root_M = end_N[open_M] < self.num_roots
+            at_root = open_M[is_root_M]
+            found_N[at_root] = root_children_RT[end_N[at_root], token_N[at_root]]
+            open_M = open_M[~is_root_M]
+            keys_M = end_N[open_M] * root_children_RT.shape[1] + token_N[open_M]
+            places_M = np.searchsorted(self.keys_A, keys_M).clip(max=len(self.keys_A) - 1)
+            is_child_M = self.keys_A[places_M] == keys_M
+            found_N[open_M[is_child_M]] = places_M[is_child_M] + self.num_roots
+            open_M = open_M[~is_child_M]
+            end_N[open_M] = self.fail_S[end_N[open_M]]
+        return found_N
 
 
 def join(graphs: Sequence[ContextGraph]) -> ContextGraph:

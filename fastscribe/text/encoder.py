@@ -8,7 +8,7 @@ older versions read out of bounds on malicious ones; the lookup here checks ever
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -38,6 +38,11 @@ class WordEncoder:
     space_ids: tuple[int, ...]
     encode_first: Callable[[str], EncodedWord] | None = None
     written: frozenset[str] | None = None
+    encode_all: Callable[[Sequence[str]], list[tuple[int, ...]]] | None = None  # many at once, without their texts
+
+    def ids(self, words: Sequence[str]) -> list[tuple[int, ...]]:
+        """Return the tokens of words, each after another one."""
+        return [self.encode(word).ids for word in words] if self.encode_all is None else self.encode_all(words)
 
     def at(self, word: str, is_first: bool) -> EncodedWord:
         """Encode a word at its place in the text."""
@@ -51,7 +56,8 @@ class WordEncoder:
             return _characters(tokenizer)
         if "tokenizer.model" not in tokenizer.files:
             return _pieces(tokenizer)
-        return cls(_SentencePieceEncoder(tokenizer), ())
+        encoder = _SentencePieceEncoder(tokenizer)
+        return cls(encoder, (), encode_all=encoder.all_ids)
 
 
 def _pieces(tokenizer: Tokenizer) -> WordEncoder:
@@ -98,6 +104,11 @@ class _SentencePieceEncoder:
         except RuntimeError as error:
             raise ValueError("its tokenizer is not a SentencePiece model") from error
         self._unknown_id = self._processor.unk_id()
+
+    def all_ids(self, words: Sequence[str]) -> list[tuple[int, ...]]:
+        normalized = [self._rules.normalize(word) for word in words] if self._rules else list(words)
+        found = [tuple(ids) for ids in self._processor.Encode(normalized, num_threads=1)]
+        return [self(word).ids if _UNKNOWN_MARK in word else ids for word, ids in zip(words, found, strict=True)]
 
     def __call__(self, word: str) -> EncodedWord:
         ids: list[int] = []

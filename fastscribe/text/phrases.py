@@ -11,6 +11,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
 from fastscribe.config import MAX_BOOST_WEIGHT
@@ -23,10 +24,13 @@ MAX_FILE_BYTES = 64 << 20
 MAX_CHARACTERS = 200  # of a phrase
 MAX_PHRASES = 100_000  # of a list: about 5 GB while they are prepared
 _MAX_HYPHENATED_WORDS = 3  # longer phrases have no spelling with hyphens for spaces
-_MAX_KEPT = 20_000  # encoded phrases, about 8 kB each
+_MAX_KEPT = 20_000  # encoded phrases, about 3 kB each
+# Characters without gain: chosen on one half of the sentences of scripts/benchmarks/boost.py (docs/log.md, 2026-11-24).
+_SHORT_LIST, _WITHOUT_GAIN = 100, 1.15
 _MAX_SHOWN = 5  # phrases named in a warning
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _JOINERS = re.compile("[\u200c\u200d]")  # letters of Persian and of India's languages are written with them
+_WORD_BEGIN = re.compile(r"(?<!\w)\w")
 _HYPHENS = re.compile(r"(?<=\w)[-\u2010\u2011](?=\w)")
 
 
@@ -140,7 +144,7 @@ def _spellings(text: str) -> tuple[str, ...]:
         joints.append(spaced)
         if len(words) <= _MAX_HYPHENATED_WORDS:
             joints.append("-".join(words))
-        if len(words) == 2:
+        if len(words) == 2 and spaced != text:  # e-mail; two words are not one
             joints.append("".join(words))
     found: dict[str, None] = {}
     for joint in joints:
@@ -149,7 +153,7 @@ def _spellings(text: str) -> tuple[str, ...]:
             joint,
             lower,
             _capitalised(joint),
-            _capitalised(lower),
+            *(() if lower == joint else (_capitalised(lower),)),
             lower[:1].upper() + lower[1:],
             joint.upper(),
         ):
@@ -159,7 +163,7 @@ def _spellings(text: str) -> tuple[str, ...]:
 
 def _capitalised(text: str) -> str:
     """Return the text with a capital at the beginning of each word."""
-    return re.sub(r"(?<!\w)\w", lambda first: first[0].upper(), text)
+    return _WORD_BEGIN.sub(lambda first: first[0].upper(), text)
 
 
 class TokenPath(NamedTuple):
@@ -186,45 +190,65 @@ class PhraseEncoder:
         except ValueError as error:
             raise CheckpointError(path, f"cannot boost phrases: {error}") from error
         self.num_labels = len(tokenizer.pieces)
-        self._paths: dict[Phrase, tuple[TokenPath, ...]] = {}  # lists of rows often share phrases
+        self._ways: dict[str, tuple[tuple[int, ...], ...]] = {}  # of each phrase; lists of rows often share phrases
         # An aggregate's <unk> has text in the whole, so it is found by name.
         unknown = {i for i, piece in enumerate(tokenizer.pieces) if piece == "<unk>"}
-        self._unusable = tokenizer.unknown_ids | tokenizer.silent_ids | unknown
-        self._characters = [_num_characters(tokenizer, i) for i in range(self.num_labels)]
-
-    @property
-    def start_id(self) -> int:
-        """The token before a text's first one: a space between words, or an id beyond the vocabulary that is never written."""
+        unusable = tokenizer.unknown_ids | tokenizer.silent_ids | unknown
         spaces = self._encoders[0][0].space_ids
-        return spaces[-1] if spaces else self.num_labels + 1  # the id between is that of unknown characters
+        # The token before a text's first one: a space between words, or an id beyond the vocabulary that is never written.
+        self.start_id = spaces[-1] if spaces else self.num_labels + 1  # the id between is that of unknown characters
+        self._usable = frozenset(i for i in range(self.num_labels) if i not in unusable) | {self.start_id}
+        characters = [float(_num_characters(tokenizer, i)) for i in range(self.num_labels)]
+        self._characters = dict(enumerate(characters)) | ({} if spaces else {self.start_id: 0.0})
 
-    def paths(self, phrase: Phrase) -> tuple[TokenPath, ...]:
-        """Return the ways to write a phrase; empty if the vocabulary cannot write it."""
-        if phrase not in self._paths:
-            if len(self._paths) >= _MAX_KEPT:
-                self._paths.clear()
-            self._paths[phrase] = self._new_paths(phrase)
-        return self._paths[phrase]
+    def paths(self, phrases: Sequence[Phrase]) -> list[list[TokenPath]]:
+        """Return the ways to write each phrase of a list; empty if the vocabulary cannot write it.
 
-    def _new_paths(self, phrase: Phrase) -> tuple[TokenPath, ...]:
-        found: dict[tuple[int, ...], None] = {}
-        for text in spellings(phrase.text):
-            for ids in self._encoded(text):
-                if all(i == self.start_id or (i < self.num_labels and i not in self._unusable) for i in ids):
-                    found.setdefault(ids)
-        return tuple(TokenPath(ids, tuple(phrase.weight * self._gain(i) for i in ids)) for ids in found)
+        In a list of more than _SHORT_LIST phrases the first characters of each gain nothing, because that many phrases begin
+        with what is said, or sound like it, by chance.
+        """
+        texts = [phrase.text for phrase in phrases]
+        missing = [text for text in dict.fromkeys(texts) if text not in self._ways]
+        self._ways |= zip(missing, self._new_ways(missing), strict=True)
+        without = _WITHOUT_GAIN * math.log10(max(1.0, len(phrases) / _SHORT_LIST)) ** 2
+        found = [[self._path(ids, phrase.weight, without) for ids in self._ways[phrase.text]] for phrase in phrases]
+        if len(self._ways) > _MAX_KEPT:
+            self._ways.clear()
+        return found
 
-    def _gain(self, token_id: int) -> int:
-        return self._characters[token_id] if token_id < self.num_labels else 0
+    def _path(self, ids: tuple[int, ...], weight: float, without: float) -> TokenPath:
+        gains = tuple(map(self._characters.__getitem__, ids))
+        if without:
+            totals = [max(0.0, total - without) for total in accumulate(gains, initial=0.0)]
+            gains = tuple([after - before for before, after in pairwise(totals)])
+        return TokenPath(ids, gains if weight == 1 else tuple([weight * gain for gain in gains]))
 
-    def _encoded(self, text: str) -> Iterator[tuple[int, ...]]:
-        """Yield the tokens of a text after another word; and, if they differ there, at the beginning of a text."""
-        for encoder, first_id in self._encoders:
-            space = encoder.space_ids
-            words = [encoder.encode(word).ids for word in (text.split() if space else [text])]
-            yield tuple(first_id + i for word in words for i in (*space, *word))
-            if encoder.encode_first is not None:
-                yield (self.start_id, *encoder.encode_first(text).ids)
+    def _new_ways(self, phrases: Sequence[str]) -> Iterator[tuple[tuple[int, ...], ...]]:
+        texts = list(map(spellings, phrases))
+        encoded = self._encoded([text for some in texts for text in some])
+        for some in texts:
+            ways = (ids for _ in some for ids in next(encoded))
+            yield tuple(dict.fromkeys(ids for ids in ways if self._usable.issuperset(ids)))
+
+    def _encoded(self, texts: Sequence[str]) -> Iterator[tuple[tuple[int, ...], ...]]:
+        """Yield the tokens of each text after another word; and, if they differ there, at the beginning of a text."""
+        by_encoder = [self._encoded_by(encoder, first_id, texts) for encoder, first_id in self._encoders]
+        return (tuple(chain.from_iterable(some)) for some in zip(*by_encoder, strict=True))
+
+    def _encoded_by(
+        self, encoder: WordEncoder, first_id: int, texts: Sequence[str]
+    ) -> Iterator[tuple[tuple[int, ...], ...]]:
+        space = encoder.space_ids
+        words = [text.split() if space else [text] for text in texts]
+        ids_of = iter(encoder.ids([word for some in words for word in some]))
+        for text, some in zip(texts, words, strict=True):
+            ids = next(ids_of)
+            if space or first_id:
+                ids = tuple([first_id + i for one in (ids, *(next(ids_of) for _ in some[1:])) for i in (*space, *one)])
+            if encoder.encode_first is None:
+                yield (ids,)
+            else:
+                yield (ids, (self.start_id, *encoder.encode_first(text).ids))
 
 
 def _encoders(tokenizer: Tokenizer) -> list[tuple[WordEncoder, int]]:
@@ -244,11 +268,9 @@ def _num_characters(tokenizer: Tokenizer, token_id: int) -> int:
     return len(tokenizer.pieces[token_id].replace(WORD_MARK, "").strip())
 
 
-def encode_all(
-    phrases: Sequence[Phrase], encoder: PhraseEncoder, say: Callable[[str], None]
-) -> list[tuple[TokenPath, ...]]:
+def encode_all(phrases: Sequence[Phrase], encoder: PhraseEncoder, say: Callable[[str], None]) -> list[list[TokenPath]]:
     """Encode a list, and name the phrases that the vocabulary cannot write. Raises UsageError if it can write none."""
-    encoded = [encoder.paths(phrase) for phrase in phrases]
+    encoded = encoder.paths(phrases)
     unknown = [phrase.text for phrase, paths in zip(phrases, encoded, strict=True) if not paths]
     if unknown:
         if len(unknown) == len(phrases):

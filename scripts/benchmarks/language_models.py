@@ -122,11 +122,11 @@ def as_arpa(model: LanguageModel, names: Sequence[str]) -> list[dict[Ngram, tupl
             names_of = tuple(all_names[i] for i in context)
             found[-1].setdefault(names_of, [0.0, 1.0])[1] = left / shorter_left
             for token, share in zip(tokens.tolist(), own.tolist(), strict=True):
-                part[(*names_of, all_names[token])] = [share, 1.0]
+                part[names_of + (all_names[token],)] = [share, 1.0]  # noqa: RUF005
         found.append(part)
         parents = named
     # A context without a probability of its own has the one that it has by backing off.
-    for length, part in enumerate(found):
+    for part in found:
         for ngram, values in part.items():
             if values[0] == 0.0:
                 ids = tuple(all_names.index(name) for name in ngram)
@@ -141,14 +141,14 @@ def shared(words: Sequence[str]) -> set[Ngram]:
     return {tuple(words[i : i + _WINDOW]) for i in range(max(1, len(words) - _WINDOW + 1))}
 
 
-def domain_texts(arguments: Any) -> list[tuple[str, ...]]:
+def domain_texts(arguments: Any) -> list[str]:
     tested: set[Ngram] = set()
     for split in arguments.splits:
         for row in boost.rows_of(arguments.speech / f"{split}.jsonl"):
             tested |= shared(boost.words_of(row["text"]))
     rows = [row for name in arguments.domain for row in boost.rows_of(arguments.speech / f"{name}.jsonl")]
-    texts = list(dict.fromkeys(words for row in rows if (words := plain_words(row["text"]))))
-    return [words for words in texts if not shared(boost.words_of(" ".join(words))) & tested]
+    texts = dict.fromkeys(" ".join(row["text"].split()) for row in rows)
+    return [text for text in texts if (words := boost.words_of(text)) and not shared(words) & tested]
 
 
 def plain_words(text: str) -> tuple[str, ...]:
@@ -163,12 +163,12 @@ def measure(arguments: Any) -> list[dict[str, Any]]:
     texts = domain_texts(arguments)
     encoder = TextEncoder(tokenizer)
     names = [chr(_NEMO_OFFSET + token) for token in range(len(tokenizer.pieces))]
-    encoded_texts = [[names[i] for i in encoder(" ".join(words)) or ()] for words in texts]
+    encoded_texts = [[names[i] for i in encoder(text) or ()] for text in texts]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_arpa(as_arpa(own, tokenizer.pieces), folder / "own.arpa")
         write_arpa(witten_bell(encoded_texts, names, arguments.longest), folder / "tokens.arpa")
-        write_arpa(witten_bell(texts, (), 3), folder / "words.arpa")
+        write_arpa(witten_bell(map(plain_words, texts), (), 3), folder / "words.arpa")
         return _measured(arguments, str(model), folder, len(texts))
 
 

@@ -47,7 +47,7 @@ def test_each_row_has_its_own_list(run: tuple[Phrase, ...], monkeypatch: pytest.
     for lists in ((A, (), C), (C, A, A), (C, C), (A,), ((), C, ())):
         found = boosted_letters(prepared.boost(batch(*lists)))
         assert found == ["".join(sorted(always + "".join(one.text[0] for one in phrases))) for phrases in lists]
-    assert len(built) == len(run) + 2  # the run's list, A and C
+    assert len(built) == len(run) + 3  # the run's list, A and C together, and each alone when it comes again
     none = prepared.boost(batch((), ()))
     assert (none is None) if not run else boosted_letters(none) == [always] * 2
 

@@ -41,6 +41,8 @@ def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chose
         ("--redact", of(Options(redact=("numbers",)))),
         ("--beam", of(beam=8)),
         ("--boost", of(Options(boost=(Phrase("name"),)))),
+        ("--lm", of(Options(lm="a"), lm="digest")),
+        ("--lm-weight", of(Options(lm_weight=0.5))),
         ("--recover-gaps", of(recover_gaps=True)),
         ("--attention", of(attention="local:4,4")),
         ("--vad", of(Options(vad="silero"))),

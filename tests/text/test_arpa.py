@@ -93,8 +93,9 @@ def test_bytes_that_are_no_text() -> None:
 @given(st.binary(max_size=6), st.integers(0, len(SMALL)), st.integers(0, 20))
 def test_random_damage(stain: bytes, at: int, lost: int) -> None:
     """Any content is a model or one line that names the file."""
-    content = SMALL.encode()
+    content, problem = SMALL.encode(), "x: "
     try:
         read_arpa(BytesIO(content[:at] + stain + content[at + lost :]), "x")
     except UsageError as error:
-        assert str(error).startswith("x: ") and "\n" not in str(error)
+        problem = str(error)
+    assert problem.startswith("x: ") and "\n" not in problem

@@ -20,11 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from fastscribe import Options
+from fastscribe import Options, Transcriber
 from fastscribe.checkpoint import native
-from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
+from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint, read_for_run
 from fastscribe.cli.describe import describe
-from fastscribe.errors import CheckpointError
+from fastscribe.config import OutputStyle
+from fastscribe.errors import CheckpointError, UsageError
+from fastscribe.journaled import run_fingerprint
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text import language_model
 from fastscribe.text.language_model import FILE, Fusion, LanguageModel, Ngrams, expand, parse, serialize
@@ -35,6 +37,7 @@ from fastscribe.training.validation import validate
 from fastscribe.types import Batch
 from scripts.default_model import ngrams
 from tests.conftest import AUDIO, MODELS, checkpoint
+from tests.text import arpa_files
 
 NUM_TOKENS = 4
 FUSION = Fusion(weight=0.3, bonus=0.2, beam=5)
@@ -276,6 +279,66 @@ def test_used_by_default(hybrid: Checkpoint, options: Options, beam: int, is_use
     samples = torch.from_numpy(soundfile.read(FIRST, dtype="float32")[0])
     [found] = recognizer.transcribe(Batch((), samples[None].numpy(), np.array([len(samples)])))
     assert bool(found.token_ids) is not is_used
+
+
+def transcribed(options: Options) -> tuple[Recognizer, tuple[int, ...]]:
+    recognizer = Recognizer.build(read_for_run(MODELS / "hybrid", options), "cpu", "fp32", options)
+    samples = torch.from_numpy(soundfile.read(FIRST, dtype="float32")[0])
+    [found] = recognizer.transcribe(Batch((), samples[None].numpy(), np.array([len(samples)])))
+    return recognizer, found.token_ids
+
+
+def unlikely_tokens(folder: Path) -> str:
+    """An ARPA file in which every token of the model is very unlikely."""
+    units = (*checkpoint(MODELS / "hybrid").tokenizer.pieces, "<s>", "</s>")
+    path = folder / "tokens.arpa"
+    path.write_text(
+        arpa_files.written([[(-90.0, (unit,), 0.0) for unit in units if unit != "<unk>"]]), encoding="utf-8"
+    )
+    return str(path)
+
+
+def test_file_of_the_lm_option(tmp_path: Path, hybrid: Checkpoint) -> None:
+    """It is used with its own beam; a weight of 0 is a search without it; fastscribe's own files are read, too."""
+    path = unlikely_tokens(tmp_path)
+    recognizer, tokens = transcribed(Options(lm=path, lm_weight=1.0))
+    assert recognizer.beam == 8 and tokens == ()
+    plain = transcribed(Options(beam=8))[1]
+    assert transcribed(Options(lm=path, lm_weight=0.0))[1] == plain != ()
+    assert hybrid.language_model is not None
+    own = replace(hybrid.language_model, fusion=Fusion(1.0, -1000.0, 3))
+    (tmp_path / FILE).write_bytes(serialize(own))
+    recognizer, tokens = transcribed(Options(lm=str(tmp_path / FILE)))
+    assert recognizer.beam == 3 and tokens == ()
+    assert transcribed(Options(lm=str(tmp_path / FILE), lm_weight=0.0, beam=8))[1] == plain
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (Options(lm_weight=0.5), "--lm-weight 0.5: this model has no language model; --lm names one"),
+        (Options(lm="no.arpa"), "--lm no.arpa: No such file"),
+        (Options(lm="tokens.arpa", beam=1), "--lm: greedy decoding uses no language model: give --beam 2 or more"),
+        (Options(lm="tokens.arpa", decoder="ctc"), "--lm: only RNN-T and TDT models search with a beam, not ctc ones"),
+    ],
+)
+def test_unusable_lm_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Options, problem: str) -> None:
+    unlikely_tokens(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=problem):
+        transcribed(options)
+
+
+def test_digest_of_the_lm_option(tmp_path: Path) -> None:
+    """A run that resumes tells files of one name apart by their content."""
+    options = Options(lm=unlikely_tokens(tmp_path))
+    transcriber = Transcriber.load(MODELS / "hybrid", "cpu", "fp32", options)
+    first = run_fingerprint(transcriber, "model", options, OutputStyle())
+    assert options.lm is not None
+    with open(options.lm, "a", encoding="utf-8") as file:
+        file.write("\n")
+    second = run_fingerprint(transcriber, "model", options, OutputStyle())
+    assert [name for name in first if first[name] != second[name]] == ["--lm"]
 
 
 def test_inspect(hybrid: Checkpoint) -> None:
