@@ -27,7 +27,7 @@ _WINDOW = 4  # frames of a row and step
 
 
 class CpuLooping(LabelLooping):
-    """The Decoder (decoder.py) for wide models on a CPU. Batches with phrases to boost take the steps of LabelLooping."""
+    """The Decoder (decoder.py) for wide models on a CPU. Batches with phrases to boost or tokens to leave out take LabelLooping's steps."""
 
     def __init__(self, network: Network, window: int = _WINDOW) -> None:
         super().__init__(network)
@@ -40,7 +40,7 @@ class CpuLooping(LabelLooping):
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
         """Decode a batch. Return what label_looping.pack() returns."""
-        if frames.boost is not None:
+        if frames.boost is not None or frames.mask is not None:
             return super().submit(frames)
         network, (batch, num_frames, _) = self.network, frames.frames_BTD.shape
         lengths_B: Int64Array = frames.lengths_B.numpy().astype(np.int64)

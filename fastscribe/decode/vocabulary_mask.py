@@ -16,6 +16,7 @@ Shapes: B batch, V labels without blank, L places of languages; place 0 leaves n
 from __future__ import annotations
 
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 import torch
@@ -60,6 +61,7 @@ class VocabularyMasks:
 
     def __init__(self, languages: LanguageFilter, num_labels: int, device: torch.device) -> None:
         self.languages, self._device = languages, device
+        self._lock = Lock()
         self._places: dict[str | None, int] = {None: 0}
         self._table_LV = torch.zeros(_FIRST_PLACES, num_labels, dtype=torch.bool, device=device)
 
@@ -68,8 +70,9 @@ class VocabularyMasks:
         tags = [utterance.audio.language for utterance in batch.utterances]
         if not any(tags):
             return None
-        place_B = np.array([self._place(tag) for tag in tags])
-        return VocabularyMask(self._table_LV, place_B)
+        with self._lock:  # parts of a batch run side by side
+            place_B = np.array([self._place(tag) for tag in tags])
+            return VocabularyMask(self._table_LV, place_B)
 
     def _place(self, tag: str | None) -> int:
         """Return a language's place in the table; a new one is written there, in the order of the current stream."""

@@ -18,6 +18,7 @@ from fastscribe.cuda.transducer_graphs import GraphedDecoder
 from fastscribe.decode import ctc, label_looping
 from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.beam import beam_search
+from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import Network
 from fastscribe.decode.vocabulary_mask import VocabularyMask, VocabularyMasks
@@ -75,7 +76,12 @@ def drawn(data, frames: Frames, blank_id: int, has_boost: bool = True) -> tuple[
 def test_label_looping_equals_greedy(seed, durations, blank_bias, lengths, data) -> None:
     transducer = tiny_transducer(seed, durations, 5, blank_bias)
     frames, excluded, phrases = drawn(data, random_frames(lengths), transducer.blank_id)
-    for row, fast in enumerate(label_looping.decode(transducer, frames, data.draw(st.sampled_from((1, 4, 8))))):
+    if data.draw(st.booleans()):
+        decoder = CpuLooping(Network.prepare(transducer))
+        found = decoder.read(decoder.submit(frames).numpy(), frames)
+    else:
+        found = label_looping.decode(transducer, frames, data.draw(st.sampled_from((1, 4, 8))))
+    for row, fast in enumerate(found):
         slow = greedy(transducer, frames.frames_BTD[row, : lengths[row]], phrases[row], excluded[row])
         assert steps(fast) == steps(slow)
         torch.testing.assert_close(torch.tensor(fast.logprobs), torch.tensor(slow.logprobs), atol=1e-4, rtol=1e-4)
