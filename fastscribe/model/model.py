@@ -110,9 +110,10 @@ def _built(
     weights: Mapping[str, torch.Tensor],
     where: object,
     prepare_: Prepare | None,
+    threads: int = 1,
 ) -> M:
     model = _empty(kind, config)
-    load_(model, weights, where, prepare_)
+    load_(model, weights, where, prepare_, threads)
     return model
 
 

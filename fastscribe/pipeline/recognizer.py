@@ -487,9 +487,13 @@ def with_language(config: ModelConfig, language: str | None) -> ModelConfig:
 
 
 def language_filter_of(checkpoint: Checkpoint, options: Options, decoder: DecoderName) -> LanguageFilter | None:
-    """Return what keeps recordings to a language; None for models that have one language or are told one."""
+    """Return what keeps recordings to a language; None for models that have one language or are told one.
+
+    None also if the language is that of an aligner with a head for each language.
+    """
     is_told = DECODERS[decoder].has_prompt or language_prompt_of(checkpoint.config) is not None
-    if is_told or len(checkpoint.languages) == 1:
+    is_aligners = checkpoint.aligner is not None and checkpoint.aligner.config.language is not None
+    if is_told or is_aligners or len(checkpoint.languages) == 1:
         return None
     return LanguageFilter(checkpoint.tokenizer, checkpoint.languages, options.language)
 
