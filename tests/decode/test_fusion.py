@@ -20,7 +20,7 @@ from fastscribe.text.backoff_model import BackoffModel, read_language_model
 from fastscribe.text.tokenizer import Tokenizer, from_characters
 from tests.decode.test_beam import MODELS, decoded
 from tests.decode.test_label_looping import one_thread, random_frames, steps, tiny_transducer  # noqa: F401
-from tests.text.arpa_files import SlowArpa, random_arpa
+from tests.text.arpa_files import SlowArpa, random_arpa, written
 
 PIECES = ("<unk>", "▁", "a", "b", "▁a", "▁ab", "ab", "c", ",", "▁ca", "'", "B")
 SUBWORDS = Tokenizer(PIECES, "subword", unknown_ids=frozenset((0,)))
@@ -223,3 +223,19 @@ def test_case_of_words_follows_the_file(tmp_path: Path, capitals) -> None:
     tables = tables_of(read(tmp_path, random_arpa(3, [capitals(word) for word in WORDS], 2), SUBWORDS))
     low, high = PIECES.index("b"), PIECES.index("B")
     assert sums(tables, [1, low]) == sums(tables, [1, high])
+
+
+def test_longest_context_wins(tmp_path: Path) -> None:
+    """The n-grams of one token, two and three, all of which end with the next token."""
+    text = written(
+        [
+            [(-1.0, ("<s>",), -0.1), (-2.0, ("▁a",), -0.2), (-3.0, ("b",), -0.3)],
+            [(-0.5, ("<s>", "▁a"), -0.4), (-0.6, ("▁a", "b"), 0.0)],
+            [(-0.7, ("<s>", "▁a", "b"), 0.0)],
+        ]
+    )
+    tables = tables_of(read(tmp_path, text, Tokenizer(("▁a", "b"), "subword"), 1.0))
+    expected = np.cumsum(
+        [-0.5 * np.log(10) + backoff_model._TOKEN_BONUS, -0.7 * np.log(10) + backoff_model._TOKEN_BONUS]
+    )
+    assert sums(tables, [0, 1])[:2] == pytest.approx(expected.tolist(), abs=1e-4)
