@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastscribe._system.memory import available_bytes, total_bytes
 from fastscribe._system.processors import (
@@ -67,9 +68,7 @@ def torch_kernels() -> Check:
 
 def cpu_loops() -> Check:
     """For which processor numba compiles the loops of wide models (model/row_kernels.py, decode/looping_kernels.py)."""
-    from llvmlite.binding import get_host_cpu_name
-    from numba.core import config
-
+    config: Any = import_module("numba.core.config")
     if config.DISABLE_JIT:
         finding = "NUMBA_DISABLE_JIT is set: the loops of wide models run in Python, a thousand times as slow"
         return Check("cpu loops", "problem", finding, "unset NUMBA_DISABLE_JIT")
@@ -80,7 +79,7 @@ def cpu_loops() -> Check:
             f"{' and '.join(forced)} set: the loops of wide models are not compiled for this processor, and may be slow"
         )
         return Check("cpu loops", "missing", finding, f"unset {' '.join(forced)}")
-    host = get_host_cpu_name()
+    host: str = import_module("llvmlite.binding").get_host_cpu_name()
     return Check("cpu loops", "ok", f"compiled for {host} by numba, for wide models", facts={"processor": host})
 
 

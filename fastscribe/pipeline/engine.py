@@ -34,7 +34,7 @@ from fastscribe.errors import DeviceFailed, ModelOutputError, UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.pipeline.stats import Stopwatch
-from fastscribe.types import Batch, Frames, Hypothesis, Int32Array
+from fastscribe.types import Batch, Frames, Hypothesis, Int32Array, Int64Array
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -276,7 +276,7 @@ def _outcomes(batch: Batch, hypotheses: list[Hypothesis]) -> Iterator[Outcome]:
         yield slice_batch(batch, rows), ModelOutputError(problem) if problem else hypotheses[rows]
 
 
-def equal_shares(sizes_B: Int32Array, num_parts: int) -> list[list[int]]:
+def equal_shares(sizes_B: Int64Array, num_parts: int) -> list[list[int]]:
     """Divide rows into parts of about equal sums. Neighbours stay together if that makes no part a tenth too large: they are
     of similar lengths."""
     ends_B, sizes_B = np.cumsum(sizes_B), np.asarray(sizes_B)
