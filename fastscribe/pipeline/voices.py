@@ -44,7 +44,7 @@ class VoicePrints:
             transcript: The transcript.
             audio_of: Where to hear each speaker, by name; "" for all others.
         """
-        spans_of = alone(transcript.turns or turns_of_words(transcript), transcript.audio.duration_s)
+        spans_of = alone(transcript.turns or turns_of_words(transcript))
         waiting, voices = _Waiting(transcript), []
         for number, speaker in enumerate(transcript.speakers):
             spans = spans_of.get(speaker, [])

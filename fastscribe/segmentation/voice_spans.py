@@ -29,17 +29,11 @@ def turns_of_words(transcript: Transcript) -> list[Turn]:
     return turns
 
 
-def alone(turns: Iterable[Turn], duration_s: float = math.inf) -> dict[str, list[Span]]:
-    """Return where each speaker speaks and no other one does, in order.
-
-    Args:
-        turns: Who speaks when.
-        duration_s: Length of the recording; turns from elsewhere may last longer.
-    """
+def alone(turns: Iterable[Turn]) -> dict[str, list[Span]]:
+    """Return where each speaker speaks and no other one does, in order."""
     edges: list[tuple[float, int, str]] = []
     for turn in turns:
-        if turn.start_s < duration_s:
-            edges += [(turn.start_s, 1, turn.speaker), (min(turn.end_s, duration_s), -1, turn.speaker)]
+        edges += [(turn.start_s, 1, turn.speaker), (turn.end_s, -1, turn.speaker)]
     edges.sort()
     active: dict[str, int] = {}
     found: dict[str, list[Span]] = {}
