@@ -53,6 +53,9 @@ def speakers(
     Give persons a name there, one name to several to make them one, or move lines. When the command runs again, named persons
     stay.
     """
+    for given in results:
+        if given != "-" and not is_url(given) and not Path(given).exists():
+            raise UsageError(f"{given}: no such file or folder")
     if output is None:
         folders = [given for given in results if given != "-" and not is_url(given) and Path(given).is_dir()]
         if len(results) > 1 or not folders:

@@ -3,9 +3,9 @@
 
     PYTHONPATH=. python scripts/goldens/make_voice_goldens.py OUT_DIR     # in an environment with nemo_toolkit[asr]
 
-Writes OUT_DIR/<name>.nemo, and OUT_DIR/voices.json, which belongs into tests/data/models: a part of the vectors of infer_segment() of
-EncDecSpeakerLabelModel, one recording at a time, with the checkpoint's own padding. Tests make the same checkpoints and
-recordings without NeMo. CPU, float32.
+Writes OUT_DIR/<name>.nemo, and OUT_DIR/voices.json, which belongs into tests/data/models: a part of each vector that
+infer_segment() of EncDecSpeakerLabelModel returns, one recording at a time, with the checkpoint's own padding. Tests make the
+same checkpoints and recordings without NeMo. CPU, float32.
 """
 
 from __future__ import annotations
