@@ -506,8 +506,8 @@ class Options:
     threads: int | None = None  # threads that read audio; None: by the number of processors
     attention: str | None = None  # text for parse_attention; None: the checkpoint's own
     # Codes or English names of languages, kept as tags (fastscribe/languages.py). A model that takes a prompt follows them.
-    # None: English with AedConfig, the checkpoint's default with LanguagePromptConfig, an error with language_heads. Other
-    # models only check them.
+    # None: English with AedConfig, the checkpoint's default with LanguagePromptConfig, an error with language_heads. A model
+    # that writes several languages with one vocabulary is kept to it (text/language_filter.py). Others only check it.
     language: str | None = None  # spoken; AUTO: as None, for models that find the language
     target_language: str | None = None  # written; it differs from the spoken one in a translation
     # For models that take a prompt. None there: True. Others allow None only.

@@ -189,7 +189,8 @@ def transcribe(
         decoding_option(
             "--language",
             help="Spoken language.\fen, de, German ... Canary follows it, by default en, and Nemotron 3.5, by default auto. "
-            "IndicConformer needs it. Other models only check it.",
+            "IndicConformer needs it. A model that finds the language itself writes its letters only; a row may name "
+            "its own in `language`.",
         ),
     ] = None,
     target_language: Annotated[

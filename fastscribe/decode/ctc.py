@@ -66,7 +66,7 @@ class CtcDecoder:
             logits_BTV = self.head(frames_BTD[part])
             probs_BTV = logits_BTV.softmax(-1, dtype=torch.float32)
             labels_BT = probs_BTV.argmax(-1)
-            scores_BTV = probs_BTV.log() if excluded_BV is None else logits_BTV.float()[..., : self.blank_id]
+            scores_BTV = probs_BTV.log() if excluded_BV is None else logits_BTV[..., : self.blank_id]
             if excluded_BV is not None:
                 scores_BTV = scores_BTV.masked_fill(excluded_BV[part, None], -torch.inf)
             if boost is not None and starts_BK is not None:
