@@ -189,7 +189,6 @@ class Recognizer:
             features = checkpoint.config.features
             aligner = Aligner.build(checkpoint.aligner, features, chosen_device, chosen_dtype, options, say)
             decoder = aligner.decoder(decoder, checkpoint.aligner, checkpoint.tokenizer, options, say)
-        speakers = checkpoint.speakers
         return cls(
             model,
             LogMel(checkpoint.config.features).to(chosen_device),
@@ -201,7 +200,7 @@ class Recognizer:
             chosen_dtype,
             Booster(options.boost, checkpoint.tokenizer, checkpoint.path, chosen_device, say),
             aligner,
-            None if speakers is None else Diarizer.build(speakers, chosen_device, prepare, chosen_dtype),
+            None if checkpoint.speakers is None else Diarizer.build(checkpoint.speakers, chosen_device, prepare),
         )
 
     def stages(self, batch: Batch) -> Recognizer | Diarizer:
