@@ -33,7 +33,6 @@ class Sortformer(nn.Module):
     def __init__(self, config: SpeakerModelConfig) -> None:
         super().__init__()
         transformer, hidden, self.config = config.transformer, config.head_hidden, config
-        self.layers_dtype = torch.float32  # of the encoder's layers; all else is in float32
         is_conformer = isinstance(config.encoder, EncoderConfig)
         self.encoder = Encoder(config.encoder) if is_conformer else StackedEncoder(config.encoder)  # type: ignore[arg-type]
         width, factor = config.encoder.d_model, config.outputs_per_frame
@@ -72,7 +71,7 @@ class Sortformer(nn.Module):
         """
         if isinstance(self.config.encoder, EncoderConfig) and self.config.encoder.xscaling:
             frames_BTD = frames_BTD * math.sqrt(self.config.encoder.d_model)
-        x_BTD: torch.Tensor = self.encoder.layers(frames_BTD.to(self.layers_dtype), lengths_B).to(frames_BTD.dtype)
+        x_BTD: torch.Tensor = self.encoder.layers(frames_BTD, lengths_B)
         num_frames = x_BTD.shape[1]
         frames_T = torch.arange(aligned_size(num_frames), device=x_BTD.device)
         is_beyond_BT = frames_T >= lengths_B[:, None]

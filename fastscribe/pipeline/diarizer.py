@@ -11,13 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from fastscribe.checkpoint.value import SpeakerCheckpoint
 from fastscribe.cuda.no_tf32 import no_tf32
-from fastscribe.model.cpu_form import torch_dtype
-from fastscribe.model.cpu_layers import conformer_for_cpu_
-from fastscribe.model.encoder import Encoder
 from fastscribe.model.features import LogMel
 from fastscribe.model.model import Prepare, build_speaker_model
 from fastscribe.model.sortformer import Sortformer
@@ -31,8 +27,7 @@ _NOT_FINITE = "the speaker model's output holds NaN or infinite numbers"
 class Diarizer:
     """A speaker model's stages on one device. build() makes it from a checkpoint.
 
-    The encoder's layers are in float32 if the recognizer is, else in bfloat16. All else is in float32 in every dtype: the
-    frames that a speaker cache keeps, and what makes probabilities of the encoder's output.
+    The model is in float32 whatever the recognizer's dtype: which frames a speaker cache keeps depends on small differences.
     """
 
     model: Sortformer
@@ -45,7 +40,6 @@ class Diarizer:
         checkpoint: SpeakerCheckpoint,
         device: torch.device,
         prepare: Callable[[torch.device, str], Prepare],
-        dtype: str = "fp32",
     ) -> Diarizer:
         """Build the model.
 
@@ -53,25 +47,12 @@ class Diarizer:
             checkpoint: Its config and weights.
             device: Where it runs.
             prepare: Returns what converts its parts for a device and a dtype.
-            dtype: The recognizer's.
 
         Raises:
             WeightsMismatch: The weights do not fit the config.
         """
-        layers_dtype, config = torch_dtype(dtype), checkpoint.config
-        prepare_rest = prepare_layers = prepare(device, "fp32")
-        if layers_dtype == torch.bfloat16:
-            prepare_layers = prepare(device, "bf16")
-
-        def prepare_part(path: str, part: nn.Module) -> None:
-            (prepare_layers if path.startswith("encoder.layers.") else prepare_rest)(path, part)
-
-        model = build_speaker_model(config, checkpoint.weights, checkpoint.path, prepare_part)
-        model.layers_dtype = layers_dtype
-        # In float32 the loops would gain nothing over torch's layers: most of the time is in products.
-        if device.type == "cpu" and layers_dtype == torch.bfloat16 and isinstance(model.encoder, Encoder):
-            conformer_for_cpu_(model.encoder)
-        return cls(model, LogMel(config.features).to(device), device)
+        model = build_speaker_model(checkpoint.config, checkpoint.weights, checkpoint.path, prepare(device, "fp32"))
+        return cls(model, LogMel(checkpoint.config.features).to(device), device)
 
     @property
     def config(self) -> SpeakerModelConfig:

@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("speech", type=Path, metavar="SPEECH", help="manifest with speakers")
     parser.add_argument("--model", required=True, help="transcription model")
     parser.add_argument("--speakers", required=True, metavar="MODEL", help="speaker model")
-    parser.add_argument("--dtype", default="auto", choices=("fp32", "bf16", "int8"))
+    parser.add_argument("--dtype", required=True, choices=("fp32", "bf16", "int8"))
     parser.add_argument("--dialogues", type=int, default=2, metavar="N")
     parser.add_argument("--length-s", type=float, default=110.0, metavar="SECONDS", help="of a dialogue, about")
     parser.add_argument("--turns", type=int, default=3, metavar="N")

@@ -92,17 +92,3 @@ def test_an_unsupported_setting_is_named(section: str, key: str, value: object, 
         read_speaker_model(path)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["v1", "v2"])
-def test_layers_of_the_encoder_follow_the_dtype(name: str, model: Path) -> None:
-    """In bf16, all else stays in float32, so a short recording's probabilities are near."""
-    diarizer = Diarizer.build(read_speaker_model(model), torch.device("cpu"), prepare, "bf16")
-    kinds = {path: tensor.dtype for path, tensor in diarizer.model.state_dict().items()}
-    narrow = {path for path, dtype in kinds.items() if dtype == torch.bfloat16}
-    assert narrow and all(path.startswith("encoder.layers.") for path in narrow)
-    samples_1S = torch.from_numpy(recordings()[0])[None]
-    frames = diarizer.encode(diarizer.features(samples_1S, torch.tensor([samples_1S.shape[1]])))
-    [exact_TN] = probabilities(model, [recordings()[0]])
-    found_TN = frames.frames_BTD[0].numpy()
-    assert found_TN.dtype == np.float32 and 0 < np.abs(found_TN - exact_TN).max() < 0.1
