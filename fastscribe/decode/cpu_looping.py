@@ -27,7 +27,10 @@ _WINDOW = 4  # frames of a row and step
 
 
 class CpuLooping(LabelLooping):
-    """The Decoder (decoder.py) for wide models on a CPU. Batches with phrases to boost or tokens to leave out take LabelLooping's steps."""
+    """The Decoder (decoder.py) for wide models on a CPU.
+
+    Batches with phrases to boost or tokens to leave out take LabelLooping's steps.
+    """
 
     def __init__(self, network: Network, window: int = _WINDOW) -> None:
         super().__init__(network)

@@ -121,8 +121,9 @@ def check_side_weights(
     config: SpeakerModelConfig | VoiceModelConfig, weights: Mapping[str, torch.Tensor], where: object
 ) -> None:
     """Raise WeightsMismatch if the weights of a speaker or voice model do not fit its config; reads no values."""
-    kind = Sortformer if isinstance(config, SpeakerModelConfig) else VoiceModel
-    check_shapes(_shapes(_empty(kind, config)), weights, where)
+    is_speaker_model = isinstance(config, SpeakerModelConfig)
+    model = _empty(Sortformer, config) if is_speaker_model else _empty(VoiceModel, config)
+    check_shapes(_shapes(model), weights, where)
 
 
 def _empty(kind: Callable[[Any], M], config: object) -> M:

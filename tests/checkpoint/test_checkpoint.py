@@ -577,7 +577,7 @@ def test_yaml_runs_nothing(tmp_path: Path) -> None:
 def test_deep_yaml(tmp_path: Path, nested: str) -> None:
     folder = unpacked(tmp_path)
     (folder / "model_config.yaml").write_text(nested)
-    with pytest.raises(CheckpointError, match="nested deeper|maximum nesting depth"):
+    with pytest.raises(CheckpointError, match=r"nested deeper|maximum nesting depth"):
         read_checkpoint(folder)
 
 
