@@ -47,7 +47,7 @@ def random_arpa(seed: int, units: Sequence[str], longest: int, *, is_pruned: boo
     for length in range(2, longest + 1):
         found = {
             (random.choice(["<s>", *units]), *random.choices(units, k=length - 2), random.choice(["</s>", *units]))
-            for _ in range(3 * len(units))
+            for _ in range(12 * len(units))
         }
         if not is_pruned:  # all beginnings and ends are there
             shorter = set(ngrams[-1])
