@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fastscribe.checkpoint import huggingface
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
@@ -21,7 +21,14 @@ from fastscribe.checkpoint.value import (
     SpeakerCheckpoint,
     report_invalid_config,
 )
-from fastscribe.config import SUBSAMPLING_FACTORS, EncoderConfig, FeaturesConfig, ModelConfig, TransformerConfig
+from fastscribe.config import (
+    SUBSAMPLING_FACTORS,
+    EncoderConfig,
+    FeaturesConfig,
+    ModelConfig,
+    TransformerActivation,
+    TransformerConfig,
+)
 from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.speaker_config import SpeakerCacheConfig, SpeakerModelConfig, StackingConfig
 
@@ -108,7 +115,7 @@ def _encoder(section: Section) -> StackingConfig:
         hidden=width,
         ff_hidden=section.positive("intermediate_size", 2048),
         num_heads=heads,
-        activation=section.choose("hidden_act", "gelu", ("gelu", "relu")),
+        activation=section.choose("hidden_act", "gelu", get_args(TransformerActivation)),
         pre_norm=True,
         final_norm=True,
     )
