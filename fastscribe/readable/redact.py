@@ -106,8 +106,11 @@ class Redactor:
         return replace(redacted, tokens=(), audio=audio, removed_words=removed, redacted=known)
 
     def redact_failure(self, failure: Failure) -> Failure:
-        """Return a failure whose manifest row is redacted."""
-        return replace(failure, row=self.redact_row(failure.row))
+        """Return a failure with its manifest row redacted, and names in its message, which may quote the row; the path stays."""
+        names, path = replace(self, has_numbers=False), failure.path
+        parts = failure.message.split(path) if path else [failure.message]
+        message = path.join(map(names.redact_text, parts))
+        return replace(failure, message=message, row=self.redact_row(failure.row))
 
     def redact_row(self, row: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """Return a manifest row: `text` is redacted as a transcript is, and names in all other texts but the path."""

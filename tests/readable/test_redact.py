@@ -196,6 +196,8 @@ def test_a_text_of_another_language_must_not_be_seen() -> None:
         "a.wav", "a", "load", "AudioError", "no", {"text": "viisi Mary", "note": [{"a": "of Mary 5"}], "n": 1}
     )
     assert edits.apply(failure) == replace(failure, row={"text": "[redacted]", "note": [{"a": "of [name] 5"}], "n": 1})
+    quoting = replace(failure, path="Mary.wav", message="Mary.wav: language is 'Mary 5', not a language", row=None)
+    assert edits.apply(quoting) == replace(quoting, message="Mary.wav: language is '[name] 5', not a language")
     german = edits.apply(transcript_of("zwei fünf", language="de"))
     assert isinstance(german, Transcript) and german.text == "[number]"
 
