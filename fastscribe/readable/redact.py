@@ -106,7 +106,7 @@ class Redactor:
         return replace(redacted, tokens=(), audio=audio, removed_words=removed, redacted=known)
 
     def redact_failure(self, failure: Failure) -> Failure:
-        """Return a failure with its manifest row redacted, and names in its message, which may quote the row; the path stays."""
+        """Return a failure with its manifest row redacted, and names in its message, which may quote it. The path stays."""
         names, path = replace(self, has_numbers=False), failure.path
         parts = failure.message.split(path) if path else [failure.message]
         message = path.join(map(names.redact_text, parts))
