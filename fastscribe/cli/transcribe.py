@@ -243,7 +243,7 @@ def transcribe(
             "--lm-weight",
             min=0,
             max=MAX_LM_WEIGHT,
-            help="Its weight beside the audio.\f0: none. Default: what the language model names, or 0.3.",
+            help="Its weight beside the audio.\f0: none. Default: what the language model names, or 0.2.",
         ),
     ] = _DEFAULTS.lm_weight,
     max_utterance_s: Annotated[

@@ -159,6 +159,8 @@ class Worker:
         if edits is not None:
             self._said += edits.lines
             edits.left_alone.clear()
+        if self._transcriber._languages is not None:
+            self._said += self._transcriber._languages.take_lines()
         yield ChunkStats(
             perf_counter() - start,
             self._batches,
