@@ -179,12 +179,17 @@ class LanguageFilter:
         found = []
         if self.num_unusable:
             rows = f"{self.num_unusable:,} row{'s name' if self.num_unusable > 1 else ' names'}"
-            found.append(f"{rows} no language to keep to, so no token was left out there; the first is {self._first_unusable}")
+            found.append(
+                f"{rows} no language to keep to, so no token was left out there; the first is {self._first_unusable}"
+            )
         if not self.rows:
             return found
         shown = ", ".join(f"{tag} {num:,}" for tag, num in self.rows.most_common(_MAX_SHOWN))
         more = " .." if len(self.rows) > _MAX_SHOWN else ""
-        return [*found, f"rows name their language ({shown}{more}): the tokens that its texts do not have were left out there"]
+        return [
+            *found,
+            f"rows name their language ({shown}{more}): the tokens that its texts do not have were left out there",
+        ]
 
 
 def _tag(value: object) -> str | None:

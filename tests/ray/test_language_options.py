@@ -36,7 +36,7 @@ def driver(facts: Facts, options: Options) -> RayTranscriber:
 
 def test_a_worker_uses_a_language_model(tmp_path: Path) -> None:
     path = tmp_path / "words.arpa"
-    path.write_text(random_arpa(2, "the a and of to in is was he for street lane park lived alone".split(), 3))
+    path.write_text(random_arpa(2, ["the", "a", "of", "street", "lane", "park", "lived"], 3))
     options = Options(lm=str(path), threads=1)
     found = Worker(Setup(MODEL, "cpu", "fp32", options, None, "run"))
     facts = found.load()

@@ -91,7 +91,7 @@ def test_a_section_is_not_read_far_beyond_its_length(monkeypatch: pytest.MonkeyP
     """A small compressed file can hold a section without an end."""
     monkeypatch.setattr(arpa, "_BLOCK_BYTES", 1 << 10)
     file = BytesIO(b"\\data\\\nngram 1=1\nngram 2=2\n\\1-grams:\n-1 a 0\n\\2-grams:\n" + b"-1 a a\n" * 100_000)
-    with pytest.raises(UsageError, match="more 2-grams from here on than the 2 of the header$"):
+    with pytest.raises(UsageError, match=r"more 2-grams from here on than the 2 of the header$"):
         read_arpa(file, "x")
     assert file.tell() < 1 << 13
 

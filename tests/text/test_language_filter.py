@@ -220,7 +220,9 @@ def test_a_run_without_a_language_transcribes_rows_with_other_meanings() -> None
         assert languages.apply(source(lang=value)) == source(lang=value)
     assert languages.apply(source(lang="pl")) != source(lang="pl")
     first, second = languages.take_lines()
-    assert first.startswith("4 rows name no language to keep to, so no token was left out there; the first is a.wav: lang is ")
+    assert first.startswith(
+        "4 rows name no language to keep to, so no token was left out there; the first is a.wav: lang is "
+    )
     assert "rows name their language (pl 1)" in second and not languages.lines
 
 
