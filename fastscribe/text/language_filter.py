@@ -110,7 +110,8 @@ class LanguageFilter:
             UsageError: No token of the model has letters of the language.
         """
         self._tokenizer, self._known = tokenizer, known
-        self._found: dict[str, frozenset[int] | None] = {}
+        self._parts = tuple(_parts(tokenizer))
+        self._found: dict[str | Alphabet | None, frozenset[int] | None] = {}
         self.rows: Counter[str] = Counter()
         self.num_unusable, self._first_unusable = 0, ""
         given = None if language == AUTO else language
@@ -122,10 +123,11 @@ class LanguageFilter:
         self.language = given if excluded else None
 
     def excluded(self, tag: str) -> frozenset[int] | None:
-        """Return excluded_tokens() of a language."""
-        if tag not in self._found:
-            self._found[tag] = excluded_tokens(self._tokenizer, tag)
-        return self._found[tag]
+        """Return excluded_tokens() of a language: the same object for all tags of one alphabet."""
+        key = find_language(tag, self._parts) or find_alphabet(tag)
+        if key not in self._found:
+            self._found[key] = excluded_tokens(self._tokenizer, tag)
+        return self._found[key]
 
     def apply(self, source: Source | Failure) -> Source | Failure:
         """Return the source with the language that it is kept to, or the Failure of a row whose language is unusable.
