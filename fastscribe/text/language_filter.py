@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from threading import Lock
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.errors import AudioError, UsageError
@@ -110,6 +111,7 @@ class LanguageFilter:
             UsageError: No token of the model has letters of the language.
         """
         self._tokenizer, self._known = tokenizer, known
+        self._lock = Lock()
         self._parts = tuple(_parts(tokenizer))
         self._found: dict[str | Alphabet | None, frozenset[int] | None] = {}
         self.rows: Counter[str] = Counter()
@@ -129,22 +131,23 @@ class LanguageFilter:
             self._found[key] = excluded_tokens(self._tokenizer, tag)
         return self._found[key]
 
-    def apply(self, source: Source | Failure) -> Source | Failure:
+    def apply(self, source: Source) -> Source | Failure:
         """Return the source with the language that it is kept to, or the Failure of a row whose language is unusable.
+
+        May be called from several threads.
 
         Rows name their languages where the model states several, or where the run has one. A run without a language keeps no
         row from its text: its user may not know that the field counts.
         """
-        if isinstance(source, Failure):
-            return source
-        try:
-            return replace(source, language=self._language_of(source))
-        except AudioError as error:
-            if self._is_given:
-                return to_failure(source, "input", error)
-            self.num_unusable += 1
-            self._first_unusable = self._first_unusable or str(error)
-            return source
+        with self._lock:
+            try:
+                return replace(source, language=self._language_of(source))
+            except AudioError as error:
+                if self._is_given:
+                    return to_failure(source, "input", error)
+                self.num_unusable += 1
+                self._first_unusable = self._first_unusable or str(error)
+                return source
 
     def take_lines(self) -> list[str]:
         """Return `lines`, and count from zero again."""
