@@ -45,7 +45,7 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
     resolved |= {"recover_gaps": transcriber._recovers_gaps}
     resolved |= {"beam": facts.beam} if facts.beam > 1 else {}
     resolved |= {"align_with": transcriber._aligner_digest()} if options.align_with else {}
-    resolved |= {"lm": model_digest(options.lm)} if options.lm else {}
+    resolved |= {"lm": transcriber._lm_digest()} if options.lm else {}
     if (speakers := transcriber._speakers_digest()) is not None:
         resolved |= {"speakers" if options.rttm is None else "rttm": speakers}
     resolved |= {} if options.voices is None else {"voices": model_digest(options.voices)}

@@ -159,6 +159,10 @@ class Transcriber:
         """Return the digest of the content of --align-with's model."""
         return None if self._options.align_with is None else model_digest(self._options.align_with)
 
+    def _lm_digest(self) -> str | None:
+        """Return the digest of the content of --lm."""
+        return None if self._options.lm is None else model_digest(self._options.lm)
+
     def _speakers_digest(self) -> str | None:
         """Return the digest of the content of --speakers' model, or of --rttm."""
         if (turns := self._turns_from_elsewhere()) is not None:

@@ -62,7 +62,7 @@ class VocabularyMasks:
     def __init__(self, languages: LanguageFilter, num_labels: int, device: torch.device) -> None:
         self.languages, self._device = languages, device
         self._lock = Lock()
-        self._places: dict[str | None, int] = {None: 0}
+        self._places: dict[frozenset[int], int] = {frozenset(): 0}
         self._table_LV = torch.zeros(_FIRST_PLACES, num_labels, dtype=torch.bool, device=device)
 
     def mask(self, batch: Batch) -> VocabularyMask | None:
@@ -75,13 +75,16 @@ class VocabularyMasks:
             return VocabularyMask(self._table_LV, place_B)
 
     def _place(self, tag: str | None) -> int:
-        """Return a language's place in the table; a new one is written there, in the order of the current stream."""
-        if tag not in self._places:
-            assert tag is not None
-            place = self._places[tag] = len(self._places)
+        """Return a language's place in the table; a new one is written there, in the order of the current stream.
+
+        Languages that leave out the same tokens share one, so rows with any regions (en-US, en-GB) do not let it grow.
+        """
+        excluded = frozenset[int]() if tag is None else self.languages.excluded(tag) or frozenset()
+        if excluded not in self._places:
+            place = self._places[excluded] = len(self._places)
             if place == len(self._table_LV):
                 self._table_LV = torch.cat((self._table_LV, torch.zeros_like(self._table_LV)))
             excluded_V = np.zeros(self._table_LV.shape[1], np.bool_)
-            excluded_V[list(self.languages.excluded(tag) or ())] = True
+            excluded_V[list(excluded)] = True
             self._table_LV[place] = small_to_device(excluded_V, self._device)
-        return self._places[tag]
+        return self._places[excluded]

@@ -121,7 +121,7 @@ class InputWindows:
         repeats = None if ledger is None else progress.repeats  # without a ledger each input gets a result
         found = self._with_threads(sources(self._until_error(inputs), progress.left_out, repeats))
         self._buffer = SortBuffer(
-            expected_sources(found, ledger, options, self.attach_text, self.languages),
+            expected_sources(found, ledger, options, self.attach_text),
             partial(self._prepare, ledger, hold and self._speaker_model is not None),
             duration_s,
             self._preparers,
@@ -169,6 +169,11 @@ class InputWindows:
         """Probe and split one input. Return None if an earlier run has done it. Called from several threads."""
         if ledger is not None and ledger.is_done(source):
             return None
+        if isinstance(source, Source) and self.languages is not None:
+            kept = self.languages.apply(source)  # after the ledger, to which a row is the same with another language
+            if isinstance(kept, Failure):
+                release(source.file)
+            source = kept
         if isinstance(source, Failure):
             return source
         stage = "probe"
@@ -219,15 +224,12 @@ def expected_sources(
     ledger: Ledger | None,
     options: Options,
     attach_text: AttachText | None = None,
-    languages: LanguageFilter | None = None,
 ) -> Generator[Source | Failure, None, None]:
-    """Number the sources by position, set what they do not name (channel, track, language), and yield those of this run."""
+    """Number the sources by position, set the channel and the track that they do not name, and yield those of this run."""
     for index, source in enumerate(sources):
         numbered: Source | Failure = replace(source, index=index)
         if attach_text is not None:
             numbered = attach_text(numbered)
-        if languages is not None:
-            numbered = languages.apply(numbered)
         if isinstance(numbered, Source):
             track = options.track if numbered.track is None else numbered.track
             numbered = replace(numbered, track=track, channel=options.channel)

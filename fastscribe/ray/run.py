@@ -132,6 +132,9 @@ class RayTranscriber(Transcriber):
     def _aligner_digest(self) -> str | None:
         return self._facts.aligner_digest
 
+    def _lm_digest(self) -> str | None:
+        return self._facts.lm_digest
+
     def _speakers_digest(self) -> str | None:
         return self._facts.speakers_digest
 
@@ -180,6 +183,7 @@ class RayTranscriber(Transcriber):
             ("fastscribe", own.version, facts.version),
             ("the model's content", own.model_digest, facts.model_digest),
             ("--align-with's content", own.aligner_digest, facts.aligner_digest),
+            ("--lm's content", own.lm_digest, facts.lm_digest),
             ("the content of --speakers or --rttm", own.speakers_digest, facts.speakers_digest),
             ("--dtype", own.model.dtype, facts.model.dtype),
             ("--decoder", own.model.decoder_name, facts.model.decoder_name),

@@ -60,6 +60,7 @@ class Facts:
     config: ModelConfig
     model_digest: str
     aligner_digest: str | None  # of --align-with
+    lm_digest: str | None  # of --lm
     speakers_digest: str | None  # of --speakers' model, or of --rttm
     load_s: float
     version: str = __version__
@@ -115,6 +116,7 @@ class Worker:
                 speakers = model_on_node(options.speakers, setup.run_id, self._said.append, for_speakers=True)
                 options = replace(options, speakers=str(speakers.path))
             found = Transcriber.load(model.path, setup.device, setup.dtype, options, self._said.append)
+            lm = found._lm_digest()
             turns = found._speakers_digest() if options.rttm is not None else None
         except (FastscribeError, OSError) as error:
             return Refusal(" ".join(str(error).split()))
@@ -130,6 +132,7 @@ class Worker:
             config=found._config,
             model_digest=model.digest,
             aligner_digest=None if aligner is None else aligner.digest,
+            lm_digest=lm,
             speakers_digest=turns if speakers is None else speakers.digest,
             load_s=perf_counter() - start,
             said=self._take_said(),
@@ -159,6 +162,8 @@ class Worker:
         if edits is not None:
             self._said += edits.lines
             edits.left_alone.clear()
+        if self._transcriber._languages is not None:
+            self._said += self._transcriber._languages.take_lines()
         yield ChunkStats(
             perf_counter() - start,
             self._batches,

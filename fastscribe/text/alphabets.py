@@ -106,8 +106,10 @@ class Alphabet:
 
 
 def find_alphabet(tag: str) -> Alphabet | None:
-    """Return the alphabet of a language, or of its tag without what follows the code; None if it is not known."""
-    return _alphabets().get(tag) or _alphabets().get(tag.partition("-")[0])
+    """Return the alphabet of a language in the script that its tag names (uz-Cyrl), else of its code; None if not known."""
+    code, *rest = tag.split("-")
+    with_scripts = (f"{code}-{part.title()}" for part in rest)
+    return next((_alphabets()[name] for name in (*with_scripts, code) if name in _alphabets()), None)
 
 
 @cache

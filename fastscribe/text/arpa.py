@@ -29,8 +29,9 @@ _MAX_HEADER_BYTES = 1 << 20
 _NAT = math.log(10)
 _ZERO = -99.0  # log10 of a probability of 0, by convention
 _MAX_LOG10 = 0.01  # rounding makes a few probabilities larger than 1
-_COUNT = re.compile(rb"ngram\s+(\d+)\s*=\s*(\d+)\s*$")
-_SECTION = re.compile(rb"\\(\d+)-grams:\s*$")
+_MAX_NUMBER = 1e6  # sums of larger ones could be infinite
+_COUNT = re.compile(rb"ngram\s+(\d{1,18})\s*=\s*(\d{1,18})\s*$")
+_SECTION = re.compile(rb"\\(\d{1,18})-grams:\s*$")
 _MARK = re.compile(rb"^\\.*$", re.MULTILINE)
 _IS_SPACE = np.zeros(256, bool)
 _IS_SPACE[[9, 10, 11, 12, 13, 32]] = True  # as bytes.split()
@@ -82,8 +83,12 @@ def read_arpa(file: IO[bytes], where: str) -> Arpa:
     orders = []
     for length, count in enumerate(counts, start=1):
         reader.section(length)
-        parts = [reader.parsed(block, length, units) for block in reader.blocks()]
-        found = sum(len(logprobs_A) for _, logprobs_A, _ in parts)
+        parts, found = [], 0
+        for block in reader.blocks():
+            parts.append(reader.parsed(block, length, units))
+            found += len(parts[-1][1])
+            if found > count:  # perhaps far more: a compressed file can be of any length
+                raise reader.error(f"more {length}-grams from here on than the {count:,} of the header")
         if found != count:
             raise reader.error(f"{found:,} {length}-grams before this line, where the header has {count:,}")
         ids, logprobs, backoffs = zip(*parts, strict=True) if parts else ((), (), ())
@@ -234,14 +239,16 @@ def _fields_per_line(block: bytes) -> Int64Array:
 
 def _numbers(fields: np.ndarray, block: bytes, lines: Int64Array) -> Float32Array:
     try:
-        found = np.fromiter(map(float, fields), np.float32, len(fields))
+        found = np.fromiter(map(float, fields), np.float64, len(fields))
     except ValueError:
-        found = np.array([_number(field) for field in fields], np.float32)
+        found = np.array([_number(field) for field in fields], np.float64)
     found[found == -np.inf] = _ZERO
-    if not np.isfinite(found).all():
-        place = int(np.flatnonzero(~np.isfinite(found))[0])
-        raise _LineError(int(lines[place]), f"not a number: {_shown(fields[place])}")
-    return found
+    is_wrong = ~(np.abs(found) <= _MAX_NUMBER)
+    if is_wrong.any():
+        place = int(np.flatnonzero(is_wrong)[0])
+        problem = "not a number" if not np.isfinite(found[place]) else "too large a number"
+        raise _LineError(int(lines[place]), f"{problem}: {_shown(fields[place])}")
+    return found.astype(np.float32)
 
 
 def _number(field: bytes) -> float:

@@ -121,7 +121,7 @@ def _token_rule(
     pieces = {piece: token for token, piece in reversed(list(enumerate(tokenizer.pieces)))}
     num_pieces = sum(unit in pieces for unit in units)
     is_marked = any(WORD_MARK in unit for unit in units)
-    if num_pieces == len(units) and (is_marked or tokenizer.kind == "character"):
+    if units and num_pieces == len(units) and (is_marked or tokenizer.kind == "character"):
         return pieces.__getitem__
     if is_marked:
         other = next(unit for unit in units if unit not in pieces)

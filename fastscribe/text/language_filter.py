@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from threading import Lock
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.errors import AudioError, UsageError
@@ -95,6 +96,7 @@ class LanguageFilter:
         language: Tag of the language that the run is kept to; None: of none, or its texts can have all tokens.
         num_excluded: Number of tokens that it leaves out; None: there is no language, or its letters are not known.
         rows: How many rows are kept to a language that they name, by its tag.
+        num_unusable: How many rows of a run without a language name something that is none.
     """
 
     def __init__(self, tokenizer: Tokenizer, known: Sequence[str], language: str | None) -> None:
@@ -109,10 +111,13 @@ class LanguageFilter:
             UsageError: No token of the model has letters of the language.
         """
         self._tokenizer, self._known = tokenizer, known
-        self._found: dict[str, frozenset[int] | None] = {}
+        self._lock = Lock()
+        self._parts = tuple(_parts(tokenizer))
+        self._found: dict[str | Alphabet | None, frozenset[int] | None] = {}
         self.rows: Counter[str] = Counter()
+        self.num_unusable, self._first_unusable = 0, ""
         given = None if language == AUTO else language
-        self._reads_rows = given is not None or len(known) > 1
+        self._is_given, self._reads_rows = given is not None, given is not None or len(known) > 1
         excluded = None if given is None else self.excluded(given)
         if excluded and not has_letters(tokenizer, excluded):
             raise UsageError(f"--language {given}: this model writes no letter of {given}")
@@ -120,22 +125,36 @@ class LanguageFilter:
         self.language = given if excluded else None
 
     def excluded(self, tag: str) -> frozenset[int] | None:
-        """Return excluded_tokens() of a language."""
-        if tag not in self._found:
-            self._found[tag] = excluded_tokens(self._tokenizer, tag)
-        return self._found[tag]
+        """Return excluded_tokens() of a language: the same object for all tags of one alphabet."""
+        key = find_language(tag, self._parts) or find_alphabet(tag)
+        if key not in self._found:
+            self._found[key] = excluded_tokens(self._tokenizer, tag)
+        return self._found[key]
 
-    def apply(self, source: Source | Failure) -> Source | Failure:
+    def apply(self, source: Source) -> Source | Failure:
         """Return the source with the language that it is kept to, or the Failure of a row whose language is unusable.
 
-        Rows name their languages where the model states several, or where the run has one.
+        May be called from several threads.
+
+        Rows name their languages where the model states several, or where the run has one. A run without a language keeps no
+        row from its text: its user may not know that the field counts.
         """
-        if isinstance(source, Failure):
-            return source
-        try:
-            return replace(source, language=self._language_of(source))
-        except AudioError as error:
-            return to_failure(source, "input", error)
+        with self._lock:
+            try:
+                return replace(source, language=self._language_of(source))
+            except AudioError as error:
+                if self._is_given:
+                    return to_failure(source, "input", error)
+                self.num_unusable += 1
+                self._first_unusable = self._first_unusable or str(error)
+                return source
+
+    def take_lines(self) -> list[str]:
+        """Return `lines`, and count from zero again."""
+        lines = self.lines
+        self.rows.clear()
+        self.num_unusable, self._first_unusable = 0, ""
+        return lines
 
     def _language_of(self, source: Source) -> str | None:
         row = source.row if self._reads_rows else None
@@ -161,12 +180,21 @@ class LanguageFilter:
 
     @property
     def lines(self) -> list[str]:
-        """A line for the user about the rows that named a language, if there were any."""
+        """Lines for the user about the rows that named a language, if there were any."""
+        found = []
+        if self.num_unusable:
+            rows = f"{self.num_unusable:,} row{'s name' if self.num_unusable > 1 else ' names'}"
+            found.append(
+                f"{rows} no language to keep to, so no token was left out there; the first is {self._first_unusable}"
+            )
         if not self.rows:
-            return []
+            return found
         shown = ", ".join(f"{tag} {num:,}" for tag, num in self.rows.most_common(_MAX_SHOWN))
         more = " .." if len(self.rows) > _MAX_SHOWN else ""
-        return [f"rows name their language ({shown}{more}): the tokens that its texts do not have were left out there"]
+        return [
+            *found,
+            f"rows name their language ({shown}{more}): the tokens that its texts do not have were left out there",
+        ]
 
 
 def _tag(value: object) -> str | None:

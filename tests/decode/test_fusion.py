@@ -197,6 +197,15 @@ def test_fewer_tokens_of_nemo_are_named(tmp_path: Path) -> None:
     assert lines == [f"--lm {path}: its last token is 5, where this model has 12: was it made for another model?"]
 
 
+def test_a_file_without_words_is_refused(tmp_path: Path) -> None:
+    """Also where the tokens are characters, among which all of no units would be."""
+    path = tmp_path / "m.arpa"
+    path.write_text(random_arpa(0, [], 1), encoding="utf-8")
+    for tokenizer in (SUBWORDS, Tokenizer(("a", "b", " "), "character")):
+        with pytest.raises(UsageError, match="it has no words"):
+            read_language_model(str(path), tokenizer)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [

@@ -76,12 +76,24 @@ def test_spaces_tabs_and_exponents() -> None:
         ("ngram 2=2", "ngram 3=2", "line 5: not ngram 2=NUMBER"),
         ("\\data\\", "\\date\\", "no ARPA file: it has no line"),
         ("ngram 2=2", "ngram 2=999999999999", "n-grams of up to 2 units"),
+        ("ngram 2=2", "ngram 2=" + "9" * 5000, "line 5: not ngram 2=NUMBER"),
+        ("\\2-grams:", "\\" + "2" * 5000 + "-grams:", "line 14: .*2-grams: should be here"),
+        ("-0.7\tthe\t-0.2", "-0.7\tthe\t1e38", "line 10: too large a number: '1e38'"),
     ],
 )
 def test_wrong_lines(old: str, new: str, problem: str) -> None:
     assert old in SMALL
     with pytest.raises(UsageError, match=f"^x: .*{problem}"):
         read_arpa(BytesIO(SMALL.replace(old, new).encode()), "x")
+
+
+def test_a_section_is_not_read_far_beyond_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small compressed file can hold a section without an end."""
+    monkeypatch.setattr(arpa, "_BLOCK_BYTES", 1 << 10)
+    file = BytesIO(b"\\data\\\nngram 1=1\nngram 2=2\n\\1-grams:\n-1 a 0\n\\2-grams:\n" + b"-1 a a\n" * 100_000)
+    with pytest.raises(UsageError, match=r"more 2-grams from here on than the 2 of the header$"):
+        read_arpa(file, "x")
+    assert file.tell() < 1 << 13
 
 
 def test_bytes_that_are_no_text() -> None:

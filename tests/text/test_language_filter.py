@@ -108,6 +108,10 @@ def test_sentences_are_of_all_languages_of_the_published_model() -> None:
         ("tr", "ıİğş", "łж"),
         ("sr", "čшЂ", "щłλ"),
         ("sr-Latn", "čđ", "ш"),
+        ("sr-latn-RS", "čđ", "ш"),
+        ("uz-cyrl", "ўҳ", "o"),
+        ("uz-Cyrl-UZ", "ўҳ", "o"),
+        ("zh-Hant-TW", "臺", "a"),
         ("nb", "åæø", "ßж"),
         ("hi", "हिंदी।", "aжहи"[:2]),
         ("ja", "日本ーのカ々", "aж한"),
@@ -207,6 +211,19 @@ def test_rows_with_unusable_languages_fail(row: dict[str, object], known: tuple[
     found = LanguageFilter(tokenizer(*PIECES), known, "en").apply(source(**row))
     assert isinstance(found, Failure) and problem in found.message and found.stage == "input" and found.row
     assert LanguageFilter(tokenizer(*PIECES), (), None).apply(source(**row)) == source(**row)  # rows do not count
+
+
+def test_a_run_without_a_language_transcribes_rows_with_other_meanings() -> None:
+    """Such as a speaker, or a language that the model does not know: as before there was a filter, and a line says so."""
+    languages = LanguageFilter(tokenizer(*PIECES), ("en", "pl", "ru"), None)
+    for value in ("speaker 12", ["en"], "de", 7):
+        assert languages.apply(source(lang=value)) == source(lang=value)
+    assert languages.apply(source(lang="pl")) != source(lang="pl")
+    first, second = languages.take_lines()
+    assert first.startswith(
+        "4 rows name no language to keep to, so no token was left out there; the first is a.wav: lang is "
+    )
+    assert "rows name their language (pl 1)" in second and not languages.lines
 
 
 def test_a_language_without_letters_is_refused() -> None:
