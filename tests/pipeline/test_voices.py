@@ -17,9 +17,10 @@ from fastscribe.output.stored import NotAResult, stored_voices, to_result
 from fastscribe.output.writers import to_jsonl
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.voice_printer import VoicePrinter
+from fastscribe.pipeline.voices import VoicePrints
 from fastscribe.segmentation import voice_spans
 from fastscribe.segmentation.voice_spans import alone, choose_stretches, turns_of_words
-from fastscribe.types import Batch
+from fastscribe.types import AudioInfo, Batch, Turn
 from tests.conftest import AUDIO, MODELS, waveform
 from tests.helpers import sortformer, voices
 from tests.helpers.processes import fastscribe
@@ -141,6 +142,18 @@ def test_prints_by_a_speaker_model_in_full_batches(voice_model: Path, tmp_path: 
                 expected = expected_print(voice_model, samples[0], spans[voice.speaker])
                 np.testing.assert_allclose(voice.embedding_E, expected, atol=ROUNDING / 10)
     assert any(voice.embedding_E is not None for voice in found[0].voices)  # type: ignore[union-attr]
+
+
+def test_long_recordings_are_not_kept_for_a_full_batch() -> None:
+    finished: list[Transcript | Failure] = []
+    prints = VoicePrints(finished.append)
+    for index in range(3):
+        audio = AudioInfo("a", "a", RATE, 1, 3600 * RATE, index=index)
+        prints.submit(Transcript(audio, "", (), (), speakers=("a",), turns=(Turn(0.0, 5.0, "a"),)), {})
+        is_enough = index == 2
+        assert bool(prints.take_utterances(100.0, 2.5 * 3600)) == is_enough
+    assert not prints.take_utterances()
+    assert not finished
 
 
 def test_a_voice_that_cannot_be_heard_fails_its_recording_alone(
