@@ -136,8 +136,8 @@ class Run:
             yield from self._transcribe(self._with_voices(self.plan(self._recordings.utterances_to_recover())))
         while self._recordings.dialogues.wait():
             yield from self._take_finished()
-        if not self._is_stopped:
-            yield from self._transcribe(self.plan(self._recordings.voices.take_utterances()))
+        # Even if the limit is reached: recordings that wait for their voices are decoded, and the executor begins what fits.
+        yield from self._transcribe(self.plan(self._recordings.voices.take_utterances()))
         if self._inputs.error is not None:
             raise self._inputs.error
 
