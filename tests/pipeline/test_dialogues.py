@@ -15,6 +15,7 @@ import soundfile
 from fastscribe import Failure, Options, Transcriber, Transcript, UsageError, Word
 from fastscribe.aligner import Aligner
 from fastscribe.errors import AudioError
+from fastscribe.output.writers import to_object
 from fastscribe.pipeline import dialogues, loader
 from fastscribe.pipeline.dialogues import speakers_of
 from fastscribe.pipeline.engine import Engine
@@ -258,7 +259,10 @@ def test_several_devices_give_the_same(
         found = list(several.transcribe([call, leak, content], ordered=True))
     for one, other in zip(found, [*expected, expected[1]], strict=True):
         assert isinstance(one, Transcript) and isinstance(other, Transcript)
-        assert (one.segments, one.text, one.speakers) == (other.segments, other.text, other.speakers)
+        # Confidences as files have them: parts of a batch have other neighbours on two devices.
+        assert to_object(one)["segments"] == to_object(other)["segments"]
+        assert to_object(one)["words"] == to_object(other)["words"]
+        assert (one.text, one.speakers) == (other.text, other.speakers)
 
 
 @pytest.fixture
