@@ -102,7 +102,14 @@ def update_persons(
             if isinstance(row, ManifestError):
                 problems.add([row])
             else:
-                kept = ("audio_filepath", "offset", "pred_text", "voices", "pred_voices")  # not the words
+                kept = (
+                    "audio_filepath",
+                    "audio_track",
+                    "offset",
+                    "pred_text",
+                    "voices",
+                    "pred_voices",
+                )  # not the words
                 yield row._replace(fields={key: row.fields[key] for key in kept if key in row.fields})
 
     read_if_any(path)  # a wrong change is said before all rows are read

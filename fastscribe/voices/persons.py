@@ -36,6 +36,7 @@ class Recording(NamedTuple):
 
     path: str
     offset_s: float | None = None  # of a manifest row
+    track: int = 0  # of a manifest row
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], key: str = "audio_filepath") -> Recording:
@@ -43,9 +44,11 @@ class Recording(NamedTuple):
         path, offset = fields.get(key), fields.get("offset")
         if not isinstance(path, str):
             raise ValueError(f"{key} is no text")
+        track = fields.get("audio_track")
+        track = track if type(track) is int else 0
         if not isinstance(offset, int | float) or isinstance(offset, bool) or offset <= 0:
-            return cls(path)
-        return cls(path, float(offset))
+            return cls(path, None, track)
+        return cls(path, float(offset), track)
 
 
 @dataclass(frozen=True)
@@ -209,8 +212,9 @@ def _speech_order(group: Sequence[Speaker]) -> tuple[float, Any]:
     return -sum(one.voice.speech_s for one in group), min(map(_order, group))
 
 
-def _order(speaker: Speaker) -> tuple[str, float, str]:
-    return speaker.recording.path, speaker.recording.offset_s or 0.0, speaker.voice.speaker
+def _order(speaker: Speaker) -> tuple[str, int, float, str]:
+    recording = speaker.recording
+    return recording.path, recording.track, recording.offset_s or 0.0, speaker.voice.speaker
 
 
 def _number(id: str) -> int:
@@ -319,7 +323,7 @@ def _name(name: object) -> str | None:
 
 
 def _speaker(entry: Mapping[str, Any]) -> Speaker:
-    _check_fields(entry, ("recording", "offset", "speaker", "speech", "similarity", "listen"))
+    _check_fields(entry, ("recording", "audio_track", "offset", "speaker", "speech", "similarity", "listen"))
     recording = Recording.of(entry, "recording")
     if not isinstance(entry["speaker"], str):
         raise TypeError("its speaker is no text")
@@ -364,10 +368,11 @@ def _lines(entries: Sequence[Mapping[str, Any]], indent: int) -> str:
 
 def _entry(speaker: Speaker, similarity: float | None = None) -> dict[str, Any]:
     recording, voice = speaker.recording, speaker.voice
-    offset = {} if recording.offset_s is None else {"offset": recording.offset_s}
+    part: dict[str, Any] = {"audio_track": recording.track} if recording.track else {}
+    part |= {} if recording.offset_s is None else {"offset": recording.offset_s}
     found = {
         "recording": recording.path,
-        **offset,
+        **part,
         "speaker": voice.speaker,
         "speech": round(voice.speech_s, _DECIMALS),
     }

@@ -222,6 +222,18 @@ def row(speaker: Speaker, text: str) -> dict[str, Any]:
     }
 
 
+def test_rows_of_other_parts_and_tracks_of_a_file_are_other_recordings(path: Path) -> None:
+    fields = row(archive()[0], "hi")
+    parts: list[dict[str, Any]] = [{}, {"offset": 2}, {"audio_track": 1}, {"audio_track": 1, "offset": 2}]
+    rows = [ResultRow("rows", number, fields | part) for number, part in enumerate(parts, 1)]
+    found, problems = speakers_of(rows)
+    assert len(found) == 4 and not problems
+    named = Persons(tuple(Person(f"person {at}", None, (one,)) for at, one in enumerate(found, 1)))
+    write_persons(path, named)
+    again = read_persons(path)
+    assert [again.names[Recording.of(one.fields), "speaker 1"] for one in rows] == [one.id for one in named.persons]
+
+
 def test_recordings_that_come_twice_and_other_models(path: Path) -> None:
     rows = [row(one, "hi") for one in archive() if one.voice.speaker == "speaker 1"][:3]
     numbered = [ResultRow("rows", number, fields) for number, fields in enumerate([*rows, rows[0]], 1)]
