@@ -52,7 +52,8 @@ def read(path: Path) -> SpeakerCheckpoint:
 
 def _read(where: Path, open_member: nemo.OpenMember, config: Section) -> SpeakerCheckpoint:
     if not is_sortformer(config):
-        raise CheckpointError(where, "no speaker model (Sortformer): it is for --model, and --speakers needs one")
+        option = "--voices" if nemo.is_voice_model(config) else "--model"
+        raise CheckpointError(where, f"no speaker model (Sortformer): it is for {option}, and --speakers needs one")
     with report_invalid_config(f"{where}: {nemo.CONFIG_NAME}"):
         model = speaker_model_config(config)
         # The limits of sizes are those of a transcription model with this encoder.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -94,30 +95,34 @@ def update_persons(
         OSError: It cannot be written.
     """
     from fastscribe.evaluation.rows import ResultRow, read_rows
-    from fastscribe.voices.persons import Persons, find_persons, read_persons, speakers_of, write_persons
+    from fastscribe.voices.persons import find_persons, read_if_any, speakers_of, write_persons
 
-    try:
-        earlier = read_persons(path)
-    except FileNotFoundError:
-        earlier = Persons()
-
-    def rows() -> list[ResultRow]:
-        found = []
+    def rows() -> Iterator[ResultRow]:
         for row in read_rows(results):
             if isinstance(row, ManifestError):
                 problems.add([row])
             else:
-                kept = ("audio_filepath", "offset", "pred_text", "voices", "pred_voices")  # not the words
-                found.append(row._replace(fields={key: row.fields[key] for key in kept if key in row.fields}))
-        return found
+                kept = (
+                    "audio_filepath",
+                    "audio_track",
+                    "offset",
+                    "pred_text",
+                    "voices",
+                    "pred_voices",
+                )  # not the words
+                yield row._replace(fields={key: row.fields[key] for key in kept if key in row.fields})
 
-    voices, bad = speakers_of(rows())
+    read_if_any(path)  # a wrong change is said before all rows are read
+    voices, bad = speakers_of(rows(), most)
     problems.add(bad)
     if not voices or (most is not None and len(voices) > most):
         return None
-    persons = find_persons(voices, earlier, earlier.threshold if threshold is None else threshold)
-    write_persons(path, persons)
-    return persons
+    while True:
+        earlier = read_if_any(path)
+        persons = find_persons(voices, earlier, earlier.threshold if threshold is None else threshold)
+        if read_if_any(path) == earlier:  # else someone has changed the file in the meantime
+            write_persons(path, persons)
+            return persons
 
 
 def after_run(folder: Path, quiet: bool) -> bool:

@@ -136,8 +136,8 @@ class Run:
             yield from self._transcribe(self._with_voices(self.plan(self._recordings.utterances_to_recover())))
         while self._recordings.dialogues.wait():
             yield from self._take_finished()
-        if not self._is_stopped:
-            yield from self._transcribe(self.plan(self._recordings.voices.take_utterances()))
+        # Even if the limit is reached: recordings that wait for their voices are decoded, and the executor begins what fits.
+        yield from self._transcribe(self.plan(self._recordings.voices.take_utterances()))
         if self._inputs.error is not None:
             raise self._inputs.error
 
@@ -187,10 +187,11 @@ class Run:
                 return
 
     def _with_voices(self, plans: Iterable[Plan | Idle]) -> Iterator[Plan | Idle]:
-        """Yield the batches, and before each one those of voices, once these fill a batch."""
+        """Yield the batches, and before each one those of voices, once these fill a batch or keep much in memory."""
         for plan in plans:
             if self._voice_model is not None:
-                yield from self.plan(self._recordings.voices.take_utterances(self._voice_batch_s(self._voice_model)))
+                batch_s, max_held_s = self._voice_batch_s(self._voice_model), self._max_held_s / 4
+                yield from self.plan(self._recordings.voices.take_utterances(batch_s, max_held_s))
             yield plan
 
     def _voice_batch_s(self, model: VoiceModelConfig) -> float:

@@ -6,6 +6,7 @@ utterances like others: the run puts those of many recordings into one batch, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -36,6 +37,7 @@ class VoicePrints:
         self._finish = finish
         self._waiting: dict[int, _Waiting] = {}  # by the recording's index
         self._to_hear: list[Utterance] = []
+        self._held_s = 0.0  # length of the recordings of `_to_hear`
 
     def submit(self, transcript: Transcript, audio_of: Mapping[str, AudioInfo]) -> None:
         """Take in a transcript with speakers.
@@ -58,14 +60,20 @@ class VoicePrints:
         waiting.transcript = replace(transcript, voices=tuple(voices))
         if waiting.speakers:
             self._waiting[transcript.index] = waiting
+            self._held_s += transcript.audio.duration_s
         else:
             self._finish(waiting.transcript)
 
-    def take_utterances(self, num_seconds: float = 0.0) -> list[Utterance]:
-        """Return the stretches to hear; none before they have this length together."""
-        if sum(one.duration_s for one in self._to_hear) < num_seconds:
+    def take_utterances(self, num_seconds: float = 0.0, max_held_s: float = math.inf) -> list[Utterance]:
+        """Return the stretches to hear.
+
+        Args:
+            num_seconds: None are returned before they have this length together.
+            max_held_s: All are returned if their recordings, which may be held in memory, are longer than this together.
+        """
+        if sum(one.duration_s for one in self._to_hear) < num_seconds and self._held_s <= max_held_s:
             return []
-        to_hear, self._to_hear = self._to_hear, []
+        to_hear, self._to_hear, self._held_s = self._to_hear, [], 0.0
         return to_hear
 
     def add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> None:

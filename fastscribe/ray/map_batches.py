@@ -82,10 +82,12 @@ class Transcriber:
 
         Raises:
             CheckpointError: The model is missing, unsupported or damaged, or its download failed.
-            UsageError: A device, a dtype or an option is not possible here, such as Options.redact.
+            UsageError: A device, a dtype or an option is not possible here, such as Options.redact or voices.
         """
         if options.redact:
             raise UsageError("Options.redact: the input's columns stay as they are; use fastscribe.ray.transcribe")
+        if options.voices is not None:
+            raise UsageError("Options.voices does not go with Ray, whose columns have no voice prints")
         limit_openmp_spin()
         from fastscribe.transcriber import Transcriber as LoadedTranscriber
 

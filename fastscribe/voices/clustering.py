@@ -14,7 +14,8 @@ Shapes: N prints, G groups, E numbers of a print.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -28,6 +29,7 @@ def cluster(
     recordings: Sequence[Hashable],
     threshold: float,
     fixed: Sequence[Hashable | None] | None = None,
+    unheard: Iterable[tuple[Hashable, Hashable]] = (),
 ) -> list[int]:
     """Return the group of each print, numbered from 0 in the order of their first prints.
 
@@ -37,8 +39,9 @@ def cluster(
         threshold: Least similarity of groups that become one.
         fixed: What is known of each: prints with equal values are one group, whatever their recordings, and those with
             different ones are not. None: nothing is known.
+        unheard: Recordings in which a group of `fixed` has a speaker without a print: its value and the recording.
     """
-    groups = _Groups(prints_NE, recordings, fixed or [None] * len(recordings))
+    groups = _Groups(prints_NE, recordings, fixed or [None] * len(recordings), unheard)
     groups.merge_all(threshold)
     numbers: dict[int, int] = {}
     return [numbers.setdefault(group, len(numbers)) for group in groups.group_of()]
@@ -48,7 +51,11 @@ class _Groups:
     """Groups of prints, at first of those with an equal `fixed`, else of one each."""
 
     def __init__(
-        self, prints_NE: Float32Array, recordings: Sequence[Hashable], fixed: Sequence[Hashable | None]
+        self,
+        prints_NE: Float32Array,
+        recordings: Sequence[Hashable],
+        fixed: Sequence[Hashable | None],
+        unheard: Iterable[tuple[Hashable, Hashable]],
     ) -> None:
         first: dict[Hashable, int] = {}
         self._first_group = [
@@ -65,7 +72,8 @@ class _Groups:
         self._is_fixed: BoolArray = np.array([known is not None for known in fixed], bool)
         self._recordings: list[set[Hashable]] = [set() for _ in range(size)]  # by group
         self._groups_of: dict[Hashable, set[int]] = {}  # by recording
-        for group, recording in zip(self._first_group, recordings, strict=True):
+        others = ((first[known], recording) for known, recording in unheard if known in first)
+        for group, recording in chain(zip(self._first_group, recordings, strict=True), others):
             self._recordings[group].add(recording)
             self._groups_of.setdefault(recording, set()).add(group)
 

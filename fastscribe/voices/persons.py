@@ -36,6 +36,7 @@ class Recording(NamedTuple):
 
     path: str
     offset_s: float | None = None  # of a manifest row
+    track: int = 0  # of a manifest row
 
     @classmethod
     def of(cls, fields: Mapping[str, Any], key: str = "audio_filepath") -> Recording:
@@ -43,9 +44,11 @@ class Recording(NamedTuple):
         path, offset = fields.get(key), fields.get("offset")
         if not isinstance(path, str):
             raise ValueError(f"{key} is no text")
+        track = fields.get("audio_track")
+        track = track if type(track) is int else 0
         if not isinstance(offset, int | float) or isinstance(offset, bool) or offset <= 0:
-            return cls(path)
-        return cls(path, float(offset))
+            return cls(path, None, track)
+        return cls(path, float(offset), track)
 
 
 @dataclass(frozen=True)
@@ -104,8 +107,11 @@ class Persons:
         return len(self.names) + len(self.unknown)
 
 
-def speakers_of(rows: Iterable[ResultRow]) -> tuple[list[Speaker], list[ManifestError]]:
-    """Return the speakers of stored rows that have voices, and the rows that are damaged or come twice."""
+def speakers_of(rows: Iterable[ResultRow], most: int | None = None) -> tuple[list[Speaker], list[ManifestError]]:
+    """Return the speakers of stored rows that have voices, and the rows that are damaged or come twice.
+
+    No more rows are read once there are more than `most` speakers.
+    """
     found: dict[tuple[Recording, str], Speaker] = {}
     recordings: set[Recording] = set()
     problems = []
@@ -119,6 +125,8 @@ def speakers_of(rows: Iterable[ResultRow]) -> tuple[list[Speaker], list[Manifest
                 raise ValueError(f"{recording.path} is in the results twice; its first row counts")
             recordings.add(recording)
             found |= {(recording, voice.speaker): Speaker(recording, voice) for voice in voices}
+            if most is not None and len(found) > most:
+                break
         except (NotAResult, ValueError) as error:
             problems.append(row.problem(str(error)))
     sizes = Counter(len(one.voice.embedding_E) for one in found.values() if one.voice.embedding_E is not None)
@@ -135,6 +143,7 @@ def find_persons(speakers: Sequence[Speaker], earlier: Persons, threshold: float
         earlier: What an earlier clustering has found and people have changed since.
         threshold: Least mean cosine of two groups of voices that are one person.
     """
+    speakers = sorted(speakers, key=_order)  # whatever the order of the rows
     named = _joined_by_name(earlier.persons)
     known = {one.key: person for person in named for one in person.speakers}
     heard = [one for one in speakers if one.voice.embedding_E is not None]
@@ -142,7 +151,8 @@ def find_persons(speakers: Sequence[Speaker], earlier: Persons, threshold: float
     if heard:
         fixed = [known[one.key].id if one.key in known else None for one in heard]
         prints_NE = _unit(np.array([one.voice.embedding_E for one in heard], np.float32))
-        labels = cluster(prints_NE, [one.recording for one in heard], threshold, fixed)
+        unheard = [(person.id, one.recording) for person in named for one in person.speakers]
+        labels = cluster(prints_NE, [one.recording for one in heard], threshold, fixed, unheard)
         for label, one in zip(labels, heard, strict=True):
             groups.setdefault(label, []).append(one)
     present = {one.key: one for one in speakers}
@@ -163,8 +173,7 @@ def find_persons(speakers: Sequence[Speaker], earlier: Persons, threshold: float
         persons[id] = group
     made = [_person(id, names.get(id), group) for id, group in persons.items()]
     made.sort(key=lambda person: (-round(person.speech_s, _DECIMALS), _number(person.id)))
-    unknown = sorted((one for one in speakers if one.key not in placed), key=_order)
-    return Persons(tuple(made), tuple(unknown), threshold)
+    return Persons(tuple(made), tuple(one for one in speakers if one.key not in placed), threshold)
 
 
 def _joined_by_name(persons: Sequence[Person]) -> list[Person]:
@@ -203,8 +212,9 @@ def _speech_order(group: Sequence[Speaker]) -> tuple[float, Any]:
     return -sum(one.voice.speech_s for one in group), min(map(_order, group))
 
 
-def _order(speaker: Speaker) -> tuple[str, float, str]:
-    return speaker.recording.path, speaker.recording.offset_s or 0.0, speaker.voice.speaker
+def _order(speaker: Speaker) -> tuple[str, int, float, str]:
+    recording = speaker.recording
+    return recording.path, recording.track, recording.offset_s or 0.0, speaker.voice.speaker
 
 
 def _number(id: str) -> int:
@@ -247,15 +257,28 @@ def read_persons(path: Path) -> Persons:
     return _parse(document, path)
 
 
-def _parse(document: Mapping[str, Any], path: Path) -> Persons:
-    where = "threshold"
+def read_if_any(path: Path) -> Persons:
+    """Return the persons of a speakers.json; no persons if there is none. Raises UsageError as read_persons()."""
     try:
+        return read_persons(path)
+    except FileNotFoundError:
+        return Persons()
+
+
+def _parse(document: Mapping[str, Any], path: Path) -> Persons:
+    where = "at the top"
+    try:
+        _check_fields(document, (_KEY, "threshold", "persons", "too_little_speech"))
+        where = "threshold"
         threshold = float(document["threshold"])
+        if not -1 <= threshold <= 1:
+            raise ValueError(f"{threshold} is not from -1 to 1")
         persons: list[Person] = []
         seen: dict[tuple[Recording, str], str] = {}  # the id of each speaker's person
         ids = set()
         for number, one in enumerate(document["persons"]):
             where = f"persons[{number}]"
+            _check_fields(one, ("id", "name", "recordings", "speech", "speakers"))
             id, name = one["id"], _name(one.get("name"))
             if not isinstance(id, str) or _ID.fullmatch(id) is None or id in ids:
                 raise ValueError("its id is not one of its own, such as person 7")
@@ -283,6 +306,12 @@ def _parse(document: Mapping[str, Any], path: Path) -> Persons:
         raise UsageError(f"{path}: {where}: {problem}") from None
 
 
+def _check_fields(part: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raise ValueError for a field that writing the file again would lose."""
+    if unknown := sorted(part.keys() - set(known)):
+        raise ValueError(f"{unknown[0]!r} is no field of it; there are {', '.join(known)}")
+
+
 def _name(name: object) -> str | None:
     if name is None or name == "":
         return None
@@ -294,6 +323,7 @@ def _name(name: object) -> str | None:
 
 
 def _speaker(entry: Mapping[str, Any]) -> Speaker:
+    _check_fields(entry, ("recording", "audio_track", "offset", "speaker", "speech", "similarity", "listen"))
     recording = Recording.of(entry, "recording")
     if not isinstance(entry["speaker"], str):
         raise TypeError("its speaker is no text")
@@ -338,10 +368,11 @@ def _lines(entries: Sequence[Mapping[str, Any]], indent: int) -> str:
 
 def _entry(speaker: Speaker, similarity: float | None = None) -> dict[str, Any]:
     recording, voice = speaker.recording, speaker.voice
-    offset = {} if recording.offset_s is None else {"offset": recording.offset_s}
+    part: dict[str, Any] = {"audio_track": recording.track} if recording.track else {}
+    part |= {} if recording.offset_s is None else {"offset": recording.offset_s}
     found = {
         "recording": recording.path,
-        **offset,
+        **part,
         "speaker": voice.speaker,
         "speech": round(voice.speech_s, _DECIMALS),
     }

@@ -6,12 +6,25 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fastscribe.output.schemas import SchemaName
 from fastscribe.output.writers import to_object
 from fastscribe.pipeline.stats import DeviceShare, RunStats
-from fastscribe.types import Alternative, AudioInfo, Failure, Gap, Redaction, Segment, Token, Transcript, Turn, Word
+from fastscribe.types import (
+    Alternative,
+    AudioInfo,
+    Failure,
+    Gap,
+    Redaction,
+    Segment,
+    Token,
+    Transcript,
+    Turn,
+    Voice,
+    Word,
+)
 from tests.helpers.processes import fastscribe
 from tests.helpers.schemas import check_schema, validator
 
@@ -30,6 +43,7 @@ FULL = Transcript(
     (WORD,),
     (Redaction("number", 0.0, 0.5),),
     speaker_channels=(0, 1),
+    voices=(Voice("a", 9.5, 0.0, 4.5, np.eye(1, 3, dtype=np.float32)[0]), Voice("b", 0.0, 0.0, 0.0)),
 )
 PLAIN = Transcript(FULL.audio, "", (), ())
 FAILED = Failure("a.wav", "a.wav", "load", "AudioError", "broken")

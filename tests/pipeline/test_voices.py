@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.output.stored import NotAResult, stored_voices, to_result
 from fastscribe.output.writers import to_jsonl
 from fastscribe.pipeline.engine import Engine
+from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.voice_printer import VoicePrinter
+from fastscribe.pipeline.voices import VoicePrints
 from fastscribe.segmentation import voice_spans
 from fastscribe.segmentation.voice_spans import alone, choose_stretches, turns_of_words
-from fastscribe.types import Batch
+from fastscribe.types import AudioInfo, Batch, Turn
 from tests.conftest import AUDIO, MODELS, waveform
 from tests.helpers import sortformer, voices
 from tests.helpers.processes import fastscribe
@@ -141,6 +144,37 @@ def test_prints_by_a_speaker_model_in_full_batches(voice_model: Path, tmp_path: 
                 expected = expected_print(voice_model, samples[0], spans[voice.speaker])
                 np.testing.assert_allclose(voice.embedding_E, expected, atol=ROUNDING / 10)
     assert any(voice.embedding_E is not None for voice in found[0].voices)  # type: ignore[union-attr]
+
+
+def test_a_limit_drops_no_decoded_recording_whose_voices_fit(voice_model: Path, tmp_path: Path) -> None:
+    class OneRecordingFits(TimeLimit):
+        def parts(self, items: Sequence[Any], *_: Any) -> Any:
+            yield items[:1]
+            self.is_reached = True
+
+    turns = tmp_path / "turns.rttm"
+    files = [str(tmp_path / f"{number}.wav") for number in range(2)]
+    for file in files:
+        soundfile.write(file, CLIPS[0], RATE)
+    turns.write_text("".join(f"SPEAKER {number} 1 0 4 <NA> <NA> A <NA> <NA>\n" for number in range(2)))
+    options = Options(voices=str(voice_model), rttm=str(turns), threads=1)
+    with Transcriber.load(MODEL, dtype="fp32", options=options, device="cpu") as transcriber:
+        transcriber._limit = OneRecordingFits(math.inf)
+        [found] = list(transcriber.transcribe(files))
+    assert isinstance(found, Transcript)
+    assert found.voices[0].embedding_E is not None
+
+
+def test_long_recordings_are_not_kept_for_a_full_batch() -> None:
+    finished: list[Transcript | Failure] = []
+    prints = VoicePrints(finished.append)
+    for index in range(3):
+        audio = AudioInfo("a", "a", RATE, 1, 3600 * RATE, index=index)
+        prints.submit(Transcript(audio, "", (), (), speakers=("a",), turns=(Turn(0.0, 5.0, "a"),)), {})
+        is_enough = index == 2
+        assert bool(prints.take_utterances(100.0, 2.5 * 3600)) == is_enough
+    assert not prints.take_utterances()
+    assert not finished
 
 
 def test_a_voice_that_cannot_be_heard_fails_its_recording_alone(

@@ -70,6 +70,8 @@ def test_columns_with_speakers(speakers: str) -> None:
     import fastscribe.ray
 
     options = Options(speakers=speakers, threads=1)
+    with pytest.raises(UsageError, match="no voice prints"):
+        fastscribe.ray.Transcriber(MODEL, options=replace(options, voices=MODEL))
     found = fastscribe.ray.Transcriber(MODEL, device="cpu", dtype="fp32", options=options)
     table = found(pa.table({"path": [FILE, "gone.wav"]}))
     assert table.schema.equals(found(pa.table({"path": ["gone.wav"]})).schema)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from fastscribe.cli.speakers import speakers as speakers_command
 from fastscribe.errors import UsageError
 from fastscribe.evaluation.rows import ResultRow
 from fastscribe.types import Voice
+from fastscribe.voices import persons
 from fastscribe.voices.persons import (
+    Person,
     Persons,
     Recording,
     Speaker,
@@ -45,11 +48,11 @@ def archive(**voices: str) -> list[Speaker]:
     ]
 
 
-def groups(persons: Persons) -> dict[str, set[str]]:
+def groups(found: Persons) -> dict[str, set[str]]:
     """Return the speakers of each person, as "a1", by what stands for the person."""
     return {
         person.shown: {f"{one.recording.path[0]}{one.voice.speaker[-1]}" for one in person.speakers}
-        for person in persons.persons
+        for person in found.persons
     }
 
 
@@ -64,10 +67,10 @@ def changed(path: Path, change: Any) -> Persons:
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
-    persons = find_persons(archive(f="xy"), read_persons(path), 0.4)
-    write_persons(path, persons)
-    assert groups(read_persons(path)) == groups(persons)
-    return persons
+    found = find_persons(archive(f="xy"), read_persons(path), 0.4)
+    write_persons(path, found)
+    assert groups(read_persons(path)) == groups(found)
+    return found
 
 
 X, Y, Z = {"a1", "b1", "c1"}, {"a2", "d1"}, {"b2", "d2", "e1"}
@@ -115,6 +118,46 @@ def test_moved_speakers_of_named_persons_stay(path: Path) -> None:
     assert not found.unknown
 
 
+def test_a_moved_speaker_without_a_print_keeps_others_of_its_recording_away(path: Path) -> None:
+    def change(document: dict[str, Any]) -> None:
+        person = document["persons"][1]
+        person["name"] = "Xan"
+        [line] = [one for one in person["speakers"] if one["recording"] == "c.wav"]
+        person["speakers"].remove(line)  # the other speaker of c.wav is Xan, someone has heard
+        person["speakers"].append(document["too_little_speech"].pop())
+
+    assert groups(changed(path, change))["Xan"] == {"a1", "b1", "c2"}  # c1 and f1 are more similar
+
+
+def test_the_order_of_the_rows_changes_nothing(path: Path) -> None:
+    earlier = read_persons(path)
+    rows = archive(f="xy", g="zx")
+    for threshold in (0.4, 0.9999):  # the second makes many persons of one, and one of them has its id
+        assert find_persons(rows[::-1], earlier, threshold) == find_persons(rows, earlier, threshold)
+
+
+def test_names_that_are_given_while_persons_are_found_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, file = tmp_path / "rows.jsonl", tmp_path / "speakers.json"
+    given.write_text("".join(json.dumps(row(one, "hi")) + "\n" for one in archive()[:1]))
+    speakers_command([str(given)], file)
+
+    def slow(*given: Any) -> Persons:
+        found = find_persons(*given)
+        file.write_text(file.read_text().replace("null", '"Ann"'))  # a person saves the file
+        return found
+
+    monkeypatch.setattr(persons, "find_persons", slow)
+    speakers_command([str(given)], file)
+    assert groups(read_persons(file)) == {"Ann": {"a1"}}
+
+
+def test_no_more_rows_are_read_than_are_clustered() -> None:
+    rows = iter([ResultRow("rows", number, row(one, "hi")) for number, one in enumerate(archive()[::2])])
+    found, _ = speakers_of(rows, 2)
+    assert len(found) == 3
+    assert len(list(rows)) == 2
+
+
 def test_a_named_person_keeps_speakers_whose_rows_are_gone(path: Path) -> None:
     document = json.loads(path.read_text())
     document["persons"][0]["name"] = "Zoë"
@@ -135,6 +178,10 @@ def test_a_named_person_keeps_speakers_whose_rows_are_gone(path: Path) -> None:
         (lambda d: d["persons"][0]["speakers"][1].pop("speaker"), "persons[0].speakers[1]: no speaker"),
         (lambda d: d["persons"][0]["speakers"][1].update(recording=3), "recording is no text"),
         (lambda d: d.pop("fastscribe_speakers"), "is no speakers.json"),
+        (lambda d: d.update(threshold=float("nan")), "threshold: nan is not from -1 to 1"),
+        (lambda d: d.update(note="mine"), "at the top: 'note' is no field"),
+        (lambda d: d["persons"][1].update(note="mine"), "persons[1]: 'note' is no field"),
+        (lambda d: d["persons"][1]["speakers"][0].update(note="mine"), "persons[1].speakers[0]: 'note' is no field"),
     ],
 )
 def test_a_wrong_change_is_named_and_nothing_is_replaced(path: Path, change: Any, message: str) -> None:
@@ -175,6 +222,18 @@ def row(speaker: Speaker, text: str) -> dict[str, Any]:
     }
 
 
+def test_rows_of_other_parts_and_tracks_of_a_file_are_other_recordings(path: Path) -> None:
+    fields = row(archive()[0], "hi")
+    parts: list[dict[str, Any]] = [{}, {"offset": 2}, {"audio_track": 1}, {"audio_track": 1, "offset": 2}]
+    rows = [ResultRow("rows", number, fields | part) for number, part in enumerate(parts, 1)]
+    found, problems = speakers_of(rows)
+    assert len(found) == 4 and not problems
+    named = Persons(tuple(Person(f"person {at}", None, (one,)) for at, one in enumerate(found, 1)))
+    write_persons(path, named)
+    again = read_persons(path)
+    assert [again.names[Recording.of(one.fields), "speaker 1"] for one in rows] == [one.id for one in named.persons]
+
+
 def test_recordings_that_come_twice_and_other_models(path: Path) -> None:
     rows = [row(one, "hi") for one in archive() if one.voice.speaker == "speaker 1"][:3]
     numbered = [ResultRow("rows", number, fields) for number, fields in enumerate([*rows, rows[0]], 1)]
@@ -185,6 +244,25 @@ def test_recordings_that_come_twice_and_other_models(path: Path) -> None:
     rows[2]["voices"][0]["embedding"] = rows[2]["voices"][0]["embedding"][:8]
     with pytest.raises(UsageError, match="different models: 3 and 8 numbers"):
         speakers_of(numbered)
+
+
+def test_an_export_follows_who_is_who_and_channels_of_one_person_have_no_number(tmp_path: Path) -> None:
+    given, out, file = tmp_path / "rows.jsonl", tmp_path / "named", tmp_path / "speakers.json"
+    names = ["speaker 1", "speaker 2", "speaker 3"]
+    fields = row(archive()[0], "hi") | {"speakers": names, "turns": []}
+    fields |= {"speaker_channels": {name: number for number, name in enumerate(names)}}
+    timed = {"start": 0.0, "end": 1.0, "confidence": 1.0}
+    fields["segments"] = [{"text": "hi", "speaker": name, **timed} for name in names]
+    fields["words"] = [{"word": "hi", "speaker": name, **timed} for name in names]
+    given.write_text(json.dumps(fields) + "\n")
+    for shown in (["A", "A", "B"], ["A", "B", "B"], ["A", "B", "C"]):
+        entries = [Speaker(Recording("a.wav"), Voice(name, 9.0, 0.0, 1.0)) for name in names]
+        people = [Person(f"person {number}", None, (one,)) for number, one in enumerate(entries)]
+        write_persons(file, Persons(tuple(replace(one, name=name) for one, name in zip(people, shown, strict=True))))
+        export([str(given)], ["jsonl"], out, speaker_map=file)
+        stored = json.loads((out / "transcripts.jsonl").read_text().splitlines()[-1])
+        assert [one["speaker"] for one in stored["segments"]] == shown
+        assert stored.get("speaker_channels") == ({"A": 0, "B": 1, "C": 2} if "C" in shown else None)
 
 
 def test_names_go_into_all_formats_and_may_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
