@@ -43,6 +43,8 @@ Outcome = tuple[Batch, "list[Hypothesis] | Exception"]
 
 _MAX_DECODING = 2  # batches in the decoder; each holds its encoder output
 _MIN_PART_S = 8.0  # audio of a part of a batch on a CPU: each part reads all weights
+# Twice the threads take half the time times this; 1.12 and 1.26 were measured (docs/log.md, 2026-11-24).
+_DOUBLING_COST = 1.2
 
 
 @dataclass(frozen=True)
@@ -121,11 +123,10 @@ class Engine:
 
     def _parts(self, batch: Batch) -> list[list[int]]:
         """Return the rows of parts with about as many samples; one part unless the device is a CPU's cores."""
-        num_parts = 1
-        if self.device.type == "cpu" and batch.purpose == "words":
-            worthwhile = int(batch.lengths_B.sum() / (_MIN_PART_S * self.recognizer.sample_rate))
-            num_parts = max(1, min(worthwhile, torch.get_num_threads()))
-        return equal_shares(batch.lengths_B, num_parts)
+        if self.device.type != "cpu" or batch.purpose != "words":
+            return equal_shares(batch.lengths_B, 1)
+        worthwhile = int(batch.lengths_B.sum() / (_MIN_PART_S * self.recognizer.sample_rate))
+        return fastest_shares(batch.lengths_B, worthwhile, torch.get_num_threads())
 
     def _run_side_by_side(self, batch: Batch, rows: list[list[int]]) -> Iterator[Outcome]:
         """Run the parts of a batch, each in a thread with an equal number of the threads that operators take."""
@@ -142,13 +143,20 @@ class Engine:
             share(equal_parts(len(parts), len(parts)), work, level=1)
         finally:
             torch.set_num_threads(num_threads)
-        for part, result in zip(parts, results, strict=True):
+        failed: list[tuple[Batch, Exception]] = []
+        found: dict[int, Hypothesis] = {}
+        for numbers, part, result in zip(rows, parts, results, strict=True):
             if isinstance(result, Exception):
-                yield from self._retry_in_halves(part, result, was_alone=False)
+                failed.append((part, result))
                 continue
             times, hypotheses = result
             times.add_to(self.stopwatch, 1 / len(parts))
-            yield from _outcomes(part, hypotheses)
+            found |= zip(numbers, hypotheses, strict=True)
+        if found:  # together: they took as long as one batch, which is the speed that a time limit learns
+            kept = sorted(found)
+            yield from _outcomes(select_rows(batch, kept) if failed else batch, [found[row] for row in kept])
+        for part, error in failed:
+            yield from self._retry_in_halves(part, error, was_alone=False)
 
     def _all_stages(self, batch: Batch) -> tuple[StageTimes, list[Hypothesis]]:
         encoded = self._encode(batch)
@@ -276,12 +284,29 @@ def _outcomes(batch: Batch, hypotheses: list[Hypothesis]) -> Iterator[Outcome]:
         yield slice_batch(batch, rows), ModelOutputError(problem) if problem else hypotheses[rows]
 
 
+def fastest_shares(sizes_B: Int64Array, max_parts: int, num_threads: int) -> list[list[int]]:
+    """Divide rows into as many parts, of one or more threads each, as are done first.
+
+    One part is the fastest where a long row would keep one thread busy while the others have nothing to do.
+    """
+
+    def duration(parts: list[list[int]]) -> float:
+        threads = num_threads // len(parts)
+        longest = max(int(sizes_B[part].sum()) for part in parts)
+        return longest / threads * math.pow(_DOUBLING_COST, math.log2(threads))
+
+    counts = range(max(1, min(max_parts, num_threads, len(sizes_B))), 0, -1)
+    return min((equal_shares(sizes_B, count) for count in counts), key=duration)
+
+
 def equal_shares(sizes_B: Int64Array, num_parts: int) -> list[list[int]]:
     """Divide rows into parts of about equal sums. Neighbours stay together if that makes no part a tenth too large: they are
     of similar lengths."""
+    if num_parts == 1:
+        return [list(range(len(sizes_B)))]
     ends_B, sizes_B = np.cumsum(sizes_B), np.asarray(sizes_B)
     fair = ends_B[-1] / num_parts
-    part_B = ((ends_B - sizes_B / 2) / fair).astype(np.int64)
+    part_B = ((ends_B - sizes_B / 2) / fair).astype(np.int64).clip(max=num_parts - 1)  # an empty last row is beyond
     if np.bincount(part_B, weights=sizes_B, minlength=num_parts).max() > 1.1 * fair:
         sums = np.zeros(num_parts)
         for row in np.argsort(-sizes_B, kind="stable"):

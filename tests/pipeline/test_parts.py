@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.pipeline import engine
-from fastscribe.pipeline.engine import Engine, equal_shares
+from fastscribe.pipeline.engine import Engine, equal_shares, fastest_shares
 from fastscribe.pipeline.loader import collate
 from fastscribe.types import Batch
 from tests.conftest import AUDIO, MODELS, recognizer, torch_threads, waveform
@@ -41,22 +41,34 @@ def test_neighbours_stay_together() -> None:
     assert equal_shares(np.array([30, 26, 20, 14]), 2) == [[0, 3], [1, 2]]
 
 
+def test_rows_without_samples() -> None:
+    assert equal_shares(np.array([0]), 1) == [[0]]
+    assert equal_shares(np.array([5, 0]), 1) == [[0, 1]]
+    assert sorted(equal_shares(np.array([5, 5, 0]), 2)) == [[0], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "threads", "num_parts"),
+    [([60, 20], 2, 1), ([40, 40, 40], 2, 1), ([40, 40], 2, 2), ([25] * 5, 4, 2), ([30] * 4, 8, 4), ([10] * 13, 16, 13)],
+)
+def test_no_thread_waits_long_for_another(sizes: list[int], threads: int, num_parts: int) -> None:
+    """All threads work on one part where a part of its own would keep one of them busy for long after the others."""
+    assert len(fastest_shares(np.array(sizes), 16, threads)) == num_parts
+
+
 @pytest.mark.parametrize("folder", ["tdt_demo", "hybrid"])
 def test_equal_to_one_part(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = recognizer(MODELS / folder)
-    expected = dict(zip(NAMES, model.transcribe(batch()), strict=True))
+    expected = model.transcribe(batch())
     monkeypatch.setattr(engine, "_MIN_PART_S", 2.0)
     with torch_threads(3):
         ours = Engine(model)
         outcomes = list(ours.push(batch()))
         assert torch.get_num_threads() == 3
-    assert len(outcomes) == 3
-    found = {
-        row.num_samples: one.token_ids
-        for part, rows in outcomes
-        for row, one in zip(part.utterances, rows, strict=True)
-    }
-    assert found == {len(waveform(AUDIO / name)): one.token_ids for name, one in expected.items()}
+        assert len(ours._parts(batch())) == 3
+    [(whole, found)] = outcomes  # one result, as a time limit and the counts of batches expect it
+    assert [row.num_samples for row in whole.utterances] == [len(waveform(AUDIO / name)) for name in NAMES]
+    assert [one.token_ids for one in found] == [one.token_ids for one in expected]
     assert {"features", "encode", "decode"} <= set(ours.stopwatch.seconds)
 
 
@@ -74,6 +86,7 @@ def test_a_failure_stays_in_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Engine, "_encode", fails)
     with torch_threads(2):
+        assert len(Engine(model)._parts(batch())) == 2
         outcomes = list(Engine(model).push(batch()))
     failed = [row for part, result in outcomes if isinstance(result, Exception) for row in part.utterances]
     done = [row for part, result in outcomes if not isinstance(result, Exception) for row in part.utterances]
