@@ -6,12 +6,25 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fastscribe.output.schemas import SchemaName
 from fastscribe.output.writers import to_object
 from fastscribe.pipeline.stats import DeviceShare, RunStats
-from fastscribe.types import Alternative, AudioInfo, Failure, Gap, Redaction, Segment, Token, Transcript, Turn, Word
+from fastscribe.types import (
+    Alternative,
+    AudioInfo,
+    Failure,
+    Gap,
+    Redaction,
+    Segment,
+    Token,
+    Transcript,
+    Turn,
+    Voice,
+    Word,
+)
 from tests.helpers.processes import fastscribe
 from tests.helpers.schemas import check_schema, validator
 
@@ -30,6 +43,7 @@ FULL = Transcript(
     (WORD,),
     (Redaction("number", 0.0, 0.5),),
     speaker_channels=(0, 1),
+    voices=(Voice("a", 4.0, 0.0, 4.0, np.ones(2, np.float32)), Voice("b", 0.0, 0.0, 0.0)),
 )
 PLAIN = Transcript(FULL.audio, "", (), ())
 FAILED = Failure("a.wav", "a.wav", "load", "AudioError", "broken")
@@ -59,7 +73,7 @@ def test_every_field_of_the_schema_is_written() -> None:
     own = definition("row_transcript").keys() | definition("found").keys()
     assert row.keys() == own | ROW.keys()
     items = {"segment": "segments", "word": "words", "token": "tokens", "alternative": "nbest", "gap": "gaps"}
-    items |= {"turn": "turns", "redaction": "redacted"}
+    items |= {"turn": "turns", "redaction": "redacted", "voice": "voices"}
     for name, field in items.items():
         assert plain[field][0].keys() == definition(name).keys(), name
     assert to_object(FAILED).keys() == definition("failure").keys()
@@ -68,7 +82,7 @@ def test_every_field_of_the_schema_is_written() -> None:
 def test_a_field_without_documentation_is_found() -> None:
     written = to_object(FULL, tokens=True)
     broken: list[dict[str, Any]] = [written | {"new": 1}, written | {"duration": "2.5"}]
-    for field in ("segments", "words", "tokens", "nbest", "gaps", "turns", "redacted", "removed_words"):
+    for field in ("segments", "words", "tokens", "nbest", "gaps", "turns", "redacted", "removed_words", "voices"):
         broken.append(written | {field: [written[field][0] | {"new": 1}]})
         broken.append(written | {field: [dict(list(written[field][0].items())[1:])]})
     broken += [{name: value for name, value in written.items() if name != missing} for missing in ("text", "words")]
