@@ -47,7 +47,10 @@ class Renaming:
 
 
 def with_names(transcript: Transcript, names: Mapping[str, str]) -> Transcript:
-    """Return a transcript with other names of its speakers; those without one stay."""
+    """Return a transcript with other names of its speakers; those without one stay.
+
+    If two of its speakers get one name, their channels are not told, as a name has one channel.
+    """
 
     def name(speaker: str | None) -> str | None:
         return None if speaker is None else names.get(speaker, speaker)
@@ -58,6 +61,7 @@ def with_names(transcript: Transcript, names: Mapping[str, str]) -> Transcript:
     def segment(one: Segment) -> Segment:
         return replace(one, speaker=name(one.speaker), words=tuple(map(word, one.words)))
 
+    speakers = tuple(dict.fromkeys(names.get(one, one) for one in transcript.speakers))
     return replace(
         transcript,
         segments=tuple(map(segment, transcript.segments)),
@@ -66,7 +70,8 @@ def with_names(transcript: Transcript, names: Mapping[str, str]) -> Transcript:
         nbest=tuple(
             replace(one, speaker=name(one.speaker), words=tuple(map(word, one.words))) for one in transcript.nbest
         ),
-        speakers=tuple(dict.fromkeys(names.get(one, one) for one in transcript.speakers)),
+        speakers=speakers,
+        speaker_channels=transcript.speaker_channels if len(speakers) == len(transcript.speakers) else (),
         turns=tuple(one._replace(speaker=names.get(one.speaker, one.speaker)) for one in transcript.turns),
         voices=tuple(replace(one, speaker=names.get(one.speaker, one.speaker)) for one in transcript.voices),
         removed_words=tuple(map(word, transcript.removed_words)),
