@@ -70,12 +70,13 @@ class SpeakerReferences:
         if not (self._speech or self._turns):
             raise UsageError(f"{OPTION}: the files have no speakers")
 
-    def of(self, audio: AudioInfo, offset_s: float = 0.0) -> Reference | None:
+    def of(self, audio: AudioInfo, offset_s: float = 0.0, part_s: float | None = None) -> Reference | None:
         """Return a recording's reference on its own clock; None if there is none.
 
         Args:
             audio: The recording, or the part of a file, which has the words of the segments whose middle is in it.
             offset_s: Where the part begins in its file, in seconds.
+            part_s: Its length in seconds; None: it goes on to the end, and has the words of segments that end later too.
         """
         names = list(recording_names(audio))
         turns, speech = (_first(found, names) for found in (self._turns, self._speech))
@@ -84,10 +85,10 @@ class SpeakerReferences:
             return None
         own = self._speech.get(speech or "", [])
         spans = self._turns[turns] if turns is not None else [Turn(*one[:3]) for one in own]
-        length_s = audio.duration_s or math.inf  # a failed recording's is unknown
+        length_s = part_s or audio.duration_s or math.inf  # a failed recording's is unknown
         texts: dict[str, list[str]] = {}
         for one in sorted(own, key=lambda one: one.start_s):
-            if 0 <= (one.start_s + one.end_s) / 2 - offset_s < length_s:
+            if 0 <= (one.start_s + one.end_s) / 2 - offset_s < (part_s or math.inf):
                 texts.setdefault(one.speaker, []).append(one.text)
         joined = {speaker: " ".join(parts) for speaker, parts in texts.items()}
         return Reference(clipped(spans, offset_s, length_s), joined if speech is not None else None)

@@ -106,9 +106,11 @@ def _pair(row: ResultRow, references: SpeakerReferences) -> tuple[str, Transcrip
     except NotAResult as error:
         raise row.problem(str(error)) from error
     audio = AudioInfo(result.path, result.id, 1, 1, 0) if isinstance(result, Failure) else result.audio
-    offset = row.fields.get("offset")
+    offset, duration = row.fields.get("offset"), row.fields.get("duration")
     offset_s = float(offset) if isinstance(offset, (int, float)) else 0.0
-    reference = references.of(audio, offset_s)
+    is_part = isinstance(result, Failure) or "pred_text" in row.fields  # a row of a manifest, whose duration is its own
+    part_s = float(duration) if is_part and isinstance(duration, (int, float)) else None
+    reference = references.of(audio, offset_s, part_s)
     if reference is None:
         raise row.problem(f"no reference has the speakers of {audio.path}")
     if isinstance(result, Transcript) and result.segments and not result.speakers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -79,7 +79,32 @@ def test_a_part_has_the_segments_whose_middle_is_in_it(tmp_path: Path) -> None:
     part = AudioInfo(
         "calls/a.wav", "calls/a.wav@3000", 1000, 1, 4000
     )  # 3 to 7 s: the middle of three is at 3.25, of "" at 7
-    assert references.of(part, 3.0) == Reference((Turn(0.0, 1.5, "B"), Turn(3.0, 4.0, "A")), {"B": "three"})
+    expected = Reference((Turn(0.0, 1.5, "B"), Turn(3.0, 4.0, "A")), {"B": "three"})
+    assert references.of(part, 3.0, 4.0) == expected
+    # A part that failed has its own references alone; a segment that goes on after the recording's end keeps its words.
+    failed = AudioInfo("calls/a.wav", "calls/a.wav@3000", 1, 1, 0)
+    assert references.of(failed, 3.0, 4.0) == expected
+    short = references.of(AudioInfo("a.wav", "a.wav", 1000, 1, 3000))
+    assert short is not None and short.texts is not None and short.texts["B"].strip() == "three"
+    assert max(turn.end_s for turn in short.turns) == 3.0
+
+
+def test_rows_of_manifests_are_parts(tmp_path: Path) -> None:
+    from fastscribe.evaluation.speaker_scores import evaluate_speakers
+
+    references = SpeakerReferences([written(tmp_path, "a.stm", STM)])
+    error = {"stage": "load", "type": "AudioError", "message": "broken"}
+    rows = [{"audio_filepath": "a.wav", "offset": 3.0, "duration": 4.0, "error": error}, result("a.wav", duration=3.0)]
+    out = written(tmp_path, "out.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    asked = list[tuple[float, float | None]]()
+
+    class Asked:
+        def of(self, audio: AudioInfo, offset_s: float, part_s: float | None) -> Reference | None:
+            asked.append((offset_s, part_s))
+            return None if part_s is None else references.of(audio, offset_s, part_s)
+
+    list(evaluate_speakers([out], cast("SpeakerReferences", Asked()), str, 0.25, count_failed=False))
+    assert asked == [(3.0, 4.0), (0.0, None)]
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_every_field_of_the_schema_is_written() -> None:
     own = definition("row_transcript").keys() | definition("found").keys()
     assert row.keys() == own | ROW.keys()
     items = {"segment": "segments", "word": "words", "token": "tokens", "alternative": "nbest", "gap": "gaps"}
-    items |= {"turn": "turns", "redaction": "redacted"}
+    items |= {"turn": "turns", "redaction": "redacted", "voice": "voices"}
     for name, field in items.items():
         assert plain[field][0].keys() == definition(name).keys(), name
     assert to_object(FAILED).keys() == definition("failure").keys()
@@ -82,7 +82,7 @@ def test_every_field_of_the_schema_is_written() -> None:
 def test_a_field_without_documentation_is_found() -> None:
     written = to_object(FULL, tokens=True)
     broken: list[dict[str, Any]] = [written | {"new": 1}, written | {"duration": "2.5"}]
-    for field in ("segments", "words", "tokens", "nbest", "gaps", "turns", "redacted", "removed_words"):
+    for field in ("segments", "words", "tokens", "nbest", "gaps", "turns", "redacted", "removed_words", "voices"):
         broken.append(written | {field: [written[field][0] | {"new": 1}]})
         broken.append(written | {field: [dict(list(written[field][0].items())[1:])]})
     broken += [{name: value for name, value in written.items() if name != missing} for missing in ("text", "words")]

@@ -15,7 +15,8 @@ from fastscribe.cli.export import export
 from fastscribe.cli.speakers import speakers as speakers_command
 from fastscribe.errors import UsageError
 from fastscribe.evaluation.rows import ResultRow
-from fastscribe.types import Voice
+from fastscribe.output.writers import to_object
+from fastscribe.types import AudioInfo, Transcript, Voice
 from fastscribe.voices import persons
 from fastscribe.voices.persons import (
     Person,
@@ -27,6 +28,7 @@ from fastscribe.voices.persons import (
     speakers_of,
     write_persons,
 )
+from fastscribe.voices.renaming import with_names
 
 # Speakers by recording, and whose voice each is; "-" has no print.
 ARCHIVE = {"a.wav": "xy", "b.wav": "xz", "c.wav": "x-", "d.wav": "yz", "e.wav": "z"}
@@ -295,3 +297,12 @@ def test_names_go_into_all_formats_and_may_change(tmp_path: Path, capsys: pytest
     assert names == {"Zoë"}
     assert (out / "e.txt").read_text() == "Zoë: hi\n"
     assert " Zoë " in (out / "e.rttm").read_text()
+
+
+def test_one_name_for_two_channels() -> None:
+    """Their person speaks on both, so no channel is told; one name each keeps them."""
+    audio = AudioInfo("a.wav", "a.wav", 1000, 2, 1000)
+    call = Transcript(audio, "", (), (), speakers=("left", "right"), speaker_channels=(0, 1))
+    assert to_object(with_names(call, {"left": "Ann"}))["speaker_channels"] == {"Ann": 0, "right": 1}
+    one = to_object(with_names(call, {"left": "Ann", "right": "Ann"}))
+    assert one["speakers"] == ["Ann"] and "speaker_channels" not in one
