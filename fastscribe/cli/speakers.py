@@ -112,7 +112,7 @@ def update_persons(
                 )  # not the words
                 yield row._replace(fields={key: row.fields[key] for key in kept if key in row.fields})
 
-    read_if_any(path)  # a wrong change is said before all rows are read
+    read_if_any(path)  # so that a wrong change is named before all rows are read
     voices, bad = speakers_of(rows(), most)
     problems.add(bad)
     if not voices or (most is not None and len(voices) > most):

@@ -246,8 +246,10 @@ def test_a_damaged_stored_print_is_no_result() -> None:
             stored_voices({"voices": [voice | {"embedding": damaged}]})
 
 
-def test_voices_need_speakers_and_a_voice_model(tmp_path: Path) -> None:
+def test_voices_need_speakers_and_a_voice_model(voice_model: Path) -> None:
     with pytest.raises(UsageError, match="nothing says who speaks"):
         Options(voices="titanet.nemo")
     with pytest.raises(CheckpointError, match="no voice model"):
         transcribed([], MODEL, speakers="channels")
+    with pytest.raises(CheckpointError, match="it is for --voices, and --speakers needs one"):
+        transcribed([], voice_model, speakers=str(voice_model))
