@@ -150,6 +150,7 @@ class Recognizer:
     aligner: Aligner | None = None  # if the options ask for its times
     diarizer: Diarizer | None = None  # if the options ask for a speaker model
     voice_printer: VoicePrinter | None = None  # if the options ask for a voice model
+    word_starts: frozenset[int] = frozenset()  # tokens that do not go on with the word before them
 
     @classmethod
     def build(
@@ -218,6 +219,7 @@ class Recognizer:
             aligner,
             None if checkpoint.speakers is None else Diarizer.build(checkpoint.speakers, chosen_device, prepare),
             None if checkpoint.voices is None else VoicePrinter.build(checkpoint.voices, chosen_device, prepare),
+            frozenset(i for i, role in enumerate(checkpoint.tokenizer.roles) if role in ("starts word", "space")),
         )
 
     def stages(self, batch: Batch) -> Recognizer | Diarizer | VoicePrinter:

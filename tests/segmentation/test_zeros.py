@@ -70,3 +70,12 @@ def test_hypothesis_in_the_whole_utterance() -> None:
     assert with_cuts(hypothesis, (), 0.08) is hypothesis
     at_end = with_cuts(hypothesis, (Cut(3.2, 1.6),), 0.08)  # after the last frame
     assert at_end.token_frames == hypothesis.token_frames and len(at_end.emissions_TV) == 60
+
+
+def test_the_end_of_a_word_stays_before_the_silence() -> None:
+    """Punctuation that is written in the silence after a cut; a token that comes with the next sound is moved."""
+    for frames, expected in (((5, 12, 20), (5, 12, 40)), ((5, 16, 20), (5, 36, 40))):
+        spoken = Hypothesis((1, 2, 1), frames, (1, 1, 1), (0.0, 0.0, 0.0))
+        moved = with_cuts(spoken, (Cut(0.8, 1.6),), 0.08, lambda token_id: token_id == 1)
+        assert moved.token_frames == expected
+    assert with_cuts(spoken, (Cut(0.8, 1.6),), 0.08).token_frames == (5, 36, 40)
