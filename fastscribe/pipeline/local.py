@@ -113,8 +113,8 @@ class LocalExecutor:
                 yield batch.utterances, [to_failure(one.audio, "model", outcome) for one in batch.utterances]
             elif batch.cuts:
                 frame_s = self.facts.token_frame_s
-                begins = self.engine.recognizer.word_starts.__contains__
-                yield batch.utterances, list(map(with_cuts, outcome, batch.cuts, repeat(frame_s), repeat(begins)))
+                marks = repeat(self.engine.recognizer.marks)
+                yield batch.utterances, list(map(with_cuts, outcome, batch.cuts, repeat(frame_s), marks))
             else:
                 yield batch.utterances, outcome
 

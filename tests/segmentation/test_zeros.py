@@ -72,10 +72,8 @@ def test_hypothesis_in_the_whole_utterance() -> None:
     assert at_end.token_frames == hypothesis.token_frames and len(at_end.emissions_TV) == 60
 
 
-def test_the_end_of_a_word_stays_before_the_silence() -> None:
-    """Punctuation that is written in the silence after a cut; a token that comes with the next sound is moved."""
-    for frames, expected in (((5, 12, 20), (5, 12, 40)), ((5, 16, 20), (5, 36, 40))):
-        spoken = Hypothesis((1, 2, 1), frames, (1, 1, 1), (0.0, 0.0, 0.0))
-        moved = with_cuts(spoken, (Cut(0.8, 1.6),), 0.08, lambda token_id: token_id == 1)
-        assert moved.token_frames == expected
-    assert with_cuts(spoken, (Cut(0.8, 1.6),), 0.08).token_frames == (5, 36, 40)
+def test_punctuation_stays_with_its_word() -> None:
+    """A model may write it just before the next word; any other token is moved, and so is what follows it."""
+    spoken = Hypothesis((1, 2, 1, 2), (5, 16, 20, 24), (1,) * 4, (0.0,) * 4)
+    for marks, frames in (((2,), (5, 16, 40, 44)), ((), (5, 36, 40, 44))):
+        assert with_cuts(spoken, (Cut(0.8, 1.6),), 0.08, marks).token_frames == frames
