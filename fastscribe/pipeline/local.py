@@ -113,7 +113,8 @@ class LocalExecutor:
                 yield batch.utterances, [to_failure(one.audio, "model", outcome) for one in batch.utterances]
             elif batch.cuts:
                 frame_s = self.facts.token_frame_s
-                yield batch.utterances, list(map(with_cuts, outcome, batch.cuts, repeat(frame_s)))
+                marks = repeat(self.engine.recognizer.marks)
+                yield batch.utterances, list(map(with_cuts, outcome, batch.cuts, repeat(frame_s), marks))
             else:
                 yield batch.utterances, outcome
 

@@ -150,6 +150,7 @@ class Recognizer:
     aligner: Aligner | None = None  # if the options ask for its times
     diarizer: Diarizer | None = None  # if the options ask for a speaker model
     voice_printer: VoicePrinter | None = None  # if the options ask for a voice model
+    marks: frozenset[int] = frozenset()  # tokens of punctuation
 
     @classmethod
     def build(
@@ -218,6 +219,7 @@ class Recognizer:
             aligner,
             None if checkpoint.speakers is None else Diarizer.build(checkpoint.speakers, chosen_device, prepare),
             None if checkpoint.voices is None else VoicePrinter.build(checkpoint.voices, chosen_device, prepare),
+            _marks(checkpoint.tokenizer),
         )
 
     def stages(self, batch: Batch) -> Recognizer | Diarizer | VoicePrinter:
@@ -538,3 +540,8 @@ def check_nbest(nbest: int | None, beam: int, decoder: DecoderName) -> None:
     if beam < max(nbest, 2):
         has = "greedy decoding finds one hypothesis" if beam == 1 else f"a beam of {beam} has {beam} hypotheses"
         raise UsageError(f"--nbest {nbest}: {has}; give --beam {max(nbest, 2)} or more")
+
+
+def _marks(tokenizer: Tokenizer) -> frozenset[int]:
+    """Return the tokens of punctuation that begin no word."""
+    return frozenset(number for number in tokenizer.punctuation_ids if tokenizer.roles[number] != "starts word")

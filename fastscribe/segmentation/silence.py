@@ -10,7 +10,7 @@ their place in the recording.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -125,24 +125,30 @@ def cut_out(samples: AnyArray, spans: Sequence[Span], rate: int) -> tuple[Cut, .
     return tuple(Cut(at_s, (end - begin) / rate) for at_s, (begin, end) in zip(pieces_end, spans, strict=False))
 
 
-def with_cuts(hypothesis: Hypothesis, cuts: Sequence[Cut], frame_s: float) -> Hypothesis:
+def with_cuts(hypothesis: Hypothesis, cuts: Sequence[Cut], frame_s: float, marks: Collection[int] = ()) -> Hypothesis:
     """Return an utterance's hypothesis with its frames counted in the whole utterance.
 
     Args:
         hypothesis: Of the utterance without its long digital silence. Its emissions within silence are repeated.
         cuts: What the utterance lacks.
         frame_s: Length of a frame in seconds.
+        marks: Ids of punctuation. Models write it anywhere before the next word, so it stays before a cut if its word does;
+            else the word would last as long as the silence.
     """
     if not cuts:
         return hypothesis
     at = [round(cut.at_s / frame_s) for cut in cuts]
     shifts = np.cumsum([0, *(round(cut.duration_s / frame_s) for cut in cuts)])
     frames = np.array(hypothesis.token_frames, np.int64)
-    moved = (frames + shifts[np.searchsorted(at, frames, side="right")]).tolist()
+    places = np.searchsorted(at, frames, side="right").tolist()
+    for index in range(1, len(places)):
+        if hypothesis.token_ids[index] in marks:
+            places[index] = places[index - 1]
+    moved = (frames + shifts[places]).tolist()
     emissions_TV = hypothesis.emissions_TV
     if emissions_TV is not None:
         counts = np.ones(len(emissions_TV), np.int64)
         np.add.at(counts, np.minimum(at, len(counts) - 1), np.diff(shifts))
         emissions_TV = np.repeat(emissions_TV, counts, axis=0)
-    nbest = tuple(with_cuts(one, cuts, frame_s) for one in hypothesis.nbest)
+    nbest = tuple(with_cuts(one, cuts, frame_s, marks) for one in hypothesis.nbest)
     return replace(hypothesis, token_frames=tuple(moved), emissions_TV=emissions_TV, nbest=nbest)

@@ -94,3 +94,14 @@ def test_words_and_times_of_the_packaged_model(tmp_path: Path, gap_s: int) -> No
     assert joined.text == f"{one.text} {two.text}"
     starts = [word.start_s for word in one.words] + [word.start_s + len(first) / RATE + gap_s for word in two.words]
     assert [word.start_s for word in joined.words] == pytest.approx(starts, abs=0.3)
+
+
+def test_a_word_does_not_last_as_long_as_the_silence_after_it(tmp_path: Path) -> None:
+    """The CTC head writes a full stop just before the next word."""
+    first, second = speech("04_0_00070"), speech("02_0_00025")
+    write(tmp_path / "joined.wav", np.concatenate([first, zeros(9), second, zeros(9)]))
+    options = Options(max_utterance_s=0.0, decoder="ctc")
+    transcriber = Transcriber.load(device="cpu", dtype="fp32", options=options)
+    (joined,) = transcriber.transcribe([tmp_path])
+    assert not isinstance(joined, Failure) and "." in joined.text
+    assert max(word.end_s - word.start_s for word in joined.words) < 2.5

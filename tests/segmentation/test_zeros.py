@@ -70,3 +70,10 @@ def test_hypothesis_in_the_whole_utterance() -> None:
     assert with_cuts(hypothesis, (), 0.08) is hypothesis
     at_end = with_cuts(hypothesis, (Cut(3.2, 1.6),), 0.08)  # after the last frame
     assert at_end.token_frames == hypothesis.token_frames and len(at_end.emissions_TV) == 60
+
+
+def test_punctuation_stays_with_its_word() -> None:
+    """A model may write it just before the next word; any other token is moved, and so is what follows it."""
+    spoken = Hypothesis((1, 2, 1, 2), (5, 16, 20, 24), (1,) * 4, (0.0,) * 4)
+    for marks, frames in (((2,), (5, 16, 40, 44)), ((), (5, 36, 40, 44))):
+        assert with_cuts(spoken, (Cut(0.8, 1.6),), 0.08, marks).token_frames == frames
