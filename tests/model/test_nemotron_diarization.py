@@ -63,7 +63,7 @@ def test_neighbours_in_a_batch_change_nothing(name: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("section", "key", "value", "message"),
     [
-        ("audio_config", "hidden_act", "silu", "config.audio_config.hidden_act: 'silu' (supported: gelu, relu)"),
+        ("audio_config", "hidden_act", "silu", "config.audio_config.hidden_act: 'silu' (supported: relu, gelu)"),
         ("audio_config", "num_key_value_heads", 2, "config.audio_config.num_key_value_heads: 2 (supported: 4, null)"),
         ("audio_config", "num_hidden_layers", 10**9, "encoder.num_layers"),
         ("audio_config", "rope_parameters", {"rope_type": "yarn"}, "rope_parameters.rope_type: 'yarn'"),

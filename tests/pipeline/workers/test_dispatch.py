@@ -111,10 +111,10 @@ def test_batches_go_to_the_least_busy_worker_and_the_last_ones_move() -> None:
     assert not made.has_room()
     assert made.steal() is None  # both have work
     for index in (1, 2, 3):
-        made.finish(index, (index, None, 0, False))
+        made.finish(index, (index, None, 0, "words"))
     robbed, task = made.steal() or (None, None)
-    assert (robbed, task and task.worker, task and list(task.left)) == (0, 1, [(5, None, 0, False)])
-    assert made.finish(5, (5, None, 0, False)) is not None and made.finish(5, (5, None, 0, False)) is None
+    assert (robbed, task and task.worker, task and list(task.left)) == (0, 1, [(5, None, 0, "words")])
+    assert made.finish(5, (5, None, 0, "words")) is not None and made.finish(5, (5, None, 0, "words")) is None
 
 
 def test_neighbours_of_a_suspect_wait_for_no_one_and_do_not_share_its_worker() -> None:
@@ -160,7 +160,7 @@ def test_a_poisoned_utterance_is_found_beside_a_file_that_hangs() -> None:
             made.finish(task.number, (numbers[0], None, 0, False))
         task = made.assign_suspect()
     assert (deaths, given_up) == (3, [utterance(2)])
-    assert made.finish(0, (0, None, 0, False)) == utterance(0) and not made.is_busy
+    assert made.finish(0, (0, None, 0, "words")) == utterance(0) and not made.is_busy
 
 
 def test_a_batch_that_hung_and_then_kills_its_worker_is_to_blame() -> None:
@@ -183,14 +183,14 @@ def test_a_batch_that_a_robbed_worker_finishes_is_not_retried() -> None:
     made = dispatch(2)
     for index in range(3):
         made.assign([utterance(index)])
-    made.finish(1, (1, None, 0, False))
+    made.finish(1, (1, None, 0, "words"))
     robbed, task = made.steal() or (None, None)
     assert (robbed, numbers_of(task)) == (0, [2])
     assert made.remove_worker(1).num_handed_over == 1
-    assert made.finish(2, (2, None, 0, False)) is not None  # worker 0 had begun it
+    assert made.finish(2, (2, None, 0, "words")) is not None  # worker 0 had begun it
     made.add_worker(1, 3)
     assert made.assign_suspect() is None and made.assign([utterance(3)]).worker == 1
-    made.finish(0, (0, None, 0, False)), made.finish(3, (3, None, 0, False))
+    made.finish(0, (0, None, 0, "words")), made.finish(3, (3, None, 0, "words"))
     assert not made.is_busy
 
 
@@ -199,13 +199,13 @@ def test_a_late_answer_of_a_robbed_worker_is_none_to_another_utterance_that_begi
     made = dispatch(2)
     for index in range(3):
         made.assign([utterance(index)])
-    made.finish(1, (1, None, 0, False))
+    made.finish(1, (1, None, 0, "words"))
     assert (made.steal() or (None, None))[0] == 0
-    assert made.finish(2, (2, None, 0, False)) == utterance(2)  # from the thief
+    assert made.finish(2, (2, None, 0, "words")) == utterance(2)  # from the thief
     part = replace(utterance(2), num_samples=50)
     again = made.assign([part])
-    assert made.finish(2, (2, None, 0, False)) is None  # from worker 0
-    assert made.finish(again.number, (2, None, 0, False)) == part
+    assert made.finish(2, (2, None, 0, "words")) is None  # from worker 0
+    assert made.finish(again.number, (2, None, 0, "words")) == part
 
 
 def test_a_robbed_worker_that_dies_proves_nothing_against_its_suspect() -> None:
@@ -213,16 +213,16 @@ def test_a_robbed_worker_that_dies_proves_nothing_against_its_suspect() -> None:
     made = dispatch(3)
     for index in range(6):
         assert made.assign([utterance(index)]).worker == index % 3
-    made.finish(1, (1, None, 0, False)), made.finish(4, (4, None, 0, False))
+    made.finish(1, (1, None, 0, "words")), made.finish(4, (4, None, 0, "words"))
     robbed, task = made.steal() or (None, None)
     assert (robbed, numbers_of(task)) == (0, [3])
-    made.finish(0, (0, None, 0, False))
+    made.finish(0, (0, None, 0, "words"))
     assert made.remove_worker(2).num_handed_over == 2
     assert numbers_of(made.assign_suspect()) == [2]
     assert made.remove_worker(0).given_up == []
     made.add_worker(0, 3)
     for index in (5, 2):
         assert numbers_of(made.assign_suspect()) == [index]
-        made.finish(index, (index, None, 0, False))
-    made.finish(3, (3, None, 0, False))
+        made.finish(index, (index, None, 0, "words"))
+    made.finish(3, (3, None, 0, "words"))
     assert not made.is_busy
