@@ -157,7 +157,7 @@ def test_a_poisoned_utterance_is_found_beside_a_file_that_hangs() -> None:
             given_up += made.remove_worker(0).given_up
             made.add_worker(0, 3)
         else:
-            made.finish(task.number, (numbers[0], None, 0, False))
+            made.finish(task.number, (numbers[0], None, 0, "words"))
         task = made.assign_suspect()
     assert (deaths, given_up) == (3, [utterance(2)])
     assert made.finish(0, (0, None, 0, "words")) == utterance(0) and not made.is_busy
