@@ -158,7 +158,7 @@ class Utterance:
     audio: AudioInfo
     start: int
     num_samples: int
-    # What is made of it: by the transcription model, by a speaker model, or by a voice model. Only "words" are text.
+    # The model that reads it: the transcription model ("words"), a speaker model ("turns") or a voice model ("voices").
     purpose: Purpose = "words"
 
     @property
@@ -233,7 +233,7 @@ class Batch:
 
     @property
     def purpose(self) -> Purpose:
-        """What is made of its utterances."""
+        """The model that reads its utterances: see Utterance."""
         return self.utterances[0].purpose
 
 

@@ -146,7 +146,7 @@ class Recognizer:
     device: torch.device
     dtype: str
     booster: Booster
-    masks: VocabularyMasks | None = None  # None: the model has one language, or is told one
+    masks: VocabularyMasks | None = None  # None: the model has one language, or a prompt for it
     aligner: Aligner | None = None  # if the options ask for its times
     diarizer: Diarizer | None = None  # if the options ask for a speaker model
     voice_printer: VoicePrinter | None = None  # if the options ask for a voice model
@@ -184,13 +184,12 @@ class Recognizer:
             raise UsageError(f"--target-language {options.target_language}: this model does not translate")
         languages = language_filter_of(checkpoint, options, chosen_decoder) if keeps_language else None
         if prompt is None and not DECODERS[chosen_decoder].has_prompt:
-            is_followed = checkpoint.aligner is not None and checkpoint.aligner.config.language is not None
             check_languages(
                 options.language,
                 options.target_language,
                 checkpoint.languages,
                 say,
-                is_followed=is_followed or options.changes_text or not keeps_language,
+                is_followed=_has_aligner_of_a_language(checkpoint) or options.changes_text or not keeps_language,
                 num_excluded=None if languages is None else languages.num_excluded,
                 num_tokens=len(checkpoint.tokenizer.pieces),
             )
@@ -488,15 +487,19 @@ def with_language(config: ModelConfig, language: str | None) -> ModelConfig:
 
 
 def language_filter_of(checkpoint: Checkpoint, options: Options, decoder: DecoderName) -> LanguageFilter | None:
-    """Return what keeps recordings to a language; None for models that have one language or are told one.
+    """Return what keeps recordings to a language; None for models with one language or with a prompt for it.
 
-    None also if the language is that of an aligner with a head for each language.
+    None also if the option names the language of the aligner.
     """
-    is_told = DECODERS[decoder].has_prompt or language_prompt_of(checkpoint.config) is not None
-    is_aligners = checkpoint.aligner is not None and checkpoint.aligner.config.language is not None
-    if is_told or is_aligners or len(checkpoint.languages) == 1:
+    has_prompt = DECODERS[decoder].has_prompt or language_prompt_of(checkpoint.config) is not None
+    if has_prompt or _has_aligner_of_a_language(checkpoint) or len(checkpoint.languages) == 1:
         return None
     return LanguageFilter(checkpoint.tokenizer, checkpoint.languages, options.language)
+
+
+def _has_aligner_of_a_language(checkpoint: Checkpoint) -> bool:
+    """Return True if the option `language` chose the aligner's head."""
+    return checkpoint.aligner is not None and checkpoint.aligner.config.language is not None
 
 
 def choose_decoder(options: Options, available: tuple[DecoderName, ...]) -> DecoderName:
