@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from copy import copy
 from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
@@ -217,6 +218,19 @@ class Application(typer.Typer):
 
     def command(self, *arguments: Any, **settings: Any) -> Callable[[_Function], _Function]:
         return super().command(*arguments, **({"cls": Command} | settings))
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        """Run the command line, with the named command alone: typer takes 3 ms to build one, and would build all."""
+        named = "".join(sys.argv[1:2])
+        commands = [
+            one for one in self.registered_commands if named == (one.name or getattr(one.callback, "__name__", None))
+        ]
+        groups = [one for one in self.registered_groups if named == one.name]
+        if self.registered_callback is None or not (commands or groups):
+            return super().__call__(*arguments, **settings)
+        alone = copy(self)
+        alone.registered_commands, alone.registered_groups = commands, groups
+        return super(Application, alone).__call__(*arguments, **settings)
 
 
 def new_app(name: str | None = None, *, no_args_is_help: bool = False) -> Application:

@@ -75,7 +75,7 @@ def make_aligner(spec: common.Spec, audio: list[Path], path: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         model = common.build(spec, 7, Path(scratch))
         common.tune(model, spec, [common.encode(model, common.read(file))[2] for file in audio])
-        model.save_to(str(path))
+        common.save_compressed(model, path)
 
 
 def plain(rows: list[dict[str, Any]], kind: str) -> list[list[Any]]:

@@ -481,9 +481,10 @@ def make(canary: Canary, spoken: list[tuple[np.ndarray, str]], audio: list[Path]
         model = build(canary, Path(scratch), [text for _, text in spoken])
         if canary.steps:
             train(model, canary, spoken)
+            model.save_to(str(folder / "model.nemo"))
         else:
             randomise(model, canary, list(samples.values()))
-        model.save_to(str(folder / "model.nemo"))
+            common.save_compressed(model, folder / "model.nemo")
     files = goldens(model, canary, samples, folder)
     parameters = sum(p.numel() for p in model.parameters())
     versions = f"nemo_toolkit {nemo.__version__}, torch {torch.__version__}"

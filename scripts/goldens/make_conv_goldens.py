@@ -173,9 +173,10 @@ def make(conv: Conv, seed: int, spoken: list[tuple[np.ndarray, str]], audio: lis
     samples = {path.name: common.read(path) for path in audio}
     if conv.steps:
         train(model, conv.steps, spoken)
+        model.save_to(str(folder / "model.nemo"))
     else:
         randomise(model, spec, lambda: [common.encode(model, each)[2] for each in samples.values()])
-    model.save_to(str(folder / "model.nemo"))
+        common.save_compressed(model, folder / "model.nemo")
     files, tensors = {}, {}
     for name, each in samples.items():
         _, mel_length_B, encoded_BDT, length_B = common.encode(model, each)

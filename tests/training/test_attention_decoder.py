@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -23,7 +22,6 @@ from fastscribe.checkpoint.value import with_aligner
 from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.model.features import LogMel
 from fastscribe.model.model import Model, build_model
-from fastscribe.training import trainer as trainer_module
 from fastscribe.training import validation
 from fastscribe.training.attention_decoder import AttentionLossConfig, attention_loss, prepare_weights_
 from fastscribe.training.batch_size_probe import fits
@@ -270,13 +268,6 @@ CLIPS = (  # recording, offset and duration in seconds, text, target language
     ("02_0_00025.flac", 0.5, 1.5, "Such instructions", "en"),
     ("03_0_00031.flac", 0.3, 1.2, "smaller", "de"),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def without_plots() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer_module, "plot_log", lambda rows, path: None)
-        yield
 
 
 def recipe_of(manifest: Path, **sections: Any) -> Recipe:

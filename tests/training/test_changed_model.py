@@ -16,7 +16,6 @@ from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.errors import UsageError
 from fastscribe.model.model import build_model
 from fastscribe.text.tokenizer import Tokenizer, from_sentencepiece
-from fastscribe.training import trainer as trainer_module
 from fastscribe.training.bpe import train_vocabulary
 from fastscribe.training.changed_model import change_model
 from fastscribe.training.data import prepare
@@ -142,13 +141,6 @@ def test_impossible_changes(folder: Path, changes: dict[str, Any], said: str) ->
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module", autouse=True)
-def without_plots() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer_module, "plot_log", lambda rows, path: None)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ import soundfile
 import torch
 
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.training import trainer as trainer_module
 from fastscribe.training.corpus import ManifestPart
 from fastscribe.training.data import prepare
 from fastscribe.training.learner import targets_of
@@ -99,10 +98,7 @@ def test_steps_sum_batches_without_labels(manifest: Path, noises: Path, tmp_path
     assert made[2]["ctc.output.weight"].abs().sum() > 0
 
 
-def test_a_run_learns_to_write_nothing(
-    manifest: Path, noises: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trainer_module, "plot_log", lambda rows, path: None)
+def test_a_run_learns_to_write_nothing(manifest: Path, noises: Path, tmp_path: Path) -> None:
     recipe = with_noise(manifest, noises, run={"epochs": 1})
     validation = (*recipe.data.validation, ManifestPart(str(noises), non_speech=True))
     object.__setattr__(recipe.data, "validation", validation)

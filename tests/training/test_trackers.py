@@ -13,7 +13,6 @@ import pytest
 
 from fastscribe.errors import UsageError
 from fastscribe.training import trackers as trackers_module
-from fastscribe.training import trainer as trainer_module
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trackers import Trackers, check_installed, event_files, flatten, wandb_id_file
 from tests.training.test_trainer import manifest, recipe_of, trainer_of
@@ -141,14 +140,7 @@ def test_a_failing_server_is_said_once(tmp_path: Path, runs: FakeRuns, failing: 
     assert said == [f"run.log_to: wandb fails, and the run goes on without it: no server for {failing}"]
 
 
-def test_run_with_trackers(
-    manifest: Path,
-    tmp_path: Path,
-    boards: list[FakeBoard],
-    runs: FakeRuns,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(trainer_module, "plot_log", lambda rows, path: None)
+def test_run_with_trackers(manifest: Path, tmp_path: Path, boards: list[FakeBoard], runs: FakeRuns) -> None:
     recipe = recipe_of(manifest, run={"epochs": 2, "log_to": ["tensorboard", "wandb"]})
     runs.failing = {"finish"}
     trainer = trainer_of(recipe, tmp_path / "run")

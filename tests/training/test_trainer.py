@@ -71,14 +71,6 @@ STILL: dict[str, Any] = {  # no random augmentation
 SMALL, LARGE = [2], [0, 1, 3]  # examples
 
 
-@pytest.fixture(scope="module", autouse=True)
-def without_plots() -> Iterator[None]:
-    """Drawing takes as long as training these models. test_plot draws, and test_two_processes runs the command with it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer_module, "plot_log", lambda rows, path: None)
-        yield
-
-
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Eight clips to train on, two of them for validation."""
