@@ -7,6 +7,7 @@ One file per command; nothing heavy is imported before a command needs it.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Annotated, Any
@@ -75,6 +76,7 @@ def main(application: typer.Typer = app) -> None:
     discard_unwritable_stderr()
     if code in (*ENDINGS, STOPPED) or HAS_NATIVE_THREADS.is_set():
         exit_without_cleanup(code)
+    gc.freeze()  # or Python would look for garbage in all of torch before it ends, for half a second
     sys.exit(code)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import typer
 
 from fastscribe._system import signals
+from fastscribe._system.collector import without_collector
 from fastscribe.audio.formats import left_out_line
 from fastscribe.audio.repeats import repeats_line
 from fastscribe.audio.row_languages import OtherLanguages
@@ -165,12 +166,14 @@ def _load(job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcribe
     """Yield the transcriber: of this process, or of a Ray cluster's workers, which end with the block."""
     job = _with_earlier_dtype(job)
     if job.texts is not None:
-        from fastscribe.aligner import Aligner
+        with without_collector():
+            from fastscribe.aligner import Aligner
 
         yield Aligner.load(Path(job.model), job.device, job.dtype, job.options, say).with_texts(job.texts)
         return
     if job.cluster is None:
-        from fastscribe.transcriber import Transcriber
+        with without_collector():
+            from fastscribe.transcriber import Transcriber
 
         model = Path(job.model)
         with Transcriber.load(model, job.device, job.dtype, job.options, say, devices=job.devices) as transcriber:

@@ -23,6 +23,7 @@ import sys
 import threading
 import traceback
 import warnings
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -35,14 +36,23 @@ TIMEOUT_S = 100
 PRELOADED = (
     "rich.progress",
     "sentencepiece",
+    "fastscribe._system.standard_streams",
+    "fastscribe.aligner",
+    "fastscribe.checkpoint.exchange",
     "fastscribe.cli",
     "fastscribe.cli.describe",
+    "fastscribe.dry_run",
+    "fastscribe.evaluation.rows",
+    "fastscribe.output.export",
     "fastscribe.output.folder",
+    "fastscribe.output.open_store",
     "fastscribe.output.stream",
     "fastscribe.pipeline.recognizer",
+    "fastscribe.ray.run",
+    "fastscribe.resume.store_merge",
     "fastscribe.transcriber",
 )
-OPTIONAL = ("pydantic.type_adapter",)  # some versions of typer use it
+OPTIONAL = ("pydantic.plugin._loader", "pydantic.type_adapter", "typer._adapters")  # some versions of typer use them
 UNWANTED = ("huggingface_hub",)  # reads the environment when it is imported
 
 
@@ -170,6 +180,8 @@ def main() -> None:
             importlib.import_module(module)
     assert not set(UNWANTED) & set(sys.modules)
     gc.freeze()  # or each fork would copy what its garbage collector looks at
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False  # of torch's libraries: a third of a fork's time
     request = _next_command(Connection(int(sys.argv[1])))
     if request is not None:
         _run(request)

@@ -20,6 +20,7 @@ from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from fastscribe._system.collector import without_collector
 from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe.errors import DeviceFailed, FastscribeError, UsageError, first_line
 from fastscribe.pipeline.idle import IDLE, LATER, Idle, Later
@@ -82,12 +83,13 @@ def _serve(channel: messages.Channel, start: messages.Start) -> None:
 
 
 def _load(channel: messages.Channel, start: messages.Start) -> LocalExecutor:
-    import torch
+    with without_collector():
+        import torch
 
-    from fastscribe.checkpoint.reader import read_for_run
-    from fastscribe.pipeline.engine import Engine
-    from fastscribe.pipeline.local import LocalExecutor
-    from fastscribe.pipeline.recognizer import Recognizer
+        from fastscribe.checkpoint.reader import read_for_run
+        from fastscribe.pipeline.engine import Engine
+        from fastscribe.pipeline.local import LocalExecutor
+        from fastscribe.pipeline.recognizer import Recognizer
 
     def say(line: str) -> None:
         channel.send(messages.Say(line))
