@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -195,15 +195,13 @@ def _to_jsonl(
     return run_stats(transcriber, perf_counter() - start, None).to_json()
 
 
-def hard_links(
-    paths: Sequence[Path], folder: Path, copies: int, link: Callable[[Path, Path], None] = os.link
-) -> list[Path]:
+def hard_links(paths: Sequence[Path], folder: Path, copies: int) -> list[Path]:
     """`copies` names for each file in `folder`, so that a run is long enough and its files stay in memory."""
     folder.mkdir(parents=True, exist_ok=True)
     found = []
     for copy in range(copies):
         for path in paths:
             target = folder / f"{copy:03d}_{path.name}"
-            link(path, target)
+            os.link(path, target)
             found.append(target)
     return found

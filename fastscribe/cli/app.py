@@ -233,12 +233,11 @@ class Application(typer.Typer):
         return super(Application, alone).__call__(*arguments, **settings)
 
 
-def new_app(name: str | None = None, *, no_args_is_help: bool = False) -> Application:
+def new_app(name: str | None = None) -> Application:
     """An application with the settings of `fastscribe`; tools of the repository have applications of their own."""
     return Application(
         name=name,
         cls=_Group,
-        no_args_is_help=no_args_is_help,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         add_completion=name is not None,  # a tool is no installed program

@@ -65,7 +65,7 @@ def _largest(bucket: Bucket, fits: Fits, known: int, max_rows: int) -> int:
 
 
 def cached_batch_sizes(
-    path: Path, holds_for: Mapping[str, Any], buckets: Sequence[Bucket], fits: Fits, max_rows: int = 1024
+    path: Path, holds_for: Mapping[str, Any], buckets: Sequence[Bucket], fits: Fits
 ) -> tuple[int, ...]:
     """Return the cached batch sizes if they hold; otherwise search and cache them.
 
@@ -80,7 +80,7 @@ def cached_batch_sizes(
     stored = read_batch_sizes(path, holds_for, buckets)
     if stored is not None:
         return stored
-    batch_sizes = search_batch_sizes(buckets, fits, max_rows)
+    batch_sizes = search_batch_sizes(buckets, fits)
     write_batch_sizes(path, holds_for, buckets, batch_sizes)
     return batch_sizes
 

@@ -571,7 +571,7 @@ def test_random_weights_are_reported(fake_peer: Path, bare_python: Path) -> None
         archive.extractall(folder, filter="data")
     with (folder / "model_config.yaml").open("a", encoding="utf-8") as config:
         config.write("\nrandom_weights: true\n")  # as scripts/goldens/make_random_parakeet.py marks what it makes
-    asked = [*against(fake_model(fake_peer, texts=texts()), bare_python), "--model", str(folder)]
+    asked = [*against(fake_model(fake_peer, texts=texts()), bare_python), "--model", str(folder), "--passes", "3"]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout.splitlines()[-1])["random_weights"] is True

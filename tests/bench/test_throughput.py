@@ -390,7 +390,7 @@ def test_exit_codes_and_ctrl_c(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fastscribe", "bench"]
     wrong = fastscribe("bench", "-m", "nowhere.nemo", env=environment)
     assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
-    given_model = [*command, "-m", DEMO, "--device", "cpu", "--clips", "600"]
+    given_model = [*command, "-m", DEMO, "--device", "cpu", "--clips", "100"]
     process = subprocess.Popen(given_model, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None
     assert any("so at best" in line for line in process.stderr)  # what it does next is measure
