@@ -135,14 +135,13 @@ class Transcriber:
         edits = TextEdits.of_model(options, checkpoint.languages, bool(checkpoint.tokenizer.languages))
         executor: Executor
         if chosen is None:
-            executor = LocalExecutor(Engine(cls._recognizer_of(checkpoint, device, dtype, options, say)))
+            recognizer = cls._recognizer_of(checkpoint, device, dtype, options, say)
+            executor, languages = LocalExecutor(Engine(recognizer)), recognizer.languages
         else:
             config = checkpoint.config
             start_message = Start(os.path.abspath(model), dtype, options)
             executor = WorkerPool(chosen, start_message, lambda one: config.num_frames(one.duration_s), say)
-        languages = (
-            None if cls.command == "align" else language_filter_of(checkpoint, options, executor.facts.decoder_name)
-        )
+            languages = language_filter_of(checkpoint, options, executor.facts.decoder_name)
         # the models own them now
         checkpoint = replace(checkpoint, weights={}, aligner=None, speakers=None, voices=None)
         found = cls(checkpoint, executor, options, perf_counter() - start)
