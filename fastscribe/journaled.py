@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import OutputError
-from fastscribe.resume.fingerprint import fingerprint, model_digest
+from fastscribe.resume.fingerprint import fingerprint
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
     resolved |= {"lm": transcriber._lm_digest()} if options.lm else {}
     if (speakers := transcriber._speakers_digest()) is not None:
         resolved |= {"speakers" if options.rttm is None else "rttm": speakers}
-    resolved |= {} if options.voices is None else {"voices": model_digest(options.voices)}
+    resolved |= {"voices": transcriber._voices_digest()} if options.voices else {}
     resolved |= {"align": True} if transcriber.command == "align" else {}
     config = transcriber._config
     if options.max_utterance_s is None and not config.learnt_on_short:  # cut as with the same number given

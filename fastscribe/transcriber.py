@@ -168,6 +168,10 @@ class Transcriber:
             return turns.digest()
         return None if self._options.speakers in (None, CHANNELS) else model_digest(self._options.speakers)
 
+    def _voices_digest(self) -> str | None:
+        """Return the digest of the content of --voices."""
+        return None if self._options.voices is None else model_digest(self._options.voices)
+
     def _turns_from_elsewhere(self) -> RttmTurns | None:
         """Return the turns of Options.rttm, which are read once."""
         if self._rttm is None and self._options.rttm is not None:

@@ -383,7 +383,8 @@ def _write_all(
     if others.num:
         bar.say(others.line)
     edits, languages = transcriber._edits, transcriber._languages
-    for line in [*lone.lines, *(edits.lines if edits else ()), *(languages.lines if languages else ())]:
+    lost = transcriber.progress.lost_prints
+    for line in [*lone.lines, *lost.lines, *(edits.lines if edits else ()), *(languages.lines if languages else ())]:
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 
