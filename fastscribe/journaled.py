@@ -36,10 +36,6 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
         options: The run's options.
         style: The formats and their options.
     """
-    from fastscribe.decode.families import DECODERS
-    from fastscribe.languages import AUTO
-    from fastscribe.pipeline.recognizer import language_prompt_of
-
     facts = transcriber._executor.facts
     resolved: dict[str, Any] = {"dtype": facts.dtype, "decoder": facts.decoder_name, "attention": facts.attention}
     resolved |= {"recover_gaps": transcriber._recovers_gaps}
@@ -53,15 +49,36 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
     config = transcriber._config
     if options.max_utterance_s is None and not config.learnt_on_short:  # cut as with the same number given
         resolved["max_utterance_s"] = config.max_utterance_s
-    given = options
-    follows_language = DECODERS[facts.decoder_name].has_prompt or language_prompt_of(config) is not None
-    if not follows_language or options.language == AUTO:  # these options change nothing else then
-        options = replace(options, language=None, target_language=None)
-        language = facts.kept_language or config.language or facts.aligner_language
-        if given.changes_text:  # its rules are those of the language
-            language = given.target_language or given.language or language
-        resolved |= {"language": language} if language else {}
-    return fingerprint(digest, resolved, options, style)
+    resolved |= transcriber._language_settings()
+    pnc = None if options.pnc else options.pnc  # True is the default of models that have it
+    return fingerprint(digest, resolved, replace(options, language=None, target_language=None, pnc=pnc), style)
+
+
+def language_settings(transcriber: Transcriber) -> dict[str, str]:
+    """Return the part of a fingerprint about languages: equal for options that give the same results.
+
+    Args:
+        transcriber: The loaded model, which is in this process or in others of this machine.
+    """
+    from fastscribe.checkpoint.language_prompt import choose_language
+    from fastscribe.decode.families import DECODERS
+    from fastscribe.decode.prompt import DEFAULT_LANGUAGE, prompt_languages
+    from fastscribe.pipeline.recognizer import language_prompt_of
+
+    options, config, facts = transcriber.options, transcriber._config, transcriber._executor.facts
+    edits = transcriber._edits and transcriber._edits.language
+    target: str | None = None
+    if DECODERS[facts.decoder_name].has_prompt:
+        language, target = prompt_languages(transcriber._tokenizer.pieces, options)
+        target = None if target == language else target
+        language = None if edits is None and language == DEFAULT_LANGUAGE else language
+    elif (prompt := language_prompt_of(config)) is not None:
+        index = choose_language(prompt, options.language)
+        names = sorted(name for name, number in prompt.languages.items() if number == index != prompt.index)
+        language = names[0] if names else edits
+    else:
+        language = facts.kept_language or config.language or facts.aligner_language or edits
+    return {name: tag for name, tag in (("language", language), ("target_language", target)) if tag is not None}
 
 
 def write_result(

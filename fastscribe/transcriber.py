@@ -168,6 +168,12 @@ class Transcriber:
             return turns.digest()
         return None if self._options.speakers in (None, CHANNELS) else model_digest(self._options.speakers)
 
+    def _language_settings(self) -> dict[str, str]:
+        """Return the part of a fingerprint about languages."""
+        from fastscribe.journaled import language_settings
+
+        return language_settings(self)
+
     def _voices_digest(self) -> str | None:
         """Return the digest of the content of --voices."""
         return None if self._options.voices is None else model_digest(self._options.voices)

@@ -136,6 +136,9 @@ class RayTranscriber(Transcriber):
     def _speakers_digest(self) -> str | None:
         return self._facts.speakers_digest
 
+    def _language_settings(self) -> dict[str, str]:
+        return self._facts.language_settings
+
     def _voices_digest(self) -> str | None:
         return self._facts.voices_digest
 

@@ -63,6 +63,7 @@ class Facts:
     lm_digest: str | None  # of --lm
     speakers_digest: str | None  # of --speakers' model, or of --rttm
     voices_digest: str | None  # of --voices
+    language_settings: dict[str, str]  # of the fingerprint
     load_s: float
     version: str = __version__
     said: tuple[str, ...] = ()
@@ -139,6 +140,7 @@ class Worker:
             lm_digest=lm,
             speakers_digest=turns if speakers is None else speakers.digest,
             voices_digest=None if voices is None else voices.digest,
+            language_settings=found._language_settings(),
             load_s=perf_counter() - start,
             said=self._take_said(),
         )

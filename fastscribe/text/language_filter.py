@@ -130,12 +130,12 @@ class LanguageFilter:
         self._encoder: PhraseEncoder | None = None
         self._checked: dict[tuple[tuple[Phrase, ...], frozenset[int]], list[str]] = {}
         given = None if language == AUTO else language
-        self._is_given, self._reads_rows = given is not None, given is not None or len(known) > 1
         excluded = None if given is None else self.excluded(given)
         if excluded and not has_letters(tokenizer, excluded):
             raise UsageError(f"--language {given}: this model writes no letter of {given}")
         self.num_excluded = None if excluded is None else len(excluded)
         self.language = given if excluded else None
+        self._reads_rows = self.language is not None or len(known) > 1
 
     def excluded(self, tag: str) -> frozenset[int] | None:
         """Return excluded_tokens() of a language: the same object for all tags of one alphabet."""
@@ -149,8 +149,8 @@ class LanguageFilter:
 
         May be called from several threads.
 
-        Rows name their languages where the model states several, or where the run has one. A run without a language keeps no
-        row from its text: its user may not know that the field counts.
+        Rows name their languages where the model states several, or where the run has one that leaves out tokens. A run
+        without such a language keeps no row from its text: its user may not know that the field counts.
         """
         with self._lock:
             try:
@@ -158,7 +158,7 @@ class LanguageFilter:
                 self._check_phrases(source)
                 return source
             except AudioError as error:
-                if self._is_given:
+                if self.language is not None:
                     return to_failure(source, "input", error)
                 self.num_unusable += 1
                 self._first_unusable = self._first_unusable or str(error)
