@@ -8,13 +8,12 @@ import platform
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
-from fastscribe.config import CHANNELS, Options
+from fastscribe.config import CHANNELS, Options, check_load
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
@@ -85,7 +84,7 @@ class Transcriber:
     @classmethod
     def load(
         cls,
-        model: str | Path = "default",
+        model: str | os.PathLike[str] = "default",
         device: str = "auto",
         dtype: str = "auto",
         options: Options = _DEFAULTS,
@@ -116,6 +115,7 @@ class Transcriber:
             UsageError: The device, dtype, decoder, graph mode, detector or packaged model is unavailable here.
             DeviceFailed: No process of several devices could be started.
         """
+        model = check_load(model, device if devices is None else devices, dtype, options)
         if devices is not None and device != "auto":
             raise UsageError("device and devices exclude each other: devices alone names all devices")
         chosen = None if devices is None else parse_devices(devices)  # before a download
