@@ -54,33 +54,6 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
     return fingerprint(digest, resolved, replace(options, language=None, target_language=None, pnc=pnc), style)
 
 
-def language_settings(transcriber: Transcriber) -> dict[str, str]:
-    """Return the part of a fingerprint about languages: equal for options that give the same results.
-
-    Args:
-        transcriber: The loaded model, which is in this process or in others of this machine.
-    """
-    from fastscribe.checkpoint.language_prompt import choose_language
-    from fastscribe.decode.families import DECODERS
-    from fastscribe.decode.prompt import DEFAULT_LANGUAGE, prompt_languages
-    from fastscribe.pipeline.recognizer import language_prompt_of
-
-    options, config, facts = transcriber.options, transcriber._config, transcriber._executor.facts
-    edits = transcriber._edits and transcriber._edits.language
-    target: str | None = None
-    if DECODERS[facts.decoder_name].has_prompt:
-        language, target = prompt_languages(transcriber._tokenizer.pieces, options)
-        target = None if target == language else target
-        language = None if edits is None and language == DEFAULT_LANGUAGE else language
-    elif (prompt := language_prompt_of(config)) is not None:
-        index = choose_language(prompt, options.language)
-        names = sorted(name for name, number in prompt.languages.items() if number == index != prompt.index)
-        language = names[0] if names else edits
-    else:
-        language = facts.kept_language or config.language or facts.aligner_language or edits
-    return {name: tag for name, tag in (("language", language), ("target_language", target)) if tag is not None}
-
-
 def write_result(
     output: Output, result: Transcript | Failure, not_written: Callable[[Transcript], None], where: str
 ) -> Transcript | Failure:

@@ -11,16 +11,19 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from fastscribe.checkpoint.language_prompt import choose_language
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
 from fastscribe.config import CHANNELS, Options, check_load
+from fastscribe.decode.families import DECODERS
+from fastscribe.decode.prompt import DEFAULT_LANGUAGE, prompt_languages
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.presentation import in_order, with_bar
-from fastscribe.pipeline.recognizer import Recognizer, language_filter_of, log_to_stderr
+from fastscribe.pipeline.recognizer import Recognizer, language_filter_of, language_prompt_of, log_to_stderr
 from fastscribe.pipeline.run import Run, Watcher
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats
 from fastscribe.pipeline.time_limit import TimeLimit
@@ -169,10 +172,21 @@ class Transcriber:
         return None if self._options.speakers in (None, CHANNELS) else model_digest(self._options.speakers)
 
     def _language_settings(self) -> dict[str, str]:
-        """Return the part of a fingerprint about languages."""
-        from fastscribe.journaled import language_settings
-
-        return language_settings(self)
+        """Return the part of a fingerprint about languages: equal for options that give the same results."""
+        options, config, facts = self._options, self._config, self._executor.facts
+        edits = self._edits and self._edits.language
+        target: str | None = None
+        if DECODERS[facts.decoder_name].has_prompt:
+            language, target = prompt_languages(self._tokenizer.pieces, options)
+            target = None if target == language else target
+            language = None if edits is None and language == DEFAULT_LANGUAGE else language
+        elif (prompt := language_prompt_of(config)) is not None:
+            index = choose_language(prompt, options.language)
+            names = sorted(name for name, number in prompt.languages.items() if number == index != prompt.index)
+            language = names[0] if names else edits
+        else:
+            language = facts.kept_language or config.language or facts.aligner_language or edits
+        return {name: tag for name, tag in (("language", language), ("target_language", target)) if tag is not None}
 
     def _voices_digest(self) -> str | None:
         """Return the digest of the content of --voices."""
