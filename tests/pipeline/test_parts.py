@@ -118,9 +118,10 @@ def test_the_number_of_threads_is_as_before_after_ctrl_c(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Engine, "_all_stages", interrupted)
     with torch_threads(3):
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(torch, "set_num_threads", late)
+        monkeypatch.setattr(torch, "set_num_threads", late)
+        with pytest.raises(KeyboardInterrupt):
             list(Engine(model).push(batch()))
+        monkeypatch.undo()
         assert torch.get_num_threads() == in_new_thread() == 3
 
 
