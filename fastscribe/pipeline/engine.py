@@ -13,7 +13,7 @@ launches kernels").
 
 On a CPU, push() returns when its batch is done. Its rows are divided into parts that run side by side, each through all stages
 on its own cores: two threads that share one operator after the other wait for each other. A failed batch is split in two and
-retried; one that ran out of memory also shrinks the budget of later batches.
+retried; a transcription's that ran out of memory also shrinks the budget of later batches.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class Engine:
         lost = recover(self.device)
         if lost is not None:
             raise DeviceFailed(self.recognizer.device_name, lost) from lost
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) and batch.purpose == "words":  # the budget is of the recognizer's frames
             self.budget.shrink(len(batch.utterances), self.recognizer.num_frames(batch))
         if len(batch.utterances) > 1:
             middle = len(batch.utterances) // 2

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+import torch
 
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.errors import CheckpointError, UsageError
@@ -206,6 +207,28 @@ def test_a_voice_that_cannot_be_heard_costs_its_print_alone(
     [line] = transcriber.progress.lost_prints.lines
     assert line.startswith(f"--voices: 1 speaker has no print, because a stretch could not be heard: {files[0]}, ")
     assert line.endswith("the voice model's output holds NaN or infinite numbers")
+
+
+def test_voices_that_run_out_of_memory_leave_the_budget_of_words(
+    voice_model: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    encode, failed = VoicePrinter.encode, []
+
+    def scarce(printer: VoicePrinter, features: Any) -> Any:
+        if not failed:
+            failed.append(features)
+            raise torch.OutOfMemoryError("no")
+        return encode(printer, features)
+
+    monkeypatch.setattr(VoicePrinter, "encode", scarce)
+    file, turns = tmp_path / "a.wav", tmp_path / "turns.rttm"
+    soundfile.write(file, CLIPS[0], RATE)
+    turns.write_text("SPEAKER a 1 0 4 <NA> <NA> A <NA> <NA>\n")
+    transcriber = Transcriber.load(MODEL, "cpu", "fp32", Options(voices=str(voice_model), rttm=str(turns), threads=1))
+    frames = transcriber._budget().frames
+    [found] = transcriber.transcribe([str(file)])
+    assert isinstance(found, Transcript) and failed and transcriber._budget().frames == frames
+    assert isinstance(found.voices, tuple)
 
 
 def test_a_recording_that_is_gone_when_its_voices_are_heard_keeps_its_words(
