@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import replace
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from fastscribe.audio.texts import Texts
 from fastscribe.checkpoint.reader import Checkpoint
-from fastscribe.config import Options
+from fastscribe.config import Options, check_load
 from fastscribe.decode.emissions import EmissionDecoder, max_batch_frames
-from fastscribe.errors import CheckpointError, UsageError
+from fastscribe.errors import CheckpointError, OptionError, UsageError
 from fastscribe.pipeline.alignment import TextAligner
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
@@ -48,7 +49,12 @@ class Aligner(Transcriber):
         self.texts = Texts()
 
     def align(
-        self, inputs: Inputs, text: str | Path | None = None, *, ordered: bool = False, progress: bool = False
+        self,
+        inputs: Inputs,
+        text: str | os.PathLike[str] | None = None,
+        *,
+        ordered: bool = False,
+        progress: bool = False,
     ) -> Generator[Transcript | Failure]:
         """Align recordings with their texts; yield each result as soon as it is there.
 
@@ -67,7 +73,10 @@ class Aligner(Transcriber):
             UsageError: The text is missing, or is one file for several recordings.
             DeviceFailed: The GPU is lost.
         """
-        self.texts = Texts(None if text is None else Path(text))
+        try:
+            self.texts = Texts(None if text is None else Path(os.fsdecode(text)))
+        except TypeError:
+            raise OptionError("text", text, "not a path: give a str or an os.PathLike") from None
         self.texts.check()
         with closing(self.transcribe(inputs, ordered=ordered, progress=progress)) as results:
             yield from results
@@ -80,7 +89,7 @@ class Aligner(Transcriber):
     @classmethod
     def load(
         cls,
-        model: str | Path = "default",
+        model: str | os.PathLike[str] = "default",
         device: str = "auto",
         dtype: str = "auto",
         options: Options = _DEFAULTS,
@@ -94,6 +103,7 @@ class Aligner(Transcriber):
             CheckpointError: Also if the model has no CTC head, or a tokenizer that cannot encode text.
             UsageError: As Transcriber.load(); also if `devices`, Options.align_with or Options.speakers is given.
         """
+        model = check_load(model, device, dtype, options)
         if devices is not None:
             raise UsageError("texts are aligned on one device: give device instead of devices")
         if options.speakers is not None or options.rttm is not None:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from numbers import Integral, Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from fastscribe.errors import OptionError
@@ -473,9 +477,15 @@ _LIMITS: dict[str, tuple[int, int | None]] = {
 }
 
 
+_PATHS = ("speakers", "rttm", "voices", "align_with", "lm")  # a str also names a model on the hub
+
+
 @dataclass(frozen=True)
 class Options:
-    """The user's settings for a run, except device and dtype. The command line has the same defaults. Raises UsageError."""
+    """The user's settings for a run, except device and dtype. The command line has the same defaults. Raises UsageError.
+
+    Paths may be os.PathLike, and tuples any iterable; they are kept as str and tuples.
+    """
 
     decoder: DecoderName | None = None  # None: the checkpoint's default
     # Beam width of a transducer, up to MAX_BEAM; 1: greedy decoding. None: the width that the checkpoint's language model
@@ -528,15 +538,14 @@ class Options:
     )
 
     def __post_init__(self) -> None:
+        self._convert()
         for name, choices in (
             ("decoder", (None, *get_args(DecoderName))),
             ("cuda_graphs", get_args(GraphMode)),
             ("vad", get_args(VadName)),
         ):
-            if getattr(self, name) not in choices:
+            if not isinstance(getattr(self, name), str | None) or getattr(self, name) not in choices:
                 raise OptionError(name, getattr(self, name), f"not one of {', '.join(filter(None, choices))}")
-        if self.recover_gaps is not None and type(self.recover_gaps) is not bool:
-            raise OptionError("recover_gaps", self.recover_gaps, "not True, False or None")
         for name, (least, most) in _LIMITS.items():
             _check_number(name, getattr(self, name), least, most)
         length_s = self.max_utterance_s
@@ -554,6 +563,29 @@ class Options:
         for name in ("language", "target_language"):
             if (text := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _tag(name, text))
+
+    def _convert(self) -> None:
+        """Check the types, and set each value to the one type of its field."""
+        for name in _PATHS:
+            object.__setattr__(self, name, _path(name, getattr(self, name)))
+        for name in ("attention", "language", "target_language"):
+            if not isinstance(getattr(self, name), str | None):
+                raise OptionError(name, getattr(self, name), "not a str")
+        for name in ("timestamps", "remove_fillers", "itn"):
+            if type(getattr(self, name)) is not bool:
+                raise OptionError(name, getattr(self, name), "not True or False")
+        for name in ("recover_gaps", "pnc"):
+            if getattr(self, name) is not None and type(getattr(self, name)) is not bool:
+                raise OptionError(name, getattr(self, name), "not True, False or None")
+        for name, unit in (("max_utterance_s", " of seconds"), ("lm_weight", "")):
+            if (value := getattr(self, name)) is not None:
+                _check_real(name, value, unit)
+                object.__setattr__(self, name, float(value))  # the digest of a resumed run tells 2 from 2.0
+        for name in _LIMITS:
+            object.__setattr__(self, name, _integer(getattr(self, name)))
+        for name in ("redact", "redact_names", "speaker_names"):
+            if (value := getattr(self, name)) is not None or name != "speaker_names":
+                object.__setattr__(self, name, _names(name, value))
 
     @property
     def changes_text(self) -> bool:
@@ -573,16 +605,13 @@ class Options:
             return
         if self.speakers is None:
             raise OptionError("speaker_names", ",".join(self.speaker_names), "speakers is not given")
-        if isinstance(self.speaker_names, str) or not self.speaker_names:
-            raise OptionError("speaker_names", self.speaker_names, "not a tuple of names")
-        object.__setattr__(self, "speaker_names", tuple(self.speaker_names))
+        if not self.speaker_names:
+            raise OptionError("speaker_names", self.speaker_names, "there is no name")
         for name in self.speaker_names:
             _check_name(self.speaker_names, name)
 
     def _check_redact(self) -> None:
         for name in ("redact", "redact_names"):
-            if isinstance(getattr(self, name), str):
-                raise OptionError(name, getattr(self, name), "not a tuple of names")
             object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))
         unknown = next((one for one in self.redact if one not in get_args(RedactName)), None)
         if unknown is not None:
@@ -607,15 +636,47 @@ def _check_name(names: Sequence[str], name: str) -> None:
         raise OptionError("speaker_names", ",".join(names), problem)
 
 
+def _path(name: str, value: Any) -> str | None:
+    """Return a path as str; one that is no str as an absolute one, so that it is never taken for a name on the hub."""
+    if value is None or isinstance(value, str):
+        path = value
+    else:
+        try:
+            path = os.path.abspath(os.fsdecode(value))
+        except TypeError:
+            raise OptionError(name, value, "not a path: give a str or an os.PathLike") from None
+    if path is not None and not path and name != "speakers":
+        raise OptionError(name, value, "an empty path")
+    return path
+
+
+def _check_real(name: str, value: object, unit: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise OptionError(name, value, f"not a number{unit}")
+
+
+def _integer(value: Any) -> Any:
+    """Return an integer of another library, such as NumPy, as int; anything else as it is."""
+    return operator.index(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+
+
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    found = None if isinstance(value, str | bytes) or not isinstance(value, Iterable) else tuple(value)
+    has_order = name != "speaker_names" or not isinstance(value, Set)
+    if found is None or not has_order or not all(isinstance(one, str) for one in found):
+        raise OptionError(name, value, "not a tuple of names")
+    return found
+
+
 def _check_number(name: str, value: object, least: int, most: int | None) -> None:
-    if value is None or (name == "batch_frames" and value == "auto"):
+    if value is None or (name == "batch_frames" and isinstance(value, str) and value == "auto"):
         return
     if type(value) is not int or value < least or (most is not None and value > most):
         raise OptionError(name, value, f"not a number from {least}" + (f" to {most:,}" if most is not None else ""))
 
 
-def _phrases(given: Sequence[str | tuple[Any, ...]]) -> tuple[Phrase, ...]:
-    if isinstance(given, str):
+def _phrases(given: Iterable[str | tuple[Any, ...]]) -> tuple[Phrase, ...]:
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise OptionError("boost", given, "not a tuple of phrases")
     return tuple(_phrase(one) for one in given)
 
@@ -627,7 +688,11 @@ def _phrase(given: str | tuple[Any, ...]) -> Phrase:
         raise OptionError("boost", given, "not a phrase, nor a phrase and its weight") from None
     if not isinstance(phrase.text, str) or not phrase.text.strip():
         raise OptionError("boost", phrase.text, "not a phrase")
-    if not isinstance(phrase.weight, int | float) or not 0 < phrase.weight <= MAX_BOOST_WEIGHT:
+    if (
+        isinstance(phrase.weight, bool)
+        or not isinstance(phrase.weight, Real)
+        or not 0 < phrase.weight <= MAX_BOOST_WEIGHT
+    ):
         raise OptionError("boost", phrase.weight, f"{phrase.text}: a weight is above 0, up to {MAX_BOOST_WEIGHT:g}")
     return Phrase(phrase.text, float(phrase.weight))  # the digest of a resumed run tells 2 from 2.0
 
@@ -686,6 +751,10 @@ class SubtitleStyle:
     highlight_words: bool = False  # VTT only: underline each word as it is spoken
 
     def __post_init__(self) -> None:
+        for name in ("max_cue_s", "min_cue_s"):
+            _check_real(name, getattr(self, name), " of seconds")
+        if self.max_chars_per_second is not None:
+            _check_real("max_chars_per_second", self.max_chars_per_second)
         _check_number("max_line_width", self.max_line_width, MIN_LINE_WIDTH, None)
         _check_number("max_lines", self.max_lines, 1, None)
         if not 0.001 <= self.max_cue_s <= 3600:
@@ -705,3 +774,34 @@ class OutputStyle:
     formats: tuple[OutputFormat, ...] = ("jsonl",)
     tokens: bool = False  # add every token to the JSON
     subtitles: SubtitleStyle = SubtitleStyle()
+
+    def __post_init__(self) -> None:
+        formats: Any = self.formats
+        if isinstance(formats, str) or not all(one in OUTPUT_FORMATS for one in formats):
+            raise OptionError("formats", formats, f"not a tuple of formats: {', '.join(OUTPUT_FORMATS)}")
+
+
+def check_load(model: Any, device: Any, dtype: Any, options: Any) -> str | Path:
+    """Check the types of what a model is loaded with.
+
+    Args:
+        model: A name or path, or an os.PathLike.
+        device: Name of a device, or of devices.
+        dtype: Name of a dtype.
+        options: Of its runs.
+
+    Returns:
+        The model: a str as it is, anything else as a Path.
+
+    Raises:
+        OptionError: A type is wrong.
+    """
+    for name, value, example in (("device", device, "cpu or cuda:0"), ("dtype", dtype, "auto or bf16")):
+        if not isinstance(value, str):
+            raise OptionError(name, value, f"not a str such as {example}")
+    if not isinstance(options, Options):
+        raise OptionError("options", options, "not a fastscribe.Options")
+    try:
+        return model if isinstance(model, str) else Path(os.fsdecode(model))
+    except TypeError:
+        raise OptionError("model", model, "not a model: give a str or an os.PathLike") from None

@@ -51,7 +51,7 @@ class OptionError(UsageError):
     """The value of a setting. The command line prints it with the option's name (on_command_line)."""
 
     def __init__(self, name: str, value: object, problem: str) -> None:
-        super().__init__(f"{name} {value!r}: {problem}")
+        super().__init__(f"{name} {' '.join(repr(value).split()):.200}: {problem}")
         self.name, self.value, self.problem = name, value, problem
 
     @property

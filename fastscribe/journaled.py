@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import OutputError
-from fastscribe.resume.fingerprint import fingerprint, model_digest
+from fastscribe.resume.fingerprint import fingerprint
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
@@ -36,10 +36,6 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
         options: The run's options.
         style: The formats and their options.
     """
-    from fastscribe.decode.families import DECODERS
-    from fastscribe.languages import AUTO
-    from fastscribe.pipeline.recognizer import language_prompt_of
-
     facts = transcriber._executor.facts
     resolved: dict[str, Any] = {"dtype": facts.dtype, "decoder": facts.decoder_name, "attention": facts.attention}
     resolved |= {"recover_gaps": transcriber._recovers_gaps}
@@ -48,20 +44,14 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
     resolved |= {"lm": transcriber._lm_digest()} if options.lm else {}
     if (speakers := transcriber._speakers_digest()) is not None:
         resolved |= {"speakers" if options.rttm is None else "rttm": speakers}
-    resolved |= {} if options.voices is None else {"voices": model_digest(options.voices)}
+    resolved |= {"voices": transcriber._voices_digest()} if options.voices else {}
     resolved |= {"align": True} if transcriber.command == "align" else {}
     config = transcriber._config
     if options.max_utterance_s is None and not config.learnt_on_short:  # cut as with the same number given
         resolved["max_utterance_s"] = config.max_utterance_s
-    given = options
-    follows_language = DECODERS[facts.decoder_name].has_prompt or language_prompt_of(config) is not None
-    if not follows_language or options.language == AUTO:  # these options change nothing else then
-        options = replace(options, language=None, target_language=None)
-        language = facts.kept_language or config.language or facts.aligner_language
-        if given.changes_text:  # its rules are those of the language
-            language = given.target_language or given.language or language
-        resolved |= {"language": language} if language else {}
-    return fingerprint(digest, resolved, options, style)
+    resolved |= transcriber._language_settings()
+    pnc = None if options.pnc else options.pnc  # True is the default of models that have it
+    return fingerprint(digest, resolved, replace(options, language=None, target_language=None, pnc=pnc), style)
 
 
 def write_result(

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from fastscribe.config import Options
+from fastscribe.config import Options, check_load
 from fastscribe.errors import AudioError, UsageError
 from fastscribe.types import Failure, Transcript
 
@@ -24,7 +24,11 @@ _lock = Lock()
 
 
 def transcribe(
-    audio: Input, model: str | Path = "default", device: str = "auto", dtype: str = "auto", options: Options = _DEFAULTS
+    audio: Input,
+    model: str | os.PathLike[str] = "default",
+    device: str = "auto",
+    dtype: str = "auto",
+    options: Options = _DEFAULTS,
 ) -> Transcript:
     """Transcribe one recording.
 
@@ -47,6 +51,7 @@ def transcribe(
         CheckpointError: As Transcriber.load().
     """
     _check_one(audio)
+    model = check_load(model, device, dtype, options)
     with _lock:
         transcriber = _loaded(model, device, dtype, options)
         transcriber._read_changed_turns()

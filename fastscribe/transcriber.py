@@ -8,20 +8,22 @@ import platform
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from fastscribe.checkpoint.language_prompt import choose_language
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
-from fastscribe.config import CHANNELS, Options
+from fastscribe.config import CHANNELS, Options, check_load
+from fastscribe.decode.families import DECODERS
+from fastscribe.decode.prompt import DEFAULT_LANGUAGE, prompt_languages
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.presentation import in_order, with_bar
-from fastscribe.pipeline.recognizer import Recognizer, language_filter_of, log_to_stderr
+from fastscribe.pipeline.recognizer import Recognizer, language_filter_of, language_prompt_of, log_to_stderr
 from fastscribe.pipeline.run import Run, Watcher
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats
 from fastscribe.pipeline.time_limit import TimeLimit
@@ -85,7 +87,7 @@ class Transcriber:
     @classmethod
     def load(
         cls,
-        model: str | Path = "default",
+        model: str | os.PathLike[str] = "default",
         device: str = "auto",
         dtype: str = "auto",
         options: Options = _DEFAULTS,
@@ -116,6 +118,7 @@ class Transcriber:
             UsageError: The device, dtype, decoder, graph mode, detector or packaged model is unavailable here.
             DeviceFailed: No process of several devices could be started.
         """
+        model = check_load(model, device if devices is None else devices, dtype, options)
         if devices is not None and device != "auto":
             raise UsageError("device and devices exclude each other: devices alone names all devices")
         chosen = None if devices is None else parse_devices(devices)  # before a download
@@ -135,14 +138,13 @@ class Transcriber:
         edits = TextEdits.of_model(options, checkpoint.languages, bool(checkpoint.tokenizer.languages))
         executor: Executor
         if chosen is None:
-            executor = LocalExecutor(Engine(cls._recognizer_of(checkpoint, device, dtype, options, say)))
+            recognizer = cls._recognizer_of(checkpoint, device, dtype, options, say)
+            executor, languages = LocalExecutor(Engine(recognizer)), recognizer.languages
         else:
             config = checkpoint.config
             start_message = Start(os.path.abspath(model), dtype, options)
             executor = WorkerPool(chosen, start_message, lambda one: config.num_frames(one.duration_s), say)
-        languages = (
-            None if cls.command == "align" else language_filter_of(checkpoint, options, executor.facts.decoder_name)
-        )
+            languages = language_filter_of(checkpoint, options, executor.facts.decoder_name)
         # the models own them now
         checkpoint = replace(checkpoint, weights={}, aligner=None, speakers=None, voices=None)
         found = cls(checkpoint, executor, options, perf_counter() - start)
@@ -168,6 +170,27 @@ class Transcriber:
         if (turns := self._turns_from_elsewhere()) is not None:
             return turns.digest()
         return None if self._options.speakers in (None, CHANNELS) else model_digest(self._options.speakers)
+
+    def _language_settings(self) -> dict[str, str]:
+        """Return the part of a fingerprint about languages: equal for options that give the same results."""
+        options, config, facts = self._options, self._config, self._executor.facts
+        edits = self._edits and self._edits.language
+        target: str | None = None
+        if DECODERS[facts.decoder_name].has_prompt:
+            language, target = prompt_languages(self._tokenizer.pieces, options)
+            target = None if target == language else target
+            language = None if edits is None and language == DEFAULT_LANGUAGE else language
+        elif (prompt := language_prompt_of(config)) is not None:
+            index = choose_language(prompt, options.language)
+            names = sorted(name for name, number in prompt.languages.items() if number == index != prompt.index)
+            language = names[0] if names else edits
+        else:
+            language = facts.kept_language or config.language or facts.aligner_language or edits
+        return {name: tag for name, tag in (("language", language), ("target_language", target)) if tag is not None}
+
+    def _voices_digest(self) -> str | None:
+        """Return the digest of the content of --voices."""
+        return None if self._options.voices is None else model_digest(self._options.voices)
 
     def _turns_from_elsewhere(self) -> RttmTurns | None:
         """Return the turns of Options.rttm, which are read once."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fastscribe import Options, UsageError
+from fastscribe import Options, Transcriber, UsageError
 from fastscribe.checkpoint.language_prompt import choose_language
 from fastscribe.checkpoint.languages import languages_by_name
 from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.reader import CheckpointError, read_checkpoint
-from fastscribe.config import LanguagePromptConfig
+from fastscribe.config import LanguagePromptConfig, OutputStyle
+from fastscribe.journaled import run_fingerprint
 from fastscribe.languages import check_languages, find_language, language_tag
+from fastscribe.output.writers import to_jsonl
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.processes import fastscribe
 
@@ -203,3 +206,56 @@ def test_an_english_model_accepts_english(tmp_path: Path) -> None:
     assert fastscribe(*given).returncode == 0
     other = fastscribe(*given, "--language", "de")
     assert other.returncode == 2 and other.stderr == "fastscribe: --language de: this model knows en only\n"
+
+
+@pytest.mark.parametrize(
+    ("model", "same", "other"),
+    [
+        (
+            MODELS / "tdt_demo" / "model.nemo",  # English letters, and languages that are not stated
+            [
+                {},
+                {"language": "en"},
+                {"language": "pl"},
+                {"language": "pl", "target_language": "pl"},
+                {"language": "auto"},
+            ],
+            [{"remove_fillers": True, "language": "en"}],
+        ),
+        (
+            MODELS / "canary2" / "model.nemo",
+            [{}, {"language": "en"}, {"language": "en-GB", "target_language": "en"}, {"pnc": True}],
+            [{"language": "de"}, {"target_language": "de"}, {"pnc": False}],
+        ),
+        (
+            MODELS / "published" / "nemotron-3.5-asr-streaming-0.6b" / "model.nemo",
+            [{"language": "de"}, {"language": "de-DE"}],
+            [{}, {"language": "fr"}],
+        ),
+    ],
+    ids=["no prompt", "Canary", "Nemotron"],
+)
+def test_languages_with_the_same_results_have_one_fingerprint(
+    model: Path, same: list[dict[str, Any]], other: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Also where rows name a language: one that changes nothing leaves rows alone, as no language does."""
+    rows = tmp_path / "rows.jsonl"
+    clips = sorted(AUDIO.glob("0*.flac"))[:2]
+    rows.write_text(
+        "".join(
+            json.dumps({"audio_filepath": str(clip), "language": language}) + "\n"
+            for clip, language in zip(clips, ("ru", "nonsense"), strict=True)
+        )
+    )
+
+    def run(options: dict[str, Any], has_rows: bool = True) -> tuple[list[str], dict[str, Any]]:
+        chosen = Options(threads=1, **options)
+        transcriber = Transcriber.load(model, "cpu", "fp32", chosen, lambda line: None)
+        found = [to_jsonl(one) for one in transcriber.transcribe([rows] if has_rows else [], ordered=True)]
+        return found, run_fingerprint(transcriber, "sha256:1", chosen, OutputStyle())
+
+    first = run(same[0])
+    for options in same[1:]:
+        assert run(options) == first, options
+    others = [run(options, has_rows=False)[1] for options in other]
+    assert first[1] not in others and len({json.dumps(one) for one in others}) == len(other)

@@ -43,6 +43,7 @@ LAYERS = (
     ("decode.families",),
     ("pipeline.alignment", "pipeline.dtype_rates"),
     ("pipeline.dtype_choice",),
+    ("pipeline.side_model",),
     ("pipeline.diarizer", "pipeline.voice_printer"),
     ("pipeline.recognizer",),
     ("pipeline.engine",),

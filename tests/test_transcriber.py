@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import math
+import os
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 import torch
 
-from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
+import fastscribe
+from fastscribe import Aligner, Failure, Options, Transcriber, Transcript, UsageError
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read_into
-from fastscribe.errors import DeviceFailed
+from fastscribe.errors import DeviceFailed, OptionError
 from fastscribe.pipeline import prefetch, sort_buffer, thread_pool
 from fastscribe.pipeline.batching import Budget
 from fastscribe.segmentation.segment import split
-from fastscribe.types import AudioInfo, Batch, Source, Utterance
-from tests.conftest import AUDIO, MODELS
+from fastscribe.types import AudioInfo, Batch, Phrase, Source, Utterance
+from tests.conftest import AUDIO, MODELS, torch_threads
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
 FILES = sorted(AUDIO.glob("0*.flac"))
@@ -80,7 +85,8 @@ def test_failed_batch_is_halved_until_one_row_fails(transcriber: Transcriber, mo
     reference = texts(list(transcriber.transcribe(FILES)))
     original = transcriber._engine._encode
     monkeypatch.setattr(transcriber._engine, "_encode", encode)
-    results = list(with_options(transcriber, batch_size=100).transcribe(FILES))
+    with torch_threads(1):  # one part
+        results = list(with_options(transcriber, batch_size=100).transcribe(FILES))
     assert rows[0] == len(FILES)
     assert texts(results) == reference | {poison: "failed"}
     [failure] = [result for result in results if isinstance(result, Failure)]
@@ -161,6 +167,64 @@ def test_padding_and_audio_are_counted(transcriber: Transcriber) -> None:
 def test_options_are_checked(options: dict) -> None:
     with pytest.raises(UsageError, match=next(iter(options))):
         Options(**options)
+
+
+class PathOf:
+    def __init__(self, path: str | bytes) -> None:
+        self.path = path
+
+    def __fspath__(self) -> str | bytes:
+        return self.path
+
+
+ODD = (Path("a"), PathOf("/a"), PathOf(b"/a"), b"a", "", 1, 1.5, True, [], ["a"], ("a",), (None,), [1], {"a"}, {"a": 1})
+ODD += (np.int64(3), np.float32(3), np.zeros((99, 99)), "3", object())
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Options)])
+def test_options_of_any_type(name: str) -> None:
+    """A value is refused in one line, or becomes one of the types that the field states, which can be compared and hashed."""
+    needs: dict[str, dict[str, Any]] = {"voices": {"rttm": "r"}, "redact_names": {"redact": ("names",)}}
+    needs["speaker_names"] = {"speakers": "channels"}
+    for value in ODD:
+        refused, options = "", Options()
+        try:
+            options = Options(**{name: value}, **needs.get(name, {}))
+        except OptionError as error:
+            refused = str(error)
+        assert "\n" not in refused and len(refused) < 400
+        if refused:
+            continue
+        kept = getattr(options, name)
+        assert type(kept) in (str, int, float, bool, tuple), (value, kept)
+        assert type(kept) is not tuple or all(type(one) in (str, Phrase) for one in kept), (value, kept)
+        hash(options)
+
+
+def test_paths_in_options_are_no_names_of_the_hub() -> None:
+    for name in ("lm", "align_with", "speakers", "rttm"):
+        assert getattr(Options(**{name: Path("organisation/name")}), name) == os.path.abspath("organisation/name")
+        assert getattr(Options(**{name: "organisation/name"}), name) == "organisation/name"
+    with pytest.raises(UsageError, match=r"--lm .*nowhere.arpa: No such file"):
+        Transcriber.load(MODEL, "cpu", options=Options(lm=Path("nowhere.arpa")))  # type: ignore[arg-type]
+    assert Options(max_utterance_s=30) == Options(max_utterance_s=np.float32(30))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model": None}, "model None: not a model"),
+        ({"model": ["a"]}, "model .*: not a model"),
+        ({"device": 0}, "device 0: not a str"),
+        ({"dtype": torch.bfloat16}, "dtype torch.bfloat16: not a str"),
+        ({"options": {"beam": 2}}, "options {'beam': 2}: not a fastscribe.Options"),
+    ],
+    ids=str,
+)
+def test_what_a_model_is_loaded_with(given: dict[str, Any], message: str) -> None:
+    for load in (Transcriber.load, Aligner.load, partial(fastscribe.transcribe, FILES[0])):
+        with pytest.raises(UsageError, match=message):
+            load(**given)
 
 
 def test_auto_budget_works_beside_batch_size(transcriber: Transcriber) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
 
 
 def share(shares: Sequence[tuple[int, int]], work: Callable[[int, int], None], level: int = 0) -> None:
-    """Call work(*share) for each share, in threads. The calling thread does the first share.
+    """Call work(*share) for each share, in threads, and wait for all of them. The calling thread does the first share.
 
     Args:
         shares: Ranges (start, stop).
@@ -29,8 +29,11 @@ def share(shares: Sequence[tuple[int, int]], work: Callable[[int, int], None], l
             futures.append(pool.submit(work, *part))
         except RuntimeError:  # the interpreter is ending and starts no more threads; this one goes on
             work(*part)
-    for part in shares[:1]:
-        work(*part)
+    try:
+        for part in shares[:1]:
+            work(*part)
+    finally:
+        wait(futures)
     for future in futures:
         future.result()
 

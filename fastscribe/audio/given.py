@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import io
 import math
-import operator
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from numbers import Real
+from numbers import Integral, Real
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -171,8 +170,8 @@ def _cut(audio: Audio, source: Source) -> Source:
     for name, seconds in (("offset_s", audio.offset_s), ("duration_s", audio.duration_s)):
         if seconds is not None and not (isinstance(seconds, Real) and 0 <= seconds < math.inf):
             raise AudioError(source.path, f"{name} is {seconds!r:.40}, not a length of time")
-    if audio.track is not None and operator.index(audio.track) < 0:
-        raise AudioError(source.path, f"track is {audio.track}, not a number from 0")
+    if audio.track is not None and (not isinstance(audio.track, Integral) or audio.track < 0):
+        raise AudioError(source.path, f"track is {audio.track!r}, not a number from 0")
     suffix = f"@{round(audio.offset_s * 1000)}" if audio.offset_s else ""
     return replace(
         source, id=source.id + suffix, offset_s=audio.offset_s, duration_s=audio.duration_s, track=audio.track

@@ -69,7 +69,7 @@ def restored(sources: Mapping[str, TensorSource], where: object) -> dict[str, Te
             scales = sources.get(name + _SUFFIX)
             if scales is None or scales.dtype != "float32" or not source.shape or scales.shape != source.shape[:1]:
                 raise CheckpointError(where, f"damaged weights: {name[:120]} has 8 bits and not one scale for each row")
-            found[name] = TensorSource("float32", source.shape, partial(_product, source, scales))
+            found[name] = TensorSource("float32", source.shape, partial(_product, source, scales), INT8)
         elif (values := sources.get(name.removesuffix(_SUFFIX))) is None or values.dtype != INT8:
             found[name] = source
     return found

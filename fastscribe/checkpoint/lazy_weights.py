@@ -25,12 +25,14 @@ COUNTER_SUFFIX = ".num_batches_tracked"
 class TensorSource:
     """A tensor that is read on demand. `dtype` is torch's name without the prefix: "float32", "bfloat16" ..
 
+    `stored_dtype` is the one on the disk, if it is another than the one that `read` returns.
     `read` returns new memory at each call. It raises CheckpointError if the values cannot be read, or are not finite.
     """
 
     dtype: str
     shape: tuple[int, ...]
     read: Callable[[], torch.Tensor]
+    stored_dtype: str | None = None
 
     @property
     def num_elements(self) -> int:

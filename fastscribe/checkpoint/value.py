@@ -95,6 +95,11 @@ class Checkpoint:
     def dtypes(self) -> tuple[str, ...]:
         return tuple(sorted({source.dtype for source in _float_sources(self.weights)}))
 
+    @property
+    def stored_dtypes(self) -> tuple[str, ...]:
+        """As `dtypes`, with those that reading changes as they are on the disk."""
+        return tuple(sorted({source.stored_dtype or source.dtype for source in _float_sources(self.weights)}))
+
 
 def _float_sources(weights: Mapping[str, torch.Tensor]) -> list[TensorSource]:
     return [source for source in sources_of(weights).values() if source.dtype != "int64"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from fastscribe.bench.work import encoder_gflop_per_audio_s
-from fastscribe.config import EncoderConfig, GraniteConfig, JasperConfig
+from fastscribe.config import EightBitDtypeName, EncoderConfig, GraniteConfig, JasperConfig
 from fastscribe.speaker_config import EcapaConfig, StackingConfig
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "family": config.family,
         "decoders": list(config.decoders),
         "parameters": checkpoint.num_parameters,
-        "stored_dtype": ", ".join(checkpoint.dtypes),
+        "stored_dtype": ", ".join(checkpoint.stored_dtypes),
+        "computes_in": ["fp32", "bf16", *(() if isinstance(encoder, JasperConfig) else get_args(EightBitDtypeName))],
         "languages": list(checkpoint.languages),
         "sample_rate_hz": config.features.sample_rate,
         "mels": config.features.num_mels,

@@ -114,7 +114,8 @@ def run(
         say(f"{job.target.where}: {results} not given this time")
     not_made = _say_made_again(output, quiet) + _find_persons(job, stats, quiet)
     if stats.failed_before:
-        say(f"{stats.failed_before} failed in an earlier run and were left alone; --retry-failed tries them again")
+        were, them = ("was", "it") if stats.failed_before == 1 else ("were", "them")
+        say(f"{stats.failed_before} failed in an earlier run and {were} left alone; --retry-failed tries {them} again")
     if stats.stopped is not None:
         _say_stopped(job, stats)
         raise typer.Exit(STOPPED)
@@ -386,7 +387,8 @@ def _write_all(
     if others.num:
         bar.say(others.line)
     edits, languages = transcriber._edits, transcriber._languages
-    for line in [*lone.lines, *(edits.lines if edits else ()), *(languages.lines if languages else ())]:
+    lost = transcriber.progress.lost_prints
+    for line in [*lone.lines, *lost.lines, *(edits.lines if edits else ()), *(languages.lines if languages else ())]:
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 

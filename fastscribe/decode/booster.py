@@ -15,7 +15,8 @@ import torch
 
 from fastscribe.decode.boosting import Boost, BoostTables
 from fastscribe.text.context_graph import ContextGraph, build_graph, join
-from fastscribe.text.phrases import PhraseEncoder, TokenPath, encode_all, named
+from fastscribe.text.language_filter import LanguageFilter
+from fastscribe.text.phrases import PhraseEncoder, TokenPath, encode_all, named, without_effect
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.types import Batch, Phrase
 
@@ -37,7 +38,9 @@ class Booster:
         tokenizer: The model's.
         path: The model, for messages.
         device: The decoder's.
-        say: Called with a line for phrases that the vocabulary cannot write.
+        say: Called with a line for phrases that the vocabulary cannot write, and one for those of the run's list that its
+            language leaves out.
+        languages: Has the run's language, if it has one. It warns of the phrases of rows itself.
 
     Raises:
         UsageError: The vocabulary can write none of the run's phrases.
@@ -51,6 +54,7 @@ class Booster:
         path: object,
         device: torch.device,
         say: Callable[[str], None],
+        languages: LanguageFilter | None = None,
     ) -> None:
         self._tokenizer, self._path, self._device, self._say = tokenizer, path, device, say
         self._encoder: PhraseEncoder | None = None
@@ -65,6 +69,13 @@ class Booster:
         self._joined: tuple[tuple[Phrases, ...], ContextGraph, BoostTables] | None = None
         if phrases:
             encoded = encode_all(phrases, self._get_encoder(), say)
+            if languages is not None and languages.language is not None:
+                excluded = languages.excluded(languages.language) or frozenset()
+                if unused := without_effect(phrases, encoded, self._get_encoder(), excluded):
+                    say(
+                        f"--boost: {len(unused):,} of {len(phrases):,} phrases have no effect, because --language "
+                        f"{languages.language} leaves out tokens that they need: {named(unused)}"
+                    )
             self._graph = self._build([[path for paths in encoded for path in paths]])
             self._tables = BoostTables.of(self._graph, WEIGHT, device)
 

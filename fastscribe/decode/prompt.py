@@ -18,7 +18,7 @@ from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
 from fastscribe.text.word_times import spread
 from fastscribe.types import Hypothesis
 
-_DEFAULT_LANGUAGE = "en"
+DEFAULT_LANGUAGE = "en"
 _END, _PAD, _NO_SPEECH = "<|endoftext|>", "<pad>", "<|nospeech|>"
 _TIME = re.compile(r"<\|([0-9]{1,6})\|>")
 _SPECIAL = re.compile(r"<(?!0x)[^<>]+>")  # no bytes
@@ -56,6 +56,14 @@ def known_languages(pieces: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({piece[2:-2] for piece in pieces if _LANGUAGE.fullmatch(piece)}))
 
 
+def prompt_languages(pieces: Iterable[str], options: Options) -> tuple[str, str]:
+    """Return the spoken and the written language of a prompt. Raises UsageError if the vocabulary lacks one."""
+    source = DEFAULT_LANGUAGE if options.language is None else options.language
+    target = source if options.target_language is None else options.target_language
+    known = known_languages(pieces)
+    return _known("--language", source, known), _known("--target-language", target, known)
+
+
 def make_prompt(form: PromptForm, tokenizer: Tokenizer, options: Options, max_tokens: int) -> Prompt:
     """Build the prompt that the options ask for.
 
@@ -73,10 +81,7 @@ def make_prompt(form: PromptForm, tokenizer: Tokenizer, options: Options, max_to
     """
     pieces = tokenizer.pieces
     ids = {piece: index for index, piece in reversed(list(enumerate(pieces)))}
-    source = _DEFAULT_LANGUAGE if options.language is None else options.language
-    target = source if options.target_language is None else options.target_language
-    known = known_languages(pieces)
-    source, target = _known("--language", source, known), _known("--target-language", target, known)
+    source, target = prompt_languages(pieces, options)
     if form == "cohere" and source != target:
         raise UsageError(f"--target-language {options.target_language}: this model does not translate")
     if options.timestamps and not can_write_times(form, pieces):

@@ -87,33 +87,20 @@ def build_model(
         WeightsMismatch: lists every wrong name or shape, before any weight is read.
         CheckpointError: a weight cannot be read or is not finite.
     """
-    return _built(Model, config, weights, where, prepare_, threads)
+    model = _empty(Model, config)
+    load_(model, weights, where, prepare_, threads)
+    return model
 
 
-def build_speaker_model(
-    config: SpeakerModelConfig, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
-) -> Sortformer:
-    """Build a speaker model, as build_model() a transcription model."""
-    return _built(Sortformer, config, weights, where, prepare_)
-
-
-def build_voice_model(
-    config: VoiceModelConfig, weights: Mapping[str, torch.Tensor], where: object, prepare_: Prepare | None = None
-) -> VoiceModel:
-    """Build a voice model, as build_model() a transcription model."""
-    return _built(VoiceModel, config, weights, where, prepare_)
-
-
-def _built(
-    kind: Callable[[Any], M],
-    config: object,
+def build_side_model(
+    config: SpeakerModelConfig | VoiceModelConfig,
     weights: Mapping[str, torch.Tensor],
     where: object,
-    prepare_: Prepare | None,
-    threads: int = 1,
-) -> M:
-    model = _empty(kind, config)
-    load_(model, weights, where, prepare_, threads)
+    prepare_: Prepare | None = None,
+) -> Sortformer | VoiceModel:
+    """Build a speaker or voice model, as build_model() a transcription model."""
+    model = _empty_side_model(config)
+    load_(model, weights, where, prepare_)
     return model
 
 
@@ -121,9 +108,12 @@ def check_side_weights(
     config: SpeakerModelConfig | VoiceModelConfig, weights: Mapping[str, torch.Tensor], where: object
 ) -> None:
     """Raise WeightsMismatch if the weights of a speaker or voice model do not fit its config; reads no values."""
+    check_shapes(_shapes(_empty_side_model(config)), weights, where)
+
+
+def _empty_side_model(config: SpeakerModelConfig | VoiceModelConfig) -> Sortformer | VoiceModel:
     is_speaker_model = isinstance(config, SpeakerModelConfig)
-    model = _empty(Sortformer, config) if is_speaker_model else _empty(VoiceModel, config)
-    check_shapes(_shapes(model), weights, where)
+    return _empty(Sortformer, config) if is_speaker_model else _empty(VoiceModel, config)
 
 
 def _empty(kind: Callable[[Any], M], config: object) -> M:

@@ -226,7 +226,9 @@ def export_to_folder(
             is_done = output.ledger.is_done(source)
             if not is_done:
                 output.write(result)
-            exported = exported.plus(not is_done, isinstance(result, Failure))
+            has_failed = isinstance(result, Failure)
+            gets_files = not has_failed or "json" in style.formats or style.formats == ("jsonl",)
+            exported = exported.plus(not is_done and gets_files, has_failed)
         ledger = output.ledger
         if isinstance(ledger, FolderLedger):
             if ledger.not_made:

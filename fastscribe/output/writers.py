@@ -17,7 +17,8 @@ from dataclasses import replace
 from typing import Any
 
 from fastscribe._system.text_layout import clean_text
-from fastscribe.config import SubtitleStyle
+from fastscribe.config import OUTPUT_FORMATS, SubtitleStyle
+from fastscribe.errors import OptionError
 from fastscribe.output.ass import to_ass
 from fastscribe.output.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
 from fastscribe.output.textgrid import to_textgrid
@@ -70,6 +71,8 @@ def render(
         tokens: Add the tokens to the JSON formats.
         style: Layout of subtitles. A RenderedTranscript has the layout and tokens that it was rendered with.
     """
+    if format not in OUTPUT_FORMATS:
+        raise OptionError("format", format, f"not one of {', '.join(OUTPUT_FORMATS)}")
     if isinstance(result, RenderedTranscript):
         return result.texts[format]
     if format == "jsonl":

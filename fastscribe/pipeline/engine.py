@@ -13,7 +13,7 @@ launches kernels").
 
 On a CPU, push() returns when its batch is done. Its rows are divided into parts that run side by side, each through all stages
 on its own cores: two threads that share one operator after the other wait for each other. A failed batch is split in two and
-retried; one that ran out of memory also shrinks the budget of later batches.
+retried; a transcription's that ran out of memory also shrinks the budget of later batches.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from threading import Lock
 from typing import TypeVar
 
 import numpy as np
@@ -40,11 +41,13 @@ S = TypeVar("S")
 T = TypeVar("T")
 # Failed rows form batches of their own, with their error.
 Outcome = tuple[Batch, "list[Hypothesis] | Exception"]
+_Result = tuple[StageTimes, list[Hypothesis]] | Exception  # of a part of a batch
 
 _MAX_DECODING = 2  # batches in the decoder; each holds its encoder output
 _MIN_PART_S = 8.0  # audio of a part of a batch on a CPU: each part reads all weights
 # Twice the threads take half the time times this; 1.12 and 1.26 were measured (docs/log.md, 2026-11-24).
 _DOUBLING_COST = 1.2
+_THREADS_OF_PARTS = Lock()  # of a process: who holds it may change torch's number of threads, or read its own for good
 
 
 @dataclass(frozen=True)
@@ -108,9 +111,11 @@ class Engine:
             DeviceFailed: The GPU is lost.
             UsageError: A graph mode that the user names is unavailable.
         """
-        parts = self._parts(batch)
-        if len(parts) > 1:
-            yield from self._run_side_by_side(batch, parts)
+        with _THREADS_OF_PARTS:
+            parts = self._parts(batch)
+            results = self._run_side_by_side(batch, parts) if len(parts) > 1 else []
+        if results:
+            yield from self._gather(batch, parts, results)
             return
         encoded = _attempt(self._encode, batch)
         if isinstance(encoded, Exception):
@@ -128,10 +133,13 @@ class Engine:
         worthwhile = int(batch.lengths_B.sum() / (_MIN_PART_S * self.recognizer.sample_rate))
         return fastest_shares(batch.lengths_B, worthwhile, torch.get_num_threads())
 
-    def _run_side_by_side(self, batch: Batch, rows: list[list[int]]) -> Iterator[Outcome]:
-        """Run the parts of a batch, each in a thread with an equal number of the threads that operators take."""
+    def _run_side_by_side(self, batch: Batch, rows: list[list[int]]) -> list[_Result]:
+        """Run the parts of a batch, each in a thread with an equal number of the threads that operators take.
+
+        torch knows one number of threads for those to come, so _THREADS_OF_PARTS is held while it is another one.
+        """
         parts = [select_rows(batch, part) for part in rows]
-        results: list[tuple[StageTimes, list[Hypothesis]] | Exception] = [RuntimeError("not run")] * len(parts)
+        results: list[_Result] = [RuntimeError("not run")] * len(parts)
         num_threads = torch.get_num_threads()
 
         def work(start: int, stop: int) -> None:
@@ -143,14 +151,18 @@ class Engine:
             share(equal_parts(len(parts), len(parts)), work, level=1)
         finally:
             torch.set_num_threads(num_threads)
+        return results
+
+    def _gather(self, batch: Batch, rows: list[list[int]], results: Sequence[_Result]) -> Iterator[Outcome]:
+        """Yield what the parts of a batch gave; parts that failed are retried."""
         failed: list[tuple[Batch, Exception]] = []
         found: dict[int, Hypothesis] = {}
-        for numbers, part, result in zip(rows, parts, results, strict=True):
+        for numbers, result in zip(rows, results, strict=True):
             if isinstance(result, Exception):
-                failed.append((part, result))
+                failed.append((select_rows(batch, numbers), result))
                 continue
             times, hypotheses = result
-            times.add_to(self.stopwatch, 1 / len(parts))
+            times.add_to(self.stopwatch, 1 / len(rows))
             found |= zip(numbers, hypotheses, strict=True)
         if found:  # together: they took as long as one batch, which is the speed that a time limit learns
             kept = sorted(found)
@@ -242,7 +254,7 @@ class Engine:
         lost = recover(self.device)
         if lost is not None:
             raise DeviceFailed(self.recognizer.device_name, lost) from lost
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) and batch.purpose == "words":  # the budget is of the recognizer's frames
             self.budget.shrink(len(batch.utterances), self.recognizer.num_frames(batch))
         if len(batch.utterances) > 1:
             middle = len(batch.utterances) // 2

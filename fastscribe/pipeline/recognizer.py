@@ -213,7 +213,7 @@ class Recognizer:
             beam,
             chosen_device,
             chosen_dtype,
-            Booster(options.boost, checkpoint.tokenizer, checkpoint.path, chosen_device, say),
+            Booster(options.boost, checkpoint.tokenizer, checkpoint.path, chosen_device, say, languages),
             None if languages is None else VocabularyMasks(languages, checkpoint.config.blank_id, chosen_device),
             aligner,
             None if checkpoint.speakers is None else Diarizer.build(checkpoint.speakers, chosen_device, prepare),
@@ -226,6 +226,11 @@ class Recognizer:
         stages = {"words": self, "turns": self.diarizer, "voices": self.voice_printer}[batch.purpose]
         assert stages is not None
         return stages
+
+    @property
+    def languages(self) -> LanguageFilter | None:
+        """What keeps recordings to a language; None: nothing does."""
+        return self.masks.languages if self.masks else None
 
     @property
     def device_name(self) -> str:
@@ -263,7 +268,7 @@ class Recognizer:
             self.zero_duration_punctuation,
             DECODERS[self.decoder_name].recovers_gaps,
             self.aligner.model.config.language if self.aligner else None,
-            self.masks.languages.language if self.masks else None,
+            self.languages.language if self.languages else None,
             self.diarizer.config if self.diarizer else None,
             self.voice_printer.config if self.voice_printer else None,
         )
@@ -494,7 +499,7 @@ def language_filter_of(checkpoint: Checkpoint, options: Options, decoder: Decode
     has_prompt = DECODERS[decoder].has_prompt or language_prompt_of(checkpoint.config) is not None
     if has_prompt or _has_aligner_of_a_language(checkpoint) or len(checkpoint.languages) == 1:
         return None
-    return LanguageFilter(checkpoint.tokenizer, checkpoint.languages, options.language)
+    return LanguageFilter(checkpoint.tokenizer, checkpoint.languages, options.language, options.boost)
 
 
 def _has_aligner_of_a_language(checkpoint: Checkpoint) -> bool:

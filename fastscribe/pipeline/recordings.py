@@ -75,7 +75,7 @@ class RecordingsInFlight:
         self._turns: dict[int, tuple[Turn, ...]] = {}  # by index: of recordings in flight that a speaker model has seen
         self._audio_of: dict[int, dict[str, AudioInfo]] = {}  # by index: where to hear each speaker of a dialogue
         self._hears_voices = facts.voice_model is not None
-        self.voices = VoicePrints(self.finished.append)
+        self.voices = VoicePrints(self.finished.append, progress.lost_prints)
         self.dialogues = Dialogues(options, searchers, self._hear)
         self.recovery = GapRecovery(options, recover_gaps, searchers, self._finish)
 

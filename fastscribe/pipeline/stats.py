@@ -60,6 +60,25 @@ class DeviceShare:
 
 
 @dataclass
+class LostPrints:
+    """Speakers without a voice print because a stretch of theirs could not be read or heard."""
+
+    num: int = 0
+    first: str = ""  # what happened to the first of them
+
+    def add(self, path: str, speaker: str, message: str) -> None:
+        self.num += 1
+        self.first = self.first or f"{path}, {speaker}: {message}"
+
+    @property
+    def lines(self) -> list[str]:
+        """A line for the user, if there are any."""
+        speakers = "1 speaker has" if self.num == 1 else f"{self.num:,} speakers have"
+        first = self.first if self.num == 1 else f"the first is {self.first}"
+        return [f"--voices: {speakers} no print, because a stretch could not be heard: {first}"] if self.num else []
+
+
+@dataclass
 class Progress:
     """Counts of the current run. Progress bars and reports read it while the run writes it."""
 
@@ -81,6 +100,7 @@ class Progress:
     gap_s: float = 0.0
     recovered_words: int = 0  # that gap recovery added, in files transcribed
     recovered_s: float = 0.0
+    lost_prints: LostPrints = field(default_factory=LostPrints)
     padded_frames: int = 0
     real_frames: int = 0
     stopwatch: Stopwatch = field(default_factory=Stopwatch)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fastscribe.pipeline.stats import LostPrints
 from fastscribe.segmentation.loudness import frame_length
 from fastscribe.segmentation.voice_spans import alone, choose_stretches, example, turns_of_words
 from fastscribe.types import AudioInfo, Failure, Float32Array, Hypothesis, Transcript, Utterance, UtteranceKey, Voice
@@ -24,17 +25,19 @@ class _Waiting:
     transcript: Transcript
     speakers: dict[UtteranceKey, int] = field(default_factory=dict)  # by stretch: number of its voice
     sums: dict[int, Float32Array] = field(default_factory=dict)  # by number of a voice: weighted vectors so far
+    lost: set[int] = field(default_factory=set)  # numbers of voices of which a stretch has failed
 
 
 class VoicePrints:
     """The recordings of a run whose voices are heard. One thread uses it.
 
     Args:
-        finish: Called with each transcript, with its voices, or with the Failure of one whose voices cannot be heard.
+        finish: Called with each transcript, with its voices.
+        lost: Counts the speakers of whom a stretch cannot be heard. They have no print.
     """
 
-    def __init__(self, finish: Callable[[Transcript | Failure], None]) -> None:
-        self._finish = finish
+    def __init__(self, finish: Callable[[Transcript], None], lost: LostPrints) -> None:
+        self._finish, self._lost = finish, lost
         self._waiting: dict[int, _Waiting] = {}  # by the recording's index
         self._to_hear: list[Utterance] = []
         self._held_s = 0.0  # length of the recordings of `_to_hear`
@@ -77,17 +80,15 @@ class VoicePrints:
         return to_hear
 
     def add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> None:
-        """Take in a stretch that was heard; digital silence counts for nothing. A failure is the recording's."""
+        """Take in a stretch that was heard; digital silence counts for nothing. One that failed costs the speaker's print."""
         index = utterance.audio.index
-        waiting = self._waiting.get(index)
-        if waiting is None:  # another stretch of the recording has failed
-            return
+        waiting = self._waiting[index]
+        number = waiting.speakers.pop(utterance.key)
         if isinstance(outcome, Failure):
-            del self._waiting[index]
-            self._finish(outcome)
-            return
-        number, voice_E = waiting.speakers.pop(utterance.key), outcome.voice_E
-        if voice_E is not None:
+            if number not in waiting.lost:
+                self._lost.add(outcome.path, waiting.transcript.voices[number].speaker, outcome.message)
+            waiting.lost.add(number)
+        elif (voice_E := outcome.voice_E) is not None:
             weighted_E = voice_E * np.float32(utterance.duration_s / np.linalg.norm(voice_E))
             waiting.sums[number] = waiting.sums[number] + weighted_E if number in waiting.sums else weighted_E
         if not waiting.speakers:
@@ -107,6 +108,8 @@ def _with_prints(waiting: _Waiting) -> Transcript:
     transcript = waiting.transcript
     voices = list(transcript.voices)
     for number, sum_E in waiting.sums.items():
+        if number in waiting.lost:
+            continue
         length = np.linalg.norm(sum_E)
         if length > 0:
             voices[number] = replace(voices[number], embedding_E=(sum_E / length).astype(np.float32))

@@ -42,6 +42,9 @@ _SPEAKER_COLUMNS = COLUMNS | {
     "speakers": pa.list_(pa.string()),
     "turns": pa.list_(pa.struct([*_SPAN, _SPEAKER])),
 }
+# With Options.voices too; a speaker with little speech has no embedding.
+_VOICE = [_SPEAKER, ("speech", pa.float64()), *_SPAN, ("embedding", pa.list_(pa.float32()))]
+_VOICE_COLUMNS = _SPEAKER_COLUMNS | {"voices": pa.list_(pa.struct(_VOICE))}
 _DEFAULTS = Options()
 
 
@@ -55,7 +58,7 @@ class Transcriber:
     The returned table has a row for each row, in the same order: all columns of the input, and `text` (`pred_text` if the
     input has a `text`, which stays), `words`, `segments`, `gaps`, `language` and `error`, always of the same Arrow types. Times
     are in seconds on the recording's clock. With Options.speakers or Options.rttm, words, segments and gaps have a `speaker`,
-    and there are the columns `speakers` and `turns`.
+    and there are the columns `speakers` and `turns`; with Options.voices also `voices`.
     """
 
     def __init__(
@@ -82,12 +85,10 @@ class Transcriber:
 
         Raises:
             CheckpointError: The model is missing, unsupported or damaged, or its download failed.
-            UsageError: A device, a dtype or an option is not possible here, such as Options.redact or voices.
+            UsageError: A device, a dtype or an option is not possible here, such as Options.redact.
         """
         if options.redact:
             raise UsageError("Options.redact: the input's columns stay as they are; use fastscribe.ray.transcribe")
-        if options.voices is not None:
-            raise UsageError("Options.voices does not go with Ray, whose columns have no voice prints")
         limit_openmp_spin()
         from fastscribe.transcriber import Transcriber as LoadedTranscriber
 
@@ -97,10 +98,15 @@ class Transcriber:
         if options.speakers not in (None, CHANNELS):
             speakers = model_on_node(on_all_nodes(options.speakers), run_id, lines.append, for_speakers=True)
             options = replace(options, speakers=str(speakers.path))
+        if options.voices is not None:
+            voices = model_on_node(on_all_nodes(options.voices), run_id, lines.append, for_speakers=True)
+            options = replace(options, voices=str(voices.path))
         self._transcriber: LoadedTranscriber = LoadedTranscriber.load(found.path, device, dtype, options)
         self._path_column, self._root = path_column, root
         languages = read_checkpoint(found.path).languages
-        self._columns = COLUMNS if options.speakers is None and options.rttm is None else _SPEAKER_COLUMNS
+        has_speakers = options.speakers is not None or options.rttm is not None
+        self._columns = _SPEAKER_COLUMNS if has_speakers else COLUMNS
+        self._columns = self._columns if options.voices is None else _VOICE_COLUMNS
         own = self._transcriber._config.language  # as the rows of a run have it
         self._language = own or options.language or (languages[0] if len(languages) == 1 else None)
 
@@ -160,9 +166,25 @@ def _with_results(
         "error": [found.get("error") for found in objects],
         "segments": [[{"recovered": False} | one for one in found.get("segments", ())] for found in objects],
     }
+    if "voices" in kinds:
+        columns["voices"] = list(map(_voices, results))
     columns |= {name: [found.get(name, []) for found in objects] for name in kinds if name not in columns}
     names = {name: "pred_text" if name == "text" and "text" in table.column_names else name for name in kinds}
     table = table.drop_columns([name for name in names.values() if name in table.column_names])
     for name, kind in kinds.items():
         table = table.append_column(names[name], pa.array(columns[name], kind))
     return table
+
+
+def _voices(result: Transcript | Failure) -> list[dict[str, Any]]:
+    """Return the voices of a result, with their prints as they are."""
+    return [
+        {
+            "speaker": voice.speaker,
+            "speech": voice.speech_s,
+            "start": voice.start_s,
+            "end": voice.end_s,
+            "embedding": None if voice.embedding_E is None else voice.embedding_E.tolist(),
+        }
+        for voice in (() if isinstance(result, Failure) else result.voices)
+    ]

@@ -100,10 +100,8 @@ class RayTranscriber(Transcriber):
         """
         if device not in ("auto", "cpu", "cuda"):
             raise UsageError(f"--device {device}: Ray gives each worker its device: auto, cpu or cuda")
-        if options.voices is not None:
-            raise UsageError("--voices does not go with Ray: use --devices on each machine, with --shard")
         model = on_all_nodes(model)
-        others = {name: getattr(options, name) for name in ("align_with", "speakers", "rttm", "lm")}
+        others = {name: getattr(options, name) for name in ("align_with", "speakers", "rttm", "voices", "lm")}
         paths: dict[str, Any] = {name: on_all_nodes(path) for name, path in others.items() if path is not None}
         options = replace(options, **paths)
         with ExitStack() as stack:
@@ -137,6 +135,12 @@ class RayTranscriber(Transcriber):
 
     def _speakers_digest(self) -> str | None:
         return self._facts.speakers_digest
+
+    def _language_settings(self) -> dict[str, str]:
+        return self._facts.language_settings
+
+    def _voices_digest(self) -> str | None:
+        return self._facts.voices_digest
 
     def usd_per_hour(self, price_per_hour: float | None, wall_s: float) -> tuple[float | None, str | None]:
         """Return the price of the workers and its source: the given one for all together, or the list's for each."""
@@ -185,6 +189,7 @@ class RayTranscriber(Transcriber):
             ("--align-with's content", own.aligner_digest, facts.aligner_digest),
             ("--lm's content", own.lm_digest, facts.lm_digest),
             ("the content of --speakers or --rttm", own.speakers_digest, facts.speakers_digest),
+            ("--voices' content", own.voices_digest, facts.voices_digest),
             ("--dtype", own.model.dtype, facts.model.dtype),
             ("--decoder", own.model.decoder_name, facts.model.decoder_name),
             ("--attention", own.model.attention, facts.model.attention),

@@ -62,6 +62,8 @@ class Facts:
     aligner_digest: str | None  # of --align-with
     lm_digest: str | None  # of --lm
     speakers_digest: str | None  # of --speakers' model, or of --rttm
+    voices_digest: str | None  # of --voices
+    language_settings: dict[str, str]  # of the fingerprint
     load_s: float
     version: str = __version__
     said: tuple[str, ...] = ()
@@ -108,13 +110,16 @@ class Worker:
         start = perf_counter()
         try:
             model, options = model_on_node(setup.model, setup.run_id, self._said.append), setup.options
-            aligner = speakers = None
+            aligner = speakers = voices = None
             if options.align_with is not None:
                 aligner = model_on_node(options.align_with, setup.run_id, self._said.append)
                 options = replace(options, align_with=str(aligner.path))
             if options.speakers not in (None, CHANNELS):
                 speakers = model_on_node(options.speakers, setup.run_id, self._said.append, for_speakers=True)
                 options = replace(options, speakers=str(speakers.path))
+            if options.voices is not None:
+                voices = model_on_node(options.voices, setup.run_id, self._said.append, for_speakers=True)
+                options = replace(options, voices=str(voices.path))
             found = Transcriber.load(model.path, setup.device, setup.dtype, options, self._said.append)
             lm = found._lm_digest()
             turns = found._speakers_digest() if options.rttm is not None else None
@@ -134,6 +139,8 @@ class Worker:
             aligner_digest=None if aligner is None else aligner.digest,
             lm_digest=lm,
             speakers_digest=turns if speakers is None else speakers.digest,
+            voices_digest=None if voices is None else voices.digest,
+            language_settings=found._language_settings(),
             load_s=perf_counter() - start,
             said=self._take_said(),
         )
@@ -159,6 +166,7 @@ class Worker:
         if group:
             yield group
         progress, edits = self._transcriber.progress, self._transcriber._edits
+        self._said += progress.lost_prints.lines
         if edits is not None:
             self._said += edits.lines
             edits.left_alone.clear()

@@ -81,6 +81,11 @@ class TextEdits:
         return cls(options, language)
 
     @property
+    def language(self) -> str | None:
+        """Code of the language of all texts; None: each transcript says its own."""
+        return self._language
+
+    @property
     def redacts(self) -> bool:
         return bool(self._options.redact)
 

@@ -18,11 +18,12 @@ from functools import cache
 from threading import Lock
 
 from fastscribe.audio.failures import to_failure
-from fastscribe.errors import AudioError, UsageError
+from fastscribe.errors import AudioError, CheckpointError, UsageError
 from fastscribe.languages import AUTO, find_language, language_tag, list_languages
 from fastscribe.text.alphabets import Alphabet, find_alphabet
+from fastscribe.text.phrases import PhraseEncoder, without_effect
 from fastscribe.text.tokenizer import LANGUAGE_MODEL, Tokenizer, from_sentencepiece
-from fastscribe.types import Failure, Source
+from fastscribe.types import Failure, Phrase, Source
 
 # Fields of a manifest's row that name the spoken language; the first that is there counts.
 ROW_KEYS = ("language", "source_lang", "lang")
@@ -30,6 +31,9 @@ _CONTROL = re.compile(r"<[^<>]+>")
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 _FIRST_LEAD = 0xC2  # of the bytes that begin a character of several bytes
 _MAX_SHOWN = 8  # languages in a message
+_MAX_PHRASES_SHOWN = 5
+_MAX_CHECKED_PHRASES = 1000  # of the run's list, against the language of each row: a third of a second
+_MAX_KEPT_LISTS = 1000  # of phrases that are checked
 _COMMON_LEADS = frozenset((0xC2, 0xE2, 0xF0))  # of signs such as « — € and of emoji
 
 
@@ -97,15 +101,20 @@ class LanguageFilter:
         num_excluded: Number of tokens that it leaves out; None: there is no language, or its letters are not known.
         rows: How many rows are kept to a language that they name, by its tag.
         num_unusable: How many rows of a run without a language name something that is none.
+        num_boosted_in_vain: How many recordings have phrases to boost whose tokens their language leaves out. The run's list is
+            not counted where the run's own language counts, of which the Booster warns.
     """
 
-    def __init__(self, tokenizer: Tokenizer, known: Sequence[str], language: str | None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, known: Sequence[str], language: str | None, boost: tuple[Phrase, ...] = ()
+    ) -> None:
         """Prepare the run's language.
 
         Args:
             tokenizer: The model's.
             known: Tags of the model's languages; empty if it does not state them.
             language: Tag of the run's language; AUTO is the same as None.
+            boost: The run's phrases to boost.
 
         Raises:
             UsageError: No token of the model has letters of the language.
@@ -116,13 +125,17 @@ class LanguageFilter:
         self._found: dict[str | Alphabet | None, frozenset[int] | None] = {}
         self.rows: Counter[str] = Counter()
         self.num_unusable, self._first_unusable = 0, ""
+        self._boost = boost[:_MAX_CHECKED_PHRASES]
+        self.num_boosted_in_vain, self._in_vain = 0, dict[str, None]()
+        self._encoder: PhraseEncoder | None = None
+        self._checked: dict[tuple[tuple[Phrase, ...], frozenset[int]], list[str]] = {}
         given = None if language == AUTO else language
-        self._is_given, self._reads_rows = given is not None, given is not None or len(known) > 1
         excluded = None if given is None else self.excluded(given)
         if excluded and not has_letters(tokenizer, excluded):
             raise UsageError(f"--language {given}: this model writes no letter of {given}")
         self.num_excluded = None if excluded is None else len(excluded)
         self.language = given if excluded else None
+        self._reads_rows = self.language is not None or len(known) > 1
 
     def excluded(self, tag: str) -> frozenset[int] | None:
         """Return excluded_tokens() of a language: the same object for all tags of one alphabet."""
@@ -136,14 +149,16 @@ class LanguageFilter:
 
         May be called from several threads.
 
-        Rows name their languages where the model states several, or where the run has one. A run without a language keeps no
-        row from its text: its user may not know that the field counts.
+        Rows name their languages where the model states several, or where the run has one that leaves out tokens. A run
+        without such a language keeps no row from its text: its user may not know that the field counts.
         """
         with self._lock:
             try:
-                return replace(source, language=self._language_of(source))
+                source = replace(source, language=self._language_of(source))
+                self._check_phrases(source)
+                return source
             except AudioError as error:
-                if self._is_given:
+                if self.language is not None:
                     return to_failure(source, "input", error)
                 self.num_unusable += 1
                 self._first_unusable = self._first_unusable or str(error)
@@ -154,7 +169,33 @@ class LanguageFilter:
         lines = self.lines
         self.rows.clear()
         self.num_unusable, self._first_unusable = 0, ""
+        self.num_boosted_in_vain = 0
+        self._in_vain.clear()
         return lines
+
+    def _check_phrases(self, source: Source) -> None:
+        """Count a recording with phrases that have no effect."""
+        lists = (source.boost, () if source.language == self.language else self._boost)
+        if source.language is None or not any(lists):
+            return
+        excluded = self.excluded(source.language) or frozenset()
+        found = [text for phrases in lists if phrases for text in self._without_effect(phrases, excluded)]
+        self.num_boosted_in_vain += bool(found)
+        if len(self._in_vain) <= _MAX_PHRASES_SHOWN:
+            self._in_vain |= dict.fromkeys(found[: _MAX_PHRASES_SHOWN + 1])
+
+    def _without_effect(self, phrases: tuple[Phrase, ...], excluded: frozenset[int]) -> list[str]:
+        if (phrases, excluded) not in self._checked:
+            if self._encoder is None:
+                try:
+                    self._encoder = PhraseEncoder(self._tokenizer, "")
+                except CheckpointError:  # the decoder says so of each recording with phrases
+                    return []
+            if len(self._checked) >= _MAX_KEPT_LISTS:
+                self._checked.clear()
+            encoded = self._encoder.paths(phrases)
+            self._checked[phrases, excluded] = without_effect(phrases, encoded, self._encoder, excluded)
+        return self._checked[phrases, excluded]
 
     def _language_of(self, source: Source) -> str | None:
         row = source.row if self._reads_rows else None
@@ -180,12 +221,20 @@ class LanguageFilter:
 
     @property
     def lines(self) -> list[str]:
-        """Lines for the user about the rows that named a language, if there were any."""
+        """Lines for the user about rows that named a language and phrases without effect, if there were any."""
         found = []
         if self.num_unusable:
             rows = f"{self.num_unusable:,} row{'s name' if self.num_unusable > 1 else ' names'}"
             found.append(
                 f"{rows} no language to keep to, so no token was left out there; the first is {self._first_unusable}"
+            )
+        if self.num_boosted_in_vain:
+            names = list(self._in_vain)
+            more = " .." if len(names) > _MAX_PHRASES_SHOWN else ""
+            recordings = "1 recording" if self.num_boosted_in_vain == 1 else f"{self.num_boosted_in_vain:,} recordings"
+            found.append(
+                f"boost: phrases had no effect in {recordings}, because the language there leaves out tokens that they need: "
+                f"{', '.join(names[:_MAX_PHRASES_SHOWN])}{more}"
             )
         if not self.rows:
             return found

@@ -268,6 +268,25 @@ def _num_characters(tokenizer: Tokenizer, token_id: int) -> int:
     return len(tokenizer.pieces[token_id].replace(WORD_MARK, "").strip())
 
 
+def without_effect(
+    phrases: Sequence[Phrase], encoded: Sequence[Sequence[TokenPath]], encoder: PhraseEncoder, excluded: frozenset[int]
+) -> list[str]:
+    """Return the phrases that the vocabulary can write, but not without tokens that a language leaves out.
+
+    Args:
+        phrases: A list.
+        encoded: The ways to write each phrase, from `encoder`.
+        encoder: Has the token before a text's first one, which is not written.
+        excluded: The tokens.
+    """
+    excluded = excluded - {encoder.start_id}
+    return [
+        phrase.text
+        for phrase, paths in zip(phrases, encoded, strict=True)
+        if paths and not any(excluded.isdisjoint(path.ids) for path in paths)
+    ]
+
+
 def encode_all(phrases: Sequence[Phrase], encoder: PhraseEncoder, say: Callable[[str], None]) -> list[list[TokenPath]]:
     """Encode a list, and name the phrases that the vocabulary cannot write. Raises UsageError if it can write none."""
     encoded = encoder.paths(phrases)

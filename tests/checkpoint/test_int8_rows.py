@@ -14,6 +14,7 @@ from fastscribe.checkpoint import native
 from fastscribe.checkpoint.int8_rows import is_stored_in_rows
 from fastscribe.checkpoint.lazy_weights import sources_of
 from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.cli.describe import describe
 from fastscribe.errors import CheckpointError
 from fastscribe.model.model import build_model
 from tests.conftest import ROOT
@@ -43,6 +44,12 @@ def test_weights_are_near(folder: Path) -> None:
         else:
             assert torch.equal(found, weight)
     build_model(again.config, again.weights, "int8")
+
+
+def test_inspect_names_what_is_stored(folder: Path) -> None:
+    facts = describe(read_checkpoint(folder))
+    assert (facts["stored_dtype"], facts["computes_in"]) == ("bfloat16, int8", ["fp32", "bf16", "int8", "fp8"])
+    assert describe(read_checkpoint(PACKAGED))["stored_dtype"] == "bfloat16"
 
 
 def test_size(folder: Path) -> None:

@@ -23,10 +23,12 @@ def given(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("format", "note"), [("srt", "no files"), ("json", "JSON alone")])
-def test_failed_recordings(given: Path, capsys: pytest.CaptureFixture[str], format: str, note: str) -> None:
+@pytest.mark.parametrize(("format", "num", "note"), [("srt", 1, "no files"), ("json", 2, "JSON alone")])
+def test_failed_recordings(given: Path, capsys: pytest.CaptureFixture[str], format: str, num: int, note: str) -> None:
     export([str(given)], [format], given.parent / "out")
-    assert capsys.readouterr().err.endswith(f"of 2 results, without decoding; 1 failed recording has {note}\n")
+    assert capsys.readouterr().err.endswith(
+        f"for {num} of 2 results, without decoding; 1 failed recording has {note}\n"
+    )
 
 
 def test_no_rows_are_wrong_usage(given: Path) -> None:

@@ -181,3 +181,26 @@ def test_edits_follow_the_rows_language(folder: MakeFolder, tmp_path: Path) -> N
     transcriber = Transcriber.load(folder("rnnt"), "cpu", "fp32", options, lambda line: None)
     assert [result.language for result in transcriber.transcribe(rows, ordered=True)] == ["el", "en"]  # type: ignore[union-attr]
     assert transcriber._edits is not None and transcriber._edits.left_alone == {("--remove-fillers", "el"): 1}
+
+
+def test_phrases_that_a_language_leaves_out_are_named(folder: MakeFolder, tmp_path: Path) -> None:
+    """The run's list in the run's language at once; at the end, the recordings of rows with a list or a language."""
+    rows = manifest(
+        tmp_path / "rows.jsonl",
+        {"boost": ["кот", "koń"]},
+        {"language": "ru"},
+        {"language": "ru", "boost": ["кот"]},
+        {"language": "auto", "boost": ["λόγος"]},
+    )
+    said: list[str] = []
+    options = Options(language="pl", boost=("koń", "дом", "the"), threads=1)
+    transcriber = Transcriber.load(folder("rnnt"), "cpu", "fp32", options, said.append)
+    assert said[1:] == [
+        "--boost: 1 of 3 phrases have no effect, because --language pl leaves out tokens that they need: дом"
+    ]
+    assert not any(isinstance(one, Failure) for one in transcriber.transcribe(rows))
+    assert transcriber._languages is transcriber._recognizer.languages is not None
+    line = "boost: phrases had no effect in 3 recordings, because the language there leaves out tokens that they need: "
+    lines = transcriber._languages.take_lines()
+    assert lines[0].startswith(line) and set(lines[0].removeprefix(line).split(", ")) == {"кот", "koń", "the"}
+    assert transcriber._languages.take_lines() == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event, get_ident
 
 import numpy as np
 import pytest
@@ -91,3 +93,56 @@ def test_a_failure_stays_in_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = [row for part, result in outcomes if isinstance(result, Exception) for row in part.utterances]
     done = [row for part, result in outcomes if not isinstance(result, Exception) for row in part.utterances]
     assert failed == [bad] and len(done) == len(NAMES) - 1
+
+
+def in_new_thread() -> int:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(torch.get_num_threads).result()
+
+
+def test_the_number_of_threads_is_as_before_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other part may begin after the error: it must not set the number after it was restored."""
+    model, restored, here = recognizer(MODELS / "tdt_demo"), Event(), get_ident()
+    monkeypatch.setattr(engine, "_MIN_PART_S", 2.0)
+    set_number = torch.set_num_threads
+
+    def late(number: int) -> None:
+        if get_ident() != here:
+            restored.wait(0.3)
+        set_number(number)
+        if get_ident() == here and number == 3:
+            restored.set()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Engine, "_all_stages", interrupted)
+    with torch_threads(3):
+        monkeypatch.setattr(torch, "set_num_threads", late)
+        with pytest.raises(KeyboardInterrupt):
+            list(Engine(model).push(batch()))
+        monkeypatch.undo()
+        assert torch.get_num_threads() == in_new_thread() == 3
+
+
+def test_threads_that_begin_meanwhile_have_the_usual_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run in a thread of its own, which first asks for the number while the parts of this one run."""
+    model, others = recognizer(MODELS / "tdt_demo"), []
+    monkeypatch.setattr(engine, "_MIN_PART_S", 2.0)
+    stages, begun, here = Engine._all_stages, Event(), get_ident()
+
+    def other() -> int:
+        begun.set()
+        list(Engine(model).push(batch()))
+        return torch.get_num_threads()
+
+    def waits(self: Engine, part: Batch) -> object:
+        if get_ident() == here and not others:
+            others.append(pool.submit(other))
+        begun.wait()
+        return stages(self, part)
+
+    monkeypatch.setattr(Engine, "_all_stages", waits)
+    with torch_threads(3), ThreadPoolExecutor(1) as pool:
+        list(Engine(model).push(batch()))
+        assert others[0].result() == torch.get_num_threads() == in_new_thread() == 3

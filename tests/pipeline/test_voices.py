@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+import torch
 
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.output.stored import NotAResult, stored_voices, to_result
 from fastscribe.output.writers import to_jsonl
 from fastscribe.pipeline.engine import Engine
+from fastscribe.pipeline.stats import LostPrints
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.voice_printer import VoicePrinter
 from fastscribe.pipeline.voices import VoicePrints
@@ -167,7 +169,7 @@ def test_a_limit_drops_no_decoded_recording_whose_voices_fit(voice_model: Path, 
 
 def test_long_recordings_are_not_kept_for_a_full_batch() -> None:
     finished: list[Transcript | Failure] = []
-    prints = VoicePrints(finished.append)
+    prints = VoicePrints(finished.append, LostPrints())
     for index in range(3):
         audio = AudioInfo("a", "a", RATE, 1, 3600 * RATE, index=index)
         prints.submit(Transcript(audio, "", (), (), speakers=("a",), turns=(Turn(0.0, 5.0, "a"),)), {})
@@ -177,7 +179,7 @@ def test_long_recordings_are_not_kept_for_a_full_batch() -> None:
     assert not finished
 
 
-def test_a_voice_that_cannot_be_heard_fails_its_recording_alone(
+def test_a_voice_that_cannot_be_heard_costs_its_print_alone(
     voice_model: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     read = VoicePrinter.read
@@ -196,12 +198,60 @@ def test_a_voice_that_cannot_be_heard_fails_its_recording_alone(
                 speaker = f"{begin_s:.0f}"
                 lines.write(f"SPEAKER {number} 1 {begin_s} {3.2 - number} <NA> <NA> {speaker} <NA> <NA>\n")
     monkeypatch.setattr(voice_spans, "MIN_SPEECH_S", 1.0)
-    failed, done = transcribed(files, voice_model, rttm=str(tmp_path / "turns.rttm"))
-    assert isinstance(failed, Failure)
-    assert (failed.stage, failed.path) == ("model", files[0])
-    assert "voice model" in failed.message
-    assert isinstance(done, Transcript)
-    assert all(one.embedding_E is not None for one in done.voices)
+    options = Options(voices=str(voice_model), rttm=str(tmp_path / "turns.rttm"), threads=1)
+    transcriber = Transcriber.load(MODEL, "cpu", "fp32", options)
+    first, second = transcriber.transcribe(files, ordered=True)
+    assert isinstance(first, Transcript) and isinstance(second, Transcript) and first.words
+    assert sum(one.embedding_E is None for one in first.voices) == 1  # of the longest stretch
+    assert all(one.embedding_E is not None for one in second.voices)
+    [line] = transcriber.progress.lost_prints.lines
+    assert line.startswith(f"--voices: 1 speaker has no print, because a stretch could not be heard: {files[0]}, ")
+    assert line.endswith("the voice model's output holds NaN or infinite numbers")
+
+
+def test_voices_that_run_out_of_memory_leave_the_budget_of_words(
+    voice_model: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    encode, failed = VoicePrinter.encode, []
+
+    def scarce(printer: VoicePrinter, features: Any) -> Any:
+        if not failed:
+            failed.append(features)
+            raise torch.OutOfMemoryError("no")
+        return encode(printer, features)
+
+    monkeypatch.setattr(VoicePrinter, "encode", scarce)
+    file, turns = tmp_path / "a.wav", tmp_path / "turns.rttm"
+    soundfile.write(file, CLIPS[0], RATE)
+    turns.write_text("SPEAKER a 1 0 4 <NA> <NA> A <NA> <NA>\n")
+    transcriber = Transcriber.load(MODEL, "cpu", "fp32", Options(voices=str(voice_model), rttm=str(turns), threads=1))
+    frames = transcriber._budget().frames
+    [found] = transcriber.transcribe([str(file)])
+    assert isinstance(found, Transcript) and failed and transcriber._budget().frames == frames
+    assert isinstance(found.voices, tuple)
+
+
+def test_a_recording_that_is_gone_when_its_voices_are_heard_keeps_its_words(
+    voice_model: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    from fastscribe.pipeline import voices as stage
+
+    file = tmp_path / "a.wav"
+    soundfile.write(file, CLIPS[0], RATE)
+    turns = tmp_path / "turns.rttm"
+    turns.write_text("SPEAKER a 1 0 4 <NA> <NA> A <NA> <NA>\n")
+    chosen = stage.choose_stretches
+
+    def gone(spans: Any) -> Any:
+        file.unlink(missing_ok=True)
+        return chosen(spans)
+
+    monkeypatch.setattr(stage, "choose_stretches", gone)
+    monkeypatch.setattr("fastscribe.pipeline.run.close_held", lambda: None)
+    transcriber = Transcriber.load(MODEL, "cpu", "fp32", Options(voices=str(voice_model), rttm=str(turns), threads=1))
+    [found] = transcriber.transcribe([str(file)])
+    assert isinstance(found, Transcript) and found.words and found.voices[0].embedding_E is None
+    assert transcriber.progress.lost_prints.num == 1
 
 
 def test_the_command_finds_persons_and_keeps_names(voice_model: Path, tmp_path: Path) -> None:

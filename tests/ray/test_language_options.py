@@ -61,6 +61,7 @@ def test_a_worker_says_what_it_did_with_the_languages_of_rows() -> None:
     assert isinstance(found.load(), Facts)
     languages = found._transcriber._languages
     languages.excluded = lambda tag: frozenset((1,))
+    languages.language, languages._reads_rows = "en", True
     rows = [Source(FILE, FILE, FILE, row={"language": "pl"}), Source(FILE, FILE, FILE)]
     for _ in range(2):
         [stats] = [one for one in found.transcribe(rows) if isinstance(one, ChunkStats)]

@@ -11,12 +11,13 @@ from fastscribe import Options, Transcriber, Transcript
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
 from fastscribe.journaled import run_fingerprint
+from fastscribe.output.writers import to_jsonl
 from fastscribe.ray import worker
 from fastscribe.ray.worker import Facts, Refusal, Setup, Worker
 from fastscribe.resume.fingerprint import model_digest
-from fastscribe.types import Source
+from fastscribe.types import RenderedTranscript, Source
 from tests.conftest import AUDIO, MODELS
-from tests.helpers import sortformer
+from tests.helpers import sortformer, voices
 from tests.ray.test_align_with import driver
 
 MODEL = str(MODELS / "tdt_demo" / "model.nemo")
@@ -70,8 +71,6 @@ def test_columns_with_speakers(speakers: str) -> None:
     import fastscribe.ray
 
     options = Options(speakers=speakers, threads=1)
-    with pytest.raises(UsageError, match="no voice prints"):
-        fastscribe.ray.Transcriber(MODEL, options=replace(options, voices=MODEL))
     found = fastscribe.ray.Transcriber(MODEL, device="cpu", dtype="fp32", options=options)
     table = found(pa.table({"path": [FILE, "gone.wav"]}))
     assert table.schema.equals(found(pa.table({"path": ["gone.wav"]})).schema)
@@ -79,3 +78,43 @@ def test_columns_with_speakers(speakers: str) -> None:
     assert len(good["speakers"]) > 1 and {word["speaker"] for word in good["words"]} <= set(good["speakers"])
     assert {turn["speaker"] for turn in good["turns"]} == set(good["speakers"])
     assert bad["error"] is not None and bad["speakers"] == bad["turns"] == []
+
+
+def test_voice_prints(speakers: str, tmp_path: Path) -> None:
+    """The prints of a worker are those of a local run, in rows and in columns; the driver needs no copy of the model."""
+    pa = pytest.importorskip("pyarrow", reason="needs the extra ray")
+    import fastscribe.ray
+
+    model = str(voices.write_nemo(tmp_path / "titanet.nemo", voices.config("titanet")))
+    turns = tmp_path / "all.rttm"
+    turns.write_text(f"SPEAKER {Path(FILE).stem} 1 0 99 <NA> <NA> Ann <NA> <NA>\n")
+    options = Options(rttm=str(turns), voices=model, threads=1)
+    found = Worker(Setup(MODEL, "cpu", "fp32", options, OutputStyle(("jsonl",)), "run"))
+    facts = found.load()
+    assert isinstance(facts, Facts)
+    groups = [group for group in found.transcribe([Source(FILE, FILE, FILE)]) if isinstance(group, list)]
+    [(_, result)] = [entry for group in groups for entry in group]
+    local = Transcriber.load(MODEL, "cpu", "fp32", options)
+    [expected] = local.transcribe(FILE)
+    assert isinstance(result, RenderedTranscript) and isinstance(expected, Transcript)
+    [voice] = expected.voices
+    assert voice.embedding_E is not None
+    assert result.texts["jsonl"] == to_jsonl(expected)
+    style = OutputStyle(("jsonl",))
+    stored = run_fingerprint(local, "sha256:1", options, style)
+    elsewhere = replace(options, voices="someone/model-that-the-driver-cannot-find")
+    assert run_fingerprint(driver(facts, elsewhere), "sha256:1", elsewhere, style) == stored
+    with pytest.raises(UsageError, match="the nodes of the cluster differ: --voices' content"):
+        driver(facts, options)._check(replace(facts, place="there", voices_digest="sha256:other"))
+    columns = fastscribe.ray.Transcriber(MODEL, device="cpu", dtype="fp32", options=options)
+    good, bad = columns(pa.table({"path": [FILE, "gone.wav"]})).to_pylist()
+    assert good["voices"] == [
+        {
+            "speaker": "Ann",
+            "speech": voice.speech_s,
+            "start": voice.start_s,
+            "end": voice.end_s,
+            "embedding": voice.embedding_E.tolist(),
+        }
+    ]
+    assert bad["voices"] == []

@@ -231,7 +231,8 @@ def test_a_language_without_letters_is_refused() -> None:
     latin = tokenizer("<unk>", "<|ru|>", "▁a", ".", "7")
     with pytest.raises(UsageError, match="--language ru: this model writes no letter of ru"):
         LanguageFilter(latin, (), "ru")
-    found = LanguageFilter(latin, (), "en").apply(source(language="ru"))
+    assert LanguageFilter(latin, (), "en").apply(source(language="ru")) == source(language="ru")  # "en" changes nothing
+    found = LanguageFilter(tokenizer(*latin.pieces, "λ"), (), "en").apply(source(language="ru"))
     assert isinstance(found, Failure) and found.message == "language is ru, and this model writes no letter of it"
     assert LanguageFilter(tokenizer("<unk>", "▁a", "<0xD0>"), (), "ru").num_excluded == 1
 

@@ -1,0 +1,61 @@
+"""A model beside the recognizer's, on its device: the diarizer and the voice printer build on it.
+
+It has the recognizer's stages (recognizer.py), so that the engine overlaps its batches with those that are transcribed.
+
+Shapes: B batch, S samples, T frames, D numbers of a frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import torch
+from torch import nn
+
+from fastscribe.checkpoint.value import SpeakerCheckpoint, VoiceCheckpoint
+from fastscribe.model.features import LogMel
+from fastscribe.model.model import Prepare, build_side_model
+from fastscribe.types import Features, Frames
+
+M = TypeVar("M", bound=nn.Module)
+Self = TypeVar("Self", bound="SideModel[Any]")
+
+
+@dataclass(frozen=True)
+class SideModel(Generic[M]):
+    """Stages of a model on one device, in float32 whatever the recognizer's dtype. build() makes it from a checkpoint."""
+
+    model: M
+    log_mel: LogMel
+    device: torch.device
+
+    @classmethod
+    def build(
+        cls: type[Self],
+        checkpoint: SpeakerCheckpoint | VoiceCheckpoint,
+        device: torch.device,
+        prepare: Callable[[torch.device, str], Prepare],
+    ) -> Self:
+        """Build the model.
+
+        Args:
+            checkpoint: Its config and weights.
+            device: Where it runs.
+            prepare: Returns what converts its parts for a device and a dtype.
+
+        Raises:
+            WeightsMismatch: The weights do not fit the config.
+        """
+        model = build_side_model(checkpoint.config, checkpoint.weights, checkpoint.path, prepare(device, "fp32"))
+        return cls(cast(Any, model), LogMel(checkpoint.config.features).to(device), device)
+
+    def features(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
+        """Return the log-mel features."""
+        features: Features = self.log_mel(samples_BS, lengths_B)
+        return features
+
+    def submit(self, frames: Frames) -> torch.Tensor:
+        """Return what read() needs a host copy of [B, T, D]."""
+        return frames.frames_BTD
