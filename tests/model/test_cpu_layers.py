@@ -122,7 +122,7 @@ def test_levels_are_those_of_the_reference(dtype: torch.dtype) -> None:
     levels_RD, scale_R = np.empty((10, 24), np.uint8), np.empty(10, np.float32)
     join = kernels(str(dtype).removeprefix("torch."), "levels")["join_heads"]
     recording_R, first_B = np.repeat(np.arange(2), 5), np.array([0, 5])
-    join(as_numpy(x_HBTK), recording_R, first_B, levels_RD, scale_R, np.empty((1, 24), np.float32), 0, 10)
+    join(as_numpy(x_HBTK), 0, recording_R, first_B, levels_RD, scale_R, np.empty((1, 24), np.float32), 0, 10)
     expected_RD, expected_R1 = quantise_rows(x_HBTK.permute(1, 2, 0, 3).flatten(0, 1).flatten(1).float())
     assert np.array_equal(levels_RD, expected_RD.numpy())
     np.testing.assert_allclose(scale_R, expected_R1[:, 0].numpy(), rtol=1e-6)
