@@ -82,6 +82,7 @@ class _Constraints:
 
     Attributes:
         arrays: The last arguments of `prefer`.
+        states_BK: Each row's states in its lists of phrases, which `prefer` updates.
     """
 
     def __init__(self, frames: Frames, num_labels: int) -> None:
@@ -91,13 +92,13 @@ class _Constraints:
         else:
             excluded_LV, place_B = mask.excluded_LV.numpy(), mask.place_B
         if boost is None:
-            states_BK, num_levels = np.zeros((batch, 0), np.int64), 0
+            self.states_BK, num_levels = np.zeros((batch, 0), np.int64), 0
             tables = [_NO_TABLES[name] for name in TABLE_NAMES]
         else:
-            states_BK, num_levels = boost.start_BK.astype(np.int64), boost.tables.num_levels
+            self.states_BK, num_levels = boost.start_BK.astype(np.int64), boost.tables.num_levels
             tables = [getattr(boost.tables, name).contiguous().numpy() for name in TABLE_NAMES]
-        scratch = (np.empty((states_BK.shape[1], num_labels + 1), np.int64), np.empty(num_labels, np.float32))
-        self.arrays = (excluded_LV, np.asarray(place_B, np.int64), states_BK, *tables, num_levels, *scratch)
+        scratch = (np.empty((self.states_BK.shape[1], num_labels + 1), np.int64), np.empty(num_labels, np.float32))
+        self.arrays = (excluded_LV, np.asarray(place_B, np.int64), self.states_BK, *tables, num_levels, *scratch)
 
 
 class _Labels:
