@@ -18,8 +18,8 @@ Shapes: B recordings, T frames, R rows (the sum of the lengths), D width, N a pr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,10 +44,11 @@ from fastscribe.types import AnyArray, Float32Array, Int64Array
 
 MIN_WIDTH = 512  # a narrower encoder transcribes a short recording in less time than numba is loaded in
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-_MIN_ELEMENTS = 1 << 15  # of a thread's share of the rows: handing it over takes tens of microseconds
+_MIN_ELEMENTS = 1 << 17  # of a thread's share of a loop: handing it over takes a tenth of a millisecond
 _MAX_SCORES = 1 << 24  # held at once, by distance and by key: 64 MB in float32
+_MIN_SCORES = 1 << 20  # of attention, by distance and by key, for several threads: its products are small
 _MAX_EXTRA_PAIRS = 1 << 14  # of padded queries and keys: their scores take as long as another group's calls
-_MIN_ROWS = 16  # of a thread's share: it reads all weights, and a product has tiles of 16 rows
+_MIN_ROWS = 128  # of a thread's share: it reads all weights, which takes as long as the products of 100 rows
 _WHOLE, _HALF = np.float32(1.0), np.float32(0.5)
 
 
@@ -480,8 +481,9 @@ class CpuAttention(nn.Module):
         start, stop = equal_parts(heads, stream.num_shares)[stream.number]
         for group in groups:
             block = max(1, _MAX_SCORES // group.scores_per_head)
-            for first in range(start, stop, block):
-                self._mix(stream, group, slice(first, min(first + block, stop)))
+            with few_threads(group.scores_per_head * (stop - start)):
+                for first in range(start, stop, block):
+                    self._mix(stream, group, slice(first, min(first + block, stop)))
         stream.meet()
         joined = stream.outputs(self.linear_out.stores, stream.width)
         for group in groups:
@@ -514,6 +516,20 @@ class CpuAttention(nn.Module):
             table_HPK = self.source.project_positions(stream.positions.table_RD).contiguous()
             self._kept_table_HPK = table_HPK if table_HPK.shape[1] <= CACHED_POSITIONS else None
         return table_HPK
+
+
+@contextmanager
+def few_threads(num_scores: int) -> Iterator[None]:
+    """Let operators on few scores run in this thread: waking others takes longer."""
+    num_threads = torch.get_num_threads()
+    if num_threads == 1 or num_scores >= _MIN_SCORES:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def _stored_dtype(stores: str, dtype: torch.dtype) -> torch.dtype:
