@@ -1,4 +1,5 @@
-"""Threads that share the work of one call, for functions that release the GIL.
+"""Threads that share the work of one call, for functions that release the GIL: `share` of independent ranges, `together` of
+work that meets on the way.
 
 numba's own parallel loops abort the process when two threads enter them or after a fork, and both happen here.
 """
@@ -10,6 +11,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
+from threading import Barrier, BrokenBarrierError
+
+_UNLIMITED = 1 << 20  # threads that wait for each other must all run; idle ones are used again
 
 
 def share(shares: Sequence[tuple[int, int]], work: Callable[[int, int], None], level: int = 0) -> None:
@@ -38,6 +42,47 @@ def share(shares: Sequence[tuple[int, int]], work: Callable[[int, int], None], l
         future.result()
 
 
+def together(count: int, work: Callable[[int, Barrier], None]) -> bool:
+    """Call work(number, barrier) for each number below `count`, all at the same time. The calling thread has number 0.
+
+    Args:
+        count: Number of threads.
+        work: Its calls may wait for each other at the barrier. If one raises, the barrier breaks for the others.
+
+    Returns:
+        False if nothing was called, because the interpreter is ending and starts no more threads.
+
+    Raises:
+        Exception: What `work` raised first.
+    """
+    barrier, futures = Barrier(count), []
+
+    def attempt(number: int) -> None:
+        try:
+            barrier.wait()
+            work(number, barrier)
+        except BaseException:
+            barrier.abort()
+            raise
+
+    pool = _pool(os.getpid(), "together")
+    try:
+        futures += [pool.submit(attempt, number) for number in range(1, count)]
+    except RuntimeError:
+        barrier.abort()
+        return False
+    errors: list[BaseException] = []
+    try:
+        attempt(0)
+    except BaseException as error:
+        errors.append(error)
+    errors += [error for future in futures if (error := future.exception()) is not None]
+    for error in errors:
+        if not isinstance(error, BrokenBarrierError) or error is errors[-1]:
+            raise error
+    return True
+
+
 def equal_parts(size: int, num_parts: int) -> list[tuple[int, int]]:
     """Divide range(size) into at most `num_parts` ranges (start, stop) that are not empty."""
     bounds = [size * part // num_parts for part in range(num_parts + 1)]
@@ -45,6 +90,7 @@ def equal_parts(size: int, num_parts: int) -> list[tuple[int, int]]:
 
 
 @cache
-def _pool(process_id: int, level: int) -> ThreadPoolExecutor:
+def _pool(process_id: int, level: int | str) -> ThreadPoolExecutor:
     """Thread pool of this process: a fork does not copy threads."""
-    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="fastscribe-share")
+    limit = _UNLIMITED if level == "together" else os.cpu_count() or 1
+    return ThreadPoolExecutor(limit, thread_name_prefix="fastscribe-share")

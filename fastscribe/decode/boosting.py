@@ -25,9 +25,9 @@ from fastscribe.cuda.device import small_to_device
 from fastscribe.text.context_graph import ContextGraph
 from fastscribe.types import Int64Array
 
-_SCORES = ("score_S", "at_risk_S")
-_TENSORS = (
-    *("first_S", "count_S", "fail_S", "parent_S", "list_S", *_SCORES),
+SCORE_NAMES = ("score_S", "at_risk_S")
+TABLE_NAMES = (
+    *("first_S", "count_S", "fail_S", "parent_S", "list_S", *SCORE_NAMES),
     *("tokens_A", "children_A", "root_children_RV"),
 )
 
@@ -52,8 +52,8 @@ class BoostTables:
     @classmethod
     def of(cls, graph: ContextGraph, weight: float, device: torch.device) -> BoostTables:
         """Copy an automaton to a device. All scores are multiplied by `weight`: natural-log units a character."""
-        tensors = {name: small_to_device(getattr(graph, name), device) for name in _TENSORS}
-        for name in _SCORES:
+        tensors = {name: small_to_device(getattr(graph, name), device) for name in TABLE_NAMES}
+        for name in SCORE_NAMES:
             tensors[name] = tensors[name] * weight
         return cls(**tensors, offsets_M=torch.arange(graph.max_count, device=device), num_levels=graph.num_levels)
 
@@ -75,15 +75,15 @@ class BoostTables:
         shapes: dict[str, tuple[int, ...]] = {"tokens_A": (num_arcs,), "children_A": (num_arcs,)}
         shapes["root_children_RV"] = (num_roots, num_labels)
         tensors = {
-            name: torch.zeros(shapes.get(name, (num_states,)), dtype=torch.long, device=device) for name in _TENSORS
+            name: torch.zeros(shapes.get(name, (num_states,)), dtype=torch.long, device=device) for name in TABLE_NAMES
         }
-        for name in _SCORES:
+        for name in SCORE_NAMES:
             tensors[name] = tensors[name].float()
         return cls(**tensors, offsets_M=torch.arange(max_count, device=device), num_levels=num_levels)
 
     def copy_from_(self, other: BoostTables) -> None:
         """Overwrite these tables with others that are no larger, in the order of the current stream."""
-        for name in _TENSORS:
+        for name in TABLE_NAMES:
             source = getattr(other, name)
             getattr(self, name)[tuple(map(slice, source.shape))] = source
 

@@ -21,7 +21,7 @@ from fastscribe.model.dot_product_attention import attend
 from fastscribe.model.padding import Padding
 
 MASKED_SCORE = -10000.0
-_CACHED_ROWS = 2047  # of cached projected position tables: full attention over 1024 frames
+CACHED_POSITIONS = 2047  # of cached projected position tables: full attention over 1024 frames
 _BLOCK = 128  # queries per block of local attention
 
 
@@ -146,16 +146,16 @@ class RelPositionAttention(nn.Module):
     def project(self, positions: Positions) -> torch.Tensor:
         """Return projected positions [H, R, K]. They do not depend on the input; inference slices the longest table so far."""
         rows = positions.table_RD.shape[0]
-        if self.linear_qkv is None or rows > _CACHED_ROWS:
-            return self._project_positions(positions.table_RD)
+        if self.linear_qkv is None or rows > CACHED_POSITIONS:
+            return self.project_positions(positions.table_RD)
         left, cached_HRK = self._cached or (-1, positions.table_RD.new_empty(0, 0, 0))
         needed = positions.window.max_left
         too_short = left < needed or cached_HRK.shape[1] - left <= positions.window.right
         if too_short or cached_HRK.dtype != positions.table_RD.dtype:
-            left, cached_HRK = self._cached = needed, self._project_positions(positions.table_RD)
+            left, cached_HRK = self._cached = needed, self.project_positions(positions.table_RD)
         return cached_HRK[:, left - needed : left - needed + rows]
 
-    def _project_positions(self, positions_RD: torch.Tensor) -> torch.Tensor:
+    def project_positions(self, positions_RD: torch.Tensor) -> torch.Tensor:
         return torch.unflatten(self.linear_pos(positions_RD), -1, (self.num_heads, self.head_width)).transpose(0, 1)
 
 

@@ -5,9 +5,12 @@ operators that each read and write a whole tensor. Here a loop scales, adds bias
 and quantises a row while it is in the first-level cache, and int8 products read the levels that the loop before them stored.
 
 Rows are the real frames of all recordings, one after the other: padding is neither multiplied nor stored, except in
-attention's scores. The results are those of `Layers` up to rounding, and recordings do not depend on each other. The residual
-stream is in the model's dtype. A branch that the loops do not cover (local and chunked attention, a convolution with
-LayerNorm) runs as it is.
+attention's scores, which recordings of similar lengths compute together. Each thread has a share of the rows and goes through
+all layers alone. The threads meet only where rows depend on each other, three times a layer: two that divide every product
+and every loop meet twenty times.
+
+The results are those of `Layers` up to rounding, and recordings do not depend on each other. The residual stream is in the
+model's dtype. A branch that the loops do not cover (local and chunked attention, a convolution with LayerNorm) runs as it is.
 
 Shapes: B recordings, T frames, R rows (the sum of the lengths), D width, N a product's outputs, H heads, K head width, W taps.
 """
@@ -15,12 +18,13 @@ Shapes: B recordings, T frames, R rows (the sum of the lengths), D width, N a pr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from threading import Thread
+from threading import Barrier, Lock, Thread
 from typing import Any
 
 import numpy as np
@@ -28,9 +32,9 @@ import torch
 from torch import nn
 
 from fastscribe._system.float_bits import as_numpy
-from fastscribe._system.thread_shares import equal_parts, share
+from fastscribe._system.thread_shares import equal_parts, share, together
 from fastscribe.config import AttentionConfigs, EncoderConfig, EncoderConfigs
-from fastscribe.model.attention import Positions, RelPositionAttention
+from fastscribe.model.attention import CACHED_POSITIONS, Positions, RelPositionAttention
 from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, Layers
 from fastscribe.model.int8 import Int8Linear
 from fastscribe.model.packed import PackedLinear
@@ -40,8 +44,11 @@ from fastscribe.types import AnyArray, Float32Array, Int64Array
 
 MIN_WIDTH = 512  # a narrower encoder transcribes a short recording in less time than numba is loaded in
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-_MIN_ELEMENTS = 1 << 15  # of a thread's share of the rows: handing it over takes tens of microseconds
+_MIN_ELEMENTS = 1 << 17  # of a thread's share of a loop: handing it over takes a tenth of a millisecond
 _MAX_SCORES = 1 << 24  # held at once, by distance and by key: 64 MB in float32
+_MIN_SCORES = 1 << 20  # of attention, by distance and by key, for several threads: its products are small
+_MAX_EXTRA_PAIRS = 1 << 14  # of padded queries and keys: their scores take as long as another group's calls
+_MIN_ROWS = 128  # of a thread's share: it reads all weights, which takes as long as the products of 100 rows
 _WHOLE, _HALF = np.float32(1.0), np.float32(0.5)
 
 
@@ -128,8 +135,81 @@ class Norm:
         return self.weight_D, self.bias_D
 
 
+class Group:
+    """Neighbouring recordings of similar lengths, which compute attention together, and memory for it.
+
+    Args:
+        recordings: Their numbers.
+        lengths_B: The lengths of all recordings.
+        heads: Number of heads.
+        width: Of a head.
+        dtype: The stream's.
+    """
+
+    def __init__(self, recordings: slice, lengths_B: Int64Array, heads: int, width: int, dtype: torch.dtype) -> None:
+        before = int(lengths_B[: recordings.start].sum())
+        self.lengths_B = lengths_B[recordings]
+        self.batch, self.num_frames = len(self.lengths_B), int(self.lengths_B.max())
+        self.first_B = np.cumsum(self.lengths_B) - self.lengths_B  # of the group's rows
+        self.recording_R = np.repeat(np.arange(self.batch), self.lengths_B)
+        self.num_rows = len(self.recording_R)
+        self.start, self.stop = before, before + self.num_rows  # of the batch's rows
+        # What stays in padding must be finite.
+        allocate = torch.empty if self.num_rows == self.batch * self.num_frames else torch.zeros
+        self.q_u_HBTK, self.k_HBTK, self.v_HBTK, self.mixed_HBTK = allocate(
+            4, heads, self.batch, self.num_frames, width, dtype=dtype
+        ).unbind()
+        self.q_v_HRK = torch.empty(heads, self.num_rows, width, dtype=dtype)
+        self.scores_per_head = self.num_frames * (self.batch * self.num_frames + 2 * self.num_rows)
+
+    def rows_between(self, start: int, stop: int) -> slice:
+        """Return which of the group's rows are among the batch's from `start` to `stop`."""
+        return slice(max(start - self.start, 0), max(min(stop, self.stop) - self.start, 0))
+
+
+def similar_lengths(lengths_B: Int64Array) -> list[slice]:
+    """Divide recordings into groups of neighbours in which padding costs less than another group would; without empty ones."""
+    groups: list[slice] = []
+    pairs, longest = 0, 0  # pairs of real queries and keys in the last group
+    for b, length in enumerate(lengths_B.tolist()):
+        if length == 0:
+            continue
+        pairs, longest = pairs + length**2, max(longest, length)
+        joined = slice(groups[-1].start, b + 1) if groups else slice(b, b + 1)
+        if groups and (joined.stop - joined.start) * longest**2 - pairs <= _MAX_EXTRA_PAIRS * (b - joined.start):
+            groups[-1] = joined
+            continue
+        groups.append(slice(b, b + 1))
+        pairs, longest = length**2, length
+    return groups
+
+
+class Memory:
+    """Memory that all shares of a stream have."""
+
+    def __init__(self, num_rows: int) -> None:
+        self._num_rows, self._lock = num_rows, Lock()
+        self._kept: dict[str, Any] = {}
+        self.table_HPK = torch.empty(0)  # of the layer that the shares are in
+
+    def get(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return what has this name; the first thread that asks makes it."""
+        with self._lock:
+            if name not in self._kept:
+                self._kept[name] = make()
+            return self._kept[name]
+
+    def rows(self, name: str, columns: int, dtype: torch.dtype) -> Rows:
+        """Return memory for all rows of the batch."""
+        rows: Rows = self.get(
+            name, lambda: Rows(torch.empty(self._num_rows, columns, dtype=dtype), np.empty(self._num_rows, np.float32))
+        )
+        return rows
+
+
 class Stream:
-    """The residual stream of a batch, what the layers need to know of the batch, and the loops over its rows."""
+    """The residual stream of a batch or of a share of its rows, what the layers need to know of the batch, and the loops over
+    the rows."""
 
     def __init__(self, x_BTD: torch.Tensor, lengths_B: torch.Tensor, attention: AttentionConfigs | None) -> None:
         self.batch, self.num_frames, self.width = x_BTD.shape
@@ -143,6 +223,43 @@ class Stream:
         frame_R = np.arange(self.num_rows) - np.repeat(self.first_B, self.lengths_B)
         self._place_R = torch.from_numpy(self.recording_R * self.num_frames + frame_R)
         self.x_RD = self.packed(x_BTD)
+        self.start, self.stop = 0, self.num_rows
+        self.number, self.num_shares = 0, 1
+        self.memory = Memory(self.num_rows)
+        self._barrier: Barrier | None = None
+
+    def share(self, number: int, num_shares: int, barrier: Barrier) -> Stream:
+        """Return the rows of one of the threads that compute the layers together; they have one memory."""
+        part, bounds = copy(self), equal_parts(self.num_rows, num_shares)
+        part.start, part.stop = bounds[number]
+        part.x_RD, part.num_rows = self.x_RD[part.start : part.stop], part.stop - part.start
+        part.number, part.num_shares, part._barrier = number, num_shares, barrier
+        return part
+
+    def meet(self) -> None:
+        """Wait until the threads of all shares are here."""
+        if self._barrier is not None:
+            self._barrier.wait()
+
+    def groups(self, heads: int) -> list[Group]:
+        """Return the groups of recordings that compute attention together. All shares have the same."""
+
+        def make() -> list[Group]:
+            width = self.width // heads
+            return [Group(some, self.lengths_B, heads, width, self.dtype) for some in similar_lengths(self.lengths_B)]
+
+        groups: list[Group] = self.memory.get("groups", make)
+        return groups
+
+    def gathered(self, product: Product) -> Product:
+        """Return the product of all rows of the batch, when all shares have theirs."""
+        if self.num_shares == 1:
+            return product
+        whole = self.memory.rows("gathered", product.values_RN.shape[1], self.dtype)
+        whole.values_RN[self.start : self.stop] = product.values_RN
+        whole.scale_R[self.start : self.stop] = product.scale_R
+        self.meet()
+        return Product(whole.values_RN, whole.scale_R, product.bias_N)
 
     @cached_property
     def padding(self) -> Padding:
@@ -188,18 +305,25 @@ class Stream:
             scratch: Rows and columns of float32 memory that it needs.
             arguments: Its arguments before the results.
         """
-        dtype = torch.uint8 if stores == "levels" else self.dtype
-        rows = Rows(torch.empty(self.num_rows, outputs, dtype=dtype), np.empty(self.num_rows, np.float32))
-        self.run(loop, stores, self.num_rows, scratch, *arguments, *rows.arrays)
+        rows = self.outputs(stores, outputs)
+        self.run(loop, stores, slice(0, self.num_rows), scratch, *arguments, *rows.arrays)
         return rows
 
-    def run(self, loop: str, stores: str, num_rows: int, scratch: tuple[int, int], *arguments: Any) -> None:
-        """Run a loop over `num_rows` rows; arguments are all but its last three."""
+    def outputs(self, stores: str, columns: int) -> Rows:
+        """Return memory for what a loop stores for each row."""
+        return Rows(
+            torch.empty(self.num_rows, columns, dtype=_stored_dtype(stores, self.dtype)),
+            np.empty(self.num_rows, np.float32),
+        )
+
+    def run(self, loop: str, stores: str, rows: slice, scratch: tuple[int, int], *arguments: Any) -> None:
+        """Run a loop over some rows; arguments are all but its last three."""
         compiled: Callable[..., None] = kernels(_DTYPES[self.dtype], stores)[loop]
 
         def work(start: int, stop: int) -> None:
-            compiled(*arguments, np.empty(scratch, np.float32), start, stop)
+            compiled(*arguments, np.empty(scratch, np.float32), rows.start + start, rows.start + stop)
 
+        num_rows = max(0, rows.stop - rows.start)
         worthwhile = max(1, num_rows * scratch[1] // _MIN_ELEMENTS)
         share(equal_parts(num_rows, min(torch.get_num_threads(), worthwhile)), work)
 
@@ -214,13 +338,33 @@ class CpuLayers(nn.Module):
         forms = [CpuLayer(layer, layers.attention) for layer in plain]
         self._norms = [Norm(layer.norm_feed_forward1, form.stores) for layer, form in zip(plain, forms, strict=True)]
         self.layers = nn.ModuleList(forms)
+        has_plain = any(isinstance(part, PlainBranch) for form in forms for part in (form.self_attn, form.conv))
+        self._max_shares = 1 if has_plain else min(layer.self_attn.num_heads for layer in plain)
 
     def forward(self, x_BTD: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
-        stream = Stream(x_BTD, lengths_B, self.attention)
+        stream, num_threads = Stream(x_BTD, lengths_B, self.attention), torch.get_num_threads()
+        num_shares = min(num_threads, self._max_shares, stream.num_rows // _MIN_ROWS)
+        if num_shares < 2:
+            return stream.padded(self._run(stream))
+        out_RD, has_inference_mode = torch.empty_like(stream.x_RD), torch.is_inference_mode_enabled()
+
+        def work(number: int, barrier: Barrier) -> None:
+            with torch.inference_mode(has_inference_mode), torch.no_grad():
+                torch.set_num_threads(num_threads // num_shares)  # of this thread's operators
+                part = stream.share(number, num_shares, barrier)
+                out_RD[part.start : part.stop] = self._run(part)
+
+        try:
+            has_run = together(num_shares, work)
+        finally:
+            torch.set_num_threads(num_threads)
+        return stream.padded(out_RD if has_run else self._run(stream))
+
+    def _run(self, stream: Stream) -> torch.Tensor:
         rows = stream.norm(self._norms[0])
         for layer, following in zip(self.layers, [*self._norms[1:], None], strict=True):
             rows = layer(stream, rows, following)
-        return stream.padded(rows.values_RN)
+        return rows.values_RN
 
 
 class CpuLayer(nn.Module):
@@ -298,12 +442,14 @@ class CpuConvolution(nn.Module):
         self._before = taps - 1 if source.is_causal else taps // 2
 
     def forward(self, stream: Stream, rows: Rows) -> Product:
-        gates = self.pointwise1(rows, stream.dtype)
+        gates = stream.gathered(self.pointwise1(rows, stream.dtype))
         taps, width = self._weight_WD.shape
+        stores, own = self.pointwise2.stores, slice(stream.start, stream.stop)
         batch = (stream.recording_R, stream.first_B, stream.lengths_B)
-        arguments = (*gates.arrays, *batch, self._before, self._weight_WD, self._bias_D)
-        rows = stream.stored("glu_depthwise", self.pointwise2.stores, width, (taps + 1, width), *arguments)
-        product: Product = self.pointwise2(rows, stream.dtype)
+        whole = stream.memory.rows("convolved", width, _stored_dtype(stores, stream.dtype))
+        arguments = (*gates.arrays, *batch, self._before, self._weight_WD, self._bias_D, *whole.arrays)
+        stream.run("glu_depthwise", stores, own, (taps + 1, width), *arguments)
+        product: Product = self.pointwise2(Rows(whole.values_RN[own], whole.scale_R[own]), stream.dtype)
         return product
 
 
@@ -318,35 +464,76 @@ class CpuAttention(nn.Module):
         self.stores = self.linear_qkv.stores
         self._u_D, self._v_D = (_float32(bias.flatten()) for bias in (source.pos_bias_u, source.pos_bias_v))
         self._factor = np.float32(1.0 / math.sqrt(source.head_width))
+        self._kept_table_HPK: torch.Tensor | None = None
 
     def forward(self, stream: Stream, rows: Rows) -> Product:
-        heads, width = self.source.num_heads, self.source.head_width
-        qkv = self.linear_qkv(rows, stream.dtype)
-        # What stays in padding must be finite.
-        allocate = torch.zeros if stream.is_padded else torch.empty
-        q_u_HBTK, k_HBTK, v_HBTK = allocate(
-            3, heads, stream.batch, stream.num_frames, width, dtype=stream.dtype
-        ).unbind()
-        q_v_HRK = q_u_HBTK.new_empty(heads, stream.num_rows, width)
-        places = (stream.recording_R, stream.first_B)
-        arguments = (*qkv.arrays, *places, self._u_D, self._v_D, self._factor)
-        outs = (as_numpy(q_u_HBTK), as_numpy(q_v_HRK), as_numpy(k_HBTK), as_numpy(v_HBTK))
-        stream.run("split_heads", "plain", stream.num_rows, (1, stream.width), *arguments, *outs)
-        table_HPK = self.source.project(stream.positions)
-        mixed_HBTK = torch.empty_like(v_HBTK)
-        per_head = max(1, stream.num_frames * (stream.batch * stream.num_frames + 2 * stream.num_rows))
-        block = max(1, _MAX_SCORES // per_head)
-        for start in range(0, heads, block):
-            some = slice(start, start + block)
-            scores_HBTT = q_u_HBTK[some] @ k_HBTK[some].transpose(2, 3)
-            positions_HRP = torch.bmm(q_v_HRK[some], table_HPK[some].transpose(1, 2))
-            both = (as_numpy(scores_HBTT), as_numpy(positions_HRP), *places, stream.lengths_B)
-            stream.run("softmax", "plain", len(scores_HBTT) * stream.num_rows, (1, stream.num_frames), *both)
-            torch.matmul(scores_HBTT, v_HBTK[some], out=mixed_HBTK[some])
-        joined = (as_numpy(mixed_HBTK), *places)
-        rows = stream.stored("join_heads", self.linear_out.stores, stream.width, (1, stream.width), *joined)
-        product: Product = self.linear_out(rows, stream.dtype)
+        heads = self.source.num_heads
+        qkv, groups = self.linear_qkv(rows, stream.dtype), stream.groups(heads)
+        for group in groups:
+            places = (group.start - stream.start, group.recording_R, group.first_B)
+            arguments = (*qkv.arrays, *places, self._u_D, self._v_D, self._factor)
+            outs = (group.q_u_HBTK, group.q_v_HRK, group.k_HBTK, group.v_HBTK)
+            own = group.rows_between(stream.start, stream.stop)
+            stream.run("split_heads", "plain", own, (1, stream.width), *arguments, *map(as_numpy, outs))
+        if stream.number == 0:
+            stream.memory.table_HPK = self._table(stream)
+        stream.meet()
+        start, stop = equal_parts(heads, stream.num_shares)[stream.number]
+        for group in groups:
+            block = max(1, _MAX_SCORES // group.scores_per_head)
+            with few_threads(group.scores_per_head * (stop - start)):
+                for first in range(start, stop, block):
+                    self._mix(stream, group, slice(first, min(first + block, stop)))
+        stream.meet()
+        joined = stream.outputs(self.linear_out.stores, stream.width)
+        for group in groups:
+            places = (group.start - stream.start, group.recording_R, group.first_B)
+            own = group.rows_between(stream.start, stream.stop)
+            arguments = (as_numpy(group.mixed_HBTK), *places, *joined.arrays)
+            stream.run("join_heads", self.linear_out.stores, own, (1, stream.width), *arguments)
+        product: Product = self.linear_out(joined, stream.dtype)
         return product
+
+    def _mix(self, stream: Stream, group: Group, some: slice) -> None:
+        """Compute some heads' weighted sums of values."""
+        middle, reach = stream.memory.table_HPK.shape[1] // 2, group.num_frames - 1
+        table_HPK = stream.memory.table_HPK[some, middle - reach : middle + reach + 1]
+        scores_HBTT = group.q_u_HBTK[some] @ group.k_HBTK[some].transpose(2, 3)
+        positions_HRP = torch.bmm(group.q_v_HRK[some], table_HPK.transpose(1, 2))
+        both = (as_numpy(scores_HBTT), as_numpy(positions_HRP), group.recording_R, group.first_B, group.lengths_B)
+        rows = slice(0, len(scores_HBTT) * group.num_rows)
+        stream.run("softmax", "plain", rows, (1, group.num_frames), *both)
+        torch.matmul(scores_HBTT, group.v_HBTK[some], out=group.mixed_HBTK[some])
+
+    def _table(self, stream: Stream) -> torch.Tensor:
+        """Return projected positions [H, P, K] for at least the stream's frames, the same number to either side.
+
+        They do not depend on the input, so the longest table is kept, up to a size. Each head's must be contiguous: for
+        others a product takes three times as long.
+        """
+        table_HPK = self._kept_table_HPK
+        if table_HPK is None or table_HPK.shape[1] < 2 * stream.num_frames - 1 or table_HPK.dtype != stream.dtype:
+            table_HPK = self.source.project_positions(stream.positions.table_RD).contiguous()
+            self._kept_table_HPK = table_HPK if table_HPK.shape[1] <= CACHED_POSITIONS else None
+        return table_HPK
+
+
+@contextmanager
+def few_threads(num_scores: int) -> Iterator[None]:
+    """Let operators on few scores run in this thread: waking others takes longer."""
+    num_threads = torch.get_num_threads()
+    if num_threads == 1 or num_scores >= _MIN_SCORES:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def _stored_dtype(stores: str, dtype: torch.dtype) -> torch.dtype:
+    return torch.uint8 if stores == "levels" else dtype
 
 
 def _float32(tensor: torch.Tensor) -> Float32Array:

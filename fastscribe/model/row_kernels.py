@@ -192,25 +192,28 @@ def glu_depthwise(
 
 
 def split_heads(
-    y_RE: Any, y_scale_R: Any, y_bias_E: Any, recording_R: Any, first_B: Any, u_D: Any, v_D: Any, factor: Any,
+    y_RE: Any, y_scale_R: Any, y_bias_E: Any, offset: Any, recording_R: Any, first_B: Any, u_D: Any, v_D: Any, factor: Any,
     q_u_HBTK: Any, q_v_HRK: Any, k_HBTK: Any, v_HBTK: Any, scratch: Any, start: Any, stop: Any,
 ) -> None:  # fmt: skip
-    """Divide y = [q, k, v] into heads: (q + u) * factor, (q + v) * factor, k and v. Padding is left as it is."""
+    """Divide y = [q, k, v] into heads: (q + u) * factor, (q + v) * factor, k and v. Padding is left as it is.
+
+    Row r is row r + offset of y.
+    """
     heads, _, _, width = k_HBTK.shape
     for r in range(start, stop):
-        scale, b = np.float32(y_scale_R[r]), recording_R[r]
+        scale, b, y_E = np.float32(y_scale_R[r + offset]), recording_R[r], y_RE[r + offset]
         t = r - first_B[b]
         for h in range(heads):
             q, k, v = h * width, (heads + h) * width, (2 * heads + h) * width
             q_u_K, q_v_K, k_K, v_K = q_u_HBTK[h, b, t], q_v_HRK[h, r], k_HBTK[h, b, t], v_HBTK[h, b, t]
             for i in range(width):
-                query = np.float32(widen(y_RE[r, q + i]) * scale + y_bias_E[q + i])
+                query = np.float32(widen(y_E[q + i]) * scale + y_bias_E[q + i])
                 q_u_K[i] = narrow(np.float32(np.float32(query + u_D[q + i]) * factor))
                 q_v_K[i] = narrow(np.float32(np.float32(query + v_D[q + i]) * factor))
             for i in range(width):
-                k_K[i] = narrow(np.float32(widen(y_RE[r, k + i]) * scale + y_bias_E[k + i]))
+                k_K[i] = narrow(np.float32(widen(y_E[k + i]) * scale + y_bias_E[k + i]))
             for i in range(width):
-                v_K[i] = narrow(np.float32(widen(y_RE[r, v + i]) * scale + y_bias_E[v + i]))
+                v_K[i] = narrow(np.float32(widen(y_E[v + i]) * scale + y_bias_E[v + i]))
 
 
 def softmax(
@@ -253,9 +256,10 @@ def softmax(
 
 
 def join_heads(
-    x_HBTK: Any, recording_R: Any, first_B: Any, out_RD: Any, out_scale_R: Any, scratch: Any, start: Any, stop: Any
-) -> None:
-    """The heads of each frame side by side."""
+    x_HBTK: Any, offset: Any, recording_R: Any, first_B: Any, out_RD: Any, out_scale_R: Any, scratch: Any, start: Any,
+    stop: Any,
+) -> None:  # fmt: skip
+    """The heads of each frame side by side. Row r is written to row r + offset."""
     heads, _, _, width = x_HBTK.shape
     row_D = scratch[0]
     for r in range(start, stop):
@@ -264,7 +268,7 @@ def join_heads(
             x_K = x_HBTK[h, b, r - first_B[b]]
             for i in range(width):
                 row_D[h * width + i] = widen(x_K[i])
-        store(row_D, out_RD, out_scale_R, r)
+        store(row_D, out_RD, out_scale_R, r + offset)
 
 
 _STORES = {"plain": store_plain, "levels": store_levels}

@@ -22,6 +22,7 @@ from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.beam import beam_search
 from fastscribe.decode.boosting import Boost, BoostTables, advance
 from fastscribe.decode.boosting_reference import PhraseList, PhraseLists
+from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import Network
 from fastscribe.model.ctc import CtcHead
@@ -139,7 +140,13 @@ def test_label_looping_equals_greedy(seed, durations, blank_bias, lengths, data)
     transducer = tiny_transducer(seed, durations, 5, blank_bias)
     lists, numbers = drawn_lists(data, transducer.blank_id, len(lengths))
     frames = replace(random_frames(lengths), boost=lists.boost(numbers))
-    for row, fast in enumerate(label_looping.decode(transducer, frames, data.draw(st.sampled_from((1, 4, 8))))):
+    window = data.draw(st.sampled_from((1, 4, 8)))
+    if data.draw(st.booleans()):
+        decoder = CpuLooping(Network.prepare(transducer), window)
+        found = decoder.read(decoder.submit(frames).numpy(), frames)
+    else:
+        found = label_looping.decode(transducer, frames, window)
+    for row, fast in enumerate(found):
         slow = greedy(transducer, frames.frames_BTD[row, : lengths[row]], lists.reference(numbers[row]))
         assert steps(fast) == steps(slow)
         torch.testing.assert_close(torch.tensor(fast.logprobs), torch.tensor(slow.logprobs), atol=1e-4, rtol=1e-4)

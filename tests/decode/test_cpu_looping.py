@@ -11,12 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.decode import looping_kernels
+from fastscribe.decode import cpu_looping, looping_kernels
+from fastscribe.decode.boosting import Boost, BoostTables, advance
 from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.greedy import ENDLESS, greedy
 from fastscribe.decode.label_looping import LabelLooping, Network
 from fastscribe.model import cpu_layers
 from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.text.context_graph import build_graph
+from fastscribe.text.phrases import TokenPath
 from fastscribe.types import Frames, Hypothesis
 from tests.conftest import MODELS, checkpoint, torch_threads
 from tests.decode.test_label_looping import DURATIONS, assert_greedy, random_frames, tiny_transducer
@@ -92,6 +95,27 @@ def test_order_of_scores() -> None:
     for row in ([1, 3, 3], [-2, -1, -1], [0, nan[0], 9], [0, 9, nan[1]], [np.inf, 1, np.inf], [-0.5, -np.inf, -0.25]):
         scores = np.array(row, np.float32)
         assert looping_kernels.first_largest(scores, 0, 3) == int(torch.from_numpy(scores).argmax())
+
+
+def test_the_best_label_with_phrases_from_every_state() -> None:
+    """Where a phrase and the end of it both go on with a label, the longer one counts."""
+    ids = [(0, 1, 2, 0), (1, 2, 1), (1, 2), (2, 0, 1), (3, 3), (0, 3, 1, 2)]
+    graph = build_graph([[TokenPath(one, tuple(float(2 + i) for i in range(len(one)))) for one in ids]], 4, 4)
+    tables, num_states = BoostTables.of(graph, 1.0, torch.device("cpu")), len(graph.fail_S)
+    states_N1 = torch.arange(num_states)[:, None]
+    torch.manual_seed(0)
+    logits_NX = torch.randn(num_states, 5)
+    next_N1V = tables.following(states_N1)
+    expected_N = (logits_NX[:, :4] + tables.scores(states_N1, next_N1V)).argmax(1)
+    frames = replace(random_frames([1] * num_states), boost=Boost(tables, states_N1.numpy()))
+    constraints = cpu_looping._Constraints(frames, 4)
+    ids_B1, logprobs_B1 = np.zeros((num_states, 1), np.int32), np.zeros((num_states, 1), np.float32)
+    rows, counts = np.arange(num_states), np.ones(num_states, np.int64)
+    prefer = looping_kernels.kernels("float32", "relu")["prefer"]
+    prefer(logits_NX.numpy(), rows, rows, 4, counts, ids_B1, logprobs_B1, *constraints.arrays)
+    assert ids_B1[:, 0].tolist() == expected_N.tolist()
+    assert constraints.states_BK.tolist() == advance(next_N1V, expected_N).tolist()
+    assert logprobs_B1[:, 0] == pytest.approx(logits_NX.log_softmax(1).gather(1, expected_N[:, None])[:, 0], abs=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # of NaN, in Python; machine code has none

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from fastscribe._system.float_bits import as_numpy
+from fastscribe._system.thread_shares import together
 from fastscribe.model import cpu_layers
 from fastscribe.model.cpu_form import to_cpu_form_, torch_dtype
 from fastscribe.model.cpu_layers import CpuLayers, PlainBranch, conformer_for_cpu_
 from fastscribe.model.encoder import Encoder, Layers
 from fastscribe.model.int8 import int8_problem, quantise_rows
 from fastscribe.model.row_kernels import kernels
-from tests.conftest import MODELS, recognizer
+from tests.conftest import MODELS, recognizer, torch_threads
 from tests.model.test_model import VARIANTS, random_encoder, small_config
 
 needs_int8 = pytest.param("int8", marks=pytest.mark.skipif(int8_problem() is not None, reason=str(int8_problem())))
@@ -107,11 +108,40 @@ def test_what_is_not_finite_reaches_every_frame_of_its_recording(dtype: str, val
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_threads_change_no_bit(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither those of a loop nor those that have a share of the rows each."""
     ours = cpu_form(dtype)
     alone = frames(ours, *stream(dtype))
     monkeypatch.setattr(cpu_layers, "_MIN_ELEMENTS", 1)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
-    assert torch.equal(frames(ours, *stream(dtype)), alone)
+    for threads, min_rows, num_shares in ((5, 1000, 0), (5, 1, 4), (2, 16, 2)):
+        started: list[int] = []
+        monkeypatch.setattr(cpu_layers, "_MIN_ROWS", min_rows)
+        monkeypatch.setattr(
+            cpu_layers, "together", lambda count, work, s=started: s.append(count) or together(count, work)
+        )
+        with torch_threads(threads):
+            assert torch.equal(frames(ours, *stream(dtype)), alone)
+            assert torch.get_num_threads() == threads
+        assert started == [num_shares] * bool(num_shares)
+
+
+def test_an_interpreter_that_starts_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = cpu_form("fp32")
+    alone = frames(ours, *stream("fp32"))
+    monkeypatch.setattr(cpu_layers, "_MIN_ROWS", 1)
+    monkeypatch.setattr(cpu_layers, "together", lambda count, work: False)
+    with torch_threads(2):
+        assert torch.equal(frames(ours, *stream("fp32")), alone)
+
+
+def test_groups_of_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each recording that is not empty is in one of them, with neighbours unless they are much shorter. No result changes."""
+    lengths = np.array([0, 400, 390, 380, 40, 38, 0, 41, 36, 0, 400])
+    assert cpu_layers.similar_lengths(lengths) == [slice(1, 4), slice(4, 9), slice(10, 11)]
+    assert cpu_layers.similar_lengths(np.zeros(3, np.int64)) == []
+    ours = cpu_form("fp32")
+    together_ = frames(ours, *stream("fp32"))
+    monkeypatch.setattr(cpu_layers, "_MAX_EXTRA_PAIRS", 0)
+    torch.testing.assert_close(frames(ours, *stream("fp32")), together_, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -122,7 +152,7 @@ def test_levels_are_those_of_the_reference(dtype: torch.dtype) -> None:
     levels_RD, scale_R = np.empty((10, 24), np.uint8), np.empty(10, np.float32)
     join = kernels(str(dtype).removeprefix("torch."), "levels")["join_heads"]
     recording_R, first_B = np.repeat(np.arange(2), 5), np.array([0, 5])
-    join(as_numpy(x_HBTK), recording_R, first_B, levels_RD, scale_R, np.empty((1, 24), np.float32), 0, 10)
+    join(as_numpy(x_HBTK), 0, recording_R, first_B, levels_RD, scale_R, np.empty((1, 24), np.float32), 0, 10)
     expected_RD, expected_R1 = quantise_rows(x_HBTK.permute(1, 2, 0, 3).flatten(0, 1).flatten(1).float())
     assert np.array_equal(levels_RD, expected_RD.numpy())
     np.testing.assert_allclose(scale_R, expected_R1[:, 0].numpy(), rtol=1e-6)

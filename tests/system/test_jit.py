@@ -13,7 +13,7 @@ import pytest
 
 from fastscribe._system import jit
 from fastscribe._system.jit import compile_cached, digest_of
-from fastscribe._system.thread_shares import equal_parts, share
+from fastscribe._system.thread_shares import equal_parts, share, together
 from fastscribe.model import row_kernels
 
 
@@ -73,17 +73,42 @@ def test_a_share_that_fails_is_raised() -> None:
         share([(0, 1), (1, 2)], work)
 
 
+def test_threads_meet_at_a_barrier() -> None:
+    """More of them than a pool of shares has, and in several calls at the same time."""
+    count, counts = 2 * (os.cpu_count() or 1) + 1, []
+
+    def work(number: int, barrier: threading.Barrier) -> None:
+        barrier.wait(timeout=60)
+        counts.append(number)
+        if number == 0:
+            assert together(3, lambda inner, barrier: barrier.wait(timeout=60) and None)
+
+    assert together(count, work)
+    assert sorted(counts) == list(range(count))
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_a_thread_that_fails_ends_the_others(failing: int) -> None:
+    def work(number: int, barrier: threading.Barrier) -> None:
+        if number == failing:
+            raise ValueError("one of three")
+        barrier.wait(timeout=60)
+
+    with pytest.raises(ValueError, match="one of three"):
+        together(3, work)
+
+
 def test_threads_that_outlive_the_main_one_go_on() -> None:
     """The interpreter starts no threads of a pool then."""
     code = """
 import threading, time
-from fastscribe._system.thread_shares import share
+from fastscribe._system.thread_shares import share, together
 def late():
     time.sleep(0.5)
     done = []
     share([(0, 1), (1, 2), (2, 3)], lambda start, stop: done.append(start))
-    print(sorted(done), flush=True)
+    print(sorted(done), together(2, lambda number, barrier: done.append("called")), len(done), flush=True)
 threading.Thread(target=late).start()
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
-    assert ran.stdout.strip() == "[0, 1, 2]" and not ran.stderr
+    assert ran.stdout.strip() == "[0, 1, 2] False 3" and not ran.stderr
