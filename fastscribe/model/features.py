@@ -214,14 +214,19 @@ def _sums(mel_BMT: torch.Tensor, lengths_B: torch.Tensor, over_bands: bool) -> t
 def mel_filters(config: FeaturesConfig) -> Float32Array:
     """Return triangular filters [M, K] on HTK's mel scale or Slaney's (Auditory Toolbox; as librosa.filters.mel)."""
     bins_hz = np.linspace(0, config.sample_rate / 2, config.n_fft // 2 + 1)
-    to_mel, to_hz = _SCALES[config.mel_scale]
-    edges_hz = to_hz(np.linspace(to_mel(config.low_hz), to_mel(config.high_hz), config.num_mels + 2))
+    edges_hz = mel_edges(config)
     rising = (bins_hz - edges_hz[:-2, None]) / np.diff(edges_hz)[:-1, None]
     falling = (edges_hz[2:, None] - bins_hz) / np.diff(edges_hz)[1:, None]
     filters_MK = np.maximum(0, np.minimum(rising, falling))
     if config.mel_norm == "slaney":
         filters_MK = filters_MK.astype(np.float32) * (2.0 / (edges_hz[2:] - edges_hz[:-2]))[:, None]
     return filters_MK.astype(np.float32)
+
+
+def mel_edges(config: FeaturesConfig) -> Float64Array:
+    """Return frequencies in Hz [M + 2]: band m begins at the one of index m, peaks at the next and ends at the one after."""
+    to_mel, to_hz = _SCALES[config.mel_scale]
+    return to_hz(np.linspace(to_mel(config.low_hz), to_mel(config.high_hz), config.num_mels + 2))
 
 
 # The Slaney scale is linear (200/3 Hz per mel) up to 1 kHz and logarithmic (27 steps per factor of 6.4) above.

@@ -1,11 +1,11 @@
-"""Augment batches: speed, reverberation, babble, noise and gain on samples, masks on features.
+"""Augment batches: speed, reverberation, babble, noise and gain on samples, warps and masks on features.
 
 Everything runs on the samples' device, whole rows at once. One torch.Generator on the host decides what happens to which
 row, so nothing here waits for the device and a run repeats exactly (on one kind of device: the noise comes from the
 device's own generator, seeded by the host's). For the same reason lengths are host tensors.
 
 Sources: SpecAugment (Park et al. 2019, arXiv 1904.08779) with time masks that scale with the length (arXiv 1912.05533),
-speed perturbation (Ko et al., Interspeech 2015).
+speed perturbation (Ko et al., Interspeech 2015), vocal tract length perturbation (Jaitly and Hinton, ICML 2013 workshop).
 
 Shapes: B batch, S samples, R augmented rows, M mels, T mel frames, N frequency bins, L samples of an impulse response.
 """
@@ -24,6 +24,7 @@ from fastscribe.training.augment_config import PERCENT, RECORDED_SHARE, AugmentC
 
 _PEAK = 0.99  # of full scale; the limit of augmented samples
 _SILENT = 1e-10  # mean square below which a row counts as silent
+_WARPED_SHARE = 0.85  # of the highest band's frequency: where a warp's scale begins to fall back to 1
 _SPEED_RATE = 16_000  # any rate works, because only its ratio to the other matters
 
 
@@ -211,6 +212,45 @@ def change_gain(samples_BS: torch.Tensor, config: AugmentConfig, generator: torc
     min_B, max_B = samples_BS.aminmax(dim=1)
     peaks_B = torch.maximum(-min_B, max_B).clamp(min=_SILENT)
     return samples_BS * torch.minimum(gains_B, _PEAK / peaks_B)[:, None]
+
+
+@torch.no_grad()
+def warp_bands(
+    mel_BMT: torch.Tensor, centres_M: torch.Tensor, config: AugmentConfig, generator: torch.Generator
+) -> torch.Tensor:
+    """Make some rows sound as from a longer or shorter vocal tract: scale the frequencies of their formants.
+
+    A band takes what the row has at its frequency times the length, linearly interpolated between the two nearest bands. From
+    _WARPED_SHARE of the highest frequency on, the scale falls back to 1, so that no band takes what is not there.
+
+    Args:
+        mel_BMT: [B, M, T], normalised or not.
+        centres_M: [M] the bands' centres in Hz, on the host.
+        generator: on the host. Nothing is drawn where the chance is 0.
+
+    Returns:
+        [B, M, T]; rows that do not change are as they were.
+    """
+    if not config.vocal_tract_chance:
+        return mel_BMT
+    centres_M = centres_M.float()
+    rows_R = _chosen(len(mel_BMT), config.vocal_tract_chance, generator)
+    lengths_R1 = _uniform(config.vocal_tract, len(rows_R), generator)[:, None]
+    if not len(rows_R):
+        return mel_BMT
+    top = centres_M[-1]
+    knee_R1 = _WARPED_SHARE * top / lengths_R1.clamp(min=1)
+    slope_R1 = (top - lengths_R1 * knee_R1) / (top - knee_R1)
+    above_RM = lengths_R1 * knee_R1 + slope_R1 * (centres_M - knee_R1)
+    source_RM = torch.where(centres_M <= knee_R1, lengths_R1 * centres_M, above_RM).clamp(centres_M[0], top)
+    below_RM = (torch.searchsorted(centres_M, source_RM, right=True) - 1).clamp(0, len(centres_M) - 2)
+    share_RM = (source_RM - centres_M[below_RM]) / centres_M.diff()[below_RM]
+    device = mel_BMT.device
+    rows_on_device_R = small_to_device(rows_R, device)
+    taken_RMM = torch.zeros(len(rows_R), len(centres_M), len(centres_M))
+    taken_RMM.scatter_(2, below_RM[..., None], 1 - share_RM[..., None])
+    taken_RMM.scatter_(2, below_RM[..., None] + 1, share_RM[..., None])
+    return mel_BMT.index_copy(0, rows_on_device_R, small_to_device(taken_RMM, device) @ mel_BMT[rows_on_device_R])
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ _BOUNDS = {  # outside of these, float32 samples overflow or vanish
     **dict.fromkeys(("reverb_db", "babble_db", "noise_db", "gain_db"), _DB),
     "reverb_s": (0.01, 10.0),
     "noise_slope": (-4.0, 4.0),
+    "vocal_tract": (0.5, 2.0),
 }
 RECORDED_SHARE = 0.5  # of the rows with noise, or in a room, get a recorded one, if the recipe has a manifest of them
 PERCENT = 100  # speeds are whole hundredths, so that resampling's ratios are small
@@ -36,6 +37,8 @@ class AugmentConfig:
     noise_db: tuple[float, float] = (5.0, 30.0)  # speech to noise
     noise_slope: tuple[float, float] = (0.0, 2.0)  # power falls as 1 / frequency ** slope: 0 white, 1 pink, 2 brown
     gain_db: tuple[float, float] = (-15.0, 6.0)
+    vocal_tract_chance: float = 0.0
+    vocal_tract: tuple[float, float] = (0.87, 1.15)  # its length, as a factor: below 1, formants are higher
     freq_masks: int = 2
     freq_mask_share: float = 27 / 80  # of the mel bands, at most
     time_masks: int = 10
@@ -45,10 +48,17 @@ class AugmentConfig:
         for speed in self.speeds:
             if not (0.5 <= speed <= 2 and math.isclose(speed * PERCENT, round(speed * PERCENT))):
                 raise UsageError(f"speeds {self.speeds!r}: not whole hundredths from 0.5 to 2")
-        for name in ("reverb_chance", "babble_chance", "noise_chance", "freq_mask_share", "time_mask_share"):
+        for name in (
+            "reverb_chance",
+            "babble_chance",
+            "noise_chance",
+            "vocal_tract_chance",
+            "freq_mask_share",
+            "time_mask_share",
+        ):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name} {getattr(self, name)!r}: not a number from 0 to 1")
-        for name in ("reverb_s", "reverb_db", "babble_db", "noise_db", "noise_slope", "gain_db"):
+        for name in ("reverb_s", "reverb_db", "babble_db", "noise_db", "noise_slope", "gain_db", "vocal_tract"):
             low, high = getattr(self, name)
             lowest, highest = _BOUNDS[name]
             if not lowest <= low <= high <= highest:

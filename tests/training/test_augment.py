@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.errors import UsageError
-from fastscribe.model.features import LogMel
+from fastscribe.model.features import LogMel, mel_edges
 from fastscribe.training.augment import (
     AugmentConfig,
     add_babble,
@@ -24,6 +24,7 @@ from fastscribe.training.augment import (
     change_speed,
     mask_features,
     to_float,
+    warp_bands,
 )
 from fastscribe.training.dataloader import AudioBatch
 from fastscribe.training.learner import augmented_features
@@ -270,6 +271,51 @@ def test_mask_value_by_model(normalize: str) -> None:
         torch.testing.assert_close(changed_MT[:, 1:][:, is_masked_T], means_M1, atol=1e-4, rtol=1e-4)
 
 
+CENTRES_M = torch.from_numpy(mel_edges(ModelRecipe().config(20).features)[1:-1])
+
+
+def warped_plainly(mel_MT: np.ndarray, length: float) -> np.ndarray:
+    """Of one row: each band takes what is at its frequency times the length, or above the knee on the line to the top."""
+    centres, top = CENTRES_M.numpy(), float(CENTRES_M[-1])
+    knee = 0.85 * top / max(1.0, length)
+    sources = [
+        length * hz if hz <= knee else np.interp(hz, [knee, top], [length * knee, top]) for hz in CENTRES_M.tolist()
+    ]
+    return np.stack([np.interp(sources, centres, frame_M) for frame_M in mel_MT.T], axis=1)
+
+
+@pytest.mark.parametrize("length", [0.8, 0.95, 1.0, 1.2, 1.5])
+def test_vocal_tract(length: float) -> None:
+    mel_BMT = torch.randn(2, len(CENTRES_M), 7, generator=gen())
+    mel_BMT[1, :, 4:] = 0
+    always = AugmentConfig(vocal_tract_chance=1, vocal_tract=(length, length))
+    warped_BMT = warp_bands(mel_BMT, CENTRES_M, always, gen())
+    for row_MT, warped_MT in zip(mel_BMT.numpy(), warped_BMT.numpy(), strict=True):
+        np.testing.assert_allclose(warped_MT, warped_plainly(row_MT, length), atol=1e-4)
+    assert warped_BMT[1, :, 4:].count_nonzero() == 0
+    level_BMT = torch.ones(1, len(CENTRES_M), 2)
+    torch.testing.assert_close(warp_bands(level_BMT, CENTRES_M, always, gen()), level_BMT)
+
+
+def test_vocal_tract_rows() -> None:
+    mel_BMT = torch.randn(200, len(CENTRES_M), 2, generator=gen())
+    half = AugmentConfig(vocal_tract_chance=0.5, vocal_tract=(0.8, 0.9))
+    is_warped_B = (warp_bands(mel_BMT, CENTRES_M, half, gen()) != mel_BMT).flatten(1).any(1)
+    assert 70 < int(is_warped_B.sum()) < 130
+    generator = gen()
+    assert warp_bands(mel_BMT, CENTRES_M, AugmentConfig(), generator) is mel_BMT
+    assert torch.equal(generator.get_state(), gen().get_state())  # by default the draws that follow stay as they were
+
+
+def test_longer_vocal_tract_has_lower_formants() -> None:
+    log_mel = LogMel(replace(ModelRecipe().config(20).features, normalize="none"))
+    longer = replace(NEVER, vocal_tract_chance=1.0, vocal_tract=(1.2, 1.2))
+    rows = AudioBatch(np.arange(1), tone(2400)[None], torch.tensor([RATE]))
+    warped = augmented_features(rows, torch.ones(1), log_mel, longer, gen(), torch.device("cpu"))
+    peak = int(warped.mel_BMT[0, :, 50].argmax())
+    assert abs(float(CENTRES_M[peak]) - 2000) < 60
+
+
 def test_inference_tensor() -> None:
     with torch.inference_mode():
         mel_BMT = torch.randn(2, 8, 30)
@@ -295,6 +341,9 @@ def test_int16_scale() -> None:
         {"babble_voices": 0},
         {"time_masks": -1},
         {"time_mask_share": 2},
+        {"vocal_tract_chance": -0.1},
+        {"vocal_tract": (1.1, 0.9)},
+        {"vocal_tract": (0.4, 1.0)},
     ],
 )
 def test_config_out_of_range(fields) -> None:
@@ -314,6 +363,7 @@ def test_gpu_without_synchronisation() -> None:
         changed_BS, _ = augment_samples(on_device, lengths_B, RATE, quiet, gen())
         augment_samples(on_device, lengths_B, RATE, ALWAYS, gen())
         mask_features(on_device[:, None], lengths_B, ALWAYS, gen())
+        warp_bands(on_device[:, :80, None], CENTRES_M, AugmentConfig(vocal_tract_chance=1), gen())
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.allclose(changed_BS.cpu(), on_host, atol=1e-5)
