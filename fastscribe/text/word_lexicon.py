@@ -132,35 +132,37 @@ def _token_texts(tokenizer: Tokenizer, fold: Callable[[str], str], inner_marks: 
     return found
 
 
-def _beginnings(spellings: Sequence[str]) -> tuple[Int64Array, Int64Array, BoolArray]:
+def _beginnings(spellings: Sequence[str]) -> tuple[Int32Array, Int32Array, BoolArray]:
     """Return the node [W, L + 1] and the codes [W, L] of each beginning of each word, and where [W, L + 1] a node is new."""
     longest = max(map(len, spellings), default=0)
     width = max(1, longest)
     text = np.array(spellings, f"<U{width}") if spellings else np.empty(0, "<U1")
-    codes_WL = text.view(np.uint32).reshape(len(spellings), width).astype(np.int64)
+    codes_WL = text.view(np.int32).reshape(len(spellings), width)
     lengths_W = np.array([len(spelling) for spelling in spellings], np.int64)
     shared_WL = np.zeros_like(codes_WL, dtype=bool)
     shared_WL[1:] = codes_WL[1:] == codes_WL[:-1]
     shared_W = np.logical_and.accumulate(shared_WL, axis=1).sum(1)  # characters that the word before begins with, too
     places_L = np.arange(width + 1)
     is_new_WL = (places_L > shared_W[:, None]) & (places_L <= lengths_W[:, None])
-    numbers_WL = np.cumsum(is_new_WL.reshape(-1)).reshape(is_new_WL.shape) + NO_WORD
-    rows_WL = np.where(is_new_WL, np.arange(len(spellings))[:, None], 0)
-    rows_WL = np.maximum.accumulate(rows_WL, axis=0)  # the word that had this beginning first
-    nodes_WL = np.take_along_axis(numbers_WL, rows_WL, axis=0)
+    nodes_WL = np.cumsum(is_new_WL.reshape(-1), dtype=np.int32).reshape(is_new_WL.shape)
+    nodes_WL += NO_WORD
+    rows_W = np.arange(len(spellings))
+    for column_W, is_new_W in zip(nodes_WL.T, is_new_WL.T, strict=True):  # one at a time: all take gigabytes
+        first_W = np.maximum.accumulate(np.where(is_new_W, rows_W, 0))  # the word that had this beginning first
+        column_W[:] = column_W[first_W]
     nodes_WL[:, 0] = ROOT
     return nodes_WL, codes_WL, is_new_WL
 
 
 def _arcs(
-    nodes_WL: Int64Array, codes_WL: Int64Array, is_new_WL: BoolArray, letters: Sequence[str | None]
-) -> tuple[Int64Array, Int64Array, Int64Array]:
+    nodes_WL: Int32Array, codes_WL: Int32Array, is_new_WL: BoolArray, letters: Sequence[str | None]
+) -> tuple[Int32Array, Int64Array, Int32Array]:
     """Return parent, token and child of each arc: the tokens whose letters end a beginning of a word."""
     by_length: dict[int, dict[str, list[int]]] = {}
     for token, text in enumerate(letters):
         if text:
             by_length.setdefault(len(text), {}).setdefault(text, []).append(token)
-    found: list[tuple[Int64Array, Int64Array, Int64Array]] = []
+    found: list[tuple[Int32Array, Int64Array, Int32Array]] = []
     words_E, ends_E = np.nonzero(is_new_WL)
     for length, tokens in by_length.items():
         texts = sorted(tokens)
@@ -183,13 +185,13 @@ def _arcs(
             is_token = token_T[index] >= 0
             found.append((parents[is_token], token_T[index][is_token], children[is_token]))
     if not found:
-        empty = np.empty(0, np.int64)
-        return empty, empty, empty
+        empty = np.empty(0, np.int32)
+        return empty, empty.astype(np.int64), empty
     parents_A, tokens_A, children_A = map(np.concatenate, zip(*found, strict=True))
     return parents_A, tokens_A, children_A
 
 
-def _hashed(columns: Sequence[Int64Array]) -> np.ndarray:
+def _hashed(columns: Sequence[Int32Array | Int64Array]) -> np.ndarray:
     total = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
         total = (total + column.astype(np.uint64) + np.uint64(1)) * _HASH
@@ -197,7 +199,7 @@ def _hashed(columns: Sequence[Int64Array]) -> np.ndarray:
     return total
 
 
-def _can_write_any(first: Int32Array, parents_A: Int64Array, children_A: Int64Array, word_P: Int32Array) -> bool:
+def _can_write_any(first: Int32Array, parents_A: Int32Array, children_A: Int32Array, word_P: Int32Array) -> bool:
     """Return True if tokens lead from the root, or from a first token's node, to the end of a word."""
     is_reached_P = np.zeros(len(word_P), bool)
     more = np.append(first, ROOT)
