@@ -69,8 +69,10 @@ def build_lexicon(words: Sequence[str], scores_W: Float32Array, tokenizer: Token
     num_nodes = 2 + int(is_new_WL.sum())
     lengths_W = np.array([len(spelling) for spelling in spellings])
     words_W = np.array([numbers[spelling] for spelling in spellings], np.int32)
+    del numbers  # objects of a million words, which are not needed any more
     word_P = np.full(num_nodes, -1, np.int32)
     word_P[nodes_WL[np.arange(len(spellings)), lengths_W]] = words_W
+    del spellings
     best_P = np.full(num_nodes, -np.inf, np.float32)
     for length in range(1, nodes_WL.shape[1]):
         has_W = lengths_W >= length
@@ -90,8 +92,8 @@ def build_lexicon(words: Sequence[str], scores_W: Float32Array, tokenizer: Token
     )
     return WordLexicon(
         first_P=np.searchsorted(parents_A, np.arange(num_nodes + 1)),
-        tokens_A=tokens_A.astype(np.int32),
-        children_A=children_A.astype(np.int32),
+        tokens_A=tokens_A,
+        children_A=children_A,
         word_P=word_P,
         best_P=best_P,
         begins_V=begins_V,
@@ -156,14 +158,14 @@ def _beginnings(spellings: Sequence[str]) -> tuple[Int32Array, Int32Array, BoolA
 
 def _arcs(
     nodes_WL: Int32Array, codes_WL: Int32Array, is_new_WL: BoolArray, letters: Sequence[str | None]
-) -> tuple[Int32Array, Int64Array, Int32Array]:
+) -> tuple[Int32Array, Int32Array, Int32Array]:
     """Return parent, token and child of each arc: the tokens whose letters end a beginning of a word."""
     by_length: dict[int, dict[str, list[int]]] = {}
     for token, text in enumerate(letters):
         if text:
             by_length.setdefault(len(text), {}).setdefault(text, []).append(token)
-    found: list[tuple[Int32Array, Int64Array, Int32Array]] = []
-    words_E, ends_E = np.nonzero(is_new_WL)
+    found: list[tuple[Int32Array, Int32Array, Int32Array]] = []
+    words_E, ends_E = (places.astype(np.int32) for places in np.nonzero(is_new_WL))
     for length, tokens in by_length.items():
         texts = sorted(tokens)
         places = np.flatnonzero(ends_E >= length)
@@ -183,10 +185,10 @@ def _arcs(
         for rank in range(max(map(len, tokens.values()))):  # tokens with equal letters: with and without a space
             token_T = np.array([(tokens[text] + [-1] * (rank + 1))[rank] for text in texts])
             is_token = token_T[index] >= 0
-            found.append((parents[is_token], token_T[index][is_token], children[is_token]))
+            found.append((parents[is_token], token_T[index][is_token].astype(np.int32), children[is_token]))
     if not found:
         empty = np.empty(0, np.int32)
-        return empty, empty.astype(np.int64), empty
+        return empty, empty, empty
     parents_A, tokens_A, children_A = map(np.concatenate, zip(*found, strict=True))
     return parents_A, tokens_A, children_A
 
