@@ -174,7 +174,8 @@ class Transcriber:
     def _language_settings(self) -> dict[str, str]:
         """Return the part of a fingerprint about languages: equal for options that give the same results."""
         options, config, facts = self._options, self._config, self._executor.facts
-        edits = self._edits and self._edits.language
+        edits = None if self._edits is None else self._edits.language
+        language: str | None
         target: str | None = None
         if DECODERS[facts.decoder_name].has_prompt:
             language, target = prompt_languages(self._tokenizer.pieces, options)

@@ -69,8 +69,10 @@ def build_lexicon(words: Sequence[str], scores_W: Float32Array, tokenizer: Token
     num_nodes = 2 + int(is_new_WL.sum())
     lengths_W = np.array([len(spelling) for spelling in spellings])
     words_W = np.array([numbers[spelling] for spelling in spellings], np.int32)
+    del numbers  # objects of a million words, which are not needed any more
     word_P = np.full(num_nodes, -1, np.int32)
     word_P[nodes_WL[np.arange(len(spellings)), lengths_W]] = words_W
+    del spellings
     best_P = np.full(num_nodes, -np.inf, np.float32)
     for length in range(1, nodes_WL.shape[1]):
         has_W = lengths_W >= length
@@ -90,8 +92,8 @@ def build_lexicon(words: Sequence[str], scores_W: Float32Array, tokenizer: Token
     )
     return WordLexicon(
         first_P=np.searchsorted(parents_A, np.arange(num_nodes + 1)),
-        tokens_A=tokens_A.astype(np.int32),
-        children_A=children_A.astype(np.int32),
+        tokens_A=tokens_A,
+        children_A=children_A,
         word_P=word_P,
         best_P=best_P,
         begins_V=begins_V,
@@ -132,36 +134,38 @@ def _token_texts(tokenizer: Tokenizer, fold: Callable[[str], str], inner_marks: 
     return found
 
 
-def _beginnings(spellings: Sequence[str]) -> tuple[Int64Array, Int64Array, BoolArray]:
+def _beginnings(spellings: Sequence[str]) -> tuple[Int32Array, Int32Array, BoolArray]:
     """Return the node [W, L + 1] and the codes [W, L] of each beginning of each word, and where [W, L + 1] a node is new."""
     longest = max(map(len, spellings), default=0)
     width = max(1, longest)
     text = np.array(spellings, f"<U{width}") if spellings else np.empty(0, "<U1")
-    codes_WL = text.view(np.uint32).reshape(len(spellings), width).astype(np.int64)
+    codes_WL = text.view(np.int32).reshape(len(spellings), width)
     lengths_W = np.array([len(spelling) for spelling in spellings], np.int64)
     shared_WL = np.zeros_like(codes_WL, dtype=bool)
     shared_WL[1:] = codes_WL[1:] == codes_WL[:-1]
     shared_W = np.logical_and.accumulate(shared_WL, axis=1).sum(1)  # characters that the word before begins with, too
     places_L = np.arange(width + 1)
     is_new_WL = (places_L > shared_W[:, None]) & (places_L <= lengths_W[:, None])
-    numbers_WL = np.cumsum(is_new_WL.reshape(-1)).reshape(is_new_WL.shape) + NO_WORD
-    rows_WL = np.where(is_new_WL, np.arange(len(spellings))[:, None], 0)
-    rows_WL = np.maximum.accumulate(rows_WL, axis=0)  # the word that had this beginning first
-    nodes_WL = np.take_along_axis(numbers_WL, rows_WL, axis=0)
+    nodes_WL = np.cumsum(is_new_WL.reshape(-1), dtype=np.int32).reshape(is_new_WL.shape)
+    nodes_WL += NO_WORD
+    rows_W = np.arange(len(spellings))
+    for column_W, is_new_W in zip(nodes_WL.T, is_new_WL.T, strict=True):  # one at a time: all take gigabytes
+        first_W = np.maximum.accumulate(np.where(is_new_W, rows_W, 0))  # the word that had this beginning first
+        column_W[:] = column_W[first_W]
     nodes_WL[:, 0] = ROOT
     return nodes_WL, codes_WL, is_new_WL
 
 
 def _arcs(
-    nodes_WL: Int64Array, codes_WL: Int64Array, is_new_WL: BoolArray, letters: Sequence[str | None]
-) -> tuple[Int64Array, Int64Array, Int64Array]:
+    nodes_WL: Int32Array, codes_WL: Int32Array, is_new_WL: BoolArray, letters: Sequence[str | None]
+) -> tuple[Int32Array, Int32Array, Int32Array]:
     """Return parent, token and child of each arc: the tokens whose letters end a beginning of a word."""
     by_length: dict[int, dict[str, list[int]]] = {}
     for token, text in enumerate(letters):
         if text:
             by_length.setdefault(len(text), {}).setdefault(text, []).append(token)
-    found: list[tuple[Int64Array, Int64Array, Int64Array]] = []
-    words_E, ends_E = np.nonzero(is_new_WL)
+    found: list[tuple[Int32Array, Int32Array, Int32Array]] = []
+    words_E, ends_E = (places.astype(np.int32) for places in np.nonzero(is_new_WL))
     for length, tokens in by_length.items():
         texts = sorted(tokens)
         places = np.flatnonzero(ends_E >= length)
@@ -181,15 +185,15 @@ def _arcs(
         for rank in range(max(map(len, tokens.values()))):  # tokens with equal letters: with and without a space
             token_T = np.array([(tokens[text] + [-1] * (rank + 1))[rank] for text in texts])
             is_token = token_T[index] >= 0
-            found.append((parents[is_token], token_T[index][is_token], children[is_token]))
+            found.append((parents[is_token], token_T[index][is_token].astype(np.int32), children[is_token]))
     if not found:
-        empty = np.empty(0, np.int64)
+        empty = np.empty(0, np.int32)
         return empty, empty, empty
     parents_A, tokens_A, children_A = map(np.concatenate, zip(*found, strict=True))
     return parents_A, tokens_A, children_A
 
 
-def _hashed(columns: Sequence[Int64Array]) -> np.ndarray:
+def _hashed(columns: Sequence[Int32Array | Int64Array]) -> np.ndarray:
     total = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
         total = (total + column.astype(np.uint64) + np.uint64(1)) * _HASH
@@ -197,7 +201,7 @@ def _hashed(columns: Sequence[Int64Array]) -> np.ndarray:
     return total
 
 
-def _can_write_any(first: Int32Array, parents_A: Int64Array, children_A: Int64Array, word_P: Int32Array) -> bool:
+def _can_write_any(first: Int32Array, parents_A: Int32Array, children_A: Int32Array, word_P: Int32Array) -> bool:
     """Return True if tokens lead from the root, or from a first token's node, to the end of a word."""
     is_reached_P = np.zeros(len(word_P), bool)
     more = np.append(first, ROOT)
