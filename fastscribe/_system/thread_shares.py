@@ -76,10 +76,9 @@ def together(count: int, work: Callable[[int, Barrier], None]) -> bool:
         attempt(0)
     except BaseException as error:
         errors.append(error)
-    errors += [error for future in futures if (error := future.exception()) is not None]
-    for error in errors:
-        if not isinstance(error, BrokenBarrierError) or error is errors[-1]:
-            raise error
+    errors += [failure for future in futures if (failure := future.exception()) is not None]
+    for failure in sorted(errors, key=lambda failure: isinstance(failure, BrokenBarrierError)):
+        raise failure  # what another thread raised, and not that it broke the barrier
     return True
 
 
