@@ -23,9 +23,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import sentences  # noqa: E402 - beside this file
+import sentences
 
-from fastscribe.types import AnyArray, BoolArray, Float64Array, Int64Array  # noqa: E402
+from fastscribe.types import AnyArray, BoolArray, Float64Array, Int64Array
 
 MAGIC = b"Trie Language Model"
 _VALUES = 1 << 16
@@ -73,7 +73,9 @@ def read(path: Path) -> Trigrams:
     before_P = _numbers(pairs, num_pairs, pair_bits, 0, word_bits)
     firsts_P1 = _numbers(pairs, num_pairs + 1, pair_bits, word_bits + 32, place_bits)
     pair_T = np.repeat(np.arange(num_pairs), np.diff(firsts_P1))
-    triple_T3 = np.stack([_numbers(triples, num_triples, triple_bits, 0, word_bits), before_P[pair_T], last_P[pair_T]], 1)
+    triple_T3 = np.stack(
+        [_numbers(triples, num_triples, triple_bits, 0, word_bits), before_P[pair_T], last_P[pair_T]], 1
+    )
     return Trigrams(
         content[offset:].decode().split("\0")[:num_words],
         np.exp(word_fields["logprob"][:num_words].astype(np.float64) * _LOG_BASE),

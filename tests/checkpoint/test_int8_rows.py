@@ -24,14 +24,27 @@ MATRIX = "encoder.layers.0.feed_forward1.linear1.weight"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("model") / "int8"
-    native.write(read_checkpoint(PACKAGED), made, torch.bfloat16, in_8_bits=True)
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packaged model, whose own file has 8 bits, with matrices that 8 bits do not hold, in 16 bits."""
+    packaged, made = read_checkpoint(PACKAGED), tmp_path_factory.mktemp("model") / "bf16"
+    generator = torch.Generator().manual_seed(0)
+    weights = {name: packaged.weights[name] for name in packaged.weights}
+    for name, weight in weights.items():
+        if weight.is_floating_point():
+            weights[name] = weight * (1 + 0.1 * torch.rand(weight.shape, generator=generator))
+    native.write(replace(packaged, weights=weights), made, torch.bfloat16)
     return made
 
 
-def test_weights_are_near(folder: Path) -> None:
-    original, again = read_checkpoint(PACKAGED), read_checkpoint(folder)
+@pytest.fixture(scope="module")
+def folder(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("model") / "int8"
+    native.write(read_checkpoint(plain), made, torch.bfloat16, in_8_bits=True)
+    return made
+
+
+def test_weights_are_near(plain: Path, folder: Path) -> None:
+    original, again = read_checkpoint(plain), read_checkpoint(folder)
     assert again.config == original.config and again.num_parameters == original.num_parameters
     assert again.weights.keys() == {name for name in original.weights if not name.endswith(".num_batches_tracked")}
     for name, source in sources_of(again.weights).items():
@@ -46,17 +59,17 @@ def test_weights_are_near(folder: Path) -> None:
     build_model(again.config, again.weights, "int8")
 
 
-def test_inspect_names_what_is_stored(folder: Path) -> None:
+def test_inspect_names_what_is_stored(plain: Path, folder: Path) -> None:
     facts = describe(read_checkpoint(folder))
     assert (facts["stored_dtype"], facts["computes_in"]) == ("bfloat16, int8", ["fp32", "bf16", "int8", "fp8"])
-    assert describe(read_checkpoint(PACKAGED))["stored_dtype"] == "bfloat16"
+    assert describe(read_checkpoint(plain))["stored_dtype"] == "bfloat16"
 
 
-def test_size(folder: Path) -> None:
+def test_size(plain: Path, folder: Path) -> None:
     """A byte a weight and a few percent: 14 M of them stay below 16 MB, which two bytes a weight would not."""
     num_bytes, count = (folder / "model.safetensors").stat().st_size, read_checkpoint(folder).num_parameters
     assert count < num_bytes < 1.04 * count
-    assert 1.04 * 14e6 < 16e6 < (PACKAGED / "model.safetensors").stat().st_size / count * 14e6
+    assert 1.04 * 14e6 < 16e6 < (plain / "model.safetensors").stat().st_size / count * 14e6
 
 
 def test_written_again(folder: Path, tmp_path: Path) -> None:
@@ -93,12 +106,12 @@ def test_damaged_scales(folder: Path, tmp_path: Path, damage: str) -> None:
         dict(read_checkpoint(tmp_path).weights)
 
 
-def test_other_formats_have_no_8_bits(folder: Path, tmp_path: Path) -> None:
+def test_other_formats_have_no_8_bits(plain: Path, folder: Path, tmp_path: Path) -> None:
     """A scale alone is an unknown tensor, and 8 bits in another format are refused (test_hostile_checkpoints.py)."""
-    stored = load_file(PACKAGED / "model.safetensors")
+    stored = load_file(plain / "model.safetensors")
     stored[MATRIX + ".row_scales"] = torch.ones(768)
     for name in ("config.json", "tokenizer.model"):
-        (tmp_path / name).write_bytes((PACKAGED / name).read_bytes())
+        (tmp_path / name).write_bytes((plain / name).read_bytes())
     save_file(stored, tmp_path / "model.safetensors")
     made = read_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match="row_scales"):

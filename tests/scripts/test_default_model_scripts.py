@@ -177,7 +177,9 @@ def test_trigrams_are_read_and_drawn_as_often_as_they_say(tmp_path: Path, monkey
     assert model.pair_probabilities_P == pytest.approx([1, 1, 0.25], rel=1e-3)
     assert model.triple_probabilities_T == pytest.approx([0.5], rel=1e-3)
     for name in ("noun", "verb", "adj", "adv"):
-        (tmp_path / f"data.{name}").write_text("  1 licence\n00 15 n 02 London 0 Greater_london 0 000 | a city\n", "utf-8")
+        (tmp_path / f"data.{name}").write_text(
+            "  1 licence\n00 15 n 02 London 0 Greater_london 0 000 | a city\n", "utf-8"
+        )
     monkeypatch.setattr(DRAWN.sentences, "WORDNET", tmp_path)
     texts = list(DRAWN.drawn(path, 20_000))
     assert texts == list(DRAWN.drawn(path, 20_000)) != list(DRAWN.drawn(path, 20_000, seed=1))
