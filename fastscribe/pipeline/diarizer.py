@@ -11,15 +11,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from fastscribe.checkpoint.value import SpeakerCheckpoint
+from fastscribe.config import EncoderConfig
 from fastscribe.cuda.no_tf32 import no_tf32
+from fastscribe.model.cpu_form import torch_dtype
+from fastscribe.model.cpu_layers import conformer_for_cpu_
+from fastscribe.model.encoder import Encoder
 from fastscribe.model.features import LogMel
 from fastscribe.model.model import Prepare, build_speaker_model
 from fastscribe.model.sortformer import Sortformer
 from fastscribe.speaker_config import SpeakerModelConfig
 from fastscribe.types import AnyArray, Features, Frames, Hypothesis
 
+_LAYERS = ("encoder.layers.", "layers.")
 _NOT_FINITE = "the speaker model's output holds NaN or infinite numbers"
 
 
@@ -27,7 +33,8 @@ _NOT_FINITE = "the speaker model's output holds NaN or infinite numbers"
 class Diarizer:
     """A speaker model's stages on one device. build() makes it from a checkpoint.
 
-    The model is in float32 whatever the recognizer's dtype: which frames a speaker cache keeps depends on small differences.
+    On a CPU, the layers of a FastConformer and of the Transformer behind it are in the recognizer's dtype. All else is in
+    float32 in every dtype: subsampling, whose frames a speaker cache keeps, and what makes probabilities and scores.
     """
 
     model: Sortformer
@@ -40,6 +47,7 @@ class Diarizer:
         checkpoint: SpeakerCheckpoint,
         device: torch.device,
         prepare: Callable[[torch.device, str], Prepare],
+        dtype: str = "fp32",
     ) -> Diarizer:
         """Build the model.
 
@@ -47,12 +55,25 @@ class Diarizer:
             checkpoint: Its config and weights.
             device: Where it runs.
             prepare: Returns what converts its parts for a device and a dtype.
+            dtype: The recognizer's.
 
         Raises:
             WeightsMismatch: The weights do not fit the config.
         """
-        model = build_speaker_model(checkpoint.config, checkpoint.weights, checkpoint.path, prepare(device, "fp32"))
-        return cls(model, LogMel(checkpoint.config.features).to(device), device)
+        config, prepare_rest = checkpoint.config, prepare(device, "fp32")
+        is_narrow = device.type == "cpu" and isinstance(config.encoder, EncoderConfig)
+        prepare_layers = prepare(device, dtype) if is_narrow else prepare_rest
+
+        def prepare_part(path: str, part: nn.Module) -> None:
+            (prepare_layers if path.startswith(_LAYERS) else prepare_rest)(path, part)
+
+        model = build_speaker_model(config, checkpoint.weights, checkpoint.path, prepare_part)
+        if is_narrow:
+            model.layers_dtype = torch_dtype(dtype)
+            # In float32 the loops gain nothing over torch's layers: most of the time is in products.
+            if dtype != "fp32" and isinstance(model.encoder, Encoder):
+                conformer_for_cpu_(model.encoder)
+        return cls(model, LogMel(config.features).to(device), device)
 
     @property
     def config(self) -> SpeakerModelConfig:
