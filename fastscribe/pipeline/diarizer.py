@@ -82,13 +82,13 @@ class Diarizer:
     @torch.inference_mode()
     def features(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
         """Return the log-mel features of recordings, each divided by its own largest sample if the model wants it."""
-        if samples_BS.dtype == torch.int16:
-            samples_BS = samples_BS.float() / 32768.0
+        gain_B1: torch.Tensor | None = None
         if self.config.peak_guard is not None:
-            is_beyond_BS = torch.arange(samples_BS.shape[1], device=self.device) >= lengths_B[:, None]
-            peak_B1 = samples_BS.masked_fill(is_beyond_BS, -torch.inf).amax(1, keepdim=True)
-            samples_BS = samples_BS * (1 / (peak_B1 + self.config.peak_guard))
-        features: Features = self.log_mel(samples_BS, lengths_B)
+            scale = 1 / 32768 if samples_BS.dtype == torch.int16 else 1.0
+            rows = zip(samples_BS, lengths_B.tolist(), strict=True)
+            peak_B = torch.stack([samples_S[: max(1, length)].amax() for samples_S, length in rows]) * scale
+            gain_B1 = (1 / (peak_B + self.config.peak_guard))[:, None]
+        features: Features = self.log_mel(samples_BS, lengths_B, gain_B1)
         return features
 
     @torch.inference_mode()
