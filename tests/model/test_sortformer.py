@@ -72,7 +72,7 @@ def test_neighbours_in_a_batch_change_nothing(model: Path) -> None:
 def test_only_the_layers_are_in_the_dtype_of_the_run(
     model: Path, dtype: str, min_width: int, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In torch's layers and in those of wide encoders. With random weights, a cache soon keeps other frames: one chunk counts."""
+    """In torch's layers and in those of wide encoders. A cache of random weights soon keeps other frames: a chunk counts."""
     if dtype == "int8" and (problem := int8_problem()):
         pytest.skip(problem)
     monkeypatch.setattr(cpu_layers, "MIN_WIDTH", min_width)
