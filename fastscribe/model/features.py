@@ -41,7 +41,9 @@ _WINDOWS: dict[str, Callable[..., torch.Tensor]] = {
     "none": lambda length, periodic: torch.ones(length),
 }
 _STD_FLOOR = 1e-5
-_BYTES_PER_CHUNK = 1 << 28  # of the spectrum on a CPU; larger chunks are slower and need memory beyond the budget
+_BYTES_PER_CHUNK = (
+    1 << 28
+)  # of the spectrum on a CPU (11 minutes); larger ones are slower and need memory beyond the budget
 _FRAMES_PER_BLOCK = 1 << 15  # on other devices: 67 MB of samples, about 50 us of work
 
 
@@ -58,21 +60,55 @@ class LogMel(nn.Module):
         self.register_buffer("filters_MK", torch.from_numpy(mel_filters(config)), persistent=False)
 
     @torch.inference_mode()
-    def forward(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
-        if samples_BS.dtype == torch.int16:
-            samples_BS = samples_BS.float() / 32768.0
+    def forward(
+        self, samples_BS: torch.Tensor, lengths_B: torch.Tensor, gain_B1: torch.Tensor | None = None
+    ) -> Features:
+        """Compute the features; each row's samples are multiplied by its gain, if any."""
         frame_lengths_B = self.config.num_frames(lengths_B)
         num_frames = self.config.num_frames(samples_BS.shape[1])
-        if self.config.dither:
-            samples_BS = self._dithered(samples_BS, lengths_B)
-        samples_BS = self._pre_emphasise(samples_BS, lengths_B)
-        if self.config.edges == "reflect":
-            samples_BS = self._with_reflected_ends(samples_BS, lengths_B, frame_lengths_B, num_frames)
-        mel_BMT = self._log_(self._mel(samples_BS))
+        mel_BMT = self._log_mel(samples_BS, lengths_B, gain_B1)
         valid_BT = torch.arange(mel_BMT.shape[2], device=mel_BMT.device) < frame_lengths_B[:, None]
         mel_BMT = self._normalise(mel_BMT, valid_BT[:, None], frame_lengths_B)
         # The STFT's last frame may be beyond the longest row. At least one frame stays.
         return Features(mel_BMT[:, :, : max(1, num_frames)], frame_lengths_B)
+
+    def _log_mel(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor, gain_B1: torch.Tensor | None) -> torch.Tensor:
+        """Return log-mel frames [B, M, T] without normalisation; on a CPU, rows of ten minutes or more in pieces.
+
+        A piece begins some frames early and ends as many late, so that the ones that stay see the samples that they see of
+        the whole.
+        """
+        config, num_samples = self.config, samples_BS.shape[1]
+        num_frames, per_piece = num_samples // config.hop_length + 1, _BYTES_PER_CHUNK // (config.n_fft * 8)
+        is_whole = num_frames <= per_piece or not _uses_stft(samples_BS) or config.dither or config.edges == "reflect"
+        if is_whole:
+            return self._log_mel_of_piece(samples_BS, lengths_B, gain_B1)
+        around = math.ceil((config.n_fft // 2 + 1) / config.hop_length)  # the sample before counts in the pre-emphasis
+        mel_BMT = samples_BS.new_empty(len(samples_BS), config.num_mels, num_frames, dtype=torch.float32)
+        for begin in range(0, num_frames, per_piece):
+            end = min(begin + per_piece, num_frames)
+            early = min(begin, around)
+            start, stop = (begin - early) * config.hop_length, min(num_samples, (end + around) * config.hop_length)
+            lengths = (lengths_B - start).clamp(0, stop - start)
+            piece_BMT = self._log_mel_of_piece(samples_BS[:, start:stop], lengths, gain_B1)
+            mel_BMT[:, :, begin:end] = piece_BMT[:, :, early : early + end - begin]
+        return mel_BMT
+
+    def _log_mel_of_piece(
+        self, samples_BS: torch.Tensor, lengths_B: torch.Tensor, gain_B1: torch.Tensor | None
+    ) -> torch.Tensor:
+        if samples_BS.dtype == torch.int16:
+            samples_BS = samples_BS.float() / 32768.0
+        if gain_B1 is not None:
+            samples_BS = samples_BS * gain_B1
+        if self.config.dither:
+            samples_BS = self._dithered(samples_BS, lengths_B)
+        frame_lengths_B = self.config.num_frames(lengths_B)
+        num_frames = self.config.num_frames(samples_BS.shape[1])
+        samples_BS = self._pre_emphasise(samples_BS, lengths_B)
+        if self.config.edges == "reflect":
+            samples_BS = self._with_reflected_ends(samples_BS, lengths_B, frame_lengths_B, num_frames)
+        return self._log_(self._mel(samples_BS))
 
     def _mel(self, samples_BS: torch.Tensor) -> torch.Tensor:
         """Return mel frames [B, M, T], computed like the reference or in blocks."""

@@ -33,6 +33,7 @@ class Sortformer(nn.Module):
     def __init__(self, config: SpeakerModelConfig) -> None:
         super().__init__()
         transformer, hidden, self.config = config.transformer, config.head_hidden, config
+        self.layers_dtype = torch.float32  # of the layers' inputs; all else is in float32
         is_conformer = isinstance(config.encoder, EncoderConfig)
         self.encoder = Encoder(config.encoder) if is_conformer else StackedEncoder(config.encoder)  # type: ignore[arg-type]
         width, factor = config.encoder.d_model, config.outputs_per_frame
@@ -71,15 +72,17 @@ class Sortformer(nn.Module):
         """
         if isinstance(self.config.encoder, EncoderConfig) and self.config.encoder.xscaling:
             frames_BTD = frames_BTD * math.sqrt(self.config.encoder.d_model)
-        x_BTD: torch.Tensor = self.encoder.layers(frames_BTD, lengths_B)
+        x_BTD: torch.Tensor = self.encoder.layers(frames_BTD.to(self.layers_dtype), lengths_B).to(frames_BTD.dtype)
         num_frames = x_BTD.shape[1]
         frames_T = torch.arange(aligned_size(num_frames), device=x_BTD.device)
         is_beyond_BT = frames_T >= lengths_B[:, None]
-        mask_B11T = (is_beyond_BT.to(x_BTD.dtype) * _MASKED)[:, None, None, :num_frames]
+        mask_B11T = (is_beyond_BT.to(self.layers_dtype) * _MASKED)[:, None, None, :num_frames]
         if self.projection is not None:
             x_BTD = self.projection(x_BTD)
+        x_BTD = x_BTD.to(self.layers_dtype)
         for layer in self.layers:
             x_BTD = layer(x_BTD, mask_B11T)
+        x_BTD = x_BTD.to(frames_BTD.dtype)
         if self.final_norm is not None:
             x_BTD = self.final_norm(x_BTD)
         is_beyond_BT = is_beyond_BT[:, :num_frames]

@@ -5,19 +5,71 @@ Shapes: B batch, S samples, T frames, N speakers.
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable
 
+import torch
+from torch import nn
+
+from fastscribe.checkpoint.value import SpeakerCheckpoint
+from fastscribe.config import EncoderConfig
 from fastscribe.cuda.no_tf32 import no_tf32
+from fastscribe.model.cpu_form import torch_dtype
+from fastscribe.model.cpu_layers import conformer_for_cpu_
+from fastscribe.model.encoder import Encoder
+from fastscribe.model.model import Prepare
 from fastscribe.model.sortformer import Sortformer
 from fastscribe.pipeline.side_model import SideModel
 from fastscribe.speaker_config import SpeakerModelConfig
 from fastscribe.types import AnyArray, Features, Frames, Hypothesis
 
+_LAYERS = ("encoder.layers.", "layers.")
 _NOT_FINITE = "the speaker model's output holds NaN or infinite numbers"
 
 
-class Diarizer(SideModel[Sortformer]):
-    """A speaker model's stages. In float32, because the frames that a speaker cache keeps depend on small differences."""
+class Diarizer(SideModel[SpeakerCheckpoint, Sortformer]):
+    """A speaker model's stages.
+
+    On a CPU, the layers of a FastConformer and of the Transformer behind it are in the recognizer's dtype. All else is in
+    float32 in every dtype: subsampling, whose frames a speaker cache keeps, and what makes probabilities and scores.
+    """
+
+    @classmethod
+    def build(
+        cls,
+        checkpoint: SpeakerCheckpoint,
+        device: torch.device,
+        prepare: Callable[[torch.device, str], Prepare],
+        dtype: str = "fp32",
+    ) -> Diarizer:
+        """Build the model.
+
+        Args:
+            checkpoint: Its config and weights.
+            device: Where it runs.
+            prepare: Returns what converts its parts for a device and a dtype.
+            dtype: The recognizer's.
+
+        Raises:
+            WeightsMismatch: The weights do not fit the config.
+        """
+        is_narrow = device.type == "cpu" and isinstance(checkpoint.config.encoder, EncoderConfig)
+        layers_dtype = dtype if is_narrow else "fp32"
+
+        def prepare_parts(device: torch.device, rest_dtype: str) -> Prepare:
+            prepare_layer, prepare_rest = prepare(device, layers_dtype), prepare(device, rest_dtype)
+
+            def prepare_part(path: str, part: nn.Module) -> None:
+                (prepare_layer if path.startswith(_LAYERS) else prepare_rest)(path, part)
+
+            return prepare_part
+
+        diarizer = super().build(checkpoint, device, prepare_parts)
+        model = diarizer.model
+        model.layers_dtype = torch_dtype(layers_dtype)
+        # In float32 the loops gain nothing over torch's layers: most of the time is in products.
+        if layers_dtype != "fp32" and isinstance(model.encoder, Encoder):
+            conformer_for_cpu_(model.encoder)
+        return diarizer
 
     @property
     def config(self) -> SpeakerModelConfig:
@@ -26,13 +78,14 @@ class Diarizer(SideModel[Sortformer]):
     @torch.inference_mode()
     def features(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
         """Return the log-mel features of recordings, each divided by its own largest sample if the model wants it."""
-        if samples_BS.dtype == torch.int16:
-            samples_BS = samples_BS.float() / 32768.0
+        gain_B1: torch.Tensor | None = None
         if self.config.peak_guard is not None:
-            is_beyond_BS = torch.arange(samples_BS.shape[1], device=self.device) >= lengths_B[:, None]
-            peak_B1 = samples_BS.masked_fill(is_beyond_BS, -torch.inf).amax(1, keepdim=True)
-            samples_BS = samples_BS * (1 / (peak_B1 + self.config.peak_guard))
-        return super().features(samples_BS, lengths_B)
+            scale = 1 / 32768 if samples_BS.dtype == torch.int16 else 1.0
+            rows = zip(samples_BS, lengths_B.tolist(), strict=True)
+            peak_B = torch.stack([samples_S[: max(1, length)].amax() for samples_S, length in rows]) * scale
+            gain_B1 = (1 / (peak_B + self.config.peak_guard))[:, None]
+        features: Features = self.log_mel(samples_BS, lengths_B, gain_B1)
+        return features
 
     @torch.inference_mode()
     def encode(self, features: Features) -> Frames:

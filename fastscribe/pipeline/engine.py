@@ -128,7 +128,7 @@ class Engine:
 
     def _parts(self, batch: Batch) -> list[list[int]]:
         """Return the rows of parts with about as many samples; one part unless the device is a CPU's cores."""
-        if self.device.type != "cpu" or batch.purpose != "words":
+        if self.device.type != "cpu" or batch.purpose == "voices":
             return equal_shares(batch.lengths_B, 1)
         worthwhile = int(batch.lengths_B.sum() / (_MIN_PART_S * self.recognizer.sample_rate))
         return fastest_shares(batch.lengths_B, worthwhile, torch.get_num_threads())

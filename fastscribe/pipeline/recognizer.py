@@ -204,6 +204,7 @@ class Recognizer:
             features = checkpoint.config.features
             aligner = Aligner.build(checkpoint.aligner, features, chosen_device, chosen_dtype, options, say)
             decoder = aligner.decoder(decoder, checkpoint.aligner, checkpoint.tokenizer, options, say)
+        speakers = checkpoint.speakers
         return cls(
             model,
             LogMel(checkpoint.config.features).to(chosen_device),
@@ -216,7 +217,7 @@ class Recognizer:
             Booster(options.boost, checkpoint.tokenizer, checkpoint.path, chosen_device, say, languages),
             None if languages is None else VocabularyMasks(languages, checkpoint.config.blank_id, chosen_device),
             aligner,
-            None if checkpoint.speakers is None else Diarizer.build(checkpoint.speakers, chosen_device, prepare),
+            None if speakers is None else Diarizer.build(speakers, chosen_device, prepare, chosen_dtype),
             None if checkpoint.voices is None else VoicePrinter.build(checkpoint.voices, chosen_device, prepare),
             _marks(checkpoint.tokenizer),
         )

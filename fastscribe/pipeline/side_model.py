@@ -19,13 +19,14 @@ from fastscribe.model.features import LogMel
 from fastscribe.model.model import Prepare, build_side_model
 from fastscribe.types import Features, Frames
 
+C = TypeVar("C", SpeakerCheckpoint, VoiceCheckpoint)
 M = TypeVar("M", bound=nn.Module)
-Self = TypeVar("Self", bound="SideModel[Any]")
+Self = TypeVar("Self", bound="SideModel[Any, Any]")
 
 
 @dataclass(frozen=True)
-class SideModel(Generic[M]):
-    """Stages of a model on one device, in float32 whatever the recognizer's dtype. build() makes it from a checkpoint."""
+class SideModel(Generic[C, M]):
+    """Stages of a model on one device, in float32. build() makes it from a checkpoint."""
 
     model: M
     log_mel: LogMel
@@ -34,7 +35,7 @@ class SideModel(Generic[M]):
     @classmethod
     def build(
         cls: type[Self],
-        checkpoint: SpeakerCheckpoint | VoiceCheckpoint,
+        checkpoint: C,
         device: torch.device,
         prepare: Callable[[torch.device, str], Prepare],
     ) -> Self:

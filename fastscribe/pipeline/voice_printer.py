@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from fastscribe.checkpoint.value import VoiceCheckpoint
 from fastscribe.cuda.no_tf32 import no_tf32
 from fastscribe.model.voice_model import VoiceModel
 from fastscribe.pipeline.side_model import SideModel
@@ -17,7 +18,7 @@ from fastscribe.types import AnyArray, Features, Frames, Hypothesis
 _NOT_FINITE = "the voice model's output holds NaN or infinite numbers"
 
 
-class VoicePrinter(SideModel[VoiceModel]):
+class VoicePrinter(SideModel[VoiceCheckpoint, VoiceModel]):
     """A voice model's stages."""
 
     @property

@@ -8,7 +8,8 @@ SPEECH is a NeMo manifest with a `speaker` in each row. Dialogues are of two to 
 eval-speakers): the diarisation error rate, with a collar of 0.25 s and without one, and cpWER, of the words that fastscribe
 gives to speakers.
 
-With a checkpoint of random weights all rates are bad: what counts is that both tools have the same.
+With a checkpoint of random weights all rates are bad: what counts is that both tools have the same. `--dtypes` has rows for
+more dtypes than fp32. `--loops` gives narrow models the layers of wide ones (model/cpu_layers.py), to measure those.
 
 Progress goes to stderr; the last line of stdout is one JSON document.
 """
@@ -31,6 +32,7 @@ from fastscribe import Options, Transcriber, Transcript
 from fastscribe.checkpoint.location import locate
 from fastscribe.evaluation.scores import Edits, normalizer
 from fastscribe.evaluation.speaker_scores import cp_word_edits, diarization_edits
+from fastscribe.model import cpu_layers
 from fastscribe.pipeline.recognizer import log_to_stderr
 from fastscribe.types import Turn
 from scripts.benchmarks.gap_recovery import publish
@@ -115,22 +117,36 @@ def of_nemo(python: str, model: str, dialogues: Sequence[Dialogue]) -> dict[str,
     return {path: [Turn(*turn) for turn in turns] for path, turns in stored.items()}
 
 
+def of_fastscribe(arguments: argparse.Namespace, dtype: str, paths: Sequence[str]) -> dict[str, Transcript]:
+    options = Options(speakers=arguments.speakers)
+    found = {}
+    with Transcriber.load(
+        locate(arguments.model, log_to_stderr), device="cpu", dtype=dtype, options=options
+    ) as transcriber:
+        for result in transcriber.transcribe(paths):
+            assert isinstance(result, Transcript), result
+            found[result.audio.path] = result
+    return found
+
+
 def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     dialogues = make_dialogues(arguments.speech, folder, arguments.dialogues, arguments.length_s)
     paths = [path for path, _, _ in dialogues]
-    options = Options(speakers=arguments.speakers)
-    transcriber = Transcriber.load(locate(arguments.model, log_to_stderr), device="cpu", dtype="fp32", options=options)
-    found = {}
-    for result in transcriber.transcribe(paths):
-        assert isinstance(result, Transcript), result
-        found[result.audio.path] = result
-    named = {"dialogues": len(paths), "length_s": arguments.length_s}
-    own = error_rates(dialogues, {path: result.turns for path, result in found.items()})
-    rows = [{"tool": "fastscribe", **named, **own, "cp_wer_percent": cp_wer(dialogues, found)}]
+    hours = round(sum(soundfile.info(path).duration for path in paths) / 3600, 3)
+    named = {"dialogues": len(paths), "length_s": arguments.length_s, "hours": hours}
+    if arguments.loops:
+        cpu_layers.MIN_WIDTH = 1
+    rows = []
+    for dtype in arguments.dtypes:
+        found = of_fastscribe(arguments, dtype, paths)
+        own = error_rates(dialogues, {path: result.turns for path, result in found.items()})
+        tool = {"tool": "fastscribe", "dtype": dtype, "loops": arguments.loops and dtype != "fp32"}
+        rows.append({**tool, **named, **own, "cp_wer_percent": cp_wer(dialogues, found)})
     if arguments.nemo_python is not None:
         rows.append(
             {
                 "tool": "nemo",
+                "dtype": "fp32",
                 **named,
                 **error_rates(dialogues, of_nemo(arguments.nemo_python, arguments.speakers, dialogues)),
             }
@@ -150,6 +166,8 @@ def main() -> None:
     parser.add_argument("--nemo-python", metavar="PYTHON", help="of an environment with NeMo")
     parser.add_argument("--dialogues", type=int, default=12, metavar="N")
     parser.add_argument("--length-s", type=float, default=80.0, metavar="SECONDS", help="of a dialogue, about")
+    parser.add_argument("--dtypes", nargs="+", default=["fp32"], choices=("fp32", "bf16", "int8"), metavar="DTYPE")
+    parser.add_argument("--loops", action="store_true", help="layers of wide models in bf16 and int8")
     parser.add_argument("--json", type=Path, metavar="FILE", help="store the results here")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -50,6 +50,15 @@ def test_batch_equals_reference(normalize: str) -> None:
         assert not ours[:, length // 160 :].any()
 
 
+def test_pieces_of_long_recordings_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples_BS, lengths_B = noise([16_000, 15_999, 8_000, 159])
+    gain_B1 = torch.tensor([[1.0], [0.5], [3.0], [1.0]])
+    whole = LogMel(CONFIG)(samples_BS * gain_B1, lengths_B).mel_BMT
+    for frames in (17, 50):
+        monkeypatch.setattr(features, "_BYTES_PER_CHUNK", frames * CONFIG.n_fft * 8)
+        assert torch.equal(LogMel(CONFIG)(samples_BS, lengths_B, gain_B1).mel_BMT, whole)
+
+
 @pytest.mark.parametrize("length", [0, 1, 159, 160, 161, 320])
 def test_frame_edges(length: int) -> None:
     found = LogMel(CONFIG)(torch.randn(1, length), torch.tensor([length]))

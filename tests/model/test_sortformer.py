@@ -13,6 +13,10 @@ import torch
 
 from fastscribe.checkpoint.reader import read_speaker_model
 from fastscribe.errors import CheckpointError
+from fastscribe.model import cpu_layers
+from fastscribe.model.cpu_form import torch_dtype
+from fastscribe.model.cpu_layers import CpuLayers
+from fastscribe.model.int8 import int8_problem
 from fastscribe.pipeline.diarizer import Diarizer
 from fastscribe.pipeline.recognizer import prepare
 from tests.conftest import MODELS
@@ -28,9 +32,9 @@ def recordings() -> tuple[np.ndarray, ...]:
     return tuple(map(sortformer.recording, sortformer.LENGTHS_S))
 
 
-def probabilities(path: Path, samples: Sequence[np.ndarray]) -> list[np.ndarray]:
+def probabilities(path: Path, samples: Sequence[np.ndarray], dtype: str = "fp32") -> list[np.ndarray]:
     """Return the probabilities [T, N] of recordings in one batch."""
-    diarizer = Diarizer.build(read_speaker_model(path), torch.device("cpu"), prepare)
+    diarizer = Diarizer.build(read_speaker_model(path), torch.device("cpu"), prepare, dtype)
     samples_BS = torch.zeros(len(samples), max(map(len, samples)), dtype=torch.int16)
     for row, one in enumerate(samples):
         samples_BS[row, : len(one)] = torch.from_numpy(one)
@@ -61,6 +65,28 @@ def test_neighbours_in_a_batch_change_nothing(model: Path) -> None:
     for samples, found in zip(recordings(), together, strict=True):
         [alone] = probabilities(model, [samples])
         np.testing.assert_allclose(found, alone, atol=ROUNDING)
+
+
+@pytest.mark.parametrize(("dtype", "min_width", "most"), [("bf16", 1, 0.02), ("bf16", 512, 0.02), ("int8", 1, 0.04)])
+@pytest.mark.parametrize("name", ["v1", "v2"])
+def test_only_the_layers_are_in_the_dtype_of_the_run(
+    model: Path, dtype: str, min_width: int, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In torch's layers and in those of wide encoders. A cache of random weights soon keeps other frames: a chunk counts."""
+    if dtype == "int8" and (problem := int8_problem()):
+        pytest.skip(problem)
+    monkeypatch.setattr(cpu_layers, "MIN_WIDTH", min_width)
+    built = Diarizer.build(read_speaker_model(model), torch.device("cpu"), prepare, dtype).model
+    assert isinstance(built.encoder.layers, CpuLayers) is (min_width == 1)
+    assert built.layers[0].attention.out.weight.dtype == torch_dtype(dtype)
+    assert built.projection is not None
+    rest = torch.nn.ModuleList([built.encoder.subsampling, built.projection, built.hidden, built.speakers])
+    assert {one.weight.dtype for one in rest.modules() if hasattr(one, "weight")} == {torch.float32}
+    count = None if built.config.cache is None else built.config.cache.chunk_frames
+    exact, found = (
+        np.concatenate([one[:count] for one in probabilities(model, recordings(), dtype)]) for dtype in ("fp32", dtype)
+    )
+    assert 0 < np.abs(exact - found).mean() < most
 
 
 def test_a_recording_shorter_than_a_frame_has_no_probabilities(model: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, get_ident
 
@@ -12,11 +13,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastscribe.checkpoint.reader import read_speaker_model
 from fastscribe.pipeline import engine
+from fastscribe.pipeline.diarizer import Diarizer
 from fastscribe.pipeline.engine import Engine, equal_shares, fastest_shares
 from fastscribe.pipeline.loader import collate
+from fastscribe.pipeline.recognizer import prepare
 from fastscribe.types import Batch
 from tests.conftest import AUDIO, MODELS, recognizer, torch_threads, waveform
+from tests.helpers import sortformer
 from tests.test_golden import utterance
 
 NAMES = sorted(path.name for path in Path(AUDIO).glob("*.flac"))[:6]
@@ -72,6 +77,22 @@ def test_equal_to_one_part(folder: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert [row.num_samples for row in whole.utterances] == [len(waveform(AUDIO / name)) for name in NAMES]
     assert [one.token_ids for one in found] == [one.token_ids for one in expected]
     assert {"features", "encode", "decode"} <= set(ours.stopwatch.seconds)
+
+
+def test_a_speaker_model_reads_recordings_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = sortformer.write_nemo(tmp_path / "model.nemo", sortformer.config("v1"))
+    diarizer = Diarizer.build(read_speaker_model(path), torch.device("cpu"), prepare)
+    words = batch()
+    turns = replace(words, utterances=tuple(replace(one, purpose="turns") for one in words.utterances))
+    ours = Engine(replace(recognizer(MODELS / "tdt_demo"), diarizer=diarizer))
+    [(_, expected)] = ours.push(turns)
+    monkeypatch.setattr(engine, "_MIN_PART_S", 2.0)
+    with torch_threads(2):
+        assert len(ours._parts(turns)) == 2
+        [(_, found)] = ours.push(turns)
+    for one, other in zip(expected, found, strict=True):
+        assert one.speakers_TN is not None and other.speakers_TN is not None
+        np.testing.assert_allclose(one.speakers_TN, other.speakers_TN, atol=2e-5)
 
 
 def test_a_failure_stays_in_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
