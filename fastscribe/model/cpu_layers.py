@@ -208,8 +208,7 @@ class Memory:
 
 
 class Stream:
-    """The residual stream of a batch or of a share of its rows, what the layers need to know of the batch, and the loops over
-    the rows."""
+    """The rows of a batch's residual stream, or a thread's share of them: the loops over them, and facts about the batch."""
 
     def __init__(self, x_BTD: torch.Tensor, lengths_B: torch.Tensor, attention: AttentionConfigs | None) -> None:
         self.batch, self.num_frames, self.width = x_BTD.shape
