@@ -23,20 +23,28 @@ MATRIX = "encoder.layers.0.feed_forward1.linear1.weight"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("model") / "int8"
-    native.write(read_checkpoint(PACKAGED), made, torch.bfloat16, in_8_bits=True)
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packaged model in bf16; its own file has 8 bits."""
+    made = tmp_path_factory.mktemp("model") / "bf16"
+    native.write(read_checkpoint(PACKAGED), made, torch.bfloat16)
     return made
 
 
-def test_weights_are_near(folder: Path) -> None:
-    original, again = read_checkpoint(PACKAGED), read_checkpoint(folder)
+@pytest.fixture(scope="module")
+def folder(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("model") / "int8"
+    native.write(read_checkpoint(source), made, torch.bfloat16, in_8_bits=True)
+    return made
+
+
+def test_weights_are_near(source: Path, folder: Path) -> None:
+    original, again = read_checkpoint(source), read_checkpoint(folder)
     assert again.config == original.config and again.num_parameters == original.num_parameters
     assert again.weights.keys() == {name for name in original.weights if not name.endswith(".num_batches_tracked")}
-    for name, source in sources_of(again.weights).items():
+    for name, stored in sources_of(again.weights).items():
         weight, found = original.weights[name], again.weights[name]
-        assert found.shape == source.shape and str(found.dtype) == f"torch.{source.dtype}"
-        if is_stored_in_rows(source):
+        assert found.shape == stored.shape and str(found.dtype) == f"torch.{stored.dtype}"
+        if is_stored_in_rows(stored):
             steps = weight.float().flatten(1).abs().amax(dim=1) / 127
             difference = (found - weight.float()).flatten(1).abs().amax(dim=1)
             assert found.dtype == torch.float32 and (difference <= 0.5001 * steps).all() and difference.any()
@@ -45,11 +53,11 @@ def test_weights_are_near(folder: Path) -> None:
     build_model(again.config, again.weights, "int8")
 
 
-def test_size(folder: Path) -> None:
+def test_size(source: Path, folder: Path) -> None:
     """A byte a weight and a few percent: 14 M of them stay below 16 MB, which two bytes a weight would not."""
     num_bytes, count = (folder / "model.safetensors").stat().st_size, read_checkpoint(folder).num_parameters
     assert count < num_bytes < 1.04 * count
-    assert 1.04 * 14e6 < 16e6 < (PACKAGED / "model.safetensors").stat().st_size / count * 14e6
+    assert 1.04 * 14e6 < 16e6 < (source / "model.safetensors").stat().st_size / count * 14e6
 
 
 def test_written_again(folder: Path, tmp_path: Path) -> None:
@@ -86,12 +94,12 @@ def test_damaged_scales(folder: Path, tmp_path: Path, damage: str) -> None:
         dict(read_checkpoint(tmp_path).weights)
 
 
-def test_other_formats_have_no_8_bits(folder: Path, tmp_path: Path) -> None:
+def test_other_formats_have_no_8_bits(source: Path, folder: Path, tmp_path: Path) -> None:
     """A scale alone is an unknown tensor, and 8 bits in another format are refused (test_hostile_checkpoints.py)."""
-    stored = load_file(PACKAGED / "model.safetensors")
+    stored = load_file(source / "model.safetensors")
     stored[MATRIX + ".row_scales"] = torch.ones(768)
     for name in ("config.json", "tokenizer.model"):
-        (tmp_path / name).write_bytes((PACKAGED / name).read_bytes())
+        (tmp_path / name).write_bytes((source / name).read_bytes())
     save_file(stored, tmp_path / "model.safetensors")
     made = read_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match="row_scales"):
