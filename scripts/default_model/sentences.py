@@ -43,6 +43,12 @@ def examples() -> Iterator[str]:
                 yield sentence(text)
 
 
+def nouns() -> set[str]:
+    """Return WordNet's nouns; those of several words have underscores between them."""
+    lines = (WORDNET / "index.noun").read_text(encoding="utf-8").splitlines()
+    return {line.split()[0] for line in lines if not line.startswith(" ")}  # its licence is indented
+
+
 def written(books: list[Path]) -> Iterator[str]:
     for book in books:
         for paragraph in re.split(r"\n\s*\n", book.read_text(encoding="utf-8")):

@@ -8,6 +8,8 @@ import itertools
 import json
 import math
 import struct
+import random
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -43,13 +45,27 @@ def script(name: str) -> ModuleType:
 
 SENTENCES = script("sentences.py")
 DRAWN = script("drawn.py")
+ACCENTS = script("accents.py")
 TRAIN = script("train_default_model")
 
 
-@pytest.mark.parametrize("module", [SENTENCES, TRAIN], ids=["sentences", "train_default_model"])
+@pytest.mark.parametrize("module", [SENTENCES, ACCENTS, TRAIN], ids=["sentences", "accents", "train_default_model"])
 def test_examples_in_docstrings(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted and not result.failed
+
+
+def test_accents_change_sounds_and_keep_words() -> None:
+    said = "ðə θˈɪŋz, vˈɛɹi bˈæd kˈæt. lˈiːv ɹˈɛd sˈʌn"
+    spoken = {ACCENTS.mandarin(said, random.Random(seed)) for seed in range(200)}
+    assert len(spoken) > 150
+    for one in spoken:
+        assert [mark for mark in one if mark in " ,."] == [mark for mark in said if mark in " ,."]
+        assert all(re.split("[ ,.]+", one))
+    texts = " ".join(spoken)
+    for heard in ("sˈɪŋs", "wˈɛɹi", "bˈɛd", "kˈætə", "kˈæ.", "sˈʌŋ"):
+        assert heard in texts, heard
+    assert "lˈɛd" not in texts  # the first sound of a word stays
 
 
 CLAUSES = st.lists(st.integers(1, 40).map(lambda count: " ".join(["word"] * count)), min_size=1, max_size=8)
