@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -167,3 +168,32 @@ def test_threads_that_begin_meanwhile_have_the_usual_number(monkeypatch: pytest.
     with torch_threads(3), ThreadPoolExecutor(1) as pool:
         list(Engine(model).push(batch()))
         assert others[0].result() == torch.get_num_threads() == in_new_thread() == 3
+
+
+class Held:
+    def __enter__(self) -> None:
+        raise TimeoutError
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+def test_a_gpu_does_not_wait_for_parts_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = Engine(recognizer(MODELS / "tdt_demo"))
+    monkeypatch.setattr(engine, "_THREADS_OF_PARTS", Held())
+    monkeypatch.setattr(Engine, "_encode", lambda self, one: one)
+    monkeypatch.setattr(Engine, "_finish", lambda self, *most: iter(()))
+    with pytest.raises(TimeoutError):
+        list(ours.push(batch()))
+    monkeypatch.setattr(ours, "device", torch.device("cuda"))
+    assert list(ours.push(batch())) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_fork_waits_for_no_thread_that_it_lacks() -> None:
+    with engine._THREADS_OF_PARTS:  # as by a thread whose batch runs in parts
+        child = os.fork()
+        if child == 0:
+            os._exit(not engine._THREADS_OF_PARTS.acquire(blocking=False))
+    assert os.waitpid(child, 0)[1] == 0
