@@ -32,7 +32,7 @@ import torch
 from torch import nn
 
 from fastscribe._system.float_bits import as_numpy
-from fastscribe._system.thread_shares import equal_parts, share, together
+from fastscribe._system.thread_shares import equal_parts, set_own_threads, share, together
 from fastscribe.config import AttentionConfigs, EncoderConfig, EncoderConfigs
 from fastscribe.model.attention import CACHED_POSITIONS, Positions, RelPositionAttention
 from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, Layers
@@ -349,7 +349,7 @@ class CpuLayers(nn.Module):
 
         def work(number: int, barrier: Barrier) -> None:
             with torch.inference_mode(has_inference_mode), torch.no_grad():
-                torch.set_num_threads(num_threads // num_shares)  # of this thread's operators
+                set_own_threads(num_threads // num_shares, num_threads)
                 part = stream.share(number, num_shares, barrier)
                 out_RD[part.start : part.stop] = self._run(part)
 

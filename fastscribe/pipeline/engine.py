@@ -31,7 +31,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from fastscribe._system.thread_shares import equal_parts, share
+from fastscribe._system.thread_shares import equal_parts, set_own_threads, share
 from fastscribe.cuda.device import Event, StageTimes, is_out_of_memory, recover, shared_stream, synchronize, to_host
 from fastscribe.errors import DeviceFailed, ModelOutputError, UsageError
 from fastscribe.pipeline.batching import Budget
@@ -154,7 +154,7 @@ class Engine:
         num_threads = torch.get_num_threads()
 
         def work(start: int, stop: int) -> None:
-            torch.set_num_threads(max(1, num_threads // len(parts)))  # of this thread's operators
+            set_own_threads(max(1, num_threads // len(parts)), num_threads)
             for number in range(start, stop):
                 results[number] = _attempt(self._all_stages, parts[number])
 

@@ -152,6 +152,21 @@ def test_threads_hold_no_more_scores_than_one(monkeypatch: pytest.MonkeyPatch) -
         assert max(most) == expected * per_head
 
 
+def test_threads_that_begin_meanwhile_have_the_usual_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, found, mix = cpu_form("fp32"), [], cpu_layers.CpuAttention._mix
+
+    def asks(*arguments: Any) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            found.append((torch.get_num_threads(), pool.submit(torch.get_num_threads).result()))
+        mix(*arguments)
+
+    monkeypatch.setattr(cpu_layers.CpuAttention, "_mix", asks)
+    monkeypatch.setattr(cpu_layers, "_MIN_ROWS", 1)
+    with torch_threads(4):
+        frames(ours, *stream("fp32"))
+    assert set(found) == {(1, 4)}
+
+
 def test_an_interpreter_that_starts_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = cpu_form("fp32")
     alone = frames(ours, *stream("fp32"))

@@ -6,7 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, get_ident
+from threading import Barrier, Event, get_ident
 
 import numpy as np
 import pytest
@@ -168,6 +168,22 @@ def test_threads_that_begin_meanwhile_have_the_usual_number(monkeypatch: pytest.
     with torch_threads(3), ThreadPoolExecutor(1) as pool:
         list(Engine(model).push(batch()))
         assert others[0].result() == torch.get_num_threads() == in_new_thread() == 3
+
+
+def test_threads_of_others_that_begin_meanwhile_have_the_usual_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that do not transcribe."""
+    model, stages, all_run, found = recognizer(MODELS / "tdt_demo"), Engine._all_stages, Barrier(2, timeout=20), []
+    monkeypatch.setattr(engine, "_MIN_PART_S", 2.0)
+
+    def asks(self: Engine, part: Batch) -> object:
+        all_run.wait()
+        found.append((torch.get_num_threads(), in_new_thread()))
+        return stages(self, part)
+
+    monkeypatch.setattr(Engine, "_all_stages", asks)
+    with torch_threads(2):
+        list(Engine(model).push(batch()))
+    assert found == [(1, 2), (1, 2)]
 
 
 class Held:
