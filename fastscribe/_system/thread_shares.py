@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from threading import Barrier, BrokenBarrierError
@@ -80,6 +81,19 @@ def together(count: int, work: Callable[[int, Barrier], None]) -> bool:
     for failure in sorted(errors, key=lambda failure: isinstance(failure, BrokenBarrierError)):
         raise failure  # what another thread raised, and not that it broke the barrier
     return True
+
+
+def set_own_threads(number: int, usual: int) -> None:
+    """Set the number of threads that torch's operators take in the calling thread.
+
+    torch keeps the number that was set last, in any thread, for threads that have not asked yet, and those keep it for good.
+    So another thread sets the usual number again at once.
+    """
+    import torch
+
+    torch.set_num_threads(number)
+    with suppress(RuntimeError):  # the interpreter is ending and starts no more threads
+        _pool(os.getpid(), "usual").submit(torch.set_num_threads, usual).result()
 
 
 def equal_parts(size: int, num_parts: int) -> list[tuple[int, int]]:

@@ -32,7 +32,7 @@ import torch
 from torch import nn
 
 from fastscribe._system.float_bits import as_numpy
-from fastscribe._system.thread_shares import equal_parts, share, together
+from fastscribe._system.thread_shares import equal_parts, set_own_threads, share, together
 from fastscribe.config import AttentionConfigs, EncoderConfig, EncoderConfigs
 from fastscribe.model.attention import CACHED_POSITIONS, Positions, RelPositionAttention
 from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, Layers
@@ -45,7 +45,7 @@ from fastscribe.types import AnyArray, Float32Array, Int64Array
 MIN_WIDTH = 512  # a narrower encoder transcribes a short recording in less time than numba is loaded in
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _MIN_ELEMENTS = 1 << 17  # of a thread's share of a loop: handing it over takes a tenth of a millisecond
-_MAX_SCORES = 1 << 24  # held at once, by distance and by key: 64 MB in float32
+_MAX_SCORES = 1 << 24  # held at once by all threads, by distance and by key: 64 MB in float32; more only for one head
 _MIN_SCORES = 1 << 20  # of attention, by distance and by key, for several threads: its products are small
 _MAX_EXTRA_PAIRS = 1 << 14  # of padded queries and keys: their scores take as long as another group's calls
 _MIN_ROWS = 128  # of a thread's share: it reads all weights, which takes as long as the products of 100 rows
@@ -342,14 +342,14 @@ class CpuLayers(nn.Module):
 
     def forward(self, x_BTD: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
         stream, num_threads = Stream(x_BTD, lengths_B, self.attention), torch.get_num_threads()
-        num_shares = min(num_threads, self._max_shares, stream.num_rows // _MIN_ROWS)
+        num_shares = self._num_shares(stream, num_threads)
         if num_shares < 2:
             return stream.padded(self._run(stream))
         out_RD, has_inference_mode = torch.empty_like(stream.x_RD), torch.is_inference_mode_enabled()
 
         def work(number: int, barrier: Barrier) -> None:
             with torch.inference_mode(has_inference_mode), torch.no_grad():
-                torch.set_num_threads(num_threads // num_shares)  # of this thread's operators
+                set_own_threads(num_threads // num_shares, num_threads)
                 part = stream.share(number, num_shares, barrier)
                 out_RD[part.start : part.stop] = self._run(part)
 
@@ -358,6 +358,14 @@ class CpuLayers(nn.Module):
         finally:
             torch.set_num_threads(num_threads)
         return stream.padded(out_RD if has_run else self._run(stream))
+
+    def _num_shares(self, stream: Stream, num_threads: int) -> int:
+        """Return how many threads go through the layers. Each holds a head's scores, which are large for long recordings."""
+        num_shares = min(num_threads, self._max_shares, stream.num_rows // _MIN_ROWS)
+        if num_shares < 2:
+            return 1
+        most = max(group.scores_per_head for group in stream.groups(self._max_shares))  # as many as heads
+        return max(1, min(num_shares, _MAX_SCORES // most))
 
     def _run(self, stream: Stream) -> torch.Tensor:
         rows = stream.norm(self._norms[0])
@@ -479,7 +487,7 @@ class CpuAttention(nn.Module):
         stream.meet()
         start, stop = equal_parts(heads, stream.num_shares)[stream.number]
         for group in groups:
-            block = max(1, _MAX_SCORES // group.scores_per_head)
+            block = max(1, _MAX_SCORES // stream.num_shares // group.scores_per_head)
             with few_threads(group.scores_per_head * (stop - start)):
                 for first in range(start, stop, block):
                     self._mix(stream, group, slice(first, min(first + block, stop)))

@@ -19,8 +19,10 @@ retried; a transcription's that ran out of memory also shrinks the budget of lat
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from threading import Lock
@@ -29,7 +31,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from fastscribe._system.thread_shares import equal_parts, share
+from fastscribe._system.thread_shares import equal_parts, set_own_threads, share
 from fastscribe.cuda.device import Event, StageTimes, is_out_of_memory, recover, shared_stream, synchronize, to_host
 from fastscribe.errors import DeviceFailed, ModelOutputError, UsageError
 from fastscribe.pipeline.batching import Budget
@@ -48,6 +50,15 @@ _MIN_PART_S = 8.0  # audio of a part of a batch on a CPU: each part reads all we
 # Twice the threads take half the time times this; 1.12 and 1.26 were measured (docs/log.md, 2026-11-24).
 _DOUBLING_COST = 1.2
 _THREADS_OF_PARTS = Lock()  # of a process: who holds it may change torch's number of threads, or read its own for good
+
+
+def _free_threads_of_parts() -> None:
+    global _THREADS_OF_PARTS
+    _THREADS_OF_PARTS = Lock()
+
+
+if hasattr(os, "register_at_fork"):  # the thread that holds it does not exist in a fork
+    os.register_at_fork(after_in_child=_free_threads_of_parts)
 
 
 @dataclass(frozen=True)
@@ -111,7 +122,7 @@ class Engine:
             DeviceFailed: The GPU is lost.
             UsageError: A graph mode that the user names is unavailable.
         """
-        with _THREADS_OF_PARTS:
+        with _THREADS_OF_PARTS if self.device.type == "cpu" else nullcontext():
             parts = self._parts(batch)
             results = self._run_side_by_side(batch, parts) if len(parts) > 1 else []
         if results:
@@ -143,7 +154,7 @@ class Engine:
         num_threads = torch.get_num_threads()
 
         def work(start: int, stop: int) -> None:
-            torch.set_num_threads(max(1, num_threads // len(parts)))  # of this thread's operators
+            set_own_threads(max(1, num_threads // len(parts)), num_threads)
             for number in range(start, stop):
                 results[number] = _attempt(self._all_stages, parts[number])
 

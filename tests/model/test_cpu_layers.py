@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Lock
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from fastscribe._system.float_bits import as_numpy
 from fastscribe._system.thread_shares import together
 from fastscribe.model import cpu_layers
 from fastscribe.model.cpu_form import to_cpu_form_, torch_dtype
-from fastscribe.model.cpu_layers import CpuLayers, PlainBranch, conformer_for_cpu_
+from fastscribe.model.cpu_layers import CpuLayers, PlainBranch, Stream, conformer_for_cpu_
 from fastscribe.model.encoder import Encoder, Layers
 from fastscribe.model.int8 import int8_problem, quantise_rows
 from fastscribe.model.row_kernels import kernels
@@ -122,6 +124,47 @@ def test_threads_change_no_bit(dtype: str, monkeypatch: pytest.MonkeyPatch) -> N
             assert torch.equal(frames(ours, *stream(dtype)), alone)
             assert torch.get_num_threads() == threads
         assert started == [num_shares] * bool(num_shares)
+
+
+def test_threads_hold_no_more_scores_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for one head: where its scores take all of that, one thread goes through the layers."""
+    ours, held, most = cpu_form("fp32"), [], []
+    alone, mix, lock = frames(ours, *stream("fp32")), cpu_layers.CpuAttention._mix, Lock()
+    per_head = Stream(*stream("fp32"), None).groups(4)[0].scores_per_head
+
+    def counted(self: Any, part: Stream, group: Any, some: slice) -> None:
+        size = group.scores_per_head * (some.stop - some.start)
+        with lock:
+            held.append(size)
+            most.append(sum(held))
+        sleep(0.01)
+        mix(self, part, group, some)
+        with lock:
+            held.remove(size)
+
+    monkeypatch.setattr(cpu_layers.CpuAttention, "_mix", counted)
+    monkeypatch.setattr(cpu_layers, "_MIN_ROWS", 1)
+    for limit, expected in ((1, 1), (2 * per_head, 2), (3 * per_head, 3), (5 * per_head, 4)):
+        monkeypatch.setattr(cpu_layers, "_MAX_SCORES", limit)
+        most.clear()
+        with torch_threads(4):
+            assert torch.equal(frames(ours, *stream("fp32")), alone)
+        assert max(most) == expected * per_head
+
+
+def test_threads_that_begin_meanwhile_have_the_usual_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, found, mix = cpu_form("fp32"), [], cpu_layers.CpuAttention._mix
+
+    def asks(*arguments: Any) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            found.append((torch.get_num_threads(), pool.submit(torch.get_num_threads).result()))
+        mix(*arguments)
+
+    monkeypatch.setattr(cpu_layers.CpuAttention, "_mix", asks)
+    monkeypatch.setattr(cpu_layers, "_MIN_ROWS", 1)
+    with torch_threads(4):
+        frames(ours, *stream("fp32"))
+    assert set(found) == {(1, 4)}
 
 
 def test_an_interpreter_that_starts_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:

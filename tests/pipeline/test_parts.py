@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, get_ident
+from threading import Barrier, Event, get_ident
 
 import numpy as np
 import pytest
@@ -167,3 +168,48 @@ def test_threads_that_begin_meanwhile_have_the_usual_number(monkeypatch: pytest.
     with torch_threads(3), ThreadPoolExecutor(1) as pool:
         list(Engine(model).push(batch()))
         assert others[0].result() == torch.get_num_threads() == in_new_thread() == 3
+
+
+def test_threads_of_others_that_begin_meanwhile_have_the_usual_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that do not transcribe."""
+    model, stages, all_run, found = recognizer(MODELS / "tdt_demo"), Engine._all_stages, Barrier(2, timeout=20), []
+    monkeypatch.setattr(engine, "_MIN_PART_S", 2.0)
+
+    def asks(self: Engine, part: Batch) -> object:
+        all_run.wait()
+        found.append((torch.get_num_threads(), in_new_thread()))
+        return stages(self, part)
+
+    monkeypatch.setattr(Engine, "_all_stages", asks)
+    with torch_threads(2):
+        list(Engine(model).push(batch()))
+    assert found == [(1, 2), (1, 2)]
+
+
+class Held:
+    def __enter__(self) -> None:
+        raise TimeoutError
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+def test_a_gpu_does_not_wait_for_parts_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = Engine(recognizer(MODELS / "tdt_demo"))
+    monkeypatch.setattr(engine, "_THREADS_OF_PARTS", Held())
+    monkeypatch.setattr(Engine, "_encode", lambda self, one: one)
+    monkeypatch.setattr(Engine, "_finish", lambda self, *most: iter(()))
+    with pytest.raises(TimeoutError):
+        list(ours.push(batch()))
+    monkeypatch.setattr(ours, "device", torch.device("cuda"))
+    assert list(ours.push(batch())) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_fork_waits_for_no_thread_that_it_lacks() -> None:
+    with engine._THREADS_OF_PARTS:  # as by a thread whose batch runs in parts
+        child = os.fork()
+        if child == 0:
+            os._exit(not engine._THREADS_OF_PARTS.acquire(blocking=False))
+    assert os.waitpid(child, 0)[1] == 0
