@@ -15,6 +15,7 @@ from typing import Any
 from fastscribe.config import Options, OutputStyle, SubtitleStyle
 from fastscribe.text.phrases import digest as phrase_digest
 
+AS_GIVEN = "languages as given"  # languages_of() the fingerprint of an earlier version, if it is another one
 _FORMAT_VERSION = 1  # of the output; raise it when the content of rows or files changes
 # Options that change the speed only.
 _SPEED_ONLY = frozenset(("cuda_graphs", "batch_frames", "batch_size", "window", "threads"))
@@ -82,8 +83,14 @@ _STYLE_FIELDS = {_option(field.name): field for field in dataclasses.fields(Subt
 
 
 def of_results(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a fingerprint without the formats and their options, which those of older versions have."""
-    return {name: value for name, value in fingerprint.items() if name not in _STYLE_FIELDS and name != "--format"}
+    """Return a fingerprint without the formats and their options, which those of older versions have, and without AS_GIVEN."""
+    left_out = {*_STYLE_FIELDS, "--format", AS_GIVEN}
+    return {name: value for name, value in fingerprint.items() if name not in left_out}
+
+
+def languages_of(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a fingerprint about languages."""
+    return {name: fingerprint[name] for name in ("--language", "--target-language") if name in fingerprint}
 
 
 def style_key(style: SubtitleStyle) -> int:

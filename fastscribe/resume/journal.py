@@ -27,10 +27,10 @@ from fastscribe.resume.entries import (
     parse_entry,
     read_header,
 )
-from fastscribe.resume.fingerprint import of_results
+from fastscribe.resume.fingerprint import AS_GIVEN, languages_of, of_results
 from fastscribe.resume.repair import check_unedited, load_intact_entries, repair
 
-_LEFT_OUT = {"--beam": 1}  # values that a fingerprint does not mention
+_LEFT_OUT = {"--beam": 1, "--pnc": True}  # values that a fingerprint does not mention
 _ABSENT = object()
 
 
@@ -128,6 +128,8 @@ def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprin
         fingerprint: This run's.
     """
     before, now = of_results(before), json.loads(json.dumps(of_results(fingerprint)))
+    if (given := languages_of(before)) == fingerprint.get(AS_GIVEN):  # an older version wrote them
+        before = {name: value for name, value in before.items() if name not in given} | languages_of(now)
     names = [name for name in {**before, **now} if _shown(before, name) != _shown(now, name)]
     if not names:
         return
