@@ -17,7 +17,7 @@ from fastscribe.config import LanguagePromptConfig, OutputStyle
 from fastscribe.journaled import run_fingerprint
 from fastscribe.languages import check_languages, find_language, language_tag
 from fastscribe.output.writers import to_jsonl
-from fastscribe.resume.fingerprint import AS_GIVEN, of_results
+from fastscribe.resume.fingerprint import AS_GIVEN, comparable, of_results
 from fastscribe.resume.journal import check_same_settings
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.processes import fastscribe
@@ -283,5 +283,7 @@ def test_a_folder_of_an_older_version_goes_on(model: str, options: dict[str, Any
     others = {name: value for name, value in now.items() if name not in ("--language", "--target-language", AS_GIVEN)}
     check_same_settings("out", others | before, now)
     check_same_settings("out", now, now)
+    one, other = comparable(now, others | before)
+    assert one == other  # shards of both versions are merged
     with pytest.raises(UsageError, match="--language was"):
         check_same_settings("out", others | before | {"--language": "fr"}, now)

@@ -25,6 +25,7 @@ _OPTIONAL = frozenset(
 ).union(("remove_fillers", "itn", "redact", "redact_names", "rttm", "voices", "lm", "lm_weight"))
 _SECRET = frozenset(("redact_names",))  # a digest stands for them
 _RESOLVED_LATER = frozenset(("beam",))  # `resolved` has the value
+_LEFT_OUT = {"--beam": 1, "--pnc": True}  # values that a fingerprint need not mention
 _DEFAULTS = Options()
 _MODEL_SUFFIXES = frozenset(
     (".nemo", ".safetensors", ".json", ".yaml", ".yml", ".model", ".vocab", ".ckpt", ".bin", ".txt")
@@ -91,6 +92,20 @@ def of_results(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
 def languages_of(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a fingerprint about languages."""
     return {name: fingerprint[name] for name in ("--language", "--target-language") if name in fingerprint}
+
+
+def comparable(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return of_results() two fingerprints: equal if their runs give the same results, also if older versions wrote them."""
+    return _beside(first, second), _beside(second, first)
+
+
+def _beside(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    languages = languages_of(one)
+    if AS_GIVEN not in one and languages == other.get(AS_GIVEN):
+        languages = languages_of(other)
+    rest = {name: value for name, value in of_results(one).items() if name not in languages_of(one)}
+    left_out = {name: value for name, value in _LEFT_OUT.items() if name in other}
+    return left_out | rest | languages
 
 
 def style_key(style: SubtitleStyle) -> int:

@@ -27,10 +27,9 @@ from fastscribe.resume.entries import (
     parse_entry,
     read_header,
 )
-from fastscribe.resume.fingerprint import AS_GIVEN, languages_of, of_results
+from fastscribe.resume.fingerprint import comparable
 from fastscribe.resume.repair import check_unedited, load_intact_entries, repair
 
-_LEFT_OUT = {"--beam": 1, "--pnc": True}  # values that a fingerprint does not mention
 _ABSENT = object()
 
 
@@ -127,9 +126,7 @@ def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprin
         before: The fingerprint of the earlier run.
         fingerprint: This run's.
     """
-    before, now = of_results(before), json.loads(json.dumps(of_results(fingerprint)))
-    if (given := languages_of(before)) == fingerprint.get(AS_GIVEN):  # an older version wrote them
-        before = {name: value for name, value in before.items() if name not in given} | languages_of(now)
+    before, now = comparable(before, json.loads(json.dumps(fingerprint)))
     names = [name for name in {**before, **now} if _shown(before, name) != _shown(now, name)]
     if not names:
         return
@@ -142,5 +139,5 @@ def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprin
 
 
 def _shown(fingerprint: Mapping[str, Any], name: str) -> str:
-    value = fingerprint.get(name, _LEFT_OUT.get(name, _ABSENT))
+    value = fingerprint.get(name, _ABSENT)
     return "not there" if value is _ABSENT else json.dumps(value, ensure_ascii=False)
