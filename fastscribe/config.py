@@ -580,7 +580,10 @@ class Options:
         for name, unit in (("max_utterance_s", " of seconds"), ("lm_weight", "")):
             if (value := getattr(self, name)) is not None:
                 _check_real(name, value, unit)
-                object.__setattr__(self, name, float(value))  # the digest of a resumed run tells 2 from 2.0
+                try:
+                    object.__setattr__(self, name, float(value))  # the digest of a resumed run tells 2 from 2.0
+                except OverflowError:
+                    raise OptionError(name, value, f"not a number{unit}: it is too large") from None
         for name in _LIMITS:
             object.__setattr__(self, name, _integer(getattr(self, name)))
         for name in ("redact", "redact_names", "speaker_names"):
@@ -638,16 +641,13 @@ def _check_name(names: Sequence[str], name: str) -> None:
 
 def _path(name: str, value: Any) -> str | None:
     """Return a path as str; one that is no str as an absolute one, so that it is never taken for a name on the hub."""
-    if value is None or isinstance(value, str):
-        path = value
-    else:
-        try:
-            path = os.path.abspath(os.fsdecode(value))
-        except TypeError:
-            raise OptionError(name, value, "not a path: give a str or an os.PathLike") from None
-    if path is not None and not path and name != "speakers":
+    try:
+        path = None if value is None else os.fsdecode(value)
+    except TypeError:
+        raise OptionError(name, value, "not a path: give a str or an os.PathLike") from None
+    if path == "" and (name != "speakers" or not isinstance(value, str)):
         raise OptionError(name, value, "an empty path")
-    return path
+    return path if path is None or isinstance(value, str) else os.path.abspath(path)
 
 
 def _check_real(name: str, value: object, unit: str = "") -> None:
@@ -676,7 +676,7 @@ def _check_number(name: str, value: object, least: int, most: int | None) -> Non
 
 
 def _phrases(given: Iterable[str | tuple[Any, ...]]) -> tuple[Phrase, ...]:
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise OptionError("boost", given, "not a tuple of phrases")
     return tuple(_phrase(one) for one in given)
 
@@ -776,19 +776,21 @@ class OutputStyle:
     subtitles: SubtitleStyle = SubtitleStyle()
 
     def __post_init__(self) -> None:
-        formats: Any = self.formats
-        if isinstance(formats, str) or not all(one in OUTPUT_FORMATS for one in formats):
+        formats: Any = _names("formats", self.formats)
+        if not set(formats) <= set(OUTPUT_FORMATS):
             raise OptionError("formats", formats, f"not a tuple of formats: {', '.join(OUTPUT_FORMATS)}")
+        object.__setattr__(self, "formats", formats)
 
 
-def check_load(model: Any, device: Any, dtype: Any, options: Any) -> str | Path:
+def check_load(model: Any, device: Any, dtype: Any, options: Any, devices: Any = "all") -> str | Path:
     """Check the types of what a model is loaded with.
 
     Args:
         model: A name or path, or an os.PathLike.
-        device: Name of a device, or of devices.
+        device: Name of a device.
         dtype: Name of a dtype.
         options: Of its runs.
+        devices: Names of devices.
 
     Returns:
         The model: a str as it is, anything else as a Path.
@@ -796,7 +798,8 @@ def check_load(model: Any, device: Any, dtype: Any, options: Any) -> str | Path:
     Raises:
         OptionError: A type is wrong.
     """
-    for name, value, example in (("device", device, "cpu or cuda:0"), ("dtype", dtype, "auto or bf16")):
+    given = (("device", device, "cpu or cuda:0"), ("devices", devices, "all or 0,1"), ("dtype", dtype, "auto or bf16"))
+    for name, value, example in given:
         if not isinstance(value, str):
             raise OptionError(name, value, f"not a str such as {example}")
     if not isinstance(options, Options):

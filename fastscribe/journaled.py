@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import OutputError
-from fastscribe.resume.fingerprint import fingerprint
+from fastscribe.resume.fingerprint import AS_GIVEN, fingerprint, languages_of
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
@@ -51,7 +51,23 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
         resolved["max_utterance_s"] = config.max_utterance_s
     resolved |= transcriber._language_settings()
     pnc = None if options.pnc else options.pnc  # True is the default of models that have it
-    return fingerprint(digest, resolved, replace(options, language=None, target_language=None, pnc=pnc), style)
+    found = fingerprint(digest, resolved, replace(options, language=None, target_language=None, pnc=pnc), style)
+    given = _languages_as_given(transcriber, options)
+    return found if given == languages_of(found) else found | {AS_GIVEN: given}
+
+
+def _languages_as_given(transcriber: Transcriber, options: Options) -> dict[str, str]:
+    """Return the part of a fingerprint about languages as earlier versions wrote it, whose folders go on."""
+    from fastscribe.decode.families import DECODERS
+    from fastscribe.languages import AUTO
+    from fastscribe.pipeline.recognizer import language_prompt_of
+
+    facts, config = transcriber._executor.facts, transcriber._config
+    language, target = options.language, options.target_language
+    if language == AUTO or not (DECODERS[facts.decoder_name].has_prompt or language_prompt_of(config) is not None):
+        given = (target or language) if options.changes_text else None
+        language, target = given or facts.kept_language or config.language or facts.aligner_language, None
+    return {name: tag for name, tag in (("--language", language), ("--target-language", target)) if tag is not None}
 
 
 def write_result(

@@ -118,7 +118,7 @@ class Transcriber:
             UsageError: The device, dtype, decoder, graph mode, detector or packaged model is unavailable here.
             DeviceFailed: No process of several devices could be started.
         """
-        model = check_load(model, device if devices is None else devices, dtype, options)
+        model = check_load(model, device, dtype, options, "all" if devices is None else devices)
         if devices is not None and device != "auto":
             raise UsageError("device and devices exclude each other: devices alone names all devices")
         chosen = None if devices is None else parse_devices(devices)  # before a download

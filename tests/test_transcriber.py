@@ -23,6 +23,7 @@ import fastscribe
 from fastscribe import Aligner, Failure, Options, Transcriber, Transcript, UsageError
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read_into
+from fastscribe.config import OutputStyle
 from fastscribe.errors import DeviceFailed, OptionError
 from fastscribe.pipeline import prefetch, sort_buffer, thread_pool
 from fastscribe.pipeline.batching import Budget
@@ -178,7 +179,7 @@ class PathOf:
 
 
 ODD = (Path("a"), PathOf("/a"), PathOf(b"/a"), b"a", "", 1, 1.5, True, [], ["a"], ("a",), (None,), [1], {"a"}, {"a": 1})
-ODD += (np.int64(3), np.float32(3), np.zeros((99, 99)), "3", object())
+ODD += (np.int64(3), np.float32(3), np.zeros((99, 99)), "3", 10**400, object())
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Options)])
@@ -201,6 +202,18 @@ def test_options_of_any_type(name: str) -> None:
         hash(options)
 
 
+def test_what_would_be_lost_is_refused() -> None:
+    """Weights of a dict, a path that is empty; formats of an iterator are kept."""
+    with pytest.raises(OptionError, match="not a tuple of phrases"):
+        Options(boost={"koń": 2.0})  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="an empty path"):
+        Options(lm=b"")  # type: ignore[arg-type]
+    assert OutputStyle(iter(["srt", "vtt"])).formats == ("srt", "vtt")  # type: ignore[arg-type]
+    for formats in ("srt", None, ["doc"], [["srt"]]):
+        with pytest.raises(OptionError, match="formats"):
+            OutputStyle(formats)  # type: ignore[arg-type]
+
+
 def test_paths_in_options_are_no_names_of_the_hub() -> None:
     for name in ("lm", "align_with", "speakers", "rttm"):
         assert getattr(Options(**{name: Path("organisation/name")}), name) == os.path.abspath("organisation/name")
@@ -216,13 +229,15 @@ def test_paths_in_options_are_no_names_of_the_hub() -> None:
         ({"model": None}, "model None: not a model"),
         ({"model": ["a"]}, "model .*: not a model"),
         ({"device": 0}, "device 0: not a str"),
+        ({"devices": [0]}, "devices .0.: not a str"),
         ({"dtype": torch.bfloat16}, "dtype torch.bfloat16: not a str"),
         ({"options": {"beam": 2}}, "options {'beam': 2}: not a fastscribe.Options"),
     ],
     ids=str,
 )
 def test_what_a_model_is_loaded_with(given: dict[str, Any], message: str) -> None:
-    for load in (Transcriber.load, Aligner.load, partial(fastscribe.transcribe, FILES[0])):
+    loaders = (Transcriber.load, Aligner.load, partial(fastscribe.transcribe, FILES[0]))
+    for load in loaders if "devices" not in given else loaders[:1]:
         with pytest.raises(UsageError, match=message):
             load(**given)
 

@@ -92,6 +92,10 @@ def _run(application: typer.Typer = app) -> int:
         code = TERMINATED
     except train.TrainingStopped as stopped:
         return stopped.code
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer makes 1 of it
+            return _report_error(end.__context__)
+        raise
     except Exception as error:
         if not stop.matches(error):
             return _report_error(error)

@@ -91,7 +91,7 @@ def transcribe(
     names = list(dataset.schema().names)
     column = find_path_column(names, path_column)
     _check_columns(dataset.schema())
-    style, size = OutputStyle(tuple(formats), tokens), Size(workers, gpus, cpus)
+    style, size = OutputStyle(cast(Any, formats), tokens), Size(workers, gpus, cpus)
     dataset = _readable_beside(dataset, size)
     with ExitStack() as stack:
         transcriber = stack.enter_context(

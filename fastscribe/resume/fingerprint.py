@@ -15,6 +15,7 @@ from typing import Any
 from fastscribe.config import Options, OutputStyle, SubtitleStyle
 from fastscribe.text.phrases import digest as phrase_digest
 
+AS_GIVEN = "languages as given"  # languages_of() the fingerprint of an earlier version, if it is another one
 _FORMAT_VERSION = 1  # of the output; raise it when the content of rows or files changes
 # Options that change the speed only.
 _SPEED_ONLY = frozenset(("cuda_graphs", "batch_frames", "batch_size", "window", "threads"))
@@ -24,6 +25,7 @@ _OPTIONAL = frozenset(
 ).union(("remove_fillers", "itn", "redact", "redact_names", "rttm", "voices", "lm", "lm_weight"))
 _SECRET = frozenset(("redact_names",))  # a digest stands for them
 _RESOLVED_LATER = frozenset(("beam",))  # `resolved` has the value
+_LEFT_OUT = {"--beam": 1, "--pnc": True}  # values that a fingerprint need not mention
 _DEFAULTS = Options()
 _MODEL_SUFFIXES = frozenset(
     (".nemo", ".safetensors", ".json", ".yaml", ".yml", ".model", ".vocab", ".ckpt", ".bin", ".txt")
@@ -82,8 +84,28 @@ _STYLE_FIELDS = {_option(field.name): field for field in dataclasses.fields(Subt
 
 
 def of_results(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a fingerprint without the formats and their options, which those of older versions have."""
-    return {name: value for name, value in fingerprint.items() if name not in _STYLE_FIELDS and name != "--format"}
+    """Return a fingerprint without the formats and their options, which those of older versions have, and without AS_GIVEN."""
+    left_out = {*_STYLE_FIELDS, "--format", AS_GIVEN}
+    return {name: value for name, value in fingerprint.items() if name not in left_out}
+
+
+def languages_of(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a fingerprint about languages."""
+    return {name: fingerprint[name] for name in ("--language", "--target-language") if name in fingerprint}
+
+
+def comparable(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return of_results() two fingerprints: equal if their runs give the same results, also if older versions wrote them."""
+    return _beside(first, second), _beside(second, first)
+
+
+def _beside(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    languages = languages_of(one)
+    if AS_GIVEN not in one and languages == other.get(AS_GIVEN):
+        languages = languages_of(other)
+    rest = {name: value for name, value in of_results(one).items() if name not in languages_of(one)}
+    left_out = {name: value for name, value in _LEFT_OUT.items() if name in other}
+    return left_out | rest | languages
 
 
 def style_key(style: SubtitleStyle) -> int:

@@ -27,10 +27,9 @@ from fastscribe.resume.entries import (
     parse_entry,
     read_header,
 )
-from fastscribe.resume.fingerprint import of_results
+from fastscribe.resume.fingerprint import comparable
 from fastscribe.resume.repair import check_unedited, load_intact_entries, repair
 
-_LEFT_OUT = {"--beam": 1}  # values that a fingerprint does not mention
 _ABSENT = object()
 
 
@@ -127,7 +126,7 @@ def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprin
         before: The fingerprint of the earlier run.
         fingerprint: This run's.
     """
-    before, now = of_results(before), json.loads(json.dumps(of_results(fingerprint)))
+    before, now = comparable(before, json.loads(json.dumps(fingerprint)))
     names = [name for name in {**before, **now} if _shown(before, name) != _shown(now, name)]
     if not names:
         return
@@ -140,5 +139,5 @@ def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprin
 
 
 def _shown(fingerprint: Mapping[str, Any], name: str) -> str:
-    value = fingerprint.get(name, _LEFT_OUT.get(name, _ABSENT))
+    value = fingerprint.get(name, _ABSENT)
     return "not there" if value is _ABSENT else json.dumps(value, ensure_ascii=False)

@@ -31,7 +31,7 @@ from fastscribe._system.safe_files import (
 from fastscribe._system.safe_open import safe_read
 from fastscribe.errors import UsageError
 from fastscribe.resume.entries import Paths, in_the_way, is_row, latest_entry_indices, load_entries, read_header
-from fastscribe.resume.fingerprint import of_results
+from fastscribe.resume.fingerprint import comparable
 from fastscribe.resume.shards import Shard
 from fastscribe.types import RecordArray
 
@@ -173,9 +173,10 @@ def _read(shard: Shard, paths: Paths) -> ShardResult:
 
 
 def _check_same_run(found: Sequence[ShardResult]) -> None:
-    first, *others = [{**of_results(read_header(result.paths.journal)), "shard": None} for result in found]
-    for result, fingerprint in zip(found[1:], others, strict=True):
-        different = [name for name in first.keys() | fingerprint.keys() if first.get(name) != fingerprint.get(name)]
+    first, *others = [{**read_header(result.paths.journal), "shard": None} for result in found]
+    for result, other in zip(found[1:], others, strict=True):
+        one, fingerprint = comparable(first, other)
+        different = [name for name in one.keys() | fingerprint.keys() if one.get(name) != fingerprint.get(name)]
         if different:
             raise UsageError(f"{result.paths.journal}: was run with another {', '.join(sorted(different))} than "
                              f"{found[0].paths.journal}")  # fmt: skip

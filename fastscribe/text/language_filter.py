@@ -33,7 +33,7 @@ _FIRST_LEAD = 0xC2  # of the bytes that begin a character of several bytes
 _MAX_SHOWN = 8  # languages in a message
 _MAX_PHRASES_SHOWN = 5
 _MAX_CHECKED_PHRASES = 1000  # of the run's list, against the language of each row: a third of a second
-_MAX_KEPT_LISTS = 1000  # of phrases that are checked
+_MAX_KEPT_PHRASES = 100_000  # of lists that are checked; a list counts as ten more
 _COMMON_LEADS = frozenset((0xC2, 0xE2, 0xF0))  # of signs such as « — € and of emoji
 
 
@@ -129,6 +129,7 @@ class LanguageFilter:
         self.num_boosted_in_vain, self._in_vain = 0, dict[str, None]()
         self._encoder: PhraseEncoder | None = None
         self._checked: dict[tuple[tuple[Phrase, ...], frozenset[int]], list[str]] = {}
+        self._num_kept = 0
         given = None if language == AUTO else language
         excluded = None if given is None else self.excluded(given)
         if excluded and not has_letters(tokenizer, excluded):
@@ -191,8 +192,10 @@ class LanguageFilter:
                     self._encoder = PhraseEncoder(self._tokenizer, "")
                 except CheckpointError:  # the decoder says so of each recording with phrases
                     return []
-            if len(self._checked) >= _MAX_KEPT_LISTS:
+            if self._num_kept + len(phrases) > _MAX_KEPT_PHRASES:
                 self._checked.clear()
+                self._num_kept = 0
+            self._num_kept += len(phrases) + 10
             encoded = self._encoder.paths(phrases)
             self._checked[phrases, excluded] = without_effect(phrases, encoded, self._encoder, excluded)
         return self._checked[phrases, excluded]

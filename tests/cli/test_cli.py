@@ -314,10 +314,9 @@ def test_nothing_usable_has_no_report(tmp_path: Path) -> None:
     assert done.returncode == 0 and f"none of the 1 inputs is in shard {empty}/9" in done.stderr
 
 
-def test_closed_pipe() -> None:
-    process = subprocess.Popen(
-        command("transcribe", AUDIO, "-m", MODEL, "-q"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+@pytest.mark.parametrize("arguments", [["transcribe", AUDIO, "-m", MODEL, "-q"], ["inspect", MODEL]], ids=str)
+def test_closed_pipe(arguments: list) -> None:
+    process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.close()
     assert process.stderr is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ import pytest
 from fastscribe.checkpoint.languages import languages_by_name
 from fastscribe.errors import UsageError
 from fastscribe.languages import _NAMES
+from fastscribe.text import language_filter
 from fastscribe.text.alphabets import find_alphabet
 from fastscribe.text.language_filter import LanguageFilter, excluded_tokens
 from fastscribe.text.tokenizer import Tokenizer, from_huggingface, from_pieces, from_sentencepiece
-from fastscribe.types import Failure, Source
+from fastscribe.types import Failure, Phrase, Source
 from tests.conftest import SHARED
 
 # A sentence with many letters of each language of parakeet-tdt-0.6b-v3.
@@ -235,6 +237,14 @@ def test_a_language_without_letters_is_refused() -> None:
     found = LanguageFilter(tokenizer(*latin.pieces, "λ"), (), "en").apply(source(language="ru"))
     assert isinstance(found, Failure) and found.message == "language is ru, and this model writes no letter of it"
     assert LanguageFilter(tokenizer("<unk>", "▁a", "<0xD0>"), (), "ru").num_excluded == 1
+
+
+def test_checked_phrases_of_rows_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language_filter, "_MAX_KEPT_PHRASES", 100)
+    languages = LanguageFilter(tokenizer(*PIECES), (), "en")
+    for number in range(9):
+        languages.apply(replace(source(), boost=tuple(Phrase(f"a{number} {one}") for one in range(30))))
+        assert 30 <= sum(len(phrases) for phrases, _ in languages._checked) <= 80
 
 
 def test_nothing_to_leave_out() -> None:
