@@ -47,6 +47,12 @@ def best(document: Document, part: str, value: str, **wanted: Any) -> float | No
     return max(values(document, part, value, **wanted), default=None)
 
 
+def matrix_ceiling(document: Document) -> float | None:
+    """TFLOP/s of the large bf16 product."""
+    rows = rows_of(document, "ceilings", what="matmul", dtype="bf16")
+    return next((row["tflop_per_s"] for row in rows if row["m"] == row["n"]), None)
+
+
 def nemo_ratio(document: Document) -> float | None:
     """Our speed over NeMo's at NeMo's better batch size."""
     ours, theirs = (best(document, "nemo", "rtfx", what="side", side=side) for side in ("fastscribe", "nemo"))

@@ -7,13 +7,13 @@ One file per command; nothing heavy is imported before a command needs it.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from typing import Annotated, Any
 
 import typer
 
+from fastscribe._system.collector import skip_last_collection
 from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe._system.signals import (
     ENDINGS,
@@ -76,7 +76,7 @@ def main(application: typer.Typer = app) -> None:
     discard_unwritable_stderr()
     if code in (*ENDINGS, STOPPED) or HAS_NATIVE_THREADS.is_set():
         exit_without_cleanup(code)
-    gc.freeze()  # or Python would look for garbage in all of torch before it ends, for half a second
+    skip_last_collection()
     sys.exit(code)
 
 

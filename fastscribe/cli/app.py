@@ -221,7 +221,8 @@ class Application(typer.Typer):
 
     def __call__(self, *arguments: Any, **settings: Any) -> Any:
         """Run the command line, with the named command alone: typer takes 3 ms to build one, and would build all."""
-        named = "".join(sys.argv[1:2])
+        given = arguments[0] if arguments else settings.get("args")
+        named = "".join((sys.argv[1:] if given is None else given)[:1])
         commands = [
             one for one in self.registered_commands if named == (one.name or getattr(one.callback, "__name__", None))
         ]

@@ -484,6 +484,15 @@ def test_options_from_environment() -> None:
     assert fastscribe("transcribe", FIRST, "-q", "-f", "txt", env=environment).stdout == SENTENCE + "\n"
 
 
+def test_given_arguments_count_before_those_of_the_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tool", "transcribe"])
+    cli.app(["schema"], standalone_mode=False)
+    cli.app(args=["schema"], standalone_mode=False)
+    assert capsys.readouterr().out.count('"$id": "urn:fastscribe:result"') == 2
+
+
 def test_help_without_torch() -> None:
     script = (
         "import sys; from fastscribe.cli import app\n"
