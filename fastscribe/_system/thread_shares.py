@@ -91,6 +91,7 @@ def set_own_threads(number: int, usual: int) -> None:
     """
     import torch
 
+    torch.get_num_threads()  # a thread that has not asked would take the usual number later
     torch.set_num_threads(number)
     with suppress(RuntimeError):  # the interpreter is ending and starts no more threads
         _pool(os.getpid(), "usual").submit(torch.set_num_threads, usual).result()

@@ -532,7 +532,7 @@ def few_threads(num_scores: int) -> Iterator[None]:
     if num_threads == 1 or num_scores >= _MIN_SCORES:
         yield
         return
-    torch.set_num_threads(1)
+    set_own_threads(1, num_threads)
     try:
         yield
     finally:

@@ -152,7 +152,8 @@ def test_threads_hold_no_more_scores_than_one(monkeypatch: pytest.MonkeyPatch) -
         assert max(most) == expected * per_head
 
 
-def test_threads_that_begin_meanwhile_have_the_usual_number(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("min_rows", [1, 1000])  # shares; one thread for few scores
+def test_threads_that_begin_meanwhile_have_the_usual_number(min_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, found, mix = cpu_form("fp32"), [], cpu_layers.CpuAttention._mix
 
     def asks(*arguments: Any) -> None:
@@ -161,7 +162,7 @@ def test_threads_that_begin_meanwhile_have_the_usual_number(monkeypatch: pytest.
         mix(*arguments)
 
     monkeypatch.setattr(cpu_layers.CpuAttention, "_mix", asks)
-    monkeypatch.setattr(cpu_layers, "_MIN_ROWS", 1)
+    monkeypatch.setattr(cpu_layers, "_MIN_ROWS", min_rows)
     with torch_threads(4):
         frames(ours, *stream("fp32"))
     assert set(found) == {(1, 4)}
