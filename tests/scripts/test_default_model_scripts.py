@@ -7,9 +7,9 @@ import importlib.util
 import itertools
 import json
 import math
-import struct
 import random
 import re
+import struct
 import subprocess
 import sys
 from dataclasses import replace
