@@ -7,6 +7,7 @@ One file per command; nothing heavy is imported before a command needs it.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Annotated, Any
@@ -40,7 +41,7 @@ from fastscribe.cli import (
 )
 from fastscribe.cli.app import StdoutClosed, app
 from fastscribe.cli.run_limit import STOPPED
-from fastscribe.cli.terminal import discard_unwritable_stderr, say, show_table
+from fastscribe.cli.terminal import discard_unwritable_output, say, show_table
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError, first_line
 from fastscribe.version import __version__
 
@@ -73,7 +74,7 @@ def main(application: typer.Typer = app) -> None:
         application: The commands; those of scripts/benchmarks have applications of their own.
     """
     code = _run(application)
-    discard_unwritable_stderr()
+    discard_unwritable_output()
     if code in (*ENDINGS, STOPPED) or HAS_NATIVE_THREADS.is_set():
         exit_without_cleanup(code)
     skip_last_collection()
@@ -86,6 +87,8 @@ def _run(application: typer.Typer = app) -> int:
     stop.install()
     try:
         code = int(application(standalone_mode=False) or 0)
+        if sys.stdout is not None:  # here, and not as Python ends, which says nothing of a reader that is gone
+            sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Terminated:
@@ -125,11 +128,11 @@ def _report_error(error: Exception) -> int:
     if isinstance(error, ImportError) and not (error.name or "").startswith("fastscribe"):
         say(f"the installation is incomplete: {first_line(error)}; `fastscribe doctor` shows what is missing")
         return 2
+    is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None
+    if is_full:
+        say(f"stdout: {os.strerror(errno.ENOSPC)}")
+        return 1
     if isinstance(error, (StdoutClosed, BrokenPipeError)):
-        if sys.stdout is not None:
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # else Python prints an error when it flushes
         return 141
     raise error
 

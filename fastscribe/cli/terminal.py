@@ -60,14 +60,15 @@ def show_table(text: str) -> None:
         show(line)
 
 
-def discard_unwritable_stderr() -> None:
-    """If stderr is gone, discard its buffer; otherwise Python flushes it at exit and returns 120."""
-    if sys.stderr is not None:
-        try:
-            sys.stderr.flush()
-        except (OSError, ValueError):
-            with suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+def discard_unwritable_output() -> None:
+    """If the reader of stdout or stderr is gone or its disk full, discard the buffer; else Python would end with code 120."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                with suppress(OSError, ValueError):
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _log_line(text: str) -> None:

@@ -316,7 +316,9 @@ def test_nothing_usable_has_no_report(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [["transcribe", AUDIO, "-m", MODEL, "-q"], ["inspect", MODEL]], ids=str)
 def test_closed_pipe(arguments: list) -> None:
-    process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command(*arguments), stdout=pipe, stderr=pipe, env=environment)
     assert process.stdout is not None
     process.stdout.close()
     assert process.stderr is not None
@@ -335,6 +337,17 @@ def test_closed_pipe(arguments: list) -> None:
 def test_closed_stdout(arguments: list) -> None:
     done = subprocess.run(["sh", "-c", '"$0" "$@" >&-', *command(*arguments)], timeout=60)
     assert done.returncode == 141
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("buffered", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
+def test_full_stdout_is_one_line(buffered: dict[str, str]) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"} | buffered
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command("inspect", MODEL), stdout=full, stderr=subprocess.PIPE, text=True, env=environment
+        )
+    assert (done.returncode, done.stderr) == (1, "fastscribe: stdout: No space left on device\n")
 
 
 def test_unwritable_output_fails_alone(tmp_path: Path) -> None:
