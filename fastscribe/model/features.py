@@ -41,9 +41,8 @@ _WINDOWS: dict[str, Callable[..., torch.Tensor]] = {
     "none": lambda length, periodic: torch.ones(length),
 }
 _STD_FLOOR = 1e-5
-_BYTES_PER_CHUNK = (
-    1 << 28
-)  # of the spectrum on a CPU (11 minutes); larger ones are slower and need memory beyond the budget
+# Of the spectrum on a CPU, 11 minutes. Larger chunks are slower and need memory beyond the budget.
+_BYTES_PER_CHUNK = 1 << 28
 _FRAMES_PER_BLOCK = 1 << 15  # on other devices: 67 MB of samples, about 50 us of work
 
 
@@ -73,7 +72,7 @@ class LogMel(nn.Module):
         return Features(mel_BMT[:, :, : max(1, num_frames)], frame_lengths_B)
 
     def _log_mel(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor, gain_B1: torch.Tensor | None) -> torch.Tensor:
-        """Return log-mel frames [B, M, T] without normalisation; on a CPU, rows of ten minutes or more in pieces.
+        """Return log-mel frames [B, M, T] without normalisation; on a CPU, rows of 11 minutes or more in pieces.
 
         A piece begins some frames early and ends as many late, so that the ones that stay see the samples that they see of
         the whole.

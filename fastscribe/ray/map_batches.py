@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe.checkpoint.reader import read_checkpoint
-from fastscribe.config import CHANNELS, Options
+from fastscribe.config import Options
 from fastscribe.errors import UsageError
 from fastscribe.output.writers import to_object
-from fastscribe.ray.node_model import model_on_node, on_all_nodes
+from fastscribe.ray.node_model import model_on_node, on_all_nodes, options_on_node
 from fastscribe.ray.rows import CUT_COLUMNS, find_path_column, to_source
 from fastscribe.types import Failure, Source, Transcript
 
@@ -95,18 +95,16 @@ class Transcriber:
         lines: list[str] = []
         run_id = _run_id()
         found = model_on_node(on_all_nodes(model), run_id, lines.append)
-        if options.speakers not in (None, CHANNELS):
-            speakers = model_on_node(on_all_nodes(options.speakers), run_id, lines.append, for_speakers=True)
-            options = replace(options, speakers=str(speakers.path))
-        if options.voices is not None:
-            voices = model_on_node(on_all_nodes(options.voices), run_id, lines.append, for_speakers=True)
-            options = replace(options, voices=str(voices.path))
+        given = {name: getattr(options, name) for name in ("speakers", "voices")}
+        paths: dict[str, Any] = {name: on_all_nodes(path) for name, path in given.items() if path is not None}
+        options, _ = options_on_node(replace(options, **paths), list(paths), run_id, lines.append)
         self._transcriber: LoadedTranscriber = LoadedTranscriber.load(found.path, device, dtype, options)
         self._path_column, self._root = path_column, root
         languages = read_checkpoint(found.path).languages
-        has_speakers = options.speakers is not None or options.rttm is not None
-        self._columns = _SPEAKER_COLUMNS if has_speakers else COLUMNS
-        self._columns = self._columns if options.voices is None else _VOICE_COLUMNS
+        if options.voices is not None:
+            self._columns = _VOICE_COLUMNS
+        else:
+            self._columns = COLUMNS if options.speakers is None and options.rttm is None else _SPEAKER_COLUMNS
         own = self._transcriber._config.language  # as the rows of a run have it
         self._language = own or options.language or (languages[0] if len(languages) == 1 else None)
 

@@ -14,15 +14,15 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from filelock import FileLock
 
 from fastscribe.checkpoint.location import locate
-from fastscribe.config import CHANNELS
+from fastscribe.config import CHANNELS, Options
 from fastscribe.errors import CheckpointError
 from fastscribe.resume.fingerprint import model_digest
 
@@ -72,6 +72,35 @@ def model_on_node(model: str, run_id: str, say: Callable[[str], None], *, for_sp
         fresh.write_text(json.dumps({"path": str(path), "digest": digest}), encoding="utf-8")
         os.replace(fresh, record)
         return NodeModel(path, digest)
+
+
+def options_on_node(
+    options: Options, names: Sequence[str], run_id: str, say: Callable[[str], None]
+) -> tuple[Options, dict[str, str]]:
+    """Find the models that options name, each as model_on_node() does.
+
+    Args:
+        options: Of a run.
+        names: Which options: align_with, speakers or voices.
+        run_id: Names the run.
+        say: Receives the lines about a download.
+
+    Returns:
+        The options with this machine's paths, and the digest of each model by the option's name.
+
+    Raises:
+        CheckpointError: There is no such model, or its download failed.
+        OSError: It cannot be read.
+    """
+    digests: dict[str, str] = {}
+    for name in names:
+        model = getattr(options, name)
+        if model is None or (name == "speakers" and model == CHANNELS):
+            continue
+        found = model_on_node(model, run_id, say, for_speakers=name != "align_with")
+        path: dict[str, Any] = {name: str(found.path)}
+        options, digests[name] = replace(options, **path), found.digest
+    return options, digests
 
 
 def on_all_nodes(path: str) -> str:

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 from fastscribe._system.openmp import limit_openmp_spin
-from fastscribe.config import CHANNELS, ModelConfig, Options, OutputStyle
+from fastscribe.config import ModelConfig, Options, OutputStyle
 from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.output.writers import render
 from fastscribe.pipeline.executor import ModelFacts
@@ -103,23 +103,15 @@ class Worker:
     def load(self) -> Facts | Refusal:
         """Load the model, which is on this node's disk once."""
         limit_openmp_spin()
-        from fastscribe.ray.node_model import model_on_node
+        from fastscribe.ray.node_model import model_on_node, options_on_node
         from fastscribe.transcriber import Transcriber
 
         setup = self.setup
         start = perf_counter()
         try:
             model, options = model_on_node(setup.model, setup.run_id, self._said.append), setup.options
-            aligner = speakers = voices = None
-            if options.align_with is not None:
-                aligner = model_on_node(options.align_with, setup.run_id, self._said.append)
-                options = replace(options, align_with=str(aligner.path))
-            if options.speakers not in (None, CHANNELS):
-                speakers = model_on_node(options.speakers, setup.run_id, self._said.append, for_speakers=True)
-                options = replace(options, speakers=str(speakers.path))
-            if options.voices is not None:
-                voices = model_on_node(options.voices, setup.run_id, self._said.append, for_speakers=True)
-                options = replace(options, voices=str(voices.path))
+            models = ("align_with", "speakers", "voices")
+            options, digests = options_on_node(options, models, setup.run_id, self._said.append)
             found = Transcriber.load(model.path, setup.device, setup.dtype, options, self._said.append)
             lm = found._lm_digest()
             turns = found._speakers_digest() if options.rttm is not None else None
@@ -136,10 +128,10 @@ class Worker:
             batch_frames=found._budget().frames,
             config=found._config,
             model_digest=model.digest,
-            aligner_digest=None if aligner is None else aligner.digest,
+            aligner_digest=digests.get("align_with"),
             lm_digest=lm,
-            speakers_digest=turns if speakers is None else speakers.digest,
-            voices_digest=None if voices is None else voices.digest,
+            speakers_digest=digests.get("speakers", turns),
+            voices_digest=digests.get("voices"),
             language_settings=found._language_settings(),
             load_s=perf_counter() - start,
             said=self._take_said(),
