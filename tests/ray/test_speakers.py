@@ -104,17 +104,17 @@ def test_voice_prints(speakers: str, tmp_path: Path) -> None:
     stored = run_fingerprint(local, "sha256:1", options, style)
     elsewhere = replace(options, voices="someone/model-that-the-driver-cannot-find")
     assert run_fingerprint(driver(facts, elsewhere), "sha256:1", elsewhere, style) == stored
+    others = facts.content_digests | {"voices": "sha256:other"}
     with pytest.raises(UsageError, match="the nodes of the cluster differ: the content of --voices"):
-        others = facts.content_digests | {"voices": "sha256:other"}
         driver(facts, options)._check(replace(facts, place="there", content_digests=others))
     columns = fastscribe.ray.Transcriber(MODEL, device="cpu", dtype="fp32", options=options)
     good, bad = columns(pa.table({"path": [FILE, "gone.wav"]})).to_pylist()
     assert good["voices"] == [
         {
             "speaker": "Ann",
-            "speech": voice.speech_s,
-            "start": voice.start_s,
-            "end": voice.end_s,
+            "speech": round(voice.speech_s, 3),
+            "start": round(voice.start_s, 3),
+            "end": round(voice.end_s, 3),
             "embedding": voice.embedding_E.tolist(),
         }
     ]
