@@ -214,7 +214,7 @@ class _Group(TyperGroup):
 
 
 class DefaultCommandGroup(TyperGroup):
-    """A group with a command that need not be named, which `args_with_default` puts in front where it is meant."""
+    """A group with a default command: `args_with_default` adds its name if the user left it out."""
 
     default: str
 

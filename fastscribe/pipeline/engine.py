@@ -53,7 +53,7 @@ _LOCKS: dict[int, Lock] = {}  # by process: a fork lacks the thread that holds i
 
 
 def _threads_lock() -> Lock:
-    """Return this process's lock of whoever changes torch's number of threads, or reads its own for good."""
+    """Return this process's lock. A thread holds it to change torch's number of threads, or to read its own for good."""
     return _LOCKS.setdefault(os.getpid(), Lock())
 
 
