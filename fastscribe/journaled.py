@@ -40,11 +40,7 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
     resolved: dict[str, Any] = {"dtype": facts.dtype, "decoder": facts.decoder_name, "attention": facts.attention}
     resolved |= {"recover_gaps": transcriber._recovers_gaps}
     resolved |= {"beam": facts.beam} if facts.beam > 1 else {}
-    resolved |= {"align_with": transcriber._aligner_digest()} if options.align_with else {}
-    resolved |= {"lm": transcriber._lm_digest()} if options.lm else {}
-    if (speakers := transcriber._speakers_digest()) is not None:
-        resolved |= {"speakers" if options.rttm is None else "rttm": speakers}
-    resolved |= {"voices": transcriber._voices_digest()} if options.voices else {}
+    resolved |= transcriber._content_digests()
     resolved |= {"align": True} if transcriber.command == "align" else {}
     config = transcriber._config
     if options.max_utterance_s is None and not config.learnt_on_short:  # cut as with the same number given

@@ -33,7 +33,7 @@ from fastscribe.pipeline.workers.messages import Start
 from fastscribe.pipeline.workers.pool import WorkerPool
 from fastscribe.readable.edits import TextEdits
 from fastscribe.report.prices import price_of
-from fastscribe.resume.fingerprint import model_digest
+from fastscribe.resume.fingerprint import content_digests
 from fastscribe.segmentation.vad import check_vad
 from fastscribe.text.language_filter import LanguageFilter
 from fastscribe.text.rttm import RttmTurns
@@ -157,19 +157,9 @@ class Transcriber:
     ) -> Recognizer:
         return Recognizer.build(checkpoint, device, dtype, options, say)
 
-    def _aligner_digest(self) -> str | None:
-        """Return the digest of the content of --align-with's model."""
-        return None if self._options.align_with is None else model_digest(self._options.align_with)
-
-    def _lm_digest(self) -> str | None:
-        """Return the digest of the content of --lm."""
-        return None if self._options.lm is None else model_digest(self._options.lm)
-
-    def _speakers_digest(self) -> str | None:
-        """Return the digest of the content of --speakers' model, or of --rttm."""
-        if (turns := self._turns_from_elsewhere()) is not None:
-            return turns.digest()
-        return None if self._options.speakers in (None, CHANNELS) else model_digest(self._options.speakers)
+    def _content_digests(self) -> dict[str, str]:
+        """Return the digests of the models and files that the options name, by the option's name."""
+        return content_digests(self._options, self._turns_from_elsewhere())
 
     def _language_settings(self) -> dict[str, str]:
         """Return the part of a fingerprint about languages: equal for options that give the same results."""
@@ -188,10 +178,6 @@ class Transcriber:
         else:
             language = facts.kept_language or config.language or facts.aligner_language or edits
         return {name: tag for name, tag in (("language", language), ("target_language", target)) if tag is not None}
-
-    def _voices_digest(self) -> str | None:
-        """Return the digest of the content of --voices."""
-        return None if self._options.voices is None else model_digest(self._options.voices)
 
     def _turns_from_elsewhere(self) -> RttmTurns | None:
         """Return the turns of Options.rttm, which are read once."""

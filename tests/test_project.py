@@ -57,10 +57,9 @@ def test_every_dependency_has_a_lower_bound() -> None:
 
 def test_hooks_and_workflow_run_the_same_checks() -> None:
     script = (ROOT / "scripts" / "test").read_text(encoding="utf-8")
-    checks = [
-        line.removeprefix('"$bin/').replace('"', "", 1) for line in script.splitlines() if line.startswith('"$bin/')
-    ]
-    assert len(checks) == 3
+    lines = [line.partition(" >")[0] for line in script.splitlines() if line.startswith('"$bin/')]
+    *checks, tests = (line.removeprefix('"$bin/').replace('"', "", 1) for line in lines)
+    assert len(checks) == 3 and tests.startswith("python -m pytest ")
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
     assert [hook["entry"] for hook in hooks] == checks
     assert commands("lint")[-3:] == checks

@@ -7,24 +7,22 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from fastscribe.cli.app import Application, app, check_stdout
+from fastscribe.cli.app import Application, DefaultCommandGroup, app, check_stdout
 from fastscribe.cli.completion import published_models
 from fastscribe.cli.terminal import say
 
 if TYPE_CHECKING:
     from fastscribe.checkpoint.known_models import KnownModel
 
-_HELP = ("-h", "--help")
 
-
-class _Group(TyperGroup):
+class _Group(DefaultCommandGroup):
     """`fastscribe models` is `fastscribe models list`."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        first = args[0] if args else ""
-        return super().parse_args(ctx, ["list", *args] if first == "--json" or not args else args)
+    default = "list"
+
+    def args_with_default(self, ctx: Any, args: list[str]) -> list[str]:
+        return ["list", *args] if args[:1] in ([], ["--json"]) else args
 
 
 models = Application(

@@ -20,7 +20,7 @@ from fastscribe.model.jasper import JasperEncoder
 from fastscribe.speaker_config import VoiceModelConfig
 from fastscribe.types import Features, Frames
 
-_LEAST_VARIANCE = 1e-10
+_MIN_VARIANCE = 1e-10
 
 
 class VoiceModel(nn.Module):
@@ -63,14 +63,14 @@ class VoiceModel(nn.Module):
         # The unbiased variance.
         num_frames_B1 = lengths_B[:, None]
         variance_BD = std_BD.square() * num_frames_B1 / (num_frames_B1 - 1).clamp(min=1)
-        return torch.cat([mean_BD, variance_BD.clamp(min=_LEAST_VARIANCE).sqrt()], 1)
+        return torch.cat([mean_BD, variance_BD.clamp(min=_MIN_VARIANCE).sqrt()], 1)
 
 
 def _statistics(x_BTD: torch.Tensor, weights_BTD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean and standard deviation [B, D] over the frames, whose weights add up to one."""
     mean_BD = (weights_BTD * x_BTD).sum(1)
     variance_BD = (weights_BTD * (x_BTD - mean_BD[:, None]).square()).sum(1)
-    return mean_BD, variance_BD.clamp(min=_LEAST_VARIANCE).sqrt()
+    return mean_BD, variance_BD.clamp(min=_MIN_VARIANCE).sqrt()
 
 
 class AttentionWeights(nn.Module):

@@ -49,16 +49,12 @@ _MAX_DECODING = 2  # batches in the decoder; each holds its encoder output
 _MIN_PART_S = 8.0  # audio of a part of a batch on a CPU: each part reads all weights
 # Twice the threads take half the time times this; 1.12 and 1.26 were measured (docs/log.md, 2026-11-24).
 _DOUBLING_COST = 1.2
-_THREADS_OF_PARTS = Lock()  # of a process: who holds it may change torch's number of threads, or read its own for good
+_LOCKS: dict[int, Lock] = {}  # by process: a fork lacks the thread that holds its parent's
 
 
-def _free_threads_of_parts() -> None:
-    global _THREADS_OF_PARTS
-    _THREADS_OF_PARTS = Lock()
-
-
-if hasattr(os, "register_at_fork"):  # the thread that holds it does not exist in a fork
-    os.register_at_fork(after_in_child=_free_threads_of_parts)
+def _threads_lock() -> Lock:
+    """Return this process's lock. A thread holds it to change torch's number of threads, or to read its own for good."""
+    return _LOCKS.setdefault(os.getpid(), Lock())
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,7 @@ class Engine:
             DeviceFailed: The GPU is lost.
             UsageError: A graph mode that the user names is unavailable.
         """
-        with _THREADS_OF_PARTS if self.device.type == "cpu" else nullcontext():
+        with _threads_lock() if self.device.type == "cpu" else nullcontext():
             parts = self._parts(batch)
             results = self._run_side_by_side(batch, parts) if len(parts) > 1 else []
         if results:
@@ -147,7 +143,7 @@ class Engine:
     def _run_side_by_side(self, batch: Batch, rows: list[list[int]]) -> list[_Result]:
         """Run the parts of a batch, each in a thread with an equal number of the threads that operators take.
 
-        torch knows one number of threads for those to come, so _THREADS_OF_PARTS is held while it is another one.
+        torch knows one number of threads for those to come, so push() holds the lock while it is another one.
         """
         parts = [select_rows(batch, part) for part in rows]
         results: list[_Result] = [RuntimeError("not run")] * len(parts)

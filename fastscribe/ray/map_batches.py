@@ -165,7 +165,7 @@ def _with_results(
         "segments": [[{"recovered": False} | one for one in found.get("segments", ())] for found in objects],
     }
     if "voices" in kinds:
-        columns["voices"] = list(map(_voices, results))
+        columns["voices"] = list(map(_voices, results, objects))
     columns |= {name: [found.get(name, []) for found in objects] for name in kinds if name not in columns}
     names = {name: "pred_text" if name == "text" and "text" in table.column_names else name for name in kinds}
     table = table.drop_columns([name for name in names.values() if name in table.column_names])
@@ -174,15 +174,10 @@ def _with_results(
     return table
 
 
-def _voices(result: Transcript | Failure) -> list[dict[str, Any]]:
-    """Return the voices of a result, with their prints as they are."""
+def _voices(result: Transcript | Failure, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the voices of a result's object, with the numbers of their prints, which are Base64 there."""
+    prints = [] if isinstance(result, Failure) else [voice.embedding_E for voice in result.voices]
     return [
-        {
-            "speaker": voice.speaker,
-            "speech": voice.speech_s,
-            "start": voice.start_s,
-            "end": voice.end_s,
-            "embedding": None if voice.embedding_E is None else voice.embedding_E.tolist(),
-        }
-        for voice in (() if isinstance(result, Failure) else result.voices)
+        voice | {"embedding": None if embedding_E is None else embedding_E.tolist()}
+        for voice, embedding_E in zip(found.get("voices", ()), prints, strict=True)
     ]

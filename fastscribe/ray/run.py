@@ -127,20 +127,11 @@ class RayTranscriber(Transcriber):
         """Digest of the model's content, as the workers read it."""
         return self._facts.model_digest
 
-    def _aligner_digest(self) -> str | None:
-        return self._facts.aligner_digest
-
-    def _lm_digest(self) -> str | None:
-        return self._facts.lm_digest
-
-    def _speakers_digest(self) -> str | None:
-        return self._facts.speakers_digest
+    def _content_digests(self) -> dict[str, str]:
+        return self._facts.content_digests
 
     def _language_settings(self) -> dict[str, str]:
         return self._facts.language_settings
-
-    def _voices_digest(self) -> str | None:
-        return self._facts.voices_digest
 
     def usd_per_hour(self, price_per_hour: float | None, wall_s: float) -> tuple[float | None, str | None]:
         """Return the price of the workers and its source: the given one for all together, or the list's for each."""
@@ -182,14 +173,14 @@ class RayTranscriber(Transcriber):
 
     def _check(self, facts: Facts) -> None:
         """Raise UsageError for a worker whose results would differ from those of the first."""
-        own = self._facts
+        own, others = self._facts, facts.content_digests
         for what, first, other in (
             ("fastscribe", own.version, facts.version),
             ("the model's content", own.model_digest, facts.model_digest),
-            ("--align-with's content", own.aligner_digest, facts.aligner_digest),
-            ("--lm's content", own.lm_digest, facts.lm_digest),
-            ("the content of --speakers or --rttm", own.speakers_digest, facts.speakers_digest),
-            ("--voices' content", own.voices_digest, facts.voices_digest),
+            *(
+                (f"the content of --{name.replace('_', '-')}", digest, others[name])
+                for name, digest in own.content_digests.items()
+            ),
             ("--dtype", own.model.dtype, facts.model.dtype),
             ("--decoder", own.model.decoder_name, facts.model.decoder_name),
             ("--attention", own.model.attention, facts.model.attention),

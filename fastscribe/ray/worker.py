@@ -59,10 +59,7 @@ class Facts:
     batch_frames: float
     config: ModelConfig
     model_digest: str
-    aligner_digest: str | None  # of --align-with
-    lm_digest: str | None  # of --lm
-    speakers_digest: str | None  # of --speakers' model, or of --rttm
-    voices_digest: str | None  # of --voices
+    content_digests: dict[str, str]  # of what the options name, by the option's name
     language_settings: dict[str, str]  # of the fingerprint
     load_s: float
     version: str = __version__
@@ -104,6 +101,7 @@ class Worker:
         """Load the model, which is on this node's disk once."""
         limit_openmp_spin()
         from fastscribe.ray.node_model import model_on_node, options_on_node
+        from fastscribe.resume.fingerprint import content_digests
         from fastscribe.transcriber import Transcriber
 
         setup = self.setup
@@ -113,8 +111,7 @@ class Worker:
             models = ("align_with", "speakers", "voices")
             options, digests = options_on_node(options, models, setup.run_id, self._said.append)
             found = Transcriber.load(model.path, setup.device, setup.dtype, options, self._said.append)
-            lm = found._lm_digest()
-            turns = found._speakers_digest() if options.rttm is not None else None
+            digests = content_digests(options, found._turns_from_elsewhere(), digests)
         except (FastscribeError, OSError) as error:
             return Refusal(" ".join(str(error).split()))
         self._transcriber = found
@@ -128,10 +125,7 @@ class Worker:
             batch_frames=found._budget().frames,
             config=found._config,
             model_digest=model.digest,
-            aligner_digest=digests.get("align_with"),
-            lm_digest=lm,
-            speakers_digest=digests.get("speakers", turns),
-            voices_digest=digests.get("voices"),
+            content_digests=digests,
             language_settings=found._language_settings(),
             load_s=perf_counter() - start,
             said=self._take_said(),

@@ -10,10 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from fastscribe.config import Options, OutputStyle, SubtitleStyle
+from fastscribe.config import CHANNELS, Options, OutputStyle, SubtitleStyle
 from fastscribe.text.phrases import digest as phrase_digest
+
+if TYPE_CHECKING:
+    from fastscribe.text.rttm import RttmTurns
 
 AS_GIVEN = "languages as given"  # languages_of() the fingerprint of an earlier version, if it is another one
 _FORMAT_VERSION = 1  # of the output; raise it when the content of rows or files changes
@@ -136,6 +140,25 @@ def model_digest(path: str | os.PathLike[str]) -> str:
                 for block in pool.map(_block_digest, *zip(*_blocks(file), strict=True)):
                     digest.update(block)
     return "sha256:" + digest.hexdigest()[:32]
+
+
+def content_digests(
+    options: Options, turns: RttmTurns | None, known: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """Return the digests of the models and files that options name, by the option's name.
+
+    Args:
+        options: The run's options.
+        turns: The turns of Options.rttm, if it is given.
+        known: Digests that need not be computed again.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    models = {name: getattr(options, name) for name in ("align_with", "lm", "speakers", "voices")}
+    named = {name: path for name, path in models.items() if path is not None and (name, path) != ("speakers", CHANNELS)}
+    digests = {name: known.get(name) or model_digest(path) for name, path in named.items()}
+    return digests if turns is None else digests | {"rttm": turns.digest()}
 
 
 def _model_files(root: Path) -> list[Path]:

@@ -35,7 +35,7 @@ _WEIGHT = 0.2
 _TOKEN_BONUS, _WORD_BONUS = 1.2, 4.0  # natural-log units for each unit, times the weight
 _UNKNOWN_WORD = -2.0  # added to the log-probability of a word that the model does not have
 _NEMO_OFFSET = 100  # NeMo's DEFAULT_TOKEN_OFFSET
-_LEAST_SHARE = 0.75  # a vocabulary's last tokens are single letters, which most texts have
+_MIN_SHARE = 0.75  # a vocabulary's last tokens are single letters, which most texts have
 _GZIP, _KENLM, _ZIP_OR_TAR = b"\x1f\x8b", b"mmap lm http://kheafield.com/code", (b"PK", b"./")
 _HEAD_BYTES = 1 << 16
 _SPECIAL = (BEGIN, END, UNKNOWN)
@@ -132,7 +132,7 @@ def _token_rule(
     if units and all(len(unit) == 1 and ord(unit) >= _NEMO_OFFSET for unit in units):
         largest = max(map(ord, units)) - _NEMO_OFFSET
         if largest < len(tokenizer.pieces):
-            if largest + 1 < _LEAST_SHARE * len(tokenizer.pieces):
+            if largest + 1 < _MIN_SHARE * len(tokenizer.pieces):
                 has = f"its last token is {largest:,}, where this model has {len(tokenizer.pieces):,}"
                 say(f"{where}: {has}: was it made for another model?")
             return lambda unit: ord(unit) - _NEMO_OFFSET

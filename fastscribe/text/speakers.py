@@ -17,7 +17,7 @@ import numpy as np
 from fastscribe.text.transcript import make_segment
 from fastscribe.types import Alternative, Float64Array, Gap, Segment, Token, Transcript, Turn, Word
 
-_LEAST_WORD_S = 0.01  # punctuation may take no time
+_MIN_WORD_S = 0.01  # punctuation may take no time
 _EQUAL_S = 1e-6
 Timed = TypeVar("Timed", Word, Gap, Alternative)
 
@@ -86,7 +86,7 @@ class _TurnTable:
         """Return the items with their speakers."""
         named, last = [], -1
         starts = np.array([item.start_s for item in items], np.float64)
-        ends = np.maximum([item.end_s for item in items], starts + _LEAST_WORD_S)
+        ends = np.maximum([item.end_s for item in items], starts + _MIN_WORD_S)
         overlaps = np.array([_overlap(spans, starts, ends) for spans in self._spans]).T
         distances = np.array([_distance(spans, starts, ends) for spans in self._spans]).T
         for item, overlap, distance in zip(items, overlaps, distances, strict=True):

@@ -28,7 +28,7 @@ from fastscribe.bench.peer_comparison.process import SideFailed, Worker
 from fastscribe.bench.peer_comparison.recordings import gather, write_lone
 from fastscribe.cli import app
 from fastscribe.errors import UsageError
-from tests.conftest import AUDIO, MODELS, golden
+from tests.conftest import AUDIO, MODELS, ROOT, golden
 
 DEMO = MODELS / "tdt_demo" / "model.nemo"
 RECORDINGS = [AUDIO / "01_0_00010.flac", AUDIO / "02_0_00025.flac"]
@@ -565,17 +565,23 @@ def test_the_command_compares_and_leaves_a_document(fake_peer: Path, bare_python
     assert "chatter" not in done.output and "not fastscribe's checkpoint" in done.output
 
 
-def test_random_weights_are_reported(fake_peer: Path, bare_python: Path) -> None:
-    folder = fake_peer / "random"
+@pytest.mark.parametrize("is_random", [True, False])
+def test_random_weights_are_reported(is_random: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker of fastscribe tells the command, which copies it into its document, and the last lines follow that."""
     with tarfile.open(DEMO) as archive:
-        archive.extractall(folder, filter="data")
-    with (folder / "model_config.yaml").open("a", encoding="utf-8") as config:
-        config.write("\nrandom_weights: true\n")  # as scripts/goldens/make_random_parakeet.py marks what it makes
-    asked = [*against(fake_model(fake_peer, texts=texts()), bare_python), "--model", str(folder), "--passes", "3"]
-    done = CliRunner().invoke(app, asked)
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout.splitlines()[-1])["random_weights"] is True
-    assert "says little: the weights are random" in done.stderr
+        archive.extractall(tmp_path, filter="data")
+    if is_random:
+        with (tmp_path / "model_config.yaml").open("a", encoding="utf-8") as config:
+            config.write("\nrandom_weights: true\n")  # as scripts/goldens/make_random_parakeet.py marks what it makes
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    _, about = worker.load_fastscribe(settings("fastscribe", tmp_path) | {"root": str(ROOT)})
+    assert about["random_weights"] is is_random
+    log: list[tuple[str, int | None]] = []
+    rows = compared(FakeSide("fastscribe", log), FakeSide("peer", log), [1], 3)
+    dtypes = {"dtype": "fp32", "peer_dtype": "fp32"}
+    document = {"rows": [row | dtypes for row in rows], "same_checkpoint": True, "caveats": []}
+    (line,) = turns.about(document | {"random_weights": about["random_weights"]})
+    assert ("says little: the weights are random" in line) == is_random
 
 
 def test_a_failing_peer_is_shown_and_ends_the_command(fake_peer: Path, bare_python: Path) -> None:

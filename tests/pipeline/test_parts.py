@@ -196,7 +196,7 @@ class Held:
 
 def test_a_gpu_does_not_wait_for_parts_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = Engine(recognizer(MODELS / "tdt_demo"))
-    monkeypatch.setattr(engine, "_THREADS_OF_PARTS", Held())
+    monkeypatch.setattr(engine, "_threads_lock", Held)
     monkeypatch.setattr(Engine, "_encode", lambda self, one: one)
     monkeypatch.setattr(Engine, "_finish", lambda self, *most: iter(()))
     with pytest.raises(TimeoutError):
@@ -208,8 +208,8 @@ def test_a_gpu_does_not_wait_for_parts_on_a_cpu(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_fork_waits_for_no_thread_that_it_lacks() -> None:
-    with engine._THREADS_OF_PARTS:  # as by a thread whose batch runs in parts
+    with engine._threads_lock():  # as by a thread whose batch runs in parts
         child = os.fork()
         if child == 0:
-            os._exit(not engine._THREADS_OF_PARTS.acquire(blocking=False))
+            os._exit(not engine._threads_lock().acquire(blocking=False))
     assert os.waitpid(child, 0)[1] == 0

@@ -70,8 +70,8 @@ def test_the_fingerprint_has_the_aligners_language(monkeypatch: pytest.MonkeyPat
 def test_workers_with_other_aligners_are_refused(loaded: tuple[Worker, Facts]) -> None:
     one = driver(loaded[1], Options(align_with=ALIGNER))
     one._check(loaded[1])
-    with pytest.raises(UsageError, match="the nodes of the cluster differ: --align-with's content"):
-        one._check(replace(loaded[1], place="there", aligner_digest="sha256:other"))
+    with pytest.raises(UsageError, match="the nodes of the cluster differ: the content of --align-with"):
+        one._check(replace(loaded[1], place="there", content_digests={"align_with": "sha256:other"}))
 
 
 def test_an_aligner_that_does_not_fit_ends_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

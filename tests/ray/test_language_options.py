@@ -40,7 +40,7 @@ def test_a_worker_uses_a_language_model(tmp_path: Path) -> None:
     options = Options(lm=str(path), threads=1)
     found = Worker(Setup(MODEL, "cpu", "fp32", options, None, "run"))
     facts = found.load()
-    assert isinstance(facts, Facts) and facts.lm_digest == model_digest(path)
+    assert isinstance(facts, Facts) and facts.content_digests == {"lm": model_digest(path)}
     groups = [group for group in found.transcribe([Source(FILE, FILE, FILE)]) if isinstance(group, list)]
     [(_, result)] = [entry for group in groups for entry in group]
     [expected] = Transcriber.load(MODEL, "cpu", "fp32", options, lambda line: None).transcribe(FILE)
@@ -48,9 +48,9 @@ def test_a_worker_uses_a_language_model(tmp_path: Path) -> None:
     assert result.words == expected.words and result.words
     path.unlink()  # the driver need not have it
     stored = run_fingerprint(driver(facts, options), "sha256:1", options, OutputStyle(("jsonl",)))
-    assert stored["--lm"] == facts.lm_digest
-    with pytest.raises(UsageError, match="the nodes of the cluster differ: --lm's content"):
-        driver(facts, options)._check(replace(facts, place="there", lm_digest="sha256:other"))
+    assert stored["--lm"] == facts.content_digests["lm"]
+    with pytest.raises(UsageError, match="the nodes of the cluster differ: the content of --lm"):
+        driver(facts, options)._check(replace(facts, place="there", content_digests={"lm": "sha256:other"}))
     refusal = Worker(Setup(MODEL, "cpu", "fp32", options, None, "run")).load()
     assert isinstance(refusal, Refusal) and refusal.message == f"--lm {path}: No such file or directory"
 

@@ -35,7 +35,7 @@ def test_a_worker_tells_speakers_apart(speakers: str) -> None:
     options = Options(speakers=speakers, threads=1)
     found = Worker(Setup(MODEL, "cpu", "fp32", options, None, "run"))
     facts = found.load()
-    assert isinstance(facts, Facts) and facts.speakers_digest == model_digest(speakers)
+    assert isinstance(facts, Facts) and facts.content_digests == {"speakers": model_digest(speakers)}
     groups = [group for group in found.transcribe([Source(FILE, FILE, FILE)]) if isinstance(group, list)]
     [(_, result)] = [entry for group in groups for entry in group]
     [expected] = Transcriber.load(MODEL, "cpu", "fp32", options).transcribe(FILE)
@@ -45,8 +45,8 @@ def test_a_worker_tells_speakers_apart(speakers: str) -> None:
     named = Options(speakers="someone/model-that-the-driver-cannot-find")
     stored = run_fingerprint(driver(facts, named), "sha256:1", named, OutputStyle(("jsonl",)))
     assert stored["--speakers"] == model_digest(speakers)
-    with pytest.raises(UsageError, match="the nodes of the cluster differ: the content of --speakers or --rttm"):
-        driver(facts, options)._check(replace(facts, place="there", speakers_digest="sha256:other"))
+    with pytest.raises(UsageError, match="the nodes of the cluster differ: the content of --speakers"):
+        driver(facts, options)._check(replace(facts, place="there", content_digests={"speakers": "sha256:other"}))
 
 
 def test_turns_from_elsewhere(speakers: str, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_turns_from_elsewhere(speakers: str, tmp_path: Path) -> None:
     facts = found.load()
     assert isinstance(facts, Facts)
     local = Transcriber.load(MODEL, "cpu", "fp32", options)
-    assert facts.speakers_digest == local._speakers_digest()
+    assert facts.content_digests == local._content_digests()
     turns.unlink()  # a file is read once
     groups = [group for group in found.transcribe([Source(FILE, FILE, FILE)]) if isinstance(group, list)]
     [(_, result)] = [entry for group in groups for entry in group]
@@ -104,16 +104,17 @@ def test_voice_prints(speakers: str, tmp_path: Path) -> None:
     stored = run_fingerprint(local, "sha256:1", options, style)
     elsewhere = replace(options, voices="someone/model-that-the-driver-cannot-find")
     assert run_fingerprint(driver(facts, elsewhere), "sha256:1", elsewhere, style) == stored
-    with pytest.raises(UsageError, match="the nodes of the cluster differ: --voices' content"):
-        driver(facts, options)._check(replace(facts, place="there", voices_digest="sha256:other"))
+    others = facts.content_digests | {"voices": "sha256:other"}
+    with pytest.raises(UsageError, match="the nodes of the cluster differ: the content of --voices"):
+        driver(facts, options)._check(replace(facts, place="there", content_digests=others))
     columns = fastscribe.ray.Transcriber(MODEL, device="cpu", dtype="fp32", options=options)
     good, bad = columns(pa.table({"path": [FILE, "gone.wav"]})).to_pylist()
     assert good["voices"] == [
         {
             "speaker": "Ann",
-            "speech": voice.speech_s,
-            "start": voice.start_s,
-            "end": voice.end_s,
+            "speech": round(voice.speech_s, 3),
+            "start": round(voice.start_s, 3),
+            "end": round(voice.end_s, 3),
             "embedding": voice.embedding_E.tolist(),
         }
     ]

@@ -46,7 +46,6 @@ SENTENCES = {
     "sv": "Flygande bäckasiner söka hwila på mjuka tuvor, idé.",
     "uk": "Жебракують філософи при ґанку церкви в Гадячі, ще й шатро їхнє п’яне знаємо.",
 }
-ALL_LETTERS = sorted(set("".join(SENTENCES.values())))
 PIECES = (
     "<unk>",
     "<|pl|>",

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from fastscribe.cli.app import Application, app, option
+from fastscribe.cli.app import Application, DefaultCommandGroup, app, option
 from fastscribe.cli.app import ReportHtml as ReportHtml
 from fastscribe.cli.terminal import filter_mpg123_messages, say
 from fastscribe.errors import OutputError, UsageError
@@ -26,18 +25,20 @@ if TYPE_CHECKING:
     import torch
 
 
-class _Group(TyperGroup):
+class _Group(DefaultCommandGroup):
     """`fastscribe bench INPUTS` is `fastscribe bench throughput INPUTS`."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    default = "throughput"
+
+    def args_with_default(self, ctx: Any, args: list[str]) -> list[str]:
         first = args[0] if args else ""
-        if first not in (*self.commands, *_HELP):
-            if first.isidentifier() and not Path(first).exists() and not ctx.resilient_parsing:
-                near = get_close_matches(first, self.commands, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise UsageError(f"{first}: no such command, file or folder{hint}")
-            args = ["throughput", *args]
-        return super().parse_args(ctx, args)
+        if first in (*self.commands, *_HELP):
+            return args
+        if first.isidentifier() and not Path(first).exists() and not ctx.resilient_parsing:
+            near = get_close_matches(first, self.commands, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UsageError(f"{first}: no such command, file or folder{hint}")
+        return [self.default, *args]
 
 
 _HELP = ("-h", "--help")
