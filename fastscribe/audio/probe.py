@@ -40,6 +40,7 @@ from fastscribe.types import AudioInfo, Medium, Samples, Source
 NO_LENGTH = "its header leaves its length out"
 UNKNOWN_SAMPLES = 1 << 62  # libsndfile's count if the header has no length
 CONVERT = "convert it, e.g. with ffmpeg"
+JOIN = "give each as a file of its own, or join their samples, e.g. with sox"
 CONVERT_WAV = f"{CONVERT} -ignore_length 1 -i IN.wav OUT.wav"  # by default ffmpeg trusts the header
 # libsndfile guesses a constant-bitrate MP3's length from its first frame; the padding byte makes an hour this much wrong.
 GUESS_TOLERANCE = 3e-4
@@ -266,6 +267,8 @@ def _check_complete(opened: _Opened) -> OggEnd | None:
     if lengths is not None:
         if lengths.is_truncated:
             _check_size(source, lengths.promised_bytes, lengths.held_bytes, lengths.held_s)
+        if lengths.is_joined:
+            raise AudioError(source.path, f"several recordings in one: {JOIN}")
         if lengths.promised_s > 0 and _has_more_samples(lengths):  # libsndfile may handle a stated length of 0
             raise AudioError(source.path, _longer_message(lengths.promised_s, lengths.held_s, CONVERT_WAV))
     end = ogg_end(file, num_bytes)

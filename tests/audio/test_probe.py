@@ -108,7 +108,7 @@ def test_folder(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
 def test_pipe_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "pipe.wav")
-    assert problem(tmp_path / "pipe.wav") == "is not a regular file"
+    assert problem(tmp_path / "pipe.wav") .startswith("is a pipe or device, not a file; ")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
@@ -166,6 +166,32 @@ def test_truncated_wav(tmp_path, options):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     assert problem(path).startswith("truncated: header promises 2.0")
     assert ", file holds 1.0" in problem(path) or ", file holds 0.9" in problem(path)
+
+
+def test_truncated_wav_behind_a_tag(tmp_path):
+    path = write(tmp_path / "a.wav", 2 * RATE)
+    content = b"ID3\4\0\0" + bytes([0, 0, 2, 3]) + bytes(2 * 128 + 3) + path.read_bytes()
+    path.write_bytes(content)
+    assert probe(source(path)).duration_s == 2
+    path.write_bytes(content[: len(content) // 2])
+    assert problem(path).startswith("truncated: header promises 2.00 s, file holds 1.00 s")
+
+
+def test_truncated_wav_without_a_byte_rate(tmp_path):
+    path = write(tmp_path / "a.wav", 2 * RATE, subtype="ULAW")
+    content = bytearray(path.read_bytes())
+    content[28:32] = bytes(4)  # as FFmpeg writes it for MP3 samples
+    path.write_bytes(content)
+    assert probe(source(path)).duration_s == 2
+    path.write_bytes(content[: len(content) // 2])
+    assert problem(path).startswith("truncated: header promises ")
+
+
+@pytest.mark.parametrize("options", [{}, {"format": "RF64"}, {"endian": "BIG"}, {"subtype": "FLOAT"}])
+def test_joined_wavs(tmp_path, options):
+    path = write(tmp_path / "a.wav", **options)
+    path.write_bytes(path.read_bytes() * 2)
+    assert problem(path).startswith("several recordings in one: ")
 
 
 def with_data_size(path: Path, size: int) -> Path:
