@@ -24,6 +24,7 @@ _NIST_HEADER_BYTES = 1 << 16  # the largest header accepted; 1,024 is usual
 class DataSize(NamedTuple):
     promised_bytes: int
     held_bytes: int
+    is_joined: bool  # another file of the same format follows the samples, of which only the first would be read
 
     @property
     def is_truncated(self) -> bool:
@@ -55,7 +56,30 @@ def data_size(file: BinaryIO, num_bytes: int) -> DataSize | None:
     if span is None:
         return None
     begin, promised_bytes = span
-    return DataSize(promised_bytes, max(0, num_bytes - begin))
+    return DataSize(promised_bytes, max(0, num_bytes - begin), _is_joined(file, begin + promised_bytes, magic))
+
+
+def _is_joined(file: BinaryIO, end: int, magic: bytes) -> bool:
+    """Return True if a file begins where the samples end, or where the index behind them ends: AU, CAF and ASF.
+
+    libsndfile and FFmpeg report joined AIFF files, and read all samples of the others.
+    """
+    if magic.startswith(_ASF_HEADER):
+        end = _asf_end(file, end)
+    file.seek(end)
+    return magic.startswith((b".snd", b"caff", _ASF_HEADER)) and file.read(len(magic))[:4] == magic[:4]
+
+
+def _asf_end(file: BinaryIO, end: int) -> int:
+    """Return the offset behind the index objects that follow the data object."""
+    for _ in range(MAX_CHUNKS):
+        file.seek(end)
+        head = file.read(24)
+        size = int.from_bytes(head[16:24], "little")
+        if head.startswith(_ASF_HEADER) or not 24 <= size < 1 << 62:
+            break
+        end += size
+    return end
 
 
 _SampleSpan = tuple[int, int]  # offset of the samples, and the number of bytes that the header promises

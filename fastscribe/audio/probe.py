@@ -40,7 +40,7 @@ from fastscribe.types import AudioInfo, Medium, Samples, Source
 NO_LENGTH = "its header leaves its length out"
 UNKNOWN_SAMPLES = 1 << 62  # libsndfile's count if the header has no length
 CONVERT = "convert it, e.g. with ffmpeg"
-JOIN = "give each as a file of its own, or join their samples, e.g. with sox"
+JOINED = "several recordings in one: give each as a file of its own, or join their samples, e.g. with sox"
 CONVERT_WAV = f"{CONVERT} -ignore_length 1 -i IN.wav OUT.wav"  # by default ffmpeg trusts the header
 # libsndfile guesses a constant-bitrate MP3's length from its first frame; the padding byte makes an hour this much wrong.
 GUESS_TOLERANCE = 3e-4
@@ -153,8 +153,10 @@ def _track_header(opened: _Opened) -> TrackHeader | None:
     """Read the track's header with FFmpeg's libraries; None if they do not recognise the file."""
     source, medium, file, num_bytes = opened
     size = data_size(file, num_bytes)
+    if size is not None and size.is_joined:
+        raise AudioError(source.path, JOINED)
     if size is not None and size.is_truncated:
-        raise AudioError(source.path, _truncated_message(*size))
+        raise AudioError(source.path, _truncated_message(size.promised_bytes, size.held_bytes))
     if (problem := mp4_problem(file, num_bytes)) is not None:
         raise AudioError(source.path, problem)
     try:
@@ -214,8 +216,10 @@ def _opened_header(opened: _Opened, ogg: OggEnd | None) -> PlainHeader | TrackHe
     if sound_format not in FORMATS or subtype.startswith(UNSUPPORTED_SUBTYPES):
         kind = f"{sound_format} files" if sound_format not in FORMATS else f"{sound_format} files of {subtype} samples"
         raise AudioError(source.path, f"{kind} are not read: convert it to wav or flac, e.g. with ffmpeg or sox")
+    if size is not None and size.is_joined:
+        raise AudioError(source.path, JOINED)
     if size is not None and size.is_truncated:
-        _check_size(source, *size, num_samples / max(1, sample_rate))
+        _check_size(source, size.promised_bytes, size.held_bytes, num_samples / max(1, sample_rate))
     if num_samples >= UNKNOWN_SAMPLES:
         if sound_format == "FLAC" and (track := _track_header(opened)) is not None:  # counts its frames
             return track
@@ -268,7 +272,7 @@ def _check_complete(opened: _Opened) -> OggEnd | None:
         if lengths.is_truncated:
             _check_size(source, lengths.promised_bytes, lengths.held_bytes, lengths.held_s)
         if lengths.is_joined:
-            raise AudioError(source.path, f"several recordings in one: {JOIN}")
+            raise AudioError(source.path, JOINED)
         if lengths.promised_s > 0 and _has_more_samples(lengths):  # libsndfile may handle a stated length of 0
             raise AudioError(source.path, _longer_message(lengths.promised_s, lengths.held_s, CONVERT_WAV))
     end = ogg_end(file, num_bytes)

@@ -15,7 +15,7 @@ from fastscribe.audio import probe as probe_module
 from fastscribe.audio.formats import AUDIO_EXTENSIONS, FORMATS, UNSUPPORTED_SUBTYPES
 from fastscribe.audio.mp3_header import RESYNC_BYTES, mp3_length_s
 from fastscribe.audio.ogg_pages import checksum, ogg_end
-from fastscribe.audio.probe import planned, probe
+from fastscribe.audio.probe import JOINED, planned, probe
 from fastscribe.audio.read import read
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo, Source
@@ -191,7 +191,14 @@ def test_truncated_wav_without_a_byte_rate(tmp_path):
 def test_joined_wavs(tmp_path, options):
     path = write(tmp_path / "a.wav", **options)
     path.write_bytes(path.read_bytes() * 2)
-    assert problem(path).startswith("several recordings in one: ")
+    assert problem(path) == JOINED
+
+
+@pytest.mark.parametrize("extension", ["au", "caf"])
+def test_joined_files_of_which_the_first_would_be_read(tmp_path, extension):
+    path = write(tmp_path / f"a.{extension}")
+    path.write_bytes(path.read_bytes() * 2)
+    assert problem(path) == JOINED
 
 
 def with_data_size(path: Path, size: int) -> Path:
