@@ -47,6 +47,8 @@ GUESS_TOLERANCE = 3e-4
 _LIST_EXTENSIONS = frozenset({"", "txt", "lst", "list", "csv", "tsv"})
 _LIST_HINT = "; a list of paths, one a line without other columns, goes to stdin: fastscribe transcribe - < LIST"
 _TEXT_BYTES = 4096
+# Of WAV files that libsndfile decodes: PCM, MS ADPCM, floats, A-law, µ-law, IMA ADPCM, GSM, G.721, NMS ADPCM, MP3, extensible.
+SAMPLE_TYPES = frozenset((1, 2, 3, 6, 7, 0x11, 0x31, 0x38, 0x40, 0x55, 0xFFFE))
 SAMPLE_RATES = range(1000, 1_000_001)  # a rate outside means a damaged header
 # A header may promise at most the longest silence that fits in the file's bytes, so that memory stays bounded. FLAC has
 # frames of 65,535 samples in 11 bytes; Ogg Opus, Ogg Vorbis and the rest take 16 bytes a second and more.
@@ -210,7 +212,7 @@ def _opened_header(opened: _Opened, ogg: OggEnd | None) -> PlainHeader | TrackHe
     except soundfile.SoundFileError as error:
         if (track := _track_header(opened)) is not None:
             return track
-        raise AudioError(source.path, _unreadable_message(error, source.path, file)) from error
+        raise AudioError(source.path, _unreadable_message(error, opened)) from error
     if subtype.startswith("ALAC") and (track := _track_header(opened)) is not None:
         return track
     if sound_format not in FORMATS or subtype.startswith(UNSUPPORTED_SUBTYPES):
@@ -336,8 +338,12 @@ def _mp3_samples(opened: _Opened, sample_rate: int, num_samples: int) -> int | N
     return min(num_samples, round(held_s * sample_rate))
 
 
-def _unreadable_message(error: soundfile.SoundFileError, path: str, file: BinaryIO) -> str:
-    code = getattr(error, "code", None)
+def _unreadable_message(error: soundfile.SoundFileError, opened: _Opened) -> str:
+    (path, file), code = (opened.source.path, opened.file), getattr(error, "code", None)
+    lengths = wav_lengths(file, opened.num_bytes)
+    if lengths is not None and lengths.sample_type not in SAMPLE_TYPES:
+        kind = f"{lengths.sample_type:#06x}"
+        return f"a WAV file of samples of type {kind}, which libsndfile does not decode: {CONVERT}"
     if path.endswith("/") and is_url(path):
         return "not audio; a web server lists no folders: name its files, or a manifest of their URLs"
     if code in (1, 7):  # "Format not recognised", and mpg123's failures under a misleading name

@@ -22,6 +22,7 @@ _RIFF_NAMES = (b"RIFF", b"RIFX", b"RF64", b"BW64")
 class WavLengths(NamedTuple):
     promised_bytes: int
     held_bytes: int
+    sample_type: int  # of the format chunk: 1 is PCM
     byte_rate: int  # 0: not stated, as by FFmpeg for MP3 samples
     has_more_samples: bool  # data follow that are no chunk, tag or padding
     is_joined: bool  # another WAV file follows the samples
@@ -58,7 +59,7 @@ def wav_lengths(file: BinaryIO, num_bytes: int) -> WavLengths | None:
         return None
     if sizes is None:
         return None
-    byte_rate, promised_bytes = sizes
+    sample_type, byte_rate, promised_bytes = sizes
     begin = file.tell()
     held_bytes = max(0, num_bytes - begin)
     file.seek(min(begin + promised_bytes, begin + held_bytes))
@@ -66,7 +67,7 @@ def wav_lengths(file: BinaryIO, num_bytes: int) -> WavLengths | None:
     has_more_samples = not _is_trailing_data(behind, held_bytes - promised_bytes)
     is_joined = any(is_wav(behind[at:]) for at in (0, 1))
     includes_header = promised_bytes in (num_bytes - header_begin, num_bytes - header_begin - 8)
-    return WavLengths(promised_bytes, held_bytes, byte_rate, has_more_samples, is_joined, includes_header)
+    return WavLengths(promised_bytes, held_bytes, sample_type, byte_rate, has_more_samples, is_joined, includes_header)
 
 
 def is_wav(head: bytes) -> bool:
@@ -91,22 +92,22 @@ def is_chunk_name(four: bytes) -> bool:
     return four.isascii() and four.decode("ascii").isprintable()
 
 
-def _data_sizes(file: BinaryIO) -> tuple[int, int] | None:
-    """(bytes a second, promised bytes), with `file` left at the first byte of the data."""
+def _data_sizes(file: BinaryIO) -> tuple[int, int, int] | None:
+    """(type of the samples, bytes a second, promised bytes), with `file` left at the first byte of the data."""
     head = file.read(12)
     if not is_wav(head):
         return None
     order = ">" if head.startswith(b"RIFX") else "<"
-    byte_rate, large_bytes = None, 0
+    kind, large_bytes = None, 0
     for _ in range(MAX_CHUNKS):
         name, size = struct.unpack(order + "4sI", file.read(8))
         begin = file.tell()
         if name == b"data":
             is_stated = size < STREAMED_BYTES or (size == 0xFFFFFFFF and large_bytes > 0)
             promised = large_bytes if size == 0xFFFFFFFF else size
-            return (byte_rate, promised) if byte_rate is not None and is_stated else None
+            return (*kind, promised) if kind is not None and is_stated else None
         if name == b"fmt ":
-            (byte_rate,) = struct.unpack(order + "8xI", file.read(12))
+            kind = struct.unpack(order + "H6xI", file.read(12))
         elif name == b"ds64":
             (large_bytes,) = struct.unpack("<8xQ", file.read(16))
         file.seek(begin + size + size % 2)

@@ -108,7 +108,7 @@ def test_folder(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
 def test_pipe_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "pipe.wav")
-    assert problem(tmp_path / "pipe.wav") .startswith("is a pipe or device, not a file; ")
+    assert problem(tmp_path / "pipe.wav").startswith("is a pipe or device, not a file; ")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
@@ -185,6 +185,16 @@ def test_truncated_wav_without_a_byte_rate(tmp_path):
     assert probe(source(path)).duration_s == 2
     path.write_bytes(content[: len(content) // 2])
     assert problem(path).startswith("truncated: header promises ")
+
+
+def test_wav_of_samples_that_libsndfile_does_not_decode(tmp_path):
+    path = write(tmp_path / "a.wav", subtype="ULAW")
+    content = bytearray(path.read_bytes())
+    content[20:22] = struct.pack("<H", 0x45)  # G.726
+    path.write_bytes(content)
+    assert problem(path).startswith(
+        "a WAV file of samples of type 0x0045, which libsndfile does not decode: convert it"
+    )
 
 
 @pytest.mark.parametrize("options", [{}, {"format": "RF64"}, {"endian": "BIG"}, {"subtype": "FLOAT"}])
