@@ -438,9 +438,10 @@ def _open(path: str | None, file: GuardedFile | None) -> InputContainer:
 
     descriptor = None if path is None else os.open(path, os.O_RDONLY | BINARY)
     try:
-        if descriptor is None:
-            return av.open(file, "r", options=_OPTIONS, **_tag_options())
-        return av.open("fd:", options=_OPTIONS | {"fd": str(descriptor)}, **_tag_options())
+        source = file if descriptor is None else "fd:"
+        options = _OPTIONS if descriptor is None else _OPTIONS | {"fd": str(descriptor)}
+        container: InputContainer = av.open(source, "r", options=options, **_tag_options())
+        return container
     except (av.error.InvalidDataError, av.error.ArgumentError) as error:  # the latter: a format not in _DEMUXERS
         raise NotAContainer("damaged or truncated, or in a format that FFmpeg does not read") from error
     except av.error.FFmpegError as error:
