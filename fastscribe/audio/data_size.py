@@ -56,30 +56,28 @@ def data_size(file: BinaryIO, num_bytes: int) -> DataSize | None:
     if span is None:
         return None
     begin, promised_bytes = span
-    return DataSize(promised_bytes, max(0, num_bytes - begin), _is_joined(file, begin + promised_bytes, magic))
+    return DataSize(
+        promised_bytes, max(0, num_bytes - begin), _is_joined(file, begin + promised_bytes, num_bytes, magic)
+    )
 
 
-def _is_joined(file: BinaryIO, end: int, magic: bytes) -> bool:
+def _is_joined(file: BinaryIO, end: int, num_bytes: int, magic: bytes) -> bool:
     """Return True if a file begins where the samples end, or where the index behind them ends: AU, CAF and ASF.
 
     libsndfile and FFmpeg report joined AIFF files, and read all samples of the others.
     """
-    if magic.startswith(_ASF_HEADER):
-        end = _asf_end(file, end)
-    file.seek(end)
-    return magic.startswith((b".snd", b"caff", _ASF_HEADER)) and file.read(len(magic))[:4] == magic[:4]
-
-
-def _asf_end(file: BinaryIO, end: int) -> int:
-    """Return the offset behind the index objects that follow the data object."""
+    if not magic.startswith((b".snd", b"caff", _ASF_HEADER)):
+        return False
     for _ in range(MAX_CHUNKS):
+        if end >= num_bytes:  # a damaged size may be beyond what a file can be asked for
+            return False
         file.seek(end)
         head = file.read(24)
-        size = int.from_bytes(head[16:24], "little")
-        if head.startswith(_ASF_HEADER) or not 24 <= size < 1 << 62:
-            break
+        size = int.from_bytes(head[16:24], "little")  # of an index in ASF
+        if head[:4] == magic[:4] or not magic.startswith(_ASF_HEADER) or size < 24:
+            return head[:4] == magic[:4]
         end += size
-    return end
+    return False
 
 
 _SampleSpan = tuple[int, int]  # offset of the samples, and the number of bytes that the header promises

@@ -19,6 +19,7 @@ from fastscribe.audio.probe import JOINED, planned, probe
 from fastscribe.audio.read import read
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo, Source
+from tests.helpers.containers import encode
 
 RATE = 16_000
 
@@ -209,6 +210,21 @@ def test_joined_files_of_which_the_first_would_be_read(tmp_path, extension):
     path = write(tmp_path / f"a.{extension}")
     path.write_bytes(path.read_bytes() * 2)
     assert problem(path) == JOINED
+
+
+def test_joined_wmas(tmp_path):
+    path = encode(tmp_path / "a.wma", "wmav2", 44_100)
+    path.write_bytes(path.read_bytes() * 2)
+    assert problem(path) == JOINED
+
+
+def test_caf_of_an_impossible_size(tmp_path):
+    path = write(tmp_path / "a.caf")
+    content = bytearray(path.read_bytes())
+    where = content.index(b"data") + 4
+    content[where : where + 8] = ((1 << 62) - 1).to_bytes(8, "big")
+    path.write_bytes(content)
+    assert problem(path).startswith("truncated: header promises ")
 
 
 def with_data_size(path: Path, size: int) -> Path:
