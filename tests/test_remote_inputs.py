@@ -161,6 +161,7 @@ def test_a_refused_connection_is_one_line(monkeypatch: pytest.MonkeyPatch, serve
 def test_errors_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, message in (
         (("nosuch://a/b.wav",), "nosuch://a/b.wav: Protocol not known: nosuch"),
+        (("ftp://127.0.0.1:9/a.wav",), "fastscribe: ftp://127.0.0.1:9/a.wav: no answer, also after retries: "),
         (("a.wav", "--model", "s3://bucket/model.nemo"), "models are not read from URLs"),
     ):
         done = fastscribe("transcribe", *arguments)

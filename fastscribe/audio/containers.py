@@ -148,7 +148,7 @@ class Track:
         self._stream.codec_context.thread_count = 1  # the loader has threads enough
         self._read_other_streams(False)
         # In ticks of the stream's clock:
-        self._tick_s = self._stream.time_base or Fraction(1, 1_000_000)
+        self._tick_s = _exact(self._stream.time_base) or Fraction(1, 1_000_000)
         self._origin: int = 0  # sample 0
         self._end: int | None = None  # of the packets read so far
         self._packet_ticks = 0  # the last packet's duration
@@ -271,7 +271,7 @@ class Track:
         if states_length:
             begin_s = Fraction(self._container.start_time or 0, 10**6)
             streams = self._container.streams
-            last_s = max(end * (streams[index].time_base or 0) for index, end in ends.items())
+            last_s = max(end * _exact(streams[index].time_base) for index, end in ends.items())
             self._check_end(Fraction(self._container.duration or 0, 10**6), last_s - begin_s)
         if not is_whole:
             raise ContainerError("damaged or truncated: its end cannot be read")
@@ -438,9 +438,10 @@ def _open(path: str | None, file: GuardedFile | None) -> InputContainer:
 
     descriptor = None if path is None else os.open(path, os.O_RDONLY | BINARY)
     try:
-        if descriptor is None:
-            return av.open(file, "r", options=_OPTIONS, metadata_errors="replace")
-        return av.open("fd:", options=_OPTIONS | {"fd": str(descriptor)}, metadata_errors="replace")
+        source = file if descriptor is None else "fd:"
+        options = _OPTIONS if descriptor is None else _OPTIONS | {"fd": str(descriptor)}
+        container: InputContainer = av.open(source, "r", options=options, **_tag_options())
+        return container
     except (av.error.InvalidDataError, av.error.ArgumentError) as error:  # the latter: a format not in _DEMUXERS
         raise NotAContainer("damaged or truncated, or in a format that FFmpeg does not read") from error
     except av.error.FFmpegError as error:
@@ -448,6 +449,13 @@ def _open(path: str | None, file: GuardedFile | None) -> InputContainer:
     finally:
         if descriptor is not None:
             os.close(descriptor)  # FFmpeg has a copy
+
+
+def _tag_options() -> dict[str, Any]:
+    """Return what lets PyAV open a file whose tags are not UTF-8. From 19 on, it needs nothing and takes nothing."""
+    import av
+
+    return {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
 
 
 def _ffmpeg_error() -> type[Exception]:
@@ -458,6 +466,11 @@ def _ffmpeg_error() -> type[Exception]:
 
 def _reason(error: Exception) -> str:
     return f"FFmpeg: {getattr(error, 'strerror', None) or error}"
+
+
+def _exact(time_base: Any) -> Fraction:
+    """Return a clock's tick in seconds; 0 if it is unknown. PyAV's own rationals, from 19 on, round their products."""
+    return Fraction(time_base.numerator, time_base.denominator) if time_base else Fraction(0)
 
 
 def _packet_end(packet: Any) -> int | None:

@@ -24,6 +24,7 @@ _NIST_HEADER_BYTES = 1 << 16  # the largest header accepted; 1,024 is usual
 class DataSize(NamedTuple):
     promised_bytes: int
     held_bytes: int
+    is_joined: bool  # another file of the same format follows the samples, of which only the first would be read
 
     @property
     def is_truncated(self) -> bool:
@@ -55,7 +56,28 @@ def data_size(file: BinaryIO, num_bytes: int) -> DataSize | None:
     if span is None:
         return None
     begin, promised_bytes = span
-    return DataSize(promised_bytes, max(0, num_bytes - begin))
+    return DataSize(
+        promised_bytes, max(0, num_bytes - begin), _is_joined(file, begin + promised_bytes, num_bytes, magic)
+    )
+
+
+def _is_joined(file: BinaryIO, end: int, num_bytes: int, magic: bytes) -> bool:
+    """Return True if a file begins where the samples end, or where the index behind them ends: AU, CAF and ASF.
+
+    libsndfile and FFmpeg report joined AIFF files, and read all samples of the others.
+    """
+    if not magic.startswith((b".snd", b"caff", _ASF_HEADER)):
+        return False
+    for _ in range(MAX_CHUNKS):
+        if end >= num_bytes:  # a damaged size may be beyond what a file can be asked for
+            return False
+        file.seek(end)
+        head = file.read(24)
+        size = int.from_bytes(head[16:24], "little")  # of an index in ASF
+        if head[:4] == magic[:4] or not magic.startswith(_ASF_HEADER) or size < 24:
+            return head[:4] == magic[:4]
+        end += size
+    return False
 
 
 _SampleSpan = tuple[int, int]  # offset of the samples, and the number of bytes that the header promises

@@ -47,7 +47,7 @@ class LocalFile:
         if stat.S_ISDIR(status.st_mode):
             raise OSError("is a folder, not a file")
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would block
-            raise OSError("is not a regular file")
+            raise OSError("is a pipe or device, not a file; a pipe goes to stdin: fastscribe transcribe - < PIPE")
         return status.st_size
 
     def open(self) -> BinaryIO:

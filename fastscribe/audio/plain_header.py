@@ -10,7 +10,7 @@ import struct
 from typing import BinaryIO, NamedTuple
 
 from fastscribe.audio.flac_frames import TAIL_BYTES, after_blocks, ends_at, is_position_plausible
-from fastscribe.audio.wav_header import is_chunk_name
+from fastscribe.audio.wav_header import is_chunk_name, is_wav
 
 HEAD_BYTES = 4096  # other chunks may precede a WAV's samples
 MAX_CHANNELS = 8
@@ -72,8 +72,8 @@ def _wav(head: bytes, num_bytes: int, file: BinaryIO) -> PlainHeader | None:
 
 
 def _is_chunk(file: BinaryIO, at: int) -> bool:
-    name = _read_at(file, at, 4)
-    return len(name) == 4 and is_chunk_name(name)
+    head = _read_at(file, at, 12)
+    return len(head) >= 4 and is_chunk_name(head[:4]) and not is_wav(head)
 
 
 def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:

@@ -40,12 +40,15 @@ from fastscribe.types import AudioInfo, Medium, Samples, Source
 NO_LENGTH = "its header leaves its length out"
 UNKNOWN_SAMPLES = 1 << 62  # libsndfile's count if the header has no length
 CONVERT = "convert it, e.g. with ffmpeg"
+JOINED = "several recordings in one: give each as a file of its own, or join their samples, e.g. with sox"
 CONVERT_WAV = f"{CONVERT} -ignore_length 1 -i IN.wav OUT.wav"  # by default ffmpeg trusts the header
 # libsndfile guesses a constant-bitrate MP3's length from its first frame; the padding byte makes an hour this much wrong.
 GUESS_TOLERANCE = 3e-4
 _LIST_EXTENSIONS = frozenset({"", "txt", "lst", "list", "csv", "tsv"})
 _LIST_HINT = "; a list of paths, one a line without other columns, goes to stdin: fastscribe transcribe - < LIST"
 _TEXT_BYTES = 4096
+# Of WAV files that libsndfile decodes: PCM, MS ADPCM, floats, A-law, µ-law, IMA ADPCM, GSM, G.721, NMS ADPCM, MP3, extensible.
+SAMPLE_TYPES = frozenset((1, 2, 3, 6, 7, 0x11, 0x31, 0x38, 0x40, 0x55, 0xFFFE))
 SAMPLE_RATES = range(1000, 1_000_001)  # a rate outside means a damaged header
 # A header may promise at most the longest silence that fits in the file's bytes, so that memory stays bounded. FLAC has
 # frames of 65,535 samples in 11 bytes; Ogg Opus, Ogg Vorbis and the rest take 16 bytes a second and more.
@@ -152,8 +155,10 @@ def _track_header(opened: _Opened) -> TrackHeader | None:
     """Read the track's header with FFmpeg's libraries; None if they do not recognise the file."""
     source, medium, file, num_bytes = opened
     size = data_size(file, num_bytes)
+    if size is not None and size.is_joined:
+        raise AudioError(source.path, JOINED)
     if size is not None and size.is_truncated:
-        raise AudioError(source.path, _truncated_message(*size))
+        raise AudioError(source.path, _truncated_message(size.promised_bytes, size.held_bytes))
     if (problem := mp4_problem(file, num_bytes)) is not None:
         raise AudioError(source.path, problem)
     try:
@@ -207,14 +212,16 @@ def _opened_header(opened: _Opened, ogg: OggEnd | None) -> PlainHeader | TrackHe
     except soundfile.SoundFileError as error:
         if (track := _track_header(opened)) is not None:
             return track
-        raise AudioError(source.path, _unreadable_message(error, source.path, file)) from error
+        raise AudioError(source.path, _unreadable_message(error, opened)) from error
     if subtype.startswith("ALAC") and (track := _track_header(opened)) is not None:
         return track
     if sound_format not in FORMATS or subtype.startswith(UNSUPPORTED_SUBTYPES):
         kind = f"{sound_format} files" if sound_format not in FORMATS else f"{sound_format} files of {subtype} samples"
         raise AudioError(source.path, f"{kind} are not read: convert it to wav or flac, e.g. with ffmpeg or sox")
+    if size is not None and size.is_joined:
+        raise AudioError(source.path, JOINED)
     if size is not None and size.is_truncated:
-        _check_size(source, *size, num_samples / max(1, sample_rate))
+        _check_size(source, size.promised_bytes, size.held_bytes, num_samples / max(1, sample_rate))
     if num_samples >= UNKNOWN_SAMPLES:
         if sound_format == "FLAC" and (track := _track_header(opened)) is not None:  # counts its frames
             return track
@@ -266,6 +273,8 @@ def _check_complete(opened: _Opened) -> OggEnd | None:
     if lengths is not None:
         if lengths.is_truncated:
             _check_size(source, lengths.promised_bytes, lengths.held_bytes, lengths.held_s)
+        if lengths.is_joined:
+            raise AudioError(source.path, JOINED)
         if lengths.promised_s > 0 and _has_more_samples(lengths):  # libsndfile may handle a stated length of 0
             raise AudioError(source.path, _longer_message(lengths.promised_s, lengths.held_s, CONVERT_WAV))
     end = ogg_end(file, num_bytes)
@@ -329,8 +338,12 @@ def _mp3_samples(opened: _Opened, sample_rate: int, num_samples: int) -> int | N
     return min(num_samples, round(held_s * sample_rate))
 
 
-def _unreadable_message(error: soundfile.SoundFileError, path: str, file: BinaryIO) -> str:
-    code = getattr(error, "code", None)
+def _unreadable_message(error: soundfile.SoundFileError, opened: _Opened) -> str:
+    (path, file), code = (opened.source.path, opened.file), getattr(error, "code", None)
+    lengths = wav_lengths(file, opened.num_bytes)
+    if lengths is not None and lengths.sample_type not in SAMPLE_TYPES:
+        kind = f"{lengths.sample_type:#06x}"
+        return f"a WAV file of samples of type {kind}, which libsndfile does not decode: {CONVERT}"
     if path.endswith("/") and is_url(path):
         return "not audio; a web server lists no folders: name its files, or a manifest of their URLs"
     if code in (1, 7):  # "Format not recognised", and mpg123's failures under a misleading name

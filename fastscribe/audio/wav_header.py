@@ -9,26 +9,34 @@ from __future__ import annotations
 import struct
 from typing import BinaryIO, NamedTuple
 
+from fastscribe.audio.mp3_header import after_tags
+
 STREAMED_BYTES = 0x7FFF0000  # writers into a pipe store 0, 0x7ffff000, 0xffffffff or the like as the size
 PADDING_BYTES = 1 << 16  # this many zeros are padding, whatever follows them; fewer may be a pause between words
 TAGS = (b"ID3", b"TAG")
 MAX_CHUNKS = 1000  # before the data chunk
+_TAG_HEAD_BYTES = 10
+_RIFF_NAMES = (b"RIFF", b"RIFX", b"RF64", b"BW64")
 
 
 class WavLengths(NamedTuple):
     promised_bytes: int
     held_bytes: int
-    byte_rate: int
+    sample_type: int  # of the format chunk: 1 is PCM
+    byte_rate: int  # 0: not stated, as by FFmpeg for MP3 samples
     has_more_samples: bool  # data follow that are no chunk, tag or padding
+    is_joined: bool  # another WAV file follows the samples
     size_includes_header: bool  # the size field holds the file's size; the samples end where the file ends
 
     @property
     def promised_s(self) -> float:
-        return self.promised_bytes / self.byte_rate
+        """0 if it is unknown."""
+        return self.promised_bytes / self.byte_rate if self.byte_rate else 0.0
 
     @property
     def held_s(self) -> float:
-        return self.held_bytes / self.byte_rate
+        """0 if it is unknown."""
+        return self.held_bytes / self.byte_rate if self.byte_rate else 0.0
 
     @property
     def is_truncated(self) -> bool:
@@ -43,19 +51,28 @@ def wav_lengths(file: BinaryIO, num_bytes: int) -> WavLengths | None:
         num_bytes: its size.
     """
     file.seek(0)
+    header_begin = after_tags(file.read(_TAG_HEAD_BYTES), 0)  # libsndfile skips an ID3 tag in front too
+    file.seek(header_begin)
     try:
         sizes = _data_sizes(file)
     except struct.error:  # the file ends within its header; opening it reports why
         return None
     if sizes is None:
         return None
-    byte_rate, promised_bytes = sizes
+    sample_type, byte_rate, promised_bytes = sizes
     begin = file.tell()
     held_bytes = max(0, num_bytes - begin)
     file.seek(min(begin + promised_bytes, begin + held_bytes))
-    has_more_samples = not _is_trailing_data(file.read(PADDING_BYTES), held_bytes - promised_bytes)
-    includes_header = promised_bytes in (num_bytes, num_bytes - 8)
-    return WavLengths(promised_bytes, held_bytes, byte_rate, has_more_samples, includes_header)
+    behind = file.read(PADDING_BYTES)
+    has_more_samples = not _is_trailing_data(behind, held_bytes - promised_bytes)
+    is_joined = any(is_wav(behind[at:]) for at in (0, 1))
+    includes_header = promised_bytes in (num_bytes - header_begin, num_bytes - header_begin - 8)
+    return WavLengths(promised_bytes, held_bytes, sample_type, byte_rate, has_more_samples, is_joined, includes_header)
+
+
+def is_wav(head: bytes) -> bool:
+    """Return True if a WAV file begins with these bytes, twelve at least."""
+    return head.startswith(_RIFF_NAMES) and head[8:12] == b"WAVE"
 
 
 def _is_trailing_data(behind: bytes, num_bytes: int) -> bool:
@@ -75,22 +92,22 @@ def is_chunk_name(four: bytes) -> bool:
     return four.isascii() and four.decode("ascii").isprintable()
 
 
-def _data_sizes(file: BinaryIO) -> tuple[int, int] | None:
-    """(bytes a second, promised bytes), with `file` left at the first byte of the data."""
-    magic, kind = struct.unpack("<4s4x4s", file.read(12))
-    if magic not in (b"RIFF", b"RIFX", b"RF64", b"BW64") or kind != b"WAVE":
+def _data_sizes(file: BinaryIO) -> tuple[int, int, int] | None:
+    """(type of the samples, bytes a second, promised bytes), with `file` left at the first byte of the data."""
+    head = file.read(12)
+    if not is_wav(head):
         return None
-    order = ">" if magic == b"RIFX" else "<"
-    byte_rate, large_bytes = 0, 0
+    order = ">" if head.startswith(b"RIFX") else "<"
+    kind, large_bytes = None, 0
     for _ in range(MAX_CHUNKS):
         name, size = struct.unpack(order + "4sI", file.read(8))
         begin = file.tell()
         if name == b"data":
             is_stated = size < STREAMED_BYTES or (size == 0xFFFFFFFF and large_bytes > 0)
             promised = large_bytes if size == 0xFFFFFFFF else size
-            return (byte_rate, promised) if byte_rate and is_stated else None
+            return (*kind, promised) if kind is not None and is_stated else None
         if name == b"fmt ":
-            (byte_rate,) = struct.unpack(order + "8xI", file.read(12))
+            kind = struct.unpack(order + "H6xI", file.read(12))
         elif name == b"ds64":
             (large_bytes,) = struct.unpack("<8xQ", file.read(16))
         file.seek(begin + size + size % 2)

@@ -29,7 +29,6 @@ ALWAYS_ON = {
     "--word-timestamps": "words always have times in jsonl and json (Canary: --timestamps)",
 }
 _NO_SAMPLING = "these models take no prompt and do not sample: leave it out"
-_NO_SPEAKERS = "voices are not told apart, only the channels of a call (--speakers channels): leave it out"
 _NO_DETECTOR_SETTINGS = "recordings are always cut at pauses; --vad silero chooses another detector"
 _CHUNKS = "--max-utterance-s SECONDS; cuts are at pauses, without overlap"
 _INPUT = "inputs need no option: fastscribe transcribe PATH"
@@ -38,7 +37,10 @@ _INSTEAD = {
     "initial-prompt length-penalty logprob-threshold no-repeat-ngram-size no-speech-threshold patience prompt "
     "prompt-reset-on-temperature repetition-penalty suppress-numerals suppress-tokens temperature "
     "temperature-increment-on-fallback",
-    _NO_SPEAKERS: "diarize diarize-model max-speakers min-speakers num-speakers speaker-embeddings speaker-name",
+    "--speakers MODEL, a Sortformer; of calls with a channel for each speaker --speakers channels": "diarize diarize-model",
+    "the model of --speakers finds how many speak: leave it out": "max-speakers min-speakers num-speakers",
+    "--speaker-names A,B": "speaker-name",
+    "--voices MODEL": "speaker-embeddings",
     "these models time their own words: leave it out": "align-model interpolate-method no-align return-char-alignments",
     _NO_DETECTOR_SETTINGS: "vad-filter vad-max-speech-duration-s vad-min-silence-duration-ms vad-min-speech-duration-ms "
     "vad-offset vad-onset vad-threshold",
@@ -61,7 +63,8 @@ _INSTEAD = {
     "--dtype fp32": "fp32",
     "--language CODE": "lang source-lang",
     "--target-language CODE": "target-lang",
-    "--target-language en, with a Canary model, which then translates": "task translate",
+    "--target-language en, with a Canary model, which then translates": "translate",
+    "transcribing needs no option; --target-language en translates, with a Canary model": "task",
     "--max-line-width COLUMNS": "max-duration max-words max-words-per-line silence-gap",
     "--model PATH or NAME": "model-directory model-id model-name model-path pretrained-name",
     "--quiet to print less; nothing prints more": "debug print-progress verbose",

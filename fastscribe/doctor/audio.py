@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from fastscribe.doctor.check import Check
 from fastscribe.doctor.packages import install_command
 
@@ -33,11 +35,20 @@ def containers() -> Check:
     except (ImportError, OSError) as error:
         finding = f"PyAV cannot be imported ({error}): no m4a, mp4, webm .."
         return Check("video and m4a", "problem", finding, install_command("--force-reinstall", "av"))
-    from fastscribe.audio.containers import demuxers
+    from fastscribe.audio.containers import demuxers, track_header
+    from fastscribe.audio.media import EncodedBytes
 
+    track_header(EncodedBytes(_smallest_caf(), "doctor"), 0)  # a PyAV of another interface fails here
     readable, lacking = demuxers(), [codec for codec in _CODECS if codec not in av.codecs_available]
     version = ".".join(map(str, av.library_versions["libavformat"]))
     facts = {"pyav": av.__version__, "libavformat": version, "demuxers": readable, "codecs_lacking": lacking}
     without = f", without {', '.join(lacking)}" if lacking else ""
     finding = f"PyAV {av.__version__}: {len(readable)} kinds of container{without}"
     return Check("video and m4a", "missing" if lacking else "ok", finding, facts=facts)
+
+
+def _smallest_caf() -> bytes:
+    """Return a recording of 100 samples of silence that FFmpeg reads without any codec."""
+    kind = struct.pack(">d4sIIIII", 8000.0, b"lpcm", 0, 2, 1, 1, 16)
+    head = b"caff" + struct.pack(">HH", 1, 0) + b"desc" + struct.pack(">Q", len(kind)) + kind
+    return head + b"data" + struct.pack(">QI", 4 + 200, 0) + bytes(200)

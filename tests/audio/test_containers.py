@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 import soundfile
@@ -47,12 +48,30 @@ KINDS = {
 WITHOUT_LENGTH = ("aac.aac", "aac.ts", "amr.amr", "ac3.ac3")
 
 
+def can_encode(codec: str) -> bool:
+    """False for AMR from PyAV 19 on, which only reads it."""
+    try:
+        av.Codec(codec, "w")
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.fixture(autouse=True)
+def skip_without_encoder(request: pytest.FixtureRequest) -> None:
+    callspec = getattr(request.node, "callspec", None)
+    kind = KINDS.get(callspec.params.get("name")) if callspec is not None else None
+    if kind is not None and not can_encode(kind[0]):
+        pytest.skip(f"this PyAV has no encoder {kind[0]}")
+
+
 @pytest.fixture(scope="session")
 def media(tmp_path_factory) -> Path:
     """A folder with a file of each kind."""
     folder = tmp_path_factory.mktemp("containers")
     for name, (codec, rate, channels, _) in KINDS.items():
-        encode(folder / name, codec, rate, channels)
+        if can_encode(codec):
+            encode(folder / name, codec, rate, channels)
     return folder
 
 
@@ -280,7 +299,12 @@ def test_damaged_in_the_middle(media, tmp_path):
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(name=st.sampled_from(sorted(KINDS)), cut=st.floats(0, 1), flip=st.floats(0, 1), value=st.integers(0, 255))
+@given(
+    name=st.sampled_from(sorted(name for name, kind in KINDS.items() if can_encode(kind[0]))),
+    cut=st.floats(0, 1),
+    flip=st.floats(0, 1),
+    value=st.integers(0, 255),
+)
 def test_any_damage_is_an_error_or_samples(media, tmp_path_factory, name, cut, flip, value):
     content = bytearray((media / name).read_bytes())
     content[int(flip * (len(content) - 1))] = value
@@ -291,6 +315,21 @@ def test_any_damage_is_an_error_or_samples(media, tmp_path_factory, name, cut, f
     except AudioError:
         return
     assert np.isfinite(samples).all()
+
+
+def test_tags_that_are_not_utf8(media, tmp_path):
+    path = tmp_path / "a.mka"
+    with av.open(str(media / "flac.mkv")) as given, av.open(str(path), "w") as made:
+        made.metadata["title"] = "Zürich"
+        stream = made.add_stream_from_template(given.streams.audio[0])
+        for packet in given.demux(given.streams.audio[0]):
+            if packet.dts is not None:
+                packet.stream = stream
+                made.mux(packet)
+    content = path.read_bytes()
+    path.write_bytes(content.replace("Zürich".encode(), b"Z\xfcrich "))
+    assert path.read_bytes() != content
+    assert probe(source(path)).duration_s == pytest.approx(probe(source(media / "flac.mkv")).duration_s, abs=1e-3)
 
 
 def test_changed_after_probe(media, tmp_path):

@@ -187,7 +187,7 @@ def test_missing_path(tmp_path, monkeypatch, given):
     touch(tmp_path, "file")
     failure = only_failure(given)
     assert failure.path == given
-    assert "no such file" in failure.message or "null byte" in failure.message
+    assert "no such file" in failure.message or "null" in failure.message  # Python's words differ by version
 
 
 def test_bad_inputs_keep_the_others(tmp_path):

@@ -15,10 +15,11 @@ from fastscribe.audio import probe as probe_module
 from fastscribe.audio.formats import AUDIO_EXTENSIONS, FORMATS, UNSUPPORTED_SUBTYPES
 from fastscribe.audio.mp3_header import RESYNC_BYTES, mp3_length_s
 from fastscribe.audio.ogg_pages import checksum, ogg_end
-from fastscribe.audio.probe import planned, probe
+from fastscribe.audio.probe import JOINED, planned, probe
 from fastscribe.audio.read import read
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo, Source
+from tests.helpers.containers import encode
 
 RATE = 16_000
 
@@ -108,7 +109,7 @@ def test_folder(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
 def test_pipe_does_not_block(tmp_path):
     os.mkfifo(tmp_path / "pipe.wav")
-    assert problem(tmp_path / "pipe.wav") == "is not a regular file"
+    assert problem(tmp_path / "pipe.wav").startswith("is a pipe or device, not a file; ")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
@@ -166,6 +167,64 @@ def test_truncated_wav(tmp_path, options):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     assert problem(path).startswith("truncated: header promises 2.0")
     assert ", file holds 1.0" in problem(path) or ", file holds 0.9" in problem(path)
+
+
+def test_truncated_wav_behind_a_tag(tmp_path):
+    path = write(tmp_path / "a.wav", 2 * RATE)
+    content = b"ID3\4\0\0" + bytes([0, 0, 2, 3]) + bytes(2 * 128 + 3) + path.read_bytes()
+    path.write_bytes(content)
+    assert probe(source(path)).duration_s == 2
+    path.write_bytes(content[: len(content) // 2])
+    assert problem(path).startswith("truncated: header promises 2.00 s, file holds 1.00 s")
+
+
+def test_truncated_wav_without_a_byte_rate(tmp_path):
+    path = write(tmp_path / "a.wav", 2 * RATE, subtype="ULAW")
+    content = bytearray(path.read_bytes())
+    content[28:32] = bytes(4)  # as FFmpeg writes it for MP3 samples
+    path.write_bytes(content)
+    assert probe(source(path)).duration_s == 2
+    path.write_bytes(content[: len(content) // 2])
+    assert problem(path).startswith("truncated: header promises ")
+
+
+def test_wav_of_samples_that_libsndfile_does_not_decode(tmp_path):
+    path = write(tmp_path / "a.wav", subtype="ULAW")
+    content = bytearray(path.read_bytes())
+    content[20:22] = struct.pack("<H", 0x45)  # G.726
+    path.write_bytes(content)
+    assert problem(path).startswith(
+        "a WAV file of samples of type 0x0045, which libsndfile does not decode: convert it"
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"format": "RF64"}, {"endian": "BIG"}, {"subtype": "FLOAT"}])
+def test_joined_wavs(tmp_path, options):
+    path = write(tmp_path / "a.wav", **options)
+    path.write_bytes(path.read_bytes() * 2)
+    assert problem(path) == JOINED
+
+
+@pytest.mark.parametrize("extension", ["au", "caf"])
+def test_joined_files_of_which_the_first_would_be_read(tmp_path, extension):
+    path = write(tmp_path / f"a.{extension}")
+    path.write_bytes(path.read_bytes() * 2)
+    assert problem(path) == JOINED
+
+
+def test_joined_wmas(tmp_path):
+    path = encode(tmp_path / "a.wma", "wmav2", 44_100)
+    path.write_bytes(path.read_bytes() * 2)
+    assert problem(path) == JOINED
+
+
+def test_caf_of_an_impossible_size(tmp_path):
+    path = write(tmp_path / "a.caf")
+    content = bytearray(path.read_bytes())
+    where = content.index(b"data") + 4
+    content[where : where + 8] = ((1 << 62) - 1).to_bytes(8, "big")
+    path.write_bytes(content)
+    assert problem(path).startswith("truncated: header promises ")
 
 
 def with_data_size(path: Path, size: int) -> Path:

@@ -103,6 +103,7 @@ def test_tables_name_options_that_exist() -> None:
         named = [word.strip(",;:") for word in text.split() if word.startswith("--")]
         assert set(named) <= OPTIONS, text
     assert not [text for text in INSTEAD.values() if "--overwrite" in text]
+    assert "--speakers MODEL" in INSTEAD["--diarize"] and INSTEAD["--speaker-name"].startswith("--speaker-names ")
 
 
 def test_the_page_names_what_works_as_it_is() -> None:

@@ -22,7 +22,7 @@ from fastscribe._system import processors
 from fastscribe._system.processors import may_gain_from_bf16, usable_processors
 from fastscribe.cli import _report_error, app
 from fastscribe.cuda.graph_capture import GraphsUnavailable
-from fastscribe.doctor import hardware, packages
+from fastscribe.doctor import audio, hardware, packages
 from fastscribe.doctor.check import Check
 from fastscribe.errors import UsageError
 from fastscribe.model.int8 import int8_problem
@@ -172,6 +172,17 @@ def test_broken_packages_are_lines(module: str, name: str, error: Exception, uni
     if module == "torch":
         assert checks["gpu"].finding == "not known while torch cannot be imported"
         assert "--force-reinstall torch" in (checks["torch"].fix or "")
+
+
+def test_a_pyav_of_another_interface_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise TypeError("open() got an unexpected keyword argument")
+
+    monkeypatch.setattr("av.open", refuse)
+    check = audio.containers
+    assert doctor._guarded("video and m4a", check).finding.startswith("TypeError: open() got an unexpected")
+    monkeypatch.undo()
+    assert doctor._guarded("video and m4a", check).status == "ok"
 
 
 def test_commands_name_doctor_where_torch_is_missing(capfd: pytest.CaptureFixture) -> None:

@@ -213,7 +213,8 @@ def test_a_pipe_among_the_files(loaded, texts, tmp_path: Path) -> None:
     paths = copies(tmp_path)
     os.mkfifo(tmp_path / "pipe.wav")
     found = transcribe(loaded, [*paths, tmp_path / "pipe.wav"])
-    assert found == texts | {"pipe.wav": "probe: is not a regular file"}
+    assert found.pop("pipe.wav").startswith("probe: is a pipe or device, not a file; ")
+    assert found == texts
 
 
 def test_a_folder_that_vanishes_while_it_is_walked(tmp_path: Path) -> None:

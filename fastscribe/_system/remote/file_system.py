@@ -35,10 +35,15 @@ class FileSystemStore:
     def __init__(self, url: str) -> None:
         import fsspec
 
-        try:
-            self._fs, _ = fsspec.core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
-        except (ImportError, ValueError) as error:
-            raise UsageError(first_line(error)) from error
+        try:  # ftp, sftp and smb connect and log in here
+            self._fs, _ = retry(
+                lambda: _translated(
+                    lambda: fsspec.core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
+                ),
+                was_reached=lambda: False,
+            )
+        except RemoteError as error:
+            raise UsageError(str(error)) from error
 
     def list(self, url: str) -> Iterator[RemoteObject]:
         folder = self._path(url).rstrip("/")
