@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Iterable
+from typing import Any
 
 from fastscribe._system.text_layout import escaped
 
@@ -41,6 +42,14 @@ def first_line(error: BaseException) -> str:
 
 class FastscribeError(ValueError):
     """Base of the exceptions raised on purpose; str() is one line fit for stderr."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the message: the leaves make it of other arguments, and a process pool breaks on what it cannot unpickle."""
+        return _unpickled, (type(self), *self.args), self.__dict__
+
+
+def _unpickled(kind: type[FastscribeError], *arguments: object) -> FastscribeError:
+    return kind.__new__(kind, *arguments)  # sets `args`, without __init__
 
 
 class UsageError(FastscribeError):
