@@ -81,6 +81,8 @@ class MissingExtra(UsageError):
 
 
 class CheckpointError(FastscribeError):
+    """An unusable model: missing, unsafe, unsupported, or not matching its config."""
+
     def __init__(self, where: object, problem: str) -> None:
         # Names in a file may hold line breaks and terminal escape sequences.
         super().__init__(escaped(f"{where}: {' '.join(problem.split())[:_MAX_PROBLEM]}"))
@@ -134,6 +136,12 @@ def _first_names(names: list[str]) -> str:
 
 
 class AudioError(FastscribeError):
+    """An unusable recording.
+
+    Attributes:
+        problem: The message without the recording's path.
+    """
+
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
         self.problem = problem

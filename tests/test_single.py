@@ -41,8 +41,17 @@ def test_refusals(tmp_path: Path) -> None:
 
 def test_errors_pass_between_processes() -> None:
     """A pool of processes breaks, with all that it still does, on an exception that it cannot unpickle."""
-    kinds = [AudioError("a.wav", "is text"), UsageError("no"), OptionError("beam", 0, "too few"), WeightsMismatch("m", ["x"])]
-    kinds += [UnsupportedCheckpoint("m", "joint", 3, "2"), ManifestError("a.jsonl", 3, "no text"), MissingExtra("a", "b", "c")]
+    kinds = [
+        AudioError("a.wav", "is text"),
+        UsageError("no"),
+        OptionError("beam", 0, "too few"),
+        WeightsMismatch("m", ["x"]),
+    ]
+    kinds += [
+        UnsupportedCheckpoint("m", "joint", 3, "2"),
+        ManifestError("a.jsonl", 3, "no text"),
+        MissingExtra("a", "b", "c"),
+    ]
     for error in kinds:
         copy = pickle.loads(pickle.dumps(error))
         assert type(copy) is type(error) and str(copy) == str(error) and vars(copy) == vars(error)

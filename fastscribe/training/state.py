@@ -208,7 +208,7 @@ class RunFolder:
 
 
 def _disk_error(error: BaseException) -> OSError:
-    """Return what the disk said. After a failed write torch raises a RuntimeError of its own about the position in its archive."""
+    """Return what the disk said: after a failed write torch raises a RuntimeError about its place in the archive."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, OSError):
         found = found.__context__

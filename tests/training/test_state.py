@@ -136,7 +136,9 @@ def test_truncate_log(folder: RunFolder) -> None:
     assert folder.rows() == rows[:2]
 
 
-@pytest.mark.parametrize("room", [800, 4000, 40_000])  # torch's error hides the disk's, unless closing the file fails too
+@pytest.mark.parametrize(
+    "room", [800, 4000, 40_000]
+)  # torch's error hides the disk's, unless closing the file fails too
 def test_full_disk(folder: RunFolder, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     class FullDisk(io.BytesIO):
         def write(self, content: Any) -> int:
