@@ -323,7 +323,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of speech, of one speaker if speakers are told apart.
+    """A stretch of speech; with Options.speakers, of one speaker.
 
     Attributes:
         text: Its text.
