@@ -47,6 +47,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """List what is imported on first use too, for completion in a notebook."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import on first use only: two import torch, which takes a second; the others are for few programs."""
     if name in ("Aligner", "Transcriber"):

@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Iterable
+from typing import Any
 
 from fastscribe._system.text_layout import escaped
 
@@ -41,6 +42,14 @@ def first_line(error: BaseException) -> str:
 
 class FastscribeError(ValueError):
     """Base of the exceptions raised on purpose; str() is one line fit for stderr."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the message: the leaves make it of other arguments, and a process pool breaks on what it cannot unpickle."""
+        return _unpickled, (type(self), *self.args), self.__dict__
+
+
+def _unpickled(kind: type[FastscribeError], *arguments: object) -> FastscribeError:
+    return kind.__new__(kind, *arguments)  # sets `args`, without __init__
 
 
 class UsageError(FastscribeError):
@@ -72,6 +81,8 @@ class MissingExtra(UsageError):
 
 
 class CheckpointError(FastscribeError):
+    """An unusable model: missing, unsafe, unsupported, or not matching its config."""
+
     def __init__(self, where: object, problem: str) -> None:
         # Names in a file may hold line breaks and terminal escape sequences.
         super().__init__(escaped(f"{where}: {' '.join(problem.split())[:_MAX_PROBLEM]}"))
@@ -125,6 +136,12 @@ def _first_names(names: list[str]) -> str:
 
 
 class AudioError(FastscribeError):
+    """An unusable recording.
+
+    Attributes:
+        problem: The message without the recording's path.
+    """
+
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
         self.problem = problem

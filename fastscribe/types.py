@@ -300,25 +300,50 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True)
 class Word:
+    """A word with its place in the recording.
+
+    Attributes:
+        text: The word, with its punctuation.
+        start_s: Its begin on the recording's clock, in seconds.
+        end_s: Its end.
+        confidence: Mean probability of its tokens, from 0 to 1; NaN if the model computed no number.
+        missing: True for a word of a known text that forced alignment did not hear.
+        speaker: With Options.speakers, who says it.
+        original: With Options.itn, the words that were said; None if `text` is what was said.
+    """
+
     text: str
     start_s: float
     end_s: float
     confidence: float
-    missing: bool = False  # True: a word of a known text that forced alignment did not hear
-    speaker: str | None = None  # with Options.speakers
-    original: str | None = None  # with Options.itn: the words that were said; None: this is what was said
+    missing: bool = False
+    speaker: str | None = None
+    original: str | None = None
 
 
 @dataclass(frozen=True)
 class Segment:
+    """A stretch of speech; with Options.speakers, of one speaker.
+
+    Attributes:
+        text: Its text.
+        start_s: Its begin on the recording's clock, in seconds.
+        end_s: Its end.
+        confidence: Mean probability of its tokens, from 0 to 1; NaN if the model computed no number.
+        words: Its words in order.
+        recovered: True if gap recovery added these words, which the model's first pass left out.
+        line: Number of the line of a known text, from 1; subtitles keep its words together.
+        speaker: With Options.speakers, who speaks.
+    """
+
     text: str
     start_s: float
     end_s: float
     confidence: float
     words: tuple[Word, ...]
-    recovered: bool = False  # True: gap recovery added these words; the model's first pass left them out
-    line: int | None = None  # number of the line of a known text, from 1; subtitles keep its words together
-    speaker: str | None = None  # with Options.speakers
+    recovered: bool = False
+    line: int | None = None
+    speaker: str | None = None
 
 
 @dataclass(frozen=True)
@@ -431,6 +456,7 @@ class Transcript:
 
     @property
     def words(self) -> tuple[Word, ...]:
+        """The words of all segments."""
         return tuple(word for segment in self.segments for word in segment.words)
 
 

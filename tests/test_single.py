@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import fastscribe
 from fastscribe import AudioError, Options, UsageError, single
 from fastscribe._system import remote
+from fastscribe.errors import ManifestError, MissingExtra, OptionError, UnsupportedCheckpoint, WeightsMismatch
 from tests.conftest import AUDIO, MODELS
 
 PATH = AUDIO / "01_0_00010.flac"
@@ -35,6 +37,24 @@ def test_refusals(tmp_path: Path) -> None:
             fastscribe.transcribe(audio, **SETTINGS)
     with pytest.raises(AudioError, match=r"^gone.wav: no such file or folder$"):
         fastscribe.transcribe("gone.wav", **SETTINGS)
+
+
+def test_errors_pass_between_processes() -> None:
+    """A pool of processes breaks, with all that it still does, on an exception that it cannot unpickle."""
+    kinds = [
+        AudioError("a.wav", "is text"),
+        UsageError("no"),
+        OptionError("beam", 0, "too few"),
+        WeightsMismatch("m", ["x"]),
+    ]
+    kinds += [
+        UnsupportedCheckpoint("m", "joint", 3, "2"),
+        ManifestError("a.jsonl", 3, "no text"),
+        MissingExtra("a", "b", "c"),
+    ]
+    for error in kinds:
+        copy = pickle.loads(pickle.dumps(error))
+        assert type(copy) is type(error) and str(copy) == str(error) and vars(copy) == vars(error)
 
 
 def test_what_turns_out_to_name_several(tmp_path: Path) -> None:

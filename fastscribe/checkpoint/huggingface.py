@@ -15,7 +15,7 @@ from fastscribe.checkpoint import hf_canary, hf_cohere, hf_granite, names
 from fastscribe.checkpoint.language_prompt import language_prompt
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import Checkpoint, Section, one_line, read_json, read_tokenizer, report_invalid_config
+from fastscribe.checkpoint.value import Checkpoint, Section, read_json, read_tokenizer, report_invalid_config
 from fastscribe.checkpoint.weights import load_safetensors
 from fastscribe.config import (
     SUBSAMPLING_FACTORS,
@@ -102,13 +102,14 @@ def read_weights(folder: Path) -> dict[str, TensorSource]:
 
 def shard_names(index: Path) -> list[str]:
     """Return the file names of the shards in an index, all in its folder. Raises CheckpointError."""
-    try:
-        shards = sorted(set(read_json(index)["weight_map"].values()))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(index, f"cannot be read: {one_line(error)}") from error
-    if any(not isinstance(shard, str) or Path(shard).name != shard for shard in shards):
+    values = read_json(index)
+    shards = values.get("weight_map") if isinstance(values, dict) else None
+    if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
+        raise CheckpointError(index, "cannot be read: its weight_map does not name a file for each weight")
+    names = sorted(set(shards.values()))
+    if any(Path(name).name != name for name in names):
         raise CheckpointError(index, "refused: a shard's name leaves the folder")
-    return shards
+    return names
 
 
 def read_processor(folder: Path, where: object) -> Section:

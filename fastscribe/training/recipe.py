@@ -302,6 +302,8 @@ def _model(values: Any, path: Path, is_tuning: bool) -> ModelRecipe | ModelChang
 
 def _data(values: Any, path: Path) -> Any:
     """Normalise the manifests, which may be one path, a list of paths, or mappings."""
+    if isinstance(values, Mapping):
+        _check_keys(DataRecipe, values, str(path), "data.")  # before `train` is missed, which may be misspelt
     if not isinstance(values, Mapping) or "train" not in values:
         raise UsageError(f"{path}: data.train: give the manifests to train on")
     values = dict(values)

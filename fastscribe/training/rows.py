@@ -98,7 +98,7 @@ class RowReader:
             problem = f"audio_track {span.track}: training reads the first track: extract this one"
             raise ManifestError(self._path, line_number, problem)
         if span.duration_s is None:
-            raise ManifestError(self._path, line_number, "no duration, which planning batches needs")
+            raise ManifestError(self._path, line_number, "no duration (0 is none), which planning batches needs")
         member = None if self._find_member is None else self._member(line_number, span.path, row, self._find_member)
         return self._made(line_number, span.path, text, span.duration_s, span.offset_s or 0.0, member)
 

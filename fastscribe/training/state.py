@@ -29,7 +29,7 @@ from fastscribe.checkpoint import native
 from fastscribe.checkpoint.model_folder import new_model, remove_model
 from fastscribe.checkpoint.native import ALIGNER_FOLDER
 from fastscribe.checkpoint.reader import Checkpoint
-from fastscribe.errors import OutputError, UsageError
+from fastscribe.errors import OutputError, UsageError, first_line
 from fastscribe.resume.folder_lock import FolderLock
 from fastscribe.training.corpus import FILE_KIND
 from fastscribe.training.plot import is_plot
@@ -130,9 +130,8 @@ class RunFolder:
                 sync_path(self.log)
                 sync_folder(self.path)
             write_atomic(self.state, lambda file: torch.save({"format_version": FORMAT_VERSION, **values}, file))
-        except (OSError, RuntimeError) as error:  # torch makes RuntimeErrors of a full disk
-            problem = error if isinstance(error, OSError) else OSError(str(error).splitlines()[0])
-            raise OutputError(str(self.state), problem) from error
+        except (OSError, RuntimeError) as error:
+            raise OutputError(str(self.state), _disk_error(error)) from error
 
     def load_state(self) -> dict[str, Any] | None:
         """Return the state, or None without one. Raise UsageError for a damaged or foreign file.
@@ -206,6 +205,14 @@ class RunFolder:
             write_atomic(self.log, "".join(json.dumps(row) + "\n" for row in kept).encode())
         except OSError as error:
             raise OutputError(str(self.log), error) from error
+
+
+def _disk_error(error: BaseException) -> OSError:
+    """Return what the disk said: after a failed write torch raises a RuntimeError about its place in the archive."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        found = found.__context__
+    return found or OSError(first_line(error))
 
 
 def _previous(folder: Path) -> Path:

@@ -833,7 +833,11 @@ FOLDERS: dict[str, tuple[Make, str]] = {
     "shards without a name": (huggingface(sharded("")), "irectory"),
     "shards that are numbers": (huggingface(sharded(5)), "refused|cannot be read"),
     "shards that are lists": (huggingface(sharded([])), "cannot be read"),
-    "shards in no map": (huggingface(writing("model.safetensors.index.json", "[]")), "cannot be read"),
+    "shards in no map": (huggingface(writing("model.safetensors.index.json", "[]")), "its weight_map does not name"),
+    "shards of numbers": (
+        huggingface(writing("model.safetensors.index.json", '{"weight_map": {"a": 5, "b": "c"}}')),
+        "its weight_map does not name",
+    ),
     "shards, nested": (huggingface(writing("model.safetensors.index.json", "[" * 10**6)), "cannot be read"),
     "shards, a FIFO": (huggingface(as_fifo("model.safetensors.index.json")), "not a regular file"),
     "config, a FIFO": (huggingface(as_fifo("config.json")), "not a regular file"),

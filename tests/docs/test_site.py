@@ -126,6 +126,11 @@ def test_the_python_reference_names_public_things() -> None:
     for package in (fastscribe.ray, fastscribe.training):
         public |= {f"{package.__name__}.{name}" for name in package.__all__}
     assert documented == public
+    assert set(fastscribe.__all__) <= set(dir(fastscribe))
+    classes = [value for name in fastscribe.__all__ if isinstance(value := getattr(fastscribe, name), type)]
+    texts = {kind.__name__: vars(kind)["__doc__"] for kind in classes}
+    # Without one, a dataclass gets its signature, and an exception has that of its base.
+    assert not [name for name, text in texts.items() if not text or text.startswith(f"{name}(")]
 
 
 @pytest.mark.skipif(

@@ -44,6 +44,7 @@ def test_sections_and_paths(tmp_path: Path) -> None:
         ({"modell": {}}, "modell: no such key; model?"),
         ({"daten": {"train": "a"}}, "daten: no such key; data?"),
         ({"data": {"train": "a"}, "model": {"d_modl": 3}}, "model.d_modl: no such key; model.d_model?"),
+        ({"data": {"tran": "a"}}, "data.tran: no such key; data.train?"),
         ({"data": {"train": "a"}, "model": {"d_model": "x"}}, "model.d_model: 'x' is not a whole number"),
         ({"data": {"train": "a"}, "model": {"ctc": 1}}, "model.ctc: 1 is not true or false"),
         ({"data": {"train": "a"}, "batch": {"seconds": "most"}}, "batch.seconds: 'most' is not a number or 'auto'"),

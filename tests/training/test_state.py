@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -131,6 +134,21 @@ def test_truncate_log(folder: RunFolder) -> None:
         folder.append(row)
     folder.truncate_log(20, keep_validation=False)
     assert folder.rows() == rows[:2]
+
+
+@pytest.mark.parametrize(
+    "room", [800, 4000, 40_000]
+)  # torch's error hides the disk's, unless closing the file fails too
+def test_full_disk(folder: RunFolder, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    class FullDisk(io.BytesIO):
+        def write(self, content: Any) -> int:
+            if self.tell() + memoryview(content).nbytes > room:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write(content)
+
+    monkeypatch.setattr("fastscribe._system.safe_files.open_temp", lambda path: FullDisk())
+    with pytest.raises(OutputError, match=f"{re.escape(str(folder.state))}.*{os.strerror(errno.ENOSPC)}"):
+        folder.save_state({"weights": [torch.zeros(20_000), torch.zeros(10)]})
 
 
 def test_log_is_json(folder: RunFolder) -> None:
