@@ -133,7 +133,11 @@ def test_packing_loop_equals_onednn(shape: tuple[int, int], dtype: torch.dtype) 
     weight_NK = (torch.randn(shape) * 10.0 ** torch.randint(-3, 2, (shape[0], 1))).to(dtype)
     weight_NK[3], weight_NK[5], weight_NK[5, 7] = 0.0, 2.5, -127.0  # a scale of one: 2.5 is a tie
     packed, scale_N = quantise_and_pack(weight_NK)
-    if platform.machine() in ("x86_64", "AMD64") and shape[0] % 64 == 0 and weight_NK.numel() >= int8_packing.MIN_WEIGHTS:
+    if (
+        platform.machine() in ("x86_64", "AMD64")
+        and shape[0] % 64 == 0
+        and weight_NK.numel() >= int8_packing.MIN_WEIGHTS
+    ):
         assert int8_packing.pack(weight_NK) is not None  # else oneDNN has packed it
     levels_NK, wanted_N = quantise_weight(weight_NK)
     wanted = torch.ops.onednn.qlinear_prepack(levels_NK, None)
