@@ -190,7 +190,7 @@ class Memory:
     def __init__(self, num_rows: int) -> None:
         self._num_rows, self._lock = num_rows, Lock()
         self._kept: dict[str, Any] = {}
-        self.table_HPK = torch.empty(0)  # of the layer that the shares are in
+        self.table_HKP = torch.empty(0)  # of the layer that the shares are in
 
     def get(self, name: str, make: Callable[[], Any]) -> Any:
         """Return what has this name; the first thread that asks makes it."""
@@ -471,7 +471,7 @@ class CpuAttention(nn.Module):
         self.stores = self.linear_qkv.stores
         self._u_D, self._v_D = (_float32(bias.flatten()) for bias in (source.pos_bias_u, source.pos_bias_v))
         self._factor = np.float32(1.0 / math.sqrt(source.head_width))
-        self._kept_table_HPK: torch.Tensor | None = None
+        self._kept_table_HKP: torch.Tensor | None = None
 
     def forward(self, stream: Stream, rows: Rows) -> Product:
         heads = self.source.num_heads
@@ -483,7 +483,7 @@ class CpuAttention(nn.Module):
             own = group.rows_between(stream.start, stream.stop)
             stream.run("split_heads", "plain", own, (1, stream.width), *arguments, *map(as_numpy, outs))
         if stream.number == 0:
-            stream.memory.table_HPK = self._table(stream)
+            stream.memory.table_HKP = self._table(stream)
         stream.meet()
         start, stop = equal_parts(heads, stream.num_shares)[stream.number]
         for group in groups:
@@ -503,26 +503,26 @@ class CpuAttention(nn.Module):
 
     def _mix(self, stream: Stream, group: Group, some: slice) -> None:
         """Compute some heads' weighted sums of values."""
-        middle, reach = stream.memory.table_HPK.shape[1] // 2, group.num_frames - 1
-        table_HPK = stream.memory.table_HPK[some, middle - reach : middle + reach + 1]
+        middle, reach = stream.memory.table_HKP.shape[2] // 2, group.num_frames - 1
+        table_HKP = stream.memory.table_HKP[some, :, middle - reach : middle + reach + 1]
         scores_HBTT = group.q_u_HBTK[some] @ group.k_HBTK[some].transpose(2, 3)
-        positions_HRP = torch.bmm(group.q_v_HRK[some], table_HPK.transpose(1, 2))
+        positions_HRP = torch.bmm(group.q_v_HRK[some], table_HKP)
         both = (as_numpy(scores_HBTT), as_numpy(positions_HRP), group.recording_R, group.first_B, group.lengths_B)
         rows = slice(0, len(scores_HBTT) * group.num_rows)
         stream.run("softmax", "plain", rows, (1, group.num_frames), *both)
         torch.matmul(scores_HBTT, group.v_HBTK[some], out=group.mixed_HBTK[some])
 
     def _table(self, stream: Stream) -> torch.Tensor:
-        """Return projected positions [H, P, K] for at least the stream's frames, the same number to either side.
+        """Return projected positions [H, K, P] for at least the stream's frames, the same number to either side.
 
-        They do not depend on the input, so the longest table is kept, up to a size. Each head's must be contiguous: for
-        others a product takes three times as long.
+        They do not depend on the input, so the longest table is kept, up to a size. In this order a product takes half of
+        the time that it takes where a position's numbers stand together.
         """
-        table_HPK = self._kept_table_HPK
-        if table_HPK is None or table_HPK.shape[1] < 2 * stream.num_frames - 1 or table_HPK.dtype != stream.dtype:
-            table_HPK = self.source.project_positions(stream.positions.table_RD).contiguous()
-            self._kept_table_HPK = table_HPK if table_HPK.shape[1] <= CACHED_POSITIONS else None
-        return table_HPK
+        table_HKP = self._kept_table_HKP
+        if table_HKP is None or table_HKP.shape[2] < 2 * stream.num_frames - 1 or table_HKP.dtype != stream.dtype:
+            table_HKP = self.source.project_positions(stream.positions.table_RD).transpose(1, 2).contiguous()
+            self._kept_table_HKP = table_HKP if table_HKP.shape[2] <= CACHED_POSITIONS else None
+        return table_HKP
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from torch import nn
 
 from fastscribe._system.processors import has_native_int8, instruction_names
 from fastscribe.errors import first_line
+from fastscribe.model import int8_packing
 from fastscribe.model.packed import LAYER_MATRICES, example_linear, linears_below, pop_activation_
 from fastscribe.model.row_kernels import LEVELS, SHIFT
 
@@ -36,8 +37,7 @@ class Int8Linear(nn.Module):
 
     def __init__(self, linear: nn.Linear, activation: str = "none") -> None:
         super().__init__()
-        weight_NK, self.scale_N = quantise_weight(linear.weight.detach())
-        self.weight = torch.ops.onednn.qlinear_prepack(weight_NK, None)
+        self.weight, self.scale_N = quantise_and_pack(linear.weight.detach())
         self.zeros_N = torch.zeros_like(self.scale_N, dtype=torch.int32)
         self.register_buffer("bias_N", None if linear.bias is None else linear.bias.detach(), persistent=False)
         self.activation = activation
@@ -79,6 +79,15 @@ def _quantise_block(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     scale_R1 = x_RK.abs().amax(dim=1, keepdim=True).clamp_(min=_MIN_MAXIMUM).div_(LEVELS)
     levels_RK = torch.mul(x_RK, scale_R1.float().reciprocal())
     return levels_RK.add_(SHIFT + 0.5).to(torch.uint8), scale_R1  # the cast rounds down
+
+
+def quantise_and_pack(weight_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantise a matrix. Return its levels as oneDNN's products take them, and the scales [N]."""
+    packed = int8_packing.pack(weight_NK)
+    if packed is not None:
+        return packed[0], torch.from_numpy(packed[1])
+    levels_NK, scale_N = quantise_weight(weight_NK)
+    return torch.ops.onednn.qlinear_prepack(levels_NK, None), scale_N
 
 
 def quantise_weight(weight_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

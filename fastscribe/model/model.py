@@ -158,6 +158,7 @@ def load_(
     before = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(threads, "prepare", lambda: torch.set_num_threads(1)) as pool:
+            torch.set_num_threads(1)  # else the check of what is read waits for cores that prepare parts
             running: deque[Future[None]] = deque()
             for part in read():
                 if len(running) == threads:

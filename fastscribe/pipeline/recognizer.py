@@ -73,9 +73,10 @@ from fastscribe.types import Batch, Features, Frames, Hypothesis, Int32Array
 
 _8_BIT = get_args(EightBitDtypeName)
 # Encoder frames in a CPU batch. Larger batches gain nothing once matrices are tall (docs/log.md, 2026-11-21). Narrow models
-# need larger ones, because the fixed cost of each operator weighs more (2026-11-22).
-_CPU_BATCH_FRAMES, _CPU_BATCH_FRAMES_NARROW = 1600, 3200
-_MAX_PADDING_OF_LOOPS = 0.3  # they compute no padding; a batch reads all weights, so few large ones cost less
+# need larger ones, because the fixed cost of each operator weighs more (2026-11-22), and so do layers in loops, which compute
+# no padding: each thread's part of a batch reads all weights (2026-11-25).
+_CPU_BATCH_FRAMES, _LARGE_CPU_BATCH_FRAMES = 1600, 3200
+_MAX_PADDING_OF_LOOPS = 0.5
 _MAX_PREPARING = 4  # threads that quantise and pack; each holds a part of the weights in memory
 
 Log = Callable[[str], None]
@@ -340,8 +341,8 @@ class Recognizer:
         if self.device.type == "cpu":
             encoder = self.model.config.encoder
             if has_loops(encoder):
-                return Budget(_CPU_BATCH_FRAMES, max_padding=_MAX_PADDING_OF_LOOPS)
-            return Budget(_CPU_BATCH_FRAMES_NARROW if encoder.d_model < NARROW_ON_CPU else _CPU_BATCH_FRAMES)
+                return Budget(_LARGE_CPU_BATCH_FRAMES, max_padding=_MAX_PADDING_OF_LOOPS)
+            return Budget(_LARGE_CPU_BATCH_FRAMES if encoder.d_model < NARROW_ON_CPU else _CPU_BATCH_FRAMES)
         decoder_memory = DECODERS[self.decoder_name].decoder_memory(self.model)
         passes: list[cost_model.Pass] = []
         try:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import copy
 import importlib.util
 import os
+import platform
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,8 +23,15 @@ from torch import nn
 from fastscribe.cuda import fp8
 from fastscribe.cuda.fp8 import Fp8Linear, fp8_problem, quantise_fp8_
 from fastscribe.cuda.fused_layers import fuse_
-from fastscribe.model import int8
-from fastscribe.model.int8 import Int8Linear, int8_linear, int8_problem, quantise_int8_
+from fastscribe.model import int8, int8_packing
+from fastscribe.model.int8 import (
+    Int8Linear,
+    int8_linear,
+    int8_problem,
+    quantise_and_pack,
+    quantise_int8_,
+    quantise_weight,
+)
 from fastscribe.model.operations import TORCH
 from fastscribe.model.packed import pack_linears_
 from fastscribe.types import Features
@@ -113,6 +122,40 @@ def test_int8_shape_and_silu() -> None:
 def test_int8_of_zeros() -> None:
     linear = random_linear(24, 40)
     assert torch.equal(Int8Linear(linear)(torch.zeros(3, 24)), linear.bias.expand(3, 40))
+
+
+@needs_int8
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("shape", [(1024, 512), (512, 1024), (1030, 1024), (96, 64)], ids=str)
+def test_packing_loop_equals_onednn(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    """Its bytes and scales are those of the levels of `quantise_weight`, ties and a row of zeros included."""
+    torch.manual_seed(0)
+    weight_NK = (torch.randn(shape) * 10.0 ** torch.randint(-3, 2, (shape[0], 1))).to(dtype)
+    weight_NK[3], weight_NK[5], weight_NK[5, 7] = 0.0, 2.5, -127.0  # a scale of one: 2.5 is a tie
+    packed, scale_N = quantise_and_pack(weight_NK)
+    if (
+        platform.machine() in ("x86_64", "AMD64")
+        and shape[0] % 64 == 0
+        and weight_NK.numel() >= int8_packing.MIN_WEIGHTS
+    ):
+        assert int8_packing.pack(weight_NK) is not None  # else oneDNN has packed it
+    levels_NK, wanted_N = quantise_weight(weight_NK)
+    wanted = torch.ops.onednn.qlinear_prepack(levels_NK, None)
+    assert np.array_equal(int8_packing._bytes_of(packed), int8_packing._bytes_of(wanted))
+    assert torch.equal(scale_N, wanted_N)
+
+
+@needs_int8
+def test_onednn_packs_where_the_layout_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(int8_packing, "_BLOCKS", (40,))
+    int8_packing._layout.cache_clear()
+    torch.manual_seed(0)
+    linear, x_RK = random_linear(640, 1280), torch.randn(3, 640)
+    assert int8_packing.pack(linear.weight) is None
+    int8_packing._layout.cache_clear()
+    torch.testing.assert_close(
+        Int8Linear(linear)(x_RK), int8_linear(x_RK, linear.weight, linear.bias), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_int8_scale_rounding() -> None:
