@@ -12,7 +12,7 @@ Rows are the frames of the recordings one after the other, without padding: reco
 row of a recording's first frame.
 
 Shapes: R rows (frames of all recordings), N columns, D width, B recordings, T frames, H heads, K head width, W taps, P
-positions (distances, left first).
+positions (distances, farthest left first).
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def glu_depthwise(
 
 def split_heads(
     y_RE: Any, y_scale_R: Any, y_bias_E: Any, offset: Any, recording_R: Any, first_B: Any, u_D: Any, v_D: Any, factor: Any,
-    q_u_HBTK: Any, q_v_HRK: Any, k_HBTK: Any, v_HBTK: Any, scratch: Any, start: Any, stop: Any,
+    q_u_HBTK: Any, q_v_HTBK: Any, k_HBTK: Any, v_HBTK: Any, scratch: Any, start: Any, stop: Any,
 ) -> None:  # fmt: skip
     """Divide y = [q, k, v] into heads: (q + u) * factor, (q + v) * factor, k and v. Padding is left as it is.
 
@@ -205,7 +205,7 @@ def split_heads(
         t = r - first_B[b]
         for h in range(heads):
             q, k, v = h * width, (heads + h) * width, (2 * heads + h) * width
-            q_u_K, q_v_K, k_K, v_K = q_u_HBTK[h, b, t], q_v_HRK[h, r], k_HBTK[h, b, t], v_HBTK[h, b, t]
+            q_u_K, q_v_K, k_K, v_K = q_u_HBTK[h, b, t], q_v_HTBK[h, t, b], k_HBTK[h, b, t], v_HBTK[h, b, t]
             for i in range(width):
                 query = np.float32(widen(y_E[q + i]) * scale + y_bias_E[q + i])
                 q_u_K[i] = narrow(np.float32(np.float32(query + u_D[q + i]) * factor))
@@ -218,7 +218,8 @@ def split_heads(
 
 def softmax(
     scores_HBTT: Any,
-    positions_HRP: Any,
+    positions_HTBP: Any,
+    block: Any,
     recording_R: Any,
     first_B: Any,
     lengths_B: Any,
@@ -228,7 +229,8 @@ def softmax(
 ) -> None:
     """Softmax of scores + position scores over a recording's keys, in place; zero beyond. Rows are those of [H, R].
 
-    The position score of query i and key j is in column T - 1 - i + j.
+    Each block of queries has its own positions: the score of query i and key j is in column e - 1 - i + j, where e is the end
+    of the query's block.
     """
     num_frames, num_rows = scores_HBTT.shape[2], len(recording_R)
     row_T = scratch[0]
@@ -236,7 +238,8 @@ def softmax(
         h, r = row // num_rows, row % num_rows
         b = recording_R[r]
         i, length = r - first_B[b], lengths_B[b]
-        scores_T, positions_T = scores_HBTT[h, b, i], positions_HRP[h, r, num_frames - 1 - i :]
+        end = min((i // block + 1) * block, num_frames)
+        scores_T, positions_T = scores_HBTT[h, b, i], positions_HTBP[h, i, b, end - 1 - i :]
         largest, unusable = order_key(_LOWEST), _ZERO
         for j in range(length):
             score = np.float32(widen(scores_T[j]) + widen(positions_T[j]))
