@@ -512,8 +512,8 @@ class CpuAttention(nn.Module):
         """Compute some heads' weighted sums of values."""
         scores_HBTT = group.q_u_HBTK[some] @ group.k_HBTK[some].transpose(2, 3)
         positions_HTBP = self._position_scores(stream.memory.table_HPK[some], group, some)
-        both = (as_numpy(scores_HBTT), as_numpy(positions_HTBP), group.block)
-        both = (*both, group.recording_R, group.first_B, group.lengths_B)
+        places = (group.recording_R, group.first_B, group.lengths_B)
+        both = (as_numpy(scores_HBTT), as_numpy(positions_HTBP), group.block, *places)
         rows = slice(0, len(scores_HBTT) * group.num_rows)
         stream.run("softmax", "plain", rows, (1, group.num_frames), *both)
         torch.matmul(scores_HBTT, group.v_HBTK[some], out=group.mixed_HBTK[some])

@@ -67,9 +67,14 @@ def fuse_subsampling_(part: nn.Module, dtype: torch.dtype) -> None:
         dtype: Its final dtype.
     """
     for module in part.modules():
-        if not isinstance(module, Subsampling) or module.out.out_features < cpu_layers.MIN_WIDTH or len(module.stages) < 2:
+        if (
+            not isinstance(module, Subsampling)
+            or module.out.out_features < cpu_layers.MIN_WIDTH
+            or len(module.stages) < 2
+        ):
             continue
-        first, second = module.stages[:2]
+        first, second = module.stages[0], module.stages[1]
+        assert isinstance(first, nn.Sequential) and isinstance(second, nn.Sequential)
         if isinstance(first[0], nn.Linear) and isinstance(second[0], nn.Conv2d) and second[0].groups > 1:
             module.fused = FirstConvolutions(first[0], second[0], module.is_causal, dtype)
             module.stages[0], module.stages[1] = nn.Sequential(), second[1:]

@@ -48,7 +48,9 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.alignment import TextAligner
 
 _BATCHES_PER_WINDOW = 64
-_MIN_SPEAKER_FRAMES = 2500  # of a batch for a speaker model, which reads all its weights for each chunk: four recordings
+_MIN_SPEAKER_FRAMES = (
+    2500  # of a batch for a speaker model, which reads all its weights for each chunk: four recordings
+)
 _MAX_HELD_BYTES, _BYTES_PER_SAMPLE = 2 << 30, 4  # of recordings that a speaker model sees, which are held as a whole
 
 

@@ -81,7 +81,10 @@ def test_subsampling_and_layers_are_in_the_dtype_of_the_run(
     assert built.layers[0].attention.out.weight.dtype == torch_dtype(dtype)
     assert built.projection is not None
     assert built.encoder.subsampling.out.weight.dtype == torch_dtype(dtype)
-    assert built._subsampled(torch.zeros(1, built.config.features.num_mels, 80), torch.tensor([80]))[0].dtype == torch.float32
+    assert (
+        built._subsampled(torch.zeros(1, built.config.features.num_mels, 80), torch.tensor([80]))[0].dtype
+        == torch.float32
+    )
     rest = torch.nn.ModuleList([built.projection, built.hidden, built.speakers])
     assert {one.weight.dtype for one in rest.modules() if hasattr(one, "weight")} == {torch.float32}
     count = None if built.config.cache is None else built.config.cache.chunk_frames
