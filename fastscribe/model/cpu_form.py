@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from fastscribe._system.processors import has_native_bf16
+from fastscribe.model.cpu_subsampling import fuse_subsampling_
 from fastscribe.model.int8 import quantise_int8_
 from fastscribe.model.packed import pack_linears_
 from fastscribe.model.time_conv import pack_time_convs_
@@ -29,6 +30,7 @@ def to_cpu_form_(part: nn.Module, dtype: str, *, quantises: bool) -> None:
     if dtype == "int8" and quantises:
         quantise_int8_(part)
     rest = torch_dtype(dtype)
+    fuse_subsampling_(part, rest)
     part.to(rest)
     pack_linears_(part, rest)
     pack_time_convs_(part, rest)

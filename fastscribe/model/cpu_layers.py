@@ -12,7 +12,8 @@ and every loop meet twenty times.
 The results are those of `Layers` up to rounding, and recordings do not depend on each other. The residual stream is in the
 model's dtype. A branch that the loops do not cover (local and chunked attention, a convolution with LayerNorm) runs as it is.
 
-Shapes: B recordings, T frames, R rows (the sum of the lengths), D width, N a product's outputs, H heads, K head width, W taps.
+Shapes: B recordings, T frames, R rows (the sum of the lengths), D width, N a product's outputs, H heads, K head width, W taps,
+P positions (distances, left first).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from torch import nn
 from fastscribe._system.float_bits import as_numpy
 from fastscribe._system.thread_shares import equal_parts, set_own_threads, share, together
 from fastscribe.config import AttentionConfigs, EncoderConfig, EncoderConfigs
-from fastscribe.model.attention import CACHED_POSITIONS, Positions, RelPositionAttention
+from fastscribe.model.attention import CACHED_POSITIONS, Positions, RelPositionAttention, relative_positions
 from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, Layers
 from fastscribe.model.int8 import Int8Linear
 from fastscribe.model.packed import PackedLinear
@@ -48,6 +49,9 @@ _MIN_ELEMENTS = 1 << 17  # of a thread's share of a loop: handing it over takes 
 _MAX_SCORES = 1 << 24  # held at once by all threads, by distance and by key: 64 MB in float32; more only for one head
 _MIN_SCORES = 1 << 20  # of attention, by distance and by key, for several threads: its products are small
 _MAX_EXTRA_PAIRS = 1 << 14  # of padded queries and keys: their scores take as long as another group's calls
+_MIN_QUERIES = 100  # of a block of attention's queries
+_QUERY_BLOCKS = 2  # each has a product with the positions that its queries see; more are smaller, but slower, products
+_ALIGNMENT = 32  # of the positions in a product: with an odd number it takes up to twice as long
 _MIN_ROWS = 128  # of a thread's share: it reads all weights, which takes as long as the products of 100 rows
 _WHOLE, _HALF = np.float32(1.0), np.float32(0.5)
 
@@ -156,11 +160,14 @@ class Group:
         self.start, self.stop = before, before + self.num_rows  # of the batch's rows
         # What stays in padding must be finite.
         allocate = torch.empty if self.num_rows == self.batch * self.num_frames else torch.zeros
-        self.q_u_HBTK, self.k_HBTK, self.v_HBTK, self.mixed_HBTK = allocate(
-            4, heads, self.batch, self.num_frames, width, dtype=dtype
+        self.q_u_HBTK, self.k_HBTK, self.v_HBTK, self.mixed_HBTK, q_v_HBTK = allocate(
+            5, heads, self.batch, self.num_frames, width, dtype=dtype
         ).unbind()
-        self.q_v_HRK = torch.empty(heads, self.num_rows, width, dtype=dtype)
-        self.scores_per_head = self.num_frames * (self.batch * self.num_frames + 2 * self.num_rows)
+        self.q_v_HTBK = q_v_HBTK.view(heads, self.num_frames, self.batch, width)
+        num_blocks = min(_QUERY_BLOCKS, max(1, self.num_frames // _MIN_QUERIES))
+        self.block = -(-self.num_frames // num_blocks)  # queries
+        self.num_positions = aligned(self.num_frames + self.block - 1)  # that a block's queries see
+        self.scores_per_head = self.batch * self.num_frames * (self.num_frames + self.num_positions)
 
     def rows_between(self, start: int, stop: int) -> slice:
         """Return which of the group's rows are among the batch's from `start` to `stop`."""
@@ -479,7 +486,7 @@ class CpuAttention(nn.Module):
         for group in groups:
             places = (group.start - stream.start, group.recording_R, group.first_B)
             arguments = (*qkv.arrays, *places, self._u_D, self._v_D, self._factor)
-            outs = (group.q_u_HBTK, group.q_v_HRK, group.k_HBTK, group.v_HBTK)
+            outs = (group.q_u_HBTK, group.q_v_HTBK, group.k_HBTK, group.v_HBTK)
             own = group.rows_between(stream.start, stream.stop)
             stream.run("split_heads", "plain", own, (1, stream.width), *arguments, *map(as_numpy, outs))
         if stream.number == 0:
@@ -503,14 +510,30 @@ class CpuAttention(nn.Module):
 
     def _mix(self, stream: Stream, group: Group, some: slice) -> None:
         """Compute some heads' weighted sums of values."""
-        middle, reach = stream.memory.table_HKP.shape[2] // 2, group.num_frames - 1
-        table_HKP = stream.memory.table_HKP[some, :, middle - reach : middle + reach + 1]
         scores_HBTT = group.q_u_HBTK[some] @ group.k_HBTK[some].transpose(2, 3)
-        positions_HRP = torch.bmm(group.q_v_HRK[some], table_HKP)
-        both = (as_numpy(scores_HBTT), as_numpy(positions_HRP), group.recording_R, group.first_B, group.lengths_B)
+        positions_HTBP = self._position_scores(stream.memory.table_HKP[some], group, some)
+        places = (group.recording_R, group.first_B, group.lengths_B)
+        both = (as_numpy(scores_HBTT), as_numpy(positions_HTBP), group.block, *places)
         rows = slice(0, len(scores_HBTT) * group.num_rows)
         stream.run("softmax", "plain", rows, (1, group.num_frames), *both)
         torch.matmul(scores_HBTT, group.v_HBTK[some], out=group.mixed_HBTK[some])
+
+    def _position_scores(self, table_HKP: torch.Tensor, group: Group, some: slice) -> torch.Tensor:
+        """Compute some heads' scores of distances, a block of queries at a time.
+
+        Column 0 is the distance from the last query of the block to the first key. The next one is less by one.
+        """
+        middle, batch = table_HKP.shape[2] // 2, group.batch
+        queries_HTBK = group.q_v_HTBK[some]
+        scores_HTBP = queries_HTBK.new_empty(*queries_HTBK.shape[:3], group.num_positions)
+        queries_HQK, scores_HQP = queries_HTBK.flatten(1, 2), scores_HTBP.flatten(1, 2)
+        for begin in range(0, group.num_frames, group.block):
+            end = min(begin + group.block, group.num_frames)
+            first = middle - end + 1
+            own = slice(begin * batch, end * batch)
+            seen_HKP = table_HKP[:, :, first : first + group.num_positions]
+            torch.bmm(queries_HQK[:, own], seen_HKP, out=scores_HQP[:, own])
+        return scores_HTBP
 
     def _table(self, stream: Stream) -> torch.Tensor:
         """Return projected positions [H, K, P] for at least the stream's frames, the same number to either side.
@@ -518,11 +541,17 @@ class CpuAttention(nn.Module):
         They do not depend on the input, so the longest table is kept, up to a size. In this order a product takes half of
         the time that it takes where a position's numbers stand together.
         """
-        table_HKP = self._kept_table_HKP
-        if table_HKP is None or table_HKP.shape[2] < 2 * stream.num_frames - 1 or table_HKP.dtype != stream.dtype:
-            table_HKP = self.source.project_positions(stream.positions.table_RD).transpose(1, 2).contiguous()
-            self._kept_table_HKP = table_HKP if table_HKP.shape[2] <= CACHED_POSITIONS else None
+        reach, table_HKP = stream.num_frames - 1 + _ALIGNMENT, self._kept_table_HKP
+        if table_HKP is None or table_HKP.shape[2] < 2 * reach + 1 or table_HKP.dtype != stream.dtype:
+            table_RD = relative_positions(reach, reach, stream.width, stream.dtype, stream.x_RD.device)
+            table_HKP = self.source.project_positions(table_RD).transpose(1, 2).contiguous()
+            self._kept_table_HKP = table_HKP if table_HKP.shape[2] <= CACHED_POSITIONS + 2 * _ALIGNMENT else None
         return table_HKP
+
+
+def aligned(size: int) -> int:
+    """Return the next multiple of _ALIGNMENT."""
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 @contextmanager

@@ -91,6 +91,9 @@ class Subsampling(nn.Module):
         )  # of the first convolution's output
         self.out = nn.Linear(channels * self._subsampled(config.num_mels, num_stages), config.d_model)
         self.channels_last = False  # True: channels are the innermost axis of the input of `out`
+        self.fused: nn.Module | None = (
+            None  # the first two convolutions (cpu_subsampling.py), which `stages` lacks then
+        )
 
     def forward(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Subsample; split the batch by rows, then by frames, if the first convolution's output would be too large."""
@@ -120,9 +123,9 @@ class Subsampling(nn.Module):
 
     def _convolve(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         frames, bins = x_BTM.shape[1:]
-        x_BTFC = _windows(x_BTM, self.is_causal)
+        x_BTFC = _windows(x_BTM, self.is_causal) if self.fused is None else self.fused(x_BTM, lengths_B)
         for index, stage in enumerate(self.stages):
-            if index > 0:
+            if index > (0 if self.fused is None else 1):
                 x_BTFC = _zero_beyond(x_BTFC, lengths_B)
             frames, bins = self._subsampled(frames, 1), self._subsampled(bins, 1)
             for layer in stage.children():

@@ -12,7 +12,7 @@ Rows are the frames of the recordings one after the other, without padding: reco
 row of a recording's first frame.
 
 Shapes: R rows (frames of all recordings), N columns, D width, B recordings, T frames, H heads, K head width, W taps, P
-positions (distances, left first).
+positions (distances, farthest left first).
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _LOWEST = np.float32(-3e38)
 _SIGN_OFF = np.uint32(0x7FFFFFFF)
 _MAX_EXPONENT = np.float32(87.0)
+_FIRST_FRAMES = 7  # mel frames that an output of two convolutions of three frames at strides of two sees
+SUBSAMPLING_ROWS = _FIRST_FRAMES + 9  # of scratch memory
 
 widen, narrow = READERS["float32"]  # `kernels` replaces them, and `store`
 
@@ -193,7 +195,7 @@ def glu_depthwise(
 
 def split_heads(
     y_RE: Any, y_scale_R: Any, y_bias_E: Any, offset: Any, recording_R: Any, first_B: Any, u_D: Any, v_D: Any, factor: Any,
-    q_u_HBTK: Any, q_v_HRK: Any, k_HBTK: Any, v_HBTK: Any, scratch: Any, start: Any, stop: Any,
+    q_u_HBTK: Any, q_v_HTBK: Any, k_HBTK: Any, v_HBTK: Any, scratch: Any, start: Any, stop: Any,
 ) -> None:  # fmt: skip
     """Divide y = [q, k, v] into heads: (q + u) * factor, (q + v) * factor, k and v. Padding is left as it is.
 
@@ -205,7 +207,7 @@ def split_heads(
         t = r - first_B[b]
         for h in range(heads):
             q, k, v = h * width, (heads + h) * width, (2 * heads + h) * width
-            q_u_K, q_v_K, k_K, v_K = q_u_HBTK[h, b, t], q_v_HRK[h, r], k_HBTK[h, b, t], v_HBTK[h, b, t]
+            q_u_K, q_v_K, k_K, v_K = q_u_HBTK[h, b, t], q_v_HTBK[h, t, b], k_HBTK[h, b, t], v_HBTK[h, b, t]
             for i in range(width):
                 query = np.float32(widen(y_E[q + i]) * scale + y_bias_E[q + i])
                 q_u_K[i] = narrow(np.float32(np.float32(query + u_D[q + i]) * factor))
@@ -218,7 +220,8 @@ def split_heads(
 
 def softmax(
     scores_HBTT: Any,
-    positions_HRP: Any,
+    positions_HTBP: Any,
+    block: Any,
     recording_R: Any,
     first_B: Any,
     lengths_B: Any,
@@ -228,7 +231,8 @@ def softmax(
 ) -> None:
     """Softmax of scores + position scores over a recording's keys, in place; zero beyond. Rows are those of [H, R].
 
-    The position score of query i and key j is in column T - 1 - i + j.
+    Each block of queries has its own positions: the score of query i and key j is in column e - 1 - i + j, where e is the end
+    of the query's block.
     """
     num_frames, num_rows = scores_HBTT.shape[2], len(recording_R)
     row_T = scratch[0]
@@ -236,7 +240,8 @@ def softmax(
         h, r = row // num_rows, row % num_rows
         b = recording_R[r]
         i, length = r - first_B[b], lengths_B[b]
-        scores_T, positions_T = scores_HBTT[h, b, i], positions_HRP[h, r, num_frames - 1 - i :]
+        end = min((i // block + 1) * block, num_frames)
+        scores_T, positions_T = scores_HBTT[h, b, i], positions_HTBP[h, i, b, end - 1 - i :]
         largest, unusable = order_key(_LOWEST), _ZERO
         for j in range(length):
             score = np.float32(widen(scores_T[j]) + widen(positions_T[j]))
@@ -271,9 +276,62 @@ def join_heads(
         store(row_D, out_RD, out_scale_R, r + offset)
 
 
+def subsample(
+    x_BTM: Any, once_B: Any, before: Any, weight_9C: Any, bias_C: Any, second_9C: Any, out_BTFC: Any, scratch: Any, start: Any,
+    stop: Any,
+) -> None:  # fmt: skip
+    """Convolution of one channel, ReLU, depthwise convolution: both 3 x 3 at strides of 2. Rows are those of [B, T] outputs.
+
+    The first convolution's outputs are zero beyond once_B frames. `before` of a window's three frames or bins are before its
+    own. Of these outputs, those that one output of the second sees are in scratch, in a ring of three columns.
+    """
+    num_frames, num_mels = x_BTM.shape[1:]
+    _, num_rows, bins, channels = out_BTFC.shape
+    once_bins = (num_mels + before - 2) // 2 + 1
+    for row in range(start, stop):
+        b, t = row // num_rows, row % num_rows
+        first = 2 * t - before
+        for a in range(_FIRST_FRAMES):
+            frame, mel_M = 2 * first - before + a, scratch[a]
+            is_real = 0 <= frame < num_frames
+            for i in range(num_mels + 4):
+                m = i - before
+                mel_M[i] = x_BTM[b, frame, m] if is_real and 0 <= m < num_mels else _ZERO
+        for f in range(bins):
+            for column in range(0 if f == 0 else 2 * f + 1, 2 * f + 3):
+                for a in range(3):
+                    pixel_C = scratch[_FIRST_FRAMES + column % 3 * 3 + a]
+                    if not (0 <= first + a < once_B[b] and 0 <= column - before < once_bins):
+                        for c in range(channels):
+                            pixel_C[c] = _ZERO
+                        continue
+                    m = 2 * (column - before)
+                    x0, x1, x2 = scratch[2 * a, m], scratch[2 * a, m + 1], scratch[2 * a, m + 2]
+                    x3, x4, x5 = scratch[2 * a + 1, m], scratch[2 * a + 1, m + 1], scratch[2 * a + 1, m + 2]
+                    x6, x7, x8 = scratch[2 * a + 2, m], scratch[2 * a + 2, m + 1], scratch[2 * a + 2, m + 2]
+                    for c in range(channels):
+                        y = bias_C[c] + x0 * weight_9C[0, c] + x1 * weight_9C[1, c] + x2 * weight_9C[2, c]
+                        y += x3 * weight_9C[3, c] + x4 * weight_9C[4, c] + x5 * weight_9C[5, c]
+                        y += x6 * weight_9C[6, c] + x7 * weight_9C[7, c] + x8 * weight_9C[8, c]
+                        pixel_C[c] = _ZERO if y < _ZERO else y  # NaN stays
+            left, middle, right = (2 * f) % 3 * 3, (2 * f + 1) % 3 * 3, (2 * f + 2) % 3 * 3
+            left += _FIRST_FRAMES
+            middle += _FIRST_FRAMES
+            right += _FIRST_FRAMES
+            out_C = out_BTFC[b, t, f]
+            for c in range(channels):
+                y = scratch[left, c] * second_9C[0, c] + scratch[middle, c] * second_9C[1, c]
+                y += scratch[right, c] * second_9C[2, c]
+                y += scratch[left + 1, c] * second_9C[3, c] + scratch[middle + 1, c] * second_9C[4, c]
+                y += scratch[right + 1, c] * second_9C[5, c]
+                y += scratch[left + 2, c] * second_9C[6, c] + scratch[middle + 2, c] * second_9C[7, c]
+                y += scratch[right + 2, c] * second_9C[8, c]
+                out_C[c] = narrow(np.float32(y))
+
+
 _STORES = {"plain": store_plain, "levels": store_levels}
 _FUNCTIONS = (bounded_exponential, exponential, order_key, value_of_key, sigmoid, normalise, add_to_stream)
-_LOOPS = (norm, add_norm, add_norm_twice, activate, glu_depthwise, split_heads, softmax, join_heads)
+_LOOPS = (norm, add_norm, add_norm_twice, activate, glu_depthwise, split_heads, softmax, join_heads, subsample)
 
 
 @cache

@@ -33,7 +33,9 @@ class Sortformer(nn.Module):
     def __init__(self, config: SpeakerModelConfig) -> None:
         super().__init__()
         transformer, hidden, self.config = config.transformer, config.head_hidden, config
-        self.layers_dtype = torch.float32  # of the layers' inputs; all else is in float32
+        self.layers_dtype = (
+            torch.float32
+        )  # of the layers' inputs; what is between the subsampling and them is in float32
         is_conformer = isinstance(config.encoder, EncoderConfig)
         self.encoder = Encoder(config.encoder) if is_conformer else StackedEncoder(config.encoder)  # type: ignore[arg-type]
         width, factor = config.encoder.d_model, config.outputs_per_frame
@@ -58,7 +60,7 @@ class Sortformer(nn.Module):
     def _subsampled(self, mel_BMT: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         dtype = self.encoder.subsampling.out.weight.dtype
         frames_BTD, lengths_B = self.encoder.subsampling(mel_BMT.to(dtype).transpose(1, 2), lengths_B)
-        return frames_BTD, lengths_B
+        return frames_BTD.float(), lengths_B
 
     def _probabilities(
         self, frames_BTD: torch.Tensor, lengths_B: torch.Tensor, present_B: torch.Tensor

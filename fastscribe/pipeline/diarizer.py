@@ -22,7 +22,7 @@ from fastscribe.pipeline.side_model import SideModel
 from fastscribe.speaker_config import SpeakerModelConfig
 from fastscribe.types import AnyArray, Features, Frames, Hypothesis
 
-_LAYERS = ("encoder.layers.", "layers.")
+_LAYERS = ("encoder.subsampling", "encoder.layers.", "layers.")
 _NOT_FINITE = "the speaker model's output holds NaN or infinite numbers"
 
 

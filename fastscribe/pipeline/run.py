@@ -26,6 +26,7 @@ from fastscribe.audio.remote_file import forget_objects
 from fastscribe.audio.sound_file_cache import close_held
 from fastscribe.config import ModelConfig, Options
 from fastscribe.pipeline import batching
+from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor, Plan
 from fastscribe.pipeline.idle import IDLE, Idle
 from fastscribe.pipeline.loader import default_threads
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.alignment import TextAligner
 
 _BATCHES_PER_WINDOW = 64
+_MIN_SPEAKER_FRAMES = (
+    2500  # of a batch for a speaker model, which reads all its weights for each chunk: four recordings
+)
 _MAX_HELD_BYTES, _BYTES_PER_SAMPLE = 2 << 30, 4  # of recordings that a speaker model sees, which are held as a whole
 
 
@@ -155,12 +159,19 @@ class Run:
         yield from batching.plan(words, self.num_frames, budget, batch_size)
         # A speaker cache makes long recordings cost the same, but a batch holds their samples, padded to the longest.
         for group in batching.padded_within(turns, lambda one: one.duration_s, self._max_held_s / 2):
-            yield from batching.plan(group, self._speaker_frames, budget, batch_size)
+            yield from batching.plan(group, self._speaker_frames, self._speaker_budget(), batch_size)
         yield from batching.plan(voices, self._voice_frames, budget, batch_size)
 
     def num_frames(self, utterance: Utterance) -> int:
         """Return the utterance's length in encoder frames."""
         return self._config.num_frames(utterance.duration_s)
+
+    def _speaker_budget(self) -> Budget:
+        """Return the budget of the speaker model's batches; the user's if there is one."""
+        budget, chosen = self._executor.budget, self._options.batch_frames
+        if self._options.batch_size is not None or chosen not in (None, "auto"):
+            return budget
+        return replace(budget, frames=max(budget.frames, _MIN_SPEAKER_FRAMES))
 
     def _speaker_frames(self, utterance: Utterance) -> int:
         """Return the most frames that the speaker model sees of an utterance at once."""

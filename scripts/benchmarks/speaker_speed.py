@@ -3,7 +3,8 @@
     python -m scripts.benchmarks.speaker_speed SPEECH --model MODEL --speakers SPEAKER_MODEL --dtype bf16 --json FILE
 
 SPEECH is a manifest of which scripts/benchmarks/speakers.py mixes dialogues. The two runs take turns, in one process in which
-both are loaded. Loading, and a first run of both, do not count. `--json` adds the row of a dtype to what the file has.
+both are loaded. Loading, and a first run of both, do not count. `--json` adds the row of a speaker model, a dtype and a number
+of dialogues to what the file has.
 
 Progress goes to stderr; the last line of stdout is one JSON document.
 """
@@ -44,7 +45,12 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 wall_s[kind].append(round(wall, 3))
                 processor_s[kind].append(round(processor, 3))
                 audio_s = sum(one.audio.duration_s for one in results if isinstance(one, Transcript))
-    row: dict[str, Any] = {"dtype": arguments.dtype, "dialogues": len(paths), "audio_s": round(audio_s, 1)}
+    row: dict[str, Any] = {
+        "speakers": arguments.name or Path(arguments.speakers).stem,
+        "dtype": arguments.dtype,
+        "dialogues": len(paths),
+        "audio_s": round(audio_s, 1),
+    }
     for name, seconds in (("wall", wall_s), ("processor", processor_s)):
         medians = {kind: statistics.median(seconds[kind]) for kind in kinds}
         row |= {f"{name}_s_{kind}": seconds[kind] for kind in kinds}
@@ -60,6 +66,7 @@ def main() -> None:
     parser.add_argument("speech", type=Path, metavar="SPEECH", help="manifest with speakers")
     parser.add_argument("--model", required=True, help="transcription model")
     parser.add_argument("--speakers", required=True, metavar="MODEL", help="speaker model")
+    parser.add_argument("--name", metavar="WORDS", help="what the speaker model is called in the results")
     parser.add_argument("--dtype", required=True, choices=("fp32", "bf16", "int8"))
     parser.add_argument("--dialogues", type=int, default=2, metavar="N")
     parser.add_argument("--length-s", type=float, default=110.0, metavar="SECONDS", help="of a dialogue, about")
@@ -70,7 +77,8 @@ def main() -> None:
         row = measure(arguments, Path(folder))
     rows = []
     if arguments.json is not None and arguments.json.exists():
-        rows = [one for one in json.loads(arguments.json.read_text())["results"] if one["dtype"] != arguments.dtype]
+        stored = json.loads(arguments.json.read_text())["results"]
+        rows = [one for one in stored if any(one[key] != row[key] for key in ("speakers", "dtype", "dialogues"))]
     publish("speed with and without speakers", "seconds of each turn; medians for the shares", arguments, [*rows, row])
 
 

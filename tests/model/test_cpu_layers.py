@@ -254,6 +254,21 @@ def test_blocks_of_heads_change_no_bit(limit: int, monkeypatch: pytest.MonkeyPat
     assert torch.equal(frames(ours, *stream("fp32")), whole)
 
 
+@pytest.mark.parametrize("blocks", [2, 3, 23])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_blocks_of_queries(dtype: str, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its own positions, also the last one, which is shorter."""
+    exact, ours = plain_form("fp32"), cpu_form(dtype)
+    x_BTD, lengths_B = stream(dtype)
+    expected, whole = frames(exact, x_BTD.float(), lengths_B), frames(ours, x_BTD, lengths_B)
+    monkeypatch.setattr(cpu_layers, "_QUERY_BLOCKS", blocks)
+    monkeypatch.setattr(cpu_layers, "_MIN_QUERIES", 1)
+    assert Stream(x_BTD, lengths_B, None).groups(4)[0].block == -(-23 // blocks)
+    divided = frames(ours, x_BTD, lengths_B)
+    error_of_whole, error = ((form - expected).norm() / expected.norm() for form in (whole, divided))
+    assert error <= (1e-5 if dtype == "fp32" else 1.1 * error_of_whole + 1e-3)
+
+
 def test_narrow_encoders_keep_the_plain_layers() -> None:
     for width, form in ((256, Layers), (512, CpuLayers)):
         encoder = random_encoder(small_config(d_model=width, num_layers=1))

@@ -69,7 +69,7 @@ def test_neighbours_in_a_batch_change_nothing(model: Path) -> None:
 
 @pytest.mark.parametrize(("dtype", "min_width", "most"), [("bf16", 1, 0.02), ("bf16", 512, 0.02), ("int8", 1, 0.04)])
 @pytest.mark.parametrize("name", ["v1", "v2"])
-def test_only_the_layers_are_in_the_dtype_of_the_run(
+def test_subsampling_and_layers_are_in_the_dtype_of_the_run(
     model: Path, dtype: str, min_width: int, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In torch's layers and in those of wide encoders. A cache of random weights soon keeps other frames: a chunk counts."""
@@ -80,7 +80,12 @@ def test_only_the_layers_are_in_the_dtype_of_the_run(
     assert isinstance(built.encoder.layers, CpuLayers) is (min_width == 1)
     assert built.layers[0].attention.out.weight.dtype == torch_dtype(dtype)
     assert built.projection is not None
-    rest = torch.nn.ModuleList([built.encoder.subsampling, built.projection, built.hidden, built.speakers])
+    assert built.encoder.subsampling.out.weight.dtype == torch_dtype(dtype)
+    assert (
+        built._subsampled(torch.zeros(1, built.config.features.num_mels, 80), torch.tensor([80]))[0].dtype
+        == torch.float32
+    )
+    rest = torch.nn.ModuleList([built.projection, built.hidden, built.speakers])
     assert {one.weight.dtype for one in rest.modules() if hasattr(one, "weight")} == {torch.float32}
     count = None if built.config.cache is None else built.config.cache.chunk_frames
     exact, found = (

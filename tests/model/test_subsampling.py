@@ -11,11 +11,16 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fastscribe._system.thread_shares import share
 from fastscribe.cuda.fused_layers import fuse_
 from fastscribe.cuda.no_tf32 import no_tf32
+from fastscribe.model import cpu_layers, cpu_subsampling
+from fastscribe.model.cpu_form import to_cpu_form_
+from fastscribe.model.cpu_subsampling import FirstConvolutions
 from fastscribe.model.encoder import Encoder, Subsampling
 from fastscribe.model.operations import TORCH
 from fastscribe.model.packed import pack_linears_
+from tests.conftest import torch_threads
 from tests.model.test_model import random_encoder, small_config
 
 CONFIGS = [
@@ -57,8 +62,54 @@ def forms(changes: dict, broken: tuple[int, str] | None = None) -> dict[str, Sub
     packed, gpu_form = deepcopy(optimised), deepcopy(optimised)
     pack_linears_(packed, torch.float32)
     fuse_(gpu_form, TORCH)
-    encoders = {"plain": plain, "optimised": optimised, "packed": packed, "gpu": gpu_form}
+    encoders = {"plain": plain, "optimised": optimised, "packed": packed, "gpu": gpu_form, "cpu": cpu_form(optimised)}
     return {name: encoder.subsampling for name, encoder in encoders.items()}
+
+
+def cpu_form(optimised: Encoder, dtype: str = "fp32") -> Encoder:
+    """The form of wide encoders on a CPU."""
+    encoder = deepcopy(optimised)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_layers, "MIN_WIDTH", 1)
+        to_cpu_form_(encoder, dtype, quantises=False)
+    return encoder
+
+
+@pytest.mark.parametrize("changes", CONFIGS, ids=str)
+def test_which_subsampling_the_loop_covers(changes: dict) -> None:
+    """One that silently kept torch's operators would pass every other test."""
+    is_covered = changes.get("subsampling") != "striding" and changes["subsampling_factor"] > 2
+    assert isinstance(forms(changes)["cpu"].fused, FirstConvolutions) is is_covered
+    assert forms(changes)["packed"].fused is None
+    narrow = random_encoder(small_config(**changes))
+    narrow.optimise_()
+    to_cpu_form_(narrow, "fp32", quantises=False)
+    assert narrow.subsampling.fused is None
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_loop_in_16_bits(causal: bool) -> None:
+    """It is as near to float32 as torch's operators are, and threads change no bit."""
+    optimised = random_encoder(small_config(subsampling_factor=8, causal_subsampling=causal))
+    optimised.optimise_()
+    plain, ours = deepcopy(optimised).bfloat16().subsampling, cpu_form(optimised, "bf16").subsampling
+    mel_BTM, lengths_B = torch.randn(3, 203, 20), torch.tensor([203, 96, 1])
+    with torch.inference_mode():
+        expected_BTD, out_B = optimised.subsampling(mel_BTM, lengths_B)
+        found = [layer(mel_BTM.bfloat16(), lengths_B)[0] for layer in (plain, ours)]
+        with torch_threads(3):
+            assert torch.equal(ours(mel_BTM.bfloat16(), lengths_B)[0], found[1])
+    is_real_BT = torch.arange(expected_BTD.shape[1]) < out_B[:, None]
+    of_plain, of_ours = ((one.float() - expected_BTD)[is_real_BT].norm() for one in found)
+    assert of_ours <= 1.1 * of_plain
+
+
+def test_threads_share_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: list[int] = []
+    monkeypatch.setattr(cpu_subsampling, "share", lambda parts, work: shares.append(len(parts)) or share(parts, work))
+    with torch_threads(3):
+        forms({"subsampling_factor": 8})["cpu"](torch.randn(2, 40, 20), torch.tensor([40, 7]))
+    assert shares == [3]
 
 
 @pytest.mark.parametrize("changes", CONFIGS, ids=str)

@@ -17,7 +17,7 @@ from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
 from fastscribe.aligner import Aligner
 from fastscribe.audio.sound_file_cache import OpenSound
 from fastscribe.errors import CheckpointError
-from fastscribe.pipeline import run, windows
+from fastscribe.pipeline import recognizer, run, windows
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.idle import IDLE
 from fastscribe.segmentation.speaker_turns import turns_of
@@ -143,6 +143,28 @@ def test_a_batch_of_the_speaker_model_holds_few_samples_beside_a_long_recording(
     assert sum(map(len, batches)) == 9
     assert all(len(batch) == 1 or len(batch) * max(batch) <= 30 for batch in batches), batches
     assert max(map(len, batches)) > 1
+
+
+@pytest.mark.parametrize(("chosen", "most"), [({}, 4), ({"batch_frames": 1}, 1), ({"batch_size": 2}, 2)], ids=str)
+def test_recordings_share_a_pass_of_the_speaker_model(
+    chosen: dict[str, int], most: int, speaker_models: dict[str, Path], monkeypatch: Any
+) -> None:
+    """Also where a batch for the transcription takes one recording, unless the user has chosen its size."""
+    monkeypatch.setattr(recognizer, "_CPU_BATCH_FRAMES_NARROW", 100)
+    batches, push = [], Engine.push
+
+    def watched(engine: Engine, batch: Batch) -> Any:
+        batches.append((batch.purpose, len(batch.utterances)))
+        return push(engine, batch)
+
+    monkeypatch.setattr(Engine, "push", watched)
+    options = Options(speakers=str(speaker_models["v2"]), **chosen)
+    with Transcriber.load(MODEL, device="cpu", dtype="fp32", options=options) as transcriber:
+        results = list(transcriber.transcribe([(LONG[: 5 * RATE], RATE)] * 4))
+    assert all(isinstance(one, Transcript) for one in results)
+    sizes = {purpose: [size for what, size in batches if what == purpose] for purpose in ("turns", "words")}
+    assert sizes["turns"] == [most] * (4 // most)
+    assert max(sizes["words"]) == chosen.get("batch_size", 1)
 
 
 def test_a_dry_run_reads_no_recording_as_a_whole(
