@@ -92,7 +92,7 @@ class Subsampling(nn.Module):
         self.out = nn.Linear(channels * self._subsampled(config.num_mels, num_stages), config.d_model)
         self.channels_last = False  # True: channels are the innermost axis of the input of `out`
         self.fused: nn.Module | None = (
-            None  # the first two convolutions (cpu_subsampling.py), which `stages` lacks then
+            None  # the first two convolutions, which `stages` lacks then (cpu_subsampling.py)
         )
 
     def forward(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -33,9 +33,7 @@ class Sortformer(nn.Module):
     def __init__(self, config: SpeakerModelConfig) -> None:
         super().__init__()
         transformer, hidden, self.config = config.transformer, config.head_hidden, config
-        self.layers_dtype = (
-            torch.float32
-        )  # of the layers' inputs; what is between the subsampling and them is in float32
+        self.layers_dtype = torch.float32  # of the layers' inputs; between the subsampling and them all is in float32
         is_conformer = isinstance(config.encoder, EncoderConfig)
         self.encoder = Encoder(config.encoder) if is_conformer else StackedEncoder(config.encoder)  # type: ignore[arg-type]
         width, factor = config.encoder.d_model, config.outputs_per_frame

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.alignment import TextAligner
 
 _BATCHES_PER_WINDOW = 64
-_MIN_SPEAKER_FRAMES = (
-    2500  # of a batch for a speaker model, which reads all its weights for each chunk: four recordings
-)
+# Frames of a speaker model's batch on a CPU: four recordings, two for each of two cores, which read all weights for each chunk.
+_SPEAKER_FRAMES = 2500
+_LARGEST_CPU_BATCH = 2 * _SPEAKER_FRAMES
 _MAX_HELD_BYTES, _BYTES_PER_SAMPLE = 2 << 30, 4  # of recordings that a speaker model sees, which are held as a whole
 
 
@@ -169,9 +169,10 @@ class Run:
     def _speaker_budget(self) -> Budget:
         """Return the budget of the speaker model's batches; the user's if there is one."""
         budget, chosen = self._executor.budget, self._options.batch_frames
-        if self._options.batch_size is not None or chosen not in (None, "auto"):
+        is_chosen = self._options.batch_size is not None or chosen not in (None, "auto")
+        if is_chosen or budget.frames > _LARGEST_CPU_BATCH:
             return budget
-        return replace(budget, frames=max(budget.frames, _MIN_SPEAKER_FRAMES))
+        return replace(budget, frames=_SPEAKER_FRAMES)
 
     def _speaker_frames(self, utterance: Utterance) -> int:
         """Return the most frames that the speaker model sees of an utterance at once."""

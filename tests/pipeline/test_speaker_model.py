@@ -150,7 +150,7 @@ def test_recordings_share_a_pass_of_the_speaker_model(
     chosen: dict[str, int], most: int, speaker_models: dict[str, Path], monkeypatch: Any
 ) -> None:
     """Also where a batch for the transcription takes one recording, unless the user has chosen its size."""
-    monkeypatch.setattr(recognizer, "_CPU_BATCH_FRAMES_NARROW", 100)
+    monkeypatch.setattr(recognizer, "_LARGE_CPU_BATCH_FRAMES", 100)
     batches, push = [], Engine.push
 
     def watched(engine: Engine, batch: Batch) -> Any:
