@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from typing import BinaryIO, NamedTuple
 
-from fastscribe.audio.wav_header import MAX_CHUNKS, STREAMED_BYTES
+from fastscribe.audio.wav_header import MAX_CHUNKS, STREAMED_BYTES, is_chunk_name
 
 _W64_RIFF = b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
 _ASF_HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
@@ -62,7 +62,7 @@ def data_size(file: BinaryIO, num_bytes: int) -> DataSize | None:
 
 
 def _is_joined(file: BinaryIO, end: int, num_bytes: int, magic: bytes) -> bool:
-    """Return True if a file begins where the samples end, or where the index behind them ends: AU, CAF and ASF.
+    """Return True if a file begins where the samples end, or behind the chunks that follow them: AU, CAF and ASF.
 
     libsndfile and FFmpeg report joined AIFF files, and read all samples of the others.
     """
@@ -73,11 +73,21 @@ def _is_joined(file: BinaryIO, end: int, num_bytes: int, magic: bytes) -> bool:
             return False
         file.seek(end)
         head = file.read(24)
-        size = int.from_bytes(head[16:24], "little")  # of an index in ASF
-        if head[:4] == magic[:4] or not magic.startswith(_ASF_HEADER) or size < 24:
-            return head[:4] == magic[:4]
-        end += size
+        if head[:4] == magic[:4]:
+            return True
+        step = _chunk_bytes(head, magic)
+        if step == 0:
+            return False
+        end += step
     return False
+
+
+def _chunk_bytes(head: bytes, magic: bytes) -> int:
+    """Return the size of a chunk behind the samples, with its header: CAF's packet table or ASF's index. 0: it is none."""
+    if magic.startswith(b"caff"):
+        return 12 + int.from_bytes(head[4:12], "big") if is_chunk_name(head[:4]) else 0
+    size = int.from_bytes(head[16:24], "little")
+    return size if magic.startswith(_ASF_HEADER) and size >= 24 else 0
 
 
 _SampleSpan = tuple[int, int]  # offset of the samples, and the number of bytes that the header promises

@@ -10,7 +10,7 @@ import struct
 from typing import BinaryIO, NamedTuple
 
 from fastscribe.audio.flac_frames import TAIL_BYTES, after_blocks, ends_at, is_position_plausible
-from fastscribe.audio.wav_header import is_chunk_name, is_wav
+from fastscribe.audio.wav_header import is_chunk_name, is_wav_behind
 
 HEAD_BYTES = 4096  # other chunks may precede a WAV's samples
 MAX_CHANNELS = 8
@@ -57,8 +57,11 @@ def _wav(head: bytes, num_bytes: int, file: BinaryIO) -> PlainHeader | None:
         if name == b"data":
             if kind is None or size == 0 or size % (2 * kind[1]):
                 return None
-            behind_bytes = num_bytes - at - size
-            if behind_bytes < 0 or (behind_bytes > MAX_BEHIND_BYTES and not _is_chunk(file, at + size)):
+            end = at + size
+            behind_bytes = num_bytes - end
+            if behind_bytes < 0:
+                return None
+            if behind_bytes > MAX_BEHIND_BYTES and (not _is_chunk(file, end) or is_wav_behind(file, end, num_bytes)):
                 return None
             return PlainHeader(*kind, size // (2 * kind[1]), True)
         if name == b"fmt ":
@@ -72,8 +75,8 @@ def _wav(head: bytes, num_bytes: int, file: BinaryIO) -> PlainHeader | None:
 
 
 def _is_chunk(file: BinaryIO, at: int) -> bool:
-    head = _read_at(file, at, 12)
-    return len(head) >= 4 and is_chunk_name(head[:4]) and not is_wav(head)
+    name = _read_at(file, at, 4)
+    return len(name) == 4 and is_chunk_name(name)
 
 
 def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:

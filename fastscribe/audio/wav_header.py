@@ -59,13 +59,12 @@ def wav_lengths(file: BinaryIO, num_bytes: int) -> WavLengths | None:
         return None
     if sizes is None:
         return None
-    sample_type, byte_rate, promised_bytes = sizes
+    order, sample_type, byte_rate, promised_bytes = sizes
     begin = file.tell()
     held_bytes = max(0, num_bytes - begin)
     file.seek(min(begin + promised_bytes, begin + held_bytes))
-    behind = file.read(PADDING_BYTES)
-    has_more_samples = not _is_trailing_data(behind, held_bytes - promised_bytes)
-    is_joined = any(is_wav(behind[at:]) for at in (0, 1))
+    has_more_samples = not _is_trailing_data(file.read(PADDING_BYTES), held_bytes - promised_bytes)
+    is_joined = is_wav_behind(file, begin + promised_bytes, num_bytes, order)
     includes_header = promised_bytes in (num_bytes - header_begin, num_bytes - header_begin - 8)
     return WavLengths(promised_bytes, held_bytes, sample_type, byte_rate, has_more_samples, is_joined, includes_header)
 
@@ -73,6 +72,30 @@ def wav_lengths(file: BinaryIO, num_bytes: int) -> WavLengths | None:
 def is_wav(head: bytes) -> bool:
     """Return True if a WAV file begins with these bytes, twelve at least."""
     return head.startswith(_RIFF_NAMES) and head[8:12] == b"WAVE"
+
+
+def is_wav_behind(file: BinaryIO, end: int, num_bytes: int, order: str = "<") -> bool:
+    """Return True if another WAV file begins where the samples end, or behind the chunks that follow them.
+
+    Args:
+        file: the file, open at any position.
+        end: where the samples end.
+        num_bytes: the file's size.
+        order: "<" if the chunks' sizes are little-endian, ">" if big-endian.
+    """
+    for _ in range(MAX_CHUNKS):
+        if end >= num_bytes:
+            return False
+        file.seek(end)
+        head = file.read(13)
+        if is_wav(head) or is_wav(head[1:]):
+            return True
+        at = 0 if is_chunk_name(head[:4]) else 1  # behind the byte that makes a size even
+        if len(head) < at + 8 or not is_chunk_name(head[at : at + 4]):
+            return False
+        (size,) = struct.unpack_from(order + "I", head, at + 4)
+        end += at + 8 + size
+    return False
 
 
 def _is_trailing_data(behind: bytes, num_bytes: int) -> bool:
@@ -92,8 +115,8 @@ def is_chunk_name(four: bytes) -> bool:
     return four.isascii() and four.decode("ascii").isprintable()
 
 
-def _data_sizes(file: BinaryIO) -> tuple[int, int, int] | None:
-    """(type of the samples, bytes a second, promised bytes), with `file` left at the first byte of the data."""
+def _data_sizes(file: BinaryIO) -> tuple[str, int, int, int] | None:
+    """(byte order, type of the samples, bytes a second, promised bytes), with `file` left at the first byte of the data."""
     head = file.read(12)
     if not is_wav(head):
         return None
@@ -105,7 +128,7 @@ def _data_sizes(file: BinaryIO) -> tuple[int, int, int] | None:
         if name == b"data":
             is_stated = size < STREAMED_BYTES or (size == 0xFFFFFFFF and large_bytes > 0)
             promised = large_bytes if size == 0xFFFFFFFF else size
-            return (*kind, promised) if kind is not None and is_stated else None
+            return (order, *kind, promised) if kind is not None and is_stated else None
         if name == b"fmt ":
             kind = struct.unpack(order + "H6xI", file.read(12))
         elif name == b"ds64":

@@ -48,6 +48,8 @@ def locate(
     """
     if model is None or (model == DEFAULT and not os.path.exists(model)):
         return _packaged(is_explicit=model is not None, say=say)
+    if not model:
+        raise CheckpointError('""', "names no model; a model on the Hugging Face hub is named organisation/name")
     if is_url(model) and not model.startswith(PREFIX):
         problem = "models are not read from URLs: download it, e.g. with `aws s3 cp` or `curl -O`, and name the file or folder"
         raise CheckpointError(model, problem)

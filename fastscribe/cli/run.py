@@ -24,6 +24,7 @@ from fastscribe.cli.job import SHORT_S, TranscribeJob, check_paths, is_stream, u
 from fastscribe.cli.lone_speakers import LoneSpeakers
 from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_limit import STOPPED
+from fastscribe.cli.short_files import ShortFiles
 from fastscribe.cli.terminal import (
     dry_run_table,
     failure_line,
@@ -365,11 +366,12 @@ def _write_all(
     start = perf_counter()
     results = transcriber._results(job.inputs, output.ledger)
     says_tracks = says_tracks and job.options.track is None
-    others, lone = OtherLanguages(transcriber._config.language), LoneSpeakers()
+    others, lone, short = OtherLanguages(transcriber._config.language), LoneSpeakers(), ShortFiles()
     writing = bar.paused if job.target.is_stdout else nullcontext
     with _until_limit(transcriber), closing(results):
         for result in results:
             others.count(result)
+            short.count(result)
             if job.options.speakers == CHANNELS:
                 lone.count(result)
             if says_tracks and isinstance(result, Transcript) and result.audio.num_tracks > 1:
@@ -388,7 +390,8 @@ def _write_all(
         bar.say(others.line)
     edits, languages = transcriber._edits, transcriber._languages
     lost = transcriber.progress.lost_prints
-    for line in [*lone.lines, *lost.lines, *(edits.lines if edits else ()), *(languages.lines if languages else ())]:
+    changed = [*(edits.lines if edits else ()), *(languages.lines if languages else ())]
+    for line in [*short.lines, *lone.lines, *lost.lines, *changed]:
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 

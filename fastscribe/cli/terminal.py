@@ -81,9 +81,7 @@ class _LogFile(logging.FileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         _log.removeHandler(self)
-        with suppress(
-            OSError
-        ):  # what could not be written stays in the buffer, and Python 3.13 complains of it at the end
+        with suppress(OSError):  # Python 3.13 complains at the end of what is left in the buffer
             self.close()
         say(f"--log-file {self.baseFilename}: cannot be written any more: {sys.exc_info()[1]}")
 

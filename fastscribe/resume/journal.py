@@ -140,4 +140,6 @@ def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprin
 
 def _shown(fingerprint: Mapping[str, Any], name: str) -> str:
     value = fingerprint.get(name, _ABSENT)
+    if value is None:
+        return "not set"
     return "not there" if value is _ABSENT else json.dumps(value, ensure_ascii=False)

@@ -6,6 +6,7 @@ It covers the content of the manifests but not the paths of the recordings: a co
 from __future__ import annotations
 
 import hashlib
+from ast import literal_eval
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -16,6 +17,8 @@ from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.training.corpus import Example, Examples
 from fastscribe.training.recipe import Recipe
 
+_MAX_SHOWN = 3
+_DEFAULT = "its default"
 _FREE = {
     "model": ("tokenizer",),
     "run": ("save_minutes", "log_to"),
@@ -47,6 +50,41 @@ def fingerprint(recipe: Recipe, checkpoint: Checkpoint, data: str, validation: S
         "data": data,
         # Of which manifest they are does not matter: each is validated once.
         "validation set": Examples.of(replace(example, part=0) for example in validation).digest(),
+    }
+
+
+def named_difference(part: str, before: str, now: str) -> str:
+    """Name a part that differs, with the first keys that do, if the part holds keys: "recipe (optimiser.dropout ..)".
+
+    Args:
+        part: A name of fingerprint().
+        before: Its value in the earlier run.
+        now: Its value in this run.
+    """
+    if part not in ("recipe", "model"):
+        return part
+    try:
+        stored, given = _leaves(literal_eval(before)), _leaves(literal_eval(now))
+    except (ValueError, SyntaxError):  # a value that is no literal, e.g. of an earlier version
+        return part
+    names = [name for name in {**given, **stored} if stored.get(name, _DEFAULT) != given.get(name, _DEFAULT)]
+    changes = [
+        f"{name} was {stored.get(name, _DEFAULT)}, is {given.get(name, _DEFAULT)}" for name in names[:_MAX_SHOWN]
+    ]
+    more = f"; and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+    return f"{part} ({'; '.join(changes)}{more})" if names else part
+
+
+def _leaves(stated: Any, name: str = "") -> dict[str, str]:
+    """Return the values in what _stated() made, by their names with dots."""
+    if isinstance(stated, tuple) and len(stated) == 2 and isinstance(stated[1], dict):  # (type, fields)
+        stated = stated[1]
+    if not isinstance(stated, dict):
+        return {name: repr(stated)}
+    return {
+        leaf: value
+        for key, held in stated.items()
+        for leaf, value in _leaves(held, f"{name}.{key}" if name else key).items()
     }
 
 

@@ -35,7 +35,7 @@ from fastscribe.training.corpus import Examples
 from fastscribe.training.data import TrainingData
 from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
 from fastscribe.training.distributed import DistributedContext
-from fastscribe.training.fingerprint import fingerprint
+from fastscribe.training.fingerprint import fingerprint, named_difference
 from fastscribe.training.learner import BatchIndex, BatchTooLarge, Learner
 from fastscribe.training.log_window import LogWindow
 from fastscribe.training.network import new_model
@@ -460,7 +460,11 @@ class Trainer:
             self.folder.check_no_models()
             return None
         stored = {_BACKGROUNDS: BackgroundCorpus().digest(), **state["fingerprint"]}  # states of before have none
-        different = [name for name, value in self._fingerprint.items() if stored.get(name, value) != value]
+        different = [
+            named_difference(name, stored[name], value)
+            for name, value in self._fingerprint.items()
+            if stored.get(name, value) != value
+        ]
         if different:
             raise UsageError(
                 f"{self.folder.path}: holds a run with another {' and '.join(different)}; use another folder, or "

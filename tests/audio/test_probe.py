@@ -205,6 +205,27 @@ def test_joined_wavs(tmp_path, options):
     assert problem(path) == JOINED
 
 
+@pytest.mark.parametrize("subtype", ["PCM_16", "PCM_U8", "FLOAT"])
+def test_joined_wavs_with_chunks_behind_their_samples(tmp_path, subtype):
+    path = write(tmp_path / "a.wav", 999, subtype=subtype)
+    content = path.read_bytes()
+    content += bytes(len(content) % 2)
+    tags = struct.pack("<4sI4s4sI6s", b"LIST", 18, b"INFO", b"ISFT", 6, b"Editor") + b"cue \x05\0\0\0abcde\0"
+    path.write_bytes(content + tags + b"LIST" + struct.pack("<I", 200) + b"INFO" * 50)
+    assert probe(source(path)).num_samples == 999
+    path.write_bytes(content + tags + content)
+    assert problem(path) == JOINED
+
+
+def test_joined_cafs_with_packet_tables(tmp_path):
+    path = write(tmp_path / "a.caf")
+    content = path.read_bytes() + b"pakt" + (24).to_bytes(8, "big") + bytes(24)
+    path.write_bytes(content)
+    assert probe(source(path)).num_samples == RATE
+    path.write_bytes(content * 2)
+    assert problem(path) == JOINED
+
+
 @pytest.mark.parametrize("extension", ["au", "caf"])
 def test_joined_files_of_which_the_first_would_be_read(tmp_path, extension):
     path = write(tmp_path / f"a.{extension}")

@@ -91,6 +91,12 @@ def test_packaged_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert find_packaged(None) == tmp_path and len(lines) == 1
 
 
+def test_empty_name(requests: list) -> None:
+    with pytest.raises(CheckpointError, match=r'^"": names no model; '):
+        locate("", print)
+    assert not requests
+
+
 def test_name_without_organisation(requests: list) -> None:
     with pytest.raises(CheckpointError, match=r"the model on the Hugging Face hub is nvidia/parakeet-tdt-0\.6b-v3$"):
         find("parakeet-tdt-0.6b-v3")

@@ -148,12 +148,14 @@ def test_manifest_rows(tmp_path: Path) -> None:
         {"audio_filepath": "a.flac", "text": "reference", "speaker": "x", "duration": 4.9376},
         {"audio_filepath": "a.flac", "offset": 1.0, "duration": 2.0},
         {"audio_filepath": "gone.flac", "speaker": "y"},
+        {"audio_filepath": "a.flac", "offset": 3.0, "duration": 2.5, "speaker": "z"},
     ]
     manifest.write_text("\n".join([*map(json.dumps, lines), "{broken", ""]))
     done = transcribe(manifest)
     found = rows(done.stdout)
     assert done.returncode == 1
-    assert len(found) == 4
+    assert len(found) == 5
+    assert "1 recording ends before its manifest's duration: a.flac: 1.94 s of 2.50 s" in done.stderr
     [first] = [row for row in found if row.get("text") == "reference"]
     assert first["pred_text"] == SENTENCE
     assert first["speaker"] == "x"
@@ -163,7 +165,7 @@ def test_manifest_rows(tmp_path: Path) -> None:
     [third] = [row for row in found if row.get("speaker") == "y"]
     assert third["error"]["stage"] == "probe"
     [fourth] = [row for row in found if str(manifest) in row["audio_filepath"]]
-    assert "line 4" in fourth["error"]["message"]
+    assert "line 5" in fourth["error"]["message"]
 
 
 def test_paths_on_stdin() -> None:

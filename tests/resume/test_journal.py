@@ -313,7 +313,7 @@ def test_other_settings_are_named(tmp_path: Path) -> None:
         journal.resume(paths, other)
     said = str(raised.value)
     for temp in ('--dtype was "fp32", is "bf16"', '--channel was ["a"], is ["a", "é"]', "gone was 1, is not there",
-                 "new was not there, is null", "--overwrite", "another folder", str(tmp_path)):  # fmt: skip
+                 "new was not there, is not set", "--overwrite", "another folder", str(tmp_path)):  # fmt: skip
         assert temp in said
     assert "model was" not in said
     assert paths.journal.read_bytes() == content

@@ -11,7 +11,7 @@ import torch
 
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.training.corpus import Example, Examples, ManifestPart
-from fastscribe.training.fingerprint import fingerprint
+from fastscribe.training.fingerprint import fingerprint, named_difference
 from fastscribe.training.model_recipe import ModelRecipe
 from fastscribe.training.recipe import DataRecipe, OptimiserRecipe, Recipe, RunRecipe
 from tests.conftest import MODELS
@@ -110,3 +110,23 @@ def test_a_field_of_a_later_version(checkpoint: Checkpoint, value: int) -> None:
     assert differing(checkpoint, checkpoint=replace(checkpoint, config=inner)) == expected
     changed = replace(recipe, loss=later(recipe.loss))
     assert differing(checkpoint, recipe=changed) == (["recipe"] if value else [])
+
+
+def test_changed_keys_are_named(checkpoint: Checkpoint) -> None:
+    def of(part: str, **recipe: Any) -> str:
+        return fingerprint(Recipe(DATA, **recipe), checkpoint, "digest", EXAMPLES)[part]
+
+    before = of("recipe", run=RunRecipe(epochs=3))
+    now = of("recipe", run=RunRecipe(epochs=4), optimiser=OptimiserRecipe(dropout=0.3))
+    assert named_difference("recipe", before, now) in (
+        "recipe (run.epochs was 3, is 4; optimiser.dropout was its default, is 0.3)",
+        "recipe (optimiser.dropout was its default, is 0.3; run.epochs was 3, is 4)",
+    )
+    layers = checkpoint.config.encoder.num_layers
+    other = replace(
+        checkpoint, config=replace(checkpoint.config, encoder=replace(checkpoint.config.encoder, num_layers=9))
+    )
+    model = [fingerprint(Recipe(DATA), known, "digest", EXAMPLES)["model"] for known in (checkpoint, other)]
+    assert named_difference("model", *model) == f"model (encoder.num_layers was {layers}, is 9)"
+    assert named_difference("data", "a", "b") == "data"
+    assert named_difference("recipe", "{'run': inf}", before) == "recipe"
