@@ -22,7 +22,8 @@ from time import perf_counter, process_time
 from typing import Any
 
 from fastscribe import Options, Transcriber, Transcript
-from scripts.benchmarks.gap_recovery import publish
+from fastscribe.bench import machine
+from scripts.benchmarks.gap_recovery import ROOT, publish
 from scripts.benchmarks.speakers import make_dialogues
 
 
@@ -49,6 +50,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "speakers": arguments.name or Path(arguments.speakers).stem,
         "dtype": arguments.dtype,
         "dialogues": len(paths),
+        "commit": machine.commit(ROOT),
         "audio_s": round(audio_s, 1),
     }
     for name, seconds in (("wall", wall_s), ("processor", processor_s)):
