@@ -63,7 +63,9 @@ def write_sounds(out: Path, hours: float, sound_font: Path, rooms: Sequence[Path
 
     with ThreadPoolExecutor() as pool:
         lines = [json.dumps(row) + "\n" for row in pool.map(write, enumerate(kinds))]
-    (out / "manifest.jsonl").write_text("".join(lines), encoding="utf-8")  # last: where it is, all is there
+    (out / "manifest.jsonl").write_text(
+        "".join(lines), encoding="utf-8"
+    )  # last, so that a manifest means that no recording is missing
     return (out / "manifest.jsonl").resolve()
 
 
