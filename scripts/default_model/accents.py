@@ -1,9 +1,10 @@
-"""English phonemes as speakers whose first language is Mandarin may say them (for make_kokoro_sentences)."""
+"""English phonemes, and how speakers whose first language is Mandarin may say them (for what reads to the packaged model)."""
 
 from __future__ import annotations
 
 import random
 import re
+import subprocess
 
 STRENGTH = (0.3, 1.0)  # of a speaker's accent: a factor on all chances
 FLAT_CHANCE, FLAT_SHARE = 0.4, 0.6  # of speakers who drop stresses, and of the stresses that they drop
@@ -23,6 +24,13 @@ SOUNDS = {
 LAST_SOUNDS = {"z": ("s", 0.6), "n": ("ŋ", 0.25), "ŋ": ("n", 0.25)}  # at the end of a word
 STOPS, DROPPED_CHANCE, VOWEL_CHANCE = "tdkpbɡ", 0.25, 0.15  # at the end of a word: left out, or with a vowel behind
 _SOUND = re.compile("iː|.")
+
+
+def phonemes(text: str, language: str) -> str:
+    """Return the phonemes of a sentence (IPA) as espeak-ng has them, with its last mark."""
+    command = ["espeak-ng", "-q", "--ipa", "-v", language, text]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    return re.sub(r"\s*\n\s*", ", ", said) + text[-1]
 
 
 def mandarin(phonemes: str, rng: random.Random) -> str:

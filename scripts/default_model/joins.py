@@ -60,11 +60,12 @@ def write_joins(
         for line in manifest.read_text(encoding="utf-8").splitlines() * times
     ]
     groups = list(enumerate(chosen(rows, hours, random.Random(seed))))
-    with ThreadPoolExecutor() as pool, (out / "manifest.jsonl").open("w", encoding="utf-8") as file:
-        for row in pool.map(
-            lambda group: written(group[1], out / f"{group[0]:06d}.flac", (seed, group[0]), sounds), groups
-        ):
-            file.write(json.dumps(row) + "\n")
+    with ThreadPoolExecutor() as pool:
+        made = pool.map(lambda group: written(group[1], out / f"{group[0]:06d}.flac", (seed, group[0]), sounds), groups)
+        lines = [json.dumps(row) + "\n" for row in made]
+    (out / "manifest.jsonl").write_text(
+        "".join(lines), encoding="utf-8"
+    )  # last, so that a manifest means that no recording is missing
     return (out / "manifest.jsonl").resolve()
 
 

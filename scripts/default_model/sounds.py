@@ -61,9 +61,11 @@ def write_sounds(out: Path, hours: float, sound_font: Path, rooms: Sequence[Path
         soundfile.write(path, np.clip(samples_S, -1, 1), RATE, subtype="PCM_16")
         return {"audio_filepath": path.name, "duration": len(samples_S) / RATE}
 
-    with ThreadPoolExecutor() as pool, (out / "manifest.jsonl").open("w", encoding="utf-8") as file:
-        for row in pool.map(write, enumerate(kinds)):
-            file.write(json.dumps(row) + "\n")
+    with ThreadPoolExecutor() as pool:
+        lines = [json.dumps(row) + "\n" for row in pool.map(write, enumerate(kinds))]
+    (out / "manifest.jsonl").write_text(
+        "".join(lines), encoding="utf-8"
+    )  # last, so that a manifest means that no recording is missing
     return (out / "manifest.jsonl").resolve()
 
 

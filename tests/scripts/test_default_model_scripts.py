@@ -19,6 +19,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +48,7 @@ SENTENCES = script("sentences.py")
 DRAWN = script("drawn.py")
 ACCENTS = script("accents.py")
 TRAIN = script("train_default_model")
+READ = script("make_read_sentences")
 
 
 @pytest.mark.parametrize("module", [SENTENCES, ACCENTS, TRAIN], ids=["sentences", "accents", "train_default_model"])
@@ -66,6 +68,62 @@ def test_accents_change_sounds_and_keep_words() -> None:
     for heard in ("sˈɪŋs", "wˈɛɹi", "bˈɛd", "kˈætə", "kˈæ.", "sˈʌŋ"):
         assert heard in texts, heard
     assert "lˈɛd" not in texts  # the first sound of a word stays
+
+
+def test_voices_are_those_of_the_chosen_programs() -> None:
+    rng = random.Random(0)
+    voices = [READ.voice(rng, ["hibari", "joe"]) for _ in range(200)]
+    assert {(voice.program, voice.name) for voice in voices} == {
+        ("hibari", "heart"),
+        ("joe", "english"),
+        ("joe", "mandarin"),
+    }
+
+
+class Joe:
+    """Stand-in for the voice's network: keeps what it gets, and says a sample for each token."""
+
+    inputs: dict[str, np.ndarray]
+
+    def run(self, _: None, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        self.inputs = inputs
+        return [np.zeros((1, 1, 1, 1000 * len(inputs["input"][0])), np.float32)]
+
+
+def test_joe_gets_each_sound_that_he_knows_with_a_blank_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    joe, numbers = Joe(), {"_": [0], "^": [1], "$": [2], "ð": [9], "ə": [4], "\u0303": [5], "a": [6], ".": [7]}
+    config = {"phoneme_id_map": numbers, "audio": {"sample_rate": 22_050}}
+    monkeypatch.setattr(READ, "joe", lambda: (joe, config))
+    monkeypatch.setattr(READ.accents, "phonemes", lambda text, _: "ðə? ã.")
+    samples = READ.read("The.", READ.Voice("joe", "english", pitch=0.9, tempo=1.2))
+    assert joe.inputs["input"] == [[1, 0, 9, 0, 4, 0, 6, 0, 5, 0, 7, 0, 2]]  # the mark over a is a sound of its own
+    assert joe.inputs["scales"][1] == pytest.approx(0.9 / 1.2)
+    assert len(samples) == pytest.approx(13_000 * 16_000 / (22_050 * 0.9), abs=2)
+
+
+def test_joins_and_sounds_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clip, sounds = tmp_path / "clip.flac", []
+    soundfile.write(clip, np.random.default_rng(0).normal(0, 0.1, 16_000), 16_000)
+    row = {"audio_filepath": str(clip), "duration": 1.0, "text": "One.", "speaker": "she"}
+    manifests = [TRAIN.written([row], tmp_path, name) for name in TRAIN.CORPORA]
+    monkeypatch.setattr(TRAIN, "JOIN_HOURS", 0.001)
+
+    def write_sounds(out: Path, *_: object) -> None:
+        sounds.append(out)
+        out.mkdir()
+        (out / "manifest.jsonl").touch()
+
+    monkeypatch.setattr(TRAIN, "write_sounds", write_sounds)
+    made = [TRAIN.made_manifests(manifests, tmp_path, tmp_path / "no font", 0.2, 0.5) for _ in range(2)]
+    assert made[0] == made[1] and len(sounds) == 1
+    assert [part["repeat"] for part in made[0]] == [0.2, 0.5] and made[0][1]["non_speech"]
+    joins, _ = (Path(part["path"]) for part in made[0])
+    written_at = joins.stat().st_mtime_ns
+    TRAIN.made_manifests(manifests, tmp_path, tmp_path / "no font", 0.2, 0.5)
+    assert joins.stat().st_mtime_ns == written_at
+    joins.unlink()  # a call that was ended before it had made all joins
+    TRAIN.made_manifests(manifests, tmp_path, tmp_path / "no font", 0.2, 0.5)
+    assert joins.stat().st_size
 
 
 CLAUSES = st.lists(st.integers(1, 40).map(lambda count: " ".join(["word"] * count)), min_size=1, max_size=8)
