@@ -52,6 +52,7 @@ _MAX_EXTRA_PAIRS = 1 << 14  # of padded queries and keys: their scores take as l
 _MIN_QUERIES = 100  # of a block of attention's queries
 _QUERY_BLOCKS = 2  # each has a product with the positions that its queries see; more are smaller, but slower, products
 _ALIGNMENT = 32  # of the positions in a product: with an odd number it takes up to twice as long
+_TABLE_BLOCK = 64  # positions that are projected in one product
 _MIN_ROWS = 128  # of a thread's share: it reads all weights, which takes as long as the products of 100 rows
 _WHOLE, _HALF = np.float32(1.0), np.float32(0.5)
 
@@ -536,16 +537,20 @@ class CpuAttention(nn.Module):
         return scores_HTBP
 
     def _table(self, stream: Stream) -> torch.Tensor:
-        """Return projected positions [H, K, P] for at least the stream's frames, the same number to either side.
+        """Return projected positions [H, K, P] for at least the stream's frames; distance 0 is in the middle, column P // 2.
 
-        They do not depend on the input, so the longest table is kept, up to a size. In this order a product takes half of
-        the time that it takes where a position's numbers stand together.
+        They do not depend on the input, so the longest table is kept, up to a size. A product's last bits may depend on its
+        number of rows, so each has the same: results do not depend on which table was kept. In this order a product of
+        attention takes half of the time that it takes where a position's numbers stand together.
         """
-        reach, table_HKP = stream.num_frames - 1 + _ALIGNMENT, self._kept_table_HKP
-        if table_HKP is None or table_HKP.shape[2] < 2 * reach + 1 or table_HKP.dtype != stream.dtype:
-            table_RD = relative_positions(reach, reach, stream.width, stream.dtype, stream.x_RD.device)
-            table_HKP = self.source.project_positions(table_RD).transpose(1, 2).contiguous()
-            self._kept_table_HKP = table_HKP if table_HKP.shape[2] <= CACHED_POSITIONS + 2 * _ALIGNMENT else None
+        num_blocks = -(-(stream.num_frames - 1 + _ALIGNMENT) // _TABLE_BLOCK)  # to either side
+        reach, table_HKP = num_blocks * _TABLE_BLOCK, self._kept_table_HKP
+        if table_HKP is None or table_HKP.shape[2] < 2 * reach or table_HKP.dtype != stream.dtype:
+            facts = stream.width, stream.dtype, stream.x_RD.device
+            table_RD = stream.memory.get("positions", lambda: relative_positions(reach, reach - 1, *facts))
+            blocks_HRK = [self.source.project_positions(block_RD) for block_RD in table_RD.split(_TABLE_BLOCK)]
+            table_HKP = torch.cat(blocks_HRK, 1).transpose(1, 2).contiguous()
+            self._kept_table_HKP = table_HKP if 2 * stream.num_frames - 1 <= CACHED_POSITIONS else None
         return table_HKP
 
 

@@ -29,8 +29,9 @@ _NOT_FINITE = "the speaker model's output holds NaN or infinite numbers"
 class Diarizer(SideModel[SpeakerCheckpoint, Sortformer]):
     """A speaker model's stages.
 
-    On a CPU, the layers of a FastConformer and of the Transformer behind it are in the recognizer's dtype. All else is in
-    float32 in every dtype: subsampling, whose frames a speaker cache keeps, and what makes probabilities and scores.
+    On a CPU, the subsampling and the layers of a FastConformer and of the Transformer behind it are in the recognizer's dtype.
+    All else is in float32 in every dtype: features, the frames that a speaker cache keeps, and what makes probabilities and
+    scores.
     """
 
     @classmethod

@@ -8,6 +8,8 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +30,7 @@ from fastscribe.errors import CheckpointError, WeightsMismatch
 from fastscribe.model.model import Model, build_model
 from tests.checkpoint.test_checkpoint import same, unpacked
 from tests.checkpoint.test_hostile_checkpoints import rezipped, saved
-from tests.conftest import MODELS, checkpoint
+from tests.conftest import MODELS, checkpoint, torch_threads
 
 NEMO, HF = MODELS / "hybrid" / "model.nemo", MODELS / "hf_ctc"
 SAFETENSORS, TORCH_ZIP = "model.safetensors", "model_weights.ckpt"
@@ -136,6 +138,33 @@ def test_parts_load_in_turn(model_folder: Path) -> None:
             pending = []
     assert not pending
     assert sum(kind == "prepare" for kind, _ in events) > 3
+
+
+@pytest.mark.parametrize("fails", [None, "read", "prepare"])
+def test_threads_that_prepare_leave_the_number_of_threads(fails: str | None) -> None:
+    """Reading takes one thread meanwhile. The number is this thread's, and the default of threads to come."""
+    loaded, found = checkpoint(HF), []
+
+    def watched(source: TensorSource) -> TensorSource:
+        def read() -> torch.Tensor:
+            found.append(torch.get_num_threads())
+            if fails == "read" and len(found) == 9:
+                raise OSError("damaged")
+            return source.read()
+
+        return replace(source, read=read)
+
+    def prepare_(path: str, part: nn.Module) -> None:
+        if fails == "prepare":
+            raise OSError("damaged")
+
+    weights = LazyWeights({name: watched(source) for name, source in sources_of(loaded.weights).items()})
+    with torch_threads(3):
+        with nullcontext() if fails is None else pytest.raises((CheckpointError, OSError), match="damaged"):
+            build_model(loaded.config, weights, "model", prepare_, threads=2)
+        with ThreadPoolExecutor(1) as pool:
+            assert torch.get_num_threads() == pool.submit(torch.get_num_threads).result() == 3
+    assert set(found) == {1}
 
 
 # Memory

@@ -269,6 +269,23 @@ def test_blocks_of_queries(dtype: str, blocks: int, monkeypatch: pytest.MonkeyPa
     assert error <= (1e-5 if dtype == "fp32" else 1.1 * error_of_whole + 1e-3)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_kept_table_of_positions_changes_no_bit(dtype: str) -> None:
+    """A wide encoder's: there a product's last bits in bf16 depend on its number of rows."""
+    ours, tables = cpu_form(dtype, d_model=512, num_layers=1, num_heads=8), []
+    torch.manual_seed(1)
+    batches = [(torch.randn(1, n, 512).to(torch_dtype(dtype)), torch.tensor([n])) for n in (31, 126, 250)]
+    first = []
+    for batch in batches:
+        first.append(frames(ours, *batch))
+        tables.append(ours.layers.layers[0].self_attn._kept_table_HKP)
+    assert all(torch.equal(frames(ours, *batch), before) for batch, before in zip(batches, first, strict=True))
+    middle = tables[-1].shape[2] // 2
+    for table_HKP in tables:
+        reach = table_HKP.shape[2] // 2
+        assert torch.equal(table_HKP, tables[-1][:, :, middle - reach : middle + table_HKP.shape[2] - reach])
+
+
 def test_narrow_encoders_keep_the_plain_layers() -> None:
     for width, form in ((256, Layers), (512, CpuLayers)):
         encoder = random_encoder(small_config(d_model=width, num_layers=1))

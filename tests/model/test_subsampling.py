@@ -104,6 +104,13 @@ def test_the_loop_in_16_bits(causal: bool) -> None:
     assert of_ours <= 1.1 * of_plain
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_loop_takes_a_length_beyond_the_frames_for_all_of_them(causal: bool) -> None:
+    ours = forms({"subsampling_factor": 8, "causal_subsampling": causal})["cpu"]
+    mel_BTM = torch.randn(1, 41, 20)
+    assert torch.equal(ours(mel_BTM, torch.tensor([60]))[0], ours(mel_BTM, torch.tensor([41]))[0])
+
+
 def test_threads_share_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     shares: list[int] = []
     monkeypatch.setattr(cpu_subsampling, "share", lambda parts, work: shares.append(len(parts)) or share(parts, work))
