@@ -24,9 +24,8 @@ from fastscribe._system.processors import has_native_int8, instruction_names
 from fastscribe.errors import first_line
 from fastscribe.model import int8_packing
 from fastscribe.model.packed import LAYER_MATRICES, example_linear, linears_below, pop_activation_
-from fastscribe.model.row_kernels import LEVELS, SHIFT
+from fastscribe.model.row_kernels import LEVELS, MIN_MAXIMUM, SHIFT
 
-_MIN_MAXIMUM = 1e-30  # avoids division by zero for rows or columns of zeros
 _BLOCK_ELEMENTS = 1 << 18  # a thread's of a block of rows: 1 MiB in float32, which a second-level cache holds
 
 
@@ -76,7 +75,7 @@ def quantise_rows(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _quantise_block(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    scale_R1 = x_RK.abs().amax(dim=1, keepdim=True).clamp_(min=_MIN_MAXIMUM).div_(LEVELS)
+    scale_R1 = x_RK.abs().amax(dim=1, keepdim=True).clamp_(min=float(MIN_MAXIMUM)).div_(LEVELS)
     levels_RK = torch.mul(x_RK, scale_R1.float().reciprocal())
     return levels_RK.add_(SHIFT + 0.5).to(torch.uint8), scale_R1  # the cast rounds down
 
@@ -102,7 +101,7 @@ def quantise_weight(weight_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
         part = slice(start, start + block)
         rows_NK = weight_NK[part].float()
         torch.amax(rows_NK.abs(), dim=1, out=scale_N[part])
-        scale_N[part].clamp_(min=_MIN_MAXIMUM).div_(LEVELS)
+        scale_N[part].clamp_(min=float(MIN_MAXIMUM)).div_(LEVELS)
         levels_NK[part] = (rows_NK / scale_N[part, None]).round_()
     return levels_NK, scale_N
 

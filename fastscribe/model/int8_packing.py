@@ -23,15 +23,14 @@ import torch
 from fastscribe._system import float_bits
 from fastscribe._system.float_bits import READERS, as_numpy
 from fastscribe._system.jit import compile_cached, compile_together, digest_of, rebind
+from fastscribe.model import row_kernels
+from fastscribe.model.row_kernels import LARGEST_LEVEL, MIN_MAXIMUM, SIGN_OFF
 from fastscribe.types import AnyArray, Float32Array
 
 MIN_WEIGHTS = 1 << 19  # of a matrix; narrower models transcribe a short recording in less time than numba is loaded in
 _BLOCKS = (64, 48, 32, 24, 16, 8)
 _INPUTS = 4  # that stand together
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-_LEVELS = np.float32(127)
-_MIN_MAXIMUM = np.float32(1e-30)  # avoids a division by zero in a row of zeros
-_SIGN_OFF = np.uint32(0x7FFFFFFF)
 _ROUNDING = np.float32(1.5 * 2**23)  # a float32 near it has no fraction: adding it rounds to nearest, ties to even
 _ROUNDED_ZERO = np.int32(_ROUNDING.view(np.int32))
 
@@ -121,10 +120,10 @@ def quantise_and_pack(
             n = b * outputs + m
             largest = np.uint32(0)
             for k in range(inputs):
-                magnitude = np.uint32(np.float32(widen(weight_NK[n, k])).view(np.uint32) & _SIGN_OFF)
+                magnitude = np.uint32(np.float32(widen(weight_NK[n, k])).view(np.uint32) & SIGN_OFF)
                 largest = magnitude if magnitude > largest else largest
             maximum = np.uint32(largest).view(np.float32)
-            scale = np.float32((_MIN_MAXIMUM if maximum < _MIN_MAXIMUM else maximum) / _LEVELS)
+            scale = np.float32((MIN_MAXIMUM if maximum < MIN_MAXIMUM else maximum) / LARGEST_LEVEL)
             scale_N[n] = scale
             total = np.int32(0)
             for k in range(inputs):
@@ -144,6 +143,6 @@ def _loop(dtype: str) -> Callable[..., None]:
     import numba
 
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-    variant = f"{dtype}_{digest_of(float_bits, sys.modules[__name__])}"
+    variant = f"{dtype}_{digest_of(float_bits, row_kernels, sys.modules[__name__])}"
     names = compile_together(numba.njit(**options), {"widen": READERS[dtype][0]}, variant)
     return compile_cached(rebind(quantise_and_pack, names | {**globals(), **names}, variant), **options)

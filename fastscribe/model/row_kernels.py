@@ -31,12 +31,12 @@ from fastscribe._system.jit import compile_cached, compile_together, digest_of, 
 LEVELS = 127  # on either side of zero
 SHIFT = 128  # level of zero
 _ROUNDING = np.float32(SHIFT + 0.5)  # the cast to an integer rounds down
-_LARGEST_LEVEL = np.float32(LEVELS)
-_MIN_MAXIMUM = np.float32(1e-30)  # avoids a division by zero in a row of zeros
+LARGEST_LEVEL = np.float32(LEVELS)
+MIN_MAXIMUM = np.float32(1e-30)  # avoids a division by zero in a row of zeros
 EPSILON = np.float32(1e-5)  # of every LayerNorm; here, because kept machine code changes with this file
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _LOWEST = np.float32(-3e38)
-_SIGN_OFF = np.uint32(0x7FFFFFFF)
+SIGN_OFF = np.uint32(0x7FFFFFFF)
 _MAX_EXPONENT = np.float32(87.0)
 _FIRST_FRAMES = 7  # mel frames that an output of two convolutions of three frames at strides of two sees
 SUBSAMPLING_ROWS = _FIRST_FRAMES + 9  # of scratch memory
@@ -60,10 +60,10 @@ def store_levels(row_N: Any, out_RN: Any, scale_R: Any, r: Any) -> None:
     """Quantise: row ~ (levels - SHIFT) * scale. The largest magnitude is that of its bits, by which NaN is the largest."""
     largest = np.uint32(0)
     for i in range(len(row_N)):
-        magnitude = np.uint32(np.float32(row_N[i]).view(np.uint32) & _SIGN_OFF)
+        magnitude = np.uint32(np.float32(row_N[i]).view(np.uint32) & SIGN_OFF)
         largest = magnitude if magnitude > largest else largest
     maximum = np.uint32(largest).view(np.float32)
-    scale = np.float32((_MIN_MAXIMUM if maximum < _MIN_MAXIMUM else maximum) / _LARGEST_LEVEL)
+    scale = np.float32((MIN_MAXIMUM if maximum < MIN_MAXIMUM else maximum) / LARGEST_LEVEL)
     inverse = np.float32(_ONE / scale)
     for i in range(len(row_N)):
         out_RN[r, i] = np.uint8(np.int32(np.float32(row_N[i] * inverse + _ROUNDING)))
