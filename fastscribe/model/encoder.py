@@ -91,9 +91,8 @@ class Subsampling(nn.Module):
         )  # of the first convolution's output
         self.out = nn.Linear(channels * self._subsampled(config.num_mels, num_stages), config.d_model)
         self.channels_last = False  # True: channels are the innermost axis of the input of `out`
-        self.fused: nn.Module | None = (
-            None  # the first two convolutions, which `stages` lacks then (cpu_subsampling.py)
-        )
+        # cpu_subsampling.py puts the first two convolutions here, which `stages` lacks then:
+        self.fused: nn.Module | None = None
 
     def forward(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Subsample; split the batch by rows, then by frames, if the first convolution's output would be too large."""

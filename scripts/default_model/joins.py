@@ -63,9 +63,8 @@ def write_joins(
     with ThreadPoolExecutor() as pool:
         made = pool.map(lambda group: written(group[1], out / f"{group[0]:06d}.flac", (seed, group[0]), sounds), groups)
         lines = [json.dumps(row) + "\n" for row in made]
-    (out / "manifest.jsonl").write_text(
-        "".join(lines), encoding="utf-8"
-    )  # last, so that a manifest means that no recording is missing
+    # Last, so that a manifest means that no recording is missing:
+    (out / "manifest.jsonl").write_text("".join(lines), encoding="utf-8")
     return (out / "manifest.jsonl").resolve()
 
 

@@ -63,9 +63,8 @@ def write_sounds(out: Path, hours: float, sound_font: Path, rooms: Sequence[Path
 
     with ThreadPoolExecutor() as pool:
         lines = [json.dumps(row) + "\n" for row in pool.map(write, enumerate(kinds))]
-    (out / "manifest.jsonl").write_text(
-        "".join(lines), encoding="utf-8"
-    )  # last, so that a manifest means that no recording is missing
+    # Last, so that a manifest means that no recording is missing:
+    (out / "manifest.jsonl").write_text("".join(lines), encoding="utf-8")
     return (out / "manifest.jsonl").resolve()
 
 

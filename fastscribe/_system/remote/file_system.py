@@ -36,10 +36,8 @@ class FileSystemStore:
         import fsspec
 
         try:  # ftp, sftp and smb connect and log in here
-            self._fs, _ = retry(
-                lambda: _translated(
-                    lambda: fsspec.core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
-                ),
+            self._fs, _ = self._ask(
+                lambda: fsspec.core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True),
                 was_reached=lambda: False,
             )
         except RemoteError as error:
@@ -97,8 +95,8 @@ class FileSystemStore:
             elif entry["name"] != folder:
                 yield RemoteObject(url + entry["name"][skip:], int(entry["size"] or 0), _version(entry))
 
-    def _ask(self, call: Any) -> Any:
-        return retry(lambda: _translated(call))
+    def _ask(self, call: Any, **how: Any) -> Any:
+        return retry(lambda: _translated(call), **how)
 
 
 def _sort_key(entry: dict[str, Any]) -> bytes:
