@@ -20,7 +20,8 @@ from fastscribe.config import EncoderConfig, GraniteConfig, Size, subsampled
 from fastscribe.model.attention import Positions, RelPositionAttention
 from fastscribe.model.folding import fold_norm_, linear_from
 from fastscribe.model.language_prompt import LanguagePrompt
-from fastscribe.model.padding import Padding
+from fastscribe.model.operations import depthwise_3x3
+from fastscribe.model.padding import Padding, zero_beyond
 from fastscribe.types import Features, Frames
 
 # Of the first convolution's output. 1 GB in bf16, and well within 32-bit indices; a CPU is faster while it stays in a cache.
@@ -125,7 +126,7 @@ class Subsampling(nn.Module):
         x_BTFC = _windows(x_BTM, self.is_causal) if self.fused is None else self.fused(x_BTM, lengths_B)
         for index, stage in enumerate(self.stages):
             if index > (0 if self.fused is None else 1):
-                x_BTFC = _zero_beyond(x_BTFC, lengths_B)
+                x_BTFC = zero_beyond(x_BTFC, lengths_B)
             frames, bins = self._subsampled(frames, 1), self._subsampled(bins, 1)
             for layer in stage.children():
                 x_BTFC = _apply_layer(layer, x_BTFC)[:, :frames, :bins]
@@ -170,24 +171,11 @@ def _apply_layer(layer: nn.Module, x_BTFC: torch.Tensor) -> torch.Tensor:
         return out_BTFC
     if layer.groups == 1 and layer.weight[0].numel() == x_BTFC.shape[3]:
         return F.linear(x_BTFC, layer.weight.flatten(1), layer.bias)
+    if layer.groups > 1:
+        assert not isinstance(layer.padding, str)
+        return depthwise_3x3(x_BTFC, layer.weight, layer.bias, layer.padding[0]).to(x_BTFC.dtype)
     out_BCTF: torch.Tensor = layer(x_BTFC.permute(0, 3, 1, 2).to(layer.weight.dtype))
     return out_BCTF.permute(0, 2, 3, 1).to(x_BTFC.dtype)
-
-
-def _zero_beyond(x_BTFC: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
-    """Zero the padding that affects the next convolution's valid outputs, in place unless a gradient is needed.
-
-    A window of three frames at a stride of two extends one frame beyond a row's length, so only that frame is written.
-    Zeroing all padding would be a pass over the whole tensor on a GPU, where the host does not know the shortest length.
-    """
-    num_frames = x_BTFC.shape[1]
-    if x_BTFC.requires_grad:
-        return Padding.of(lengths_B, num_frames).filled(x_BTFC, 0.0, time_axis=1)
-    rows_B = torch.arange(len(lengths_B), device=lengths_B.device)
-    next_B = lengths_B.clamp(max=num_frames - 1)
-    is_real_B11 = (lengths_B >= num_frames)[:, None, None]  # a row without padding keeps its last frame
-    x_BTFC[rows_B, next_B] = torch.where(is_real_B11, x_BTFC[rows_B, next_B], 0.0)
-    return x_BTFC
 
 
 class Layers(nn.ModuleList):
