@@ -181,16 +181,15 @@ def _usable() -> ModuleType:
 
 @cache
 def _compile_one() -> None:
-    """Compile a kernel: numba finds a wrong or missing toolkit only then. Raises UsageError for it."""
+    """Compile a kernel: numba finds a wrong or missing toolkit or numpy only then. Raises UsageError for it."""
     from numba import cuda
-    from numba.cuda.cudadrv import error
 
     try:
         cuda.jit("void(float32[::1])")(_nothing)
-    except (ImportError, RuntimeError, OSError, error.NvvmError, error.CudaDriverError, error.NvrtcError) as problem:
-        raise UsageError(
-            f"numba cannot compile for this GPU ({' '.join(str(problem).split())[:300]}): {_remedy()}"
-        ) from problem
+    except Exception as problem:  # a compiler or a package that does not fit may fail in any way
+        said = " ".join(str(problem).split())[:300]
+        remedy = _remedy() if "'numpy'" not in said else "pip install 'numpy<2.5', or a numba-cuda newer than 0.30.4"
+        raise UsageError(f"numba cannot compile for this GPU ({said}): {remedy}") from problem
 
 
 def _nothing(values: Any) -> None:

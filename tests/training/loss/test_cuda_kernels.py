@@ -102,6 +102,19 @@ def test_without_a_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
         cuda.check_usable()
 
 
+@pytest.mark.usefixtures("forgotten")
+def test_numpy_that_numba_cuda_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    """numba-cuda 0.30 looks for numpy.row_stack, which numpy 2.5 no longer has, when it compiles its first kernel."""
+
+    def jit(*_: object) -> Callable[..., None]:
+        raise AttributeError("module 'numpy' has no attribute 'row_stack'")
+
+    monkeypatch.setattr(cuda_target, "is_available", lambda: True)
+    monkeypatch.setattr(cuda_target, "jit", jit)
+    with pytest.raises(UsageError, match=r"cannot compile for this GPU .*row_stack.*: pip install 'numpy<2.5'"):
+        cuda.check_usable()
+
+
 def test_other_devices_refused() -> None:
     with pytest.raises(UsageError, match="not on meta"):
         transducer_loss(
