@@ -265,10 +265,13 @@ class ConvolutionModule(nn.Module):
     def _depthwise(self, x_BTD: torch.Tensor) -> torch.Tensor:
         """Convolve as 2-D with height one: [B, T, D] is then channels-last memory and needs no transposing copy.
 
+        On a GPU a copy is cheaper: in channels-last memory cuDNN makes a plan for each new shape (operations.depthwise_3x3).
         A causal convolution is padded on both sides, and the outputs beyond the last frame are dropped.
         """
         conv = self.depthwise
         x_BD1T = x_BTD.transpose(1, 2).unsqueeze(2).to(conv.weight.dtype)
+        if x_BTD.is_cuda:
+            x_BD1T = x_BD1T.contiguous()
         padding = (0, int(conv.padding[0]))
         out_BD1T = F.conv2d(x_BD1T, conv.weight.unsqueeze(2), conv.bias, padding=padding, groups=conv.groups)
         return out_BD1T[..., : x_BTD.shape[1]].squeeze(2).transpose(1, 2).to(x_BTD.dtype)
