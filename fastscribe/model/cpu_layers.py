@@ -47,6 +47,7 @@ MIN_WIDTH = 512  # a narrower encoder transcribes a short recording in less time
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _MIN_ELEMENTS = 1 << 17  # of a thread's share of a loop: handing it over takes a tenth of a millisecond
 _MAX_SCORES = 1 << 24  # held at once by all threads, by distance and by key: 64 MB in float32; more only for one head
+_CACHED_SCORES = 1 << 22  # of a thread's heads at a time, which three steps write and read: more leave the caches
 _MIN_SCORES = 1 << 20  # of attention, by distance and by key, for several threads: its products are small
 _MAX_EXTRA_PAIRS = 1 << 14  # of padded queries and keys: their scores take as long as another group's calls
 _MIN_QUERIES = 100  # of a block of attention's queries
@@ -495,7 +496,7 @@ class CpuAttention(nn.Module):
         stream.meet()
         start, stop = equal_parts(heads, stream.num_shares)[stream.number]
         for group in groups:
-            block = max(1, _MAX_SCORES // stream.num_shares // group.scores_per_head)
+            block = max(1, min(_CACHED_SCORES, _MAX_SCORES // stream.num_shares) // group.scores_per_head)
             with few_threads(group.scores_per_head * (stop - start)):
                 for first in range(start, stop, block):
                     self._mix(stream, group, slice(first, min(first + block, stop)))
