@@ -67,6 +67,7 @@ class Attention(nn.Module):
         self.value = nn.Linear(config.hidden, config.hidden)
         self.out = nn.Linear(config.hidden, config.hidden)
         self.joined: nn.Linear | None = None
+        self.attend: Callable[..., torch.Tensor] = attend
 
     def optimise_(self) -> None:
         parts = [self.query, self.key, self.value] if self.is_self_attention else [self.key, self.value]
@@ -104,7 +105,7 @@ class Attention(nn.Module):
     ) -> torch.Tensor:
         """Attend. `mask` is added to the scores; it broadcasts to [B, H, Q, N] and is aligned, because layers share it."""
         key_BHNK, value_BHNK = key_value_2BHNK
-        mixed_BHQK = attend(query_BHQK, key_BHNK, value_BHNK, mask)
+        mixed_BHQK = self.attend(query_BHQK, key_BHNK, value_BHNK, mask)
         out_BQD: torch.Tensor = self.out(mixed_BHQK.transpose(1, 2).flatten(2))
         return out_BQD
 

@@ -218,6 +218,38 @@ def split_heads(
                 v_K[i] = narrow(np.float32(widen(y_E[v + i]) * scale + y_bias_E[v + i]))
 
 
+def probabilities(row_T: Any, length: Any, largest: Any, unusable: Any, out_T: Any) -> None:
+    """Softmax of a row's first scores, which it overwrites; zero beyond. `largest` is the order_key of the largest one.
+
+    `unusable` is zero, or NaN if a score is NaN or infinite.
+    """
+    peak, total = np.float32(value_of_key(largest)), unusable
+    for j in range(length):
+        row_T[j] = exponential(np.float32(row_T[j] - peak))
+        total += row_T[j]
+    inverse = np.float32(_ONE / total)
+    for j in range(length):
+        out_T[j] = narrow(np.float32(row_T[j] * inverse))
+    for j in range(length, len(out_T)):
+        out_T[j] = narrow(_ZERO)
+
+
+def masked_softmax(scores_HTN: Any, mask_N: Any, factor: Any, scratch: Any, start: Any, stop: Any) -> None:
+    """Softmax of scores * factor + mask over the keys, in place. Rows are those of [H, T]."""
+    _, num_rows, num_keys = scores_HTN.shape
+    row_N = scratch[0]
+    for row in range(start, stop):
+        scores_N = scores_HTN[row // num_rows, row % num_rows]
+        largest, unusable = order_key(_LOWEST), _ZERO
+        for j in range(num_keys):
+            score = np.float32(widen(scores_N[j]) * factor + widen(mask_N[j]))
+            row_N[j] = score
+            unusable += np.float32(score * _ZERO)
+            key = order_key(score)
+            largest = key if key > largest else largest
+        probabilities(row_N, num_keys, largest, unusable, scores_N)
+
+
 def softmax(
     scores_HBTT: Any,
     positions_HTBP: Any,
@@ -246,18 +278,10 @@ def softmax(
         for j in range(length):
             score = np.float32(widen(scores_T[j]) + widen(positions_T[j]))
             row_T[j] = score
-            unusable += np.float32(score * _ZERO)  # NaN if a score is NaN or infinite
+            unusable += np.float32(score * _ZERO)
             key = order_key(score)
             largest = key if key > largest else largest
-        peak, total = np.float32(value_of_key(largest)), unusable
-        for j in range(length):
-            row_T[j] = exponential(np.float32(row_T[j] - peak))
-            total += row_T[j]
-        inverse = np.float32(_ONE / total)
-        for j in range(length):
-            scores_T[j] = narrow(np.float32(row_T[j] * inverse))
-        for j in range(length, num_frames):
-            scores_T[j] = narrow(_ZERO)
+        probabilities(row_T, length, largest, unusable, scores_T)
 
 
 def join_heads(
@@ -330,8 +354,19 @@ def subsample(
 
 
 _STORES = {"plain": store_plain, "levels": store_levels}
-_FUNCTIONS = (bounded_exponential, exponential, order_key, value_of_key, sigmoid, normalise, add_to_stream)
-_LOOPS = (norm, add_norm, add_norm_twice, activate, glu_depthwise, split_heads, softmax, join_heads, subsample)
+_FUNCTIONS = (
+    bounded_exponential,
+    exponential,
+    order_key,
+    value_of_key,
+    sigmoid,
+    normalise,
+    add_to_stream,
+    probabilities,
+)
+_LOOPS = (
+    norm, add_norm, add_norm_twice, activate, glu_depthwise, split_heads, softmax, join_heads, masked_softmax, subsample
+)  # fmt: skip
 
 
 @cache

@@ -13,8 +13,9 @@ from torch import nn
 from fastscribe.checkpoint.value import SpeakerCheckpoint
 from fastscribe.config import EncoderConfig
 from fastscribe.cuda.no_tf32 import no_tf32
+from fastscribe.model.cpu_attention import transformer_for_cpu_
 from fastscribe.model.cpu_form import torch_dtype
-from fastscribe.model.cpu_layers import conformer_for_cpu_
+from fastscribe.model.cpu_layers import conformer_for_cpu_, has_loops
 from fastscribe.model.encoder import Encoder
 from fastscribe.model.model import Prepare
 from fastscribe.model.sortformer import Sortformer
@@ -70,6 +71,8 @@ class Diarizer(SideModel[SpeakerCheckpoint, Sortformer]):
         # In float32 the loops gain nothing over torch's layers: most of the time is in products.
         if layers_dtype != "fp32" and isinstance(model.encoder, Encoder):
             conformer_for_cpu_(model.encoder)
+            if has_loops(checkpoint.config.encoder) and model.layers_dtype == torch.bfloat16:
+                transformer_for_cpu_(model.layers)
         return diarizer
 
     @property
