@@ -68,10 +68,9 @@ class Diarizer(SideModel[SpeakerCheckpoint, Sortformer]):
         diarizer = super().build(checkpoint, device, prepare_parts)
         model = diarizer.model
         model.layers_dtype = torch_dtype(layers_dtype)
-        # In float32 the loops gain nothing over torch's layers: most of the time is in products.
-        if layers_dtype != "fp32" and isinstance(model.encoder, Encoder):
+        if device.type == "cpu" and isinstance(model.encoder, Encoder):
             conformer_for_cpu_(model.encoder)
-            if has_loops(checkpoint.config.encoder) and model.layers_dtype == torch.bfloat16:
+            if has_loops(model.encoder.config) and model.layers_dtype == torch.bfloat16:
                 transformer_for_cpu_(model.layers)
         return diarizer
 

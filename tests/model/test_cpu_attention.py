@@ -1,4 +1,4 @@
-"""Attention of a speaker model's Transformer on a CPU: the loop beside torch's attention, in float64 the definition of right."""
+"""Attention of a speaker model's Transformer on a CPU: the loop beside torch's, and what is right in float64."""
 
 import math
 

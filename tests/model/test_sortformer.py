@@ -53,7 +53,12 @@ def model(name: str, tmp_path: Path) -> Path:
     return sortformer.write_nemo(tmp_path / "model.nemo", sortformer.config(name))
 
 
-def test_probabilities_are_those_of_nemo(name: str, model: Path) -> None:
+@pytest.mark.parametrize("min_width", [1, cpu_layers.MIN_WIDTH])
+def test_probabilities_are_those_of_nemo(
+    name: str, model: Path, min_width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the layers of wide encoders too."""
+    monkeypatch.setattr(cpu_layers, "MIN_WIDTH", min_width)
     for samples, expected in zip(recordings(), GOLDENS[name], strict=True):
         [found] = probabilities(model, [samples])
         assert found.shape == (-(-(len(samples) // 160) // 8), 4)
