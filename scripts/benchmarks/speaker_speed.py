@@ -3,8 +3,8 @@
     python -m scripts.benchmarks.speaker_speed SPEECH --model MODEL --speakers SPEAKER_MODEL --dtype bf16 --json FILE
 
 SPEECH is a manifest of which scripts/benchmarks/speakers.py mixes dialogues. The two runs take turns, in one process in which
-both are loaded. Loading, and a first run of both, do not count. `--json` adds the row of a speaker model, a dtype and a number
-of dialogues to what the file has.
+both are loaded. Loading, and a first run of both, do not count. `--json` adds the row of a processor, a speaker model, a dtype
+and a number of dialogues to what the file has.
 
 Progress goes to stderr; the last line of stdout is one JSON document.
 """
@@ -22,6 +22,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from fastscribe import Options, Transcriber, Transcript
+from fastscribe._system.processors import cpu_name
 from fastscribe.bench import machine
 from scripts.benchmarks.gap_recovery import ROOT, publish
 from scripts.benchmarks.speakers import make_dialogues
@@ -50,6 +51,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "speakers": arguments.name or Path(arguments.speakers).stem,
         "dtype": arguments.dtype,
         "dialogues": len(paths),
+        "hardware": f"{cpu_name()}, 2 cores",
         "commit": machine.commit(ROOT),
         "audio_s": round(audio_s, 1),
     }
@@ -80,7 +82,8 @@ def main() -> None:
     rows = []
     if arguments.json is not None and arguments.json.exists():
         stored = json.loads(arguments.json.read_text())["results"]
-        rows = [one for one in stored if any(one[key] != row[key] for key in ("speakers", "dtype", "dialogues"))]
+        keys = ("hardware", "speakers", "dtype", "dialogues")
+        rows = [one for one in stored if any(one[key] != row[key] for key in keys)]
     publish("speed with and without speakers", "seconds of each turn; medians for the shares", arguments, [*rows, row])
 
 
