@@ -165,10 +165,14 @@ class WorkerPool:
         self._finalizer()
 
     def peak_bytes(self) -> int:
-        return max(slot.share.peak_bytes for slot in self._slots)
+        return max(share.peak_bytes for share in self.shares())
 
     def shares(self) -> list[DeviceShare]:
-        return [slot.share for slot in self._slots]
+        """Return a share for each device, those of a GPU's processes added."""
+        found: dict[str, DeviceShare] = {}
+        for share in (slot.share for slot in self._slots):
+            found[share.name] = found[share.name].plus(share) if share.name in found else share
+        return list(found.values())
 
     # --- batches -----------------------------------------------------------------------------------------------------
 
