@@ -438,7 +438,7 @@ def transcribe(
             "--threads",
             min=1,
             max=MAX_THREADS,
-            help="Threads that read audio.\fDefault: by the number of processors. With --devices, each device has as many.",
+            help="Threads that read audio.\fDefault: by the number of processors. With --devices, each process has as many.",
         ),
     ] = None,
     price_per_hour: Annotated[

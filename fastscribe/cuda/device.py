@@ -174,9 +174,8 @@ def free_bytes(device: torch.device) -> int:
     """Bytes available for new tensors on a GPU, including memory that torch's allocator has cached."""
     free, total = torch.cuda.mem_get_info(device)
     own = torch.cuda.memory_reserved(device)
-    allowed = int(
-        torch.cuda.get_per_process_memory_fraction(device) * total
-    )  # less than all if processes share the GPU
+    index = torch.cuda.current_device() if device.index is None else device.index
+    allowed = int(torch.cuda.get_per_process_memory_fraction(index) * total)  # less if processes share the GPU
     return max(0, min(free, allowed - own)) + own - torch.cuda.memory_allocated(device)
 
 

@@ -26,13 +26,20 @@ class Device:
         kind: "cuda" or "cpu", as its own process names it.
         processors: Processors to compute with and to read audio on.
         variables: Environment variables that its process needs.
+        memory_share: The part of a GPU's memory that its process may take.
+        number: That of the process, if it is one of several on its device; else 0.
     """
 
     name: str
     kind: str
     processors: int
     variables: Mapping[str, str]
-    memory_share: float = 1.0  # of a GPU that several processes use
+    memory_share: float = 1.0
+    number: int = 0
+
+    @property
+    def process_name(self) -> str:
+        return f"process {self.number} of {self.name}" if self.number else f"the process of {self.name}"
 
 
 def parse_devices(text: str) -> tuple[Device, ...]:
@@ -80,9 +87,10 @@ def _gpus(text: str) -> tuple[Device, ...]:
             "cuda",
             share,
             {"CUDA_VISIBLE_DEVICES": _visible_name(number)},
-            1 / numbers.count(number),
+            memory_share=1 / numbers.count(number),
+            number=numbers[: place + 1].count(number) if numbers.count(number) > 1 else 0,
         )
-        for number in numbers
+        for place, number in enumerate(numbers)
     )
 
 

@@ -68,6 +68,8 @@ def test_a_gpu_that_is_named_twice_gets_two_processes_with_half_of_it_each(machi
     assert [one.name for one in found] == ["cuda:0", "cuda:2", "cuda:0"]
     assert [one.variables["CUDA_VISIBLE_DEVICES"] for one in found] == ["0", "2", "0"]
     assert [one.memory_share for one in found] == [0.5, 1.0, 0.5]
+    names = ["process 1 of cuda:0", "the process of cuda:2", "process 2 of cuda:0"]
+    assert [one.process_name for one in found] == names
     assert [one.processors for one in found] == [2, 2, 2]
 
 
@@ -105,8 +107,10 @@ def test_free_memory_is_what_the_process_may_still_take(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (55 * 10**9, 80 * 10**9))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 20 * 10**9)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 15 * 10**9)
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _: share * 0.95 if share < 1 else 1.0)
-    assert free_bytes(torch.device("cuda")) == pytest.approx(free_gb * 10**9)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    shares = {3: share * 0.95 if share < 1 else 1.0}  # torch wants a number here
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", shares.__getitem__)
+    assert free_bytes(torch.device("cuda")) == free_bytes(torch.device("cuda:3")) == pytest.approx(free_gb * 10**9)
 
 
 @pytest.mark.parametrize(
