@@ -9,6 +9,7 @@ forms, which change the weights in place.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -70,7 +71,7 @@ _LOW_LEVEL = (
     "cuda/test_device.py",
     "decode/test_aed.py",
 )
-_SHARES = {"end_to_end": 4}  # processes for the modules that take longest
+_SHARES = {"end_to_end": 6, "triton_kernels": 6, "cuda_kernels": 3}  # processes for the modules that take longest
 _TEST_S = 60  # a test's time limit; the first ones compile
 _MAX_RUNS = 4  # of a module whose process ends early
 
@@ -101,6 +102,7 @@ class Sizes:
     compared: int  # clips for which dtypes are compared
     nemo_clips: int
     nemo_batch_sizes: tuple[int, ...]
+    several_processes: str  # of --devices
 
 
 FULL = Sizes(
@@ -126,6 +128,7 @@ FULL = Sizes(
     compared=256,
     nemo_clips=2048,
     nemo_batch_sizes=(128, 256),
+    several_processes="0,0,0",
 )
 QUICK = Sizes(
     tdt="tiny",
@@ -150,6 +153,7 @@ QUICK = Sizes(
     compared=6,
     nemo_clips=6,
     nemo_batch_sizes=(3,),
+    several_processes="cpu:2",
 )
 
 
@@ -256,7 +260,7 @@ def end_to_end(part: Part) -> None:
 
 def _run_tests(part: Part, paths: Sequence[Path]) -> None:
     """Run modules in parallel processes, in this order; then the tests that need the whole device."""
-    at_once = max(2, min(6, _num_cores() // 2))
+    at_once = max(2, min(12, _num_cores() - 4))
     env = os.environ | {"OMP_NUM_THREADS": str(max(1, _num_cores() // at_once))}
     env |= {"GPU_CHECK_ROWS": str(part.notes.path)}
 
@@ -413,7 +417,7 @@ def _decode_all(
 ) -> None:
     key, width = {"what": "decoder", "shape": shape}, SHAPES[shape].encoder.d_model
     if "off" in modes:
-        greedy_key = key | {"mode": "greedy", "rows": 1, "frames": cases[0][1]}
+        greedy_key = key | {"mode": "greedy", "dtype": "fp32", "rows": 1, "frames": cases[0][1]}
         part.notes.measure(greedy_key, lambda: _greedy(part, transducer, *cases[0], width))
     for mode in modes if cases else ():
         key = key | {"mode": mode}
@@ -427,7 +431,9 @@ def _decode_all(
 
 
 def _greedy(part: Part, transducer: Any, rows: int, frames: int, width: int) -> dict[str, Any]:
-    given = _random_frames(part, rows, frames, width)
+    """Compare in float32: in bf16 a row's products round otherwise beside other rows, and a random joint has many near ties."""
+    transducer, given = copy.deepcopy(transducer).float(), _random_frames(part, rows, frames, width)
+    given = Frames(given.frames_BTD.float(), given.lengths_B)
     found, row = decoding_speed.greedy_rate(transducer, given, part.device)
     plain = decoding_speed.decode(decoding_speed.build(transducer, part.device, "off"), given)
     return row | {"equal_to_greedy": decoding_speed.equal_share(plain[:1], [found]) == 1.0}
@@ -626,7 +632,9 @@ def files(part: Part) -> None:
     tdt, rnnt, half = part.sizes.tdt, part.sizes.rnnt, max(1, _num_cores() // 2)
     loaded = part.notes.make({"what": "load", "shape": tdt}, partial(part.load, tdt))
     _from_files(part, tdt, "flac", None, loaded)
-    part.notes.measure({"what": "command", "shape": tdt, "audio": "flac"}, lambda: _by_command(part, tdt), needs_s=15.0)
+    for where in (["--device", str(part.device)], ["--devices", part.sizes.several_processes]):
+        key = {"what": "command", "shape": tdt, "audio": "flac", "where": " ".join(where)}
+        part.notes.measure(key, partial(_by_command, part, tdt, where), needs_s=15.0)
     _from_files(part, tdt, "flac_44k1_stereo", None, loaded)
     _from_files(part, tdt, "wav", None, loaded)
     for threads in (half, 2):
@@ -649,10 +657,10 @@ def _from_files(part: Part, shape: str, kind: str, threads: int | None, loaded: 
         part.notes.measure(key, call, needs_s=10.0)
 
 
-def _by_command(part: Part, shape: str) -> dict[str, Any]:
+def _by_command(part: Part, shape: str, where: Sequence[str]) -> dict[str, Any]:
     inputs, out = part.many_files("flac")[0].parent, part.scratch / "runs" / "command"
     shutil.rmtree(out, ignore_errors=True)
-    return single_passes.by_command(part.model(shape), inputs, out, str(part.device), part.notes.seconds_left)
+    return single_passes.by_command(part.model(shape), inputs, out, where, part.notes.seconds_left)
 
 
 def agreement_part(part: Part) -> None:

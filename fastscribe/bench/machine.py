@@ -90,7 +90,9 @@ def _nvidia_smi(device: torch.device) -> dict[str, str] | str:
 
 
 def commit(root: Path) -> str:
-    """The checkout's commit, with "+" if files changed. Without git: FASTSCRIBE_COMMIT or the file COMMIT."""
+    """FASTSCRIBE_COMMIT, or the checkout's commit, with "+" if files changed, or what the file COMMIT says."""
+    if given := os.environ.get("FASTSCRIBE_COMMIT"):
+        return given
     try:
         said = subprocess.run(
             ["git", "-c", "safe.directory=*", "-C", root, "describe", "--always", "--dirty=+", "--abbrev=12"],
@@ -99,11 +101,7 @@ def commit(root: Path) -> str:
     except (OSError, subprocess.SubprocessError):
         said = ""
     stored = root / "COMMIT"
-    return (
-        said
-        or os.environ.get("FASTSCRIBE_COMMIT", "")
-        or (stored.read_text(encoding="utf-8").strip() if stored.exists() else "unknown")
-    )
+    return said or (stored.read_text(encoding="utf-8").strip() if stored.exists() else "unknown")
 
 
 @contextmanager

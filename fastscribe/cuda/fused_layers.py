@@ -18,6 +18,7 @@ W taps of a convolution.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -26,9 +27,9 @@ from torch import nn
 from fastscribe.config import AttentionConfigs, LocalAttention
 from fastscribe.cuda.operations import choose_operations
 from fastscribe.model.attention import RelPositionAttention, relative_positions
-from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward
+from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward, Subsampling
 from fastscribe.model.folding import linear_from
-from fastscribe.model.operations import EPSILON, POSITION_ROWS_MULTIPLE, Operations, max_table_distance
+from fastscribe.model.operations import EPSILON, POSITION_ROWS_MULTIPLE, TORCH, Operations, max_table_distance
 
 _CACHED_FRAMES = 1024  # longest batch with cached projected positions: 4 MB per layer at width 1024 in bf16
 
@@ -65,6 +66,7 @@ def fuse_(encoder: Encoder, operations: Operations) -> None:
     has_global = isinstance(attention, LocalAttention) and attention.num_global
     assert not has_global, "only the plain layers have global frames"
     encoder.layers = FusedLayers([_conformer(layer) for layer in encoder.layers.children()], attention, operations)
+    _fuse_subsampling_(encoder.subsampling, operations)
 
 
 class FusedLayers(nn.Module):
@@ -260,6 +262,63 @@ class FusedConvolution(nn.Module):
         if self.norm is not None:
             hidden_BTD = F.silu(self.norm(hidden_BTD), inplace=True)
         return add_product_(x_BTD, hidden_BTD, self.pointwise2)
+
+
+class FusedFirstConvolutions(nn.Module):
+    """[B, T, M] to [B, T', F, C], T' a quarter of T: the first convolution, ReLU, zeroed padding, the depthwise convolution.
+
+    The first one makes 32 times as much of the features; Triton's kernel never writes it.
+    """
+
+    def __init__(self, first: nn.Linear, depthwise: nn.Conv2d, is_causal: bool, operations: Operations) -> None:
+        super().__init__()
+        self._operations, self._is_causal = operations, is_causal
+        self.weight_9C, self.bias_C = _taps_first(first.weight), first.bias
+        self.depthwise_9C = _taps_first(depthwise.weight)
+
+    def forward(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+        weights = self.weight_9C, self.bias_C, self.depthwise_9C
+        with torch.cuda.device_of(x_BTM):
+            return self._operations.first_convolutions(x_BTM, *weights, lengths_B, self._is_causal)
+
+
+class FusedDepthwise(nn.Module):
+    """ReLU of the stage before, and this stage's depthwise convolution: [B, T, F, C], T and F halved."""
+
+    def __init__(self, depthwise: nn.Conv2d, is_causal: bool, operations: Operations) -> None:
+        super().__init__()
+        self._operations, self._is_causal = operations, is_causal
+        self.weight_9C = _taps_first(depthwise.weight)
+
+    def forward(self, x_BTFC: torch.Tensor) -> torch.Tensor:
+        with torch.cuda.device_of(x_BTFC):
+            return self._operations.relu_depthwise(x_BTFC, self.weight_9C, self._is_causal)
+
+
+def _fuse_subsampling_(subsampling: Subsampling, operations: Operations) -> None:
+    """Replace depthwise convolutions and what precedes them. Other convolutions stay torch's.
+
+    The kernels need no plan for a new shape of a batch, as cuDNN does (operations.depthwise_3x3).
+    """
+    stages, is_causal = [list(stage.children()) for stage in subsampling.stages.children()], subsampling.is_causal
+    if len(stages) < 2 or not (isinstance(stages[1][0], nn.Conv2d) and stages[1][0].groups > 1):
+        return
+    (first, _), (depthwise, *rest) = stages[:2]
+    assert isinstance(first, nn.Linear) and isinstance(depthwise, nn.Conv2d)
+    subsampling.fused = FusedFirstConvolutions(first, depthwise, is_causal, operations)
+    if operations is not TORCH:
+        subsampling.elements_per_frame //= 4  # the largest tensor is the second convolution's output
+    stages[:2] = [], rest
+    for before, stage in pairwise(stages[1:]):
+        assert isinstance(before[-1], nn.ReLU) and isinstance(stage[0], nn.Conv2d)
+        before.pop()
+        stage[0] = FusedDepthwise(stage[0], is_causal, operations)
+    subsampling.stages = nn.ModuleList(nn.Sequential(*layers) for layers in stages)
+
+
+def _taps_first(weight: torch.Tensor) -> nn.Parameter:
+    """Return the weights of a 3x3 convolution with one input channel per output, [9, C]."""
+    return nn.Parameter(weight.flatten(1).t().contiguous(), requires_grad=False)
 
 
 def add_product_(x_BTD: torch.Tensor, hidden_BTE: torch.Tensor, linear: nn.Module) -> torch.Tensor | None:

@@ -10,11 +10,11 @@ from the previous one. The convolution moves along time with its window in regis
 Offsets that grow with a recording are 64-bit, and every grid has one axis, because the others are limited to 65,535. So
 number and length of rows are limited only by memory. The caller makes the tensors' device current.
 
-Shapes: B batch, T frames, D width, H heads, K head width, R rows of the position table, W taps.
+Shapes: B batch, T frames, D width, H heads, K head width, R rows of the position table, W taps, M mels, F bins, C channels.
 """
 
 # The kernels are Triton's language, whose types are not Python's.
-# mypy: allow-untyped-decorators, disable-error-code="no-untyped-def, assignment"
+# mypy: allow-untyped-decorators, disable-error-code="no-untyped-def, assignment, misc"
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fastscribe.config import AttentionConfigs
+from fastscribe.config import AttentionConfigs, subsampled
 from fastscribe.model import operations
 from fastscribe.model.attention import Window
 
@@ -225,6 +225,135 @@ def layer_norm_kernel(
     tl.store(out_ptr + offset + columns, out, mask=mask)
 
 
+@triton.jit
+def _relu(x):
+    return tl.where(x < 0, 0.0, x)  # a NaN stays one
+
+
+@triton.jit
+def _first_convolution(mels, weights, bias, is_real, ROW: tl.constexpr, COLUMN: tl.constexpr):
+    """Return ReLU of the first convolution whose window begins at frame ROW and bin COLUMN of 7 x 5 mels; zero if padding."""
+    total = bias
+    for frame in tl.static_range(3):
+        for place in tl.static_range(3):
+            total += weights[3 * frame + place] * mels[5 * (ROW + frame) + COLUMN + place]
+    return tl.where(is_real, _relu(total), 0.0)
+
+
+@triton.jit(do_not_specialize=["num_frames", "out_frames", "row_stride", "frame_stride", "mel_stride"])
+def first_convolutions_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    depthwise_ptr,
+    once_ptr,
+    out_ptr,
+    num_frames,
+    out_frames,
+    row_stride,
+    frame_stride,
+    mel_stride,
+    MELS: tl.constexpr,
+    BINS: tl.constexpr,
+    OUT_BINS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BEFORE: tl.constexpr,
+):
+    """Process BLOCK channels of a frame of the output, from its lowest bin to its highest.
+
+    `once_ptr` has the rows' valid frames of the first convolution, which makes BINS bins. A window of it is 3 x 3; its first
+    column is the last one of the bin before.
+    """
+    blocks: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
+    out_frame, block = tl.program_id(0) % out_frames, tl.program_id(0) // out_frames % blocks
+    row = (tl.program_id(0) // (out_frames * blocks)).to(tl.int64)
+    once = tl.load(once_ptr + row).to(tl.int32)
+    channels = block * BLOCK + tl.arange(0, BLOCK)
+    is_channel = channels < CHANNELS
+    weights, depthwise = (), ()
+    for tap in tl.static_range(9):
+        weights += (tl.load(weight_ptr + tap * CHANNELS + channels, mask=is_channel, other=0.0).to(tl.float32),)
+        depthwise += (tl.load(depthwise_ptr + tap * CHANNELS + channels, mask=is_channel, other=0.0).to(tl.float32),)
+    bias = tl.load(bias_ptr + channels, mask=is_channel, other=0.0).to(tl.float32)
+    middle = 2 * out_frame - BEFORE  # of the first convolution's frames, the window's first
+    x_ptr += row * row_stride
+    out_ptr += (row * out_frames + out_frame) * (OUT_BINS * CHANNELS)
+    last0, last1, last2 = bias * 0.0, bias * 0.0, bias * 0.0
+    for out_bin in range(OUT_BINS):
+        next_bin = 2 * out_bin - BEFORE + 1
+        mels = ()
+        for i in tl.static_range(7):
+            frame = 2 * middle - BEFORE + i
+            frame_ptr = x_ptr + tl.cast(frame, tl.int64) * frame_stride
+            for j in tl.static_range(5):
+                mel = 2 * next_bin - BEFORE + j
+                is_mel = (frame >= 0) & (frame < num_frames) & (mel >= 0) & (mel < MELS)
+                mels += (
+                    tl.load(frame_ptr + tl.cast(mel, tl.int64) * mel_stride, mask=is_mel, other=0.0).to(tl.float32),
+                )
+        total = depthwise[0] * last0 + depthwise[3] * last1 + depthwise[6] * last2
+        is_bin = (next_bin >= 0) & (next_bin < BINS)
+        for i in tl.static_range(3):
+            is_real = is_bin & (middle + i >= 0) & (middle + i < once)
+            total += depthwise[3 * i + 1] * _first_convolution(mels, weights, bias, is_real, 2 * i, 0)
+        is_bin = (next_bin + 1 >= 0) & (next_bin + 1 < BINS)
+        last0 = _first_convolution(mels, weights, bias, is_bin & (middle >= 0) & (middle < once), 0, 2)
+        last1 = _first_convolution(mels, weights, bias, is_bin & (middle + 1 >= 0) & (middle + 1 < once), 2, 2)
+        last2 = _first_convolution(mels, weights, bias, is_bin & (middle + 2 >= 0) & (middle + 2 < once), 4, 2)
+        total += depthwise[2] * last0 + depthwise[5] * last1 + depthwise[8] * last2
+        tl.store(out_ptr + out_bin * CHANNELS + channels, total.to(out_ptr.dtype.element_ty), mask=is_channel)
+
+
+@triton.jit
+def _relu_of(x_ptr, frame, place, num_frames, channels, BINS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Return ReLU of a frame's bin in float32; zero outside."""
+    is_inside = (frame >= 0) & (frame < num_frames) & (place >= 0) & (place < BINS)
+    mask = channels < tl.where(is_inside, CHANNELS, 0)
+    x_ptr += tl.cast(frame, tl.int64) * (BINS * CHANNELS) + place * CHANNELS
+    return _relu(tl.load(x_ptr + channels, mask=mask, other=0.0).to(tl.float32))
+
+
+@triton.jit(do_not_specialize=["num_frames", "out_frames"])
+def relu_depthwise_kernel(
+    x_ptr,
+    weight_ptr,
+    out_ptr,
+    num_frames,
+    out_frames,
+    BINS: tl.constexpr,
+    OUT_BINS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BEFORE: tl.constexpr,
+):
+    """Process BLOCK channels of a frame of the output, from its lowest bin to its highest, as first_convolutions_kernel."""
+    blocks: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
+    out_frame, block = tl.program_id(0) % out_frames, tl.program_id(0) // out_frames % blocks
+    row = (tl.program_id(0) // (out_frames * blocks)).to(tl.int64)
+    channels = block * BLOCK + tl.arange(0, BLOCK)
+    weights = ()
+    for tap in tl.static_range(9):
+        weights += (
+            tl.load(weight_ptr + tap * CHANNELS + channels, mask=channels < CHANNELS, other=0.0).to(tl.float32),
+        )
+    first = 2 * out_frame - BEFORE
+    x_ptr += row * num_frames * (BINS * CHANNELS)
+    out_ptr += (row * out_frames + out_frame) * (OUT_BINS * CHANNELS)
+    last0, last1, last2 = weights[0] * 0.0, weights[0] * 0.0, weights[0] * 0.0
+    for out_bin in range(OUT_BINS):
+        place = 2 * out_bin - BEFORE + 1
+        total = weights[0] * last0 + weights[3] * last1 + weights[6] * last2
+        for i in tl.static_range(3):
+            total += weights[3 * i + 1] * _relu_of(x_ptr, first + i, place, num_frames, channels, BINS, CHANNELS)
+        last0 = _relu_of(x_ptr, first, place + 1, num_frames, channels, BINS, CHANNELS)
+        last1 = _relu_of(x_ptr, first + 1, place + 1, num_frames, channels, BINS, CHANNELS)
+        last2 = _relu_of(x_ptr, first + 2, place + 1, num_frames, channels, BINS, CHANNELS)
+        total += weights[2] * last0 + weights[5] * last1 + weights[8] * last2
+        mask = channels < CHANNELS
+        tl.store(out_ptr + out_bin * CHANNELS + channels, total.to(out_ptr.dtype.element_ty), mask=mask)
+
+
 def rel_attention(
     qkv_BTD: torch.Tensor,
     positions_HRK: torch.Tensor,
@@ -362,4 +491,72 @@ def _layer_norm(
     return out_BTD
 
 
-TRITON = operations.Operations(rel_attention, glu_depthwise, layer_norm, layer_norm_twice_)
+def first_convolutions(
+    x_BTM: torch.Tensor,
+    weight_9C: torch.Tensor,
+    bias_C: torch.Tensor,
+    depthwise_9C: torch.Tensor,
+    lengths_B: torch.Tensor,
+    is_causal: bool = False,
+) -> torch.Tensor:
+    batch, num_frames, mels = x_BTM.shape
+    channels = weight_9C.shape[1]
+    assert weight_9C.is_contiguous() and depthwise_9C.is_contiguous()
+    once_B = subsampled(lengths_B, 1, is_causal).clamp(max=subsampled(num_frames, 1, is_causal))
+    out_frames, out_bins = subsampled(num_frames, 2, is_causal), subsampled(mels, 2, is_causal)
+    out_BTFC = x_BTM.new_empty(batch, out_frames, out_bins, channels)
+    block, num_warps = _channel_blocks(channels)
+    first_convolutions_kernel[(out_frames * triton.cdiv(channels, block) * batch,)](
+        x_BTM,
+        weight_9C,
+        bias_C,
+        depthwise_9C,
+        once_B,
+        out_BTFC,
+        num_frames,
+        out_frames,
+        *x_BTM.stride(),
+        MELS=mels,
+        BINS=subsampled(mels, 1, is_causal),
+        OUT_BINS=out_bins,
+        CHANNELS=channels,
+        BLOCK=block,
+        BEFORE=2 if is_causal else 1,
+        num_warps=num_warps,
+        enable_fp_fusion=True,
+    )
+    return out_BTFC
+
+
+def relu_depthwise(x_BTFC: torch.Tensor, weight_9C: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
+    batch, num_frames, bins, channels = x_BTFC.shape
+    assert x_BTFC.is_contiguous() and weight_9C.is_contiguous()
+    out_frames, out_bins = (subsampled(size, 1, is_causal) for size in (num_frames, bins))
+    out_BTFC = x_BTFC.new_empty(batch, out_frames, out_bins, channels)
+    block, num_warps = _channel_blocks(channels)
+    relu_depthwise_kernel[(out_frames * triton.cdiv(channels, block) * batch,)](
+        x_BTFC,
+        weight_9C,
+        out_BTFC,
+        num_frames,
+        out_frames,
+        BINS=bins,
+        OUT_BINS=out_bins,
+        CHANNELS=channels,
+        BLOCK=block,
+        BEFORE=2 if is_causal else 1,
+        num_warps=num_warps,
+        enable_fp_fusion=True,
+    )
+    return out_BTFC
+
+
+def _channel_blocks(channels: int) -> tuple[int, int]:
+    """Return the channels of a program and its warps: four channels a thread if there are as many."""
+    block = min(256, triton.next_power_of_2(channels))
+    return block, max(1, block // 128)
+
+
+TRITON = operations.Operations(
+    rel_attention, glu_depthwise, layer_norm, layer_norm_twice_, first_convolutions, relu_depthwise
+)

@@ -20,10 +20,11 @@ from fastscribe.config import EncoderConfig, GraniteConfig, Size, subsampled
 from fastscribe.model.attention import Positions, RelPositionAttention
 from fastscribe.model.folding import fold_norm_, linear_from
 from fastscribe.model.language_prompt import LanguagePrompt
-from fastscribe.model.padding import Padding
+from fastscribe.model.operations import depthwise_3x3, windows
+from fastscribe.model.padding import Padding, zero_beyond
 from fastscribe.types import Features, Frames
 
-# Of the first convolution's output. 1 GB in bf16, and well within 32-bit indices; a CPU is faster while it stays in a cache.
+# Of subsampling's largest tensor. 1 GB in bf16, and well within 32-bit indices; a CPU is faster while it stays in a cache.
 _MAX_CONV_ELEMENTS, _MAX_CPU_CONV_ELEMENTS = 2**29, 2**23
 
 
@@ -91,11 +92,11 @@ class Subsampling(nn.Module):
         )  # of the first convolution's output
         self.out = nn.Linear(channels * self._subsampled(config.num_mels, num_stages), config.d_model)
         self.channels_last = False  # True: channels are the innermost axis of the input of `out`
-        # cpu_subsampling.py puts the first two convolutions here, which `stages` lacks then:
+        # cpu_subsampling.py and cuda/fused_layers.py put the first two convolutions here, which `stages` lacks then:
         self.fused: nn.Module | None = None
 
     def forward(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Subsample; split the batch by rows, then by frames, if the first convolution's output would be too large."""
+        """Subsample; split the batch by rows, then by frames, if its largest tensor would be too large."""
         batch, num_frames, _ = x_BTM.shape
         factor, early = 2 ** len(self.stages), 2 if self.is_causal else 1
         is_cached = x_BTM.device.type == "cpu" and not torch.is_grad_enabled()
@@ -122,10 +123,10 @@ class Subsampling(nn.Module):
 
     def _convolve(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         frames, bins = x_BTM.shape[1:]
-        x_BTFC = _windows(x_BTM, self.is_causal) if self.fused is None else self.fused(x_BTM, lengths_B)
+        x_BTFC = windows(x_BTM, self.is_causal) if self.fused is None else self.fused(x_BTM, lengths_B)
         for index, stage in enumerate(self.stages):
             if index > (0 if self.fused is None else 1):
-                x_BTFC = _zero_beyond(x_BTFC, lengths_B)
+                x_BTFC = zero_beyond(x_BTFC, lengths_B)
             frames, bins = self._subsampled(frames, 1), self._subsampled(bins, 1)
             for layer in stage.children():
                 x_BTFC = _apply_layer(layer, x_BTFC)[:, :frames, :bins]
@@ -157,12 +158,6 @@ class Subsampling(nn.Module):
         self.out.weight = nn.Parameter(weight_DCF.transpose(1, 2).flatten(1), requires_grad=False)
 
 
-def _windows(x_BTM: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """Unfold [B, T, M] to the 3x3 windows of a stride-2 convolution: [B, T', M', 3 x 3], T' and M' half of T and M."""
-    before = 2 if is_causal else 1
-    return F.pad(x_BTM, (before, 1, before, 1)).unfold(1, 3, 2).unfold(2, 3, 2).flatten(3)
-
-
 def _apply_layer(layer: nn.Module, x_BTFC: torch.Tensor) -> torch.Tensor:
     """Apply a layer of a stage; a convolution whose input is unfolded is a product. Weights may have another dtype."""
     if not isinstance(layer, nn.Conv2d):
@@ -170,24 +165,11 @@ def _apply_layer(layer: nn.Module, x_BTFC: torch.Tensor) -> torch.Tensor:
         return out_BTFC
     if layer.groups == 1 and layer.weight[0].numel() == x_BTFC.shape[3]:
         return F.linear(x_BTFC, layer.weight.flatten(1), layer.bias)
+    if layer.groups > 1:
+        assert not isinstance(layer.padding, str)
+        return depthwise_3x3(x_BTFC, layer.weight, layer.bias, layer.padding[0]).to(x_BTFC.dtype)
     out_BCTF: torch.Tensor = layer(x_BTFC.permute(0, 3, 1, 2).to(layer.weight.dtype))
     return out_BCTF.permute(0, 2, 3, 1).to(x_BTFC.dtype)
-
-
-def _zero_beyond(x_BTFC: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
-    """Zero the padding that affects the next convolution's valid outputs, in place unless a gradient is needed.
-
-    A window of three frames at a stride of two extends one frame beyond a row's length, so only that frame is written.
-    Zeroing all padding would be a pass over the whole tensor on a GPU, where the host does not know the shortest length.
-    """
-    num_frames = x_BTFC.shape[1]
-    if x_BTFC.requires_grad:
-        return Padding.of(lengths_B, num_frames).filled(x_BTFC, 0.0, time_axis=1)
-    rows_B = torch.arange(len(lengths_B), device=lengths_B.device)
-    next_B = lengths_B.clamp(max=num_frames - 1)
-    is_real_B11 = (lengths_B >= num_frames)[:, None, None]  # a row without padding keeps its last frame
-    x_BTFC[rows_B, next_B] = torch.where(is_real_B11, x_BTFC[rows_B, next_B], 0.0)
-    return x_BTFC
 
 
 class Layers(nn.ModuleList):
@@ -277,10 +259,13 @@ class ConvolutionModule(nn.Module):
     def _depthwise(self, x_BTD: torch.Tensor) -> torch.Tensor:
         """Convolve as 2-D with height one: [B, T, D] is then channels-last memory and needs no transposing copy.
 
+        On a GPU a copy is cheaper: in channels-last memory cuDNN makes a plan for each new shape (operations.depthwise_3x3).
         A causal convolution is padded on both sides, and the outputs beyond the last frame are dropped.
         """
         conv = self.depthwise
         x_BD1T = x_BTD.transpose(1, 2).unsqueeze(2).to(conv.weight.dtype)
+        if x_BTD.is_cuda:
+            x_BD1T = x_BD1T.contiguous()
         padding = (0, int(conv.padding[0]))
         out_BD1T = F.conv2d(x_BD1T, conv.weight.unsqueeze(2), conv.bias, padding=padding, groups=conv.groups)
         return out_BD1T[..., : x_BTD.shape[1]].squeeze(2).transpose(1, 2).to(x_BTD.dtype)

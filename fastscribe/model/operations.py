@@ -4,7 +4,8 @@
 tensor once; cuda/operations.py selects one of the two. Sums are in float32 for any dtype. Outputs beyond a row's length are
 finite but undefined.
 
-Shapes: B batch, T frames, D width, H heads, K head width (H*K = D), R rows of a position table, W taps of a convolution.
+Shapes: B batch, T frames, D width, H heads, K head width (H*K = D), R rows of a position table, W taps of a convolution, M
+mels, F bins left, C channels.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from fastscribe.config import AttentionConfigs
+from fastscribe.config import AttentionConfigs, subsampled
 from fastscribe.model.attention import MASKED_SCORE, Window, attend_locally, relative_shift
 from fastscribe.model.dot_product_attention import attend
-from fastscribe.model.padding import Padding
+from fastscribe.model.padding import Padding, zero_beyond
 
 EPSILON = 1e-5  # of every LayerNorm
 POSITION_ROWS_MULTIPLE = 128  # twice the largest block of frames, so that the table covers every block's distances
@@ -33,6 +34,8 @@ class Operations:
     glu_depthwise: Callable[..., torch.Tensor]
     layer_norm: Callable[..., torch.Tensor]
     layer_norm_twice_: Callable[..., torch.Tensor]
+    first_convolutions: Callable[..., torch.Tensor]
+    relu_depthwise: Callable[..., torch.Tensor]
 
 
 def rel_attention(
@@ -148,4 +151,73 @@ def layer_norm_twice_(
     return layer_norm(x_BTD, None, weight2_D, bias2_D)
 
 
-TORCH = Operations(rel_attention, glu_depthwise, layer_norm, layer_norm_twice_)
+def first_convolutions(
+    x_BTM: torch.Tensor,
+    weight_9C: torch.Tensor,
+    bias_C: torch.Tensor,
+    depthwise_9C: torch.Tensor,
+    lengths_B: torch.Tensor,
+    is_causal: bool = False,
+) -> torch.Tensor:
+    """Compute the first two convolutions of subsampling, ReLU and zeroed padding between them.
+
+    Both have 3x3 taps and a stride of 2. The second one is depthwise and without a bias.
+
+    Args:
+        x_BTM: features, [B, T, M].
+        weight_9C: the first convolution's, which has one input channel; tap 3i+j is frame i and bin j of the window.
+        bias_C: the first convolution's.
+        depthwise_9C: the second convolution's weights.
+        lengths_B: valid frames of each row.
+        is_causal: windows end at their frame and bin: two are before it, none after; else one on each side.
+
+    Returns:
+        [B, T', F, C]; T' and F are T and M subsampled twice.
+    """
+    hidden_BTFC = F.relu(F.linear(windows(x_BTM, is_causal), weight_9C.t(), bias_C), inplace=True)
+    return _depthwise(zero_beyond(hidden_BTFC, subsampled(lengths_B, 1, is_causal)), depthwise_9C, is_causal)
+
+
+def windows(x_BTM: torch.Tensor, is_causal: bool) -> torch.Tensor:
+    """Unfold [B, T, M] to the 3x3 windows of a stride-2 convolution: [B, T', M', 3 x 3], T' and M' half of T and M."""
+    before = 2 if is_causal else 1
+    return F.pad(x_BTM, (before, 1, before, 1)).unfold(1, 3, 2).unfold(2, 3, 2).flatten(3)
+
+
+def relu_depthwise(x_BTFC: torch.Tensor, weight_9C: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
+    """Compute ReLU and a depthwise 3x3 convolution with a stride of 2, as a later stage of subsampling has them.
+
+    Args:
+        x_BTFC: [B, T, F, C].
+        weight_9C: tap 3i+j is frame i and bin j of the window.
+        is_causal: as in first_convolutions.
+
+    Returns:
+        [B, T', F', C], both subsampled once.
+    """
+    return _depthwise(F.relu(x_BTFC), weight_9C, is_causal)
+
+
+def _depthwise(x_BTFC: torch.Tensor, weight_9C: torch.Tensor, is_causal: bool) -> torch.Tensor:
+    channels = x_BTFC.shape[3]
+    weight_C133 = weight_9C.t().reshape(channels, 1, 3, 3).contiguous(memory_format=torch.channels_last)
+    frames, bins = (subsampled(size, 1, is_causal) for size in x_BTFC.shape[1:3])
+    return depthwise_3x3(x_BTFC, weight_C133, None, 2 if is_causal else 1)[:, :frames, :bins]
+
+
+def depthwise_3x3(
+    x_BTFC: torch.Tensor, weight_C133: torch.Tensor, bias_C: torch.Tensor | None, padding: int
+) -> torch.Tensor:
+    """Compute a depthwise 3x3 convolution with a stride of 2 and `padding` zeros on every side, in the weights' dtype.
+
+    In this memory format torch would take cuDNN on a GPU, which builds a plan for each new shape of a batch: 85 ms of the
+    host's time (docs/log.md, "the first runs on a GPU"). Torch's own kernel needs channels first, and no plan.
+    """
+    x_BCTF = x_BTFC.permute(0, 3, 1, 2).to(weight_C133.dtype)
+    if x_BTFC.is_cuda:
+        x_BCTF, weight_C133 = x_BCTF.contiguous(), weight_C133.flatten(1).view(weight_C133.shape)
+    out_BCTF = F.conv2d(x_BCTF, weight_C133, bias_C, stride=2, padding=padding, groups=len(weight_C133))
+    return out_BCTF.permute(0, 2, 3, 1)
+
+
+TORCH = Operations(rel_attention, glu_depthwise, layer_norm, layer_norm_twice_, first_convolutions, relu_depthwise)

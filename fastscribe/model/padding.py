@@ -46,3 +46,19 @@ def _aligned(mask_BT: torch.Tensor, x: torch.Tensor, time_axis: int) -> torch.Te
     shape = [1] * x.dim()
     shape[0], shape[time_axis] = mask_BT.shape
     return mask_BT.view(shape)
+
+
+def zero_beyond(x_BTFC: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+    """Zero the padding that affects the next convolution's valid outputs, in place unless a gradient is needed.
+
+    A window of three frames at a stride of two extends one frame beyond a row's length, so only that frame is written.
+    Zeroing all padding would be a pass over the whole tensor on a GPU, where the host does not know the shortest length.
+    """
+    num_frames = x_BTFC.shape[1]
+    if x_BTFC.requires_grad:
+        return Padding.of(lengths_B, num_frames).filled(x_BTFC, 0.0, time_axis=1)
+    rows_B = torch.arange(len(lengths_B), device=lengths_B.device)
+    next_B = lengths_B.clamp(max=num_frames - 1)
+    is_real_B11 = (lengths_B >= num_frames)[:, None, None]  # a row without padding keeps its last frame
+    x_BTFC[rows_B, next_B] = torch.where(is_real_B11, x_BTFC[rows_B, next_B], 0.0)
+    return x_BTFC

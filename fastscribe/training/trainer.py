@@ -38,6 +38,7 @@ from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.fingerprint import fingerprint, named_difference
 from fastscribe.training.learner import BatchIndex, BatchTooLarge, Learner
 from fastscribe.training.log_window import LogWindow
+from fastscribe.training.loss.cuda import check_usable
 from fastscribe.training.network import new_model
 from fastscribe.training.planner import EpochPlan, EpochPlanner, label_counts
 from fastscribe.training.plot import plot_log
@@ -104,6 +105,8 @@ class Trainer:
         self.model = _model(training_data.checkpoint, recipe)
         choose_trained(self.model, recipe, training_data.new_heads)
         self.model.to(device)
+        if device.type == "cuda" and self.model.transducer is not None:
+            check_usable()  # now, not at the first step
         distributed.spread(self.model.state_dict().values())
         self.weights = Weights(self.model, dtype, recipe.optimiser)
         num_prompt = training_data.num_prompt

@@ -480,8 +480,8 @@ def test_device_with_busy_thread(mode: str) -> None:
     def work() -> None:
         try:
             with torch.cuda.stream(torch.cuda.Stream()):
-                while not stop.is_set():
-                    block = torch.randn(int(torch.randint(1, 3000, ())), 1000, device="cuda")
+                while not stop.is_set():  # torch refuses random numbers on a device where a graph is captured
+                    block = torch.ones(int(torch.randint(1, 3000, ())), 1000, device="cuda")
                     (block @ block.T).sum().item()
                     torch.empty(1 << 20, pin_memory=True)
         except BaseException as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import inspect
+import itertools
 import math
 import os
 import subprocess
@@ -20,10 +21,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fastscribe.config import AttentionConfigs, ChunkedAttention, EncoderConfig, LocalAttention
+from fastscribe.config import AttentionConfigs, ChunkedAttention, EncoderConfig, LocalAttention, subsampled
 from fastscribe.cuda import fused_layers
 from fastscribe.cuda.operations import choose_operations, find_wrong_operation
-from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, max_table_distance
+from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, Operations, max_table_distance
 from fastscribe.pipeline import recognizer
 from tests.conftest import ROOT
 from tests.model.test_model import random_encoder, small_config
@@ -101,6 +102,65 @@ def test_convolution_equals_formula(silu: bool, is_causal: bool) -> None:
             torch.testing.assert_close(ours_BTD[b, t], F.silu(expected_D) if silu else expected_D)
 
 
+def window_sum(x_BTFC: torch.Tensor, weight_9C: torch.Tensor, before: int, place: tuple[int, int, int]) -> torch.Tensor:
+    """The sum over a 3x3 window of a stride-2 convolution at row, frame and bin `place`, with zeros outside."""
+    (row, t, f), total_C = place, torch.zeros(weight_9C.shape[1])
+    for tap in range(9):
+        frame, column = 2 * t - before + tap // 3, 2 * f - before + tap % 3
+        if 0 <= frame < x_BTFC.shape[1] and 0 <= column < x_BTFC.shape[2]:
+            total_C += weight_9C[tap] * x_BTFC[row, frame, column]
+    return total_C
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(("num_frames", "bins"), [(9, 6), (12, 7), (2, 4)])
+def test_subsampling_equals_formula(is_causal: bool, num_frames: int, bins: int) -> None:
+    torch.manual_seed(0)
+    lengths_B = torch.tensor([num_frames, num_frames // 2, 0])
+    x_BTM, (weight_9C, depthwise_9C), bias_C = normal(3, num_frames, bins), normal(2, 9, 3), normal(3)
+    ours_BTFC = TORCH.first_convolutions(x_BTM, weight_9C, bias_C, depthwise_9C, lengths_B, is_causal)
+    before, sizes = 2 if is_causal else 1, [subsampled(size, 1, is_causal) for size in (num_frames, bins)]
+    hidden_BTFC = torch.zeros(3, *sizes, 3)
+    for b, length in enumerate(subsampled(lengths_B, 1, is_causal).tolist()):
+        for t, f in itertools.product(range(min(length, sizes[0])), range(sizes[1])):
+            hidden_BTFC[b, t, f] = F.relu(bias_C + window_sum(x_BTM.unsqueeze(3), weight_9C, before, (b, t, f)))
+    assert ours_BTFC.shape == (3, *(subsampled(size, 1, is_causal) for size in sizes), 3)
+    again_BTFC = TORCH.relu_depthwise(ours_BTFC, weight_9C, is_causal)
+    is_real_BT = real_frames(subsampled(lengths_B, 2, is_causal), ours_BTFC.shape[1])
+    for place in itertools.product(*map(range, ours_BTFC.shape[:3])):
+        if is_real_BT[place[:2]]:
+            torch.testing.assert_close(ours_BTFC[place], window_sum(hidden_BTFC, depthwise_9C, before, place))
+    for place in itertools.product(*map(range, again_BTFC.shape[:3])):
+        torch.testing.assert_close(again_BTFC[place], window_sum(F.relu(ours_BTFC), weight_9C, before, place))
+
+
+def check_subsampling(
+    form: Operations,
+    dtype: torch.dtype,
+    channels: int,
+    num_frames: int,
+    num_mels: int,
+    is_causal: bool,
+    device: torch.device,
+) -> None:
+    """Features come as a view with the frames innermost, as the encoder passes them. A NaN stays one."""
+    torch.manual_seed(num_frames)
+    lengths_B = torch.tensor([num_frames, num_frames // 2, 0])
+    x_BTM = normal(3, num_mels, num_frames).to(dtype).transpose(1, 2)
+    x_BTM[1, num_frames // 2 + 3 :] = math.nan  # behind what the row's last window reads
+    weights = [(normal(*shape) / 3).to(dtype) for shape in ((9, channels), (channels,), (9, channels))]
+    ours_BTFC = form.first_convolutions(*(tensor.to(device) for tensor in (x_BTM, *weights, lengths_B)), is_causal)
+    exact_BTFC = TORCH.first_convolutions(*(tensor.float() for tensor in (x_BTM, *weights)), lengths_B, is_causal)
+    close(ours_BTFC.cpu(), exact_BTFC, real_frames(subsampled(lengths_B, 2, is_causal), exact_BTFC.shape[1]))
+    again_BTFC = form.relu_depthwise(ours_BTFC, weights[0].to(device), is_causal)
+    close(again_BTFC.cpu(), TORCH.relu_depthwise(ours_BTFC.cpu().float(), weights[0].float(), is_causal))
+    beyond_B = torch.tensor([num_frames + 9, num_frames // 2, 0])
+    same_BTFC = form.first_convolutions(*(tensor.to(device) for tensor in (x_BTM, *weights, beyond_B)), is_causal)
+    assert torch.equal(same_BTFC[0], ours_BTFC[0])  # a length beyond the frames is all of them
+    ours_BTFC[0, 0, 0, 0] = math.nan
+    assert form.relu_depthwise(ours_BTFC, weights[0].to(device), is_causal)[0, 0, 0, 0].isnan()
+
+
 def test_norm_shift_and_second_norm() -> None:
     torch.manual_seed(0)
     x_BTD, (shift_D, weight1_D, bias1_D, weight2_D, bias2_D) = normal(2, 3, 8), normal(5, 8)
@@ -146,13 +206,27 @@ def test_fallback_if_triton_fails() -> None:
 def test_detects_wrong_operations(name: str, attention: LocalAttention | None) -> None:
     def wrong(*arguments):
         result = getattr(TORCH, name)(*arguments)
-        result[1, 20] *= 1.01
+        result[1, 5] *= 1.01
         return result
 
     broken = dataclasses.replace(TORCH, **{name: wrong})
     config = model_config(attention=attention)
     assert find_wrong_operation(TORCH, config, torch.float32, torch.device("cpu")) is None
     assert find_wrong_operation(broken, config, torch.float32, torch.device("cpu")) == name
+
+
+@pytest.mark.parametrize("extra", [1, 99])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_detects_padding_that_is_not_zeroed(extra: int, is_causal: bool) -> None:
+    """Zeroed one frame too late, or never."""
+
+    def wrong(*arguments):
+        *given, lengths_B, causal = arguments
+        return TORCH.first_convolutions(*given, lengths_B + 2 * extra, causal)
+
+    broken, config = dataclasses.replace(TORCH, first_convolutions=wrong), model_config(causal_subsampling=is_causal)
+    assert find_wrong_operation(TORCH, config, torch.float32, torch.device("cpu")) is None
+    assert find_wrong_operation(broken, config, torch.float32, torch.device("cpu")) == "first_convolutions"
 
 
 @pytest.mark.parametrize("name", ["layer_norm", "layer_norm_twice_"])
@@ -216,6 +290,8 @@ COMPILED = (
     ("two layer norms, 1024 channels", torch.bfloat16),
     ("sum and two layer norms, 1024 channels", torch.bfloat16),
     ("two layer norms, 512 channels", torch.float32),
+    ("first convolutions, 256 channels", torch.bfloat16),
+    ("ReLU and depthwise convolution, 256 channels", torch.bfloat16),
     ("fp8 of 4096 columns", torch.bfloat16),
 )
 
@@ -263,7 +339,8 @@ def test_grid_sizes(monkeypatch: pytest.MonkeyPatch, rows: int, num_frames: int,
     from fastscribe.cuda.triton_kernels import TRITON
 
     grids = _Grids()
-    for name in ("rel_attention_kernel", "glu_depthwise_kernel", "layer_norm_kernel"):
+    kernels = "rel_attention", "glu_depthwise", "layer_norm", "first_convolutions", "relu_depthwise"
+    for name in (f"{kernel}_kernel" for kernel in kernels):
         monkeypatch.setattr(triton_kernels, name, grids)
     with torch.device("meta"):
         heads, width, lengths_B = 8, 1024, torch.empty(rows, dtype=torch.int64)
@@ -273,7 +350,11 @@ def test_grid_sizes(monkeypatch: pytest.MonkeyPatch, rows: int, num_frames: int,
         TRITON.rel_attention(torch.empty(rows, num_frames, 3 * width), table_HRK, bias_HR, lengths_B)
         TRITON.glu_depthwise(torch.empty(rows, num_frames, 2 * width), weight_WD, None, lengths_B, True)
         TRITON.layer_norm(x_BTD, None, weight_WD[0], weight_WD[0])
-    assert len(grids.seen) == 3
+        weight_9C = torch.empty(9, 256)
+        features_BTM = torch.empty(rows, num_frames, 128)
+        TRITON.first_convolutions(features_BTM, weight_9C, weight_9C[0], weight_9C, lengths_B)
+        TRITON.relu_depthwise(torch.empty(rows, num_frames, 32, 256), weight_9C)
+    assert len(grids.seen) == len(kernels)
     for grid in grids.seen:
         assert rows * num_frames // frames_a_program <= grid[0] < 2**31 and max(grid[1:], default=1) <= 65_535
 
@@ -337,6 +418,15 @@ class TestOnTheDevice:
         on_device = [tensor.cuda() for tensor in (*rounded, lengths_B)]
         ours_BTD = TRITON.glu_depthwise(*on_device, True, is_causal).cpu()
         close(ours_BTD, TORCH.glu_depthwise(*(tensor.float() for tensor in rounded), lengths_B, True, is_causal))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+    @pytest.mark.parametrize("channels", [64, 256, 320])
+    @pytest.mark.parametrize("num_frames", [1, 30, 701])
+    @pytest.mark.parametrize("is_causal", [False, True])
+    def test_subsampling(self, dtype: torch.dtype, channels: int, num_frames: int, is_causal: bool) -> None:
+        from fastscribe.cuda.triton_kernels import TRITON
+
+        check_subsampling(TRITON, dtype, channels, num_frames, 80, is_causal, torch.device("cuda"))
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     @pytest.mark.parametrize(

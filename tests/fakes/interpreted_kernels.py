@@ -20,7 +20,7 @@ from fastscribe.cuda.operations import choose_operations
 from fastscribe.cuda.triton_kernels import TRITON
 from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, max_table_distance
 from fastscribe.types import Features
-from tests.cuda.test_triton_kernels import close, model_config, normal, real_frames
+from tests.cuda.test_triton_kernels import check_subsampling, close, model_config, normal, real_frames
 from tests.model.test_granite import difference, random_encoder, small
 
 # The interpreter of Triton 3.6 takes a loop's bound from an array of one number, which numpy deprecates.
@@ -104,6 +104,13 @@ def test_glu_depthwise(
     float_bias_D = None if bias_D is None else bias_D.float()
     exact_BTD = TORCH.glu_depthwise(x_BTD.float(), weight_WD.float(), float_bias_D, lengths_B, silu, is_causal)
     close(ours_BTD, exact_BTD)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(("channels", "num_frames", "num_mels"), [(24, 19, 10), (300, 8, 7), (8, 1, 4)])
+def test_subsampling(dtype: torch.dtype, is_causal: bool, channels: int, num_frames: int, num_mels: int) -> None:
+    check_subsampling(TRITON, dtype, channels, num_frames, num_mels, is_causal, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -60,6 +60,8 @@ def launches(work: Callable[[], Any], capability: int) -> list[Launch]:
             (triton_kernels, "rel_attention_kernel"),
             (triton_kernels, "glu_depthwise_kernel"),
             (triton_kernels, "layer_norm_kernel"),
+            (triton_kernels, "first_convolutions_kernel"),
+            (triton_kernels, "relu_depthwise_kernel"),
             (fp8_triton, "quantise_rows_kernel"),
         ):
             patch.setattr(module, name, _Recorder(getattr(module, name), seen))
@@ -93,6 +95,17 @@ def layer_norm(dtype: torch.dtype, width: int, twice: bool, adds: bool = False) 
         triton_kernels.layer_norm_twice_(x_BTD, shift_D, *[parameter_D] * 4, added_BTD)
     else:
         triton_kernels.layer_norm(x_BTD, shift_D, parameter_D, parameter_D, added_BTD)
+
+
+def first_convolutions(dtype: torch.dtype, channels: int, num_mels: int) -> None:
+    weight_9C, x_BTM = torch.empty(9, channels, dtype=dtype), torch.empty(3, 200, num_mels, dtype=dtype)
+    triton_kernels.first_convolutions(x_BTM, weight_9C, weight_9C[0], weight_9C, torch.empty(3, dtype=torch.int64))
+
+
+def relu_depthwise(dtype: torch.dtype, channels: int, bins: int) -> None:
+    triton_kernels.relu_depthwise(
+        torch.empty(3, 50, bins, channels, dtype=dtype), torch.empty(9, channels, dtype=dtype)
+    )
 
 
 def quantise_rows(dtype: torch.dtype, width: int) -> None:
@@ -131,6 +144,8 @@ WORK: dict[str, Callable[[torch.dtype], None]] = {
     "sum and layer norm, 1024 channels": lambda dtype: layer_norm(dtype, 1024, False, adds=True),
     "sum and two layer norms, 1024 channels": lambda dtype: layer_norm(dtype, 1024, True, adds=True),
     "two layer norms, 512 channels": lambda dtype: layer_norm(dtype, 512, True),
+    "first convolutions, 256 channels": lambda dtype: first_convolutions(dtype, 256, 128),
+    "ReLU and depthwise convolution, 256 channels": lambda dtype: relu_depthwise(dtype, 256, 32),
     "fp8 of 1024 columns": lambda dtype: quantise_rows(dtype, 1024),
     "fp8 of 4096 columns": lambda dtype: quantise_rows(dtype, 4096),
 }

@@ -24,7 +24,7 @@ from tests.helpers import sortformer
 
 GOLDENS = json.loads((MODELS / "sortformer.json").read_text())
 STEP = 13  # of the stored probabilities
-ROUNDING = 2e-5  # of the stored numbers, and of another order of sums
+ROUNDING = 2e-4  # of the stored numbers, and of another order of sums, which is that of the processor
 
 
 @cache

@@ -66,11 +66,11 @@ def frames_of(batch: Batch, start: int, stop: int) -> tuple[int, Batch]:
 
 def on_host(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return integer tensors as int64 on the CPU. From a GPU they come in one copy, with one synchronisation."""
-    if all(x.device.type == "cpu" for x in tensors):
+    away = [x.detach().to(torch.int64) for x in tensors if x.device.type != "cpu"]
+    if not away:
         return tuple(x.to(torch.int64) for x in tensors)
-    flat = torch.cat([x.detach().to(torch.int64).flatten() for x in tensors]).cpu()
-    parts = flat.split([x.numel() for x in tensors])
-    return tuple(part.view(x.shape) for part, x in zip(parts, tensors, strict=True))
+    parts = iter(torch.cat([x.flatten() for x in away]).cpu().split([x.numel() for x in away]))
+    return tuple(x.to(torch.int64) if x.device.type == "cpu" else next(parts).view(x.shape) for x in tensors)
 
 
 def _int64(x: torch.Tensor) -> Int64Array:

@@ -37,6 +37,7 @@ from tests.fakes.simulated_cuda_loss import CASES, CONFIGS
 GIB = 1 << 30
 DTYPES = {torch.float32: 2e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 cuda_target = pytest.importorskip("numba.cuda", reason="needs numba-cuda")
+NvvmSupportError = pytest.importorskip("numba.cuda.cudadrv.error").NvvmSupportError
 
 
 @pytest.fixture(scope="module")
@@ -90,15 +91,23 @@ def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("forgotten")
-def test_without_a_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
-    from numba.cuda.cudadrv.error import NvvmSupportError
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (NvvmSupportError("libnvvm\nis missing"), r"libnvvm is missing.: pip install 'numba-cuda"),
+        # numba-cuda 0.30 looks for what numpy 2.5 no longer has.
+        (AttributeError("module 'numpy' has no attribute 'row_stack'"), r"row_stack'.: pip install 'numpy<2.5'"),
+    ],
+)
+def test_what_numba_cannot_do_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception, line: str) -> None:
+    """It looks for a toolkit, and for parts of numpy, when it compiles its first kernel."""
 
     def jit(*_: object) -> Callable[..., None]:
-        raise NvvmSupportError("libnvvm\nis missing")
+        raise error
 
     monkeypatch.setattr(cuda_target, "is_available", lambda: True)
     monkeypatch.setattr(cuda_target, "jit", jit)
-    with pytest.raises(UsageError, match=r"cannot compile for this GPU .libnvvm is missing.: pip install"):
+    with pytest.raises(UsageError, match=rf"cannot compile for this GPU .*{line}"):
         cuda.check_usable()
 
 
@@ -299,6 +308,7 @@ def test_joint_gpu_equals_cpu(dtype: torch.dtype) -> None:
     config = TransducerLossConfig(durations=(0, 1, 2), sigma=0.05)
     module, tensors = joint_problem(LossShape(5, 40, 12, 64, 90, 3), "cpu", torch.float32)
     tensors[3][:4], tensors[4][:3] = torch.tensor([11, 40, 0, 23]), torch.tensor([3, 0, 12])
+    tensors[:2] = [x.detach().to(dtype).requires_grad_() for x in tensors[:2]]
     leaves = [tensors[0], tensors[1], module.output.weight, module.output.bias]
     rows = torch.tensor([0, 1, 3, 4])
     loss = joint_transducer_loss(module, *(x[rows] for x in tensors), blank_id=0, config=config, reduction="sum")
@@ -312,7 +322,7 @@ def test_joint_gpu_equals_cpu(dtype: torch.dtype) -> None:
         tolerance = 1e-5 if dtype == torch.float32 else 0.01
         torch.testing.assert_close(found_loss.cpu(), loss.detach(), rtol=tolerance, atol=0)
         found = torch.autograd.grad(found_loss, [*inputs, module.output.weight, module.output.bias])
-        for gradient, wanted in zip(found, expected, strict=True):
+        for gradient, wanted in zip(found, (one.float() for one in expected), strict=True):
             assert (gradient.cpu().float() - wanted).norm() < (1e-4 if dtype == torch.float32 else 0.02) * wanted.norm()
 
 
@@ -327,7 +337,7 @@ def test_joint_gpu_equals_cpu(dtype: torch.dtype) -> None:
     ],
 )
 def test_joint_memory(shape: LossShape, dtype: torch.dtype) -> None:
-    """By torch's allocator, within what it rounds up and a product's workspace (at most 96 MB); the headline under 3 GB."""
+    """By torch's allocator, within what it rounds up and products' workspaces; the headline under 3 GB."""
     if shape.batch_size == HEADLINE.batch_size and torch.cuda.mem_get_info()[0] < 4 * GIB:
         pytest.skip("the headline case wants 4 GiB of free GPU memory")
     config = TransducerLossConfig(durations=(0, 1, 2, 3, 4)[: shape.num_durations])
@@ -342,5 +352,5 @@ def test_joint_memory(shape: LossShape, dtype: torch.dtype) -> None:
     loss.backward()
     assert loss.isfinite() and tensors[0].grad is not None and tensors[0].grad.isfinite().all()
     peak, expected = torch.cuda.max_memory_allocated() - before, sum(loss_memory(shape).values())
-    assert expected - (4 << 20) < peak < expected + (96 << 20)
+    assert expected - (4 << 20) < peak < expected + (160 << 20)
     assert peak < 3e9
