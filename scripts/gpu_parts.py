@@ -102,6 +102,7 @@ class Sizes:
     compared: int  # clips for which dtypes are compared
     nemo_clips: int
     nemo_batch_sizes: tuple[int, ...]
+    several_processes: str  # of --devices
 
 
 FULL = Sizes(
@@ -127,6 +128,7 @@ FULL = Sizes(
     compared=256,
     nemo_clips=2048,
     nemo_batch_sizes=(128, 256),
+    several_processes="0,0,0",
 )
 QUICK = Sizes(
     tdt="tiny",
@@ -151,6 +153,7 @@ QUICK = Sizes(
     compared=6,
     nemo_clips=6,
     nemo_batch_sizes=(3,),
+    several_processes="cpu:2",
 )
 
 
@@ -629,7 +632,9 @@ def files(part: Part) -> None:
     tdt, rnnt, half = part.sizes.tdt, part.sizes.rnnt, max(1, _num_cores() // 2)
     loaded = part.notes.make({"what": "load", "shape": tdt}, partial(part.load, tdt))
     _from_files(part, tdt, "flac", None, loaded)
-    part.notes.measure({"what": "command", "shape": tdt, "audio": "flac"}, lambda: _by_command(part, tdt), needs_s=15.0)
+    for where in (["--device", str(part.device)], ["--devices", part.sizes.several_processes]):
+        key = {"what": "command", "shape": tdt, "audio": "flac", "where": " ".join(where)}
+        part.notes.measure(key, partial(_by_command, part, tdt, where), needs_s=15.0)
     _from_files(part, tdt, "flac_44k1_stereo", None, loaded)
     _from_files(part, tdt, "wav", None, loaded)
     for threads in (half, 2):
@@ -652,10 +657,10 @@ def _from_files(part: Part, shape: str, kind: str, threads: int | None, loaded: 
         part.notes.measure(key, call, needs_s=10.0)
 
 
-def _by_command(part: Part, shape: str) -> dict[str, Any]:
+def _by_command(part: Part, shape: str, where: Sequence[str]) -> dict[str, Any]:
     inputs, out = part.many_files("flac")[0].parent, part.scratch / "runs" / "command"
     shutil.rmtree(out, ignore_errors=True)
-    return single_passes.by_command(part.model(shape), inputs, out, str(part.device), part.notes.seconds_left)
+    return single_passes.by_command(part.model(shape), inputs, out, where, part.notes.seconds_left)
 
 
 def agreement_part(part: Part) -> None:

@@ -175,7 +175,7 @@ def _price(stop_at_usd: float, device: str, devices: str | None, price_per_hour:
 def _gpu_names(device: str, devices: str | None) -> list[str]:
     """Return the names of the GPUs in use; none on a CPU, whose name does not identify the machine."""
     if devices is not None:
-        gpus = [one.name for one in parse_devices(devices) if one.kind == "cuda"]
+        gpus = list(dict.fromkeys(one.name for one in parse_devices(devices) if one.kind == "cuda"))
     elif device != "cpu":
         from fastscribe.pipeline.recognizer import choose_device
 

@@ -172,8 +172,11 @@ def short_switch_interval(device: torch.device) -> Iterator[None]:
 
 def free_bytes(device: torch.device) -> int:
     """Bytes available for new tensors on a GPU, including memory that torch's allocator has cached."""
-    free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    free, total = torch.cuda.mem_get_info(device)
+    own = torch.cuda.memory_reserved(device)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    allowed = int(torch.cuda.get_per_process_memory_fraction(index) * total)  # less if processes share the GPU
+    return max(0, min(free, allowed - own)) + own - torch.cuda.memory_allocated(device)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

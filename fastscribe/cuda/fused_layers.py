@@ -29,7 +29,7 @@ from fastscribe.cuda.operations import choose_operations
 from fastscribe.model.attention import RelPositionAttention, relative_positions
 from fastscribe.model.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward, Subsampling
 from fastscribe.model.folding import linear_from
-from fastscribe.model.operations import EPSILON, POSITION_ROWS_MULTIPLE, Operations, max_table_distance
+from fastscribe.model.operations import EPSILON, POSITION_ROWS_MULTIPLE, TORCH, Operations, max_table_distance
 
 _CACHED_FRAMES = 1024  # longest batch with cached projected positions: 4 MB per layer at width 1024 in bf16
 
@@ -264,7 +264,7 @@ class FusedConvolution(nn.Module):
         return add_product_(x_BTD, hidden_BTD, self.pointwise2)
 
 
-class FirstConvolutions(nn.Module):
+class FusedFirstConvolutions(nn.Module):
     """[B, T, M] to [B, T', F, C], T' a quarter of T: the first convolution, ReLU, zeroed padding, the depthwise convolution.
 
     The first one makes 32 times as much of the features; Triton's kernel never writes it.
@@ -282,7 +282,7 @@ class FirstConvolutions(nn.Module):
             return self._operations.first_convolutions(x_BTM, *weights, lengths_B, self._is_causal)
 
 
-class ReluDepthwise(nn.Module):
+class FusedDepthwise(nn.Module):
     """ReLU of the stage before, and this stage's depthwise convolution: [B, T, F, C], T and F halved."""
 
     def __init__(self, depthwise: nn.Conv2d, is_causal: bool, operations: Operations) -> None:
@@ -305,13 +305,14 @@ def _fuse_subsampling_(subsampling: Subsampling, operations: Operations) -> None
         return
     (first, _), (depthwise, *rest) = stages[:2]
     assert isinstance(first, nn.Linear) and isinstance(depthwise, nn.Conv2d)
-    subsampling.fused = FirstConvolutions(first, depthwise, is_causal, operations)
-    subsampling.elements_per_frame //= 4  # the largest tensor is the second convolution's output
+    subsampling.fused = FusedFirstConvolutions(first, depthwise, is_causal, operations)
+    if operations is not TORCH:
+        subsampling.elements_per_frame //= 4  # the largest tensor is the second convolution's output
     stages[:2] = [], rest
     for before, stage in pairwise(stages[1:]):
         assert isinstance(before[-1], nn.ReLU) and isinstance(stage[0], nn.Conv2d)
         before.pop()
-        stage[0] = ReluDepthwise(stage[0], is_causal, operations)
+        stage[0] = FusedDepthwise(stage[0], is_causal, operations)
     subsampling.stages = nn.ModuleList(nn.Sequential(*layers) for layers in stages)
 
 

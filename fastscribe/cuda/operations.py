@@ -12,9 +12,17 @@ from typing import Any
 
 import torch
 
-from fastscribe.config import AttentionConfigs, ChunkedAttention, EncoderConfig, GraniteConfig, LocalAttention
+from fastscribe.config import (
+    AttentionConfigs,
+    ChunkedAttention,
+    EncoderConfig,
+    GraniteConfig,
+    LocalAttention,
+    subsampled,
+)
 from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, Operations
 
+_NUM_FRAMES = 70  # of the random cases
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # relative to the largest value
 
 
@@ -53,7 +61,8 @@ def find_wrong_operation(
     adds_products: bool = False,
 ) -> str | None:
     """Return the name of the first operation that differs from torch's in float32 on the CPU by more than rounding."""
-    lengths_B = torch.tensor([70, 33, 1, 0])
+    # The last windows of 33 frames and of 34 reach into padding: subsampling's with frames on both sides, and causal ones.
+    lengths_B = torch.tensor([_NUM_FRAMES, 33, 34, 1, 0])
     for name, *arguments in _random_cases(config, dtype, lengths_B, adds_products):
         exact = [argument.float().clone() if is_floating(argument) else argument for argument in arguments]
         ours = [
@@ -66,12 +75,19 @@ def find_wrong_operation(
             (result_BTD, expected_BTD),
             (ours[0], exact[0]),
         ):  # operations may write to the first argument
-            got, size = got.cpu().float(), got.shape[1]
-            real_BT = torch.arange(size) < lengths_B[:, None] * size // 70  # a subsampled row is at least that long
+            got = got.cpu().float()
+            real_BT = torch.arange(got.shape[1]) < _real_frames(got.shape[1], lengths_B, config)[:, None]
             error = (got - right)[real_BT].abs().max()
             if not got.isfinite().all() or error > _TOLERANCE[dtype] * right.abs().max():
                 return str(name)
     return None
+
+
+def _real_frames(num_frames: int, lengths_B: torch.Tensor, config: EncoderConfig | GraniteConfig) -> torch.Tensor:
+    """Return the rows' valid frames in a tensor of the batch, which may be subsampled."""
+    is_causal = isinstance(config, EncoderConfig) and config.causal_subsampling
+    times = next(n for n in range(3) if subsampled(_NUM_FRAMES, n, is_causal) == num_frames)
+    return subsampled(lengths_B, times, is_causal)
 
 
 def _random_cases(

@@ -289,7 +289,9 @@ def first_convolutions_kernel(
             for j in tl.static_range(5):
                 mel = 2 * next_bin - BEFORE + j
                 is_mel = (frame >= 0) & (frame < num_frames) & (mel >= 0) & (mel < MELS)
-                mels += (tl.load(frame_ptr + mel * mel_stride, mask=is_mel, other=0.0).to(tl.float32),)
+                mels += (
+                    tl.load(frame_ptr + tl.cast(mel, tl.int64) * mel_stride, mask=is_mel, other=0.0).to(tl.float32),
+                )
         total = depthwise[0] * last0 + depthwise[3] * last1 + depthwise[6] * last2
         is_bin = (next_bin >= 0) & (next_bin < BINS)
         for i in tl.static_range(3):

@@ -54,8 +54,13 @@ def python() -> Check:
 
 
 def required() -> Check:
-    """The packages without which fastscribe does not run, by its own metadata."""
-    requirements = list(_requirements(""))
+    """The packages without which fastscribe does not run, by its own metadata, which a mere checkout lacks."""
+    try:
+        requirements = list(_requirements(""))
+    except metadata.PackageNotFoundError:
+        checkout = Path(__file__).resolve().parents[2]
+        finding = f"not known, nor are the extras: fastscribe runs from {checkout} without being installed"
+        return Check("packages", "problem", finding, install_command(str(checkout)))
     unmet = list(_unmet(requirements))
     facts = {"required": [str(one) for one in requirements], "missing": unmet}
     if unmet:
@@ -78,7 +83,11 @@ def torch_build() -> Check:
 
 def extras() -> Iterator[Check]:
     """Each extra of fastscribe."""
-    for extra in metadata.metadata("fastscribe").get_all("Provides-Extra") or ():
+    try:
+        names = metadata.metadata("fastscribe").get_all("Provides-Extra") or ()
+    except metadata.PackageNotFoundError:
+        return  # required() says so
+    for extra in names:
         unmet = list(_unmet(_requirements(extra)))
         purpose = _PURPOSES.get(extra, "")
         finding = f"{purpose} ({', '.join(unmet)} not installed)" if unmet else purpose

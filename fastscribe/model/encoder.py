@@ -20,11 +20,11 @@ from fastscribe.config import EncoderConfig, GraniteConfig, Size, subsampled
 from fastscribe.model.attention import Positions, RelPositionAttention
 from fastscribe.model.folding import fold_norm_, linear_from
 from fastscribe.model.language_prompt import LanguagePrompt
-from fastscribe.model.operations import depthwise_3x3
+from fastscribe.model.operations import depthwise_3x3, windows
 from fastscribe.model.padding import Padding, zero_beyond
 from fastscribe.types import Features, Frames
 
-# Of the first convolution's output. 1 GB in bf16, and well within 32-bit indices; a CPU is faster while it stays in a cache.
+# Of subsampling's largest tensor. 1 GB in bf16, and well within 32-bit indices; a CPU is faster while it stays in a cache.
 _MAX_CONV_ELEMENTS, _MAX_CPU_CONV_ELEMENTS = 2**29, 2**23
 
 
@@ -92,11 +92,11 @@ class Subsampling(nn.Module):
         )  # of the first convolution's output
         self.out = nn.Linear(channels * self._subsampled(config.num_mels, num_stages), config.d_model)
         self.channels_last = False  # True: channels are the innermost axis of the input of `out`
-        # cpu_subsampling.py puts the first two convolutions here, which `stages` lacks then:
+        # cpu_subsampling.py and cuda/fused_layers.py put the first two convolutions here, which `stages` lacks then:
         self.fused: nn.Module | None = None
 
     def forward(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Subsample; split the batch by rows, then by frames, if the first convolution's output would be too large."""
+        """Subsample; split the batch by rows, then by frames, if its largest tensor would be too large."""
         batch, num_frames, _ = x_BTM.shape
         factor, early = 2 ** len(self.stages), 2 if self.is_causal else 1
         is_cached = x_BTM.device.type == "cpu" and not torch.is_grad_enabled()
@@ -123,7 +123,7 @@ class Subsampling(nn.Module):
 
     def _convolve(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         frames, bins = x_BTM.shape[1:]
-        x_BTFC = _windows(x_BTM, self.is_causal) if self.fused is None else self.fused(x_BTM, lengths_B)
+        x_BTFC = windows(x_BTM, self.is_causal) if self.fused is None else self.fused(x_BTM, lengths_B)
         for index, stage in enumerate(self.stages):
             if index > (0 if self.fused is None else 1):
                 x_BTFC = zero_beyond(x_BTFC, lengths_B)
@@ -156,12 +156,6 @@ class Subsampling(nn.Module):
                     bias_C, conv.bias = conv.bias, None
         weight_DCF = self.out.weight.unflatten(1, (channels, -1))
         self.out.weight = nn.Parameter(weight_DCF.transpose(1, 2).flatten(1), requires_grad=False)
-
-
-def _windows(x_BTM: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """Unfold [B, T, M] to the 3x3 windows of a stride-2 convolution: [B, T', M', 3 x 3], T' and M' half of T and M."""
-    before = 2 if is_causal else 1
-    return F.pad(x_BTM, (before, 1, before, 1)).unfold(1, 3, 2).unfold(2, 3, 2).flatten(3)
 
 
 def _apply_layer(layer: nn.Module, x_BTFC: torch.Tensor) -> torch.Tensor:

@@ -174,10 +174,14 @@ def first_convolutions(
     Returns:
         [B, T', F, C]; T' and F are T and M subsampled twice.
     """
-    before = 2 if is_causal else 1
-    windows_BTF9 = F.pad(x_BTM, (before, 1, before, 1)).unfold(1, 3, 2).unfold(2, 3, 2).flatten(3)
-    hidden_BTFC = F.relu(F.linear(windows_BTF9, weight_9C.t(), bias_C), inplace=True)
+    hidden_BTFC = F.relu(F.linear(windows(x_BTM, is_causal), weight_9C.t(), bias_C), inplace=True)
     return _depthwise(zero_beyond(hidden_BTFC, subsampled(lengths_B, 1, is_causal)), depthwise_9C, is_causal)
+
+
+def windows(x_BTM: torch.Tensor, is_causal: bool) -> torch.Tensor:
+    """Unfold [B, T, M] to the 3x3 windows of a stride-2 convolution: [B, T', M', 3 x 3], T' and M' half of T and M."""
+    before = 2 if is_causal else 1
+    return F.pad(x_BTM, (before, 1, before, 1)).unfold(1, 3, 2).unfold(2, 3, 2).flatten(3)
 
 
 def relu_depthwise(x_BTFC: torch.Tensor, weight_9C: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
@@ -207,7 +211,7 @@ def depthwise_3x3(
     """Compute a depthwise 3x3 convolution with a stride of 2 and `padding` zeros on every side, in the weights' dtype.
 
     In this memory format torch would take cuDNN on a GPU, which builds a plan for each new shape of a batch: 85 ms of the
-    host's time (cuDNN 9.19, H200, bf16). Torch's own kernel needs channels first, and no plan.
+    host's time (docs/log.md, "the first runs on a GPU"). Torch's own kernel needs channels first, and no plan.
     """
     x_BCTF = x_BTFC.permute(0, 3, 1, 2).to(weight_C133.dtype)
     if x_BTFC.is_cuda:

@@ -109,10 +109,12 @@ class GapRecovery:
     def _candidate(self, search: _Search) -> Candidate:
         transcript, parts = search.transcript, search.parts
         try:
-            speech = tuple(gaps.find_clear_speech(transcript, search.spans, self._options))
+            spans = [*search.spans, *search.sparse_spans]
+            surroundings = gaps.Surroundings(transcript, spans, self._options)
+            speech = tuple(gaps.find_clear_speech(transcript, search.spans, surroundings))
             decoded = [utterance for utterance, _ in parts]
             to_decode = [utterance for utterance in speech if self._recover and gaps.is_new_stretch(utterance, decoded)]
-            few_words = tuple(sparse.find_sparse_speech(transcript, search.sparse_spans, self._options))
+            few_words = tuple(sparse.find_sparse_speech(transcript, search.sparse_spans, surroundings))
             return Candidate(transcript, parts, speech, tuple(to_decode), few_words)
         except AudioError:  # the file has changed or gone, but its words are still right
             return Candidate(transcript, parts, unread=tuple(Gap(*span) for span in search.spans))

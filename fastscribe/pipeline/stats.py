@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -44,9 +44,9 @@ class DeviceShare:
         batches: Batches decoded.
         utterances: Utterances decoded or failed.
         audio_s: Seconds of audio in them.
-        busy_s: Seconds that its process spent with decoding, without the wait for batches and for audio.
-        peak_bytes: Peak memory of the GPU, or of the process on a CPU.
-        died: Times that its process ended before the run did.
+        busy_s: Seconds that its processes spent with decoding, without the wait for batches and for audio.
+        peak_bytes: Peak memory of the GPU, or of the process on a CPU; of several processes, the sum of their peaks.
+        died: Times that a process of it ended before the run did.
     """
 
     name: str
@@ -57,6 +57,14 @@ class DeviceShare:
     busy_s: float = 0.0
     peak_bytes: int = 0
     died: int = 0
+
+    def plus(self, other: DeviceShare) -> DeviceShare:
+        """Return what both processes of a device have done together."""
+        added = {name: getattr(self, name) + getattr(other, name) for name in _ADDED}
+        return replace(self, device=self.device or other.device, **added)
+
+
+_ADDED = ("batches", "utterances", "audio_s", "busy_s", "peak_bytes", "died")
 
 
 @dataclass

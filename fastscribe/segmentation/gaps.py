@@ -8,6 +8,7 @@ the transcript (text/transcript.py marks them); speech that still has none becom
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ from fastscribe.segmentation.loudness import (
 )
 from fastscribe.segmentation.segment import LEAD_S, choose_pieces
 from fastscribe.segmentation.vad import SPEECH, speech_probability
-from fastscribe.types import AudioInfo, BoolArray, Float64Array, Gap, Hypothesis, Transcript, Utterance, Word
+from fastscribe.types import AudioInfo, BoolArray, Float64Array, Gap, Hypothesis, Transcript, Utterance
 
 MIN_SPAN_S = 2.0
 MIN_SPEECH_S = 1.0
@@ -54,9 +55,9 @@ def find_untranscribed_spans(transcript: Transcript) -> list[Span]:
     return [*found, (end_s, duration_s)] if duration_s - end_s >= MIN_SPAN_S else found
 
 
-def find_clear_speech(transcript: Transcript, spans: Sequence[Span], options: Options) -> list[Utterance]:
+def find_clear_speech(transcript: Transcript, spans: Sequence[Span], surroundings: Surroundings) -> list[Utterance]:
     """Read the audio of the spans; return their clear speech as utterances in order. Raises AudioError like read()."""
-    return [utterance for span in spans for utterance in _find_speech(transcript, span, options)]
+    return [utterance for span in spans for utterance in _find_speech(transcript, span, surroundings)]
 
 
 def is_new_stretch(utterance: Utterance, decoded: Sequence[Utterance]) -> bool:
@@ -93,41 +94,87 @@ class Heard:
     quiet: BoolArray
     speech: BoolArray  # of the span alone, which begins at frame `first` of the others
     first: int
-    origin: int  # the recording's sample at which the frames begin
+    origin: int  # the recording's frame at which the frames begin
     frame_samples: int
     frame_s: float
 
 
-def listen(transcript: Transcript, start_s: float, end_s: float, options: Options) -> Heard:
-    """Read the audio around a span and find its clear speech. Raises AudioError like read()."""
-    audio, rate = transcript.audio, transcript.audio.sample_rate
-    frame_samples = frame_length(rate)
-    frame_s = frame_samples / rate
-    origin = max(0, int((start_s - _CONTEXT_S) * rate)) // frame_samples * frame_samples
-    around = audio.part(origin, min(audio.num_samples, int((end_s + _CONTEXT_S) * rate)) - origin)
-    first, last = (round(time_s / frame_s) - origin // frame_samples for time_s in (start_s, end_s))
-    if options.vad == "silero":
-        loudness = speech_probability(around, frame_samples)
+class Surroundings:
+    """The loudness of a recording in and around some spans, and where its words are. Overlapping surroundings are read once.
+
+    Args:
+        transcript: That of the recording.
+        spans: All spans that will be listened to, or wider ones.
+        options: The run's detector.
+    """
+
+    def __init__(self, transcript: Transcript, spans: Iterable[Span], options: Options) -> None:
+        audio = self._audio = transcript.audio
+        self.options = options
+        self.frame_samples = frame_length(audio.sample_rate)
+        self.frame_s = self.frame_samples / audio.sample_rate
+        self._stretches: list[tuple[int, int]] = []  # frames, apart from each other, in order
+        for first, end in sorted(self._around(*span) for span in spans):
+            if self._stretches and first <= self._stretches[-1][1]:
+                self._stretches[-1] = self._stretches[-1][0], max(end, self._stretches[-1][1])
+            else:
+                self._stretches.append((first, end))
+        self._read: dict[tuple[int, int], Float64Array] = {}
+        self.in_words = np.zeros(self._num_frames, dtype=bool)
+        for word in transcript.words:
+            first, last = (int(max(0.0, time_s) / self.frame_s) for time_s in (word.start_s, word.end_s))
+            self.in_words[first : last + 1] = True
+
+    @property
+    def _num_frames(self) -> int:
+        return -(-self._audio.num_samples // self.frame_samples)
+
+    def loudness(self, start_s: float, end_s: float) -> tuple[int, Float64Array]:
+        """Return a frame of the recording and the loudness from it on, _CONTEXT_S more than the span on either side.
+
+        It is the energy of each frame, or the probability of speech with the detector silero. Raises AudioError like read().
+        """
+        first, end = self._around(start_s, end_s)
+        begin, stop = stretch = self._stretches[bisect_right(self._stretches, first, key=lambda one: one[0]) - 1]
+        assert end <= stop, "a span that was not named"
+        if stretch not in self._read:
+            last = min(self._audio.num_samples, stop * self.frame_samples)
+            part = self._audio.part(begin * self.frame_samples, last - begin * self.frame_samples)
+            measure = speech_probability if self.options.vad == "silero" else frame_energy
+            self._read[stretch] = measure(part, self.frame_samples)
+        return first, self._read[stretch][first - begin : end - begin]
+
+    def _around(self, start_s: float, end_s: float) -> tuple[int, int]:
+        rate = self._audio.sample_rate
+        first = max(0, int((start_s - _CONTEXT_S) * rate)) // self.frame_samples
+        return first, min(self._num_frames, -(-int((end_s + _CONTEXT_S) * rate) // self.frame_samples))
+
+
+def listen(start_s: float, end_s: float, surroundings: Surroundings) -> Heard:
+    """Find the clear speech of a span. Raises AudioError like read()."""
+    frame_s = surroundings.frame_s
+    origin, loudness = surroundings.loudness(start_s, end_s)
+    first, last = (round(time_s / frame_s) - origin for time_s in (start_s, end_s))
+    if surroundings.options.vad == "silero":
         quiet = loudness < SPEECH
         speech = ~quiet[first:last]
     else:
-        loudness = frame_energy(around, frame_samples)
         quiet = quiet_frames(loudness, frame_s)
-        in_words = _word_frames(transcript.words, len(loudness), origin / rate, frame_s)
+        in_words = surroundings.in_words[origin : origin + len(loudness)]
         speech = speech_frames(loudness, in_words, slice(first, last), frame_s)
-    return Heard(loudness, quiet, speech, first, origin, frame_samples, frame_s)
+    return Heard(loudness, quiet, speech, first, origin, surroundings.frame_samples, frame_s)
 
 
-def _find_speech(transcript: Transcript, span: Span, options: Options) -> list[Utterance]:
+def _find_speech(transcript: Transcript, span: Span, surroundings: Surroundings) -> list[Utterance]:
     audio, (start_s, end_s) = transcript.audio, span
     from_s = start_s + (_WORD_MARGIN_S if start_s > 0 else 0.0)
-    heard = listen(transcript, from_s, end_s - (_WORD_MARGIN_S if end_s < audio.duration_s else 0.0), options)
-    max_s = options.max_utterance_s or audio.duration_s + 1.0
+    heard = listen(from_s, end_s - (_WORD_MARGIN_S if end_s < audio.duration_s else 0.0), surroundings)
+    max_s = surroundings.options.max_utterance_s or audio.duration_s + 1.0
     return [
         _utterance(
             audio,
-            heard.origin + (begin + piece_begin) * heard.frame_samples,
-            heard.origin + (begin + piece_end) * heard.frame_samples,
+            (heard.origin + begin + piece_begin) * heard.frame_samples,
+            (heard.origin + begin + piece_end) * heard.frame_samples,
         )
         for begin, end in _spans(heard.speech, heard.first, len(heard.loudness), heard.frame_s)
         for piece_begin, piece_end in choose_pieces(
@@ -138,14 +185,6 @@ def _find_speech(transcript: Transcript, span: Span, options: Options) -> list[U
 
 def _utterance(audio: AudioInfo, begin: int, end: int) -> Utterance:
     return Utterance(audio, begin, min(end, audio.num_samples) - begin)
-
-
-def _word_frames(words: Sequence[Word], num_frames: int, origin_s: float, frame_s: float) -> BoolArray:
-    in_words = np.zeros(num_frames, dtype=bool)
-    for word in words:
-        first, last = (word.start_s - origin_s) / frame_s, (word.end_s - origin_s) / frame_s
-        in_words[max(0, int(first)) : max(0, int(last) + 1)] = True
-    return in_words
 
 
 def speech_frames(energy: Float64Array, in_words: BoolArray, span: slice, frame_s: float) -> BoolArray:

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fastscribe.config import Options
-from fastscribe.segmentation.gaps import MIN_SPAN_S, Span, listen
+from fastscribe.segmentation.gaps import MIN_SPAN_S, Span, Surroundings, listen
 from fastscribe.types import Transcript, Word
 
 SLOWEST = 3.0
@@ -43,9 +42,9 @@ def find_sparse_spans(transcript: Transcript) -> list[Span]:
     return [(begins[first], ends[last]) for first, last in _stretches(begins, ends, _word_s(words)) if last > first]
 
 
-def find_sparse_speech(transcript: Transcript, spans: Sequence[Span], options: Options) -> list[SparseSpeech]:
+def find_sparse_speech(transcript: Transcript, spans: Sequence[Span], surroundings: Surroundings) -> list[SparseSpeech]:
     """Read the audio of the spans; return their sparse speech in order. Raises AudioError like read()."""
-    return [found for span in spans for found in _in_span(transcript, span, options)]
+    return [found for span in spans for found in _in_span(transcript, span, surroundings)]
 
 
 def _word_s(words: Sequence[Word]) -> float:
@@ -54,9 +53,9 @@ def _word_s(words: Sequence[Word]) -> float:
     return SLOWEST * pace_s if pace_s > 0 else math.inf
 
 
-def _in_span(transcript: Transcript, span: Span, options: Options) -> Iterator[SparseSpeech]:
+def _in_span(transcript: Transcript, span: Span, surroundings: Surroundings) -> Iterator[SparseSpeech]:
     start_s, end_s = span
-    heard = listen(transcript, start_s, end_s, options)
+    heard = listen(start_s, end_s, surroundings)
     words = [word for word in transcript.words if start_s < word.start_s and word.end_s < end_s]
     begins, ends = [start_s, *(word.end_s for word in words)], [*(word.start_s for word in words), end_s]
     speech_s = np.concatenate(([0.0], np.cumsum(heard.speech))) * heard.frame_s  # speech before each frame of the span

@@ -9,6 +9,7 @@ Shapes: B batch, T frames, U labels of the longest row (U+1 with the start), D w
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -188,7 +189,9 @@ def unroll(predictor: Predictor, labels_BU: torch.Tensor, blank_id: int) -> torc
     start_B1 = labels_BU.new_full((len(labels_BU), 1), blank_id)
     inputs_BU = torch.cat([start_B1, labels_BU], dim=1)
     embedded_BUH = F.embedding(inputs_BU, predictor.embedding.weight, padding_idx=blank_id)
-    outputs_UBH, _ = predictor.lstm(embedded_BUH.transpose(0, 1))
+    with warnings.catch_warnings():  # a step's weights are copies in its dtype, which cuDNN puts together at each call
+        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
+        outputs_UBH, _ = predictor.lstm(embedded_BUH.transpose(0, 1))
     return torch.transpose(outputs_UBH, 0, 1)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import signal
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -108,8 +107,6 @@ class Trainer:
         self.model.to(device)
         if device.type == "cuda" and self.model.transducer is not None:
             check_usable()  # now, not at the first step
-            # The weights of a step are copies in its dtype. cuDNN puts a small LSTM's together in a few microseconds.
-            warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk", UserWarning)
         distributed.spread(self.model.state_dict().values())
         self.weights = Weights(self.model, dtype, recipe.optimiser)
         num_prompt = training_data.num_prompt

@@ -1,6 +1,8 @@
 """Compare the Triton form of each encoder operation with its torch form: time, rates, and error against float32.
 
-Shapes: B batch, T frames, D width, H heads, K head width, R rows of the position table, W taps.
+Subsampling's convolutions run over eight times as many mel frames, or twice, with a quarter of the width as channels.
+
+Shapes: B batch, T frames, D width, H heads, K head width, R rows of the position table, W taps, C channels.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fastscribe.bench.timing import time_call
 from fastscribe.model import operations as definition
 
-_TAPS = 9
+_TAPS, _MELS = 9, 128
 Arguments = tuple[Any, ...]
-NAMES = ("rel_attention", "glu_depthwise", "layer_norm", "layer_norm_twice_")
+NAMES = (
+    "rel_attention", "glu_depthwise", "layer_norm", "layer_norm_twice_", "first_convolutions", "relu_depthwise",
+)  # fmt: skip
 
 
 def operations(form: str) -> definition.Operations:
@@ -42,6 +46,12 @@ def arguments(name: str, batch: int, frames: int, width: int, heads: int, device
         return random(batch, frames, 3 * width), positions_HRK, random(heads, rows, dtype=torch.float32), lengths_B
     if name == "glu_depthwise":
         return random(batch, frames, 2 * width), 0.3 * random(_TAPS, width), random(width), lengths_B, True
+    channels = width // 4
+    if name == "first_convolutions":
+        weights = 0.3 * random(9, channels), random(channels), 0.3 * random(9, channels)
+        return random(batch, 8 * frames, _MELS), *weights, 8 * lengths_B
+    if name == "relu_depthwise":
+        return random(batch, 2 * frames, _MELS // 4, channels), 0.3 * random(9, channels)
     shift_D = random(width, dtype=torch.float32)
     norms = [random(width) for _ in range(2 if name == "layer_norm" else 4)]
     return random(batch, frames, width), shift_D, *norms
@@ -71,6 +81,9 @@ def _error(call: Callable[..., torch.Tensor], name: str, given: Arguments) -> fl
     if name in ("rel_attention", "glu_depthwise"):
         lengths_B = given[3][:4]
         few = (*few[:3], lengths_B, *few[4:])
+    elif name == "first_convolutions":
+        lengths_B = given[4][:4] // 4  # they are multiples of 8
+        few = (*few[:4], 4 * lengths_B)
     else:
         lengths_B = torch.full((len(few[0]),), few[0].shape[1])
     wide = tuple(
@@ -92,4 +105,9 @@ def _work(name: str, batch: int, frames: int, width: int) -> tuple[float, float]
         return 8.0 * elements * frames, 2.0 * 4 * elements
     if name == "glu_depthwise":
         return 2.0 * _TAPS * elements, 2.0 * 3 * elements
+    outputs = batch * frames * (_MELS // 4) * (width // 4)
+    if name == "first_convolutions":  # nine taps, and nine windows of nine at a fourth of the stride
+        return 2.0 * 2 * (9 + 4 * 9) * outputs, 2.0 * (2 * outputs + batch * 8 * frames * _MELS)
+    if name == "relu_depthwise":
+        return 2.0 * 9 * outputs / 2, 2.0 * (2 * outputs + outputs / 2)
     return 8.0 * elements, 2.0 * (2 if name == "layer_norm" else 3) * elements

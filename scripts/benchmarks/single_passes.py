@@ -79,12 +79,12 @@ def profiled(transcriber: Transcriber, waves: Sequence[Int16Array], budget: Budg
     return {"unprofiled_wall_ms": 1000 * unprofiled["wall_s"], **found}
 
 
-def by_command(model: Path, inputs: Path, out: Path, device: str, seconds: float) -> dict[str, Any]:
-    """Run the same by `fastscribe transcribe` in a new process, loading included."""
+def by_command(model: Path, inputs: Path, out: Path, where: Sequence[str], seconds: float) -> dict[str, Any]:
+    """Run the same by `fastscribe transcribe` in a new process, loading included. `where`: --device or --devices."""
     command = [sys.executable, "-m", "fastscribe", "transcribe", str(inputs), "--model", str(model), "-o", str(out)]
     start = perf_counter()
     done = subprocess.run(
-        [*command, "--device", device, "--no-progress"], capture_output=True, text=True, timeout=seconds, env=os.environ
+        [*command, *where, "--no-progress"], capture_output=True, text=True, timeout=seconds, env=os.environ
     )
     process_s = perf_counter() - start
     if done.returncode != 0:

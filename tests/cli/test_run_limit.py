@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from fastscribe.cli import run_limit
 from fastscribe.cli.run_limit import LimitCheck, RunLimit, choose_limit, parse_time
 from fastscribe.errors import CheckpointError, UsageError
+from fastscribe.pipeline.workers import devices
 from fastscribe.report.prices import list_price
 from tests.conftest import AUDIO
 from tests.helpers.processes import fastscribe
@@ -36,6 +38,13 @@ def test_the_first_of_two_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_limit, "process_age_s", lambda: 100.0)
     old = choose_limit(None, "1h", "cpu", None)
     assert old is not None and old.elapsed_s >= 100
+
+
+def test_processes_of_one_gpu_are_paid_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_num_gpus", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda name: f"GPU {name}")
+    assert run_limit._gpu_names("auto", "0,0,0") == ["GPU cuda:0"]
+    assert run_limit._gpu_names("auto", "0,1,0") == ["GPU cuda:0", "GPU cuda:1"]
 
 
 @pytest.mark.parametrize(

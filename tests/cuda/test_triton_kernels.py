@@ -147,12 +147,16 @@ def check_subsampling(
     torch.manual_seed(num_frames)
     lengths_B = torch.tensor([num_frames, num_frames // 2, 0])
     x_BTM = normal(3, num_mels, num_frames).to(dtype).transpose(1, 2)
+    x_BTM[1, num_frames // 2 + 3 :] = math.nan  # behind what the row's last window reads
     weights = [(normal(*shape) / 3).to(dtype) for shape in ((9, channels), (channels,), (9, channels))]
     ours_BTFC = form.first_convolutions(*(tensor.to(device) for tensor in (x_BTM, *weights, lengths_B)), is_causal)
     exact_BTFC = TORCH.first_convolutions(*(tensor.float() for tensor in (x_BTM, *weights)), lengths_B, is_causal)
     close(ours_BTFC.cpu(), exact_BTFC, real_frames(subsampled(lengths_B, 2, is_causal), exact_BTFC.shape[1]))
     again_BTFC = form.relu_depthwise(ours_BTFC, weights[0].to(device), is_causal)
     close(again_BTFC.cpu(), TORCH.relu_depthwise(ours_BTFC.cpu().float(), weights[0].float(), is_causal))
+    beyond_B = torch.tensor([num_frames + 9, num_frames // 2, 0])
+    same_BTFC = form.first_convolutions(*(tensor.to(device) for tensor in (x_BTM, *weights, beyond_B)), is_causal)
+    assert torch.equal(same_BTFC[0], ours_BTFC[0])  # a length beyond the frames is all of them
     ours_BTFC[0, 0, 0, 0] = math.nan
     assert form.relu_depthwise(ours_BTFC, weights[0].to(device), is_causal)[0, 0, 0, 0].isnan()
 
@@ -209,6 +213,20 @@ def test_detects_wrong_operations(name: str, attention: LocalAttention | None) -
     config = model_config(attention=attention)
     assert find_wrong_operation(TORCH, config, torch.float32, torch.device("cpu")) is None
     assert find_wrong_operation(broken, config, torch.float32, torch.device("cpu")) == name
+
+
+@pytest.mark.parametrize("extra", [1, 99])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_detects_padding_that_is_not_zeroed(extra: int, is_causal: bool) -> None:
+    """Zeroed one frame too late, or never."""
+
+    def wrong(*arguments):
+        *given, lengths_B, causal = arguments
+        return TORCH.first_convolutions(*given, lengths_B + 2 * extra, causal)
+
+    broken, config = dataclasses.replace(TORCH, first_convolutions=wrong), model_config(causal_subsampling=is_causal)
+    assert find_wrong_operation(TORCH, config, torch.float32, torch.device("cpu")) is None
+    assert find_wrong_operation(broken, config, torch.float32, torch.device("cpu")) == "first_convolutions"
 
 
 @pytest.mark.parametrize("name", ["layer_norm", "layer_norm_twice_"])

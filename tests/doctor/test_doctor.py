@@ -27,6 +27,7 @@ from fastscribe.doctor.check import Check
 from fastscribe.errors import UsageError
 from fastscribe.model.int8 import int8_problem
 from fastscribe.pipeline.dtype_choice import candidates
+from tests.conftest import ROOT
 from tests.test_project import PYPROJECT
 
 
@@ -172,6 +173,18 @@ def test_broken_packages_are_lines(module: str, name: str, error: Exception, uni
     if module == "torch":
         assert checks["gpu"].finding == "not known while torch cannot be imported"
         assert "--force-reinstall torch" in (checks["torch"].fix or "")
+
+
+def test_a_checkout_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    for function in ("requires", "metadata"):
+        monkeypatch.setattr(metadata, function, refuse)
+    check = packages.required()
+    assert check.status == "problem" and check.finding.endswith(f"runs from {ROOT} without being installed")
+    assert check.fix is not None and check.fix.endswith(f"pip install {ROOT}")
+    assert not list(packages.extras())
 
 
 def test_a_pyav_of_another_interface_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from fastscribe.checkpoint import native
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.text.language_model import FILE, Fusion
+from fastscribe.training.recipe import parse_recipe
 from tests.conftest import PACKAGE, ROOT
 
 FOLDER = ROOT / "scripts" / "default_model"
@@ -49,6 +50,7 @@ DRAWN = script("drawn.py")
 ACCENTS = script("accents.py")
 TRAIN = script("train_default_model")
 READ = script("make_read_sentences")
+CLOCK = script("train_by_clock")
 
 
 @pytest.mark.parametrize("module", [SENTENCES, ACCENTS, TRAIN], ids=["sentences", "accents", "train_default_model"])
@@ -99,6 +101,38 @@ def test_joe_gets_each_sound_that_he_knows_with_a_blank_behind_it(monkeypatch: p
     assert joe.inputs["input"] == [[1, 0, 9, 0, 4, 0, 6, 0, 5, 0, 7, 0, 2]]  # the mark over a is a sound of its own
     assert joe.inputs["scales"][1] == pytest.approx(0.9 / 1.2)
     assert len(samples) == pytest.approx(13_000 * 16_000 / (22_050 * 0.9), abs=2)
+
+
+def write_clips(folder: Path, name: str, texts: list[str], start: int) -> None:
+    """Add clips of a second, whose samples are all the clip's number, to a .raw file and its manifest."""
+    with (folder / f"{name}.raw").open("ab") as raw, (folder / f"{name}.jsonl").open("a") as manifest:
+        for number, text in enumerate(texts, start):
+            raw.write(np.full(16_000, number, np.int16).tobytes())
+            place = {"audio_filepath": f"{name}.raw", "start": 16_000 * number, "samples": 16_000}
+            manifest.write(json.dumps({**place, "duration": 1.0, "text": text}) + "\n")
+
+
+def test_a_growing_corpus_gives_each_source_its_share(tmp_path: Path) -> None:
+    encode = CLOCK.TextEncoder(read_checkpoint(PACKAGED).tokenizer)
+    write_clips(tmp_path, "spoken-1", ["One.", "Two.", "A text too long for a second, so it is left out."], 0)
+    write_clips(tmp_path, "still", ["", ""], 0)
+    spoken = CLOCK.Source(tmp_path / "spoken-*.jsonl", 0.75, True, encode, 30.0)
+    still = CLOCK.Source(tmp_path / "still.jsonl", 0.25, False, encode, 30.0)
+    recipe = parse_recipe(
+        {"data": {"train": "one"}, "batch": {"seconds": 5.0}, "augment": {"speeds": [1.0]}}, tmp_path, True
+    )
+    batches = CLOCK.Batches([spoken, still], recipe, torch.device("cpu"), 1)
+    made = [batches.next() for _ in range(8)]
+    assert all(len(batch.tokens) == 5 and batch.audio_s == 5.0 for batch in made)
+    rows = [row for batch in made for row in zip(batch.tokens, batch.counts, strict=True)]
+    assert sum(not tokens for tokens, _ in rows) == pytest.approx(len(rows) / 4, abs=2)
+    assert all(count == (len(tokens) or 15) for tokens, count in rows)
+    growing = CLOCK.Source(spoken.path, 1.0, True, encode, 30.0)
+    growing.read()
+    write_clips(tmp_path, "spoken-1", ["Four."], 3)
+    write_clips(tmp_path, "spoken-2", ["Five."], 0)
+    growing.read()
+    assert [int(batches._samples(clip)[-1]) for clip in growing.clips] == [0, 1, 3, 0]
 
 
 def test_joins_and_sounds_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

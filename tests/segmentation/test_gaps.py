@@ -20,7 +20,15 @@ from fastscribe.decode.families import DECODERS
 from fastscribe.errors import AudioError
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.local import LocalExecutor
-from fastscribe.segmentation.gaps import find_clear_speech, find_untranscribed_spans, is_new_stretch, remaining_gaps
+from fastscribe.segmentation import gaps
+from fastscribe.segmentation.gaps import (
+    Surroundings,
+    find_clear_speech,
+    find_untranscribed_spans,
+    is_new_stretch,
+    remaining_gaps,
+)
+from fastscribe.segmentation.loudness import frame_energy
 from fastscribe.types import AudioInfo, Gap, Hypothesis, Segment, Source, Utterance, Word
 from tests.cli.test_cli import FIRST, MODEL
 from tests.conftest import AUDIO, MODELS, waveform
@@ -57,8 +65,34 @@ def with_words(audio: AudioInfo, *spans_s: tuple[float, float]) -> Transcript:
 
 
 def found(transcript: Transcript, **options) -> list[tuple[float, float]]:
-    speech = find_clear_speech(transcript, find_untranscribed_spans(transcript), Options(**options))
+    spans = find_untranscribed_spans(transcript)
+    speech = find_clear_speech(transcript, spans, Surroundings(transcript, spans, Options(**options)))
     return [(utterance.start_s, utterance.end_s) for utterance in speech]
+
+
+def test_what_lies_around_several_spans_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And gives each span what it would hear alone."""
+    audio = recording(tmp_path, noise(130.123, 0.1))
+    spans = [(3.0, 5.0), (20.01, 24.0), (8.0, 9.5), (100.0, 102.7), (125.0, audio.duration_s)]
+    transcript = with_words(audio, (0.0, 3.0), (9.5, 20.01), (99.9, 100.0))
+    alone = [Surroundings(transcript, [span], Options()).loudness(*span) for span in spans]
+    parts: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        gaps,
+        "frame_energy",
+        lambda part, size: parts.append((part.start, part.num_samples)) or frame_energy(part, size),
+    )
+    together = Surroundings(transcript, spans, Options())
+    for span, (origin, loudness) in zip(spans, alone, strict=True):
+        found_origin, found = together.loudness(*span)
+        assert found_origin == origin and np.array_equal(found, loudness)
+        narrower = span[0] + 0.3, span[1] - 0.3
+        first, inner = together.loudness(*narrower)
+        assert np.array_equal(inner, loudness[first - origin : first - origin + len(inner)])
+    seconds = [(start / RATE, (start + length) / RATE) for start, length in parts]
+    assert seconds == [(0.0, 34.0), (90.0, 112.7), (115.0, audio.duration_s)]
+    in_words = np.flatnonzero(together.in_words) * together.frame_s
+    assert all(any(start - 0.02 <= at <= end for start, end in ((0, 3), (9.5, 20.01), (99.9, 100))) for at in in_words)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fastscribe import Options, Transcriber, Transcript
 from fastscribe.segmentation import sparse
-from fastscribe.segmentation.gaps import MIN_SPAN_S, find_untranscribed_spans, merge
+from fastscribe.segmentation.gaps import MIN_SPAN_S, Surroundings, find_untranscribed_spans, merge
 from fastscribe.segmentation.sparse import SLOWEST, SparseSpeech, find_sparse_spans, find_sparse_speech
 from fastscribe.types import Gap, Hypothesis, Utterance, Word
 from tests.conftest import MODELS
@@ -52,7 +52,7 @@ def test_sparse_words(tmp_path: Path) -> None:
     transcript = with_words(audio, *words_at(*before, 7.7, 9.4, 11.1, 12.8, *after))
     assert find_untranscribed_spans(transcript) == []
     [span] = find_sparse_spans(transcript)
-    [found] = find_sparse_speech(transcript, [span], Options())
+    [found] = find_sparse_speech(transcript, [span], Surroundings(transcript, [span], Options()))
     assert 5.8 <= found.start_s < 7 and 12 < found.end_s <= 14 and found.word_s == pytest.approx(SLOWEST * PACE_S)
     assert found.still_sparse(transcript.words)
     recovered = with_words(audio, *words_at(*np.arange(0, end_s, PACE_S)))
@@ -67,7 +67,8 @@ def test_pauses_between_words_are_no_speech(tmp_path: Path, between: np.ndarray)
     transcript = with_words(
         audio, *words_at(*sorted([*dense, first_s + 1.8, first_s + 3.6, first_s + 5.4, first_s + 7]))
     )
-    assert find_sparse_speech(transcript, find_sparse_spans(transcript), Options()) == []
+    spans = find_sparse_spans(transcript)
+    assert find_sparse_speech(transcript, spans, Surroundings(transcript, spans, Options())) == []
 
 
 def test_no_pace(tmp_path: Path) -> None:

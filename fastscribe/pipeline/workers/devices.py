@@ -1,4 +1,8 @@
-"""What `--devices` names: all GPUs, some of them by number, or parts of the processors. torch is asked for GPUs alone."""
+"""What `--devices` names: all GPUs, some of them by number, or parts of the processors. torch is asked for GPUs alone.
+
+A GPU that is named several times gets as many processes. Each reads its files under an interpreter lock of its own, which short
+files keep busy long before a fast GPU is.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from dataclasses import dataclass
 from fastscribe._system.processors import usable_processors
 from fastscribe.errors import UsageError
 
-_FORMS = "all, numbers of GPUs such as 0,2, or cpu:N for N processes"
+_FORMS = "all, numbers of GPUs such as 0,2 or 0,0, or cpu:N for N processes"
 
 
 @dataclass(frozen=True)
@@ -22,12 +26,20 @@ class Device:
         kind: "cuda" or "cpu", as its own process names it.
         processors: Processors to compute with and to read audio on.
         variables: Environment variables that its process needs.
+        memory_share: The part of a GPU's memory that its process may take.
+        number: That of the process, if it is one of several on its device; else 0.
     """
 
     name: str
     kind: str
     processors: int
     variables: Mapping[str, str]
+    memory_share: float = 1.0
+    number: int = 0
+
+    @property
+    def process_name(self) -> str:
+        return f"process {self.number} of {self.name}" if self.number else f"the process of {self.name}"
 
 
 def parse_devices(text: str) -> tuple[Device, ...]:
@@ -68,11 +80,17 @@ def _gpus(text: str) -> tuple[Device, ...]:
             raise UsageError(
                 f"--devices {text}: there is no CUDA device {number}: {visible} (the numbers count from 0)"
             )
-        if numbers.count(number) > 1:
-            raise UsageError(f"--devices {text}: names CUDA device {number} twice")
     share = max(1, usable_processors() // len(numbers))
     return tuple(
-        Device(f"cuda:{number}", "cuda", share, {"CUDA_VISIBLE_DEVICES": _visible_name(number)}) for number in numbers
+        Device(
+            f"cuda:{number}",
+            "cuda",
+            share,
+            {"CUDA_VISIBLE_DEVICES": _visible_name(number)},
+            memory_share=1 / numbers.count(number),
+            number=numbers[: place + 1].count(number) if numbers.count(number) > 1 else 0,
+        )
+        for place, number in enumerate(numbers)
     )
 
 

@@ -32,13 +32,14 @@ Span: TypeAlias = tuple[UtteranceKey, int]
 
 @dataclass(frozen=True)
 class Start:
-    """The first message: the model to load. `device` and `processors` are the process's own."""
+    """The first message: the model to load. `device`, `processors` and `memory_share` are the process's own."""
 
     model: str
     dtype: str
     options: Options
     device: str = "auto"
     processors: int = 1
+    memory_share: float = 1.0
 
 
 @dataclass(frozen=True)

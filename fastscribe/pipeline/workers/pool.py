@@ -94,7 +94,7 @@ class WorkerPool:
             self._facts = self._common_facts()
             for slot in self._slots:
                 if slot.is_given_up:
-                    self._tell(f"the process of {slot.device.name} {slot.death}; the others go on")
+                    self._tell(f"{slot.device.process_name} {slot.death}; the others go on")
         except BaseException:
             self.close()
             raise
@@ -165,10 +165,14 @@ class WorkerPool:
         self._finalizer()
 
     def peak_bytes(self) -> int:
-        return max(slot.share.peak_bytes for slot in self._slots)
+        return max(share.peak_bytes for share in self.shares())
 
     def shares(self) -> list[DeviceShare]:
-        return [slot.share for slot in self._slots]
+        """Return a share for each device, those of a GPU's processes added."""
+        found: dict[str, DeviceShare] = {}
+        for share in (slot.share for slot in self._slots):
+            found[share.name] = found[share.name].plus(share) if share.name in found else share
+        return list(found.values())
 
     # --- batches -----------------------------------------------------------------------------------------------------
 
@@ -337,7 +341,7 @@ class WorkerPool:
         what = "utterance goes" if num_handed_over == 1 else "utterances go"
         others = f"; {num_handed_over:,} {what} to other processes" if num_handed_over else ""
         after = "it is not used any more" if slot.is_given_up else "a new process is started"
-        self._tell(f"the process of {slot.device.name} {reason}{others}; {after}")
+        self._tell(f"{slot.device.process_name} {reason}{others}; {after}")
 
     def _say(self, line: str) -> None:
         if line not in self._told:

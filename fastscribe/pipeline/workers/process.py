@@ -57,7 +57,7 @@ class WorkerProcess:
         Thread(target=self._send_all, name=f"{device.name}-outbox", daemon=True).start()
         Thread(target=self._receive, args=(receive,), name=f"{device.name}-messages", daemon=True).start()
         Thread(target=relay.pass_on, args=(stderr,), name=f"{device.name}-stderr", daemon=True).start()
-        self.send(replace(start, device=device.kind, processors=device.processors))
+        self.send(replace(start, device=device.kind, processors=device.processors, memory_share=device.memory_share))
 
     @property
     def pid(self) -> int:

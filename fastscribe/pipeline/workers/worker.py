@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.local import LocalExecutor
 
 _WAIT_S = 0.1  # between two looks at files that hang
+_SHARED_MEMORY = 0.95  # of a GPU with several processes is for tensors; each has a context and kernels beside them
 
 
 def main() -> None:
@@ -96,6 +97,8 @@ def _load(channel: messages.Channel, start: messages.Start) -> LocalExecutor:
 
     if start.device == "cpu":
         torch.set_num_threads(start.processors)
+    elif start.memory_share < 1.0:
+        torch.cuda.set_per_process_memory_fraction(_SHARED_MEMORY * start.memory_share)
     recognizer = Recognizer.build(
         read_for_run(start.model, start.options), start.device, start.dtype, start.options, say
     )

@@ -183,12 +183,16 @@ def _usable() -> ModuleType:
 def _compile_one() -> None:
     """Compile a kernel: numba finds a wrong or missing toolkit or numpy only then. Raises UsageError for it."""
     from numba import cuda
+    from numba.cuda.cudadrv import error
 
+    failures = (ImportError, RuntimeError, OSError, error.NvvmError, error.CudaDriverError, error.NvrtcError)
     try:
         cuda.jit("void(float32[::1])")(_nothing)
-    except Exception as problem:  # a compiler or a package that does not fit may fail in any way
+    except (*failures, AttributeError) as problem:
         said = " ".join(str(problem).split())[:300]
-        remedy = _remedy() if "'numpy'" not in said else "pip install 'numpy<2.5', or a numba-cuda newer than 0.30.4"
+        # numba-cuda 0.30 looks for parts of numpy that 2.5 no longer has.
+        is_numpy = isinstance(problem, AttributeError) and "'numpy'" in said
+        remedy = "pip install 'numpy<2.5'" if is_numpy else _remedy()
         raise UsageError(f"numba cannot compile for this GPU ({said}): {remedy}") from problem
 
 

@@ -37,6 +37,7 @@ from tests.fakes.simulated_cuda_loss import CASES, CONFIGS
 GIB = 1 << 30
 DTYPES = {torch.float32: 2e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 cuda_target = pytest.importorskip("numba.cuda", reason="needs numba-cuda")
+NvvmSupportError = pytest.importorskip("numba.cuda.cudadrv.error").NvvmSupportError
 
 
 @pytest.fixture(scope="module")
@@ -90,28 +91,23 @@ def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("forgotten")
-def test_without_a_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
-    from numba.cuda.cudadrv.error import NvvmSupportError
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (NvvmSupportError("libnvvm\nis missing"), r"libnvvm is missing.: pip install 'numba-cuda"),
+        # numba-cuda 0.30 looks for what numpy 2.5 no longer has.
+        (AttributeError("module 'numpy' has no attribute 'row_stack'"), r"row_stack'.: pip install 'numpy<2.5'"),
+    ],
+)
+def test_what_numba_cannot_do_is_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception, line: str) -> None:
+    """It looks for a toolkit, and for parts of numpy, when it compiles its first kernel."""
 
     def jit(*_: object) -> Callable[..., None]:
-        raise NvvmSupportError("libnvvm\nis missing")
+        raise error
 
     monkeypatch.setattr(cuda_target, "is_available", lambda: True)
     monkeypatch.setattr(cuda_target, "jit", jit)
-    with pytest.raises(UsageError, match=r"cannot compile for this GPU .libnvvm is missing.: pip install"):
-        cuda.check_usable()
-
-
-@pytest.mark.usefixtures("forgotten")
-def test_numpy_that_numba_cuda_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    """numba-cuda 0.30 looks for numpy.row_stack, which numpy 2.5 no longer has, when it compiles its first kernel."""
-
-    def jit(*_: object) -> Callable[..., None]:
-        raise AttributeError("module 'numpy' has no attribute 'row_stack'")
-
-    monkeypatch.setattr(cuda_target, "is_available", lambda: True)
-    monkeypatch.setattr(cuda_target, "jit", jit)
-    with pytest.raises(UsageError, match=r"cannot compile for this GPU .*row_stack.*: pip install 'numpy<2.5'"):
+    with pytest.raises(UsageError, match=rf"cannot compile for this GPU .*{line}"):
         cuda.check_usable()
 
 
