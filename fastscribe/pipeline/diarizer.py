@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from fastscribe._system.processors import has_native_bf16
 from fastscribe.checkpoint.value import SpeakerCheckpoint
 from fastscribe.config import EncoderConfig
 from fastscribe.cuda.no_tf32 import no_tf32
@@ -70,7 +71,7 @@ class Diarizer(SideModel[SpeakerCheckpoint, Sortformer]):
         model.layers_dtype = torch_dtype(layers_dtype)
         if device.type == "cpu" and isinstance(model.encoder, Encoder):
             conformer_for_cpu_(model.encoder)
-            if has_loops(model.encoder.config) and model.layers_dtype == torch.bfloat16:
+            if has_loops(model.encoder.config) and model.layers_dtype == torch.bfloat16 and has_native_bf16():
                 transformer_for_cpu_(model.layers)
         return diarizer
 

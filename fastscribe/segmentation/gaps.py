@@ -132,7 +132,8 @@ class Surroundings:
     def loudness(self, start_s: float, end_s: float) -> tuple[int, Float64Array]:
         """Return a frame of the recording and the loudness from it on, _CONTEXT_S more than the span on either side.
 
-        It is the energy of each frame, or the probability of speech with the detector silero. Raises AudioError like read().
+        It is the energy of each frame, or the probability of speech with the detector silero, whose network hears what comes
+        before it in the same reading. Raises AudioError like read().
         """
         first, end = self._around(start_s, end_s)
         begin, stop = stretch = self._stretches[bisect_right(self._stretches, first, key=lambda one: one[0]) - 1]

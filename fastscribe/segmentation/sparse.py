@@ -8,6 +8,7 @@ parts without any word, and only those are decoded again.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
@@ -44,7 +45,14 @@ def find_sparse_spans(transcript: Transcript) -> list[Span]:
 
 def find_sparse_speech(transcript: Transcript, spans: Sequence[Span], surroundings: Surroundings) -> list[SparseSpeech]:
     """Read the audio of the spans; return their sparse speech in order. Raises AudioError like read()."""
-    return [found for span in spans for found in _in_span(transcript, span, surroundings)]
+    word_s, words = _word_s(transcript.words), transcript.words
+    starts_s = [word.start_s for word in words]
+    found: list[SparseSpeech] = []
+    for start_s, end_s in spans:
+        here = words[bisect_right(starts_s, start_s) : bisect_left(starts_s, end_s)]
+        inside = [word for word in here if word.end_s < end_s]
+        found += _in_span(inside, (start_s, end_s), word_s, surroundings)
+    return found
 
 
 def _word_s(words: Sequence[Word]) -> float:
@@ -53,15 +61,13 @@ def _word_s(words: Sequence[Word]) -> float:
     return SLOWEST * pace_s if pace_s > 0 else math.inf
 
 
-def _in_span(transcript: Transcript, span: Span, surroundings: Surroundings) -> Iterator[SparseSpeech]:
+def _in_span(words: Sequence[Word], span: Span, word_s: float, surroundings: Surroundings) -> Iterator[SparseSpeech]:
     start_s, end_s = span
     heard = listen(start_s, end_s, surroundings)
-    words = [word for word in transcript.words if start_s < word.start_s and word.end_s < end_s]
     begins, ends = [start_s, *(word.end_s for word in words)], [*(word.start_s for word in words), end_s]
     speech_s = np.concatenate(([0.0], np.cumsum(heard.speech))) * heard.frame_s  # speech before each frame of the span
     frames_s = np.arange(len(speech_s)) * heard.frame_s
     begins_s, ends_s = (np.interp(np.array(times) - start_s, frames_s, speech_s).tolist() for times in (begins, ends))
-    word_s = _word_s(transcript.words)
     for first, last in _stretches(begins_s, ends_s, word_s):
         if last > first:
             inside = np.flatnonzero(

@@ -34,7 +34,7 @@ import numpy as np
 import soundfile
 
 from fastscribe import Options, Transcriber, Transcript
-from fastscribe._system.processors import cpu_name
+from fastscribe._system.processors import cpu_name, usable_processors
 from fastscribe.bench import machine
 from fastscribe.checkpoint.location import locate
 from fastscribe.evaluation.scores import Edits, Pair, evaluate, normalizer
@@ -281,7 +281,7 @@ def publish(benchmark: str, statistic: str, arguments: argparse.Namespace, rows:
     document = {
         "benchmark": benchmark,
         "date": date.today().isoformat(),
-        "hardware": f"{cpu_name()}, 2 cores",
+        "hardware": f"{cpu_name()}, {usable_processors()} cores",
         "dtype": "fp32",
         "model": arguments.model or "packaged",
         "statistic": statistic,

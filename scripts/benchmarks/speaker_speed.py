@@ -22,7 +22,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from fastscribe import Options, Transcriber, Transcript
-from fastscribe._system.processors import cpu_name
+from fastscribe._system.processors import cpu_name, usable_processors
 from fastscribe.bench import machine
 from scripts.benchmarks.gap_recovery import ROOT, publish
 from scripts.benchmarks.speakers import make_dialogues
@@ -51,7 +51,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "speakers": arguments.name or Path(arguments.speakers).stem,
         "dtype": arguments.dtype,
         "dialogues": len(paths),
-        "hardware": f"{cpu_name()}, 2 cores",
+        "hardware": f"{cpu_name()}, {usable_processors()} cores",
         "commit": machine.commit(ROOT),
         "audio_s": round(audio_s, 1),
     }
