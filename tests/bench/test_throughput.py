@@ -336,7 +336,7 @@ def test_users_recordings_and_trained_model(capsys, few_bytes: None) -> None:
     assert "beam" not in found
 
 
-@pytest.mark.parametrize(("model", "options", "beam"), [(DEMO, ("--beam", "2"), 2), ("default", (), 12)])
+@pytest.mark.parametrize(("model", "options", "beam"), [(DEMO, ("--beam", "2"), 2), ("default", (), 24)])
 def test_beam_is_reported(capsys, model: object, options: tuple[str, ...], beam: int, few_bytes: None) -> None:
     [path] = AUDIO.glob("01*.flac")
     arguments = ("--quick", "--passes", "1", "--clips", "1", "--device", "cpu")
