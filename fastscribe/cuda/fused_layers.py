@@ -298,7 +298,7 @@ class FusedDepthwise(nn.Module):
 def _fuse_subsampling_(subsampling: Subsampling, operations: Operations) -> None:
     """Replace depthwise convolutions and what precedes them. Other convolutions stay torch's.
 
-    The kernels need no plan for a new shape of a batch, as cuDNN does (operations.depthwise_3x3).
+    The kernels need no plan for a new shape of a batch, as cuDNN does (operations.depthwise_conv2d).
     """
     stages, is_causal = [list(stage.children()) for stage in subsampling.stages.children()], subsampling.is_causal
     if len(stages) < 2 or not (isinstance(stages[1][0], nn.Conv2d) and stages[1][0].groups > 1):

@@ -19,6 +19,7 @@ Shapes: B batch, T frames, D width, H heads, K head width, R rows of the positio
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import triton
@@ -505,8 +506,8 @@ def first_convolutions(
     once_B = subsampled(lengths_B, 1, is_causal).clamp(max=subsampled(num_frames, 1, is_causal))
     out_frames, out_bins = subsampled(num_frames, 2, is_causal), subsampled(mels, 2, is_causal)
     out_BTFC = x_BTM.new_empty(batch, out_frames, out_bins, channels)
-    block, num_warps = _channel_blocks(channels)
-    first_convolutions_kernel[(out_frames * triton.cdiv(channels, block) * batch,)](
+    grid, options = _by_channels(out_BTFC, is_causal)
+    first_convolutions_kernel[grid](
         x_BTM,
         weight_9C,
         bias_C,
@@ -518,12 +519,7 @@ def first_convolutions(
         *x_BTM.stride(),
         MELS=mels,
         BINS=subsampled(mels, 1, is_causal),
-        OUT_BINS=out_bins,
-        CHANNELS=channels,
-        BLOCK=block,
-        BEFORE=2 if is_causal else 1,
-        num_warps=num_warps,
-        enable_fp_fusion=True,
+        **options,
     )
     return out_BTFC
 
@@ -533,28 +529,21 @@ def relu_depthwise(x_BTFC: torch.Tensor, weight_9C: torch.Tensor, is_causal: boo
     assert x_BTFC.is_contiguous() and weight_9C.is_contiguous()
     out_frames, out_bins = (subsampled(size, 1, is_causal) for size in (num_frames, bins))
     out_BTFC = x_BTFC.new_empty(batch, out_frames, out_bins, channels)
-    block, num_warps = _channel_blocks(channels)
-    relu_depthwise_kernel[(out_frames * triton.cdiv(channels, block) * batch,)](
-        x_BTFC,
-        weight_9C,
-        out_BTFC,
-        num_frames,
-        out_frames,
-        BINS=bins,
-        OUT_BINS=out_bins,
-        CHANNELS=channels,
-        BLOCK=block,
-        BEFORE=2 if is_causal else 1,
-        num_warps=num_warps,
-        enable_fp_fusion=True,
-    )
+    grid, options = _by_channels(out_BTFC, is_causal)
+    relu_depthwise_kernel[grid](x_BTFC, weight_9C, out_BTFC, num_frames, out_frames, BINS=bins, **options)
     return out_BTFC
 
 
-def _channel_blocks(channels: int) -> tuple[int, int]:
-    """Return the channels of a program and its warps: four channels a thread if there are as many."""
+def _by_channels(out_BTFC: torch.Tensor, is_causal: bool) -> tuple[tuple[int], dict[str, Any]]:
+    """Return the grid of programs for a block of channels of a frame each, and what such kernels take by name."""
+    batch, frames, bins, channels = out_BTFC.shape
     block = min(256, triton.next_power_of_2(channels))
-    return block, max(1, block // 128)
+    sizes = {"OUT_BINS": bins, "CHANNELS": channels, "BLOCK": block, "BEFORE": 2 if is_causal else 1}
+    options = {
+        "num_warps": max(1, block // 128),
+        "enable_fp_fusion": True,
+    }  # four channels a thread if there are as many
+    return (frames * triton.cdiv(channels, block) * batch,), sizes | options
 
 
 TRITON = operations.Operations(

@@ -18,9 +18,8 @@ from torch import nn
 from fastscribe._system.float_bits import as_numpy
 from fastscribe._system.thread_shares import equal_parts, share
 from fastscribe.model.aed import BridgeLayer
+from fastscribe.model.cpu_layers import MIN_ELEMENTS
 from fastscribe.model.row_kernels import kernels
-
-_MIN_SCORES = 1 << 17  # of a thread's share of a loop: handing it over takes a tenth of a millisecond
 
 
 def transformer_for_cpu_(layers: nn.ModuleList) -> None:
@@ -39,7 +38,7 @@ def attend_with_loop(
     scores_HQN = query_BHQK.new_empty(heads, queries, key_BHNK.shape[2])
     mixed_BQHK = query_BHQK.new_empty(batch, queries, heads, width)
     scores, keys = as_numpy(scores_HQN), scores_HQN.shape[2]
-    num_shares = max(1, min(torch.get_num_threads(), scores.size // _MIN_SCORES))
+    num_shares = max(1, min(torch.get_num_threads(), scores.size // MIN_ELEMENTS))
 
     def work(mask_N: Any, start: int, stop: int) -> None:
         loop(scores, mask_N, factor, np.empty((1, keys), np.float32), start, stop)

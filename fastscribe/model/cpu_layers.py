@@ -45,7 +45,7 @@ from fastscribe.types import AnyArray, Float32Array, Int64Array
 
 MIN_WIDTH = 512  # a narrower encoder transcribes a short recording in less time than numba is loaded in
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-_MIN_ELEMENTS = 1 << 17  # of a thread's share of a loop: handing it over takes a tenth of a millisecond
+MIN_ELEMENTS = 1 << 17  # of a thread's share of a loop: handing it over takes a tenth of a millisecond
 _MAX_SCORES = 1 << 24  # held at once by all threads, by distance and by key: 64 MB in float32; more only for one head
 _CACHED_SCORES = 1 << 22  # of a thread's heads at a time, which three steps write and read: more leave the caches
 _MIN_SCORES = 1 << 20  # of attention, by distance and by key, for several threads: its products are small
@@ -332,7 +332,7 @@ class Stream:
             compiled(*arguments, np.empty(scratch, np.float32), rows.start + start, rows.start + stop)
 
         num_rows = max(0, rows.stop - rows.start)
-        worthwhile = max(1, num_rows * scratch[1] // _MIN_ELEMENTS)
+        worthwhile = max(1, num_rows * scratch[1] // MIN_ELEMENTS)
         share(equal_parts(num_rows, min(torch.get_num_threads(), worthwhile)), work)
 
 

@@ -20,7 +20,7 @@ from fastscribe.config import EncoderConfig, GraniteConfig, Size, subsampled
 from fastscribe.model.attention import Positions, RelPositionAttention
 from fastscribe.model.folding import fold_norm_, linear_from
 from fastscribe.model.language_prompt import LanguagePrompt
-from fastscribe.model.operations import depthwise_3x3, windows
+from fastscribe.model.operations import depthwise_conv2d, windows
 from fastscribe.model.padding import Padding, zero_beyond
 from fastscribe.types import Features, Frames
 
@@ -165,10 +165,12 @@ def _apply_layer(layer: nn.Module, x_BTFC: torch.Tensor) -> torch.Tensor:
         return out_BTFC
     if layer.groups == 1 and layer.weight[0].numel() == x_BTFC.shape[3]:
         return F.linear(x_BTFC, layer.weight.flatten(1), layer.bias)
+    x_BCTF = x_BTFC.permute(0, 3, 1, 2)
     if layer.groups > 1:
-        assert not isinstance(layer.padding, str)
-        return depthwise_3x3(x_BTFC, layer.weight, layer.bias, layer.padding[0]).to(x_BTFC.dtype)
-    out_BCTF: torch.Tensor = layer(x_BTFC.permute(0, 3, 1, 2).to(layer.weight.dtype))
+        padding = int(layer.padding[0])
+        out_BCTF = depthwise_conv2d(x_BCTF, layer.weight, layer.bias, 2, (padding, padding))
+    else:
+        out_BCTF = layer(x_BCTF.to(layer.weight.dtype))
     return out_BCTF.permute(0, 2, 3, 1).to(x_BTFC.dtype)
 
 
@@ -257,15 +259,11 @@ class ConvolutionModule(nn.Module):
         return normed_BTD
 
     def _depthwise(self, x_BTD: torch.Tensor) -> torch.Tensor:
-        """Convolve as 2-D with height one: [B, T, D] is then channels-last memory and needs no transposing copy.
+        """Convolve as 2-D with height one: [B, T, D] is then channels-last memory, which needs no transposing copy on a CPU.
 
-        On a GPU a copy is cheaper: in channels-last memory cuDNN makes a plan for each new shape (operations.depthwise_3x3).
         A causal convolution is padded on both sides, and the outputs beyond the last frame are dropped.
         """
         conv = self.depthwise
-        x_BD1T = x_BTD.transpose(1, 2).unsqueeze(2).to(conv.weight.dtype)
-        if x_BTD.is_cuda:
-            x_BD1T = x_BD1T.contiguous()
-        padding = (0, int(conv.padding[0]))
-        out_BD1T = F.conv2d(x_BD1T, conv.weight.unsqueeze(2), conv.bias, padding=padding, groups=conv.groups)
+        x_BD1T, padding = x_BTD.transpose(1, 2).unsqueeze(2), (0, int(conv.padding[0]))
+        out_BD1T = depthwise_conv2d(x_BD1T, conv.weight.unsqueeze(2), conv.bias, 1, padding)
         return out_BD1T[..., : x_BTD.shape[1]].squeeze(2).transpose(1, 2).to(x_BTD.dtype)

@@ -199,25 +199,25 @@ def relu_depthwise(x_BTFC: torch.Tensor, weight_9C: torch.Tensor, is_causal: boo
 
 
 def _depthwise(x_BTFC: torch.Tensor, weight_9C: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    channels = x_BTFC.shape[3]
-    weight_C133 = weight_9C.t().reshape(channels, 1, 3, 3).contiguous(memory_format=torch.channels_last)
+    weight_C133 = weight_9C.t().reshape(-1, 1, 3, 3)
     frames, bins = (subsampled(size, 1, is_causal) for size in x_BTFC.shape[1:3])
-    return depthwise_3x3(x_BTFC, weight_C133, None, 2 if is_causal else 1)[:, :frames, :bins]
+    padding = 2 if is_causal else 1
+    out_BCTF = depthwise_conv2d(x_BTFC.permute(0, 3, 1, 2), weight_C133, None, 2, (padding, padding))
+    return out_BCTF.permute(0, 2, 3, 1)[:, :frames, :bins]
 
 
-def depthwise_3x3(
-    x_BTFC: torch.Tensor, weight_C133: torch.Tensor, bias_C: torch.Tensor | None, padding: int
+def depthwise_conv2d(
+    x_BCTF: torch.Tensor, weight_C1JK: torch.Tensor, bias_C: torch.Tensor | None, stride: int, padding: tuple[int, int]
 ) -> torch.Tensor:
-    """Compute a depthwise 3x3 convolution with a stride of 2 and `padding` zeros on every side, in the weights' dtype.
+    """Compute a depthwise convolution of channels-last memory, such as a view of [B, T, F, C], in the weights' dtype.
 
     In this memory format torch would take cuDNN on a GPU, which builds a plan for each new shape of a batch: 85 ms of the
     host's time (docs/log.md, "the first runs on a GPU"). Torch's own kernel needs channels first, and no plan.
     """
-    x_BCTF = x_BTFC.permute(0, 3, 1, 2).to(weight_C133.dtype)
-    if x_BTFC.is_cuda:
-        x_BCTF, weight_C133 = x_BCTF.contiguous(), weight_C133.flatten(1).view(weight_C133.shape)
-    out_BCTF = F.conv2d(x_BCTF, weight_C133, bias_C, stride=2, padding=padding, groups=len(weight_C133))
-    return out_BCTF.permute(0, 2, 3, 1)
+    x_BCTF = x_BCTF.to(weight_C1JK.dtype)
+    if x_BCTF.is_cuda:
+        x_BCTF, weight_C1JK = x_BCTF.contiguous(), weight_C1JK.flatten(1).view(weight_C1JK.shape)
+    return F.conv2d(x_BCTF, weight_C1JK, bias_C, stride, padding, groups=len(weight_C1JK))
 
 
 TORCH = Operations(rel_attention, glu_depthwise, layer_norm, layer_norm_twice_, first_convolutions, relu_depthwise)

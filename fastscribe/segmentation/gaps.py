@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -42,6 +43,7 @@ _MIN_VARIATION_DB = 6.0  # between a run's 10th and 90th percentile
 _MIN_SAME_SHARE = 0.9  # decoding this share of an utterance again would give the same words
 
 Span = tuple[float, float]  # begin and end in seconds
+_Place = TypeVar("_Place", int, float)
 
 
 def find_untranscribed_spans(transcript: Transcript) -> list[Span]:
@@ -77,13 +79,17 @@ def remaining_gaps(decoded_again: Sequence[tuple[Utterance, Hypothesis]]) -> tup
 
 def merge(found: Iterable[Gap]) -> tuple[Gap, ...]:
     """Return gaps in order. Those that overlap or touch become one."""
-    merged: list[Gap] = []
-    for gap in sorted(found):
-        if merged and gap.start_s <= merged[-1].end_s:
-            merged[-1] = Gap(merged[-1].start_s, max(merged[-1].end_s, gap.end_s))
+    return tuple(Gap(*span) for span in _merged((gap.start_s, gap.end_s) for gap in found))
+
+
+def _merged(spans: Iterable[tuple[_Place, _Place]]) -> list[tuple[_Place, _Place]]:
+    merged: list[tuple[_Place, _Place]] = []
+    for first, end in sorted(spans):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
         else:
-            merged.append(gap)
-    return tuple(merged)
+            merged.append((first, end))
+    return merged
 
 
 @dataclass(frozen=True)
@@ -95,8 +101,6 @@ class Heard:
     speech: BoolArray  # of the span alone, which begins at frame `first` of the others
     first: int
     origin: int  # the recording's frame at which the frames begin
-    frame_samples: int
-    frame_s: float
 
 
 class Surroundings:
@@ -113,12 +117,7 @@ class Surroundings:
         self.options = options
         self.frame_samples = frame_length(audio.sample_rate)
         self.frame_s = self.frame_samples / audio.sample_rate
-        self._stretches: list[tuple[int, int]] = []  # frames, apart from each other, in order
-        for first, end in sorted(self._around(*span) for span in spans):
-            if self._stretches and first <= self._stretches[-1][1]:
-                self._stretches[-1] = self._stretches[-1][0], max(end, self._stretches[-1][1])
-            else:
-                self._stretches.append((first, end))
+        self._stretches = _merged(self._around(*span) for span in spans)  # frames
         self._read: dict[tuple[int, int], Float64Array] = {}
         self.in_words = np.zeros(self._num_frames, dtype=bool)
         for word in transcript.words:
@@ -163,7 +162,7 @@ def listen(start_s: float, end_s: float, surroundings: Surroundings) -> Heard:
         quiet = quiet_frames(loudness, frame_s)
         in_words = surroundings.in_words[origin : origin + len(loudness)]
         speech = speech_frames(loudness, in_words, slice(first, last), frame_s)
-    return Heard(loudness, quiet, speech, first, origin, surroundings.frame_samples, frame_s)
+    return Heard(loudness, quiet, speech, first, origin)
 
 
 def _find_speech(transcript: Transcript, span: Span, surroundings: Surroundings) -> list[Utterance]:
@@ -174,12 +173,12 @@ def _find_speech(transcript: Transcript, span: Span, surroundings: Surroundings)
     return [
         _utterance(
             audio,
-            (heard.origin + begin + piece_begin) * heard.frame_samples,
-            (heard.origin + begin + piece_end) * heard.frame_samples,
+            (heard.origin + begin + piece_begin) * surroundings.frame_samples,
+            (heard.origin + begin + piece_end) * surroundings.frame_samples,
         )
-        for begin, end in _spans(heard.speech, heard.first, len(heard.loudness), heard.frame_s)
+        for begin, end in _spans(heard.speech, heard.first, len(heard.loudness), surroundings.frame_s)
         for piece_begin, piece_end in choose_pieces(
-            heard.loudness[begin:end], heard.quiet[begin:end], heard.frame_s, max_s
+            heard.loudness[begin:end], heard.quiet[begin:end], surroundings.frame_s, max_s
         )
     ]
 

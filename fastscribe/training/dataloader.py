@@ -184,16 +184,17 @@ def _assemble(indices: Indices, decoded: Sequence[_Row | None], device: torch.de
     lengths_B = torch.tensor([len(samples_S) for samples_S in samples], dtype=torch.long)
     noise_BS = _padded_if_any([row.noise_S for _, row in rows], device)
     rooms_BL = _padded_if_any([row.room_L for _, row in rows], device)
-    return AudioBatch(kept, _padded(samples, device), lengths_B, noise_BS, rooms_BL)
+    return AudioBatch(kept, padded(samples, device), lengths_B, noise_BS, rooms_BL)
 
 
 def _padded_if_any(rows: Sequence[Int16Array | None], device: torch.device) -> torch.Tensor | None:
     if all(row is None for row in rows):
         return None
-    return _padded([np.zeros(0, np.int16) if row is None else row for row in rows], device)
+    return padded([np.zeros(0, np.int16) if row is None else row for row in rows], device)
 
 
-def _padded(rows: Sequence[Int16Array], device: torch.device) -> torch.Tensor:
+def padded(rows: Sequence[Int16Array], device: torch.device) -> torch.Tensor:
+    """Return waveforms as int16 rows [B, S], zero-padded to the longest, from where copies to the device are fast."""
     padded_BS = host_array((len(rows), max(map(len, rows), default=0)), np.dtype(np.int16), device)
     for padded_S, row_S in zip(padded_BS, rows, strict=True):
         padded_S[: len(row_S)], padded_S[len(row_S) :] = row_S, 0

@@ -59,7 +59,7 @@ def model(name: str, tmp_path: Path) -> Path:
 def test_probabilities_are_those_of_nemo(
     name: str, model: Path, min_width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the layers of wide encoders too."""
+    """The layers of wide encoders give them too."""
     monkeypatch.setattr(cpu_layers, "MIN_WIDTH", min_width)
     for samples, expected in zip(recordings(), GOLDENS[name], strict=True):
         [found] = probabilities(model, [samples])

@@ -138,21 +138,21 @@ def test_a_growing_corpus_gives_each_source_its_share(tmp_path: Path) -> None:
     assert [int(batches._samples(clip)[-1]) for clip in growing.clips] == [0, 1, 3, 0]
 
 
-def clock_batches(folder: Path, names: dict[str, float], seconds: float = 5.0) -> Any:
+def clock_batches(folder: Path, names: dict[str, float], seconds: float = 5.0, threads: int = 0) -> Any:
     encode = CLOCK.TextEncoder(read_checkpoint(PACKAGED).tokenizer)
     sources = [CLOCK.Source(folder / name, share, True, encode, 30.0) for name, share in names.items()]
     recipe = parse_recipe(
         {"data": {"train": "one"}, "batch": {"seconds": seconds}, "augment": {"speeds": [1.0]}}, folder, True
     )
-    return CLOCK.Batches(sources, recipe, torch.device("cpu"), 1)
+    return CLOCK.Batches(sources, recipe, torch.device("cpu"), threads)
 
 
 def test_what_a_thread_cannot_read_ends_the_training(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({"audio_filepath": "no.flac", "duration": 1.0, "text": "One."}) + "\n")
     with pytest.raises(soundfile.LibsndfileError):
-        clock_batches(tmp_path, {"a.jsonl": 1.0}).next()
+        clock_batches(tmp_path, {"a.jsonl": 1.0}, threads=1).next()
     with pytest.raises(UsageError, match="no manifest has a clip"):
-        clock_batches(tmp_path, {"none-*.jsonl": 1.0}).next()
+        clock_batches(tmp_path, {"none-*.jsonl": 1.0}, threads=1).next()
 
 
 def test_a_source_that_comes_later_has_its_share_from_then_on(tmp_path: Path) -> None:
