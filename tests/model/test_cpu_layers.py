@@ -113,7 +113,7 @@ def test_threads_change_no_bit(dtype: str, monkeypatch: pytest.MonkeyPatch) -> N
     """Neither those of a loop nor those that have a share of the rows each."""
     ours = cpu_form(dtype)
     alone = frames(ours, *stream(dtype))
-    monkeypatch.setattr(cpu_layers, "_MIN_ELEMENTS", 1)
+    monkeypatch.setattr(cpu_layers, "MIN_ELEMENTS", 1)
     for threads, min_rows, num_shares in ((5, 1000, 0), (5, 1, 4), (2, 16, 2)):
         started: list[int] = []
         monkeypatch.setattr(cpu_layers, "_MIN_ROWS", min_rows)
@@ -237,7 +237,7 @@ def test_large_activations(dtype: str) -> None:
 
 
 def test_several_threads_may_use_one_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_layers, "_MIN_ELEMENTS", 1)
+    monkeypatch.setattr(cpu_layers, "MIN_ELEMENTS", 1)
     ours = cpu_form("fp32")
     x_BTD, lengths_B = stream("fp32")
     expected = frames(ours, x_BTD, lengths_B)
