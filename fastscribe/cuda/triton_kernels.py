@@ -539,10 +539,8 @@ def _by_channels(out_BTFC: torch.Tensor, is_causal: bool) -> tuple[tuple[int], d
     batch, frames, bins, channels = out_BTFC.shape
     block = min(256, triton.next_power_of_2(channels))
     sizes = {"OUT_BINS": bins, "CHANNELS": channels, "BLOCK": block, "BEFORE": 2 if is_causal else 1}
-    options = {
-        "num_warps": max(1, block // 128),
-        "enable_fp_fusion": True,
-    }  # four channels a thread if there are as many
+    # Four channels a thread if there are as many.
+    options = {"num_warps": max(1, block // 128), "enable_fp_fusion": True}
     return (frames * triton.cdiv(channels, block) * batch,), sizes | options
 
 

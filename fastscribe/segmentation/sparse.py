@@ -65,9 +65,8 @@ def _in_span(words: Sequence[Word], span: Span, word_s: float, surroundings: Sur
     start_s, end_s = span
     heard = listen(start_s, end_s, surroundings)
     begins, ends = [start_s, *(word.end_s for word in words)], [*(word.start_s for word in words), end_s]
-    speech_s = (
-        np.concatenate(([0.0], np.cumsum(heard.speech))) * surroundings.frame_s
-    )  # speech before each frame of the span
+    # Speech before each frame of the span.
+    speech_s = np.concatenate(([0.0], np.cumsum(heard.speech))) * surroundings.frame_s
     frames_s = np.arange(len(speech_s)) * surroundings.frame_s
     begins_s, ends_s = (np.interp(np.array(times) - start_s, frames_s, speech_s).tolist() for times in (begins, ends))
     for first, last in _stretches(begins_s, ends_s, word_s):
