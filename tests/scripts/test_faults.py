@@ -279,14 +279,16 @@ def test_results_exceed_the_file_size_limit(run, clips, tmp_path: Path, limit: i
     assert compare(tmp_path / "out", expected)[0] == []
 
 
+# The folder is renamed before it is removed: files that the committer renames meanwhile would stop rmtree half way.
 REMOVED = """
-import shutil
+import os, shutil
 from fastscribe.output import folder as output
 original, calls = output.FolderOutput.write, []
 def write(self, result):
     calls.append(result)
     if len(calls) == 5:
-        shutil.rmtree({out!r})
+        os.rename({out!r}, {out!r} + ".removed")
+        shutil.rmtree({out!r} + ".removed")
     return original(self, result)
 output.FolderOutput.write = write
 """
