@@ -89,6 +89,11 @@ def has_native_int8() -> bool:
     return bool(instructions() & _OF_DTYPE["int8"])
 
 
+def has_avx2() -> bool:
+    """Return True if the processor multiplies 16-bit numbers and adds neighbours, 16 pairs at once."""
+    return "avx2" in instructions()
+
+
 def _listed() -> set[str]:
     """Return the names of the processor's features."""
     lines = _cpuinfo("flags") or _cpuinfo("Features")

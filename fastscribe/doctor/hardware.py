@@ -14,6 +14,7 @@ from fastscribe._system.processors import (
     NO_BF16,
     cpu_name,
     has_native_bf16,
+    has_native_int8,
     instruction_names,
     instructions,
     may_gain_from_bf16,
@@ -102,7 +103,8 @@ def int8() -> Check:
 
     problem = int8_problem()
     rest = "bf16" if torch_dtype("int8").itemsize == 2 else "fp32"
-    works = f"native ({instruction_names('int8')}), with {rest} beside it: --dtype int8 works on the processor"
+    through = f"native ({instruction_names('int8')})" if has_native_int8() else "through AVX2"
+    works = f"{through}, with {rest} beside it: --dtype int8 works on the processor"
     return Check("int8", "missing" if problem else "ok", problem or works)
 
 

@@ -1,9 +1,9 @@
 """Linear layers with int8 products on a CPU. Opt-in: text may differ from float32's slightly more than bf16's does.
 
 Weights have one static scale per output. Inputs have one dynamic scale per row (frame), so there is no calibration, and no
-row depends on its neighbours, because integer sums are exact in any order. oneDNN computes the product through the operator
-that torch's compiler emits. It takes unsigned inputs, so rows are shifted by 128, and the exact sum is corrected; for signed
-inputs this oneDNN falls back to a loop ten thousand times slower.
+row depends on its neighbours, because integer sums are exact in any order. With VNNI or AMX oneDNN computes the product through
+the operator that torch's compiler emits. It takes unsigned inputs, so rows are shifted by 128, and the exact sum is corrected;
+for signed inputs this oneDNN falls back to a loop ten thousand times slower. With AVX2 alone int8_avx2.py computes it.
 
 `int8_linear` is the reference in plain torch. Only the conformer layers' large matrices are replaced. Narrow layers, and
 those that decide on labels (subsampling, joint, predictor), keep their dtype.
@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe._system.processors import has_native_int8, instruction_names
+from fastscribe._system.processors import has_avx2, has_native_int8, instruction_names
 from fastscribe.errors import first_line
-from fastscribe.model import int8_packing
+from fastscribe.model import int8_avx2, int8_packing
 from fastscribe.model.packed import LAYER_MATRICES, example_linear, linears_below, pop_activation_
 from fastscribe.model.row_kernels import LEVELS, MIN_MAXIMUM, SHIFT
 
@@ -36,6 +36,7 @@ class Int8Linear(nn.Module):
 
     def __init__(self, linear: nn.Linear, activation: str = "none") -> None:
         super().__init__()
+        self.uses_onednn = has_native_int8()
         self.weight, self.scale_N = quantise_and_pack(linear.weight.detach())
         self.zeros_N = torch.zeros_like(self.scale_N, dtype=torch.int32)
         self.register_buffer("bias_N", None if linear.bias is None else linear.bias.detach(), persistent=False)
@@ -51,6 +52,8 @@ class Int8Linear(nn.Module):
 
     def product(self, levels_RK: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Compute (levels - 128) W' [R, N] in `dtype`; times the rows' scales plus the bias, it is y before activation."""
+        if not self.uses_onednn:
+            return int8_avx2.product(levels_RK, self.weight, self.scale_N).to(dtype)
         multiply: Callable[..., torch.Tensor] = torch.ops.onednn.qlinear_pointwise
         scales = (1.0, SHIFT, self.weight, self.scale_N, self.zeros_N)
         return multiply(levels_RK, *scales, None, 1.0, 0, dtype, "none", [], "")
@@ -81,7 +84,13 @@ def _quantise_block(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def quantise_and_pack(weight_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise a matrix. Return its levels as oneDNN's products take them, and the scales [N]."""
+    """Quantise a matrix. Return its levels as this processor's products take them, and the scales [N]."""
+    if not has_native_int8():
+        found = int8_avx2.quantise_and_pack(weight_NK)
+        if found is not None:
+            return found
+        levels_NK, scale_N = quantise_weight(weight_NK)
+        return int8_avx2.pack(levels_NK), scale_N
     packed = int8_packing.pack(weight_NK)
     if packed is not None:
         return packed[0], torch.from_numpy(packed[1])
@@ -121,15 +130,17 @@ def int8_problem() -> str | None:
     x_RK = torch.linspace(-1, 1, 5 * 64).reshape(5, 64)
     x_RK[:2] = 1.0  # largest values, whose pairwise sums overflow in 16 bits
     try:
-        if not has_native_int8():
-            return f"this processor has none of AVX512-VNNI, AVX-VNNI and AMX-INT8 ({instruction_names()})"
+        if not (has_native_int8() or has_avx2()):
+            return f"this processor has none of AVX2, AVX-VNNI, AVX512-VNNI and AMX-INT8 ({instruction_names()})"
         with torch.inference_mode():
             linear.weight[:8] = 1.0
             ours_RN = Int8Linear(linear)(x_RK)
             right = torch.allclose(ours_RN, int8_linear(x_RK, linear.weight, linear.bias), atol=1e-4)
+    except ImportError as error:
+        return f"numba cannot be loaded ({first_line(error)})"
     except (RuntimeError, AttributeError, NotImplementedError) as error:
         return f"this torch cannot multiply int8 here ({first_line(error)})"
-    return None if right else "this torch multiplies int8 wrongly here"
+    return None if right else "int8 is multiplied wrongly here"
 
 
 def quantise_int8_(encoder: nn.Module) -> None:

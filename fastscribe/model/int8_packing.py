@@ -30,7 +30,7 @@ from fastscribe.types import AnyArray, Float32Array
 MIN_WEIGHTS = 1 << 19  # of a matrix; narrower models transcribe a short recording in less time than numba is loaded in
 _BLOCKS = (64, 48, 32, 24, 16, 8)
 _INPUTS = 4  # that stand together
-_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _ROUNDING = np.float32(1.5 * 2**23)  # a float32 near it has no fraction: adding it rounds to nearest, ties to even
 _ROUNDED_ZERO = np.int32(_ROUNDING.view(np.int32))
 
@@ -54,13 +54,13 @@ def pack(weight_NK: torch.Tensor) -> tuple[torch.Tensor, Float32Array] | None:
     Returns:
         The opaque tensor that oneDNN's products take, and the scale of each output [N]; None if oneDNN must pack it.
     """
-    if weight_NK.numel() < MIN_WEIGHTS or weight_NK.dtype not in _DTYPES:
+    if weight_NK.numel() < MIN_WEIGHTS or weight_NK.dtype not in DTYPES:
         return None
     layout = _layout(*weight_NK.shape)
     if layout is None:
         return None
     packed = layout.packed.clone()
-    return packed, _fill(weight_NK, _bytes_of(packed), layout.block)
+    return packed, fill(weight_NK, _bytes_of(packed), layout.block)
 
 
 @cache
@@ -76,7 +76,7 @@ def _layout(outputs: int, inputs: int) -> _Layout | None:
     for block in _BLOCKS:
         if outputs % block == 0 and inputs % _INPUTS == 0 and len(wanted) == outputs * inputs + 4 * outputs:
             found = np.zeros_like(wanted)
-            _fill(levels_NK.float(), found, block)
+            fill(levels_NK.float(), found, block)
             if np.array_equal(found, wanted):
                 return _Layout(packed, block)
     return None
@@ -88,32 +88,38 @@ def _bytes_of(packed: torch.Tensor) -> AnyArray:
     return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_int8)), (size,))
 
 
-def _fill(weight_NK: torch.Tensor, packed: AnyArray, block: int) -> Float32Array:
-    """Write the packed levels and the sums. Return the scales."""
+def fill(weight_NK: torch.Tensor, packed: AnyArray, block: int, inputs_together: int = _INPUTS) -> Float32Array:
+    """Quantise a matrix as `int8.quantise_weight` does. Write the packed levels, and behind them the sums.
+
+    Args:
+        weight_NK: A matrix of a dtype in DTYPES on the CPU, whose sizes are multiples of the two below.
+        packed: int8 memory of N * K levels and N int32 sums.
+        block: Outputs of a block.
+        inputs_together: Inputs of an output that stand together, 2 or 4.
+
+    Returns:
+        The outputs' scales [N].
+    """
     outputs, inputs = weight_NK.shape
-    quads, sums_N = packed[: outputs * inputs].view(np.int32), packed[outputs * inputs :].view(np.int32)
+    together = np.dtype(f"int{8 * inputs_together}")
+    levels, sums_N = packed[: outputs * inputs].view(together), packed[outputs * inputs :].view(np.int32)
     levels_MK, scale_N = np.empty((block, inputs), np.int8), np.empty(outputs, np.float32)
-    quads_MQ = levels_MK.view(np.int32)
-    loop = _loop(_DTYPES[weight_NK.dtype])
-    loop(
-        as_numpy(weight_NK.contiguous()),
-        scale_N,
-        levels_MK,
-        quads_MQ,
-        quads.reshape(outputs // block, inputs // _INPUTS, block),
-        sums_N,
-    )
+    packed_BQM = levels.reshape(outputs // block, inputs // inputs_together, block)
+    loop = _loop(DTYPES[weight_NK.dtype])
+    loop(as_numpy(weight_NK.contiguous()), scale_N, levels_MK, levels_MK.view(together), packed_BQM, sums_N)
     return scale_N
 
 
 def quantise_and_pack(
-    weight_NK: Any, scale_N: Any, levels_MK: Any, quads_MQ: Any, packed_BQM: Any, sums_N: Any
+    weight_NK: Any, scale_N: Any, levels_MK: Any, together_MQ: Any, packed_BQM: Any, sums_N: Any
 ) -> None:
-    """Quantise a block of outputs, and write its levels four inputs at a time. quads_MQ is levels_MK as int32.
+    """Quantise a block of outputs, and write its levels, those of two or four inputs at once.
 
-    Shapes: B blocks, Q quads of inputs.
+    together_MQ is levels_MK, seen as numbers of as many bytes.
+
+    Shapes: B blocks, Q groups of inputs that stand together.
     """
-    blocks, quads, outputs = packed_BQM.shape
+    blocks, groups, outputs = packed_BQM.shape
     inputs = weight_NK.shape[1]
     for b in range(blocks):
         for m in range(outputs):
@@ -132,9 +138,9 @@ def quantise_and_pack(
                 total += level
                 levels_MK[m, k] = np.int8(level)
             sums_N[n] = -total
-        for q in range(quads):
+        for q in range(groups):
             for m in range(outputs):
-                packed_BQM[b, q, m] = quads_MQ[m, q]
+                packed_BQM[b, q, m] = together_MQ[m, q]
 
 
 @cache

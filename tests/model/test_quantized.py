@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from fastscribe._system.processors import has_native_int8
 from fastscribe.cuda import fp8
 from fastscribe.cuda.fp8 import Fp8Linear, fp8_problem, quantise_fp8_
 from fastscribe.cuda.fused_layers import fuse_
@@ -40,6 +41,7 @@ from tests.model.test_model import random_encoder, small_config
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 needs_int8 = pytest.mark.skipif(int8_problem() is not None, reason=str(int8_problem()))
+needs_vnni = pytest.mark.skipif(not has_native_int8(), reason="oneDNN needs VNNI or AMX for int8")
 SHAPES = st.tuples(st.integers(1, 70), st.integers(1, 300), st.integers(1, 70), st.booleans(), st.integers(0, 2**31))
 
 
@@ -124,7 +126,7 @@ def test_int8_of_zeros() -> None:
     assert torch.equal(Int8Linear(linear)(torch.zeros(3, 24)), linear.bias.expand(3, 40))
 
 
-@needs_int8
+@needs_vnni
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("shape", [(1024, 512), (512, 1024), (1030, 1024), (96, 64)], ids=str)
 def test_packing_loop_equals_onednn(shape: tuple[int, int], dtype: torch.dtype) -> None:
@@ -145,7 +147,7 @@ def test_packing_loop_equals_onednn(shape: tuple[int, int], dtype: torch.dtype) 
     assert torch.equal(scale_N, wanted_N)
 
 
-@needs_int8
+@needs_vnni
 def test_onednn_packs_where_the_layout_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(int8_packing, "_BLOCKS", (40,))
     int8_packing._layout.cache_clear()
