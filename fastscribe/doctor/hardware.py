@@ -55,7 +55,7 @@ def torch_kernels() -> Check:
     """Whether torch computes with the processor's vectors, and multiplies packed matrices."""
     import torch
 
-    from fastscribe.model.packed import can_pack
+    from fastscribe.model.packed import can_pack, has_faster_mkl
 
     vectors = torch.backends.cpu.get_cpu_capability()
     if vectors == "DEFAULT" and "avx2" in instructions():
@@ -64,7 +64,8 @@ def torch_kernels() -> Check:
     if not can_pack(torch.float32):
         finding = "this torch cannot pack matrices for oneDNN; products may take twice as long"
         return Check("torch kernels", "missing", finding)
-    return Check("torch kernels", "ok", f"{vectors}; matrices are packed for oneDNN", facts={"vectors": vectors})
+    large = ", large ones of layers in fp32 left to MKL" if has_faster_mkl(torch.float32) else ""
+    return Check("torch kernels", "ok", f"{vectors}; matrices are packed for oneDNN{large}", facts={"vectors": vectors})
 
 
 def cpu_loops() -> Check:

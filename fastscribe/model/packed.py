@@ -1,8 +1,9 @@
-"""Linear layers in oneDNN's weight layout, for inference on a CPU.
+"""Linear layers in the form in which a CPU computes them fastest: in oneDNN's weight layout, or as they are, for MKL.
 
-torch computes float32 products with MKL, which on AMD processors is less than half as fast as oneDNN (199 against 449 GFLOP/s
-on two Zen 5 cores at this model's shapes; docs/log.md, 2026-11-21). The operators are those that torch's compiler emits;
-because they are private, they are checked once on a small product.
+torch computes float32 products with MKL, which on AMD processors with AVX-512 is less than half as fast as oneDNN (199 against
+449 GFLOP/s on two Zen 5 cores at this model's shapes; docs/log.md, 2026-11-21). With AVX2 alone MKL is the faster one for many
+rows (88 and 73 GFLOP/s on a Zen 3 core; 2026-11-26), so the large matrices of layers stay as they are there. The operators are
+those that torch's compiler emits; because they are private, they are checked once on a small product.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fastscribe._system.processors import instructions
+
 _TYPICAL_ROWS = 1600  # frames in a batch; only a hint for the layout
+_MIN_MKL_ROWS, _MIN_MKL_WIDTH = 16, 512  # for each thread; of a matrix
 # Names of the conformer layers' matrices in inference form: nine tenths of an encoder's products.
 LAYER_MATRICES = ("linear1", "linear2", "linear_qkv", "linear_out", "pointwise1", "pointwise2")
 
@@ -36,6 +40,25 @@ class PackedLinear(nn.Module):
         return multiply(x, self.weight, self.bias, self.activation, [], "")
 
 
+class UnpackedLinear(nn.Module):
+    """y = x W' + b by MKL. A row's result does not depend on the number of rows, as with PackedLinear.
+
+    MKL computes few rows in another order, whose last bits differ, so these get company.
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        missing = _MIN_MKL_ROWS * torch.get_num_threads() - x.numel() // max(1, x.shape[-1])
+        if missing <= 0:
+            return F.linear(x, self.linear.weight, self.linear.bias)
+        x_RK = x.flatten(0, -2)
+        y_RN = F.linear(F.pad(x_RK, (0, 0, 0, missing)), self.linear.weight, self.linear.bias)
+        return torch.unflatten(y_RN[: len(x_RK)], 0, x.shape[:-1])
+
+
 @cache
 def can_pack(dtype: torch.dtype) -> bool:
     """Return True if this torch computes correct products of packed weights on this processor."""
@@ -47,6 +70,11 @@ def can_pack(dtype: torch.dtype) -> bool:
             return torch.allclose(ours.float(), exact.float(), atol=2e-2, rtol=2e-2)
     except (RuntimeError, AttributeError, NotImplementedError):
         return False
+
+
+def has_faster_mkl(dtype: torch.dtype) -> bool:
+    """Return True if torch's own products of many rows, MKL's, are faster than oneDNN's on this processor."""
+    return dtype == torch.float32 and torch.backends.mkl.is_available() and "avx512f" not in instructions()
 
 
 def example_linear(inputs: int, outputs: int) -> nn.Linear:
@@ -61,8 +89,13 @@ def example_linear(inputs: int, outputs: int) -> nn.Linear:
 
 def pack_linears_(module: nn.Module, dtype: torch.dtype) -> None:
     """Replace every nn.Linear below `module` if packing works; results are equal up to rounding."""
-    if can_pack(dtype):
-        for owner, name, linear in linears_below(module):
+    if not can_pack(dtype):
+        return
+    for owner, name, linear in linears_below(module):
+        is_large = name in LAYER_MATRICES and min(linear.weight.shape) >= _MIN_MKL_WIDTH
+        if is_large and has_faster_mkl(dtype):
+            setattr(owner, name, UnpackedLinear(linear))
+        else:
             setattr(owner, name, PackedLinear(linear, pop_activation_(owner, name)))
 
 

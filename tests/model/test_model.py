@@ -24,13 +24,14 @@ from fastscribe.config import (
     parse_attention,
 )
 from fastscribe.errors import UsageError
-from fastscribe.model import attention
+from fastscribe.model import attention, packed
 from fastscribe.model.attention import Positions, RelPositionAttention, relative_positions, relative_shift
 from fastscribe.model.encoder import Encoder
-from fastscribe.model.packed import PackedLinear, can_pack, pack_linears_
+from fastscribe.model.packed import PackedLinear, UnpackedLinear, can_pack, has_faster_mkl, pack_linears_
 from fastscribe.model.padding import Padding
 from fastscribe.model.transducer import Predictor
 from fastscribe.types import Features
+from tests.conftest import torch_threads
 
 
 def small_config(**changes) -> EncoderConfig:
@@ -389,6 +390,37 @@ def test_predictor_steps_equal_lstm(num_layers: int) -> None:
     for index in range(7):
         output_BH, state = predictor.step(labels_BN[:, index], state)
         torch.testing.assert_close(output_BH, expected[index], atol=1e-6, rtol=1e-5)
+
+
+def test_large_matrices_are_left_to_mkl_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not can_pack(torch.float32):
+        pytest.skip("this torch cannot pack on this processor")
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    for has_avx512, form in ((False, UnpackedLinear), (True, PackedLinear)):
+        monkeypatch.setattr(packed, "instructions", lambda has_avx512=has_avx512: {"avx2", *["avx512f"] * has_avx512})
+        layer = nn.ModuleDict(
+            {"linear1": nn.Linear(512, 600), "joint": nn.Linear(512, 600), "linear2": nn.Linear(600, 48)}
+        )
+        pack_linears_(layer, torch.float32)
+        assert [type(layer[name]) for name in layer] == [form, PackedLinear, PackedLinear]
+        assert not has_faster_mkl(torch.bfloat16)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_row_by_mkl_does_not_depend_on_the_others(bias: bool, threads: int) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(512, 768, bias=bias).requires_grad_(False)
+    x_BTK = torch.randn(2, 300, 512)
+    with torch_threads(threads):
+        y_BTN = UnpackedLinear(linear)(x_BTK)
+        torch.testing.assert_close(y_BTN, linear(x_BTK), atol=1e-5, rtol=1e-4)
+        for rows in (1, 2, 3, 7, 15, 16, 31, 33, 100):
+            found = UnpackedLinear(linear)(x_BTK[:, :rows].contiguous())
+            torch.testing.assert_close(found, y_BTN[:, :rows], atol=1e-5, rtol=1e-4)
+            if has_faster_mkl(torch.float32):  # where it is used
+                assert torch.equal(found, y_BTN[:, :rows])
+    assert UnpackedLinear(linear)(x_BTK[:, :0]).shape == (2, 0, 768)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -1,11 +1,10 @@
 """ONNX files of a .nemo file for onnx-asr or sherpa-onnx, run by its path under the peer's own Python: standard library,
 NeMo, onnx and onnxruntime, nothing else.
 
-The first line on stdin is a JSON object: peer, model (the .nemo file) and folder (new, for the files). The answer, when all
-files are there, is {"files"}. NeMo's own export makes the graphs in float32; onnxruntime's dynamic quantisation makes the
-int8 ones beside them: of the MatMul nodes, with signed weights, which a CPU with VNNI or AMX multiplies more than twice as fast
-as onnxruntime's default, unsigned weights of products and convolutions, at twice the file's size. Whatever else prints
-goes to stderr.
+The first line on stdin is a JSON object: peer, model (the .nemo file), folder (new, for the files) and int8_weights ("signed"
+or "unsigned"). The answer, when all files are there, is {"files"}. NeMo's own export makes the graphs in float32; onnxruntime's
+dynamic quantisation makes the int8 ones beside them: of the MatMul nodes, with weights of the kind that this machine multiplies
+fastest without error. Whatever else prints goes to stderr.
 
 Each peer has names and metadata of its own:
 onnx-asr     encoder-model.onnx and decoder_joint-model.onnx, or model.onnx (CTC); int8: .int8.onnx; vocab.txt, config.json
@@ -34,13 +33,13 @@ def serve() -> None:
     os.dup2(2, 1)
     settings = json.loads(sys.stdin.readline())
     folder = Path(settings["folder"])
-    export(settings["peer"], settings["model"], folder)
+    export(settings["peer"], settings["model"], folder, settings["int8_weights"])
     files = sorted(path.name for path in folder.iterdir())
     print(json.dumps({"files": files}), file=replies, flush=True)
     sys.stdin.read()
 
 
-def export(peer: str, path: str, folder: Path) -> None:
+def export(peer: str, path: str, folder: Path, int8_weights: str) -> None:
     import torch
     from nemo.collections.asr.models import ASRModel
 
@@ -50,6 +49,8 @@ def export(peer: str, path: str, folder: Path) -> None:
     described["subsampling_factor"] = SUBSAMPLING
     with torch.no_grad():
         GRAPHS[peer](model, kind, folder)
+    for graph in sorted(folder.glob("*.onnx")):
+        add_int8(graph, int8_weights)
     labels = [*(model.decoder if kind == "ctc" else model.joint).vocabulary, BLANK]
     lines = "".join(f"{label} {number}\n" for number, label in enumerate(labels))
     (folder / VOCABULARIES[peer]).write_text(lines, encoding="utf-8")
@@ -95,9 +96,8 @@ def _size(decoder: Any) -> int:
 
 
 def finish(path: Path, metadata: Mapping[str, Any]) -> None:
-    """Add metadata, and the int8 graph. Weights that NeMo wrote into a file each, of a large graph, are put into one."""
+    """Add metadata. Weights that NeMo wrote into a file each, of a large graph, are put into one."""
     import onnx
-    from onnxruntime.quantization import QuantType, quantize_dynamic
 
     scattered = _weight_files(onnx.load(str(path), load_external_data=False), path.parent)
     model = onnx.load(str(path))
@@ -107,10 +107,17 @@ def finish(path: Path, metadata: Mapping[str, Any]) -> None:
     del model
     for one in scattered:
         one.unlink()
-    small = path.with_suffix(".int8.onnx")
-    quantize_dynamic(str(path), str(small), op_types_to_quantize=["MatMul"], weight_type=QuantType.QInt8)
-    quantised = onnx.load(str(small))
-    _describe(quantised, metadata)
+
+
+def add_int8(path: Path, weights: str) -> None:
+    """Write a graph's int8 form beside it, with its metadata."""
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    small, kind = path.with_suffix(".int8.onnx"), {"signed": QuantType.QInt8, "unsigned": QuantType.QUInt8}[weights]
+    quantize_dynamic(str(path), str(small), op_types_to_quantize=["MatMul"], weight_type=kind)
+    whole, quantised = onnx.load(str(path), load_external_data=False), onnx.load(str(small))
+    _describe(quantised, {one.key: one.value for one in whole.metadata_props})
     onnx.save(quantised, str(small))
 
 

@@ -1,7 +1,7 @@
 """ONNX files that onnx-asr and sherpa-onnx need, made of a .nemo file once and kept in the user's cache folder.
 
 exporter.py makes them, under the peer's Python. A folder's name ends in a digest of what decides its content: the
-checkpoint's path, size and time of change, and the exporter itself.
+checkpoint's path, size and time of change, the exporter itself, and the weights' kind in int8.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from fastscribe._system.processors import usable_processors
+from fastscribe._system.processors import has_native_int8, usable_processors
 from fastscribe._system.user_cache import cache_folder
 from fastscribe.bench.model_name import model_name
 from fastscribe.bench.peer_comparison.peers import Peer, missing_modules
@@ -44,8 +45,14 @@ def exported(peer: Peer, model: Path, python: Path, say: Callable[[str], None]) 
     except OSError as error:
         raise _cannot_keep(peer, folder.parent, error) from error
     try:
-        settings = {"side": f"{peer.name} export", "peer": peer.name, "model": str(model), "folder": str(unfinished)}
-        Worker(python, settings | {"threads": usable_processors()}, _EXPORTER).stop()
+        settings: dict[str, Any] = {
+            "side": f"{peer.name} export",
+            "peer": peer.name,
+            "model": str(model),
+            "folder": str(unfinished),
+        }
+        settings |= {"threads": usable_processors(), "int8_weights": _int8_weights()}
+        Worker(python, settings, _EXPORTER).stop()
         unfinished.rename(folder)
     except OSError as error:
         if not folder.is_dir():  # else another process was faster
@@ -67,8 +74,18 @@ def _check_modules(peer: Peer, model: Path, python: Path) -> None:
 
 def _digest(model: Path) -> str:
     facts = os.stat(model)
-    recipe = f"{model.resolve()}\n{facts.st_size}\n{facts.st_mtime_ns}\n".encode() + _EXPORTER.read_bytes()
+    stated = f"{model.resolve()}\n{facts.st_size}\n{facts.st_mtime_ns}\n{_int8_weights()}\n"
+    recipe = stated.encode() + _EXPORTER.read_bytes()
     return hashlib.sha256(recipe).hexdigest()[:_DIGITS]
+
+
+def _int8_weights() -> str:
+    """Return which int8 weights onnxruntime multiplies fastest here without error.
+
+    With VNNI or AMX signed ones are more than twice as fast. Without, their sums are cut off at 16 bits, and a model writes
+    other texts: 25,600 characters for 1,000 (docs/log.md, 2026-11-26).
+    """
+    return "signed" if has_native_int8() else "unsigned"
 
 
 def _cannot_keep(peer: Peer, folder: Path, error: OSError) -> UsageError:
