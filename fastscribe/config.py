@@ -477,6 +477,16 @@ _LIMITS: dict[str, tuple[int, int | None]] = {
 }
 
 
+# What a streaming speaker model's settings are called in NeMo, in frames of its encoder, and the least value of each.
+STREAMING_SETTINGS = {
+    "chunk_len": 1,
+    "chunk_left_context": 0,
+    "chunk_right_context": 0,
+    "fifo_len": 0,
+    "spkcache_len": 1,
+    "spkcache_update_period": 1,
+}
+MAX_SPEAKER_FRAMES = 1 << 16  # of a speaker cache, its queue or a chunk
 _PATHS = ("speakers", "rttm", "voices", "align_with", "lm")  # a str also names a model on the hub
 
 
@@ -505,6 +515,9 @@ class Options:
     # Of the channels, in order, or of a speaker model's speakers, in the order in which they begin to speak. None: "channel 1"
     # or "speaker 1" and so on.
     speaker_names: tuple[str, ...] | None = None
+    # Settings of a streaming speaker model in place of its checkpoint's, by NeMo's names (STREAMING_SETTINGS): a mapping, kept
+    # as pairs in the order of the names. What is not named stays.
+    speaker_streaming: tuple[tuple[str, int], ...] | None = None
     rttm: str | None = (
         None  # path of speakers' turns from elsewhere: a file, or a folder with a file for each recording
     )
@@ -586,6 +599,8 @@ class Options:
                     raise OptionError(name, value, f"not a number{unit}: it is too large") from None
         for name in _LIMITS:
             object.__setattr__(self, name, _integer(getattr(self, name)))
+        if self.speaker_streaming is not None:
+            object.__setattr__(self, "speaker_streaming", _streaming(self.speaker_streaming))
         for name in ("redact", "redact_names", "speaker_names"):
             if (value := getattr(self, name)) is not None or name != "speaker_names":
                 object.__setattr__(self, name, _names(name, value))
@@ -604,6 +619,9 @@ class Options:
             raise OptionError("rttm", self.rttm, "speakers finds them too: leave one of the two out")
         if self.voices is not None and self.speakers is None and self.rttm is None:
             raise OptionError("voices", self.voices, "nothing says who speaks: give speakers or rttm too")
+        if self.speaker_streaming is not None and self.speakers in (None, CHANNELS):
+            problem = "it is for a speaker model, and speakers names none"
+            raise OptionError("speaker_streaming", streaming_text(self.speaker_streaming), problem)
         if self.speaker_names is None:
             return
         if self.speakers is None:
@@ -624,6 +642,45 @@ class Options:
                 "there is no list of names" if "names" in self.redact else "there are names, but redact has no names"
             )
             raise OptionError("redact", ",".join(self.redact), needs)
+
+
+def parse_streaming(text: str) -> list[tuple[str, str]]:
+    """Divide `chunk_len=340,fifo_len=40` into pairs; Options checks them. Raises OptionError."""
+    pairs = [part.strip().partition("=") for part in text.split(",")]
+    if not all(equals for _, equals, _ in pairs):
+        problem = "not settings such as chunk_len=340,fifo_len=40"
+        raise OptionError("speaker_streaming", text, problem, names_options=False)
+    return [(name.strip(), value.strip()) for name, _, value in pairs]
+
+
+def streaming_text(pairs: Iterable[tuple[str, object]]) -> str:
+    """Write settings of a streaming speaker model as the command line takes them."""
+    return ",".join(f"{name}={value}" for name, value in pairs)
+
+
+def _streaming(given: Any) -> tuple[tuple[str, int], ...]:
+    pairs = given.items() if isinstance(given, Mapping) else given
+    try:
+        pairs = [(name, value) for name, value in pairs]
+    except (TypeError, ValueError):
+        raise OptionError("speaker_streaming", given, "not a mapping of names to frames") from None
+    found: dict[str, int] = {}
+    for name, value in pairs:
+        if not isinstance(name, str) or name not in STREAMING_SETTINGS:
+            problem = f"not one of {', '.join(STREAMING_SETTINGS)}"
+            raise OptionError("speaker_streaming", name, problem, names_options=False)
+        if name in found:
+            raise OptionError("speaker_streaming", name, "named twice")
+        least, number = STREAMING_SETTINGS[name], _integer(value)
+        if isinstance(number, str) and number.isascii() and number.isdigit():
+            number = int(number[:9])
+        if type(number) is not int or not least <= number <= MAX_SPEAKER_FRAMES:
+            problem = f"not a number of frames from {least} to {MAX_SPEAKER_FRAMES:,}"
+            raise OptionError("speaker_streaming", f"{name}={value}", problem)
+        found[name] = number
+    if not found:
+        raise OptionError("speaker_streaming", given, "there is no setting")
+    return tuple((name, found[name]) for name in STREAMING_SETTINGS if name in found)
 
 
 def _check_name(names: Sequence[str], name: str) -> None:

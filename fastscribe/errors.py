@@ -59,17 +59,17 @@ class UsageError(FastscribeError):
 class OptionError(UsageError):
     """The value of a setting. The command line prints it with the option's name (on_command_line)."""
 
-    def __init__(self, name: str, value: object, problem: str) -> None:
+    def __init__(self, name: str, value: object, problem: str, *, names_options: bool = True) -> None:
         super().__init__(f"{name} {' '.join(repr(value).split()):.200}: {problem}")
-        self.name, self.value, self.problem = name, value, problem
+        self.name, self.value, self.problem, self._names_options = name, value, problem, names_options
 
     @property
     def on_command_line(self) -> str:
-        """The message with `--max-cue-s` for `max_cue_s`, in the problem too."""
-        option = self.name.replace("_", "-")
-        return f"--{option} {self.value}: " + re.sub(
-            "[a-z]+(?:_[a-z]+)+", lambda name: "--" + name[0].replace("_", "-"), self.problem
-        )
+        """The message with `--max-cue-s` for `max_cue_s`, in the problem too if it `names_options`."""
+        problem = self.problem
+        if self._names_options:
+            problem = re.sub("[a-z]+(?:_[a-z]+)+", lambda name: "--" + name[0].replace("_", "-"), problem)
+        return f"--{self.name.replace('_', '-')} {self.value}: {problem}"
 
 
 class MissingExtra(UsageError):

@@ -6,11 +6,21 @@ Lengths in frames are of the encoder's frames. The outputs of Nemotron 3 Diariza
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from fastscribe.config import EncoderConfig, FeaturesConfig, JasperConfig, Size, TransformerConfig
 
+# The fields of a speaker cache that Options.speaker_streaming may set, by NeMo's names.
+_STREAMING_FIELDS = {
+    "chunk_len": "chunk_frames",
+    "chunk_left_context": "left_frames",
+    "chunk_right_context": "right_frames",
+    "fifo_len": "queue_frames",
+    "spkcache_len": "cache_frames",
+    "spkcache_update_period": "update_frames",
+}
 Pooling = Literal["attention", "xvector", "tap"]
 
 
@@ -91,6 +101,29 @@ class SpeakerModelConfig:
     trained_s: float
     peak_guard: float | None
     cache: SpeakerCacheConfig | None
+
+    def with_streaming(self, settings: Iterable[tuple[str, int]]) -> SpeakerModelConfig:
+        """Return the config with other settings of its speaker cache.
+
+        Args:
+            settings: Pairs of Options.speaker_streaming.
+
+        Raises:
+            ValueError: The model has no speaker cache, or a setting does not suit it. The message is one for users.
+        """
+        if self.cache is None:
+            raise ValueError("this model reads recordings at once: it has no chunks and no speaker cache")
+        chosen: dict[str, Any] = {_STREAMING_FIELDS[name]: frames for name, frames in settings}
+        cache = replace(self.cache, **chosen)
+        least = (1 + cache.silent_frames) * self.num_speakers
+        if cache.cache_frames < least:
+            raise ValueError(
+                f"spkcache_len={cache.cache_frames}: this model's {self.num_speakers} speakers need {least}"
+            )
+        if isinstance(self.encoder, StackingConfig) and cache.right_frames >= cache.chunk_frames:
+            right, chunk = cache.right_frames, cache.chunk_frames
+            raise ValueError(f"chunk_right_context={right}: this model needs less than its chunk_len, which is {chunk}")
+        return replace(self, cache=cache)
 
     @property
     def outputs_per_frame(self) -> int:

@@ -179,14 +179,25 @@ class PathOf:
 
 
 ODD = (Path("a"), PathOf("/a"), PathOf(b"/a"), b"a", "", 1, 1.5, True, [], ["a"], ("a",), (None,), [1], {"a"}, {"a": 1})
-ODD += (np.int64(3), np.float32(3), np.zeros((99, 99)), "3", 10**400, object())
+ODD += (
+    {"chunk_len": np.int64(340)},
+    [("fifo_len", 1.0)],
+    [(["chunk_len"], 3)],
+    (("chunk_len", "3"),),
+    np.int64(3),
+    np.float32(3),
+    np.zeros((99, 99)),
+    "3",
+    10**400,
+    object(),
+)
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Options)])
 def test_options_of_any_type(name: str) -> None:
     """A value is refused in one line, or becomes one of the types that the field states, which can be compared and hashed."""
     needs: dict[str, dict[str, Any]] = {"voices": {"rttm": "r"}, "redact_names": {"redact": ("names",)}}
-    needs["speaker_names"] = {"speakers": "channels"}
+    needs |= {"speaker_names": {"speakers": "channels"}, "speaker_streaming": {"speakers": "model.nemo"}}
     for value in ODD:
         refused, options = "", Options()
         try:
@@ -198,7 +209,7 @@ def test_options_of_any_type(name: str) -> None:
             continue
         kept = getattr(options, name)
         assert type(kept) in (str, int, float, bool, tuple), (value, kept)
-        assert type(kept) is not tuple or all(type(one) in (str, Phrase) for one in kept), (value, kept)
+        assert type(kept) is not tuple or all(type(one) in (str, Phrase, tuple) for one in kept), (value, kept)
         hash(options)
 
 

@@ -15,13 +15,13 @@ from fastscribe.checkpoint import huggingface
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import (
-    MAX_SPEAKER_FRAMES,
     MAX_SPEAKERS,
     Section,
     SpeakerCheckpoint,
     report_invalid_config,
 )
 from fastscribe.config import (
+    MAX_SPEAKER_FRAMES,
     SUBSAMPLING_FACTORS,
     EncoderConfig,
     FeaturesConfig,

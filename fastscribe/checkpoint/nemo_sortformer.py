@@ -15,14 +15,13 @@ from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.nemo_config import conformer, features_of, target
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import (
-    MAX_SPEAKER_FRAMES,
     MAX_SPEAKERS,
     Section,
     SpeakerCheckpoint,
     report_invalid_config,
 )
 from fastscribe.checkpoint.weights import load_torch
-from fastscribe.config import EncoderConfig, ModelConfig, TransformerConfig
+from fastscribe.config import MAX_SPEAKER_FRAMES, EncoderConfig, ModelConfig, TransformerConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.speaker_config import SpeakerCacheConfig, SpeakerModelConfig
 

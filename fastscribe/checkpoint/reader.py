@@ -25,7 +25,7 @@ from fastscribe.checkpoint.value import (
     read_json,
     with_aligner,
 )
-from fastscribe.config import CHANNELS, EncoderConfig, Options
+from fastscribe.config import CHANNELS, EncoderConfig, Options, streaming_text
 from fastscribe.errors import CheckpointError, SpeakerModelGiven, UnsupportedCheckpoint, UsageError
 
 __all__ = ["Checkpoint", "check_config", "find_nemo_file", "read_checkpoint", "read_for_run", "read_speaker_model"]
@@ -67,17 +67,19 @@ def read_for_run(path: str | Path, options: Options, say: Callable[[str], None] 
 
     Args:
         path: File or folder.
-        options: `language`, `lm_weight`, and the paths `lm`, `align_with`, `speakers` and `voices` are used.
+        options: `language`, `lm_weight`, `speaker_streaming`, and the paths `lm`, `align_with`, `speakers` and `voices` are
+            used.
         say: Receives each line for the user.
 
     Raises:
         CheckpointError: A checkpoint is damaged, unsafe or not supported, or the aligner does not fit.
-        UsageError: The language is missing, or a checkpoint does not have it, or the language model cannot be used.
+        UsageError: The language is missing, or a checkpoint does not have it, or the language model or a setting of the
+            speaker model cannot be used.
     """
     checkpoint = of_language(read_checkpoint(path, say), options.language)
     checkpoint = _with_language_model(checkpoint, options, say)
     if options.speakers not in (None, CHANNELS):
-        speakers = read_speaker_model(options.speakers)
+        speakers = _with_streaming(read_speaker_model(options.speakers), options)
         _check_rate(checkpoint, speakers, "--speakers")
         checkpoint = replace(checkpoint, speakers=speakers)
     if options.voices is not None:
@@ -103,6 +105,16 @@ def read_speaker_model(path: str | Path) -> SpeakerCheckpoint:
         return nemo_sortformer.read(path)
     except MemoryError as error:
         raise CheckpointError(path, "needs more memory than there is") from error
+
+
+def _with_streaming(checkpoint: SpeakerCheckpoint, options: Options) -> SpeakerCheckpoint:
+    if options.speaker_streaming is None:
+        return checkpoint
+    try:
+        return replace(checkpoint, config=checkpoint.config.with_streaming(options.speaker_streaming))
+    except ValueError as error:
+        given = streaming_text(options.speaker_streaming)
+        raise UsageError(f"--speaker-streaming {given}: {checkpoint.path}: {error}") from error
 
 
 def _with_language_model(checkpoint: Checkpoint, options: Options, say: Callable[[str], None]) -> Checkpoint:

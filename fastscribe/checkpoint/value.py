@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fastscribe.text.backoff_model import BackoffModel
     from fastscribe.text.language_model import LanguageModel
 
-MAX_SPEAKERS, MAX_SPEAKER_FRAMES = 64, 1 << 16  # of a speaker model; frames of its cache, its queue or a chunk
+MAX_SPEAKERS = 64  # of a speaker model
 MAX_CONFIG_BYTES = 8 << 20  # IndicConformer's masks, listed three times, can take 5 MB
 # Exceptions of zipfile, pickle and torch on damaged bytes.
 DAMAGE = (RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError)

@@ -57,6 +57,7 @@ from fastscribe.config import (
     OutputStyle,
     SubtitleStyle,
     VadName,
+    parse_streaming,
 )
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.workers.devices import parse_devices
@@ -288,6 +289,16 @@ def transcribe(
             "separated by commas, such as agent,customer. Default: channel 1 (speaker 1) and so on.",
         ),
     ] = None,
+    speaker_streaming: Annotated[
+        str | None,
+        audio_option(
+            "--speaker-streaming",
+            metavar="NAME=FRAMES,...",
+            help="Settings of a streaming speaker model.\fIn place of the checkpoint's, by NeMo's names, such as "
+            "chunk_len=340,chunk_right_context=40,fifo_len=40,spkcache_update_period=300; also chunk_left_context and "
+            "spkcache_len. In frames of its encoder. Longer chunks cost less.",
+        ),
+    ] = None,
     rttm: Annotated[
         Path | None,
         audio_option(
@@ -482,6 +493,8 @@ def transcribe(
         raise typer.BadParameter("--channel and --speakers exclude each other: --speakers channels takes all channels")
     if speaker_names is not None and speakers is None:
         raise typer.BadParameter("--speaker-names needs --speakers")
+    if speaker_streaming is not None and speakers in (None, CHANNELS):
+        raise typer.BadParameter("--speaker-streaming is for a speaker model: --speakers MODEL")
     if rttm is not None and speakers is not None:
         raise typer.BadParameter("--rttm and --speakers exclude each other: both say who speaks")
     if voices is not None and speakers is None and rttm is None:
@@ -517,6 +530,7 @@ def transcribe(
         channel=channel,
         speakers=_second_model(speakers, cluster, not (quiet or no_progress), for_speakers=True),
         speaker_names=None if speaker_names is None else tuple(map(str.strip, speaker_names.split(","))),
+        speaker_streaming=None if speaker_streaming is None else parse_streaming(speaker_streaming),  # type: ignore[arg-type]
         rttm=None if rttm is None else os.path.abspath(rttm),
         voices=_second_model(voices, cluster, not (quiet or no_progress), for_speakers=True),
         track=track,

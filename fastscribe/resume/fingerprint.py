@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fastscribe.config import CHANNELS, Options, OutputStyle, SubtitleStyle
+from fastscribe.config import CHANNELS, Options, OutputStyle, SubtitleStyle, streaming_text
 from fastscribe.text.phrases import digest as phrase_digest
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _SPEED_ONLY = frozenset(("cuda_graphs", "batch_frames", "batch_size", "window", 
 # Options that only some models have, or that earlier versions lack; left out at their default.
 _OPTIONAL = frozenset(
     ("language", "target_language", "pnc", "timestamps", "nbest", "align_with", "speakers", "speaker_names", "boost")
-).union(("remove_fillers", "itn", "redact", "redact_names", "rttm", "voices", "lm", "lm_weight"))
+).union(("speaker_streaming", "remove_fillers", "itn", "redact", "redact_names", "rttm", "voices", "lm", "lm_weight"))
 _SECRET = frozenset(("redact_names",))  # a digest stands for them
 _RESOLVED_LATER = frozenset(("beam",))  # `resolved` has the value
 _LEFT_OUT = {"--beam": 1, "--pnc": True}  # values that a fingerprint need not mention
@@ -53,6 +53,8 @@ def fingerprint(model_digest: str, resolved: Mapping[str, Any], options: Options
     """
     chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     chosen["boost"] = phrase_digest(options.boost) if options.boost else _DEFAULTS.boost
+    if options.speaker_streaming is not None:
+        chosen["speaker_streaming"] = streaming_text(options.speaker_streaming)
     defaulted = {name for name in _OPTIONAL if chosen[name] == getattr(_DEFAULTS, name)}
     defaulted |= set() if chosen["track"] else {"track"}  # folders of earlier versions lack it
     shaping = {name: value for name, value in chosen.items() if name not in _SPEED_ONLY | _RESOLVED_LATER | defaulted}

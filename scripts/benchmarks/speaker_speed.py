@@ -24,6 +24,7 @@ from typing import Any
 from fastscribe import Options, Transcriber, Transcript
 from fastscribe._system.processors import cpu_name, usable_processors
 from fastscribe.bench import machine
+from fastscribe.config import parse_streaming
 from scripts.benchmarks.gap_recovery import ROOT, publish
 from scripts.benchmarks.speakers import make_dialogues
 
@@ -31,10 +32,11 @@ from scripts.benchmarks.speakers import make_dialogues
 def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     dialogues = make_dialogues(arguments.speech, folder, arguments.dialogues, arguments.length_s)
     paths = [path for path, _, _ in dialogues]
-    kinds = {"without": None, "with": arguments.speakers}
+    streaming = None if arguments.speaker_streaming is None else parse_streaming(arguments.speaker_streaming)
+    kinds = {"without": Options(), "with": Options(speakers=arguments.speakers, speaker_streaming=streaming)}
     loaded = {
-        kind: Transcriber.load(arguments.model, "cpu", arguments.dtype, Options(speakers=speakers), lambda line: None)
-        for kind, speakers in kinds.items()
+        kind: Transcriber.load(arguments.model, "cpu", arguments.dtype, options, lambda line: None)
+        for kind, options in kinds.items()
     }
     wall_s, processor_s, audio_s = defaultdict(list), defaultdict(list), 0.0
     for turn in range(arguments.turns + 1):
@@ -49,6 +51,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 audio_s = sum(one.audio.duration_s for one in results if isinstance(one, Transcript))
     row: dict[str, Any] = {
         "speakers": arguments.name or Path(arguments.speakers).stem,
+        **({} if streaming is None else {"speaker_streaming": arguments.speaker_streaming}),
         "dtype": arguments.dtype,
         "dialogues": len(paths),
         "hardware": f"{cpu_name()}, {usable_processors()} cores",
@@ -70,6 +73,9 @@ def main() -> None:
     parser.add_argument("speech", type=Path, metavar="SPEECH", help="manifest with speakers")
     parser.add_argument("--model", required=True, help="transcription model")
     parser.add_argument("--speakers", required=True, metavar="MODEL", help="speaker model")
+    parser.add_argument(
+        "--speaker-streaming", metavar="NAME=FRAMES,...", help="settings in place of the speaker model's"
+    )
     parser.add_argument("--name", metavar="WORDS", help="what the speaker model is called in the results")
     parser.add_argument("--dtype", required=True, choices=("fp32", "bf16", "int8"))
     parser.add_argument("--dialogues", type=int, default=2, metavar="N")
@@ -82,8 +88,8 @@ def main() -> None:
     rows = []
     if arguments.json is not None and arguments.json.exists():
         stored = json.loads(arguments.json.read_text())["results"]
-        keys = ("hardware", "speakers", "dtype", "dialogues")
-        rows = [one for one in stored if any(one[key] != row[key] for key in keys)]
+        keys = ("hardware", "speakers", "speaker_streaming", "dtype", "dialogues")
+        rows = [one for one in stored if any(one.get(key) != row.get(key) for key in keys)]
     publish("speed with and without speakers", "seconds of each turn; medians for the shares", arguments, [*rows, row])
 
 

@@ -16,7 +16,8 @@ import soundfile
 from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
 from fastscribe.aligner import Aligner
 from fastscribe.audio.sound_file_cache import OpenSound
-from fastscribe.errors import CheckpointError
+from fastscribe.checkpoint.reader import read_for_run, read_speaker_model
+from fastscribe.errors import CheckpointError, OptionError
 from fastscribe.pipeline import recognizer, run, windows
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.idle import IDLE
@@ -232,6 +233,92 @@ def test_the_command_writes_speakers_and_resumes(speaker_models: dict[str, Path]
     assert all(word["speaker"].startswith("speaker_") for row in given for word in row["words"])
 
 
+STREAMING = {"chunk_len": 40, "chunk_right_context": 7, "fifo_len": 5, "spkcache_update_period": 31, "spkcache_len": 28}
+
+
+def turns(results: Sequence[Transcript | Failure]) -> list[Any]:
+    return [one.turns for one in results if isinstance(one, Transcript)]
+
+
+@pytest.mark.parametrize("devices", [None, "cpu:1"])
+def test_chosen_settings_are_those_of_a_checkpoint_that_has_them(
+    devices: str | None, speaker_models: dict[str, Path], inputs: list[str], tmp_path: Path
+) -> None:
+    """NeMo's probabilities are those of stored settings (tests/model/test_sortformer.py)."""
+    base = sortformer.config("v2")
+    stated = base | {"sortformer_modules": base["sortformer_modules"] | STREAMING}
+    stored = sortformer.write_nemo(tmp_path / "stored.nemo", base, stated)
+    wanted = turns(transcribed(inputs[:2], stored))
+    given = dict(reversed(STREAMING.items()))
+    assert turns(transcribed(inputs[:2], speaker_models["v2"], speaker_streaming=given, devices=devices)) == wanted
+    assert turns(transcribed(inputs[:2], speaker_models["v2"])) != wanted
+
+
+def test_settings_of_another_project_have_the_same_names(speaker_models: dict[str, Path], tmp_path: Path) -> None:
+    settings = nemotron_diarization.config("cache")
+    changed = settings | {
+        "chunk_length": 24,
+        "chunk_right_context": 3,
+        "fifo_length": 6,
+        "speaker_cache_update_period": 9,
+    }
+    changed |= {"chunk_left_context": 2}
+    wanted = read_speaker_model(nemotron_diarization.write_folder(tmp_path / "n", changed)).config
+    names = {
+        "chunk_len": 24,
+        "chunk_right_context": 3,
+        "fifo_len": 6,
+        "spkcache_update_period": 9,
+        "chunk_left_context": 2,
+    }
+    options = Options(speakers=str(speaker_models["nemotron"]), speaker_streaming=names)
+    found = read_for_run(MODEL, options).speakers
+    assert found is not None and found.config == wanted
+    assert wanted.num_seen(10**7) == found.config.num_seen(10**7)  # by which batches are planned
+
+
+def test_a_run_with_chosen_settings_resumes(speaker_models: dict[str, Path], tmp_path: Path) -> None:
+    command = ["transcribe", str(CLIPS[0]), "-m", str(MODEL), "-o", str(tmp_path), "--dtype", "fp32"]
+    command += ["--speakers", str(speaker_models["v2"])]
+    given = "fifo_len=5, chunk_len=40"
+    first = fastscribe(*command, "--speaker-streaming", given)
+    assert first.returncode == 0, first.stderr
+    again = fastscribe(*command, "--speaker-streaming", "chunk_len=40,fifo_len=5")  # the order does not count
+    assert again.returncode == 0, again.stderr
+    for other in ([], ["--speaker-streaming", "chunk_len=41,fifo_len=5"]):
+        refused = fastscribe(*command, *other)
+        assert refused.returncode == 2
+        assert '--speaker-streaming was "chunk_len=40,fifo_len=5"' in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"chunk": 4}, "not one of chunk_len, chunk_left_context"),
+        ([("fifo_len", 3), ("fifo_len", 3)], "named twice"),
+        ({"chunk_len": 0}, "'chunk_len=0': not a number of frames from 1 to 65,536"),
+        ({"fifo_len": 2.5}, "'fifo_len=2.5': not a number of frames from 0"),
+        ({"fifo_len": True}, "'fifo_len=True': not a number"),
+        ({}, "there is no setting"),
+        (["chunk_len"], "not a mapping"),
+        ("chunk_len=3", "not a mapping"),
+        (7, "not a mapping"),
+    ],
+)
+def test_settings_that_are_none(given: Any, problem: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        Options(speakers="model.nemo", speaker_streaming=given)
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [{"chunk_len": np.int64(9), "fifo_len": "3"}, (("fifo_len", 3), ("chunk_len", 9))])
+def test_settings_are_kept_in_one_form(given: Any) -> None:
+    assert Options(speakers="m", speaker_streaming=given).speaker_streaming == (("chunk_len", 9), ("fifo_len", 3))
+    for speakers in (None, "channels"):
+        with pytest.raises(OptionError, match="speakers names none"):
+            Options(speakers=speakers, speaker_streaming=given)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -245,8 +332,18 @@ def test_the_command_writes_speakers_and_resumes(speaker_models: dict[str, Path]
         (["--rttm", ""], "--rttm is empty"),
         (["--speaker-names", "a"], "--speaker-names needs --speakers"),
         (["--speakers", "{v1}", "--speaker-names", "speaker 2"], "speaker 2 is the name of a speaker without one"),
+        (["--speaker-streaming", "chunk_len=9"], "--speaker-streaming is for a speaker model: --speakers MODEL"),
+        (["--speakers", "channels", "--speaker-streaming", "chunk_len=9"], "is for a speaker model"),
+        (["--speakers", "{v2}", "--speaker-streaming", "chunk_len"], "not settings such as chunk_len=340,fifo_len=40"),
+        (["--speakers", "{v2}", "--speaker-streaming", "chunks=3"], "chunks: not one of chunk_len, chunk_left_context"),
+        (["--speakers", "{v2}", "--speaker-streaming", "chunk_len=x"], "chunk_len=x: not a number of frames from 1"),
+        (["--speakers", "{v1}", "--speaker-streaming", "chunk_len=9"], "v1.nemo: this model reads recordings at once"),
+        (["--speakers", "{v2}", "--speaker-streaming", "spkcache_len=7"], "this model's 4 speakers need 8"),
+        (
+            ["--speakers", "{nemotron}", "--speaker-streaming", "chunk_len=4,chunk_right_context=4"],
+            "less than its chunk_len, which is 4",
+        ),
     ],
-    ids=["as model", "folder as model", "other model", "missing", "both", "no rttm", "url", "empty", "names", "name"],
 )
 def test_a_mistake_is_one_line(options: list[str], message: str, speaker_models: dict[str, Path]) -> None:
     places = {**speaker_models, "asr": MODEL}

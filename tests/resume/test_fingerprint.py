@@ -53,6 +53,11 @@ def test_options_that_change_results_count(name: str, changed: dict) -> None:
     assert [key for key in sorted(of().keys() | changed) if of().get(key) != changed.get(key)] == [name]
 
 
+def test_settings_of_a_speaker_model_count() -> None:
+    plain, changed = (of(Options(speakers="m", speaker_streaming=chosen)) for chosen in (None, {"chunk_len": 9}))
+    assert changed == plain | {"--speaker-streaming": "chunk_len=9"}
+
+
 def test_formats_and_their_layout_do_not_count() -> None:
     """The rows have all that their files need."""
     assert (
