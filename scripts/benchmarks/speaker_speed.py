@@ -22,7 +22,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from fastscribe import Options, Transcriber, Transcript
-from fastscribe._system.processors import cpu_name, usable_processors
+from fastscribe._system.processors import cpu_name, instruction_names, usable_processors
 from fastscribe.bench import machine
 from fastscribe.config import parse_streaming
 from scripts.benchmarks.gap_recovery import ROOT, publish
@@ -33,7 +33,8 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     dialogues = make_dialogues(arguments.speech, folder, arguments.dialogues, arguments.length_s)
     paths = [path for path, _, _ in dialogues]
     streaming = None if arguments.speaker_streaming is None else parse_streaming(arguments.speaker_streaming)
-    kinds = {"without": Options(), "with": Options(speakers=arguments.speakers, speaker_streaming=streaming)}
+    chosen: dict[str, Any] = {"speakers": arguments.speakers, "speaker_streaming": streaming}
+    kinds = {"without": Options(), "with": Options(**chosen)}
     loaded = {
         kind: Transcriber.load(arguments.model, "cpu", arguments.dtype, options, lambda line: None)
         for kind, options in kinds.items()
@@ -54,7 +55,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         **({} if streaming is None else {"speaker_streaming": arguments.speaker_streaming}),
         "dtype": arguments.dtype,
         "dialogues": len(paths),
-        "hardware": f"{cpu_name()}, {usable_processors()} cores",
+        "hardware": f"{cpu_name()} ({instruction_names()}), {usable_processors()} cores",
         "commit": machine.commit(ROOT),
         "audio_s": round(audio_s, 1),
     }
