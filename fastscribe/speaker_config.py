@@ -54,6 +54,11 @@ class SpeakerCacheConfig:
         around = self.left_frames + self.right_frames
         return self.cache_frames + self.queue_frames + self.chunk_frames + around
 
+    @property
+    def streaming(self) -> list[tuple[str, int]]:
+        """The settings that Options.speaker_streaming may replace, by NeMo's names."""
+        return [(name, getattr(self, field)) for name, field in _STREAMING_FIELDS.items()]
+
     def share(self, num_speakers: int) -> int:
         """Return the frames of the cache for each speaker, without those of silence."""
         return self.cache_frames // num_speakers - self.silent_frames

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 from fastscribe.bench.work import encoder_gflop_per_audio_s
-from fastscribe.config import EightBitDtypeName, EncoderConfig, GraniteConfig, JasperConfig
+from fastscribe.config import EightBitDtypeName, EncoderConfig, GraniteConfig, JasperConfig, streaming_text
 from fastscribe.speaker_config import EcapaConfig, StackingConfig
 
 if TYPE_CHECKING:
@@ -125,13 +125,7 @@ def _speaker_model(checkpoint: SpeakerCheckpoint) -> dict[str, Any]:
     if cache is None:
         facts["window_s"] = config.trained_s
     else:
-        facts |= {
-            "chunk_frames": cache.chunk_frames,
-            "frames_around_a_chunk": [cache.left_frames, cache.right_frames],
-            "queue_frames": cache.queue_frames,
-            "cache_frames": cache.cache_frames,
-            "update_frames": cache.update_frames,
-        }
+        facts["speaker_streaming"] = streaming_text(cache.streaming)
     return facts | {"weights_bytes_fp32": 4 * checkpoint.num_parameters}
 
 

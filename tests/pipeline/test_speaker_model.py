@@ -17,6 +17,7 @@ from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
 from fastscribe.aligner import Aligner
 from fastscribe.audio.sound_file_cache import OpenSound
 from fastscribe.checkpoint.reader import read_for_run, read_speaker_model
+from fastscribe.config import parse_streaming
 from fastscribe.errors import CheckpointError, OptionError
 from fastscribe.pipeline import recognizer, run, windows
 from fastscribe.pipeline.engine import Engine
@@ -289,6 +290,15 @@ def test_a_run_with_chosen_settings_resumes(speaker_models: dict[str, Path], tmp
         refused = fastscribe(*command, *other)
         assert refused.returncode == 2
         assert '--speaker-streaming was "chunk_len=40,fifo_len=5"' in refused.stderr
+
+
+def test_inspect_shows_settings_as_the_option_takes_them(speaker_models: dict[str, Path]) -> None:
+    shown = json.loads(fastscribe("inspect", str(speaker_models["v2"]), "--json").stdout)["speaker_streaming"]
+    assert shown.startswith("chunk_len=10,chunk_left_context=1,chunk_right_context=2,fifo_len=12,")
+    chosen = Options(speakers=str(speaker_models["v2"]), speaker_streaming=parse_streaming(shown))  # type: ignore[arg-type]
+    found = read_for_run(MODEL, chosen).speakers
+    assert found is not None and found.config == read_speaker_model(speaker_models["v2"]).config
+    assert "speaker_streaming" not in json.loads(fastscribe("inspect", str(speaker_models["v1"]), "--json").stdout)
 
 
 @pytest.mark.parametrize(
