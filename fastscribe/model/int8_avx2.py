@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -157,23 +158,35 @@ def _loop() -> Callable[..., None]:
     return compile_cached(rebind(multiply, globals() | {"add_tile": _vector_tile()}, variant), **loop_options())
 
 
+def _compiles_for_avx2() -> bool:
+    """Return True if numba compiles for this processor, and it has AVX2."""
+    from llvmlite.binding import get_host_cpu_features
+
+    config: Any = import_module("numba.core.config")
+    return not (config.CPU_NAME or config.CPU_FEATURES) and bool(get_host_cpu_features().get("avx2", False))
+
+
 def _vector_tile() -> Callable[..., None]:
     """Return `add_tile` for numba, written in LLVM's instructions.
 
-    numba's own loops would keep the sums in memory. LLVM takes vpmaddwd for "widen, multiply, add neighbours" where the
-    processor has it, and other instructions elsewhere.
+    numba's own loops would keep the sums in memory. vpmaddwd is named where numba compiles for a processor that has it; older
+    versions of LLVM do not find it in "widen, multiply, add neighbours", which is for other processors.
     """
     from llvmlite import ir
     from numba.core import types
+    from numba.core.cgutils import get_or_insert_function
     from numba.core.imputils import impl_ret_untracked
     from numba.extending import intrinsic
     from numba.np.arrayobj import make_array
 
     index, sum_ = ir.IntType(64), ir.IntType(32)
     products, sums8, levels16 = ir.VectorType(sum_, 16), ir.VectorType(sum_, 8), ir.VectorType(ir.IntType(16), 16)
-    vectors = COLUMNS // 8
+    vectors, names_vpmaddwd = COLUMNS // 8, _compiles_for_avx2()
 
     def add_pairs(builder: Any, one: Any, other: Any) -> Any:
+        if names_vpmaddwd:
+            kind = ir.FunctionType(sums8, (levels16, levels16))
+            return builder.call(get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pmadd.wd"), (one, other))
         product = builder.mul(builder.sext(one, products), builder.sext(other, products))
         halves = [
             builder.shuffle_vector(
