@@ -477,14 +477,14 @@ _LIMITS: dict[str, tuple[int, int | None]] = {
 }
 
 
-# What a streaming speaker model's settings are called in NeMo, in frames of its encoder, and the least value of each.
+# NeMo's names of a streaming speaker model's settings, in frames of its encoder: field of SpeakerCacheConfig, least value.
 STREAMING_SETTINGS = {
-    "chunk_len": 1,
-    "chunk_left_context": 0,
-    "chunk_right_context": 0,
-    "fifo_len": 0,
-    "spkcache_len": 1,
-    "spkcache_update_period": 1,
+    "chunk_len": ("chunk_frames", 1),
+    "chunk_left_context": ("left_frames", 0),
+    "chunk_right_context": ("right_frames", 0),
+    "fifo_len": ("queue_frames", 0),
+    "spkcache_len": ("cache_frames", 1),
+    "spkcache_update_period": ("update_frames", 1),
 }
 MAX_SPEAKER_FRAMES = 1 << 16  # of a speaker cache, its queue or a chunk
 _PATHS = ("speakers", "rttm", "voices", "align_with", "lm")  # a str also names a model on the hub
@@ -644,13 +644,17 @@ class Options:
             raise OptionError("redact", ",".join(self.redact), needs)
 
 
-def parse_streaming(text: str) -> list[tuple[str, str]]:
-    """Divide `chunk_len=340,fifo_len=40` into pairs; Options checks them. Raises OptionError."""
+def parse_streaming(text: str) -> list[tuple[str, int | str]]:
+    """Divide `chunk_len=340,fifo_len=40` into pairs for Options, which refuses what is no number. Raises OptionError."""
     pairs = [part.strip().partition("=") for part in text.split(",")]
     if not all(equals for _, equals, _ in pairs):
         problem = "not settings such as chunk_len=340,fifo_len=40"
         raise OptionError("speaker_streaming", text, problem, names_options=False)
-    return [(name.strip(), value.strip()) for name, _, value in pairs]
+    return [(name.strip(), _number_in(value.strip())) for name, _, value in pairs]
+
+
+def _number_in(text: str) -> int | str:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text
 
 
 def streaming_text(pairs: Iterable[tuple[str, object]]) -> str:
@@ -671,9 +675,7 @@ def _streaming(given: Any) -> tuple[tuple[str, int], ...]:
             raise OptionError("speaker_streaming", name, problem, names_options=False)
         if name in found:
             raise OptionError("speaker_streaming", name, "named twice")
-        least, number = STREAMING_SETTINGS[name], _integer(value)
-        if isinstance(number, str) and number.isascii() and number.isdigit():
-            number = int(number[:9])
+        (_, least), number = STREAMING_SETTINGS[name], _integer(value)
         if type(number) is not int or not least <= number <= MAX_SPEAKER_FRAMES:
             problem = f"not a number of frames from {least} to {MAX_SPEAKER_FRAMES:,}"
             raise OptionError("speaker_streaming", f"{name}={value}", problem)

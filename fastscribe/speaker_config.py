@@ -10,17 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from fastscribe.config import EncoderConfig, FeaturesConfig, JasperConfig, Size, TransformerConfig
+from fastscribe.config import STREAMING_SETTINGS, EncoderConfig, FeaturesConfig, JasperConfig, Size, TransformerConfig
 
-# The fields of a speaker cache that Options.speaker_streaming may set, by NeMo's names.
-_STREAMING_FIELDS = {
-    "chunk_len": "chunk_frames",
-    "chunk_left_context": "left_frames",
-    "chunk_right_context": "right_frames",
-    "fifo_len": "queue_frames",
-    "spkcache_len": "cache_frames",
-    "spkcache_update_period": "update_frames",
-}
 Pooling = Literal["attention", "xvector", "tap"]
 
 
@@ -57,7 +48,7 @@ class SpeakerCacheConfig:
     @property
     def streaming(self) -> list[tuple[str, int]]:
         """The settings that Options.speaker_streaming may replace, by NeMo's names."""
-        return [(name, getattr(self, field)) for name, field in _STREAMING_FIELDS.items()]
+        return [(name, getattr(self, field)) for name, (field, _) in STREAMING_SETTINGS.items()]
 
     def share(self, num_speakers: int) -> int:
         """Return the frames of the cache for each speaker, without those of silence."""
@@ -118,7 +109,7 @@ class SpeakerModelConfig:
         """
         if self.cache is None:
             raise ValueError("this model reads recordings at once: it has no chunks and no speaker cache")
-        chosen: dict[str, Any] = {_STREAMING_FIELDS[name]: frames for name, frames in settings}
+        chosen: dict[str, Any] = {STREAMING_SETTINGS[name][0]: frames for name, frames in settings}
         cache = replace(self.cache, **chosen)
         least = (1 + cache.silent_frames) * self.num_speakers
         if cache.cache_frames < least:

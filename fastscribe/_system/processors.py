@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 # What instructions() tells, and its name for people. Those of ARM come last.
@@ -105,6 +106,7 @@ def _listed() -> set[str]:
     return {name for name, value in capabilities.items() if value is True}
 
 
+@cache
 def _cpuinfo(field: str) -> str:
     """Return a field of the first processor in /proc/cpuinfo; empty if it is missing."""
     try:

@@ -28,10 +28,8 @@ from fastscribe._system.thread_shares import equal_parts, share
 from fastscribe.model.int8_packing import DTYPES, fill
 from fastscribe.model.row_kernels import SHIFT
 
-ROWS, COLUMNS = (
-    6,
-    16,
-)  # of a tile: twelve registers of eight sums; two hold weights, and two a pair of inputs and products
+# Of a tile: its sums are in twelve registers; two hold weights, and two a pair of inputs and products.
+ROWS, COLUMNS = 6, 16
 _PANEL = 2 * COLUMNS  # levels of a pair of inputs
 _BLOCK = 256  # pairs of inputs: a panel's are 16 KiB in 16 bits, which the first-level cache holds
 _MAX_ROWS = 96  # widened at once
@@ -52,9 +50,7 @@ def quantise_and_pack(weight_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     outputs, inputs = weight_NK.shape
     if weight_NK.dtype not in DTYPES or outputs % COLUMNS or inputs % 2:
         return None
-    memory = np.empty(
-        outputs * inputs + 4 * outputs, np.int8
-    )  # sums of levels stand behind them, which nothing needs here
+    memory = np.empty(outputs * inputs + 4 * outputs, np.int8)  # with sums behind the levels, which nothing needs here
     scale_N = fill(weight_NK, memory, COLUMNS, inputs_together=2)
     return torch.from_numpy(memory)[: outputs * inputs].view(outputs // COLUMNS, -1), torch.from_numpy(scale_N)
 

@@ -91,9 +91,10 @@ def pack_linears_(module: nn.Module, dtype: torch.dtype) -> None:
     """Replace every nn.Linear below `module` if packing works; results are equal up to rounding."""
     if not can_pack(dtype):
         return
+    leaves_large = has_faster_mkl(dtype)
     for owner, name, linear in linears_below(module):
         is_large = name in LAYER_MATRICES and min(linear.weight.shape) >= _MIN_MKL_WIDTH
-        if is_large and has_faster_mkl(dtype):
+        if is_large and leaves_large:
             setattr(owner, name, UnpackedLinear(linear))
         else:
             setattr(owner, name, PackedLinear(linear, pop_activation_(owner, name)))

@@ -390,6 +390,7 @@ from pathlib import Path
 asked = json.loads(sys.stdin.readline())
 folder = Path(asked["folder"])
 (folder / "encoder.onnx").write_text(asked["peer"])
+(folder / "int8").write_text(asked["int8_weights"])
 if "broken" in asked["model"]:
     sys.exit("no such layer")
 (folder / "config.json").write_text("{}")
@@ -427,6 +428,17 @@ def test_an_export_is_made_once_and_said(tmp_path: Path, bare_python: Path) -> N
     assert len(said) == 3 and "is kept in" in said[2] and str(found[0]) in said[2]
     model.write_bytes(b"other weights")
     assert exports.exported(peers.find("onnx-asr"), model, bare_python, said.append) != found[0]
+
+
+@pytest.mark.usefixtures("export_modules")
+def test_int8_weights_are_those_that_onnxruntime_multiplies_rightly(
+    tmp_path: Path, bare_python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "small.nemo"
+    model.touch()
+    for has_vnni, weights in ((True, "signed"), (False, "unsigned")):
+        monkeypatch.setattr(exports, "has_native_int8", lambda has_vnni=has_vnni: has_vnni)
+        assert (exports.exported(peers.find("onnx-asr"), model, bare_python, silent) / "int8").read_text() == weights
 
 
 @pytest.mark.usefixtures("export_modules")

@@ -310,6 +310,7 @@ def test_inspect_shows_settings_as_the_option_takes_them(speaker_models: dict[st
         ({"fifo_len": 2.5}, "'fifo_len=2.5': not a number of frames from 0"),
         ({"fifo_len": True}, "'fifo_len=True': not a number"),
         ({}, "there is no setting"),
+        ({"fifo_len": "3"}, "not a number of frames from 0"),
         (["chunk_len"], "not a mapping"),
         ("chunk_len=3", "not a mapping"),
         (7, "not a mapping"),
@@ -321,7 +322,7 @@ def test_settings_that_are_none(given: Any, problem: str) -> None:
     assert problem in str(caught.value)
 
 
-@pytest.mark.parametrize("given", [{"chunk_len": np.int64(9), "fifo_len": "3"}, (("fifo_len", 3), ("chunk_len", 9))])
+@pytest.mark.parametrize("given", [{"chunk_len": np.int64(9), "fifo_len": 3}, (("fifo_len", 3), ("chunk_len", 9))])
 def test_settings_are_kept_in_one_form(given: Any) -> None:
     assert Options(speakers="m", speaker_streaming=given).speaker_streaming == (("chunk_len", 9), ("fifo_len", 3))
     for speakers in (None, "channels"):
@@ -347,6 +348,7 @@ def test_settings_are_kept_in_one_form(given: Any) -> None:
         (["--speakers", "{v2}", "--speaker-streaming", "chunk_len"], "not settings such as chunk_len=340,fifo_len=40"),
         (["--speakers", "{v2}", "--speaker-streaming", "chunks=3"], "chunks: not one of chunk_len, chunk_left_context"),
         (["--speakers", "{v2}", "--speaker-streaming", "chunk_len=x"], "chunk_len=x: not a number of frames from 1"),
+        (["--speakers", "{v2}", "--speaker-streaming", "fifo_len=" + "9" * 5000], "not a number of frames from 0"),
         (["--speakers", "{v1}", "--speaker-streaming", "chunk_len=9"], "v1.nemo: this model reads recordings at once"),
         (["--speakers", "{v2}", "--speaker-streaming", "spkcache_len=7"], "this model's 4 speakers need 8"),
         (
