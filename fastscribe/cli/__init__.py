@@ -40,7 +40,6 @@ from fastscribe.cli import (
     transcribe,
 )
 from fastscribe.cli.app import StdoutClosed, app
-from fastscribe.cli.run_limit import STOPPED
 from fastscribe.cli.terminal import discard_unwritable_output, say, show_table
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError, first_line
 from fastscribe.version import __version__
@@ -75,7 +74,7 @@ def main(application: typer.Typer = app) -> None:
     """
     code = _run(application)
     discard_unwritable_output()
-    if code in (*ENDINGS, STOPPED) or HAS_NATIVE_THREADS.is_set():
+    if code != 0 or HAS_NATIVE_THREADS.is_set():  # a run that ended early may still have threads that read recordings
         exit_without_cleanup(code)
     skip_last_collection()
     sys.exit(code)

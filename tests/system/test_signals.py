@@ -168,20 +168,31 @@ WITH_A_THREAD = """
 import atexit, os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import fastscribe.cli
+from fastscribe.cli.app import StdoutClosed
+from fastscribe.errors import UsageError
 
 def app(standalone_mode):
     atexit.register(os.abort)  # as a thread in native code does now and then while Python ends
     sys.stdout.write("done so far")
-    os.kill(os.getpid(), signal.SIGINT)
-    sum(range(100))
+    {end}
 
 sys.argv = ["fastscribe", "bench"]
 fastscribe.cli.main(app)
 """
 
 
-def test_threads_do_not_abort_exit(tmp_path: Path) -> None:
-    assert ended(tmp_path, WITH_A_THREAD) == (130, "done so far", "fastscribe: interrupted\n")
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        ("os.kill(os.getpid(), signal.SIGINT); sum(range(100))", 130, "interrupted"),
+        ("raise StdoutClosed", 141, None),
+        ("raise UsageError('no model')", 2, "no model"),
+        ("return 1", 1, None),
+    ],
+)
+def test_threads_do_not_abort_exit(end: str, code: int, said: str | None, tmp_path: Path) -> None:
+    expected = "" if said is None else f"fastscribe: {said}\n"
+    assert ended(tmp_path, WITH_A_THREAD.format(end=end)) == (code, "done so far", expected)
 
 
 def test_error_after_signal_reported(tmp_path: Path) -> None:
