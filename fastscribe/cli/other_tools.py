@@ -40,7 +40,7 @@ _INSTEAD = {
     "--speakers MODEL, a Sortformer; of calls with a channel for each speaker --speakers channels": "diarize diarize-model",
     "the model of --speakers finds how many speak: leave it out": "max-speakers min-speakers num-speakers",
     "--speaker-names A,B": "speaker-name",
-    "--speaker-streaming NAME=FRAMES,...": "chunk-left-context chunk-len chunk-right-context fifo-len spkcache-len "
+    "--speaker-streaming NAME=N,...": "chunk-left-context chunk-len chunk-right-context fifo-len spkcache-len "
     "spkcache-update-period",
     "--voices MODEL": "speaker-embeddings",
     "these models time their own words: leave it out": "align-model interpolate-method no-align return-char-alignments",

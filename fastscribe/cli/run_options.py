@@ -19,7 +19,7 @@ Quiet = Annotated[
     bool, _basic_option("--quiet", "-q", help="Print failures and warnings only.\fNo progress, no report.")
 ]
 Channel = Annotated[int | None, _audio_option("--channel", min=0, help="Channel to use, from 0. Default: their mean.")]
-Tokens = Annotated[bool, _output_option("--tokens", help="Also write every token with its times and confidence.")]
+Tokens = Annotated[bool, _output_option("--tokens", help="Also write tokens, their times and confidence.")]
 Ordered = Annotated[
     bool, _output_option("--ordered", help="Write rows in the order of the inputs.\fDefault: of completion.")
 ]

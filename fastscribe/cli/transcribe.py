@@ -293,7 +293,7 @@ def transcribe(
         str | None,
         audio_option(
             "--speaker-streaming",
-            metavar="NAME=FRAMES,...",
+            metavar="NAME=N",
             help="Settings of a streaming speaker model.\fIn place of the checkpoint's, by NeMo's names, such as "
             "chunk_len=340,chunk_right_context=40,fifo_len=40,spkcache_update_period=300; also chunk_left_context and "
             "spkcache_len. In frames of its encoder. Longer chunks cost less.",
