@@ -74,9 +74,7 @@ def main() -> None:
     parser.add_argument("speech", type=Path, metavar="SPEECH", help="manifest with speakers")
     parser.add_argument("--model", required=True, help="transcription model")
     parser.add_argument("--speakers", required=True, metavar="MODEL", help="speaker model")
-    parser.add_argument(
-        "--speaker-streaming", metavar="NAME=N,...", help="settings in place of the speaker model's"
-    )
+    parser.add_argument("--speaker-streaming", metavar="NAME=N,...", help="settings in place of the speaker model's")
     parser.add_argument("--name", metavar="WORDS", help="what the speaker model is called in the results")
     parser.add_argument("--dtype", required=True, choices=("fp32", "bf16", "int8"))
     parser.add_argument("--dialogues", type=int, default=2, metavar="N")
