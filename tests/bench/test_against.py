@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import sys
-import tarfile
 import venv
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +28,7 @@ from fastscribe.bench.peer_comparison.recordings import gather, write_lone
 from fastscribe.cli import app
 from fastscribe.errors import UsageError
 from tests.conftest import AUDIO, MODELS, ROOT, golden
+from tests.helpers.archives import unpack
 
 DEMO = MODELS / "tdt_demo" / "model.nemo"
 RECORDINGS = [AUDIO / "01_0_00010.flac", AUDIO / "02_0_00025.flac"]
@@ -580,8 +580,7 @@ def test_the_command_compares_and_leaves_a_document(fake_peer: Path, bare_python
 @pytest.mark.parametrize("is_random", [True, False])
 def test_random_weights_are_reported(is_random: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker of fastscribe tells the command, which copies it into its document, and the last lines follow that."""
-    with tarfile.open(DEMO) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(DEMO, tmp_path)
     if is_random:
         with (tmp_path / "model_config.yaml").open("a", encoding="utf-8") as config:
             config.write("\nrandom_weights: true\n")  # as scripts/goldens/make_random_parakeet.py marks what it makes

@@ -26,14 +26,13 @@ from fastscribe.config import ChunkedAttention, LocalAttention, ModelConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, WeightsMismatch
 from fastscribe.model.model import build_model
 from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint, golden, model_path
+from tests.helpers.archives import unpack
 
 NEMO = MODELS / "hybrid" / "model.nemo"
 
 
 def unpacked(folder: Path, source: Path = NEMO) -> Path:
-    with tarfile.open(source) as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    return unpack(source, folder)
 
 
 def packed(folder: Path, target: Path, mode: str = "w:") -> Path:
