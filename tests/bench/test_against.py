@@ -28,7 +28,7 @@ from fastscribe.bench.peer_comparison.recordings import gather, write_lone
 from fastscribe.cli import app
 from fastscribe.errors import UsageError
 from tests.conftest import AUDIO, MODELS, ROOT, golden
-from tests.helpers.archives import unpack
+from tests.helpers.archives import unpacked
 
 DEMO = MODELS / "tdt_demo" / "model.nemo"
 RECORDINGS = [AUDIO / "01_0_00010.flac", AUDIO / "02_0_00025.flac"]
@@ -580,7 +580,7 @@ def test_the_command_compares_and_leaves_a_document(fake_peer: Path, bare_python
 @pytest.mark.parametrize("is_random", [True, False])
 def test_random_weights_are_reported(is_random: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker of fastscribe tells the command, which copies it into its document, and the last lines follow that."""
-    unpack(DEMO, tmp_path)
+    unpacked(tmp_path, DEMO)
     if is_random:
         with (tmp_path / "model_config.yaml").open("a", encoding="utf-8") as config:
             config.write("\nrandom_weights: true\n")  # as scripts/goldens/make_random_parakeet.py marks what it makes

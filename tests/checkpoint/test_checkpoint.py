@@ -26,13 +26,9 @@ from fastscribe.config import ChunkedAttention, LocalAttention, ModelConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, WeightsMismatch
 from fastscribe.model.model import build_model
 from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint, golden, model_path
-from tests.helpers.archives import unpack
+from tests.helpers.archives import unpacked
 
 NEMO = MODELS / "hybrid" / "model.nemo"
-
-
-def unpacked(folder: Path, source: Path = NEMO) -> Path:
-    return unpack(source, folder)
 
 
 def packed(folder: Path, target: Path, mode: str = "w:") -> Path:

@@ -32,8 +32,9 @@ from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.checkpoint.weights import load_safetensors, load_torch
 from fastscribe.errors import CheckpointError
 from fastscribe.text.tokenizer import from_sentencepiece
-from tests.checkpoint.test_checkpoint import packed, same, unpacked, with_yaml
+from tests.checkpoint.test_checkpoint import packed, same, with_yaml
 from tests.conftest import AUDIO, MODELS, checkpoint
+from tests.helpers.archives import unpacked
 from tests.helpers.processes import fastscribe
 from tests.helpers.warm_process import Limits
 

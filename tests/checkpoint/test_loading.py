@@ -28,9 +28,10 @@ from fastscribe.checkpoint.weights import load_safetensors, load_torch
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, WeightsMismatch
 from fastscribe.model.model import Model, build_model
-from tests.checkpoint.test_checkpoint import same, unpacked
+from tests.checkpoint.test_checkpoint import same
 from tests.checkpoint.test_hostile_checkpoints import rezipped, saved
 from tests.conftest import MODELS, checkpoint, torch_threads
+from tests.helpers.archives import unpacked
 
 NEMO, HF = MODELS / "hybrid" / "model.nemo", MODELS / "hf_ctc"
 SAFETENSORS, TORCH_ZIP = "model.safetensors", "model_weights.ckpt"
