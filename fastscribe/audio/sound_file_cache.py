@@ -18,7 +18,7 @@ import soundfile
 from fastscribe.audio.containers import Track
 from fastscribe.audio.media import is_held, medium_of
 from fastscribe.audio.samples import SampleReader
-from fastscribe.audio.sound_object import SoundObject
+from fastscribe.audio.sound_object import Sound, SoundObject
 from fastscribe.types import File, Medium, Samples
 
 MIN_CACHED_S = 600.0
@@ -75,7 +75,7 @@ def close_held(wanted: File | None = None) -> None:
 
 def open_with_libsndfile(medium: Medium) -> soundfile.SoundFile:
     """Open a file with libsndfile. Raises SoundFileError, and OSError if the bytes cannot be read."""
-    return SoundObject(medium.open()) if medium.local_path is None else soundfile.SoundFile(medium.local_path)
+    return SoundObject(medium.open()) if medium.local_path is None else Sound(medium.local_path)
 
 
 def _open(file: str | Medium, track: int | None) -> OpenSound:

@@ -1,4 +1,4 @@
-"""Let libsndfile read a file object, with the file's errors."""
+"""Let libsndfile read a file by its path, or a file object with the file's errors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,20 @@ import soundfile
 from fastscribe.audio.guarded_file import GuardedFile
 
 
-class SoundObject(soundfile.SoundFile):  # type: ignore[misc]  # it has no types
-    """A SoundFile of a file object, which it closes. Its methods raise the errors of the file object."""
+class Sound(soundfile.SoundFile):  # type: ignore[misc]  # it has no types
+    """A SoundFile whose reads do nothing else.
+
+    SoundFile seeks before and after each read of a file that can seek, to where it is already. Decoders of FLAC and MP3 decode
+    again for that.
+    """
+
+    def seekable(self) -> bool:
+        """Return False, which SoundFile asks before these seeks. seek() works."""
+        return False
+
+
+class SoundObject(Sound):
+    """A Sound of a file object, which it closes. Its methods raise the errors of the file object."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._guard = GuardedFile(file)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import stat
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -252,7 +253,7 @@ def _last_indices(values: UInt64Array) -> tuple[UInt64Array, Int64Array]:
 
 
 def _index_of(value: int, values: UInt64Array, entry_indices: Int64Array) -> int | None:
-    at = int(np.searchsorted(values, np.uint64(value)))
+    at = bisect_left(values, np.uint64(value))  # numpy's own search lets go of the interpreter's lock
     return int(entry_indices[at]) if at < len(values) and int(values[at]) == value else None
 
 

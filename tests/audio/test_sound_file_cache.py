@@ -10,6 +10,7 @@ import pytest
 import soundfile
 
 from fastscribe.audio import sound_file_cache
+from fastscribe.audio.media import EncodedBytes
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.audio.sound_file_cache import cached_open
@@ -47,6 +48,30 @@ def test_any_order_and_threads(tmp_path: Path, monkeypatch) -> None:
             for samples, again in zip(fresh, pool.map(stretch, starts), strict=True):
                 np.testing.assert_allclose(again, samples, atol=1e-7)
     assert 1 <= len(sound_file_cache._idle) <= 4
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.mp3"])
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_reads_do_not_seek(tmp_path: Path, monkeypatch, name: str, in_memory: bool) -> None:
+    """SoundFile seeks around each read, and FLAC and MP3 are decoded again for it; ours goes on where it is."""
+    path = written(tmp_path / name)
+    wanted = soundfile.read(path, dtype="float32")[0]
+    seeks = []
+    seek = soundfile.SoundFile.seek
+    monkeypatch.setattr(soundfile.SoundFile, "seek", lambda self, *given: seeks.append(given) or seek(self, *given))
+    file = EncodedBytes(path.read_bytes(), name) if in_memory else str(path)
+    found = np.zeros((len(wanted), 1), np.float32)
+    with cached_open(file, use_cache=False) as sound:
+        for begin in range(0, len(found), 30_000):
+            sound.buffer_read_into(found[begin : begin + 30_000], "float32")
+        assert seeks == []
+        sound.seek(RATE)
+        assert len(seeks) == 1
+        again = np.zeros((100, 1), np.float32)
+        sound.buffer_read_into(again, "float32")
+    # The last bit of an MP3's samples depends on where reads begin.
+    np.testing.assert_allclose(found[:, 0], wanted, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(again, found[RATE : RATE + 100], rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg"])

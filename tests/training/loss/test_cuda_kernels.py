@@ -350,7 +350,8 @@ def test_joint_memory(shape: LossShape, dtype: torch.dtype) -> None:
     module, tensors = joint_problem(shape, "cuda", dtype)
     loss = joint_transducer_loss(module, *tensors, blank_id=0, config=config)
     loss.backward()
-    assert loss.isfinite() and tensors[0].grad is not None and tensors[0].grad.isfinite().all()
     peak, expected = torch.cuda.max_memory_allocated() - before, sum(loss_memory(shape).values())
+    # Behind the peak, because isfinite() makes copies of the whole gradient.
+    assert loss.isfinite() and tensors[0].grad is not None and tensors[0].grad.isfinite().all()
     assert expected - (4 << 20) < peak < expected + (160 << 20)
     assert peak < 3e9
