@@ -18,7 +18,7 @@ import soundfile
 from fastscribe.audio.containers import Track
 from fastscribe.audio.media import is_held, medium_of
 from fastscribe.audio.samples import SampleReader
-from fastscribe.audio.sound_object import Sound, SoundObject
+from fastscribe.audio.sound import Sound, SoundObject
 from fastscribe.types import File, Medium, Samples
 
 MIN_CACHED_S = 600.0

@@ -84,7 +84,10 @@ class InstantEngine:
         self.recognizer = SimpleNamespace(device=torch.device("cpu"), facts=facts, sample_rate=rate)
         self.budget: object = None
         self.stopwatch: object = None
-        self.answers = [answer(number, pieces, num_tokens) for number in range(64)]
+        # The model's labels that begin a word, and those that continue one.
+        begins = [label for label, piece in enumerate(pieces) if piece.startswith("\u2581") and piece[1:].isalpha()]
+        others = [label for label, piece in enumerate(pieces) if piece.isalpha()]
+        self.answers = [answer(number, begins, others, num_tokens) for number in range(64)]
 
     def push(self, batch: Batch) -> Iterator[tuple[Batch, list[Hypothesis]]]:
         yield batch, [self.answers[row % 64] for row in range(len(batch.utterances))]
@@ -107,14 +110,12 @@ def transcriber(checkpoint: Checkpoint, num_tokens: int, threads: int | None) ->
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def answer(seed: int, pieces: Sequence[str], num_tokens: int) -> Hypothesis:
+def answer(seed: int, begins: Sequence[int], others: Sequence[int], num_tokens: int) -> Hypothesis:
     """Return words of two tokens each at an even pace, over half as long again as the mean clip, the longest there is.
 
     A stretch with few or no words would have its file read again, as one of a hundred short recordings of speech has.
     """
     rng = np.random.default_rng(seed)
-    begins = [number for number, piece in enumerate(pieces) if piece.startswith("\u2581") and piece[1:].isalpha()]
-    others = [number for number, piece in enumerate(pieces) if piece.isalpha()]
     ids = [int(rng.choice(others if number % 2 else begins)) for number in range(num_tokens)]
     frames = (np.arange(num_tokens) / TOKENS_A_SECOND * 12.5 * 1.5).astype(int).tolist()
     logprobs = np.log(rng.uniform(0.5, 1.0, num_tokens)).tolist()

@@ -53,7 +53,7 @@ def test_any_order_and_threads(tmp_path: Path, monkeypatch) -> None:
 @pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.mp3"])
 @pytest.mark.parametrize("in_memory", [False, True])
 def test_reads_do_not_seek(tmp_path: Path, monkeypatch, name: str, in_memory: bool) -> None:
-    """SoundFile seeks around each read, and FLAC and MP3 are decoded again for it; ours goes on where it is."""
+    """SoundFile seeks before and after each read, so decoders of FLAC and MP3 decode twice. Sound does not seek."""
     path = written(tmp_path / name)
     wanted = soundfile.read(path, dtype="float32")[0]
     seeks = []
