@@ -152,7 +152,7 @@ def make_transducer_speak_(transducer: Transducer, frames: Frames, frame_s: floa
         return joint.activation(joint.encoder(some_ND) + joint.predictor(some_NH))
 
     def decode() -> list[Hypothesis]:
-        return label_looping.decode(transducer, held_out)
+        return list(label_looping.decode(transducer, held_out))
 
     target_labels = LABELS_PER_S * frame_s * float(held_out.lengths_B.sum())
     durations = range(transducer.blank_id + 1, joint.output.out_features)

@@ -99,7 +99,7 @@ class FallbackDecoder:
                 self._drop_first(error)
                 self._decoder = self._build()
 
-    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
+    def read(self, packed: Int32Array, frames: Frames) -> Sequence[Hypothesis]:
         return self._decoder.read(packed, frames)
 
     def close(self) -> None:

@@ -31,7 +31,8 @@ from fastscribe.decode.label_looping import (
     step,
 )
 from fastscribe.model.transducer import Transducer
-from fastscribe.types import Frames, Hypothesis, Int32Array
+from fastscribe.text.hypothesis_columns import HypothesisColumns
+from fastscribe.types import Frames, Int32Array
 
 _MAX_CAPTURES = 24  # all buckets up to 16,384 rows
 # Rows, lists of phrases of a row, sizes of their tables, address of the table of tokens that are left out or 0.
@@ -86,7 +87,7 @@ class GraphedDecoder:
             captured.loop.run()
             return pack(captured.state, batch, num_frames + 1)
 
-    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
+    def read(self, packed: Int32Array, frames: Frames) -> HypothesisColumns:
         """Unpack a batch; if a row has more labels than slots, decode it again with growing slots."""
         return LabelLooping(self._network).read(packed, frames)
 

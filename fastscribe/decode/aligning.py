@@ -67,7 +67,7 @@ class AligningDecoder:
             RuntimeError: the aligner's output is not finite.
         """
         assert frames.aligner is not None
-        hypotheses = self.inner.read(packed, frames)
+        hypotheses = list(self.inner.read(packed, frames))
         texts = [AlignmentText.of(hypothesis, self._tokenizer, self._encoder) for hypothesis in hypotheses]
         lengths = frames.aligner.lengths_B.tolist()
         alignments = align(

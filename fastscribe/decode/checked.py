@@ -14,9 +14,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from fastscribe.decode.decoder import Decoder
+from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Features, Frames, Hypothesis, Int32Array
 
 NOT_FINITE = Hypothesis(
@@ -49,14 +51,19 @@ def submit(decoder: Decoder, frames: Frames) -> torch.Tensor:
     return packed if frames.is_finite_B is None else torch.cat([frames.is_finite_B.int(), packed])
 
 
-def read(decoder: Decoder, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
-    """Call decoder.read with a host copy of the result of `submit`; rows that are not finite become NOT_FINITE."""
+def read(decoder: Decoder, packed: Int32Array, frames: Frames) -> Sequence[Hypothesis]:
+    """Call decoder.read with a host copy of the result of `submit`; rows that are not finite become NOT_FINITE.
+
+    HypothesisColumns stay columns.
+    """
     num_flags = 0 if frames.is_finite_B is None else len(frames.is_finite_B)
     hypotheses = decoder.read(packed[num_flags:], frames)
-    flags = packed[:num_flags].tolist() or [1] * len(hypotheses)
+    flags_B = packed[:num_flags] if num_flags else np.ones(len(hypotheses), np.int32)
+    if isinstance(hypotheses, HypothesisColumns):
+        return hypotheses.with_problem((flags_B == 0) | ~hypotheses.are_finite, NOT_FINITE.problem)
     return [
         hypothesis if is_finite and is_finite_sum(hypothesis.logprobs) else NOT_FINITE
-        for hypothesis, is_finite in zip(hypotheses, flags, strict=True)
+        for hypothesis, is_finite in zip(hypotheses, flags_B.tolist(), strict=True)
     ]
 
 

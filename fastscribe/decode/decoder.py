@@ -6,6 +6,7 @@ one flat int32 tensor, because small copies to the host cost the same whatever t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -22,7 +23,7 @@ class Decoder(Protocol):
         """
         ...
 
-    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
+    def read(self, packed: Int32Array, frames: Frames) -> Sequence[Hypothesis]:
         """Unpack a batch on the host.
 
         Args:
@@ -30,7 +31,7 @@ class Decoder(Protocol):
             frames: the argument of that `submit`.
 
         Returns:
-            One Hypothesis per row.
+            One Hypothesis per row: a list, or HypothesisColumns, which make a row when it is read.
         """
         ...
 

@@ -34,7 +34,8 @@ from fastscribe.decode.boosting import BoostTables, advance
 from fastscribe.decode.fast_predictor import FastPredictor
 from fastscribe.decode.greedy import ENDLESS, max_labels
 from fastscribe.model.transducer import Joint, Transducer
-from fastscribe.types import Frames, Hypothesis, Int32Array
+from fastscribe.text.hypothesis_columns import HypothesisColumns
+from fastscribe.types import Frames, Int32Array
 
 STATUS_NEEDS_SLOTS, STATUS_ENDLESS = 1, 2  # of a row: it is out of label slots; it exceeds max_labels
 
@@ -349,27 +350,19 @@ def _count_and_status(state: LoopState, batch: int, row_slots: int) -> tuple[tor
     return count_B, is_stopped_B & ~is_full_B, is_stopped_B & is_full_B
 
 
-def unpack(packed: Int32Array, frames: Frames, durations: tuple[int, ...]) -> list[Hypothesis] | None:
-    """Unpack a host copy of the result of `pack`: one Hypothesis per row, or None if some row ran out of label slots."""
+def unpack(packed: Int32Array, frames: Frames, durations: tuple[int, ...]) -> HypothesisColumns | None:
+    """Unpack a host copy of the result of `pack`: copies, one row per row, or None if some row ran out of label slots."""
     batch, num_frames, _ = frames.frames_BTD.shape
     counts, status = packed[:batch], packed[batch : 2 * batch]
     if (status == STATUS_NEEDS_SLOTS).any():
         return None
     columns_CBS = packed[2 * batch :].reshape(4 if durations else 3, batch, -1)
     is_label_BS = np.arange(columns_CBS.shape[2]) < counts[:, None]
-    ids, *picked_durations, times, logprobs = (column_BS[is_label_BS] for column_BS in columns_CBS)
-    ends = np.cumsum(counts)
-    times = times - np.repeat(np.arange(batch) * (num_frames + 1), counts)
-    token_durations = np.asarray(durations)[picked_durations[0]] if durations else np.ones_like(ids)
-    columns = (values.tolist() for values in (ids, times, token_durations, logprobs.view(np.float32)))
-    found_ids, frames_of, durations_of, logprobs_of = columns
-    spans = [slice(end - count, end) for count, end in zip(counts.tolist(), ends.tolist(), strict=True)]
-    return [
-        ENDLESS
-        if is_endless
-        else Hypothesis(tuple(found_ids[s]), tuple(frames_of[s]), tuple(durations_of[s]), tuple(logprobs_of[s]))
-        for s, is_endless in zip(spans, (status == STATUS_ENDLESS).tolist(), strict=True)
-    ]
+    ids_N, *picks_1N, times_N, logprobs_N = (column_BS[is_label_BS] for column_BS in columns_CBS)
+    frames_N = times_N - np.repeat(np.arange(batch, dtype=np.int32) * np.int32(num_frames + 1), counts)
+    durations_N = np.asarray(durations, np.int32)[picks_1N[0]] if durations else np.ones_like(ids_N)
+    found = HypothesisColumns(counts.copy(), ids_N, frames_N, durations_N, logprobs_N.view(np.float32))
+    return found.with_problem(status == STATUS_ENDLESS, ENDLESS.problem)
 
 
 class LabelLooping:
@@ -395,7 +388,7 @@ class LabelLooping:
                     return pack(state, batch, row_slots)
                 state, row_slots = grow_slots(self.network, state, row_slots), 2 * row_slots
 
-    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
+    def read(self, packed: Int32Array, frames: Frames) -> HypothesisColumns:
         """Unpack a batch, and decode it again if a row ran out of label slots, as it can in captured loops."""
         hypotheses = unpack(packed, frames, self.network.durations)
         return self.read(self.submit(frames).cpu().numpy(), frames) if hypotheses is None else hypotheses
@@ -427,7 +420,7 @@ def grow_slots(network: Network, state: LoopState, row_slots: int) -> LoopState:
     )
 
 
-def decode(transducer: Transducer, frames: Frames, window: int | None = None) -> list[Hypothesis]:
+def decode(transducer: Transducer, frames: Frames, window: int | None = None) -> HypothesisColumns:
     """Submit and read a batch: one Hypothesis per row."""
     decoder = LabelLooping(Network.prepare(transducer, window))
     return decoder.read(decoder.submit(frames).cpu().numpy(), frames)

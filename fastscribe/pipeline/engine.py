@@ -37,13 +37,14 @@ from fastscribe.errors import DeviceFailed, ModelOutputError, UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.pipeline.stats import Stopwatch
+from fastscribe.text.hypothesis_columns import problems_of
 from fastscribe.types import Batch, Frames, Hypothesis, Int32Array, Int64Array
 
 S = TypeVar("S")
 T = TypeVar("T")
 # Failed rows form batches of their own, with their error.
-Outcome = tuple[Batch, "list[Hypothesis] | Exception"]
-_Result = tuple[StageTimes, list[Hypothesis]] | Exception  # of a part of a batch
+Outcome = tuple[Batch, "Sequence[Hypothesis] | Exception"]
+_Result = tuple[StageTimes, Sequence[Hypothesis]] | Exception  # of a part of a batch
 
 _MAX_DECODING = 2  # batches in the decoder; each holds its encoder output
 _MIN_PART_S = 8.0  # audio of a part of a batch on a CPU: each part reads all weights
@@ -177,10 +178,17 @@ class Engine:
         for part, error in failed:
             yield from self._retry_in_halves(part, error, was_alone=False)
 
-    def _all_stages(self, batch: Batch) -> tuple[StageTimes, list[Hypothesis]]:
+    def _all_stages(self, batch: Batch) -> tuple[StageTimes, Sequence[Hypothesis]]:
         encoded = self._encode(batch)
         decoded = self._submit(encoded)
         return encoded.times, self._read_hypotheses(decoded)
+
+    def advance(self) -> Iterator[Outcome]:
+        """Bring the oldest batch in flight one step further, and yield its results if they are ready then. Raises as push()."""
+        if self._encoded:
+            yield from self._finish(len(self._encoded) - 1, len(self._decoded) + 1)
+        else:
+            yield from self._finish(0, max(0, len(self._decoded) - 1))
 
     def drain(self) -> Iterator[Outcome]:
         """Yield the results of all batches in flight. Raises as push()."""
@@ -240,12 +248,12 @@ class Engine:
             packed_on_host = to_host(packed)
         return _Decoded(encoded, packed, packed_on_host, self._decode.record_event())
 
-    def _hypotheses(self, decoded: _Decoded) -> list[Hypothesis]:
+    def _hypotheses(self, decoded: _Decoded) -> Sequence[Hypothesis]:
         decoded.ready.synchronize()
         decoded.encoded.times.add_to(self.stopwatch)
         return self._read_hypotheses(decoded)
 
-    def _read_hypotheses(self, decoded: _Decoded) -> list[Hypothesis]:
+    def _read_hypotheses(self, decoded: _Decoded) -> Sequence[Hypothesis]:
         with self._decode.activate():  # decodes the batch again if its buffers overflowed
             stages = self.recognizer.stages(decoded.encoded.batch)
             return stages.read(decoded.packed_on_host, decoded.encoded.frames)
@@ -292,12 +300,13 @@ def _attempt(call: Callable[[S], T], argument: S) -> T | Exception:
         return error
 
 
-def _outcomes(batch: Batch, hypotheses: list[Hypothesis]) -> Iterator[Outcome]:
+def _outcomes(batch: Batch, hypotheses: Sequence[Hypothesis]) -> Iterator[Outcome]:
     """Yield the batch with its hypotheses, or in parts if some rows failed."""
-    if not any(hypothesis.problem for hypothesis in hypotheses):
+    problems = problems_of(hypotheses)
+    if not problems:
         yield batch, hypotheses
         return
-    for problem, run in groupby(range(len(hypotheses)), lambda row: hypotheses[row].problem):
+    for problem, run in groupby(range(len(hypotheses)), lambda row: problems.get(row, "")):
         numbers = list(run)
         rows = slice(numbers[0], numbers[-1] + 1)
         yield slice_batch(batch, rows), ModelOutputError(problem) if problem else hypotheses[rows]

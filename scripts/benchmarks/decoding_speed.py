@@ -77,7 +77,7 @@ def measure(decoder: Decoder, frames: Frames, device: torch.device) -> dict[str,
 
 def decode(decoder: Decoder, frames: Frames) -> list[Hypothesis]:
     with torch.inference_mode():
-        return decoder.read(decoder.submit(frames).cpu().numpy(), frames)
+        return list(decoder.read(decoder.submit(frames).cpu().numpy(), frames))
 
 
 def num_turns(transducer: Transducer, frames: Frames, window: int | None = None) -> int:

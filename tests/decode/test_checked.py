@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from fastscribe.decode.greedy import ENDLESS, greedy, max_labels
 from fastscribe.errors import CheckpointError, ModelOutputError
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import AudioInfo, Batch, Features, Frames, Hypothesis, Utterance
 from tests.cli.test_cli import rows, transcribe
 from tests.conftest import AUDIO, MODELS, checkpoint, waveform
@@ -121,6 +123,33 @@ def test_nan_logprobs() -> None:
     frames = Frames(torch.zeros(2, 2, 5), torch.tensor([2, 1]), is_finite_B=torch.tensor([True, True]))
     found = checked.read(Decoder(), np.array([1, 1, 7], np.int32), frames)  # type: ignore[arg-type]
     assert found == [Hypothesis((1,), (0,), (1,), (-0.5,)), NOT_FINITE]
+
+
+@pytest.mark.parametrize("has_flags", [True, False])
+def test_columns_equal_lists(has_flags: bool) -> None:
+    """Rows of columns are checked as those of lists are, and stay columns."""
+    inf, nan = float("inf"), float("nan")
+    counts_B = np.array([2, 0, 1, 0, 3, 2, 0, 0], np.int32)
+    ids_N, logprobs_N = np.arange(8, dtype=np.int32), np.array([-1, -2, -3, nan, -3e38, -3e38, inf, -inf], np.float32)
+    columns = HypothesisColumns(counts_B, ids_N, ids_N, ids_N, logprobs_N, {3: ENDLESS.problem, 6: ENDLESS.problem})
+    flags_B = torch.tensor([1, 1, 0, 1, 1, 1, 0, 0]) if has_flags else None
+
+    class Decoder:
+        def __init__(self, hypotheses: Sequence[Hypothesis]) -> None:
+            self.hypotheses = hypotheses
+
+        def read(self, packed: np.ndarray, frames: Frames) -> Sequence[Hypothesis]:
+            assert packed.tolist() == [7]
+            return self.hypotheses
+
+    frames = Frames(torch.zeros(8, 2, 5), torch.ones(8), is_finite_B=flags_B)
+    packed = np.array([*(flags_B.tolist() if flags_B is not None else ()), 7], np.int32)
+    found, expected = (checked.read(Decoder(one), packed, frames) for one in (columns, list(columns)))
+    assert isinstance(found, HypothesisColumns) and isinstance(expected, list)
+    assert list(found) == expected
+    bad = [2, 4, 5, 6, 7] if has_flags else [4, 5]
+    assert [row for row in range(8) if found.problems.get(row) == NOT_FINITE.problem] == bad
+    assert columns.problems == {3: ENDLESS.problem, 6: ENDLESS.problem}
 
 
 def damaged_model(folder: Path, name: str, tensor_name: str) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fastscribe.config import JointConfig, PredictorConfig
 from fastscribe.decode import ctc, label_looping
 from fastscribe.decode.fast_predictor import FastPredictor
-from fastscribe.decode.greedy import greedy
+from fastscribe.decode.greedy import ENDLESS, greedy
 from fastscribe.decode.label_looping import (
+    STATUS_ENDLESS,
     LabelLooping,
     LoopState,
     Network,
@@ -29,6 +30,7 @@ from fastscribe.decode.label_looping import (
 )
 from fastscribe.model.ctc import CtcHead
 from fastscribe.model.transducer import Transducer
+from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Frames, Hypothesis
 from tests.conftest import torch_threads
 
@@ -66,7 +68,7 @@ def steps(hypothesis: Hypothesis) -> tuple:
     return hypothesis.token_ids, hypothesis.token_frames, hypothesis.token_durations
 
 
-def assert_greedy(transducer: Transducer, frames: Frames, hypotheses: list[Hypothesis]) -> None:
+def assert_greedy(transducer: Transducer, frames: Frames, hypotheses: Sequence[Hypothesis]) -> None:
     for row, (fast, length) in enumerate(zip(hypotheses, frames.lengths_B.tolist(), strict=True)):
         slow = greedy(transducer, frames.frames_BTD[row, :length])
         assert steps(fast) == steps(slow)
@@ -140,6 +142,38 @@ def test_state_reuse_stale_values(seed: int) -> None:
     hypotheses = unpack(pack(state, 3, 14).numpy(), frames, ())
     assert hypotheses is not None
     assert_greedy(transducer, frames, hypotheses)
+
+
+@pytest.mark.parametrize("endless", [[], [3, 4]])
+@pytest.mark.parametrize("durations", [(), (0, 1, 2, 8)])
+def test_unpack_equals_rows(durations: tuple[int, ...], endless: list[int]) -> None:
+    """Columns hold what each row of the packed result says, and none of its memory, which is used again."""
+    draw, batch, num_frames, row_slots = np.random.default_rng(3), 6, 9, 12
+    counts, status = np.array([3, 0, 12, 5, 0, 1]), np.zeros(batch)
+    status[endless] = STATUS_ENDLESS
+    ids_BS, picks_BS, frames_BS = (draw.integers(0, top, (batch, row_slots)) for top in (50, 4, num_frames))
+    logprobs_BS = draw.normal(size=(batch, row_slots)).astype(np.float32)
+    slots_BS = frames_BS + np.arange(batch)[:, None] * (num_frames + 1)
+    columns = [ids_BS, *([picks_BS] if durations else []), slots_BS, logprobs_BS.view(np.int32)]
+    packed = np.concatenate([counts, status, *(column.ravel() for column in columns)]).astype(np.int32)
+    found = unpack(packed, Frames(torch.zeros(batch, num_frames, 1), torch.zeros(batch)), durations)
+    packed[:] = -1
+    assert isinstance(found, HypothesisColumns)
+    expected = [
+        ENDLESS
+        if row in endless
+        else Hypothesis(
+            tuple(ids_BS[row, :count].tolist()),
+            tuple(frames_BS[row, :count].tolist()),
+            tuple(durations[pick] for pick in picks_BS[row, :count]) if durations else (1,) * count,
+            tuple(logprobs_BS[row, :count].tolist()),
+        )
+        for row, count in enumerate(counts.tolist())
+    ]
+    assert repr(list(found)) == repr(expected)
+    arrays = (found.counts_B, found.ids_N, found.frames_N, found.durations_N, found.logprobs_N)
+    assert [array.dtype for array in arrays] == [np.int32] * 4 + [np.float32]
+    assert found.counts_B.sum() == len(found.ids_N)
 
 
 def test_step_skips_whole_window() -> None:

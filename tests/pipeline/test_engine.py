@@ -10,9 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.errors import DeviceFailed, UsageError
+from fastscribe.errors import DeviceFailed, ModelOutputError, UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine, slice_batch
+from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Batch, Features, Frames, Hypothesis
 
 
@@ -112,6 +113,32 @@ def test_each_recording_gets_its_own_result_once(run) -> None:
             assert decoded is None
         else:
             assert decoded in (number, None)
+
+
+@pytest.mark.parametrize("problems", [{}, {0: "endless", 2: "damaged", 3: "damaged"}])
+def test_columns_stay_columns(problems: dict[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine makes no Hypothesis, which would delay the launch of the next batch's kernels."""
+    numbers = [7, 8, 9, 10, 11, 12]
+    counts_B = np.array([row not in problems for row in range(6)], np.int32)
+    ids_N = np.array([number for row, number in enumerate(numbers) if row not in problems], np.int32)
+    columns = HypothesisColumns(counts_B, ids_N, 0 * ids_N, 0 * ids_N, np.zeros(len(ids_N), np.float32), problems)
+
+    class Recognizer(FakeRecognizer):
+        def read(self, packed: np.ndarray, frames: Frames) -> HypothesisColumns:
+            return columns
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fastscribe.text.hypothesis_columns.Hypothesis", None)
+        outcomes = list(engine(Recognizer(), overlap=True).stream([batch(numbers)]))
+    found = [(tuple(one.number for one in finished.utterances), outcome) for finished, outcome in outcomes]
+    if not problems:
+        assert found == [(tuple(numbers), columns)] and found[0][1] is columns
+        return
+    assert [one for one, _ in found] == [(7,), (8,), (9, 10), (11, 12)]
+    assert [str(outcome) for _, outcome in found[::2]] == ["endless", "damaged"]
+    assert all(isinstance(outcome, ModelOutputError) for _, outcome in found[::2])
+    assert all(isinstance(outcome, HypothesisColumns) for _, outcome in found[1::2])
+    assert [[one.token_ids for one in outcome] for _, outcome in found[1::2]] == [[(8,)], [(11,), (12,)]]
 
 
 def test_next_batch_is_encoded_before_last_is_read() -> None:
