@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from fastscribe._system.text_layout import clean_text
-from fastscribe.config import OUTPUT_FORMATS, SubtitleStyle
+from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.errors import OptionError
 from fastscribe.output.ass import to_ass
 from fastscribe.output.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
@@ -91,6 +91,25 @@ def render(
     }
     writer = writers[format]
     return "" if isinstance(result, Failure) else writer(result)
+
+
+def rendered(transcript: Transcript, style: OutputStyle) -> RenderedTranscript:
+    """Return a transcript's output and what a run counts of it, without its words and tokens.
+
+    The audio lacks its file and its manifest's row, which another process, the receiver, has.
+    """
+    formats = {"jsonl", *style.formats}  # a folder has rows whatever the formats
+    texts: dict[str, str] = {format: render(transcript, format, style.tokens, style.subtitles) for format in formats}
+    return RenderedTranscript(
+        replace(transcript.audio, file="", unread=None, row=None),
+        transcript.text,
+        tuple(segment for segment in transcript.segments if segment.recovered),
+        (),
+        transcript.gaps,
+        language=transcript.language,
+        speakers=transcript.speakers,
+        texts=texts,
+    )
 
 
 def to_jsonl(result: Transcript | Failure, tokens: bool = False) -> str:

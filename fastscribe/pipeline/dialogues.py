@@ -1,7 +1,7 @@
 """Dialogues: the transcripts of a recording's channels, each of one speaker, become one transcript.
 
 Merging is quick (text/dialogue.py). Only if two channels have the same words at the same time, or one has a gap in the other's
-speech, threads read the recording again, to find out who is heard in whose channel (segmentation/crosstalk.py).
+speech, the recording is read again, to find out who is heard in whose channel (segmentation/crosstalk.py).
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from fastscribe.audio.failures import to_failure
-from fastscribe.config import Options
 from fastscribe.errors import AudioError
-from fastscribe.pipeline.offload import Offload
-from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.segmentation.crosstalk import Levels, SharedWords, find_shared, is_spoken_elsewhere
 from fastscribe.segmentation.loudness import frame_energy, frame_length
 from fastscribe.text.dialogue import merge, without_words
@@ -42,32 +39,17 @@ def speakers_of(channels: Sequence[int], names: Sequence[str] | None) -> tuple[s
     return tuple(given[one] if one < len(given) else f"channel {one + 1}" for one in channels)
 
 
-class Dialogues:
-    """The recordings of a run that are merged. One thread uses it.
-
-    Args:
-        options: The run's names of speakers.
-        pool: Reads audio.
-        finish: Called with each dialogue, or with the Failure of a recording that cannot be read again.
-    """
-
-    def __init__(
-        self, options: Options, pool: ReplacingThreadPool, finish: Callable[[Transcript | Failure], None]
-    ) -> None:
-        self._names, self._finish = options.speaker_names, finish
-        self._merging: Offload[Transcript | Failure] = Offload(pool, finish)
-        self.collect, self.wait = self._merging.collect, self._merging.wait
-
-    def submit(self, channels: Sequence[Transcript]) -> None:
-        """Merge the transcripts of a recording's channels, in order."""
-        speakers = speakers_of([one.audio.channel or 0 for one in channels], self._names)
-        words = [one.words for one in channels]
-        shared = find_shared(words)
-        doubtful = [_gaps_in_speech(channel, one.gaps, words) for channel, one in enumerate(channels)]
-        if shared or any(doubtful):
-            self._merging.submit(partial(_merge_cleaned, channels, speakers, shared, doubtful))
-        else:
-            self._finish(merge(channels, speakers))
+def dialogue(
+    channels: Sequence[Transcript], names: Sequence[str] | None
+) -> Transcript | Callable[[], Transcript | Failure]:
+    """Return the dialogue of a recording's channels, in order, or the call that reads audio to make it."""
+    speakers = speakers_of([one.audio.channel or 0 for one in channels], names)
+    words = [one.words for one in channels]
+    shared = find_shared(words)
+    doubtful = [_gaps_in_speech(channel, one.gaps, words) for channel, one in enumerate(channels)]
+    if shared or any(doubtful):
+        return partial(_merge_cleaned, channels, speakers, shared, doubtful)
+    return merge(channels, speakers)
 
 
 def _gaps_in_speech(channel: int, gaps: Sequence[Gap], words: Sequence[Sequence[Word]]) -> list[tuple[Gap, int]]:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe.config import ModelConfig, Options, OutputStyle
 from fastscribe.errors import FastscribeError, UsageError
-from fastscribe.output.writers import render
-from fastscribe.pipeline.executor import ModelFacts
+from fastscribe.output.writers import rendered
+from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.types import Failure, File, RenderedTranscript, Source, Transcript, Utterance
 from fastscribe.version import __version__
 
@@ -187,14 +187,9 @@ class Worker:
         """Return a result without what the driver knows or does not need."""
         if isinstance(result, Failure):
             return result
-        audio, style = replace(result.audio, file="", unread=None), self.setup.style
-        if style is None:
-            return replace(result, audio=audio)
-        formats = {"jsonl", *style.formats}  # a folder has rows whatever the formats
-        texts: dict[str, str] = {format: render(result, format, style.tokens, style.subtitles) for format in formats}
-        recovered = tuple(segment for segment in result.segments if segment.recovered)
-        audio = replace(audio, row=None)
-        return RenderedTranscript(audio, result.text, recovered, (), result.gaps, speakers=result.speakers, texts=texts)
+        if self.setup.style is not None:
+            return rendered(result, self.setup.style)
+        return replace(result, audio=replace(result.audio, file="", unread=None))
 
     def _take_said(self) -> tuple[str, ...]:
         said = tuple(self._said)

@@ -58,6 +58,10 @@ class TextEdits:
         if options.itn:
             self._itn_of(self._language or "en")
 
+    def __reduce__(self) -> tuple[type[TextEdits], tuple[Options, str | None]]:
+        """Another process gets what the options ask for, without counts."""
+        return TextEdits, (self._options, self._language)
+
     @classmethod
     def of_model(cls, options: Options, known: Sequence[str], says_language: bool) -> TextEdits | None:
         """Return the edits of a run; None if the options ask for none.

@@ -15,9 +15,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fastscribe._system.text_layout import clean_text
-from fastscribe.config import OUTPUT_FORMATS, SubtitleStyle
+from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.output.subtitles import to_cues
-from fastscribe.output.writers import render, to_ctm, to_json, to_jsonl, to_srt, to_tsv, to_txt, to_vtt
+from fastscribe.output.writers import render, rendered, to_ctm, to_json, to_jsonl, to_srt, to_tsv, to_txt, to_vtt
 from fastscribe.types import AudioInfo, Failure, Gap, Segment, Token, Transcript, Word
 
 AUDIO = AudioInfo("in/a b.wav", "a b.wav", sample_rate=16_000, channels=1, num_samples=40_001)
@@ -46,6 +46,18 @@ def test_only_recovered_segments_are_marked() -> None:
     plain = {"text": "Hello <b>& world.", "start": 0.08, "end": 1.2, "confidence": 0.83}
     assert row["segments"] == [plain, {**plain, "recovered": True}]
     assert "recovered" not in json.dumps(row["words"])
+
+
+def test_a_rendered_transcript_has_its_texts_and_what_is_counted() -> None:
+    recovered = replace(TRANSCRIPT.segments[0], recovered=True)
+    whole = replace(with_row({"audio_filepath": "a", "n": 1}), gaps=(Gap(2.0, 4.0),), language="en", speakers=("Ann",))
+    whole = replace(whole, segments=(*whole.segments, recovered), audio=replace(whole.audio, file="elsewhere"))
+    style = OutputStyle(("srt", "json"), tokens=True)
+    found = rendered(whole, style)
+    assert found.texts == {format: render(whole, format, tokens=True) for format in ("jsonl", "srt", "json")}
+    assert render(found, "srt") == to_srt(whole)
+    assert (found.text, found.gaps, found.language, found.speakers) == (whole.text, whole.gaps, "en", ("Ann",))
+    assert (found.segments, found.tokens, found.audio) == ((recovered,), (), AUDIO)
 
 
 def one_word(text: str, start_s: float = 0.0, end_s: float = 1.0, confidence: float = 0.9) -> Transcript:

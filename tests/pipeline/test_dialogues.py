@@ -16,7 +16,7 @@ from fastscribe import Failure, Options, Transcriber, Transcript, UsageError, Wo
 from fastscribe.aligner import Aligner
 from fastscribe.errors import AudioError
 from fastscribe.output.writers import to_object
-from fastscribe.pipeline import dialogues, loader
+from fastscribe.pipeline import batch_layout, dialogues
 from fastscribe.pipeline.dialogues import speakers_of
 from fastscribe.pipeline.engine import Engine
 from fastscribe.segmentation import gaps
@@ -196,14 +196,14 @@ def test_more_names_than_channels_fail_a_recording(transcriber: Transcriber, cal
 def test_a_failed_channel_fails_its_recording_alone(
     transcriber: Transcriber, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_into, bad = loader.read_into, written(tmp_path / "bad.wav", AGENT, CUSTOMER)
+    read_into, bad = batch_layout.read_into, written(tmp_path / "bad.wav", AGENT, CUSTOMER)
 
     def fails(row_S, utterance, sample_rate):
         if utterance.audio.path == bad and utterance.audio.channel == 1:
             raise AudioError(bad, "the disk is gone")
         return read_into(row_S, utterance, sample_rate)
 
-    monkeypatch.setattr(loader, "read_into", fails)
+    monkeypatch.setattr(batch_layout, "read_into", fails)
     for batch_size in (1, 8):
         failed, good = transcribed(transcriber, bad, call, batch_size=batch_size)
         assert isinstance(failed, Failure) and (failed.stage, failed.message) == ("load", "the disk is gone")

@@ -10,7 +10,7 @@ import pytest
 import soundfile
 
 from fastscribe import Options, Transcriber, Transcript
-from fastscribe.pipeline.gap_recovery import GapRecovery
+from fastscribe.pipeline.text_stage import TextStage
 from tests.conftest import AUDIO, MODELS, waveform
 
 
@@ -22,7 +22,7 @@ def test_searched_recordings_leave_before_the_window_ends(tmp_path: Path, monkey
     paused = tmp_path / "paused.wav"
     soundfile.write(paused, np.concatenate([waveform(clip), np.zeros(80_000, np.int16)]), 16_000)
     searched = Event()
-    search, push, num_pushed = GapRecovery._search, transcriber._engine.push, 0
+    search, push, num_pushed = TextStage._search, transcriber._engine.push, 0
 
     def search_and_tell(*arguments: object) -> object:
         found = search(*arguments)  # type: ignore[arg-type]
@@ -35,7 +35,7 @@ def test_searched_recordings_leave_before_the_window_ends(tmp_path: Path, monkey
         assert num_pushed == 1 or searched.wait(60)
         return push(batch)
 
-    monkeypatch.setattr(GapRecovery, "_search", search_and_tell)
+    monkeypatch.setattr(TextStage, "_search", search_and_tell)
     monkeypatch.setattr(transcriber._engine, "push", push_after_search)
     results = list(transcriber.transcribe([paused, *5 * [clip]]))
     assert all(isinstance(result, Transcript) for result in results)

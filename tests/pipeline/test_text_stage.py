@@ -1,0 +1,111 @@
+"""The steps from decoded utterances to a transcript, which any process can make."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+import soundfile
+
+from fastscribe import Failure, Options, Transcriber, Transcript
+from fastscribe.config import CHANNELS
+from fastscribe.pipeline.gap_recovery import Recovery
+from fastscribe.pipeline.text_stage import TextStage, finished
+from fastscribe.pipeline.texts import LocalTexts
+from fastscribe.text.transcript import DecodedUtterance
+from fastscribe.types import Hypothesis
+from tests.conftest import AUDIO, MODELS, waveform
+
+RATE = 16_000
+CLIPS = [waveform(path) for path in sorted(AUDIO.glob("[01]*.flac"))[:3]]
+PAUSE = np.zeros(RATE, np.int16)
+Made = TypeVar("Made")
+GAPPED = np.concatenate([CLIPS[0], PAUSE, 0.75 * CLIPS[1][::-1], PAUSE, CLIPS[2]]).astype(np.int16)
+
+
+class Seen:
+    """Records what a run gives a stage and what it makes of that, each in an order of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.first: list[Sequence[DecodedUtterance]] = []
+        self.again: list[tuple[Recovery, Sequence[DecodedUtterance]]] = []
+        first, again = LocalTexts.first, LocalTexts.again
+
+        def watched(texts: LocalTexts, parts: Sequence[DecodedUtterance]) -> None:
+            self.first.append(parts)
+            first(texts, parts)
+
+        def watched_again(texts: LocalTexts, recovery: Recovery, parts: Sequence[Any], failed: bool) -> None:
+            self.again.append((recovery, parts))
+            again(texts, recovery, parts, failed)
+
+        monkeypatch.setattr(LocalTexts, "first", watched)
+        monkeypatch.setattr(LocalTexts, "again", watched_again)
+
+
+def run(
+    path: Path, seen: Seen, *channels: np.ndarray, speakers: str | None = None
+) -> tuple[TextStage, Transcript | Failure]:
+    """Return the stage of a run, as another process gets it, and the run's result."""
+    soundfile.write(path, np.stack(channels, axis=1), RATE)
+    options = Options(speakers=speakers, max_utterance_s=40.0, recover_gaps=True, threads=1)
+    transcriber = Transcriber.load(MODELS / "tdt_demo" / "model.nemo", device="cpu", dtype="fp32", options=options)
+    [result] = transcriber.transcribe([str(path)])
+    stage = TextStage(options, True, transcriber._tokenizer, transcriber._executor.facts)
+    return pickle.loads(pickle.dumps(stage)), result
+
+
+def elsewhere(made: Made) -> Made:
+    return pickle.loads(pickle.dumps(made))  # type: ignore[no-any-return]
+
+
+def test_steps_of_another_process_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model writes nothing for a reversed clip among others, and some words for it alone."""
+    seen = Seen(monkeypatch)
+    stage, expected = run(tmp_path / "a.wav", seen, GAPPED)
+    step = stage.first(seen.first[0])
+    assert callable(step)  # it reads audio
+    recovery = finished(elsewhere(step))
+    assert isinstance(recovery, Recovery)
+    [(same, parts)] = seen.again
+    assert recovery == same and [one for one, _ in parts] == list(recovery.utterances)
+    found = finished(elsewhere(stage.again(elsewhere(recovery), parts)))
+    assert found == expected and isinstance(found, Transcript)
+    assert any(segment.recovered for segment in found.segments)
+
+
+def test_a_second_decoding_without_words_is_like_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seen(monkeypatch)
+    stage, expected = run(tmp_path / "a.wav", seen, GAPPED)
+    [(recovery, parts)] = seen.again
+    given_up = stage.give_up(recovery)
+    assert given_up == stage.again(recovery, [(one, Hypothesis()) for one, _ in parts])
+    assert isinstance(given_up, Transcript) and isinstance(expected, Transcript)
+    assert given_up.gaps and len(given_up.words) < len(expected.words)
+    assert not any(segment.recovered for segment in given_up.segments)
+
+
+def test_a_dialogue_with_leaked_words_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seen(monkeypatch)
+    other = np.concatenate([0.1 * CLIPS[0], PAUSE, CLIPS[1]]).astype(np.int16)
+    agent = np.zeros(len(other), np.int16)
+    agent[: len(CLIPS[0])] = CLIPS[0]
+    stage, expected = run(tmp_path / "a.wav", seen, agent, other, speakers=CHANNELS)
+    step = stage.first(seen.first[0])
+    assert callable(step)
+    assert finished(elsewhere(step)) == expected and isinstance(expected, Transcript)
+    (tmp_path / "a.wav").unlink()
+    failed = finished(step)
+    assert isinstance(failed, Failure) and failed.stage == "load"
+
+
+def test_a_recording_that_cannot_be_assembled_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seen(monkeypatch)
+    stage, _ = run(tmp_path / "a.wav", seen, GAPPED)
+    [(utterance, _)] = seen.first[0]
+    failed = stage.first([(utterance, Hypothesis((10**6,), (0,), (1,), (0.0,)))])
+    assert isinstance(failed, Failure) and (failed.stage, failed.error_type) == ("assemble", "IndexError")
