@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.audio.texts import Texts
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import Options, check_load
@@ -18,7 +19,7 @@ from fastscribe.errors import CheckpointError, OptionError, UsageError
 from fastscribe.pipeline.alignment import TextAligner
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
-from fastscribe.pipeline.recognizer import Recognizer, log_to_stderr
+from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.pipeline.run import Run
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Transcript

@@ -54,13 +54,12 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
 
 def _languages_as_given(transcriber: Transcriber, options: Options) -> dict[str, str]:
     """Return the part of a fingerprint about languages as earlier versions wrote it, whose folders go on."""
-    from fastscribe.decode.families import DECODERS
+    from fastscribe.checkpoint.language_choice import language_prompt_of
     from fastscribe.languages import AUTO
-    from fastscribe.pipeline.recognizer import language_prompt_of
 
     facts, config = transcriber._executor.facts, transcriber._config
     language, target = options.language, options.target_language
-    if language == AUTO or not (DECODERS[facts.decoder_name].has_prompt or language_prompt_of(config) is not None):
+    if language == AUTO or not (facts.has_prompt or language_prompt_of(config) is not None):
         given = (target or language) if options.changes_text else None
         language, target = given or facts.kept_language or config.language or facts.aligner_language, None
     return {name: tag for name, tag in (("--language", language), ("--target-language", target)) if tag is not None}

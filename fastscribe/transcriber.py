@@ -11,26 +11,22 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from fastscribe._system.standard_streams import log_to_stderr
+from fastscribe.checkpoint.language_choice import language_filter_of, language_prompt_of
 from fastscribe.checkpoint.language_prompt import choose_language
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
 from fastscribe.config import CHANNELS, Options, check_load
-from fastscribe.decode.families import DECODERS
 from fastscribe.decode.prompt import DEFAULT_LANGUAGE, prompt_languages
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.executor import Executor
-from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.presentation import in_order, with_bar
-from fastscribe.pipeline.recognizer import Recognizer, language_filter_of, language_prompt_of, log_to_stderr
 from fastscribe.pipeline.run import Run, Watcher
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.windows import Ledger
 from fastscribe.pipeline.workers.devices import parse_devices
-from fastscribe.pipeline.workers.messages import Start
-from fastscribe.pipeline.workers.pool import WorkerPool
 from fastscribe.readable.edits import TextEdits
 from fastscribe.report.prices import price_of
 from fastscribe.resume.fingerprint import content_digests
@@ -41,6 +37,9 @@ from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
+    from fastscribe.pipeline.engine import Engine
+    from fastscribe.pipeline.local import LocalExecutor
+    from fastscribe.pipeline.recognizer import Recognizer
 
 _DEFAULTS = Options()
 
@@ -57,6 +56,7 @@ class Transcriber:
     """
 
     command = "transcribe"  # whose results an output folder holds
+    _started_at: float | None = None  # time.perf_counter() at the command's start, if a command runs this
 
     def __init__(self, checkpoint: Checkpoint, executor: Executor, options: Options, load_s: float) -> None:
         """Make a transcriber of parts that are loaded already; load() is the usual way.
@@ -138,13 +138,19 @@ class Transcriber:
         edits = TextEdits.of_model(options, checkpoint.languages, bool(checkpoint.tokenizer.languages))
         executor: Executor
         if chosen is None:
+            from fastscribe.pipeline.engine import Engine
+            from fastscribe.pipeline.local import LocalExecutor
+
             recognizer = cls._recognizer_of(checkpoint, device, dtype, options, say)
             executor, languages = LocalExecutor(Engine(recognizer)), recognizer.languages
         else:
+            from fastscribe.pipeline.workers import pool
+            from fastscribe.pipeline.workers.messages import Start
+
             config = checkpoint.config
             start_message = Start(os.path.abspath(model), dtype, options)
-            executor = WorkerPool(chosen, start_message, lambda one: config.num_frames(one.duration_s), say)
-            languages = language_filter_of(checkpoint, options, executor.facts.decoder_name)
+            executor = pool.WorkerPool(chosen, start_message, lambda one: config.num_frames(one.duration_s), say)
+            languages = language_filter_of(checkpoint, options, executor.facts.has_prompt)
         # the models own them now
         checkpoint = replace(checkpoint, weights={}, aligner=None, speakers=None, voices=None)
         found = cls(checkpoint, executor, options, perf_counter() - start)
@@ -155,6 +161,8 @@ class Transcriber:
     def _recognizer_of(
         cls, checkpoint: Checkpoint, device: str, dtype: str, options: Options, say: Callable[[str], None]
     ) -> Recognizer:
+        from fastscribe.pipeline.recognizer import Recognizer
+
         return Recognizer.build(checkpoint, device, dtype, options, say)
 
     def _content_digests(self) -> dict[str, str]:
@@ -167,7 +175,7 @@ class Transcriber:
         edits = None if self._edits is None else self._edits.language
         language: str | None
         target: str | None = None
-        if DECODERS[facts.decoder_name].has_prompt:
+        if facts.has_prompt:
             language, target = prompt_languages(self._tokenizer.pieces, options)
             target = None if target == language else target
             language = None if edits is None and language == DEFAULT_LANGUAGE else language
@@ -197,6 +205,8 @@ class Transcriber:
     @property
     def _local(self) -> LocalExecutor:
         """The executor of one device in this process."""
+        from fastscribe.pipeline.local import LocalExecutor
+
         assert isinstance(self._executor, LocalExecutor), "the engines of several devices are in other processes"
         return self._executor
 
@@ -328,13 +338,12 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
         price_per_hour: USD an hour for the whole machine; None: the price list's entry for the device, if it has one, times the
             number of devices.
     """
-    import torch
-
     from fastscribe.version import __version__
 
     progress, executor = transcriber.progress, transcriber._executor
     facts = executor.facts
     usd_per_hour, price_source = transcriber.usd_per_hour(price_per_hour, wall_s)
+    started_at, first_at = transcriber._started_at, progress.first_batch_at
     return RunStats(
         files=progress.files,
         failed=progress.failed,
@@ -356,5 +365,7 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
         usd_per_hour=usd_per_hour,
         price_source=price_source,
         devices=transcriber.shares(),
-        versions={"fastscribe": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        first_batch_s=None if started_at is None or first_at is None else first_at - started_at,
+        total_s=None if started_at is None else perf_counter() - started_at,
+        versions={"fastscribe": __version__, "torch": facts.torch_version, "python": platform.python_version()},
     )

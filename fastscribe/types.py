@@ -470,6 +470,10 @@ class RenderedTranscript(Transcript):
 
     texts: Mapping[str, str] = field(default_factory=dict)
 
+    def set_audio(self, audio: AudioInfo) -> None:
+        """Set the recording, which does not travel with a text, because the receiver has it."""
+        object.__setattr__(self, "audio", audio)
+
 
 @dataclass(frozen=True)
 class Failure:

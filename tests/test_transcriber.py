@@ -332,7 +332,7 @@ def test_rows_with_duration_are_not_probed_early(transcriber: Transcriber, tmp_p
         for_once.append(source.path)
         return probe(source)
 
-    monkeypatch.setattr("fastscribe.pipeline.windows.probe", counted)
+    monkeypatch.setattr("fastscribe.pipeline.preparation.probe", counted)
     with_options(transcriber, batch_size=4)
     reference = summarize(transcriber.transcribe(manifest(tmp_path / "plain.jsonl", rows)))
     assert len(for_once) == len(reference) == len(rows) and transcriber.progress.failed == 3
@@ -379,7 +379,7 @@ def test_ledger_selects_inputs(transcriber: Transcriber, monkeypatch) -> None:
         opened.append(source.index)
         return probe(source)
 
-    monkeypatch.setattr("fastscribe.pipeline.windows.probe", counted)
+    monkeypatch.setattr("fastscribe.pipeline.preparation.probe", counted)
     inputs = [*FILES[:5], "gone1.wav", "gone2.wav", FILES[0], *FILES[5:9], "gone3.wav", "gone4.wav"]  # one comes twice
     ledger = EveryOtherInput()
     results = list(transcriber._results(inputs, ledger))
@@ -392,11 +392,12 @@ def test_ledger_selects_inputs(transcriber: Transcriber, monkeypatch) -> None:
 
 @pytest.mark.parametrize("error", [SystemExit(1), MemoryError(), KeyError("odd")])
 @pytest.mark.parametrize(
-    ("where", "stage"), [("windows.probe", "probe"), ("windows.split", "split"), ("loader.read_into", "load")]
+    ("where", "stage"),
+    [("preparation.probe", "probe"), ("preparation.split", "split"), ("batch_layout.read_into", "load")],
 )
 def test_dead_thread_costs_one_file(transcriber: Transcriber, monkeypatch, error, where, stage) -> None:
     poison = str(FILES[3])
-    original = {"windows.probe": probe, "windows.split": split, "loader.read_into": read_into}[where]
+    original = {"preparation.probe": probe, "preparation.split": split, "batch_layout.read_into": read_into}[where]
     position = 1 if original is read_into else 0
 
     def poisoned(*arguments):
@@ -413,7 +414,9 @@ def test_dead_thread_costs_one_file(transcriber: Transcriber, monkeypatch, error
     assert (failure.stage, failure.error_type, failure.index) == (stage, type(error).__name__, 3)
 
 
-@pytest.mark.parametrize("where", ["fastscribe.pipeline.windows.probe", "fastscribe.pipeline.loader.read_into"])
+@pytest.mark.parametrize(
+    "where", ["fastscribe.pipeline.preparation.probe", "fastscribe.pipeline.batch_layout.read_into"]
+)
 def test_hung_files_do_not_delay_the_others(transcriber: Transcriber, monkeypatch, where: str) -> None:
     """More files hang than there are threads, at the beginning; they come at the end, with the same texts."""
     monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)

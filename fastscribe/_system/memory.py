@@ -12,6 +12,18 @@ def total_bytes() -> int:
     return int(psutil.virtual_memory().total)
 
 
+def usable_bytes() -> int:
+    """Memory of the machine, or of the container if it has less."""
+    found = total_bytes()
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):  # version 2, version 1
+        try:
+            with open(path, encoding="ascii") as file:
+                found = min(found, int(file.read()))
+        except (OSError, ValueError):  # "max": there is no limit
+            continue
+    return found
+
+
 def available_bytes() -> int:
     """Memory that new allocations can take without swapping, as the system estimates it."""
     import psutil

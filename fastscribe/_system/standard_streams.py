@@ -6,6 +6,8 @@ import os
 import sys
 from io import TextIOWrapper
 
+from fastscribe._system.text_layout import escaped
+
 
 def open_closed_streams() -> None:
     """Open the null device for each closed file descriptor from 0 to 2, and give Python a stderr.
@@ -31,3 +33,8 @@ def write_utf8() -> None:
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
     if isinstance(sys.stderr, TextIOWrapper):
         sys.stderr.reconfigure(errors="backslashreplace")
+
+
+def log_to_stderr(line: str) -> None:
+    """Print one line for the user on stderr."""
+    print(f"fastscribe: {escaped(line)}", file=sys.stderr)

@@ -157,7 +157,7 @@ def _named(audio: Audio, left_out: Counter[str], repeats: Repeats | None) -> Ite
     if audio.sample_rate is not None:
         raise AudioError("", "sample_rate is for arrays; a file states its own")
     for found in expand([os.fsdecode(audio.data)], left_out=left_out, repeats=repeats):
-        keyed = replace(found, given_key=audio.key)
+        keyed = found if audio.key is None else replace(found, given_key=audio.key)
         yield keyed if isinstance(keyed, Failure) else _cut(audio, keyed)
 
 

@@ -39,6 +39,12 @@ def forget_objects() -> None:
         _in_use.clear()
 
 
+def divide_memory(processes: int) -> None:
+    """Hold a part of the bytes that one process would: as many processes read objects at the same time."""
+    global MAX_HELD_BYTES, MAX_CACHED_BYTES
+    MAX_HELD_BYTES, MAX_CACHED_BYTES = MAX_HELD_BYTES // processes, MAX_CACHED_BYTES // processes
+
+
 class RemoteFile:
     """A recording in an object. All recordings in the same version of an object share what is known of it, and its bytes.
 
@@ -77,6 +83,12 @@ class RemoteFile:
     def open(self) -> BinaryIO:
         """Open for reading, at the beginning. Several readers at once are fine."""
         return self._in_store().open()
+
+    def share(self) -> None:
+        """Let a copy of this file that another process sends back find what is known of the object, and its bytes."""
+        with self._lock, _lock:
+            if self._object is not None and self._object.found is not None:
+                _in_use[self.identity, self._object.found] = self._object
 
     def drop(self) -> None:
         """Free the bytes once no other recording needs them. They are fetched again if they are read again."""

@@ -7,7 +7,7 @@ is not pinned, and the engine needs no second code path.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -115,6 +115,20 @@ def host_array(shape: tuple[int, ...], dtype: np.dtype[Any], device: torch.devic
             if not is_out_of_memory(error):
                 raise
     return np.empty(shape, dtype)
+
+
+def register(memory: memoryview, say: Callable[[str], None]) -> None:
+    """Pin memory that other processes share, for good, so that copies from it to a GPU are asynchronous.
+
+    Args:
+        memory: All of it.
+        say: Called with a line for the user if the driver refuses: copies are correct then but block the host.
+    """
+    address = np.frombuffer(memory, np.uint8).ctypes.data
+    runtime = torch.cuda.cudart()
+    error = runtime.cudaHostRegister(address, len(memory), 0)
+    if error != runtime.cudaError.success:
+        say(f"the memory that holds the samples cannot be pinned ({error}): copies to the GPU are slower")
 
 
 def to_device(array: AnyArray, device: torch.device) -> torch.Tensor:

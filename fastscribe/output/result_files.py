@@ -157,6 +157,8 @@ class ResultFiles:
 
     def listed(self, entry: Entry, files: Sequence[PendingFile]) -> Entry:
         """Return the entry with these files, besides those that it lists already."""
+        if not files:
+            return entry
         new = {file.name.removeprefix(f"{entry.name}."): file for file in files}
         return entry._replace(
             sizes={**entry.sizes, **{format: file.size for format, file in new.items()}},

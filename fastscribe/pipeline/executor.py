@@ -1,64 +1,58 @@
 """What a run needs of whatever decodes its batches.
 
-LocalExecutor (local.py) is one device in this process; WorkerPool (workers/pool.py) is several, each in a process of its own.
+LocalExecutor (local.py) is one device in this process; WorkerPool (workers/pool.py) is one or several,
+each in a process of its own, with helper processes that read and make texts.
 A run hands over planned batches of utterances, not samples, and gets hypotheses and failures back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from fastscribe.config import DecoderName, Options
+from fastscribe.config import Options, OutputStyle
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.idle import Idle
+from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
 from fastscribe.pipeline.time_limit import TimeLimit
-from fastscribe.speaker_config import SpeakerModelConfig, VoiceModelConfig
 from fastscribe.types import Failure, Hypothesis, Utterance
+
+if TYPE_CHECKING:
+    from fastscribe.pipeline.preparation import Preparation
+    from fastscribe.pipeline.text_stage import TextStage
+    from fastscribe.pipeline.texts import Texts
+    from fastscribe.pipeline.windows import InputGroups
+    from fastscribe.readable.edits import TextEdits
 
 Plan: TypeAlias = Sequence[Utterance]
 # Utterances of one batch, or a part of them, with a result each: all are hypotheses, or all are failures.
 Outcome: TypeAlias = tuple[Sequence[Utterance], Sequence[Hypothesis | Failure]]
 
 
-@dataclass(frozen=True)
-class ModelFacts:
-    """What runs and reports need to know of a loaded model.
+class Elsewhere(NamedTuple):
+    """What other processes do of a run beside decoding.
 
     Attributes:
-        device_name: Name of the GPU or the processor.
-        dtype: The dtype in use.
-        decoder_name: The decoder in use.
-        beam: Its beam width; 1 is greedy.
-        attention: Attention of the encoder, as ModelConfig.attention names it.
-        token_frame_s: Length in seconds of a frame of Hypothesis.token_frames.
-        zero_duration_punctuation: The decoder's timestamps give punctuation no time.
-        recovers_gaps: Default of Options.recover_gaps.
-        aligner_language: Tag of the one language whose outputs the aligner has (ModelConfig.language); None: it has the same
-            for all, or there is no aligner.
-        kept_language: Tag of the language that the run is kept to (text/language_filter.py); None: of none.
-        speaker_model: Config of Options.speakers' model; None without one.
-        voice_model: Config of Options.voices' model; None without one.
+        inputs: Prepares the inputs.
+        make_texts: Returns what makes the texts (texts.Texts): of the threads that help, a stopwatch, and a function that takes
+            each result.
     """
 
-    device_name: str
-    dtype: str
-    decoder_name: DecoderName
-    beam: int
-    attention: str
-    token_frame_s: float
-    zero_duration_punctuation: bool
-    recovers_gaps: bool
-    aligner_language: str | None = None
-    kept_language: str | None = None
-    speaker_model: SpeakerModelConfig | None = None
-    voice_model: VoiceModelConfig | None = None
+    inputs: InputGroups
+    make_texts: Callable[..., Texts]
 
 
 class Executor(Protocol):
-    """Decodes planned batches. One thread uses it, for one run at a time."""
+    """Decodes planned batches. One thread uses it, for one run at a time.
+
+    Attributes:
+        opens_files: It takes utterances of unopened recordings (AudioInfo.unread), and opens them.
+        style: Results may come rendered for it (types.RenderedTranscript); None: whole.
+    """
+
+    opens_files: bool
+    style: OutputStyle | None
 
     @property
     def facts(self) -> ModelFacts: ...
@@ -86,6 +80,15 @@ class Executor(Protocol):
         Raises:
             DeviceFailed: No device is left.
             UsageError: The devices are closed.
+        """
+
+    def elsewhere(self, preparation: Preparation, stage: TextStage, edits: TextEdits | None) -> Elsewhere | None:
+        """Return who prepares the inputs of the run and makes its texts; None: this process does. begin() comes first.
+
+        Args:
+            preparation: Prepares an input.
+            stage: Makes the text of a recording.
+            edits: Changes the texts.
         """
 
     def execute(self, plans: Iterable[Plan | Idle]) -> Generator[Outcome | Idle, None, None]:

@@ -1,8 +1,4 @@
-"""What a stage yields instead of an item while it has none ready.
-
-IDLE: the next item may take long, so the next stage finishes what it holds. LATER: the next stage does one step of what it
-holds and asks again.
-"""
+"""What a stage yields instead of an item while it has none ready: the next stage finishes what it holds."""
 
 from __future__ import annotations
 
@@ -16,11 +12,4 @@ class Idle(Enum):
     IDLE = auto()
 
 
-class Later(Enum):
-    """The type of LATER."""
-
-    LATER = auto()
-
-
 IDLE: Final[Literal[Idle.IDLE]] = Idle.IDLE
-LATER: Final[Literal[Later.LATER]] = Later.LATER

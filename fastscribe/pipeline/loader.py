@@ -12,34 +12,27 @@ Dimensions: B batch, S samples, C channels.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from threading import TIMEOUT_MAX, Event
-from typing import Any
 
 import numpy as np
 
 from fastscribe._system.processors import usable_processors
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.probe import probe
-from fastscribe.audio.rates import context_samples, is_plain_ratio, output_length
-from fastscribe.audio.read import read_into, read_native_into, sample_type
-from fastscribe.pipeline.idle import IDLE, LATER, Idle, Later
+from fastscribe.pipeline.batch_layout import Allocate, BatchLayout, ReadRow
+from fastscribe.pipeline.idle import IDLE, Idle
 from fastscribe.pipeline.prefetch import Group, Prefetcher
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
-from fastscribe.segmentation.silence import cut_out, find_zeros, mono_zeros
-from fastscribe.types import AudioInfo, Batch, Cut, Failure, Hypothesis, NativeRows, SampleArray, Utterance
+from fastscribe.types import Batch, Failure, Hypothesis, SampleArray, Utterance
 
 # An utterance that is not decoded, with its result: empty for digital silence.
 Settled = tuple[Utterance, Failure | Hypothesis]
 Loaded = tuple[Batch | None, tuple[Settled, ...]]  # no batch when none of its utterances is to be decoded
-Allocate = Callable[[tuple[int, ...], np.dtype[Any]], SampleArray]
 
 _MAX_THREADS = 32
 REMOTE_THREADS = 32  # they wait for answers, whatever the number of processors
-_LOOK_SAMPLES = 256
-_MAX_SPARE_FRACTION = 32  # up to 1/32 of a batch's width may be padding that compaction would remove
 
 
 def default_threads(processors: int | None = None) -> int:
@@ -52,7 +45,7 @@ def default_threads(processors: int | None = None) -> int:
 
 
 def load_batches(
-    plans: Iterable[Sequence[Utterance] | Idle | Later],
+    plans: Iterable[Sequence[Utterance] | Idle],
     *,
     pool: ReplacingThreadPool,
     sample_rate: int,
@@ -65,8 +58,7 @@ def load_batches(
     A slow file follows in a batch of its own. At the end all slow files are waited for. Utterances of unopened recordings
     (AudioInfo.unread) are replaced by utterances with the real lengths.
 
-    IDLE among the plans means that the next plan may take long: batches in flight are yielded first, then IDLE. LATER means
-    that there is none at the moment: the oldest batch in flight is yielded, or IDLE if there is none. Closing the
+    IDLE among the plans means that the next plan may take long: batches in flight are yielded first, then IDLE. Closing the
     generator drops pending work; a read in progress ends in the background. A recording with several failed utterances has a
     Failure for each.
 
@@ -86,9 +78,6 @@ def load_batches(
     loader = _Loader(_BatchFormat(sample_rate, allocate, native), pool, ahead)
     try:
         for plan in plans:
-            if plan is LATER:
-                yield loader.pop() or IDLE
-                continue
             if plan is not IDLE:
                 loader.submit(plan)
             while (plan is IDLE or loader.is_full) and (loaded := loader.pop()) is not None:
@@ -133,46 +122,11 @@ class _ReadGroup(Group):
         """Allocate the batch's memory by the lengths in the files' headers."""
         super().__init__(len(plan))
         self.utterances = plan
-        self._rate = format.sample_rate
-        groups: dict[tuple[int, int], list[int]] = {}
-        types = set()
-        for row, utterance in enumerate(plan):
-            audio = utterance.audio
-            if format.native and _is_resampled_on_device(audio, self._rate):
-                groups.setdefault((audio.sample_rate, audio.channels if audio.channel is None else 1), []).append(row)
-            else:
-                types.add(sample_type(audio, self._rate))
-        longest = max(output_length(item.num_samples, item.audio.sample_rate, self._rate) for item in plan)
-        dtype = np.dtype(np.float32 if np.dtype(np.float32) in types else np.int16)
-        self.native = [
-            _native_rows(plan, rate, rows, channels, self._rate, format.allocate)
-            for (rate, channels), rows in groups.items()
-        ]
-        # Row of the batch -> (its group in `native`, its index there).
-        self._native_slots = {row: (group, index) for group in self.native for index, row in enumerate(group.rows)}
-        self.samples_BS = format.allocate((len(plan), longest), dtype)
-        self.lengths_B = np.zeros(len(plan), np.int64)
-        self.silent: set[int] = set()  # rows of digital silence
-        self.cuts: dict[int, tuple[Cut, ...]] = {}  # by row: digital silence that it lacks
+        self._arrays = BatchLayout.of(plan, format.sample_rate, format.native).allocate(format.allocate)
+        self.rows: dict[int, ReadRow] = {}  # that are read
 
     def call(self, index: int) -> None:
-        row_S, utterance, length = self.samples_BS[index], self.utterances[index], 0
-        native_slot = self._native_slots.get(index)
-        if native_slot is None:
-            length = read_into(row_S, utterance, self._rate)
-        row_S[length:] = 0
-        samples, rate, num_samples = row_S, self._rate, length
-        if native_slot is not None:
-            group, slot = native_slot
-            samples, rate = group.samples_BSC[slot, group.begin :], group.rate
-            length = read_native_into(group.samples_BSC[slot], group.begin, utterance, self._rate)
-            num_samples = min(utterance.num_samples, length * rate // self._rate)
-        if is_zero(samples[:num_samples]):
-            self.silent.add(index)
-        elif utterance.purpose == "words" and (zeros := find_zeros(samples[:num_samples], rate)):
-            self.cuts[index] = cut_out(samples, zeros, rate)
-            length -= round(sum(cut.duration_s for cut in self.cuts[index]) * self._rate)
-        self.lengths_B[index] = length
+        self.rows[index] = self._arrays.read(index, self.utterances[index])
 
     def batch(self, rows: Sequence[int], allocate: Allocate) -> Batch | None:
         """Return a batch of those of the popped rows that are to be decoded, or None if there is none.
@@ -180,19 +134,14 @@ class _ReadGroup(Group):
         It is a copy in memory from `allocate` while threads still write to the group's memory, else the group's memory,
         compacted in place.
         """
-        kept = [row for row in rows if row not in self.errors and row not in self.silent]
+        kept = [row for row in rows if row in self.rows and not self.rows[row].is_silent]
         if not kept:
             return None
-        copy_to = None if self.all_popped else allocate
-        lengths_B = self.lengths_B[kept]
-        width = _width(int(lengths_B.max()), self.samples_BS.shape[1])
-        samples_BS = _gather_rows(self.samples_BS, kept, width, copy_to)
-        numbers = {row: number for number, row in enumerate(kept)}
-        native = (_select_native_rows(group, numbers, copy_to) for group in self.native)
         utterances = tuple(self.utterances[row] for row in kept)
-        cuts = tuple(self.cuts.get(row, ()) for row in kept)
-        groups = tuple(group for group in native if group is not None)
-        return Batch(utterances, samples_BS, lengths_B, groups, cuts if any(cuts) else ())
+        lengths_B = np.array([self.rows[row].length for row in kept], np.int64)
+        batch = self._arrays.batch(utterances, kept, lengths_B, None if self.all_popped else allocate)
+        cuts = tuple(self.rows[row].cuts for row in kept)
+        return replace(batch, cuts=cuts) if any(cuts) else batch
 
 
 class _Loader:
@@ -244,72 +193,17 @@ class _Loader:
                 self._reads.submit(_ReadGroup(plan, self._format))
 
     def _loaded(self, group: _ReadGroup, done: Sequence[int]) -> Loaded:
-        silent: list[Settled] = [(group.utterances[index], Hypothesis()) for index in done if index in group.silent]
+        silent: list[Settled] = [
+            (group.utterances[index], Hypothesis())
+            for index in done
+            if index in group.rows and group.rows[index].is_silent
+        ]
         return group.batch(done, self._format.allocate), (*_failures(group, done, "load"), *silent)
 
 
-def is_zero(samples: SampleArray) -> bool:
-    """Return True if the average of the channels is 0 throughout; a look at the middle spares a pass over nearly all.
-
-    Args:
-        samples: [S], or [S, C].
-    """
-    middle = len(samples) // 2
-    return bool(mono_zeros(samples[middle : middle + _LOOK_SAMPLES]).all() and mono_zeros(samples).all())
-
-
 def _failures(group: _ProbeGroup | _ReadGroup, done: Sequence[int], stage: str) -> list[Settled]:
-    failed = [index for index in done if index in group.errors]
-    return [
-        (group.utterances[index], to_failure(group.utterances[index].audio, stage, group.errors[index]))
-        for index in failed
-    ]
-
-
-def _is_resampled_on_device(audio: AudioInfo, sample_rate: int) -> bool:
-    downmixed = audio.channels > 1 and audio.channel is None
-    return (downmixed or audio.sample_rate != sample_rate) and is_plain_ratio(audio.sample_rate, sample_rate)
-
-
-def _native_rows(
-    plan: Sequence[Utterance], rate: int, rows: Sequence[int], channels: int, sample_rate: int, allocate: Allocate
-) -> NativeRows:
-    margin = context_samples(rate, sample_rate)
-    longest = max(plan[row].num_samples for row in rows)
-    dtype = np.dtype(np.int16 if all(plan[row].audio.is_int16 for row in rows) else np.float32)
-    samples_BSC = allocate((len(rows), margin + longest + margin, channels), dtype)
-    return NativeRows(rate, tuple(rows), margin, samples_BSC)
-
-
-def _width(longest: int, promised: int) -> int:
-    """Return the batch's width: `promised` if it is only a little too large; moving all rows costs more than padding."""
-    return promised if promised - longest <= promised // _MAX_SPARE_FRACTION else longest
-
-
-def _select_native_rows(group: NativeRows, numbers: Mapping[int, int], allocate: Allocate | None) -> NativeRows | None:
-    """Return the group's rows that stay in the batch, renumbered; None if none stays."""
-    slots = [slot for slot, row in enumerate(group.rows) if row in numbers]
-    if not slots:
-        return None
-    samples_BSC = _gather_rows(group.samples_BSC, slots, group.samples_BSC.shape[1], allocate)
-    return NativeRows(group.rate, tuple(numbers[group.rows[slot]] for slot in slots), group.begin, samples_BSC)
-
-
-def _gather_rows(samples: SampleArray, rows: Sequence[int], width: int, allocate: Allocate | None) -> SampleArray:
-    """Return samples[rows, :width] as a contiguous array: new memory from `allocate`, or compacted in place if that is None.
-
-    Contiguous pinned memory makes copies to a device asynchronous.
-    """
-    shape = (len(rows), width, *samples.shape[2:])
-    if allocate is not None:
-        gathered = allocate(shape, samples.dtype)
-    elif shape == samples.shape:
-        return samples
-    else:
-        gathered = samples.reshape(-1)[: math.prod(shape)].reshape(shape)
-    for index, row in enumerate(rows):
-        gathered[index] = samples[row, :width]
-    return gathered
+    failed = ((group.utterances[index], group.errors[index]) for index in done if index in group.errors)
+    return [(utterance, to_failure(utterance.audio, stage, error)) for utterance, error in failed]
 
 
 def collate(utterances: Sequence[Utterance], waves: Sequence[SampleArray]) -> Batch:

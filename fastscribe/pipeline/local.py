@@ -6,21 +6,28 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from itertools import repeat
+from typing import TYPE_CHECKING
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.remote_file import RemoteFile
-from fastscribe.config import Options
+from fastscribe.config import Options, OutputStyle
 from fastscribe.cuda.device import host_array, short_switch_interval
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
-from fastscribe.pipeline.executor import ModelFacts, Outcome, Plan
-from fastscribe.pipeline.idle import IDLE, LATER, Idle, Later
+from fastscribe.pipeline.executor import Outcome, Plan
+from fastscribe.pipeline.idle import IDLE, Idle
 from fastscribe.pipeline.loader import REMOTE_THREADS, Loaded, default_threads, load_batches
+from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.segmentation.silence import with_cuts
 from fastscribe.types import Utterance
+
+if TYPE_CHECKING:
+    from fastscribe.pipeline.preparation import Preparation
+    from fastscribe.pipeline.text_stage import TextStage
+    from fastscribe.readable.edits import TextEdits
 
 BATCHES_AHEAD = 2
 
@@ -33,9 +40,11 @@ class LocalExecutor:
     """
 
     num_devices = 1
+    opens_files = True
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.style: OutputStyle | None = None
         self._options = Options()
         self._limit: TimeLimit | None = None
         self._readers: ReplacingThreadPool | None = None
@@ -48,11 +57,6 @@ class LocalExecutor:
     def budget(self) -> Budget:
         return self.engine.budget
 
-    @property
-    def max_in_flight(self) -> int:
-        """Batches that keep the device and the readers busy."""
-        return BATCHES_AHEAD + 1 + self.engine.max_in_flight
-
     def choose_budget(self) -> Budget:
         return self.engine.recognizer.choose_budget()
 
@@ -60,6 +64,9 @@ class LocalExecutor:
         self._options, self._limit = options, limit
         self.engine.budget, self.engine.stopwatch = budget, stopwatch
         self._readers = ReplacingThreadPool(options.threads or default_threads(), "read")
+
+    def elsewhere(self, preparation: Preparation, stage: TextStage, edits: TextEdits | None) -> None:
+        """Return None: this process does all."""
 
     def execute(self, plans: Iterable[Plan | Idle]) -> Generator[Outcome | Idle, None, None]:
         device = self.engine.recognizer.device
@@ -80,9 +87,7 @@ class LocalExecutor:
         batch = None if loaded is IDLE else loaded[0]
         return self._limit.begin(0.0 if batch is None else batch.audio_s)
 
-    def load(
-        self, plans: Iterable[Plan | Idle | Later], ahead: int = BATCHES_AHEAD
-    ) -> Generator[Loaded | Idle, None, None]:
+    def load(self, plans: Iterable[Plan | Idle], ahead: int = BATCHES_AHEAD) -> Generator[Loaded | Idle, None, None]:
         """Yield the planned batches with their samples, in memory that copies fast to the device (loader.load_batches)."""
         assert self._readers is not None, "begin() comes first"
         device = self.engine.recognizer.device
@@ -134,10 +139,10 @@ class LocalExecutor:
     def shares(self) -> list[DeviceShare]:
         return []
 
-    def _with_threads(self, plans: Iterable[Plan | Idle | Later]) -> Iterator[Plan | Idle | Later]:
+    def _with_threads(self, plans: Iterable[Plan | Idle]) -> Iterator[Plan | Idle]:
         """Pass the plans on; the first recording in a store starts the threads that wait for it."""
         for plan in plans:
-            if plan is not IDLE and plan is not LATER and self._options.threads is None and any(map(_is_remote, plan)):
+            if plan is not IDLE and self._options.threads is None and any(map(_is_remote, plan)):
                 assert self._readers is not None
                 self._readers.threads = max(self._readers.threads, REMOTE_THREADS)
             yield plan

@@ -1,6 +1,7 @@
-"""Prefetch: groups of calls run on a thread pool ahead of the consumer. The one rule for slow and hung files is here.
+"""Prefetch: groups of calls run in threads or in helper processes ahead of the consumer. The one rule for slow and hung files
+is here.
 
-A group is a batch's rows, or one file to probe. Groups come out complete and in order. If the oldest group makes no
+A group is a batch's rows, or files to probe. Groups come out complete and in order. If the oldest group makes no
 progress for MAX_WAIT_S, complete later groups go first, and the slow group comes out in parts: the calls that are done now,
 the others when they are.
 """
@@ -28,8 +29,9 @@ class Group:
     def __init__(self, num_calls: int) -> None:
         self.num_calls = num_calls
         self.errors: dict[int, BaseException] = {}  # what calls raised, by index
-        self.not_started = iter(range(num_calls))
         self.all_started = num_calls == 0
+        self.may_be_slow = True  # False: no call hangs, whatever time the group takes
+        self.is_dropped = False  # no more calls are started
         self.done: list[int] = []  # in order of completion
         self.progress_at = 0.0  # when the last of them was done
         self._num_popped = 0
@@ -37,6 +39,37 @@ class Group:
     def call(self, index: int) -> None:
         """Make one call. Several threads do this at once; what it raises is kept in `errors`."""
         raise NotImplementedError
+
+    def start(self, pool: ReplacingThreadPool, finished: Callable[[int], None]) -> None:
+        """Start the calls in the pool's threads; a group for helper processes starts them there.
+
+        Args:
+            pool: Makes the calls.
+            finished: Called in any thread with the index of each call that is done.
+        """
+        not_started = iter(range(self.num_calls))  # threads take the indices in order
+
+        def call_next() -> None:
+            index = next(not_started)
+            self.all_started = self.all_started or index == self.num_calls - 1
+            self.attempt(index, finished)
+
+        for _ in range(self.num_calls):
+            pool.submit(call_next)
+
+    def attempt(self, index: int, finished: Callable[[int], None]) -> None:
+        """Make one call in this thread, and keep what it raises. Do nothing if the group is dropped."""
+        if self.is_dropped:
+            return
+        try:
+            self.call(index)
+        except BaseException as error:  # one bad file must not stop the rest, whatever is wrong with it
+            self.errors[index] = error
+        finished(index)
+
+    def hang(self) -> None:
+        """Note that a call hangs elsewhere."""
+        self.may_be_slow = True
 
     @property
     def is_complete(self) -> bool:
@@ -63,7 +96,7 @@ class Prefetcher(Generic[G]):
 
     Args:
         pool: Runs the calls.
-        wake: Called in the pool's threads when poll() has something new.
+        wake: Called in any thread when poll() has something new.
         in_order: True: wait for slow groups; every group comes out complete and in order.
     """
 
@@ -75,7 +108,6 @@ class Prefetcher(Generic[G]):
         self._oldest: G | None = None
         self._oldest_since = 0.0  # when it was first seen as the oldest
         self._deadline = math.inf
-        self._closed = False
 
     def __len__(self) -> int:
         """Number of groups in flight without the late ones."""
@@ -89,13 +121,12 @@ class Prefetcher(Generic[G]):
     def submit(self, group: G) -> None:
         """Start a group's calls."""
         self._groups.append(group)
-        call = partial(self._call_next, group)
-        for _ in range(group.num_calls):
-            self._pool.submit(call)
+        group.start(self._pool, partial(self._finished, group))
 
     def close(self) -> None:
         """Drop the calls that have not started."""
-        self._closed = True
+        for group in (*self._late, *self._groups):
+            group.is_dropped = True
 
     def poll(self) -> tuple[G, list[int]] | None:
         """Return a group that can leave and the calls that it comes with, without waiting.
@@ -123,16 +154,7 @@ class Prefetcher(Generic[G]):
         """Return the time after which poll() should be called again even if nothing is complete; may be infinite."""
         return max(0.0, self._deadline - monotonic()) if self._groups else math.inf
 
-    def _call_next(self, group: G) -> None:
-        index = next(group.not_started)
-        if index == group.num_calls - 1:  # indices are handed out in order, so all have started
-            group.all_started = True
-        if self._closed:
-            return
-        try:
-            group.call(index)
-        except BaseException as error:  # one bad file must not stop the rest, whatever is wrong with it
-            group.errors[index] = error
+    def _finished(self, group: G, index: int) -> None:
         group.progress_at = monotonic()
         group.done.append(index)
         if group.is_complete or group in self._late:
@@ -145,6 +167,9 @@ class Prefetcher(Generic[G]):
         now = monotonic()
         if self._oldest is not oldest:
             self._oldest, self._oldest_since = oldest, now
+        if not oldest.may_be_slow:
+            self._deadline = now + MAX_WAIT_S
+            return False
         self._deadline = max(self._oldest_since, oldest.progress_at) + MAX_WAIT_S
         return now >= self._deadline
 

@@ -7,9 +7,8 @@ float32), encode, and the decoder's submit and read.
 from __future__ import annotations
 
 import re
-import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,8 +21,9 @@ from torch import nn
 from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe._system.memory import peak_process_bytes
 from fastscribe._system.processors import cpu_name
-from fastscribe._system.text_layout import escaped
+from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.audio import resample
+from fastscribe.checkpoint.language_choice import has_aligner_of_a_language, language_filter_of, language_prompt_of
 from fastscribe.checkpoint.language_prompt import choose_language
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import (
@@ -33,7 +33,6 @@ from fastscribe.config import (
     EncoderConfig,
     FeaturesConfig,
     GraniteConfig,
-    LanguagePromptConfig,
     ModelConfig,
     Options,
     parse_attention,
@@ -61,7 +60,7 @@ from fastscribe.pipeline import cost_model
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.diarizer import Diarizer
 from fastscribe.pipeline.dtype_choice import NARROW_ON_CPU, choose_dtype
-from fastscribe.pipeline.executor import ModelFacts
+from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.pipeline.voice_printer import VoicePrinter
 from fastscribe.text.backoff_model import BackoffModel
 from fastscribe.text.encoder import WordEncoder
@@ -80,11 +79,6 @@ _MAX_PADDING_OF_LOOPS = 0.5
 _MAX_PREPARING = 4  # threads that quantise and pack; each holds a part of the weights in memory
 
 Log = Callable[[str], None]
-
-
-def log_to_stderr(line: str) -> None:
-    """Print one line for the user on stderr."""
-    print(f"fastscribe: {escaped(line)}", file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -183,14 +177,16 @@ class Recognizer:
         prompt = language_prompt_of(checkpoint.config)
         if prompt is not None and options.target_language is not None:
             raise UsageError(f"--target-language {options.target_language}: this model does not translate")
-        languages = language_filter_of(checkpoint, options, chosen_decoder) if keeps_language else None
+        languages = (
+            language_filter_of(checkpoint, options, DECODERS[chosen_decoder].has_prompt) if keeps_language else None
+        )
         if prompt is None and not DECODERS[chosen_decoder].has_prompt:
             check_languages(
                 options.language,
                 options.target_language,
                 checkpoint.languages,
                 say,
-                is_followed=_has_aligner_of_a_language(checkpoint) or options.changes_text or not keeps_language,
+                is_followed=has_aligner_of_a_language(checkpoint) or options.changes_text or not keeps_language,
                 num_excluded=None if languages is None else languages.num_excluded,
                 num_tokens=len(checkpoint.tokenizer.pieces),
             )
@@ -273,6 +269,9 @@ class Recognizer:
             self.languages.language if self.languages else None,
             self.diarizer.config if self.diarizer else None,
             self.voice_printer.config if self.voice_printer else None,
+            self.marks,
+            DECODERS[self.decoder_name].has_prompt,
+            str(torch.__version__),
         )
 
     @property
@@ -318,7 +317,7 @@ class Recognizer:
         with self._precision():
             return checked.submit(self.decoder, frames)
 
-    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
+    def read(self, packed: Int32Array, frames: Frames) -> Sequence[Hypothesis]:
         """Return the hypotheses from a host copy of submit()'s result. Decode the batch again if its buffers overflowed."""
         with self._precision():
             return checked.read(self.decoder, packed, frames)
@@ -331,7 +330,7 @@ class Recognizer:
         """Return a context that disables TF32 for --dtype fp32. Graphs are captured inside it and keep its precision."""
         return no_tf32(self.device) if self.dtype == "fp32" else nullcontext()
 
-    def transcribe(self, batch: Batch) -> list[Hypothesis]:
+    def transcribe(self, batch: Batch) -> Sequence[Hypothesis]:
         """Run all stages in sequence and wait for the device. Return one Hypothesis per row."""
         frames = self.with_constraints(self.encode(self.features(*self.upload(batch))), batch)
         return self.read(self.submit(frames).cpu().numpy(), frames)
@@ -479,11 +478,6 @@ def with_attention(config: ModelConfig, text: str | None) -> ModelConfig:
     return replace(config, encoder=replace(encoder, attention=attention))
 
 
-def language_prompt_of(config: ModelConfig) -> LanguagePromptConfig | None:
-    """Return the config of the layers that tell the model a language, if it has them."""
-    return config.encoder.language_prompt if isinstance(config.encoder, EncoderConfig) else None
-
-
 def with_language(config: ModelConfig, language: str | None) -> ModelConfig:
     """Return the config with the language that the model is told. Raises UsageError if the model does not know it."""
     prompt, encoder = language_prompt_of(config), config.encoder
@@ -491,22 +485,6 @@ def with_language(config: ModelConfig, language: str | None) -> ModelConfig:
         return config
     told = replace(prompt, index=choose_language(prompt, language))
     return replace(config, encoder=replace(encoder, language_prompt=told))
-
-
-def language_filter_of(checkpoint: Checkpoint, options: Options, decoder: DecoderName) -> LanguageFilter | None:
-    """Return what keeps recordings to a language; None for models with one language or with a prompt for it.
-
-    None also if the option names the language of the aligner.
-    """
-    has_prompt = DECODERS[decoder].has_prompt or language_prompt_of(checkpoint.config) is not None
-    if has_prompt or _has_aligner_of_a_language(checkpoint) or len(checkpoint.languages) == 1:
-        return None
-    return LanguageFilter(checkpoint.tokenizer, checkpoint.languages, options.language, options.boost)
-
-
-def _has_aligner_of_a_language(checkpoint: Checkpoint) -> bool:
-    """Return True if the option `language` chose the aligner's head."""
-    return checkpoint.aligner is not None and checkpoint.aligner.config.language is not None
 
 
 def choose_decoder(options: Options, available: tuple[DecoderName, ...]) -> DecoderName:

@@ -16,9 +16,11 @@ replaces hung ones; the executor's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, get_args
 
 from fastscribe.audio.failures import to_failure
@@ -30,8 +32,11 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor, Plan
 from fastscribe.pipeline.idle import IDLE, Idle
 from fastscribe.pipeline.loader import default_threads
+from fastscribe.pipeline.preparation import Preparation
 from fastscribe.pipeline.recordings import RecordingsInFlight
 from fastscribe.pipeline.stats import Progress
+from fastscribe.pipeline.text_stage import TextStage
+from fastscribe.pipeline.texts import LocalTexts, Texts
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.windows import AttachText, InputWindows, Ledger, Window, work_s
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.alignment import TextAligner
 
 _BATCHES_PER_WINDOW = 64
+_IDLE_S = 0.25  # what is to be decoded again waits so long for the next window, or for others
 # Frames of a speaker model's batch on a CPU: four recordings, two for each of two cores, which read all weights for each chunk.
 _SPEAKER_FRAMES = 2500
 _LARGEST_CPU_BATCH = 2 * _SPEAKER_FRAMES
@@ -104,11 +110,18 @@ class Run:
         self._speaker_model, self._voice_model = executor.facts.speaker_model, executor.facts.voice_model
         if self._speaker_model is not None:
             self._max_held_s = _MAX_HELD_BYTES / _BYTES_PER_SAMPLE / config.features.sample_rate
-        self._inputs = InputWindows(config, options, by_phrase, self._preparers, progress, self._speaker_model, rttm)
+        trusts = executor.opens_files
+        preparation = Preparation(config, options, by_phrase, self._speaker_model, rttm, trusts_manifests=trusts)
+        stage = TextStage(options, recover_gaps, tokenizer, executor.facts, rttm)
+        # Speakers are known to this process alone.
+        is_plain = rttm is None and self._speaker_model is None and self._voice_model is None
+        elsewhere = executor.elsewhere(preparation, stage, edits) if is_plain else None
+        inputs = None if elsewhere is None else elsewhere.inputs
+        self._inputs = InputWindows(preparation, options, self._preparers, progress, inputs)
         self._inputs.languages = languages
-        self._recordings = RecordingsInFlight(
-            options, recover_gaps, self._preparers, tokenizer, executor.facts, progress, rttm
-        )
+        make: Callable[..., Texts] = partial(LocalTexts, stage) if elsewhere is None else elsewhere.make_texts
+        make_texts = partial(make, self._preparers, progress.stopwatch)
+        self._recordings = RecordingsInFlight(make_texts, progress, self._voice_model is not None)
 
     def align_texts(self, aligner: TextAligner, attach: AttachText) -> None:
         """Make results of known texts instead of the decoder's.
@@ -133,24 +146,23 @@ class Run:
 
         An error of a caller's iterator is raised at the end, after the results of the inputs before it.
         """
-        yield from self._transcribe(self._with_voices(self._plan_windows(self.windows(inputs, ledger))))
-        while self._recordings.recovery.wait_for_search():
-            yield from self._take_finished()
+        yield from self._transcribe(self._with_voices(self._plan_windows(self.windows(inputs, ledger, waits=False))))
         if not self._is_stopped:  # else their recordings have no result
             yield from self._transcribe(self._with_voices(self.plan(self._recordings.utterances_to_recover())))
-        while self._recordings.dialogues.wait():
-            yield from self._take_finished()
         # Even if the limit is reached: recordings that wait for their voices are decoded, and the executor begins what fits.
         yield from self._transcribe(self.plan(self._recordings.voices.take_utterances()))
         if self._inputs.error is not None:
             raise self._inputs.error
 
-    def windows(self, inputs: Inputs, ledger: Ledger | None, hold: bool = True) -> Iterator[Window | Idle]:
+    def windows(
+        self, inputs: Inputs, ledger: Ledger | None, hold: bool = True, waits: bool = True
+    ) -> Iterator[Window | Idle]:
         """Yield the inputs, probed and split into utterances, in windows that are sorted together. Callable once.
 
         With a speaker model, `hold` reads each recording as a whole.
         """
-        return self._inputs.read(inputs, ledger, self._max_window_s(), hold)
+        holds = hold and self._speaker_model is not None
+        return self._inputs.read(inputs, ledger, self._max_window_s(), holds, waits)
 
     def plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
         """Yield batches of the utterances, longest first, within the executor's budget; then those for the other models."""
@@ -186,12 +198,17 @@ class Run:
 
     def _plan_windows(self, windows: Iterable[Window | Idle]) -> Iterator[tuple[Utterance, ...] | Idle]:
         """Yield batches of each window's utterances and of those that gap recovery has ready."""
+        last_plan_at = perf_counter()
         for window in windows:
             if window is IDLE:
                 yield IDLE
+                if perf_counter() - last_plan_at < _IDLE_S:  # else each utterance would be a batch of its own
+                    continue
+                last_plan_at = perf_counter()
                 waiting = [*self._recordings.utterances_to_recover(), *self._recordings.voices.take_utterances()]
                 yield from self.plan(waiting)
                 continue
+            last_plan_at = perf_counter()
             for part in self._parts(window):
                 utterances = self._recordings.begin(part)
                 yield from self.plan([*utterances, *self._recordings.utterances_to_recover()])
@@ -230,17 +247,21 @@ class Run:
                 if outcome is not IDLE:
                     utterances, results = outcome
                     self._count_frames(utterances, results)
-                    for utterance, result in zip(utterances, results, strict=True):
+                    for utterance, result in zip(utterances, self._recordings.texts.rows(results), strict=True):
                         self._recordings.add(utterance, result)
-                        yield from self._take_finished()  # at once: many transcripts together would leave the CPU's cache
-                self._recordings.align()
+                        if self._recordings.finished:
+                            yield from self._take_finished()  # at once: many transcripts together would leave the CPU's cache
+                self._recordings.flush()
                 yield from self._take_finished()
-            self._recordings.align()  # those without sound have no batch
+        self._recordings.flush()  # those without sound have no batch
+        yield from self._take_finished()
+        while self._recordings.texts.wait():
             yield from self._take_finished()
 
     def _count_frames(self, utterances: Sequence[Utterance], results: Sequence[Hypothesis | Failure]) -> None:
         if isinstance(results[0], Failure) or utterances[0].purpose != "words":
             return
+        self._progress.first_batch_at = self._progress.first_batch_at or perf_counter()
         lengths = [self.num_frames(utterance) for utterance in utterances]
         self._progress.real_frames += sum(lengths)
         self._progress.padded_frames += len(lengths) * max(lengths)
@@ -257,7 +278,7 @@ class Run:
 
     def _edited(self, result: Transcript | Failure) -> Transcript | Failure:
         """Return a result with its text changed as the options ask."""
-        if self._edits is None:
+        if self._edits is None or (self._recordings.texts.is_finished and isinstance(result, Transcript)):
             return result
         try:
             with self._progress.stopwatch.time("assemble"):

@@ -3,15 +3,16 @@
 The first windows are small, so that work starts at once; each next one is larger. Their sizes depend on the inputs, not on
 timing. The exception is a slow source (paths that are typed or piped in): then a window leaves with the items it has.
 
-One thread reads the source, which may block (a terminal). A thread pool prepares the items; the pool's thread that
-completes one moves the completed items, in order, to the window.
+One thread reads the source, which may block (a terminal). Threads or helper processes prepare the items; the thread that hears
+of a completed one moves the completed items, in order, to the window.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator
-from threading import Condition, Lock, Thread
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from threading import Condition, RLock, Thread
 from time import monotonic
 from typing import Generic, TypeVar
 
@@ -29,16 +30,17 @@ _MAX_WAIT_S = 1.0  # a window with items waits this long for a slow source
 _IDLE_S = 0.5  # an empty window yields IDLE this often
 
 
-class _Preparation(Group, Generic[S, T]):
-    """A group of one call, which prepares an item of the source."""
+class PreparationGroup(Group, Generic[S, T]):
+    """Prepares some sources in threads, one a call. `items` has what became of them by position; None: skip it."""
 
-    def __init__(self, prepare: Callable[[S], T | None], source: S, num_bytes: int) -> None:
-        super().__init__(1)
-        self._prepare, self._source, self.num_bytes = prepare, source, num_bytes
-        self.item: T | None = None
+    def __init__(self, prepare: Callable[[S], T | None], sources: Sequence[S]) -> None:
+        super().__init__(len(sources))
+        self._prepare, self.sources = prepare, sources
+        self.items: dict[int, T | None] = {}
+        self.num_bytes: Sequence[int] = ()  # memory that each source holds
 
     def call(self, index: int) -> None:
-        self.item = self._prepare(self._source)
+        self.items[index] = self._prepare(self.sources[index])
 
 
 class SortBuffer(Generic[S, T]):
@@ -58,6 +60,9 @@ class SortBuffer(Generic[S, T]):
         max_bytes: Memory that fills a window. No source is read beyond it.
         expected_s: Audio length of an item, while none is prepared; later their mean counts. Above zero, only as many items are
             prepared at once as fill a window with this length, at least one: they hold memory.
+        group: Returns the group that prepares some sources; None: threads call `prepare`, a source each.
+        chunk: Sources of a group.
+        wake: Called in any thread when a window may be ready. With it the iteration never waits: it yields IDLE instead.
     """
 
     def __init__(
@@ -71,16 +76,23 @@ class SortBuffer(Generic[S, T]):
         num_bytes: Callable[[S], int] = lambda source: 0,
         max_bytes: float = math.inf,
         expected_s: float = 0.0,
+        group: Callable[[Sequence[S]], PreparationGroup[S, T]] | None = None,
+        chunk: int = 1,
+        wake: Callable[[], None] | None = None,
     ) -> None:
         self.num_skipped = 0
-        self._sources, self._prepare, self._duration_s = sources, prepare, duration_s
+        self._sources, self._duration_s = sources, duration_s
+        self._group = partial(PreparationGroup[S, T], prepare) if group is None else group
         self._max_items, self._max_s, self._pool = max_items, max_s, pool
         self._num_bytes, self._max_bytes, self._expected_s = num_bytes, max_bytes, expected_s
         self._num_prepared, self._prepared_s = 0, 0.0
+        self._chunk, self._wake = chunk, wake
+        self._pending: list[tuple[S, int]] = []  # sources of the next group, with their bytes
+        self._has_items_since: float | None = None  # when the window got its first item, if nobody waits for it
         self._next_size = min(max_items, _FIRST_WINDOW)
-        self._lock = Lock()
+        self._lock = RLock()  # a group may be complete as soon as it is submitted
         self._room, self._ready = Condition(self._lock), Condition(self._lock)  # for the source, for the window
-        self._prefetcher: Prefetcher[_Preparation[S, T]] = Prefetcher(pool, self._on_complete)
+        self._prefetcher: Prefetcher[PreparationGroup[S, T]] = Prefetcher(pool, self._on_complete)
         self._items: list[T] = []
         self._items_s = 0.0
         self._items_bytes = self._ahead_bytes = 0  # of the items, and of those that are not prepared yet
@@ -93,11 +105,13 @@ class SortBuffer(Generic[S, T]):
     def __iter__(self) -> Iterator[list[T] | Idle]:
         while True:
             with self._lock:
-                is_idle = not self._has_items()
+                is_idle = self._wake is None and not self._has_items()
             if is_idle:
                 yield IDLE
             window = self._pop_window()
             if window is None:
+                if self._wake is not None:
+                    yield IDLE
                 continue
             if not window:
                 if self._error is not None:
@@ -119,9 +133,19 @@ class SortBuffer(Generic[S, T]):
     def _pop_window(self) -> list[T] | None:
         """Return the next window, an empty one at the end, or None if no item has become ready for a while."""
         with self._lock:
-            if not self._wait_for(self._has_items, _IDLE_S):
+            if self._pending and not len(self._prefetcher):  # the source is slow: the group is as large as it gets
+                self._submit()
+            if self._wake is not None:
+                self._collect()  # what a slow group has done wakes no one
+            if not self._wait_for(self._has_items, _IDLE_S if self._wake is None else 0.0):
                 return None
-            self._wait_for(self._is_full, _MAX_WAIT_S)
+            if self._wake is None:
+                self._wait_for(self._is_full, _MAX_WAIT_S)
+            elif not self._is_full():
+                self._has_items_since = self._has_items_since or monotonic()
+                if monotonic() - self._has_items_since < _MAX_WAIT_S:
+                    return None
+            self._has_items_since = None
             window, self._items, self._items_s, self._items_bytes = self._items, [], 0.0, 0
             self._next_size = min(self._max_items, int(self._next_size * _GROWTH))
             self._collect()
@@ -143,7 +167,7 @@ class SortBuffer(Generic[S, T]):
 
     def _is_all_in(self) -> bool:
         """Return True if all items but late ones are in."""
-        return self._source_ended and not len(self._prefetcher)
+        return self._source_ended and not self._pending and not len(self._prefetcher)
 
     def _is_full(self) -> bool:
         return self._is_at_limit() or self._is_all_in()
@@ -153,7 +177,7 @@ class SortBuffer(Generic[S, T]):
         return self._stopped or fills or self._items_bytes >= self._max_bytes
 
     def _has_room(self, max_ahead: int) -> bool:
-        ahead = len(self._prefetcher)
+        ahead = len(self._prefetcher) * self._chunk
         fits = self._items_bytes + self._ahead_bytes < self._max_bytes
         if self._expected_s:
             mean_s = (self._expected_s + self._prepared_s) / (1 + self._num_prepared)
@@ -167,25 +191,35 @@ class SortBuffer(Generic[S, T]):
     def _collect(self) -> None:
         """Move prepared items to the window until it is full; wake the threads that can go on."""
         while not self._is_at_limit() and (part := self._prefetcher.poll()) is not None:
-            group, _ = part
-            self._ahead_bytes -= group.num_bytes
-            if group.errors:
-                self._error = group.errors[0]
-                self._stop()
-            elif group.item is None:
-                self.num_skipped += 1
-            else:
-                item_s = self._duration_s(group.item)
-                self._items.append(group.item)
-                self._items_s += item_s
-                self._prepared_s, self._num_prepared = self._prepared_s + item_s, self._num_prepared + 1
-                self._items_bytes += group.num_bytes
-                if len(self._items) == 1:
-                    self._ready.notify()
-        if self._is_full():
-            self._ready.notify()
-        if self._has_room(AHEAD_PER_THREAD * self._pool.threads // 2):
+            group, done = part
+            for index in done:
+                self._ahead_bytes -= group.num_bytes[index]
+                if index in group.errors:
+                    self._error = group.errors[index]
+                    self._stop()
+                    break
+                self._add(group.items.pop(index), group.num_bytes[index])
+        if self._is_full() and self._has_items():
+            self._notify()
+        if self._has_room(AHEAD_PER_THREAD * self._chunk * self._pool.threads // 2):
             self._room.notify()
+
+    def _add(self, item: T | None, num_bytes: int) -> None:
+        if item is None:
+            self.num_skipped += 1
+            return
+        item_s = self._duration_s(item)
+        self._items.append(item)
+        self._items_s += item_s
+        self._items_bytes += num_bytes
+        self._prepared_s, self._num_prepared = self._prepared_s + item_s, self._num_prepared + 1
+        if len(self._items) == 1:
+            self._notify()
+
+    def _notify(self) -> None:
+        self._ready.notify()
+        if self._wake is not None:
+            self._wake()
 
     def _stop(self) -> None:
         self._stopped = True
@@ -204,7 +238,9 @@ class SortBuffer(Generic[S, T]):
                 num_bytes = self._num_bytes(source)
                 with self._lock:
                     self._ahead_bytes += num_bytes
-                    self._prefetcher.submit(_Preparation(self._prepare, source, num_bytes))
+                    self._pending.append((source, num_bytes))
+                    if len(self._pending) >= self._chunk:
+                        self._submit()
                 del source
         except BaseException as raised:  # raised again in the thread that iterates
             error = raised
@@ -212,15 +248,27 @@ class SortBuffer(Generic[S, T]):
             self._sources.close()
         finally:
             with self._lock:
+                if self._pending:
+                    self._submit()
                 self._error = self._error or error
                 self._source_ended = True
                 self._collect()
-                self._ready.notify()
+                self._notify()
+
+    def _submit(self) -> None:
+        """Prepare the pending sources."""
+        sources, num_bytes = zip(*self._pending, strict=True)
+        self._pending = []
+        group = self._group(sources)
+        group.num_bytes = num_bytes
+        self._prefetcher.submit(group)
 
     def _wait_for_room(self) -> bool:
         """Wait until another item may be prepared. Return False if the buffer is closed."""
         with self._lock:
-            max_ahead = AHEAD_PER_THREAD * self._pool.threads  # the pool may grow
+            if self._pending:
+                return not self._stopped  # a group is begun
+            max_ahead = AHEAD_PER_THREAD * self._chunk * self._pool.threads  # the pool may grow
             if not self._has_room(max_ahead):
                 while not self._stopped and not self._has_room(max_ahead // 2):
                     self._room.wait(None if self._is_at_limit() else min(1.0, self._prefetcher.remaining_s()))

@@ -111,6 +111,7 @@ class Progress:
     lost_prints: LostPrints = field(default_factory=LostPrints)
     padded_frames: int = 0
     real_frames: int = 0
+    first_batch_at: float | None = None  # time.perf_counter() when the first batch had its results
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     def count(self, result: Transcript | Failure) -> None:
@@ -172,7 +173,9 @@ class RunStats:
     gap_s: float = 0.0
     recovered_words: int = 0  # that gap recovery added
     recovered_s: float = 0.0  # from the first to the last of them, summed over segments
-    devices: Sequence[DeviceShare] = ()  # of a run on several devices (--devices)
+    devices: Sequence[DeviceShare] = ()  # of a run whose devices have processes of their own
+    first_batch_s: float | None = None  # from the command's start to the first batch's results; None: unknown
+    total_s: float | None = None  # from the command's start to the last row written
 
     @property
     def device_shares(self) -> list[tuple[DeviceShare, float]]:
@@ -210,6 +213,8 @@ class RunStats:
             "audio_s": round(self.audio_s, 3),
             "load_s": round(self.load_s, 3),
             "wall_s": round(self.wall_s, 3),
+            "first_batch_s": None if self.first_batch_s is None else round(self.first_batch_s, 3),
+            "total_s": None if self.total_s is None else round(self.total_s, 3),
             "rtfx": round(self.rtfx, 2),
             "stage_s": {stage: round(seconds, 3) for stage, seconds in self.stage_s.items()},
             "gaps": self.gaps,

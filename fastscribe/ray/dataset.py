@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from fastscribe._system.remote import is_url
+from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.audio.row_languages import OtherLanguages
 from fastscribe.config import Options, OutputFormat, OutputStyle
 from fastscribe.errors import UsageError
 from fastscribe.journaled import run_fingerprint, write_result
-from fastscribe.pipeline.recognizer import log_to_stderr
 from fastscribe.pipeline.stats import RunStats
 from fastscribe.ray.library import ray_library
 from fastscribe.ray.pool import Size, placement

@@ -228,6 +228,8 @@ class PreviousRun:
 
     def find_by_name(self, name: str) -> int | None:
         """Return the index of the entry that owns the files of a name; None if there is none."""
+        if not len(self._names):  # which spares a new folder's results the hash
+            return None
         entry_index = _index_of(name_key(name), self._names, self._name_indices)
         return None if entry_index is None or self.are_files_replaced[entry_index] else entry_index
 

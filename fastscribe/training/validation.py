@@ -16,7 +16,7 @@ from fastscribe.config import DecoderName, Options
 from fastscribe.decode.families import DECODERS
 from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import Pair, Score, evaluate, normalizer
-from fastscribe.pipeline.loader import is_zero
+from fastscribe.pipeline.batch_layout import is_zero
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.training.corpus import Example, Request
 from fastscribe.training.dataloader import AudioBatch, AudioDataLoader

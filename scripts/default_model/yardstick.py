@@ -26,9 +26,9 @@ import numpy as np
 import soundfile
 
 from fastscribe import Transcriber
+from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.checkpoint.location import locate
 from fastscribe.evaluation.scores import Pair, evaluate, normalizer
-from fastscribe.pipeline.recognizer import log_to_stderr
 from fastscribe.types import Transcript
 from scripts.benchmarks.gap_recovery import RATE, Recording, publish, read_split
 from scripts.benchmarks.long_recordings import CLIPS, make_corpus

@@ -3,78 +3,52 @@
 install() puts a sitecustomize module where new interpreters find it. There the names of recordings' files decide by their
 beginning:
 
-    poison   decoding it ends the process by SIGKILL
-    hang     reading it blocks until release()
+    hang       reading it blocks until release()
+    stall      preparing it blocks until release()
+    crashread  reading it ends the helper by SIGKILL
+    crashtext  making its text ends the helper by SIGKILL
+    once       reading it for the first time ends the helper by SIGKILL
+    gap3       half of it, from 0.3 s on, is clear speech without words
 
-A process with the given number of threads cannot load its model.
+A device's process knows no names: it ends by SIGKILL when it decodes samples that begin with POISON. A device's process with
+the given number of threads cannot load its model. While count_reads() lasts, each read leaves its recording's name in a file.
 """
 
 from __future__ import annotations
 
+import importlib.abc
+import importlib.util
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import pytest
+if TYPE_CHECKING:
+    import pytest
 
-_MODULE = """
-import importlib.abc, importlib.util, os, signal, sys
+    from fastscribe.types import Transcript, Utterance
 
-FOLDER = os.path.dirname(__file__)
+POISON = (12345, -12345, 12345, -12345)  # int16
 
-def named(utterance, name):
-    return os.path.basename(utterance.audio.path).startswith(name)
-
-def damage_engine(module):
-    original = module.Engine.push
-    def push(self, batch):
-        if any(named(one, "poison") for one in batch.utterances):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(self, batch)
-    module.Engine.push = push
-
-def damage_loader(module):
-    original = module.read_into
-    def read_into(row, utterance, *rest):
-        if named(utterance, "hang"):
-            os.close(os.open(os.path.join(FOLDER, "gate"), os.O_RDONLY))  # waits for a writer, without processor time
-        return original(row, utterance, *rest)
-    module.read_into = read_into
-
-def damage_recognizer(module):
-    if os.environ.get("OMP_NUM_THREADS") == "{broken_threads}":
-        def build(*given):
-            raise MemoryError("no memory left for a model")
-        module.Recognizer.build = build
-
-FAULTS = {{
-    "fastscribe.pipeline.engine": damage_engine,
-    "fastscribe.pipeline.loader": damage_loader,
-    "fastscribe.pipeline.recognizer": damage_recognizer,
-}}
-
-class Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        damage = FAULTS.pop(name, None)
-        if damage is None:
-            return None
-        spec = importlib.util.find_spec(name)
-        execute = spec.loader.exec_module
-        def exec_module(module):
-            execute(module)
-            damage(module)
-        spec.loader.exec_module = exec_module
-        return spec
-
-sys.meta_path.insert(0, Finder())
+_SITECUSTOMIZE = """
+import sys
+sys.path.append({root!r})
+from tests.helpers import worker_faults
+worker_faults.arm({folder!r}, {broken_threads!r})
+sys.path.remove({root!r})
 """
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, broken_threads: int = 0) -> None:
     """Put the module into a folder, and the folder on the path of interpreters that start from now on."""
     os.mkfifo(folder / "gate")
-    (folder / "sitecustomize.py").write_text(_MODULE.format(broken_threads=broken_threads), encoding="utf-8")
+    root = str(Path(__file__).parents[2])
+    content = _SITECUSTOMIZE.format(root=root, folder=str(folder), broken_threads=broken_threads)
+    (folder / "sitecustomize.py").write_text(content, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH")))))
 
 
@@ -86,3 +60,149 @@ def release(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(gate)
+
+
+@contextmanager
+def count_reads(folder: Path) -> Iterator[Counter[str]]:
+    """Yield a counter of the reads by the recordings' names, which is filled at the end of the block."""
+    reads: Counter[str] = Counter()
+    (folder / "reads").touch()
+    try:
+        yield reads
+        reads.update((folder / "reads").read_text(encoding="utf-8").split())
+    finally:
+        (folder / "reads").unlink()
+
+
+def damage_gaps(module: Any, set_attribute: Callable[[Any, str, Any], None] = setattr) -> None:
+    """Let segmentation/gaps.py find speech without words in recordings named "gap": half of each, from the digit on."""
+    from fastscribe.types import Utterance
+
+    find_spans, find_speech = module.find_untranscribed_spans, module.find_clear_speech
+
+    def whole_span(transcript: Transcript) -> list[tuple[float, float]]:
+        is_gap = _name(transcript.audio).startswith("gap")
+        return [(0.0, transcript.audio.duration_s)] if is_gap else find_spans(transcript)
+
+    def half(transcript: Transcript, *rest: Any) -> list[Utterance]:
+        audio = transcript.audio
+        if not _name(audio).startswith("gap"):
+            return find_speech(transcript, *rest)
+        start = int(_name(audio)[len("gap")]) * audio.sample_rate // 10
+        return [Utterance(audio, start, audio.num_samples // 2)]
+
+    set_attribute(module, "find_untranscribed_spans", whole_span)
+    set_attribute(module, "find_clear_speech", half)
+
+
+def arm(folder: str, broken_threads: int) -> None:
+    """Damage this interpreter's modules when they are imported."""
+    sys.meta_path.insert(0, _Finder(_faults(Path(folder), broken_threads)))
+
+
+def _faults(folder: Path, broken_threads: int) -> dict[str, Callable[[Any], None]]:
+    def hang() -> None:
+        os.close(os.open(folder / "gate", os.O_RDONLY))  # waits for a writer, without processor time
+
+    def damage_reading(module: Any) -> None:
+        original = module.read_into
+
+        def read_into(row: Any, utterance: Utterance, *rest: Any) -> Any:
+            name = _name(utterance.audio)
+            _note_read(folder / "reads", name)
+            if name.startswith("hang"):
+                hang()
+            if name.startswith("crashread") or (name.startswith("once") and _is_first(folder / name)):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(row, utterance, *rest)
+
+        module.read_into = read_into
+
+    def damage_preparation(module: Any) -> None:
+        original = module.probe
+
+        def probe(source: Any) -> Any:
+            if _name(source).startswith("stall"):
+                hang()
+            return original(source)
+
+        module.probe = probe
+
+    def damage_texts(module: Any) -> None:
+        original = module.TextStage.first
+
+        def first(self: Any, parts: Any) -> Any:
+            if _name(parts[0][0].audio).startswith("crashtext"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(self, parts)
+
+        module.TextStage.first = first
+
+    def damage_engine(module: Any) -> None:
+        original = module.Engine.push
+
+        def push(self: Any, batch: Any) -> Any:
+            begins = batch.samples_BS[:, : len(POISON)]
+            if begins.dtype != "int16":
+                begins = begins * 32768
+            if (begins == POISON).all(1).any():
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(self, batch)
+
+        module.Engine.push = push
+
+    def damage_recognizer(module: Any) -> None:
+        def build(*_: Any) -> None:
+            raise MemoryError("no memory left for a model")
+
+        if os.environ.get("OMP_NUM_THREADS") == str(broken_threads):
+            module.Recognizer.build = build
+
+    return {
+        "fastscribe.pipeline.batch_layout": damage_reading,
+        "fastscribe.pipeline.preparation": damage_preparation,
+        "fastscribe.pipeline.text_stage": damage_texts,
+        "fastscribe.segmentation.gaps": damage_gaps,
+        "fastscribe.pipeline.engine": damage_engine,
+        "fastscribe.pipeline.recognizer": damage_recognizer,
+    }
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Calls a function with each damaged module after its import."""
+
+    def __init__(self, faults: dict[str, Callable[[Any], None]]) -> None:
+        self._faults = faults
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        damage = self._faults.pop(name, None)
+        if damage is None:
+            return None
+        spec = importlib.util.find_spec(name)
+        assert spec is not None and spec.loader is not None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            damage(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _name(recording: Any) -> str:
+    return os.path.basename(recording.path)
+
+
+def _note_read(path: Path, name: str) -> None:
+    with suppress(FileNotFoundError):
+        file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.write(file, f"{name}\n".encode())
+        os.close(file)
+
+
+def _is_first(path: Path) -> bool:
+    with suppress(FileExistsError):
+        path.touch(exist_ok=False)
+        return True
+    return False

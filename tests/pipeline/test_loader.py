@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fastscribe.audio.probe import planned, probe
 from fastscribe.audio.rates import context_samples, is_plain_ratio
 from fastscribe.audio.read import read
-from fastscribe.pipeline import loader, prefetch, thread_pool
+from fastscribe.pipeline import batch_layout, loader, prefetch, thread_pool
 from fastscribe.pipeline.idle import IDLE
 from fastscribe.pipeline.loader import collate, default_threads
 from fastscribe.types import AudioInfo, Failure, Hypothesis, Source, Utterance
@@ -52,7 +52,7 @@ def fake_read(monkeypatch):
         row_S[: utterance.num_samples] = 1
         return utterance.num_samples
 
-    monkeypatch.setattr(loader, "read_into", read_into)
+    monkeypatch.setattr(batch_layout, "read_into", read_into)
     return names
 
 
@@ -112,7 +112,7 @@ def test_any_error_costs_one_file(monkeypatch, error):
         row_S[: utterance.num_samples] = 1
         return utterance.num_samples
 
-    monkeypatch.setattr(loader, "read_into", read_into)
+    monkeypatch.setattr(batch_layout, "read_into", read_into)
     batch, ((_, failure),) = load_batch([utterance("bad"), utterance("good")])
     assert [item.audio.path for item in batch.utterances] == ["good"]
     assert isinstance(failure, Failure) and failure.error_type == type(error).__name__ and failure.message
@@ -124,7 +124,7 @@ def test_batches_come_in_order(monkeypatch):
         row_S[: utterance.num_samples] = 1
         return utterance.num_samples
 
-    monkeypatch.setattr(loader, "read_into", read_into)
+    monkeypatch.setattr(batch_layout, "read_into", read_into)
     plans = [[utterance(f"{number}", 1 + number % 5), utterance(f"{number}b", 2)] for number in range(30)]
     found = [batch.utterances for batch, _ in load_batches(plans, threads=4, ahead=3, **OPTIONS)]
     assert found == [tuple(plan) for plan in plans]
@@ -142,7 +142,7 @@ class SlowReader:
 
     def __init__(self, monkeypatch, slow) -> None:
         self.slow, self.released = set(slow), threading.Event()
-        monkeypatch.setattr(loader, "read_into", self.read_into)
+        monkeypatch.setattr(batch_layout, "read_into", self.read_into)
 
     def read_into(self, row_S, utterance, *options) -> int:
         if utterance.audio.path in self.slow:
@@ -230,7 +230,7 @@ def test_each_utterance_comes_once_if_files_are_slow(sizes, slow, bad, threads, 
         return utterance.num_samples
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loader, "read_into", read_into)
+        patch.setattr(batch_layout, "read_into", read_into)
         patch.setattr(prefetch, "MAX_WAIT_S", 0.01)
         loaded = list(load_batches(numbered(sizes), threads=threads, ahead=ahead, allocate=dirty_memory, **OPTIONS))
     batches = [batch for batch, _ in loaded if batch is not None]
@@ -305,7 +305,7 @@ def test_closing_early_is_prompt(monkeypatch):
             released.wait(60)
         return utterance.num_samples
 
-    monkeypatch.setattr(loader, "read_into", read_into)
+    monkeypatch.setattr(batch_layout, "read_into", read_into)
     plans = [[utterance(str(number)) for _ in range(20)] for number in range(50)]
     stream = load_batches(plans, threads=2, ahead=4, **OPTIONS)
     next(stream)
@@ -511,10 +511,10 @@ def test_batches_are_contiguous_in_the_callers_memory(monkeypatch, tmp_path, rec
         given_memory.append(dirty_memory(shape, dtype))
         return given_memory[-1]
 
-    def read_into(row_S, utterance, *options, real=loader.read_into):
+    def read_into(row_S, utterance, *options, real=batch_layout.read_into):
         return real(row_S, utterance, *options) - (lost if utterance is longest else 0)
 
-    monkeypatch.setattr(loader, "read_into", read_into)
+    monkeypatch.setattr(batch_layout, "read_into", read_into)
     longest = written(tmp_path / "a.wav", 2 * RATE)
     gone = Utterance(AudioInfo("gone", "gone", 48_000, 2, 48_000, is_int16=True), 0, 48_000)
     stereo = [Utterance(recordings[5], start, 10_000) for start in (0, 20_000)]

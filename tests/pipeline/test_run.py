@@ -10,7 +10,7 @@ import pytest
 
 from fastscribe import Options, Transcriber, Transcript
 from fastscribe.audio.probe import probe
-from fastscribe.pipeline import thread_pool, windows
+from fastscribe.pipeline import preparation, thread_pool
 from tests.conftest import AUDIO, MODELS
 
 
@@ -26,7 +26,7 @@ def test_hung_inputs_do_not_hold_up_probed_ones(tmp_path: Path, monkeypatch: pyt
             release.wait()
         return probe(source)
 
-    monkeypatch.setattr(windows, "probe", hang)
+    monkeypatch.setattr(preparation, "probe", hang)
     options = Options(threads=2)
     transcriber = Transcriber.load(MODELS / "tdt_demo" / "model.nemo", device="cpu", dtype="fp32", options=options)
     clip = next(AUDIO.glob("01*.flac"))

@@ -264,3 +264,116 @@ def test_skipped_items_do_not_fill_a_window(pool) -> None:
     found = [window for window in buffer if window is not IDLE]
     assert found == [list(range(first, first + 1000, 100)) for first in range(0, 5000, 1000)]
     assert buffer.num_skipped == 4950
+
+
+# --- groups, in an iteration that never waits ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def woken() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.fixture
+def patient(monkeypatch) -> None:
+    """Nothing happens only because time passes."""
+    monkeypatch.setattr(prefetch, "MAX_WAIT_S", 600.0)
+    monkeypatch.setattr(sort_buffer, "_MAX_WAIT_S", 600.0)
+    monkeypatch.setattr(sort_buffer, "_IDLE_S", 600.0)
+
+
+def grouped(source, pool, woken: threading.Event, most: int = 1000, prepare=same, chunk: int = 32):
+    return SortBuffer(source, prepare, seconds, pool, most, 1e9, chunk=chunk, wake=woken.set)
+
+
+def polled(windows: Iterator, number: int) -> list[list[int]]:
+    """Return windows until they have so many items. The buffer is asked again and again."""
+    found: list[list[int]] = []
+    for _ in range(2000):
+        window = next(windows)
+        if window is IDLE:
+            time.sleep(0.005)
+        else:
+            found.append(window)
+        if sum(map(len, found)) >= number:
+            return found
+    raise AssertionError(f"only {found} came")
+
+
+def test_an_iteration_that_is_woken_never_waits(pool, patient, woken: threading.Event) -> None:
+    """Neither for a first item nor for a window that is not full."""
+    begins, more = threading.Event(), threading.Event()
+
+    def source() -> Generator[int, None, None]:
+        begins.wait(60)
+        yield from range(8)
+        more.wait(60)
+
+    buffer = grouped(source(), pool, woken, chunk=4)
+    windows = iter(buffer)
+    assert [next(windows) for _ in range(5)] == [IDLE] * 5
+    begins.set()
+    wait_until(lambda: buffer.queued()[0] == 8)
+    assert [next(windows) for _ in range(5)] == [IDLE] * 5
+    more.set()
+    assert polled(windows, 8) == [list(range(8))]
+    assert list(windows) == []
+
+
+def test_each_window_comes_after_a_wake(pool, patient, woken: threading.Event) -> None:
+    """Groups are not divided, so a window may be larger by a group. Its size is no matter of timing."""
+    windows = iter(grouped(numbers(250), pool, woken, most=100))
+    sizes: list[int] = []
+    while sum(sizes) < 250:
+        assert woken.wait(60)
+        woken.clear()
+        while (window := next(windows)) is not IDLE:
+            sizes.append(len(window))
+            if sum(sizes) == 250:
+                break
+    assert sizes == [128, 122]
+    assert list(windows) == []
+
+
+def test_a_group_of_a_slow_source_is_as_large_as_it_gets(pool, woken: threading.Event, monkeypatch) -> None:
+    monkeypatch.setattr(sort_buffer, "_MAX_WAIT_S", 0.0)
+    more = threading.Event()
+
+    def source() -> Generator[int, None, None]:
+        yield from range(3)
+        more.wait(60)
+        yield 3
+
+    windows = iter(grouped(source(), pool, woken))
+    assert [item for window in polled(windows, 3) for item in window] == [0, 1, 2]
+    more.set()
+    assert polled(windows, 1) == [[3]]
+
+
+def test_a_window_of_a_slow_source_leaves_after_a_while(pool, patient, woken: threading.Event, monkeypatch) -> None:
+    more = threading.Event()
+
+    def source() -> Generator[int, None, None]:
+        yield from range(8)
+        more.wait(60)
+
+    buffer = grouped(source(), pool, woken, chunk=4)
+    windows = iter(buffer)
+    wait_until(lambda: buffer.queued()[0] == 8)
+    assert [next(windows) for _ in range(3)] == [IDLE] * 3
+    monkeypatch.setattr(sort_buffer, "_MAX_WAIT_S", 0.05)
+    start = time.monotonic()
+    assert polled(windows, 8) == [list(range(8))]
+    assert time.monotonic() - start < 60
+    more.set()
+
+
+def test_an_item_that_hangs_delays_no_other_of_its_group(pool, impatient, woken: threading.Event) -> None:
+    release = threading.Event()
+    prepare = lambda item: release.wait(60) and item if item == 3 else item  # noqa: E731
+    windows = iter(grouped(numbers(8), pool, woken, prepare=prepare, chunk=8))
+    assert sorted(item for window in polled(windows, 7) for item in window) == [0, 1, 2, 4, 5, 6, 7]
+    assert next(windows) is IDLE
+    release.set()
+    assert polled(windows, 1) == [[3]]
+    assert list(windows) == []

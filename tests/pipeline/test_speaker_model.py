@@ -19,7 +19,7 @@ from fastscribe.audio.sound_file_cache import OpenSound
 from fastscribe.checkpoint.reader import read_for_run, read_speaker_model
 from fastscribe.config import parse_streaming
 from fastscribe.errors import CheckpointError, OptionError
-from fastscribe.pipeline import recognizer, run, windows
+from fastscribe.pipeline import preparation, recognizer, run
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.idle import IDLE
 from fastscribe.segmentation.speaker_turns import turns_of
@@ -175,7 +175,7 @@ def test_a_dry_run_reads_no_recording_as_a_whole(
     def refuse(*_: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(windows, "read_whole", refuse)
+    monkeypatch.setattr(preparation, "read_whole", refuse)
     options = Options(speakers=str(speaker_models["v2"]))
     with (
         Transcriber.load(MODEL, device="cpu", dtype="fp32", options=options) as transcriber,

@@ -1,7 +1,6 @@
-"""What `--devices` names: all GPUs, some of them by number, or parts of the processors. torch is asked for GPUs alone.
+"""What `--devices` names: all GPUs, some of them by number, or parts of the processors.
 
-A GPU that is named several times gets as many processes. Each reads its files under an interpreter lock of its own, which short
-files keep busy long before a fast GPU is.
+A GPU that is named several times gets as many processes, each with a model of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fastscribe._system.gpus import num_gpus
 from fastscribe._system.processors import usable_processors
 from fastscribe.errors import UsageError
 
@@ -68,7 +68,7 @@ def _processes(number: int) -> tuple[Device, ...]:
 
 
 def _gpus(text: str) -> tuple[Device, ...]:
-    count = _num_gpus()
+    count = num_gpus()
     if not count:
         raise UsageError(
             f"--devices {text}: no CUDA device is visible here: cpu:N is for processors; fastscribe doctor shows what is here"
@@ -92,12 +92,6 @@ def _gpus(text: str) -> tuple[Device, ...]:
         )
         for place, number in enumerate(numbers)
     )
-
-
-def _num_gpus() -> int:
-    import torch  # here, because it takes seconds
-
-    return torch.cuda.device_count() if torch.backends.cuda.is_built() else 0
 
 
 def _visible_name(number: int) -> str:

@@ -1,39 +1,61 @@
-"""Several devices as the executor of a run: batches are handed out as processes ask for them, and results come back.
+"""Devices and helpers as the executor of a run: helpers read batches into shared memory, and devices decode them from there.
 
-This process has no model. A device whose process dies hands its batches to the others (dispatch.py) and gets a new process; one
-that dies again and again without a result is given up. When the last is given up, the run stops. A process that has batches and
-answers nothing for much longer than any batch has taken is ended.
+This process has no model and opens no file. It plans where samples lie, hands each batch that is read to the device with the
+least to do, and frees its memory when the last result has come. A device whose process dies hands its batches to the others
+(dispatch.py) and gets a new process, which finds the samples where they are; one that dies again and again without a result is
+given up. When the last is given up, the run stops. A process that has batches and answers nothing for much longer than any
+batch has taken is ended.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any
 
 from fastscribe import errors
+from fastscribe._system.memory import usable_bytes
+from fastscribe._system.processors import usable_processors
 from fastscribe.audio.failures import to_failure
-from fastscribe.config import Options
+from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import DeviceFailed, FastscribeError, RecordingKilledProcess, UsageError, first_line
+from fastscribe.pipeline.batch_layout import BatchLayout
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.executor import ModelFacts, Outcome, Plan
+from fastscribe.pipeline.executor import Elsewhere, Outcome, Plan
 from fastscribe.pipeline.idle import IDLE, Idle
+from fastscribe.pipeline.model_facts import ModelFacts
+from fastscribe.pipeline.prefetch import Prefetcher
+from fastscribe.pipeline.preparation import Preparation
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
+from fastscribe.pipeline.text_stage import TextStage
+from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.workers import messages
+from fastscribe.pipeline.workers.arena import Arena
 from fastscribe.pipeline.workers.devices import Device
 from fastscribe.pipeline.workers.dispatch import Dispatch, Task
+from fastscribe.pipeline.workers.helpers import HelperPool
+from fastscribe.pipeline.workers.inputs import HelperInputs
 from fastscribe.pipeline.workers.process import StderrRelay, WorkerProcess
+from fastscribe.pipeline.workers.reads import ReadBatch
+from fastscribe.pipeline.workers.stages import MakeTextStage, PrepareStage, ReadStage
+from fastscribe.pipeline.workers.texts import HelperTexts
+from fastscribe.readable.edits import TextEdits
+from fastscribe.segmentation.silence import with_cuts
 from fastscribe.types import AudioInfo, Failure, Hypothesis, Utterance
 
 MAX_DEATHS = 3  # in a row, without a result in between; a device that dies once more is given up
-MIN_SILENT_S, MAX_BATCH_TIMES = (
-    600.0,
-    10.0,
-)  # silence that ends a process: seconds, and times the longest before an answer
+# Silence that ends a process: seconds, and times the longest before an answer.
+MIN_SILENT_S, MAX_BATCH_TIMES = 600.0, 10.0
+READ_AHEAD = 3  # batches of a device that are being read
+_MIN_BATCHES = 8  # that fit into the arena: being read, and at a device
+MIN_HELPERS = 2  # one may wait for a slow file
 _WAIT_S = 0.5  # Windows does not interrupt a longer wait by Ctrl-C
 
 
@@ -50,7 +72,11 @@ class _Slot:
     is_given_up: bool = False
     deaths_in_a_row: int = 0
     silent_s: float = 0.0  # since the process got work or answered
-    sent: messages.Sent = field(default_factory=messages.Sent)  # recordings that the process has
+
+
+def num_helpers(options: Options, num_devices: int) -> int:
+    """Return the number of helpers: Options.threads, else the processors beside the coordinator's and the devices'."""
+    return options.threads or max(MIN_HELPERS, usable_processors() - 1 - num_devices)
 
 
 class WorkerPool:
@@ -66,7 +92,13 @@ class WorkerPool:
         FastscribeError: Every process refused the options or the model; the first one's reason.
         DeviceFailed: No process could be started for another reason.
         UsageError: The processes decode in different ways.
+
+    Attributes:
+        style: Transcripts come rendered for it; None: whole.
+        helpers: The helpers.
     """
+
+    opens_files = False
 
     def __init__(
         self,
@@ -75,23 +107,40 @@ class WorkerPool:
         num_frames: Callable[[Utterance], int],
         say: Callable[[str], None],
     ) -> None:
-        self._start, self._num_frames, self._tell = start, num_frames, say
+        self.style: OutputStyle | None = None
+        self._num_frames, self._tell = num_frames, say
         self._told: set[str] = set()
-        self._relay = StderrRelay()
-        self._events: SimpleQueue[tuple[WorkerProcess, Any]] = SimpleQueue()
+        self._lines: SimpleQueue[str] = SimpleQueue()  # of helpers, which say them in other threads
+        self._events: SimpleQueue[tuple[WorkerProcess | None, Any]] = SimpleQueue()  # None: of no device
         self._run, self._budget, self._stopwatch = 0, Budget(1.0), Stopwatch()
         self._limit: TimeLimit | None = None
         self._longest_s, self._looked_at = 0.0, perf_counter()  # time of a batch; when silence was last measured
-        self._dispatch = Dispatch(num_frames)
         self._last_death = ""
-        self._processes: list[WorkerProcess] = []  # all that may live
-        self._finalizer = weakref.finalize(self, _kill_all, self._processes)
+        self._text_s = 0.0  # seconds of helpers for the texts of earlier runs
+        self._is_woken = self._wakes = False  # an event wakes it already; the source of plans wakes it too
+        self._arena = Arena.of_machine(usable_bytes())
+        self._start = replace(start, shared=self._arena.file)
+        self._relay = StderrRelay()
+        self._processes: list[WorkerProcess] = []  # of devices, all that may live
+        self._readers: ReplacingThreadPool | None = None
+        self._batches: dict[int, ReadBatch] = {}  # in the arena, by number
+        self._lost: list[tuple[int, int]] = []  # parts of the arena that are not used again
+        self._reset()
         try:
+            # Devices first: they take longer to start.
             self._slots = [_Slot(one, self._new_process(one), DeviceShare(one.name, "")) for one in devices]
+            self.helpers = self._new_helpers(start.options)
+            self._finalizer = weakref.finalize(self, _end, self._processes, self.helpers, self._arena, self._relay)
+        except BaseException:
+            _end(self._processes, None, self._arena, self._relay)
+            raise
+        try:
             while any(slot.ready is None and not slot.is_given_up for slot in self._slots):
                 for _ in self._receive():
                     pass
             self._facts = self._common_facts()
+            # All devices may be starting again when this is asked for.
+            self._ready = next(slot.ready for slot in self._slots if slot.ready is not None)
             for slot in self._slots:
                 if slot.is_given_up:
                     self._tell(f"{slot.device.process_name} {slot.death}; the others go on")
@@ -112,7 +161,7 @@ class WorkerPool:
         return self._budget
 
     def choose_budget(self) -> Budget:
-        budgets = [slot.ready.budget for slot in self._slots if slot.ready is not None]
+        budgets = [slot.ready.budget for slot in self._slots if slot.ready is not None] or [self._ready.budget]
         return Budget(
             min(one.frames for one in budgets),
             min(one.quadratic_at_frames for one in budgets),
@@ -123,43 +172,61 @@ class WorkerPool:
     def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch, limit: TimeLimit | None = None) -> None:
         self._check_usable()
         self._run, self._budget, self._stopwatch, self._limit = self._run + 1, budget, stopwatch, limit
-        self._dispatch = Dispatch(self._num_frames)
+        self._reset()
+        self._readers = ReplacingThreadPool(self.helpers.number, "read")  # what this process holds
+        self.helpers.set_up(self._run, {"read": ReadStage()})
         for number, slot in enumerate(self._slots):
-            slot.sent = messages.Sent()
             slot.share = DeviceShare(slot.device.name, slot.share.device, peak_bytes=slot.share.peak_bytes)
             if slot.ready is not None:
                 self._begin_on(number)
 
+    def elsewhere(self, preparation: Preparation, stage: TextStage, edits: TextEdits | None) -> Elsewhere:
+        made = MakeTextStage(stage, edits, self.style)
+        stages: dict[messages.Kind, Any] = {
+            "read": ReadStage(),
+            "prepare": PrepareStage(preparation),
+            "text": made,
+        }
+        self.helpers.set_up(self._run, stages)
+        inputs = HelperInputs(preparation, self.helpers, self._wake, self._homes)
+        self._wakes = True
+        return Elsewhere(inputs, partial(HelperTexts, made, self.helpers, self._wake, self._homes))
+
     def execute(self, plans: Iterable[Plan | Idle]) -> Generator[Outcome | Idle, None, None]:
+        assert self._readers is not None, "begin() comes first"
+        self._reads: Prefetcher[ReadBatch] = Prefetcher(self._readers, self._wake)
         waiting, has_plans = iter(plans), True
-        while has_plans or self._dispatch.is_busy:
-            is_source_slow = False
-            while has_plans and not is_source_slow and self._dispatch.has_room():
-                plan = next(waiting, None)
-                if plan is None or not self._fits(plan):
-                    has_plans = False
-                elif plan is IDLE:
-                    is_source_slow = True
-                else:
-                    yield from self._hand_out(self._dispatch.assign(plan))
-            yield from self._balance(has_plans)
-            yield IDLE
-            # A slow source is asked again at once if a device has nothing to do.
-            if self._dispatch.is_busy or (has_plans and not self._dispatch.has_room()):
-                yield from self._receive(wait=not (is_source_slow and self._dispatch.has_idle()))
-            yield from self._end_silent()
-            self._check_usable()
+        try:
+            while has_plans or self._planned or self._is_busy:
+                has_plans, is_source_slow = self._take_plans(waiting) if has_plans else (False, False)
+                yield from self._hand_out_read()
+                yield from self._balance(has_plans)
+                self._tell_lines()
+                yield IDLE
+                # A slow source is asked again at once if a device has nothing to do.
+                if self._is_busy or is_source_slow:
+                    yield from self._receive(wait=self._wakes or not (is_source_slow and self._dispatch.has_idle()))
+                yield from self._end_silent()
+                self._check_usable()
+        finally:
+            self._reads.close()
 
     def release(self, index: int) -> None:
-        for slot in self._slots:
-            slot.sent.release(index)
+        if (home := self._homes.pop(index, None)) is not None:
+            self.helpers.forget(home, index)
 
     def end(self) -> None:
         for slot in self._slots:
             if slot.ready is not None:
                 slot.process.send(messages.End(self._run))
-            slot.sent = messages.Sent()  # it keeps the caller's data
-        self._dispatch = Dispatch(self._num_frames)
+        self.helpers.end_run()
+        if (text_s := self.helpers.cpu_s["text"] - self._text_s) > 0:
+            self._stopwatch.add("assemble", text_s)
+        self._text_s = self.helpers.cpu_s["text"]
+        self._tell_lines()
+        if self._readers is not None:
+            self._readers.close()
+        self._reset()
 
     def close(self) -> None:
         self._finalizer()
@@ -176,54 +243,166 @@ class WorkerPool:
 
     # --- batches -----------------------------------------------------------------------------------------------------
 
+    def _reset(self) -> None:
+        """Forget the batches of a run. The memory of those that threads of this process still write to is lost."""
+        self._lost += [(one.place, one.layout.num_bytes) for one in self._batches.values() if one.being_written]
+        self._dispatch = Dispatch()
+        self._batches = {}
+        self._numbers = count()
+        self._homes: dict[int, int] = {}  # by the index of a remote recording: the helper that has its bytes
+        self._planned: deque[Plan] = deque()  # not begun yet: the arena had no room
+        self._wakes = False
+        self._to_hand_out: deque[tuple[ReadBatch, list[int]]] = deque()  # rows that are read
+        self._arena.clear(self._lost)
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._batches)
+
+    def _take_plans(self, plans: Iterator[Plan | Idle]) -> tuple[bool, bool]:
+        """Begin to read batches while there is room. Return whether there may be more, and whether the source is slow."""
+        while len(self._reads) < READ_AHEAD * max(1, self.num_devices):
+            if not self._planned:
+                plan = next(plans, None)
+                if plan is None or not self._fits(plan):
+                    return False, False
+                if plan is IDLE:
+                    return True, True
+                self._planned.extend(self._pieces(plan))
+            if not self._begin_to_read(self._planned[0]):
+                return True, False
+            self._planned.popleft()
+        return True, False
+
+    def _pieces(self, plan: Plan) -> list[Plan]:
+        """Divide a plan whose samples would leave no room for others: rows at 44.1 kHz take up to eleven times the bytes."""
+        if len(plan) == 1 or self._layout(plan).num_bytes <= self._arena.num_bytes // _MIN_BATCHES:
+            return [plan]
+        middle = len(plan) // 2
+        return [*self._pieces(plan[:middle]), *self._pieces(plan[middle:])]
+
+    def _layout(self, plan: Plan) -> BatchLayout:
+        return BatchLayout.of(plan, self._ready.sample_rate, self._ready.native)
+
+    def _begin_to_read(self, plan: Plan) -> bool:
+        """Begin to read a batch. Return False if it must wait for memory."""
+        layout = self._layout(plan)
+        place = self._arena.allocate(layout.num_bytes)
+        if place is None:
+            # What hangs in a file keeps its memory: the run does not wait for that.
+            if len(self._reads) or self._to_hand_out or self._dispatch.is_busy:
+                return False
+            place = self._arena.grow(layout.num_bytes)
+        number = next(self._numbers)
+        batch = ReadBatch(number, plan, layout, place, self._arena, self.helpers, self._homes)
+        self._batches[number] = batch
+        self._reads.submit(batch)
+        return True
+
+    def _hand_out_read(self) -> Iterator[Outcome]:
+        """Send what is read to devices with room. Yield what is not decoded."""
+        while True:
+            if not self._to_hand_out:
+                part = self._reads.poll()
+                if part is None:
+                    return
+                yield from self._sort_out(*part)
+            while self._to_hand_out:
+                if not self._dispatch.has_room():
+                    return
+                batch, rows = self._to_hand_out.popleft()
+                longest = max(self._num_frames(batch.utterances[row]) for row in rows)
+                self._send(self._dispatch.assign(batch.number, rows, longest))
+
+    def _sort_out(self, batch: ReadBatch, done: Sequence[int]) -> Iterator[Outcome]:
+        """Queue the rows that are to be decoded. Yield the others: those that could not be read, and digital silence."""
+        rows = []
+        for row in done:
+            if row not in batch.rows:
+                yield from self._finish(batch, [row], [batch.failure(row)])
+            elif batch.rows[row].is_silent:
+                yield from self._finish(batch, [row], [Hypothesis()])
+            else:
+                rows.append(row)
+        if rows:
+            self._to_hand_out.append((batch, rows))
+
+    def _finish(
+        self, batch: ReadBatch, rows: Sequence[int], results: Sequence[Hypothesis | Failure], is_decoded: bool = False
+    ) -> Iterator[Outcome]:
+        """Yield the results of rows. The last ones free the batch's memory."""
+        utterances = [batch.utterances[row] for row in rows]
+        if self._limit is not None:
+            self._limit.done(_audio_s(utterances), is_decoded)
+        batch.num_undone -= len(rows)
+        if not batch.num_undone:
+            del self._batches[batch.number]
+            self._arena.release(batch.place, batch.layout.num_bytes)
+        yield utterances, results
+
     def _fits(self, plan: Plan | Idle) -> bool:
         """Return False if the run's limit allows no more work."""
         return self._limit is None or self._limit.begin(0.0 if plan is IDLE else _audio_s(plan))
 
-    def _count_done(self, utterances: Plan, is_decoded: bool) -> None:
-        """Tell the run's limit about utterances with a result. Their lengths are those that it was asked about."""
-        if self._limit is not None:
-            self._limit.done(_audio_s(utterances), is_decoded)
-
     def _balance(self, has_plans: bool) -> Iterator[Outcome]:
         """Retry what a dead process had; at the end of the batches, share them out again."""
         while (task := self._dispatch.assign_suspect()) is not None:
-            yield from self._hand_out(task)
-        while not has_plans and (stolen := self._dispatch.steal()) is not None:
+            self._send(task)
+        is_at_end = not has_plans and not self._planned and not len(self._reads) and not self._to_hand_out
+        while is_at_end and (stolen := self._dispatch.steal()) is not None:
             robbed, task = stolen
-            self._slots[robbed].process.send(messages.Cancel(self._run, task.number))
-            yield from self._hand_out(task)
+            self._slots[robbed].process.send(messages.Cancel(self._run, task.number, sorted(task.left)))
+            self._send(task)
+        yield from ()
 
-    def _hand_out(self, task: Task) -> Iterator[Outcome]:
-        """Send a batch to its process. Yield failures of recordings whose data cannot be sent."""
-        slot = self._slots[task.worker]
-        recordings: list[AudioInfo] = []
-        for key, utterance in list(task.left.items()):
-            audio = utterance.audio
-            if not slot.sent.lacks(audio):
-                continue
-            try:
-                recordings.append(slot.sent.add(audio))
-            except Exception as error:  # any that a caller's file object raises
-                self._dispatch.finish(task.number, key)
-                self._count_done((utterance,), is_decoded=False)
-                yield (utterance,), (to_failure(audio, "load", error),)
-        spans = tuple((key, one.num_samples) for key, one in task.left.items())
-        if spans:
-            slot.process.send(messages.Work(self._run, task.number, spans, tuple(recordings)))
-        slot.sent.forget(slot.process.send)  # behind the work, which may share an object or data with it
+    def _send(self, task: Task) -> None:
+        """Send a batch, or rows of it, to its device."""
+        batch, rows = self._batches[task.number], sorted(task.left)
+        utterances = [batch.utterances[row] for row in rows]
+        constraints = [(one.audio.boost, one.audio.language) for one in utterances]
+        self._slots[task.worker].process.send(
+            messages.Work(
+                self._run,
+                batch.number,
+                batch.place,
+                batch.layout,
+                rows,
+                batch.lengths(rows),
+                utterances[0].purpose,
+                constraints if any(boost or language for boost, language in constraints) else (),
+            )
+        )
+
+    def _wake(self) -> None:
+        """Wake the thread that drives the run. Any thread may call this."""
+        if not self._is_woken:
+            self._is_woken = True
+            self._events.put((None, None))
 
     def _receive(self, wait: bool = True) -> Iterator[Outcome]:
         """Handle the messages that have come; with `wait`, wait a moment for the first."""
-        while True:
+        for number in range(max(1, self._events.qsize())):
             try:
-                process, message = self._events.get(wait, _WAIT_S)
+                process, message = self._events.get(wait and not number, _WAIT_S)
             except Empty:
                 return
-            wait = False
-            number = next((number for number, slot in enumerate(self._slots) if slot.process is process), None)
-            if number is not None:
-                yield from self._handle(number, message)
+            if process is None:
+                self._hear(message)
+                continue
+            slot = next((number for number, slot in enumerate(self._slots) if slot.process is process), None)
+            if slot is not None:
+                yield from self._handle(slot, message)
+
+    def _hear(self, message: Any) -> None:
+        """Handle what is not of a device."""
+        if isinstance(message, DeviceFailed):
+            raise message
+        self._is_woken = False
+
+    def _tell_lines(self) -> None:
+        """Tell what helpers have said. The last one may die after the last batch."""
+        while not self._lines.empty():
+            self._tell(self._lines.get())
 
     def _handle(self, number: int, message: Any) -> Iterator[Outcome]:
         slot = self._slots[number]
@@ -240,8 +419,6 @@ class WorkerPool:
                 raise UsageError(message.message)
         elif isinstance(message, messages.Say):
             self._say(message.line)
-        elif message.run == self._run and isinstance(message, messages.Hungry):
-            self._dispatch.mark_stuck(number)
         elif message.run == self._run:
             yield from self._results(slot, message)
 
@@ -250,35 +427,65 @@ class WorkerPool:
         for stage, seconds in message.stage_s.items():
             self._stopwatch.add(stage, seconds)
         self._budget.frames = min(self._budget.frames, message.budget_frames)
-        slot.sent.opened(message.probed)
-        finished = [
-            (self._dispatch.finish(message.batch, key), result)
-            for key, result in zip(message.keys, message.results, strict=True)
-        ]
-        new = [(utterance, result) for utterance, result in finished if utterance is not None]
-        utterances = [_probed(utterance, message.probed) for utterance, _ in new]
-        results = [_with_row(result, utterance.audio) for utterance, result in new]
         slot.share.busy_s += message.busy_s
         slot.share.peak_bytes = max(slot.share.peak_bytes, message.peak_bytes)
-        if not utterances:
+        rows = self._dispatch.finish(message.batch, message.rows)
+        if not rows:
             return
-        slot.share.batches += isinstance(results[0], Hypothesis)
-        slot.share.utterances += len(utterances)
-        slot.share.audio_s += sum(utterance.duration_s for utterance in utterances)
+        batch = self._batches[message.batch]
+        is_decoded = not isinstance(message.results, Failure)
+        results = self._with_cuts(batch, rows, message)
+        slot.share.batches += is_decoded
+        slot.share.utterances += len(rows)
+        slot.share.audio_s += sum(batch.utterances[row].duration_s for row in rows)
         slot.deaths_in_a_row = 0
-        self._count_done([utterance for utterance, _ in new], isinstance(results[0], Hypothesis))
-        yield utterances, results
+        yield from self._finish(batch, rows, results, is_decoded)
+
+    def _with_cuts(
+        self, batch: ReadBatch, rows: Sequence[int], message: messages.Results
+    ) -> Sequence[Hypothesis | Failure]:
+        """Return a device's results of some rows, with their frames counted in the whole utterances."""
+        results = message.results
+        if isinstance(results, Failure):
+            return [_failed(results, batch.utterances[row].audio) for row in rows]
+        if len(rows) < len(message.rows):
+            by_row = dict(zip(message.rows, results, strict=True))
+            results = [by_row[row] for row in rows]
+        if not any(batch.rows[row].cuts for row in rows):
+            return results
+        frame_s, marks = self._facts.token_frame_s, self._facts.marks
+        pairs = zip(rows, results, strict=True)
+        return [with_cuts(result, batch.rows[row].cuts, frame_s, marks) for row, result in pairs]
 
     # --- processes ---------------------------------------------------------------------------------------------------
 
     def _new_process(self, device: Device) -> WorkerProcess:
         events = self._events  # a thread that held the pool itself would keep it from being collected
+        start = replace(self._start, device=device.kind, processors=device.processors, memory_share=device.memory_share)
         try:
-            process = WorkerProcess(device, self._start, lambda *event: events.put(event), self._relay)
+            process = WorkerProcess(
+                device.name,
+                "device",
+                start,
+                lambda *event: events.put(event),
+                self._relay,
+                device.variables,
+                self._arena.file,
+            )
         except (OSError, RuntimeError) as error:  # the system has no room for a process, or for its threads
             raise DeviceFailed(device.name, error) from error
         self._processes.append(process)
         return process
+
+    def _new_helpers(self, options: Options) -> HelperPool:
+        events = self._events
+        return HelperPool(
+            num_helpers(options, len(self._slots)),
+            self._arena,
+            self._relay,
+            self._lines.put,
+            lambda error: events.put((None, error)),
+        )
 
     def _begin_on(self, number: int) -> None:
         slot = self._slots[number]
@@ -306,7 +513,7 @@ class WorkerPool:
             reason = f"failed: {slot.refused.message}"
         was_ready, was_refused = slot.ready is not None, slot.refused is not None
         self._processes.remove(slot.process)
-        slot.ready, slot.sent, slot.silent_s = None, messages.Sent(), 0.0
+        slot.ready, slot.silent_s = None, 0.0
         death = self._dispatch.remove_worker(number)
         slot.share.died += was_ready
         slot.deaths_in_a_row += 1
@@ -323,14 +530,14 @@ class WorkerPool:
             return
         self._say_death(slot, reason, death.num_handed_over)
         self._check_usable()
-        for utterance in death.given_up:
-            self._count_done((utterance,), is_decoded=False)
-            yield (utterance,), (to_failure(utterance.audio, "model", killed),)
+        for given_up, row in death.given_up:
+            batch = self._batches[given_up]
+            yield from self._finish(batch, [row], [to_failure(batch.utterances[row].audio, "model", killed)])
 
     def _check_usable(self) -> None:
         """Raise UsageError after close(), and DeviceFailed if no device is left."""
         if not self._finalizer.alive:
-            raise UsageError("the processes of --devices are closed: load the model again")
+            raise UsageError("the processes of this model are closed: load it again")
         if all(slot.is_given_up for slot in self._slots):
             raise self._failed(f"the last process {self._last_death}")
 
@@ -369,16 +576,10 @@ def _audio_s(utterances: Plan) -> float:
     return sum(utterance.duration_s for utterance in utterances)
 
 
-def _probed(utterance: Utterance, probed: Any) -> Utterance:
-    """Return an utterance whose recording was opened only now, with its real length."""
-    audio = probed.get(utterance.audio.index)
-    if audio is None:
-        return utterance
-    return Utterance(messages.returned(audio, utterance.audio), 0, audio.num_samples)
-
-
-def _with_row(result: Hypothesis | Failure, audio: AudioInfo) -> Hypothesis | Failure:
-    return replace(result, row=audio.row, given_key=audio.given_key) if isinstance(result, Failure) else result
+def _failed(failure: Failure, audio: AudioInfo) -> Failure:
+    """Return the failure of a batch as that of a recording."""
+    given = audio.path, audio.id, failure.stage, failure.error_type, failure.message
+    return Failure(*given, audio.row, audio.index, audio.given_key)
 
 
 def _error(refused: messages.Refused) -> Exception:
@@ -391,6 +592,10 @@ def _error(refused: messages.Refused) -> Exception:
     return error
 
 
-def _kill_all(processes: list[WorkerProcess]) -> None:
-    while processes:
-        processes.pop().kill()
+def _end(devices: list[WorkerProcess], helpers: HelperPool | None, arena: Arena, relay: StderrRelay) -> None:
+    while devices:
+        devices.pop().kill()
+    if helpers is not None:
+        helpers.close()
+    relay.close()
+    arena.close()

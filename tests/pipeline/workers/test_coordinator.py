@@ -4,70 +4,126 @@ from __future__ import annotations
 
 import errno
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
+from queue import SimpleQueue
+from threading import Event, Thread
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fastscribe import Options
+from fastscribe.audio.media import EncodedBytes
 from fastscribe.errors import DeviceFailed, UsageError
+from fastscribe.pipeline import batch_layout
+from fastscribe.pipeline.batch_layout import BatchLayout, ReadRow
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.executor import ModelFacts
 from fastscribe.pipeline.idle import IDLE
+from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.pipeline.stats import Stopwatch
-from fastscribe.pipeline.workers import messages
+from fastscribe.pipeline.workers import device, helpers, messages
 from fastscribe.pipeline.workers import pool as workers_pool
+from fastscribe.pipeline.workers.arena import Arena, SharedMemory
 from fastscribe.pipeline.workers.devices import Device
 from fastscribe.pipeline.workers.pool import WorkerPool
 from fastscribe.pipeline.workers.process import StderrRelay
-from fastscribe.types import AudioInfo, Hypothesis, Source, Utterance
+from fastscribe.types import AudioInfo, Failure, Hypothesis, Utterance
 
 FACTS = ModelFacts("CPU", "fp32", "tdt", 1, "full", 0.08, False, False)
+RATE = 16000
 
 
 class FakeProcess:
-    """A process that is ready at once. It does what `answer` does with its messages."""
+    """A process that is ready at once: a device that does what `answer` does with its messages, or a helper."""
 
     answer: Callable[[FakeProcess, Any], None]
+    pid = -1
 
-    def __init__(self, device: Device, start: Any, receive: Callable[[FakeProcess, Any], None], relay: Any) -> None:
-        self.device, self._receive = device, receive
+    def __init__(
+        self, name: str, program: str, start: Any, receive: Callable[[FakeProcess, Any], None], *_: Any
+    ) -> None:
+        self.name, self._receive = name, receive
+        self.memory = SharedMemory(start.shared)
         self.sent: list[Any] = []
         self.is_killed = False
-        self.say(messages.Ready(FACTS, Budget(1000.0), 3, 0))
+        self.inbox: SimpleQueue[Any] | None = None
+        if program == "helper":
+            self.inbox = SimpleQueue()
+            Thread(target=self._help, daemon=True).start()
+        else:
+            self.say(messages.Ready(FACTS, Budget(1000.0), 3, 0, RATE, native=False))
 
     def say(self, message: Any) -> None:
         self._receive(self, message)
 
     def send(self, message: Any) -> None:
+        if self.inbox is not None:
+            self.inbox.put(message)
+            return
         self.sent.append(message)
         self.answer(message)
 
     def work(self) -> list[messages.Work]:
         return [one for one in self.sent if isinstance(one, messages.Work)]
 
+    def samples(self, place: int, layout: BatchLayout) -> np.ndarray:
+        return layout.placed(self.memory.view(place, layout.num_bytes))._samples_BS
+
     def reason(self) -> str:
         return "ended with exit code 1"
 
+    def end(self) -> None:
+        """As kill(), which follows."""
+
     def kill(self) -> None:
         self.is_killed = True
+        if self.inbox is not None:
+            self.inbox.put(None)
+
+    def _help(self) -> None:
+        """Read rows: each sample is the recording's number. Recordings without a number cannot be read."""
+        assert self.inbox is not None
+        while (message := self.inbox.get()) is not None:
+            if isinstance(message, messages.Setup):
+                self.say(messages.HelperReady())
+            elif isinstance(message, messages.Job):
+                samples = self.samples(*message.shared)
+                results: list[Any] = []
+                for row, one in message.items:
+                    samples[row, : one.num_samples] = one.audio.index
+                    failure = Failure(one.audio.path, one.audio.id, "load", "AudioError", "gone")
+                    results.append(ReadRow(one.num_samples) if one.audio.index else failure)
+                self.say(messages.Done(message.number, 0, results, 0.0))
 
 
-def decode(process: FakeProcess, message: Any, probed: Mapping[int, AudioInfo] | None = None) -> None:
+def decode(process: FakeProcess, message: Any) -> None:
+    """Answer with the recordings' numbers, which are the samples, row by row."""
     if isinstance(message, messages.Work):
-        keys = tuple(key for key, _ in message.spans)
-        results = (Hypothesis(),) * len(keys)
-        process.say(messages.Results(message.run, message.batch, keys, results, probed or {}, {}, 0.0, 0, 1000.0))
+        samples = process.samples(message.place, message.layout)
+        for row, length in zip(message.rows, message.lengths_B, strict=True):
+            [number] = set(samples[row, :length].tolist())
+            found = [Hypothesis((number,), (0,), (1,), (0.0,))]
+            process.say(messages.Results(message.run, message.batch, [row], found, {}, 0.0, 0, 1000.0))
 
 
-def begun(monkeypatch: pytest.MonkeyPatch, answer: Callable[[FakeProcess, Any], None] = decode, number: int = 2) -> Any:
-    """A pool in a run, whose processes answer so, and the lines that it says."""
+def begun(
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[FakeProcess, Any], None] = decode,
+    number: int = 2,
+    arena_bytes: int = 1 << 20,
+) -> Any:
+    """A pool in a run, whose devices answer so, and the lines that it says."""
     monkeypatch.setattr(FakeProcess, "answer", answer, raising=False)
     monkeypatch.setattr(workers_pool, "WorkerProcess", FakeProcess)
+    monkeypatch.setattr(helpers, "WorkerProcess", FakeProcess)
+    monkeypatch.setattr(Arena, "of_machine", lambda total_bytes: Arena(arena_bytes))
     devices = [Device(f"cpu:{one}", "cpu", 1, {}) for one in range(number)]
     lines: list[str] = []
-    pool = WorkerPool(devices, messages.Start("", "", Options()), lambda one: one.num_samples, lines.append)
+    options = Options(threads=2)
+    pool = WorkerPool(devices, messages.Start("", "", options), lambda one: one.num_samples, lines.append)
     begin(pool)
     return pool, lines
 
@@ -77,38 +133,152 @@ def begin(pool: WorkerPool) -> None:
 
 
 def utterance(index: int, num_samples: int = 100) -> Utterance:
-    return Utterance(AudioInfo(f"{index}", f"{index}", 100, 1, num_samples, index=index), 0, num_samples)
+    return Utterance(AudioInfo(f"{index}", f"{index}", RATE, 1, num_samples, index=index), 0, num_samples)
 
 
 def done(pool: WorkerPool, plans: list[list[Utterance]]) -> list[Utterance]:
-    outcomes = [one for one in pool.execute(plans) if one is not IDLE]
-    return [one for utterances, _ in outcomes for one in utterances]
+    """Return the utterances with a result, which is their own."""
+    found = []
+    for outcome in pool.execute(plans):
+        if outcome is not IDLE:
+            for one, result in zip(*outcome, strict=True):
+                assert isinstance(result, Failure) if not one.audio.index else result.token_ids == (one.audio.index,)
+                found.append(one)
+    return found
 
 
-def test_a_recording_that_another_process_has_opened_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that was robbed of it would take the whole recording for each utterance."""
-    real = utterance(1, 9)
-    promised = replace(real, audio=replace(real.audio, num_samples=10, unread=Source("1", "1", "1", index=1)))
+def test_rows_that_cannot_be_read_fail_and_the_others_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, _ = begun(monkeypatch)
+    plan = [utterance(3, 300), utterance(0, 200), utterance(1)]
+    assert set(done(pool, [plan, [utterance(0)]])) == {*plan, utterance(0)}
+    assert pool._arena.is_empty
+    pool.close()
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 9000), min_size=1, max_size=4), max_size=8),
+    st.integers(1, 40_000),
+    st.integers(1, 3),
+)
+def test_any_batches_pass_through_an_arena_of_any_size(sizes, arena_bytes, number) -> None:
+    """Batches wait for room; one that is larger than all of it makes it grow."""
+    indices = iter(range(1, 100))
+    plans = [[utterance(next(indices), size) for size in plan] for plan in sizes]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        pool, _ = begun(monkeypatch, number=number, arena_bytes=arena_bytes)
+        for _ in range(2):
+            found = sorted(one.audio.index for one in done(pool, plans))
+            assert found == list(range(1, 1 + sum(map(len, sizes))))
+            assert pool._arena.is_empty
+            pool.end()
+            begin(pool)
+        pool.close()
+
+
+def test_memory_that_a_thread_still_writes_to_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is broken off while the caller's data is being read. That goes on in the middle of the next run."""
+    begins, goes_on, has_written = Event(), Event(), Event()
+
+    def read_into(row_S: np.ndarray, *_: Any) -> int:
+        begins.set()
+        assert goes_on.wait(60)
+        row_S[:] = -1
+        has_written.set()
+        return len(row_S)
 
     def answer(process: FakeProcess, message: Any) -> None:
-        """The first process answers nothing until it is robbed."""
+        if isinstance(message, messages.Work):
+            goes_on.set()
+            assert has_written.wait(60)
+        decode(process, message)
+
+    monkeypatch.setattr(batch_layout, "read_into", read_into)
+    pool, _ = begun(monkeypatch, answer, number=1)
+    one = utterance(1)
+    run = pool.execute([[replace(one, audio=replace(one.audio, file=EncodedBytes(b"", "held")))]])
+    next(run)
+    assert begins.wait(60)
+    run.close()
+    pool.end()
+    begin(pool)
+    assert len(done(pool, [[utterance(index)] for index in range(1, 4)])) == 3
+    assert pool._arena.is_empty
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    ("arena_bytes", "sizes"), [(1 << 20, [16]), (200_000, [4] * 4), (50_000, [2] * 8), (1, [1] * 16)]
+)
+def test_a_plan_of_many_bytes_is_divided(monkeypatch: pytest.MonkeyPatch, arena_bytes: int, sizes: list[int]) -> None:
+    """A piece takes an eighth of the memory at most, unless it is a single row. A row has 4,000 bytes here."""
+    pool, _ = begun(monkeypatch, arena_bytes=arena_bytes)
+    plan = [utterance(index, 1000) for index in range(1, 17)]
+    pieces = pool._pieces(plan)
+    assert [one for piece in pieces for one in piece] == plan, "rows stay in order"
+    assert [len(piece) for piece in pieces] == sizes
+    pool.close()
+
+
+def test_what_a_helper_says_after_the_last_batch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may die of a text."""
+    pool, lines = begun(monkeypatch)
+    assert done(pool, [[utterance(1)]])
+    pool.helpers._say("a helper process has died")
+    pool.end()
+    assert lines == ["a helper process has died"]
+    pool.close()
+
+
+def test_a_robbed_device_leaves_out_the_rows_that_were_taken_and_no_others() -> None:
+    """Parts of a batch with slow files are batches of their own."""
+    inbox = device._Inbox.__new__(device._Inbox)
+    inbox._messages, inbox._cancelled, inbox._ended_run = SimpleQueue(), set(), -1
+    layout = BatchLayout(RATE, (3, 1), "int16")
+    early, late = (
+        messages.Work(1, 7, 0, layout, rows, np.ones(len(rows), np.int64), "words") for rows in ([0, 2], [1])
+    )
+    inbox._receive(early)
+    inbox._receive(late)
+    inbox._receive(messages.Cancel(1, 7, [1]))
+    assert not inbox.is_cancelled(early) and inbox.is_cancelled(late)
+    inbox._receive(late)  # the thief has died
+    assert not inbox.is_cancelled(late)
+    inbox._receive(messages.Cancel(1, 7, [1]))
+    inbox._receive(messages.End(1))
+    assert not inbox.is_cancelled(late) and inbox.has_ended(1)
+
+
+def test_a_stolen_batch_is_cancelled_by_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(process: FakeProcess, message: Any) -> None:
+        """The first device answers nothing until it is robbed."""
         if isinstance(message, messages.Cancel):
             decode(process, process.work()[0])
-        elif isinstance(message, messages.Work) and (process.device.name == "cpu:1" or message.spans[0][0][2]):
-            probed = {1: messages.to_return(real.audio)} if any(one.unread for one in message.recordings) else {}
-            decode(process, message, probed)
+        elif process.name == "cpu:1":
+            decode(process, message)
 
     pool, _ = begun(monkeypatch, answer)
-    assert set(done(pool, [[utterance(0, 50)], [utterance(2, 100)], [promised]])) == {
-        real,
-        utterance(0, 50),
-        utterance(2),
-    }
-    parts = [replace(real, start=4, num_samples=2), replace(real, start=7, num_samples=2)]
-    assert set(done(pool, [[one] for one in parts])) == set(parts)
-    robbed, other = ([one.recordings for one in slot.process.work()] for slot in pool._slots)
-    assert robbed[-1] == (messages.Sent().add(real.audio),) and robbed[-2][0].unread is not None
-    assert other[-1] == ()
+    plans = [[utterance(1, 50), utterance(5, 40)], [utterance(2, 100)], [utterance(3, 10), utterance(4, 10)]]
+    assert sorted(one.audio.index for one in done(pool, plans)) == [1, 2, 3, 4, 5]
+    robbed = pool._slots[0].process
+    [cancel] = [one for one in robbed.sent if isinstance(one, messages.Cancel)]
+    taken = robbed.work()[-1]
+    assert (cancel.batch, list(cancel.rows)) == (taken.batch, list(taken.rows))
+    pool.close()
+
+
+def test_a_batch_of_a_dead_device_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(process: FakeProcess, message: Any) -> None:
+        (die if process.name == "cpu:0" else decode)(process, message)
+
+    pool, lines = begun(monkeypatch, answer)
+    jobs: list[helpers.Job] = []
+    submit = pool.helpers.submit
+    monkeypatch.setattr(pool.helpers, "submit", lambda job: (jobs.append(job), submit(job)))
+    plans = [[utterance(index)] for index in range(1, 20)]
+    assert len(done(pool, plans)) == 19
+    assert lines and "a new process is started" in lines[0]
+    assert sorted(one.audio.index for job in jobs for _, one in job.items) == list(range(1, 20))
+    pool.close()
 
 
 def die(process: FakeProcess, message: Any) -> None:
@@ -118,9 +288,9 @@ def die(process: FakeProcess, message: Any) -> None:
 
 def test_a_run_without_a_device_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, lines = begun(monkeypatch, die)
-    plans = [[utterance(index)] for index in range(20)]
+    plans = [[utterance(index)] for index in range(1, 21)]
     with pytest.raises(DeviceFailed, match=r"^cpu:0, cpu:1 failed: the last process ended with exit code 1; "):
-        done(pool, plans)
+        list(pool.execute(plans))
     assert lines[-1].endswith("it is not used any more")
     with pytest.raises(DeviceFailed, match=r"^cpu:0, cpu:1 failed: the last process ended with exit code 1; "):
         begin(pool)
@@ -129,15 +299,15 @@ def test_a_run_without_a_device_fails_at_once(monkeypatch: pytest.MonkeyPatch) -
 def test_a_closed_pool_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its processes end, which is no death to report."""
     pool, lines = begun(monkeypatch)
-    results = pool.execute([[utterance(index)] for index in range(20)])
+    results = pool.execute([[utterance(index)] for index in range(1, 21)])
     next(results)
     pool.close()
     assert all(slot.process.is_killed for slot in pool._slots)
     for slot in pool._slots:
         slot.process.say(None)
-    with pytest.raises(UsageError, match="load the model again"):
+    with pytest.raises(UsageError, match="are closed: load it again"):
         list(results)
-    with pytest.raises(UsageError, match="load the model again"):
+    with pytest.raises(UsageError, match="are closed: load it again"):
         begin(pool)
     assert not lines
 
@@ -148,7 +318,7 @@ def test_a_process_that_is_given_up_for_its_silence_dies_once(monkeypatch: pytes
     silent = pool._slots[0].process
     assert not list(pool._died(0, "has not answered"))
     silent.say(None)  # its pipe closes
-    assert len(done(pool, [[utterance(index)] for index in range(9)])) == 9
+    assert len(done(pool, [[utterance(index)] for index in range(1, 10)])) == 9
     assert lines == ["the process of cpu:0 has not answered; it is not used any more"]
 
 
@@ -157,33 +327,33 @@ def test_a_run_does_not_wait_for_messages_once_all_is_done(monkeypatch: pytest.M
     receive, waits = pool._receive, []
 
     def counted(wait: bool = True) -> Any:
-        waits.append(pool._dispatch.is_busy)
+        waits.append(pool._is_busy)
         return receive(wait)
 
     monkeypatch.setattr(pool, "_receive", counted)
     assert not done(pool, []) and not waits
-    assert len(done(pool, [[utterance(index)] for index in range(9)])) == 9
+    assert len(done(pool, [[utterance(index)] for index in range(1, 10)])) == 9
     assert waits and all(waits)
 
 
 def test_a_device_that_gets_no_new_process_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, lines = begun(
-        monkeypatch, lambda process, message: (die if process.device.name == "cpu:0" else decode)(process, message)
+        monkeypatch, lambda process, message: (die if process.name == "cpu:0" else decode)(process, message)
     )
 
     def refuse(*_: Any) -> None:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     monkeypatch.setattr(workers_pool, "WorkerProcess", refuse)
-    assert len(done(pool, [[utterance(index)] for index in range(20)])) == 20
+    assert len(done(pool, [[utterance(index)] for index in range(1, 21)])) == 20
     [line] = lines
     assert line.startswith(
         f"the process of cpu:0 ended with exit code 1 and cannot be started again ([Errno {errno.EAGAIN}] Resource "
     )
-    assert line.endswith(" go to other processes; it is not used any more")
+    assert line.endswith(" to other processes; it is not used any more")
     pool._slots[1].process.say(None)
     with pytest.raises(DeviceFailed, match="cannot be started again"):
-        done(pool, [[utterance(0)]])
+        done(pool, [[utterance(1)]])
     with pytest.raises(DeviceFailed, match=r"^cpu:0 failed: .* Resource temporarily unavailable; "):
         WorkerPool([slot.device for slot in pool._slots], messages.Start("", "", Options()), len, lines.append)
 

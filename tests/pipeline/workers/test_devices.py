@@ -13,10 +13,9 @@ from fastscribe.checkpoint import reader
 from fastscribe.cuda.device import free_bytes
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.engine import Engine
-from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.pipeline.stats import DeviceShare
-from fastscribe.pipeline.workers import devices, worker
+from fastscribe.pipeline.workers import device, devices
 from fastscribe.pipeline.workers.devices import parse_devices
 from fastscribe.pipeline.workers.messages import Start
 from fastscribe.pipeline.workers.pool import WorkerPool
@@ -30,7 +29,7 @@ CLIP = next(AUDIO.glob("01*.flac"))
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight processors and three GPUs."""
     monkeypatch.setattr(devices, "usable_processors", lambda: 8)
-    monkeypatch.setattr(devices, "_num_gpus", lambda: 3)
+    monkeypatch.setattr(devices, "num_gpus", lambda: 3)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
@@ -92,10 +91,10 @@ def test_a_process_keeps_to_its_share_of_the_gpus_memory(monkeypatch: pytest.Mon
     monkeypatch.setattr(Recognizer, "build", lambda *_: None)
     monkeypatch.setattr(reader, "read_for_run", lambda *_: None)
     monkeypatch.setattr(Engine, "__init__", lambda *_: None)
-    monkeypatch.setattr(LocalExecutor, "__init__", lambda *_: None)
-    channel: Any = None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    memory: Any = None
     for share in (1.0, 0.5):
-        worker._load(channel, Start("model.nemo", "bf16", Options(), "cuda", memory_share=share))
+        device.load(Start("model.nemo", "bf16", Options(), "cuda", memory_share=share), memory, print)
     assert shares == [0.95 * 0.5]
 
 
@@ -150,6 +149,6 @@ def test_the_command_says_so_in_one_line_before_it_looks_for_the_model(options: 
 
 @pytest.mark.parametrize("text", ["all", "0,9", "0"])
 def test_without_gpus_cpu_is_suggested(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr(devices, "_num_gpus", lambda: 0)
+    monkeypatch.setattr(devices, "num_gpus", lambda: 0)
     with pytest.raises(UsageError, match=f"--devices {text}: no CUDA device is visible here: cpu:N"):
         parse_devices(text)

@@ -10,7 +10,10 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,18 +21,23 @@ import psutil
 import pytest
 import soundfile
 
-from fastscribe import Failure, Options, Transcriber, Transcript
-from fastscribe import transcriber as transcriber_module
+from fastscribe import Audio, Failure, Options, Transcriber, Transcript
 from fastscribe._system.processors import usable_processors
+from fastscribe.audio.remote_file import RemoteFile
+from fastscribe.dry_run import estimate_run
 from fastscribe.errors import DeviceFailed, UsageError
+from fastscribe.pipeline import prefetch
+from fastscribe.pipeline.sort_buffer import SortBuffer
 from fastscribe.pipeline.time_limit import TimeLimit
-from fastscribe.pipeline.workers import devices
+from fastscribe.pipeline.workers import devices, helpers
 from fastscribe.pipeline.workers import pool as workers_pool
+from fastscribe.pipeline.workers.arena import Arena
+from fastscribe.pipeline.workers.pool import num_helpers
+from fastscribe.readable.edits import TextEdits
 from fastscribe.segmentation import gaps
-from fastscribe.types import Utterance
 from tests.conftest import AUDIO, MODELS
 from tests.helpers import worker_faults
-from tests.helpers.processes import command
+from tests.helpers.processes import command, fastscribe
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
 OPTIONS = Options(batch_frames=300, max_utterance_s=8.0, threads=2)
@@ -112,7 +120,8 @@ def content(result: Transcript | Failure) -> Any:
     if isinstance(result, Failure):
         return result, result.key
     words = [(word.text, word.start_s, word.end_s) for word in result.words]
-    return result.audio, result.key, result.text, words, [token[:4] for token in result.tokens], result.gaps
+    audio = replace(result.audio, file="") if isinstance(result.audio.file, RemoteFile) else result.audio
+    return audio, result.key, result.text, words, [token[:4] for token in result.tokens], result.gaps
 
 
 def confidences(result: Transcript | Failure) -> list[float]:
@@ -124,11 +133,41 @@ def processes(transcriber: Transcriber) -> list[int]:
     return [slot.process.pid for slot in transcriber._executor._slots]  # type: ignore[attr-defined]
 
 
+def helper_pids(transcriber: Transcriber) -> list[int]:
+    return [process.pid for process in transcriber._executor.helpers.processes]  # type: ignore[attr-defined]
+
+
 def linked(folder: Path, names: list[str]) -> list[Path]:
+    """Return paths to one clip. Those whose names begin so end the device that decodes them."""
     paths = [folder / name for name in names]
     for path in paths:
-        path.symlink_to(CLIP)
+        if path.name.startswith("poison"):
+            samples, rate = soundfile.read(CLIP, dtype="int16")
+            samples[: len(worker_faults.POISON)] = worker_faults.POISON
+            soundfile.write(path, samples, rate, format="FLAC")
+        else:
+            path.symlink_to(CLIP)
     return paths
+
+
+def killing(pid: int, results: Iterator[Transcript | Failure]) -> list[Transcript | Failure]:
+    """Return the results. The first text ends a process."""
+    found: list[Transcript | Failure] = []
+    is_killed = False
+    for result in results:
+        if not is_killed and isinstance(result, Transcript) and result.text:
+            os.kill(pid, signal.SIGKILL)
+            is_killed = True
+        found.append(result)
+    return found
+
+
+def assert_fails_alone(found: list[Transcript | Failure], path: Path, stage: str) -> None:
+    """One recording has killed its processes, and the others have the clip's text."""
+    [failure] = [one for one in found if isinstance(one, Failure)]
+    assert (failure.path, failure.stage, failure.error_type) == (str(path), stage, "RecordingKilledProcess")
+    assert "was killed by SIGKILL" in failure.message
+    assert len({one.text for one in found if isinstance(one, Transcript)}) == 1
 
 
 def test_a_process_that_is_started_again_gets_the_models_absolute_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +177,7 @@ def test_a_process_that_is_started_again_gets_the_models_absolute_path(monkeypat
         starts.append(start)
         raise UsageError("no pool")
 
-    monkeypatch.setattr(transcriber_module, "WorkerPool", refuse)
+    monkeypatch.setattr(workers_pool, "WorkerPool", refuse)
     monkeypatch.chdir(MODELS)
     with pytest.raises(UsageError, match="no pool"):
         Transcriber.load(MODEL.relative_to(MODELS), "auto", "fp32", OPTIONS, devices="cpu:2")
@@ -156,31 +195,25 @@ def test_three_processes_give_what_one_gives(pool: SimpleNamespace, inputs: list
     shares = transcriber._executor.shares()
     assert [one.name for one in shares] == ["cpu:0", "cpu:1", "cpu:2"]
     assert all(one.batches and one.busy_s > 0 and one.peak_bytes > 0 and not one.died for one in shares)
-    decoded = sum(one.audio_s for one in shares)
-    assert decoded >= transcriber.progress.audio_s
+    not_decoded_s = transcriber.progress.audio_s - sum(one.audio_s for one in shares)
+    assert 2 <= not_decoded_s < 4, "digital silence"
     assert {"features", "encode", "decode"} <= transcriber.progress.stopwatch.seconds.keys()
     in_order = list(transcriber.transcribe(inputs, ordered=True))
     assert [one.index for one in in_order] == sorted(results)
 
 
-@pytest.mark.parametrize("start_s", [0.0, 0.5])
-def test_speech_without_words_is_decoded_again_in_recordings_that_were_opened_late(
-    pool: SimpleNamespace, inputs: list[Any], monkeypatch: pytest.MonkeyPatch, start_s: float
+def test_speech_without_words_is_decoded_again(
+    pool: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first utterance of a manifest's row has the whole row, which a process opens."""
-
-    def half(transcript: Transcript, *_: object) -> list[Utterance]:
-        audio = transcript.audio
-        return [Utterance(audio, int(start_s * audio.sample_rate), audio.num_samples // 2)]
-
-    monkeypatch.setattr(gaps, "find_untranscribed_spans", lambda transcript: [(0.0, transcript.audio.duration_s)])
-    monkeypatch.setattr(gaps, "find_clear_speech", half)
-    rows = [path for path in inputs if str(path).endswith(".jsonl")]
+    """What the caller gave with a recording is still there after the second decoding."""
+    paths = linked(tmp_path, ["gap0.flac", "gap5.flac", "well.flac"])
+    given = [Audio(path, key=object()) for path in paths]
+    worker_faults.damage_gaps(gaps, monkeypatch.setattr)
     alone = Transcriber.load(MODEL, "cpu", "fp32", replace(OPTIONS, recover_gaps=True))
     monkeypatch.setattr(pool.transcriber, "_recovers_gaps", True)
-    results = by_index(alone.transcribe(rows))
-    assert_same(by_index(pool.transcriber.transcribe(rows)), results)
-    assert sum(one.utterances for one in pool.transcriber.shares()) == 2 * 2 + 1  # one row's file is missing
+    results = by_index(alone.transcribe(given))
+    assert_same(by_index(pool.transcriber.transcribe(given)), results)
+    assert sum(one.utterances for one in pool.transcriber.shares()) == 3 + 2
 
 
 def test_a_killed_process_is_replaced_and_the_others_take_its_work(
@@ -189,12 +222,8 @@ def test_a_killed_process_is_replaced_and_the_others_take_its_work(
     transcriber = pool.transcriber
     before = processes(transcriber)
     os.kill(before[0], signal.SIGSTOP)  # it takes batches and does none of them
-    found: Results = {}
-    for result in transcriber.transcribe(inputs):
-        if not found:
-            os.kill(before[0], signal.SIGKILL)
-        found[result.index] = result
-    assert_same(found, expected[0])
+    found = killing(before[0], transcriber.transcribe(inputs))
+    assert_same(by_index(iter(found)), expected[0])
     [line] = pool.lines
     assert line.startswith("the process of cpu:0 was killed by SIGKILL")
     assert line.endswith("utterances go to other processes; a new process is started")
@@ -219,37 +248,175 @@ def test_a_poisoned_recording_fails_alone(pool: SimpleNamespace, tmp_path: Path)
     paths = linked(tmp_path, ["a.flac", "b.flac", "poison.flac", "c.flac", "d.flac", "e.flac", "f.flac"])
     found = list(pool.transcriber.transcribe(paths))
     assert len(found) == len(paths)
-    [failure] = [one for one in found if isinstance(one, Failure)]
-    assert (failure.path, failure.stage, failure.error_type) == (str(paths[2]), "model", "RecordingKilledProcess")
-    assert "by itself; the last one was killed by SIGKILL" in failure.message
-    assert len({one.text for one in found if isinstance(one, Transcript)}) == 1
+    assert_fails_alone(found, paths[2], "model")
     assert 2 <= len(pool.lines) <= 3 and all("a new process is started" in line for line in pool.lines)
     assert pool.transcriber._executor.num_devices == 3
 
 
-def test_a_hung_recording_holds_up_no_other(pool: SimpleNamespace, faults: Path, tmp_path: Path) -> None:
-    """More recordings hang than all processes take batches at once."""
-    names = [f"hang{number:02d}.flac" for number in range(12)]
-    paths = linked(tmp_path, [*names, *(f"well{number:02d}.flac" for number in range(12))])
+@pytest.mark.parametrize(("name", "stage"), [("crashread", "load"), ("crashtext", "assemble")])
+def test_a_recording_that_kills_its_helper_fails_alone(
+    pool: SimpleNamespace, tmp_path: Path, name: str, stage: str
+) -> None:
+    paths = linked(tmp_path, ["a.flac", "b.flac", f"{name}.flac", "c.flac", "d.flac", "e.flac"])
+    found = list(pool.transcriber.transcribe(paths))
+    assert len(found) == len(paths)
+    assert_fails_alone(found, paths[2], stage)
+    assert len(pool.lines) == 2 and all("a helper process was killed by SIGKILL" in line for line in pool.lines)
+
+
+def test_a_helper_that_dies_once_costs_no_result(pool: SimpleNamespace, inputs: list[Any], expected, tmp_path) -> None:
+    """One dies of a file in the middle of its work, and another one for no reason."""
+    before = helper_pids(pool.transcriber)
+    paths = linked(tmp_path, ["once.flac"])
+    os.kill(before[0], signal.SIGKILL)
+    found = list(pool.transcriber.transcribe([*inputs, *paths]))
+    [last] = [one for one in found if isinstance(one, Transcript) and one.audio.path == str(paths[0])]
+    found.remove(last)
+    assert_same(by_index(iter(found)), expected[0])
+    assert last.text == next(one.text for one in found if isinstance(one, Transcript) and one.audio.path == str(CLIP))
+    [line] = set(pool.lines)
+    assert line == (
+        "a helper process was killed by SIGKILL (a system that runs out of memory does that); "
+        "its work goes to others and a new one is started"
+    )
+    assert len(set(helper_pids(pool.transcriber)) - set(before)) >= 1 and before[0] not in helper_pids(pool.transcriber)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Helpers that do nothing are soon taken for hung ones."""
+    monkeypatch.setattr(helpers, "STUCK_S", 0.3)
+
+
+@pytest.mark.parametrize("name", ["hang", "stall"])
+def test_recordings_that_hang_hold_up_no_other(
+    pool: SimpleNamespace, faults: Path, tmp_path: Path, impatient: None, name: str
+) -> None:
+    """More of them hang than there are helpers, when they are read or prepared. Their results come once they go on."""
+    names = [f"{name}{number:02d}.flac" for number in range(4)]
+    paths = linked(tmp_path, [*names, *(f"well{number:02d}.flac" for number in range(8))])
     with closing(pool.transcriber.transcribe(paths)) as results:
-        first = [next(results) for _ in range(12)]
+        first = [next(results) for _ in range(8)]
         assert all("well" in one.audio.path for one in first)
         with worker_faults.release(faults):
-            assert len(list(results)) == 12
+            rest = list(results)
+    assert len(rest) == 4 and len({one.text for one in [*first, *rest]}) == 1
+    assert not pool.lines
 
 
 def test_a_poisoned_recording_fails_alone_beside_ones_that_hang(
-    pool: SimpleNamespace, faults: Path, tmp_path: Path
+    pool: SimpleNamespace, faults: Path, tmp_path: Path, impatient: None
 ) -> None:
-    names = [f"hang{number}.flac" for number in range(6)]
+    names = [f"hang{number}.flac" for number in range(3)]
     paths = linked(tmp_path, [*names, "poison.flac", *(f"well{number}.flac" for number in range(3))])
     with closing(pool.transcriber.transcribe(paths)) as results:
         first = [next(results) for _ in range(4)]
-        [failure] = [one for one in first if isinstance(one, Failure)]
-        assert (failure.path, failure.error_type) == (str(paths[6]), "RecordingKilledProcess")
         with worker_faults.release(faults):
-            assert all(isinstance(one, Transcript) for one in [*first, *results] if one is not failure)
+            assert_fails_alone([*first, *results], paths[3], "model")
     assert pool.transcriber._executor.num_devices == 3
+
+
+def test_a_run_that_is_cancelled_while_files_hang_leaves_nothing_to_the_next(
+    pool: SimpleNamespace, inputs: list[Any], expected, tmp_path: Path, impatient: None
+) -> None:
+    paths = linked(tmp_path, ["hang0.flac", "stall0.flac", "well.flac"])
+    with closing(pool.transcriber.transcribe(paths)) as results:
+        assert "well" in next(results).audio.path
+    assert_same(by_index(pool.transcriber.transcribe(inputs)), expected[0])
+    assert len(helper_pids(pool.transcriber)) == OPTIONS.threads
+
+
+def test_what_a_killed_device_had_is_not_read_again(pool: SimpleNamespace, faults: Path, tmp_path: Path) -> None:
+    paths = linked(tmp_path, [f"{number:02d}.flac" for number in range(40)])
+    with worker_faults.count_reads(faults) as reads:
+        stopped = processes(pool.transcriber)[0]
+        os.kill(stopped, signal.SIGSTOP)  # it takes batches and does none of them
+        found = killing(stopped, pool.transcriber.transcribe(paths))
+    [line] = pool.lines
+    assert "utterances go to other processes" in line
+    assert len({one.text for one in found}) == 1
+    assert reads == {path.name: 1 for path in paths}
+
+
+def test_fillers_and_redaction_are_those_of_one_process(
+    pool: SimpleNamespace, inputs: list[Any], expected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So are the counts of what an option left alone, because no language is known."""
+    spoken = {
+        word.text.strip(".,") for one in expected[0].values() if isinstance(one, Transcript) for word in one.words
+    }
+    names = tuple(sorted(word for word in spoken if word.istitle())[:3])
+    options = replace(OPTIONS, remove_fillers=True, redact=("names",), redact_names=names)
+    alone = Transcriber.load(MODEL, "cpu", "fp32", OPTIONS)
+    counts = []
+    for transcriber in (alone, pool.transcriber):
+        monkeypatch.setattr(transcriber, "_edits", TextEdits(options))
+        found = by_index(transcriber.transcribe(inputs))
+        if transcriber is alone:
+            results = found
+        counts.append(transcriber._edits.left_alone)
+    assert_same(found, results)
+    assert any("[" in one.text for one in found.values() if isinstance(one, Transcript))
+    assert counts[0] == counts[1] and sum(counts[0].values()) > 1
+
+
+def test_a_callers_objects_and_keys_come_back(pool: SimpleNamespace) -> None:
+    """Keys need not be such as travel between processes. Bytes, samples and files stay in this one."""
+    samples, rate = soundfile.read(CLIP, dtype="int16")
+    with CLIP.open("rb") as file:
+        sources = [CLIP, CLIP.read_bytes(), file, CLIP.with_name("gone.flac"), b"no audio"]
+        given = [Audio(source, key=object()) for source in sources]
+        given.append(Audio(samples, rate, key=object()))
+        found = by_index(pool.transcriber.transcribe(given))
+    assert [found[index].key for index in range(len(given))] == [one.key for one in given]
+    assert len({found[index].text for index in (0, 1, 2, 5)}) == 1
+    assert [found[index].stage for index in (3, 4)] == ["input", "probe"]
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """The address of a server of the clips."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(AUDIO))) as server:
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_other_formats_rates_and_urls_give_what_one_process_gives(
+    pool: SimpleNamespace, url: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("av")
+    from tests.helpers.containers import encode
+
+    samples, rate = soundfile.read(CLIP, dtype="float32")
+    names = [
+        "e07_telephone_8k.flac",
+        "e08_stereo_44k1.flac",
+        "e09_float32_22k05.wav",
+        "e11_speech.mp3",
+        "e12_speech.opus.ogg",
+    ]
+    given = [AUDIO / name for name in names]
+    given += [encode(tmp_path / f"a.{kind}", "aac", rate, samples=samples) for kind in ("m4a", "mp4")]
+    given += [f"{url}/{CLIP.name}", f"{url}/e11_speech.mp3", f"{url}/gone.flac"]
+    alone = Transcriber.load(MODEL, "cpu", "fp32", OPTIONS)
+    results = by_index(alone.transcribe(given))
+    assert_same(by_index(pool.transcriber.transcribe(given)), results)
+    assert [index for index, one in results.items() if isinstance(one, Failure)] == [len(given) - 1]
+
+
+def test_relative_paths_count_from_the_folder_of_the_run(
+    pool: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linked(tmp_path, ["a.flac"])
+    monkeypatch.chdir(tmp_path)
+    [result] = pool.transcriber.transcribe(["a.flac"])
+    assert isinstance(result, Transcript) and result.audio.path == "a.flac"
 
 
 def test_a_limit_ends_the_run_and_what_is_begun_is_finished(pool: SimpleNamespace, inputs: list[Any], expected) -> None:
@@ -296,12 +463,77 @@ def test_devices_that_cannot_start_or_die_are_given_up_one_by_one(
         assert transcriber._executor.num_devices == 0
 
 
+@pytest.fixture(scope="module")
+def cramped(faults: Path) -> Iterator[Transcriber]:
+    """One device's process, and memory for less than a recording."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(Arena, "of_machine", lambda total_bytes: Arena(100_000))
+        with Transcriber.load(MODEL, dtype="fp32", options=OPTIONS, devices="cpu:1") as transcriber:
+            yield transcriber
+
+
+def test_a_memory_that_is_too_small_for_a_batch_still_gives_all_results(
+    cramped: Transcriber, inputs: list[Any], expected
+) -> None:
+    """Batches are divided to fit eight times; a single long row has to grow it."""
+    arena = cramped._executor._arena  # type: ignore[attr-defined]
+    assert_same(by_index(cramped.transcribe(inputs)), expected[0])
+    assert arena.num_bytes > arena.file.num_bytes, "no batch was too large"
+
+
+def test_recordings_that_hang_in_all_of_the_memory_hold_up_no_other(
+    cramped: Transcriber, faults: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They keep what they have of it, because they may still write there."""
+    monkeypatch.setattr(helpers, "STUCK_S", 0.15)
+    monkeypatch.setattr(helpers, "_CHECK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(prefetch, "MAX_WAIT_S", 0.05)
+    executor: Any = cramped._executor
+    executor._arena.clear()
+    size = executor._arena.num_bytes - 100_000  # recordings before may have made it grow
+    monkeypatch.setattr(executor, "_lost", [(executor._arena.allocate(size), size)])
+    paths = linked(tmp_path, ["hang0.flac", "hang1.flac", "well0.flac", "well1.flac"])
+    with closing(cramped.transcribe(paths)) as results:
+        first = [next(results) for _ in range(2)]
+        assert all("well" in one.audio.path for one in first)
+        with worker_faults.release(faults):
+            rest = list(results)
+    assert len(rest) == 2 and len({one.text for one in [*first, *rest]}) == 1
+
+
+def test_a_dry_run_counts_what_a_run_would_do_and_waits_for_its_inputs(
+    cramped: Transcriber, inputs: list[Any], expected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not woken, so it must not ask again and again."""
+    asked: list[SortBuffer[Any, Any]] = []
+    pop_window = SortBuffer._pop_window
+    monkeypatch.setattr(SortBuffer, "_pop_window", lambda self: (asked.append(self), pop_window(self))[1])
+    failures: list[Failure] = []
+    report = estimate_run(cramped, inputs, Everything(), None, failures.append)
+    assert {one.index for one in failures} == {index for index, one in expected[0].items() if isinstance(one, Failure)}
+    assert (report.files, report.failed) == (len(expected[0]) - len(failures), len(failures))
+    assert report.estimated_s > 0 and report.batches and len(asked) < 100
+
+
+class Everything:
+    """A ledger of a run without an earlier one."""
+
+    failed_before = 0
+
+    def expect(self, source: object) -> bool:
+        return True
+
+    def is_done(self, source: object) -> bool:
+        return False
+
+
 def test_processes_of_a_transcriber_that_nobody_closed_end_with_it() -> None:
     transcriber = Transcriber.load(MODEL, dtype="fp32", options=OPTIONS, devices="cpu:1")
-    [process] = [psutil.Process(pid) for pid in processes(transcriber)]
+    started = [psutil.Process(pid) for pid in (*processes(transcriber), *helper_pids(transcriber))]
+    assert len(started) == 1 + OPTIONS.threads
     del transcriber
     gc.collect()
-    _, alive = psutil.wait_procs([process], PATIENCE_S)
+    _, alive = psutil.wait_procs(started, PATIENCE_S)
     assert not alive
 
 
@@ -334,10 +566,30 @@ def test_the_processes_end_with_the_command(end: Callable[[subprocess.Popen[byte
         row = json.loads(process.stdout.readline())
         assert row["audio_filepath"] == str(CLIP) and row["text"]
         children = psutil.Process(process.pid).children(recursive=True)
-        assert len(children) == number
+        assert len(children) == number + num_helpers(Options(), number)
         end(process)
         assert process.wait(PATIENCE_S) == code
         _, alive = psutil.wait_procs(children, PATIENCE_S)
         assert not alive
         errors = process.stderr.read().decode().splitlines()
     assert len(errors) == (code > 0), errors  # nothing but how it ended
+
+
+def test_rows_and_files_are_those_of_one_process(tmp_path: Path) -> None:
+    """Byte for byte: a helper renders what the command writes."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for path in sorted(AUDIO.glob("e*")):
+        (folder / path.name).symlink_to(path)
+    (folder / "broken.flac").write_bytes(b"no audio")
+    written = []
+    for number, device in enumerate((("--device", "cpu"), ("--devices", "cpu:1"))):
+        output = tmp_path / f"out{number}"
+        given = ("transcribe", folder, "-o", output, "-m", MODEL, "--dtype", "fp32", "-f", "jsonl,srt", *device)
+        done = fastscribe(*given)
+        assert done.returncode == 1, done.stderr
+        [rows] = [one for one in output.glob("*.jsonl") if one.name != "journal.jsonl"]
+        texts = {path.name: path.read_bytes() for path in output.rglob("*.srt")}
+        written.append((sorted(rows.read_bytes().splitlines()), texts))
+    assert written[0] == written[1]
+    assert [len(one) for one in written[0]] == [13, 12]

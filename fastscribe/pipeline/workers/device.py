@@ -1,0 +1,233 @@
+"""The process of one device. It loads the model, then launches the kernels of the batches that lie in shared memory.
+
+It opens no file and makes no text: beside the thread that launches, only one waits for messages. On a GPU that is what keeps
+the device busy, because every Python thread delays each launch (docs/log.md, "who launches kernels").
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Thread
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from fastscribe._system.collector import without_collector
+from fastscribe._system.openmp import limit_openmp_spin
+from fastscribe.audio.failures import to_failure
+from fastscribe.errors import DeviceFailed, FastscribeError, UsageError, first_line
+from fastscribe.pipeline.stats import Stopwatch
+from fastscribe.pipeline.workers import messages
+from fastscribe.pipeline.workers.arena import SharedMemory
+from fastscribe.pipeline.workers.child import listen, open_channel
+from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Utterance
+
+if TYPE_CHECKING:
+    from fastscribe.pipeline.engine import Engine, Outcome
+
+_SHARED_MEMORY = 0.95  # of a GPU with several processes is for tensors; each has a context and kernels beside them
+_WAITING = 2  # batches that are sent ahead of the engine's own, so that it never waits for a message
+
+
+def main() -> None:
+    """Serve the coordinator until it closes stdin."""
+    serve(load)
+
+
+def serve(load: Callable[[messages.Start, SharedMemory, Callable[[str], None]], Engine]) -> None:
+    """Serve the coordinator with the engine that `load` returns."""
+    channel = open_channel()
+    limit_openmp_spin()
+    start = channel.receive()
+    if start is not None:
+        _serve(channel, start, load)
+    os._exit(0)
+
+
+def load(start: messages.Start, memory: SharedMemory, say: Callable[[str], None]) -> Engine:
+    """Load the model. Raises what a device or a checkpoint raises."""
+    with without_collector():
+        import torch
+
+        from fastscribe.checkpoint.reader import read_for_run
+        from fastscribe.cuda.device import register
+        from fastscribe.pipeline.engine import Engine
+        from fastscribe.pipeline.recognizer import Recognizer
+
+    if start.device == "cpu":
+        torch.set_num_threads(start.processors)
+    elif start.memory_share < 1.0:
+        torch.cuda.set_per_process_memory_fraction(_SHARED_MEMORY * start.memory_share)
+    registering = None
+    if start.device != "cpu" and torch.cuda.is_available():
+        whole = memory.view(0, memory.file.num_bytes)
+        registering = Thread(target=register, args=(whole, say), name="register")
+        registering.start()  # as slow as writing to all of it
+    recognizer = Recognizer.build(
+        read_for_run(start.model, start.options), start.device, start.dtype, start.options, say
+    )
+    if registering is not None:
+        registering.join()
+    return Engine(recognizer)
+
+
+def _serve(
+    channel: messages.Channel,
+    start: messages.Start,
+    load: Callable[[messages.Start, SharedMemory, Callable[[str], None]], Engine],
+) -> None:
+    assert start.shared is not None
+    memory = SharedMemory(start.shared)
+    inbox = _Inbox(channel)
+    try:
+        engine = load(start, memory, lambda line: channel.send(messages.Say(line)))
+        recognizer, options = engine.recognizer, start.options
+        measures = options.batch_frames == "auto" or (options.batch_frames is None and options.batch_size is None)
+        budget = recognizer.choose_budget() if measures else engine.budget
+        channel.send(
+            messages.Ready(
+                recognizer.facts,
+                budget,
+                engine.max_in_flight + _WAITING,
+                recognizer.peak_bytes(),
+                recognizer.sample_rate,
+                native=recognizer.device.type == "cuda",
+            )
+        )
+    except Exception as error:  # whatever a device or a checkpoint raises
+        channel.send(messages.Refused(type(error).__name__, _one_line(error)))
+        return
+    try:
+        while True:
+            message = inbox.get()
+            if isinstance(message, messages.Begin):
+                with closing(engine):
+                    _Run(channel, inbox, engine, memory, message).serve()
+    except (UsageError, DeviceFailed) as error:  # the coordinator ends the run, or hands the work to other processes
+        channel.send(messages.Refused(type(error).__name__, _one_line(error)))
+    except Exception as error:  # a mistake of ours
+        traceback.print_exc()
+        with suppress(OSError):
+            channel.send(messages.Refused(type(error).__name__, _one_line(error)))
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, DeviceFailed) and error.__cause__ is not None:
+        return first_line(error.__cause__)
+    return " ".join(str(error).split()) if isinstance(error, FastscribeError) else first_line(error)
+
+
+class _Inbox:
+    """Messages that have arrived."""
+
+    def __init__(self, channel: messages.Channel) -> None:
+        self._messages: SimpleQueue[Any] = SimpleQueue()
+        self._cancelled: set[tuple[int, int]] = set()  # batches and rows
+        self._ended_run = -1
+        listen(channel, self._receive)
+
+    def get(self, wait: bool = True) -> Any:
+        """Return the next message; without `wait`, None if there is none."""
+        try:
+            return self._messages.get(wait)
+        except Empty:
+            return None
+
+    def has_ended(self, run: int) -> bool:
+        return run <= self._ended_run
+
+    def is_cancelled(self, work: messages.Work) -> bool:
+        return not self._cancelled.isdisjoint((work.batch, row) for row in work.rows)
+
+    def _receive(self, message: Any) -> None:
+        if isinstance(message, messages.Cancel):
+            self._cancelled.update((message.batch, row) for row in message.rows)
+            return
+        if isinstance(message, messages.Work):
+            # They may have been cancelled too late, and come again.
+            self._cancelled.difference_update((message.batch, row) for row in message.rows)
+        elif isinstance(message, messages.End):
+            self._ended_run = message.run
+            self._cancelled.clear()
+        self._messages.put(message)
+
+
+class _Run:
+    """A run on this device."""
+
+    def __init__(
+        self,
+        channel: messages.Channel,
+        inbox: _Inbox,
+        engine: Engine,
+        memory: SharedMemory,
+        begin: messages.Begin,
+    ) -> None:
+        self._channel, self._inbox, self._engine, self._memory = channel, inbox, engine, memory
+        self._run = begin.run
+        engine.budget, engine.stopwatch = replace(begin.budget), Stopwatch()
+        self._num_pushed = 0  # rows without a result
+        self._last_sent, self._waited_s = perf_counter(), 0.0
+
+    def serve(self) -> None:
+        """Decode until the run ends."""
+        from fastscribe.cuda.device import short_switch_interval
+
+        with short_switch_interval(self._engine.device):
+            while not self._inbox.has_ended(self._run):
+                self._take_message()
+
+    def _take_message(self) -> None:
+        """Begin the next batch, or finish the oldest one while there is none."""
+        start = perf_counter()
+        message = self._inbox.get(wait=not self._num_pushed)
+        self._waited_s += perf_counter() - start
+        if message is None:
+            self._send(self._engine.advance())
+            return
+        is_wanted = isinstance(message, messages.Work) and message.run == self._run
+        if is_wanted and not self._inbox.is_cancelled(message):
+            self._num_pushed += len(message.rows)
+            self._send(self._engine.push(self._batch(message)))
+
+    def _batch(self, work: messages.Work) -> Batch:
+        """Return the batch in shared memory. Its utterances are rows: nothing else is known of them here."""
+        from fastscribe.cuda.device import host_array
+
+        arrays = work.layout.placed(self._memory.view(work.place, work.layout.num_bytes))
+        audio = AudioInfo("", "", work.layout.sample_rate, 1, work.layout.shape[1], index=work.batch)
+        if work.constraints:
+            rows = zip(work.rows, work.constraints, strict=True)
+            utterances = tuple(
+                Utterance(replace(audio, boost=boost, language=language), row, 0, work.purpose)
+                for row, (boost, language) in rows
+            )
+        else:
+            utterances = tuple(Utterance(audio, row, 0, work.purpose) for row in work.rows)
+        allocate = partial(host_array, device=self._engine.device)
+        return arrays.batch(utterances, work.rows, work.lengths_B, allocate)
+
+    def _send(self, outcomes: Iterable[Outcome]) -> None:
+        for batch, outcome in outcomes:
+            number, rows = batch.utterances[0].audio.index, [one.start for one in batch.utterances]
+            self._num_pushed -= len(rows)
+            if isinstance(outcome, Exception):
+                self._send_results(number, rows, to_failure(batch.utterances[0].audio, "model", outcome))
+            else:
+                self._send_results(number, rows, outcome)
+
+    def _send_results(self, batch: int, rows: Sequence[int], results: Sequence[Hypothesis] | Failure) -> None:
+        now, seconds = perf_counter(), self._engine.stopwatch.seconds
+        busy_s = max(0.0, now - self._last_sent - self._waited_s)
+        stage_s = {**seconds, "wait_for_audio": self._waited_s}
+        self._last_sent, self._waited_s = now, 0.0
+        seconds.clear()
+        peak_bytes, budget_frames = self._engine.recognizer.peak_bytes(), self._engine.budget.frames
+        self._channel.send(
+            messages.Results(self._run, batch, rows, results, stage_s, busy_s, peak_bytes, budget_frames)
+        )

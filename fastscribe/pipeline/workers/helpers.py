@@ -1,0 +1,416 @@
+"""The helpers of a run, seen from the coordinator: jobs go to the one with the least to do, and no file costs more than itself.
+
+A helper has at most two jobs, so that it never waits for the next. What was in a helper that dies goes to others. Only the item
+that it was working on may be to blame: it is tried again in a job of its own, and given up when it kills a second helper. A
+helper that hangs in an item gives back all else and gets a substitute; its item's result comes if the item ends.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from threading import Event, RLock, Thread
+from typing import Any
+
+from fastscribe.errors import DeviceFailed, RecordingKilledProcess
+from fastscribe.pipeline.loader import REMOTE_THREADS
+from fastscribe.pipeline.workers import messages
+from fastscribe.pipeline.workers.arena import MAX_HELPERS, Arena
+from fastscribe.pipeline.workers.messages import KINDS, Kind
+from fastscribe.pipeline.workers.process import StderrRelay, WorkerProcess
+
+MAX_JOBS = 2  # that a helper has
+MAX_DEATHS_OF_ITEM = 2
+STUCK_S = 1.0  # without a step or processor time
+_STUCK_WITHOUT_CLOCK_S = 30.0  # where a process's processor time cannot be seen
+_CHECK_INTERVAL_S = 0.25
+_ANSWER_S = 10.0  # a helper that hangs says so itself; one that does not is stopped as a whole, and is ended
+_MAX_SPARE = 32  # helpers beyond those asked for; if as many hang, the rest waits for one of them
+_MAX_FAILED_STARTS = 3  # in a row
+# One thread each: numpy and soxr would start more, and each helper has a core.
+_VARIABLES = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class Job:
+    """Work for a helper.
+
+    Args:
+        kind: What is done with the items.
+        shared: What they have in common.
+        items: The items.
+        done: Called in any thread with the position of each item and its result, or the error of one that was given up.
+        hung: Called in any thread when an item hangs.
+        is_remote: The items wait for a network, which has time limits of its own: several threads work on them.
+        prefers: Number of the helper that has data of the items.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        shared: Any,
+        items: Sequence[Any],
+        done: Callable[[int, Any, int], None],
+        hung: Callable[[], None] = lambda: None,
+        is_remote: bool = False,
+        prefers: int | None = None,
+    ) -> None:
+        self.kind, self.shared, self.items, self.done, self.hung = kind, shared, items, done, hung
+        self.is_remote, self.prefers = is_remote, prefers
+        self.number = -1
+        self.left = set(range(len(items)))  # positions without a result
+        self.end = len(items)
+        self.deaths = 0  # of helpers that were working on its only item
+        self.is_dropped = False  # its run has ended
+
+    def drop(self) -> None:
+        """Call no one any more, and give none of it to another helper."""
+        self.is_dropped, self.done, self.hung = True, _ignore, _ignore
+
+    def rest(self, positions: Sequence[int], deaths: int = 0) -> Job:
+        """Return a job of some of the items."""
+        items, done = [self.items[one] for one in positions], self.done
+
+        def done_of_all(position: int, result: Any, helper: int) -> None:
+            done(positions[position], result, helper)
+
+        job = Job(self.kind, self.shared, items, done_of_all, self.hung, self.is_remote, self.prefers)
+        job.deaths = deaths
+        return job
+
+
+@dataclass(eq=False)
+class _Helper:
+    number: int
+    place: int  # of its status word
+    process: WorkerProcess
+    jobs: list[Job] = field(default_factory=list)  # in the order in which it works on them
+    is_ready: bool = False
+    is_stuck: bool = False
+    has_answered: bool = False  # what it had but did not work on is given back
+    seen: tuple[int, int, float] = (-1, 0, 0.0)  # job, item and processor seconds when it last made a step
+    seen_at: float = 0.0
+
+
+class HelperPool:
+    """The helpers. Its methods may be called in any thread.
+
+    Args:
+        number: How many there are.
+        arena: The memory that they share.
+        relay: Prints what libraries write to their stderr.
+        say: Called with a line for the user.
+        fail: Called in any thread if no helper can be started.
+
+    Attributes:
+        number: How many there are.
+        cpu_s: Processor seconds by kind of job.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        arena: Arena,
+        relay: StderrRelay,
+        say: Callable[[str], None],
+        fail: Callable[[DeviceFailed], None],
+    ) -> None:
+        self.number, self._arena, self._relay, self._say, self._tell_failure = number, arena, relay, say, fail
+        self.cpu_s: dict[Kind, float] = dict.fromkeys(KINDS, 0.0)
+        self._lock = RLock()
+        self._queued: dict[Kind, deque[Job]] = {kind: deque() for kind in KINDS}
+        self._setup: messages.Setup | None = None
+        self._numbers, self._names = count(), count()
+        self._broken: DeviceFailed | None = None  # why no helper can be started
+        self._failed_starts = 0
+        self._helpers: list[_Helper] = []
+        self._closed = Event()
+        try:
+            for _ in range(number):
+                self._start()
+        except BaseException:
+            self.close()
+            raise
+        Thread(target=self._watch, name="helpers-watch", daemon=True).start()
+
+    def set_up(self, run: int, stages: Mapping[Kind, Any]) -> None:
+        """Tell the helpers what the jobs of a run need."""
+        with self._lock:
+            self._setup = messages.Setup(run, stages)
+            for helper in self._helpers:
+                helper.process.send(self._setup)
+
+    def submit(self, job: Job) -> None:
+        """Queue a job. If no helper can be started, each item has the reason as its result."""
+        with self._lock:
+            self._queued[job.kind].append(job)
+            self._dispatch()
+        self._give_up_queued()
+
+    def forget(self, helper: int, index: int) -> None:
+        """Let a helper free the bytes of a remote recording, which has its result."""
+        with self._lock:
+            for one in self._helpers:
+                if one.number == helper:
+                    one.process.send(messages.Forget(index))
+
+    def end_run(self) -> None:
+        """Drop all jobs. A helper that does not come to an end soon is replaced: it may write into memory that is free now."""
+        with self._lock:
+            for queue in self._queued.values():
+                queue.clear()
+            for helper in self._helpers:
+                if helper.jobs:
+                    for job in helper.jobs:
+                        job.drop()
+                    helper.process.send(messages.Split())
+        deadline = time.monotonic() + STUCK_S
+        while (busy := [one for one in self._helpers if one.jobs]) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        with self._lock:
+            for helper in busy:
+                if helper in self._helpers and helper.jobs:
+                    self._replace(helper)
+
+    def close(self) -> None:
+        """End the helpers."""
+        self._closed.set()
+        with self._lock:
+            helpers, self._helpers = self._helpers, []
+        for helper in helpers:
+            helper.process.kill()
+
+    @property
+    def remote_threads(self) -> int:
+        """Threads of each helper that wait for answers to requests."""
+        return max(2, REMOTE_THREADS // self.number)
+
+    @property
+    def processes(self) -> list[WorkerProcess]:
+        return [one.process for one in self._helpers]
+
+    def _start(self) -> None:
+        number = next(self._names)
+        place = next(place for place in range(MAX_HELPERS) if all(one.place != place for one in self._helpers))
+        start = messages.StartHelper(self._arena.file, place, self.number)
+        try:
+            process = WorkerProcess(
+                f"helper-{number}", "helper", start, self._receive, self._relay, _VARIABLES, self._arena.file
+            )
+        except (OSError, RuntimeError) as error:  # the system has no room for a process, or for its threads
+            raise DeviceFailed("a helper process", error) from error
+        if self._setup is not None:
+            process.send(self._setup)
+        self._arena.status(place)[:] = -1
+        self._helpers.append(_Helper(number, place, process, seen_at=time.monotonic()))
+
+    def _receive(self, process: WorkerProcess, message: Any) -> None:
+        """Handle a message of a helper, in its own thread."""
+        results: list[tuple[Job, int, Any]] = []
+        with self._lock:
+            helper = next((one for one in self._helpers if one.process is process), None)
+            if helper is None:  # it is replaced, or the pool is closed
+                return
+            if isinstance(message, messages.Done):
+                results = self._finish(helper, message)
+            elif message is None:
+                results = self._died(helper)
+            elif isinstance(message, messages.HelperReady):
+                helper.is_ready, self._failed_starts = True, 0
+            else:
+                self._give_back(helper, message)
+            self._dispatch()
+        for job, position, result in results:  # without the lock: who hears of it may submit jobs
+            job.done(position, result, helper.number)
+        self._give_up_queued()
+
+    def _finish(self, helper: _Helper, message: messages.Done) -> list[tuple[Job, int, Any]]:
+        """Return results of a job with their positions."""
+        job = next((one for one in helper.jobs if one.number == message.job), None)
+        if job is None:
+            return []
+        self.cpu_s[job.kind] += message.cpu_s
+        results = [(job, position, result) for position, result in enumerate(message.results, message.first)]
+        job.left.difference_update(range(message.first, message.first + len(results)))
+        if not job.left:
+            helper.jobs.remove(job)
+            self._retire_unstuck(helper)
+        return results
+
+    def _give_back(self, helper: _Helper, message: messages.GivenBack) -> None:
+        """Hand over the work of a helper that hangs: all but the item that hangs."""
+        for waiting in [one for one in helper.jobs if one.number in message.jobs]:
+            helper.jobs.remove(waiting)
+            self._requeue(waiting)
+        helper.has_answered = True
+        job = next((one for one in helper.jobs if one.number == message.job), None)
+        if job is not None:
+            rest = range(message.item + 1, job.end)
+            job.end = message.item + 1
+            if rest and not job.is_dropped:
+                self._requeue(job.rest(rest))
+            job.left.difference_update(rest)
+        self._retire_unstuck(helper)
+
+    def _requeue(self, job: Job) -> None:
+        """Put a job that a helper had before all others of its kind."""
+        if not job.is_dropped:
+            self._queued[job.kind].appendleft(job)
+
+    def _retire_unstuck(self, helper: _Helper) -> None:
+        """End a helper that hung and has no work left: it has a substitute."""
+        if helper.is_stuck and not helper.jobs:
+            self._replace(helper)
+
+    def _died(self, helper: _Helper) -> list[tuple[Job, int, Any]]:
+        """Replace a dead helper and hand over its jobs. Return the item that is given up, if there is one, as a result."""
+        reason = helper.process.reason()
+        number, item = self._arena.status(helper.place).tolist()
+        if not helper.is_ready:
+            self._failed_starts += 1
+            if self._failed_starts >= _MAX_FAILED_STARTS:
+                self._retire(helper)
+                self._fail(DeviceFailed("a helper process", RuntimeError(f"it {reason} before it could work")))
+                return []
+        given_up: list[tuple[Job, int, Any]] = []
+        for job in reversed([one for one in helper.jobs if not one.is_dropped]):
+            queue, left = self._queued[job.kind], sorted(job.left)
+            if job.is_remote and len(left) > 1:  # any of its items may be to blame
+                queue.extendleft(job.rest([one]) for one in reversed(left))
+                continue
+            if job.number == number and item in job.left:
+                left.remove(item)
+                if job.deaths + 1 < MAX_DEATHS_OF_ITEM:
+                    queue.append(job.rest([item], job.deaths + 1))
+                else:
+                    given_up.append((job, item, RecordingKilledProcess(reason)))
+            if left:
+                queue.appendleft(job.rest(left, job.deaths))
+        if helper.is_ready:
+            self._say(f"a helper process {reason}; its work goes to others and a new one is started")
+        self._replace(helper)
+        return given_up
+
+    def _replace(self, helper: _Helper) -> None:
+        self._retire(helper)
+        if len(self._helpers) < self.number and not self._closed.is_set():
+            try:
+                self._start()
+            except DeviceFailed as error:
+                if not self._helpers:
+                    self._fail(error)
+
+    def _fail(self, error: DeviceFailed) -> None:
+        """Note that no helper can be started."""
+        self._broken = error
+        self._tell_failure(error)
+
+    def _give_up_queued(self) -> None:
+        """Without helpers, give the reason to all that waits for one. Call this without the lock."""
+        if self._broken is None:
+            return
+        with self._lock:
+            if self._helpers:  # the others go on
+                return
+            jobs = [job for queue in self._queued.values() for job in queue]
+            for queue in self._queued.values():
+                queue.clear()
+        for job in jobs:
+            for position in sorted(job.left):
+                job.done(position, self._broken, -1)
+
+    def _retire(self, helper: _Helper) -> None:
+        self._helpers.remove(helper)
+        helper.process.end()  # before its memory is given to others
+        Thread(target=helper.process.kill, name="helpers-end", daemon=True).start()
+
+    def _dispatch(self) -> None:
+        """Give queued jobs to helpers with room, those with the least to do first."""
+        for depth in range(MAX_JOBS):
+            for helper in self._helpers:
+                if helper.is_ready and not helper.is_stuck and len(helper.jobs) == depth:
+                    job = self._next_job(helper)
+                    if job is not None:
+                        self._send(helper, job)
+
+    def _next_job(self, helper: _Helper) -> Job | None:
+        """Take the first job for a helper out of the queue; None: there is none."""
+        for queue in self._queued.values():
+            for index, job in enumerate(queue):
+                others = (one for one in self._helpers if one.number == job.prefers and not one.is_stuck)
+                if job.prefers in (None, helper.number) or not any(others):
+                    del queue[index]
+                    return job
+        return None
+
+    def _send(self, helper: _Helper, job: Job) -> None:
+        job.number = next(self._numbers)
+        if not helper.jobs:
+            helper.seen_at = time.monotonic()
+        helper.jobs.append(job)
+        threads = self.remote_threads if job.is_remote and len(job.items) > 1 else 1
+        helper.process.send(messages.Job(job.number, job.kind, job.shared, job.items, _folder(), threads))
+
+    # --- helpers that hang -------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_CHECK_INTERVAL_S):
+            with self._lock:
+                stuck = [one for one in self._helpers if self._has_become_stuck(one)]
+                for helper in stuck:
+                    self._split(helper)
+                for helper in self._helpers:
+                    is_stopped = helper.is_stuck and helper.jobs and not helper.has_answered
+                    if is_stopped and time.monotonic() - helper.seen_at > STUCK_S + _ANSWER_S:
+                        helper.process.end()
+            for helper in stuck:
+                for job in list(helper.jobs):
+                    job.hung()
+
+    def _has_become_stuck(self, helper: _Helper) -> bool:
+        if not helper.jobs or helper.is_stuck or helper.jobs[0].is_remote:
+            return False
+        now, cpu_s = time.monotonic(), _cpu_s(helper.process.pid)
+        number, item = self._arena.status(helper.place).tolist()
+        if (number, item, cpu_s or 0.0) != helper.seen:
+            helper.seen, helper.seen_at = (number, item, cpu_s or 0.0), now
+        return now - helper.seen_at > (STUCK_S if cpu_s is not None else _STUCK_WITHOUT_CLOCK_S)
+
+    def _split(self, helper: _Helper) -> None:
+        """Take back the work of a helper that hangs, but for the item, and start a substitute."""
+        helper.is_stuck, helper.has_answered = True, False
+        helper.process.send(messages.Split())
+        working = sum(not one.is_stuck for one in self._helpers)
+        if working < self.number and len(self._helpers) < self.number + _MAX_SPARE:
+            try:
+                self._start()
+            except DeviceFailed as error:
+                if not working:
+                    self._fail(error)
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it is deleted: relative paths name nothing
+        return ""
+
+
+def _cpu_s(pid: int) -> float | None:
+    """Return the processor seconds of a process, in steps of a hundredth; None if the system does not say."""
+    if sys.platform != "linux":
+        return None
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except OSError:  # it has just ended
+        return -1.0
+
+
+def _ignore(*arguments: object) -> None:
+    """Do nothing with what comes too late."""

@@ -1,0 +1,129 @@
+"""What helpers do with the items of a job: prepare an input, read a row of a batch, make the text of a recording.
+
+Each stage opens a job, and returns a function that takes one item after another and never raises.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fastscribe.audio.failures import to_failure
+from fastscribe.audio.remote_file import RemoteFile
+from fastscribe.config import OutputStyle
+from fastscribe.output.writers import rendered
+from fastscribe.pipeline.batch_layout import BatchLayout, ReadRow
+from fastscribe.pipeline.gap_recovery import Recovery
+from fastscribe.pipeline.preparation import Preparation, PreparedInput
+from fastscribe.pipeline.text_stage import TextResult, TextStage, finished
+from fastscribe.pipeline.workers.arena import SharedMemory
+from fastscribe.readable.edits import TextEdits
+from fastscribe.types import AudioInfo, Failure, Hypothesis, RenderedTranscript, Source, Transcript, Utterance
+
+# By the recording's index: what this process has of remote recordings that are in flight, so that they are fetched once.
+kept_files: dict[int, RemoteFile] = {}
+_NO_AUDIO = AudioInfo("", "", 1, 1, 0)
+# A recording's utterances, the place of the first one's hypothesis among the job's, and what was decoded before.
+TextItem: TypeAlias = tuple[Sequence[Utterance], int, Recovery | None]
+
+
+@dataclass(frozen=True)
+class PrepareStage:
+    """Prepares inputs."""
+
+    preparation: Preparation
+
+    def opened(self, memory: SharedMemory, shared: None) -> Callable[[Source], PreparedInput]:
+        def prepare(source: Source) -> PreparedInput:
+            if isinstance(source.file, RemoteFile):
+                kept_files[source.index] = source.file
+            prepared = self.preparation.prepare(source)
+            if isinstance(source.file, RemoteFile):
+                source.file.share()
+            return prepared
+
+        return prepare
+
+
+@dataclass(frozen=True)
+class ReadStage:
+    """Reads rows of a batch. A job's rows have the place and the layout of their batch in common."""
+
+    def opened(
+        self, memory: SharedMemory, shared: tuple[int, BatchLayout]
+    ) -> Callable[[tuple[int, Utterance]], ReadRow | Failure]:
+        place, layout = shared
+        arrays = layout.placed(memory.view(place, layout.num_bytes))
+
+        def read(item: tuple[int, Utterance]) -> ReadRow | Failure:
+            row, utterance = item
+            try:
+                return arrays.read(row, utterance)
+            except BaseException as error:  # one bad file must not stop the rest, whatever is wrong with it
+                return to_failure(utterance.audio, "load", error)
+
+        return read
+
+
+@dataclass(frozen=True)
+class TextResults:
+    """What became of a recording, and the transcripts that an option left as they were (TextEdits.left_alone)."""
+
+    result: TextResult
+    left_alone: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class MakeTextStage:
+    """Makes texts. A job's recordings have their hypotheses in common, one behind the other.
+
+    Args:
+        stage: Makes the steps.
+        edits: Changes the texts; None: the run does that.
+        style: Transcripts come rendered for it, without their words; None: whole.
+    """
+
+    stage: TextStage
+    edits: TextEdits | None
+    style: OutputStyle | None
+
+    def opened(self, memory: SharedMemory, shared: Sequence[Hypothesis]) -> Callable[[TextItem], TextResults]:
+        hypotheses = list(shared)
+
+        def make(item: TextItem) -> TextResults:
+            utterances, begin, recovery = item
+            parts = list(zip(utterances, hypotheses[begin : begin + len(utterances)], strict=True))
+            audio = utterances[0].audio if recovery is None else recovery.candidates[0].transcript.audio
+            try:
+                if recovery is None:
+                    step = self.stage.first(parts)
+                else:
+                    step = self.stage.again(recovery, parts) if parts else self.stage.give_up(recovery)
+                made = self.edited(finished(step))
+                if isinstance(made.result, RenderedTranscript):
+                    made.result.set_audio(_NO_AUDIO)
+                return made
+            except BaseException as error:  # one bad file becomes a Failure and the run goes on
+                return TextResults(to_failure(audio, "assemble", error))
+
+        return make
+
+    def edited(self, result: TextResult) -> TextResults:
+        """Return a result; a transcript's text is changed as the options ask, and rendered."""
+        if not isinstance(result, Transcript):
+            return TextResults(result)
+        left_alone: tuple[tuple[str, str], ...] = ()
+        if self.edits is not None:
+            counted, self.edits.left_alone = self.edits.left_alone, Counter()
+            try:
+                changed = self.edits.apply(result)
+            except Exception as error:
+                return TextResults(to_failure(result.audio, "assemble", error))
+            finally:
+                left_alone = tuple(self.edits.left_alone.elements())
+                self.edits.left_alone = counted
+            assert isinstance(changed, Transcript)
+            result = changed
+        return TextResults(result if self.style is None else rendered(result, self.style), left_alone)

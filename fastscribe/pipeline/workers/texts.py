@@ -1,0 +1,183 @@
+"""Texts that helpers make; this process makes those of recordings whose data it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from fastscribe.audio.failures import to_failure
+from fastscribe.audio.media import is_held
+from fastscribe.errors import DeviceFailed
+from fastscribe.pipeline.gap_recovery import Recovery
+from fastscribe.pipeline.stats import Stopwatch
+from fastscribe.pipeline.text_stage import TextResult
+from fastscribe.pipeline.texts import LocalTexts
+from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+from fastscribe.pipeline.workers.helpers import HelperPool, Job
+from fastscribe.pipeline.workers.reads import portable
+from fastscribe.pipeline.workers.stages import MakeTextStage, TextItem, TextResults
+from fastscribe.text.hypothesis_columns import HypothesisColumns
+from fastscribe.text.transcript import DecodedUtterance
+from fastscribe.types import AudioInfo, Failure, Hypothesis, RenderedTranscript, Transcript, Utterance
+
+RECORDINGS_A_JOB = 64  # about 30 ms of work
+_MAX_PARTS_A_JOB = 512
+
+
+class Row(NamedTuple):
+    """A hypothesis that stays in its columns."""
+
+    columns: HypothesisColumns
+    row: int
+
+
+class _Gathered(NamedTuple):
+    audio: AudioInfo
+    utterances: Sequence[Utterance]
+    hypotheses: Sequence[Hypothesis | Row]
+    recovery: Recovery | None
+
+
+class HelperTexts:
+    """See Texts. Results come edited and rendered.
+
+    Args:
+        stage: What helpers do.
+        helpers: They do it.
+        wake: Wakes the thread that drives the run. Called in any thread.
+        homes: By the index of a remote recording, the helper that has its bytes.
+        pool: Makes the calls that read audio which this process holds.
+        stopwatch: Times the steps of this process and of the helpers.
+        take: Receives each result.
+    """
+
+    is_finished = True
+
+    def __init__(
+        self,
+        stage: MakeTextStage,
+        helpers: HelperPool,
+        wake: Callable[[], None],
+        homes: Mapping[int, int],
+        pool: ReplacingThreadPool,
+        stopwatch: Stopwatch,
+        take: Callable[[TextResult], None],
+    ) -> None:
+        self._stage, self._helpers, self._wake, self._homes, self._take = stage, helpers, wake, homes, take
+        self._local = LocalTexts(stage.stage, pool, stopwatch, lambda result: self._take_results(stage.edited(result)))
+        self._gathered: list[_Gathered] = []
+        self._audios: dict[int, AudioInfo] = {}  # by index: of recordings that are decoded again
+        self._num_in_flight = 0
+        self._results: SimpleQueue[tuple[AudioInfo, Any]] = SimpleQueue()
+
+    def rows(self, results: Sequence[Hypothesis | Failure]) -> Sequence[Any]:
+        """Return a batch's results one a row, without making objects of columns."""
+        if not isinstance(results, HypothesisColumns):
+            return results
+        return [Row(results, row) for row in range(len(results))]
+
+    def first(self, parts: Sequence[DecodedUtterance]) -> None:
+        self._gather(parts[0][0].audio, parts, None)
+
+    def again(self, recovery: Recovery, parts: Sequence[DecodedUtterance], failed: bool) -> None:
+        audio = recovery.candidates[0].transcript.audio
+        self._gather(self._audios.pop(audio.index, audio), () if failed else parts, recovery)
+
+    def flush(self) -> None:
+        """Submit what is gathered."""
+        gathered, self._gathered = self._gathered, []
+        job: list[_Gathered] = []
+        num_parts = 0
+        for one in gathered:
+            if one.audio.index in self._homes:  # it may be read again
+                self._submit([one], self._homes[one.audio.index])
+                continue
+            job.append(one)
+            num_parts += len(one.utterances)
+            if len(job) == RECORDINGS_A_JOB or num_parts >= _MAX_PARTS_A_JOB:
+                self._submit(job)
+                job, num_parts = [], 0
+        if job:
+            self._submit(job)
+
+    def collect(self) -> None:
+        self._local.collect()
+        while not self._results.empty():
+            self._take_next()
+
+    def wait(self) -> bool:
+        if self._num_in_flight:
+            self._take_next()
+            return True
+        return self._local.wait()
+
+    def _gather(self, audio: AudioInfo, parts: Sequence[Any], recovery: Recovery | None) -> None:
+        if is_held(audio.file):
+            whole = [(utterance, _hypothesis(given)) for utterance, given in parts]
+            if recovery is None:
+                self._local.first(whole)
+            else:
+                self._local.again(recovery, whole, failed=not whole)
+            return
+        utterances, hypotheses = zip(*parts, strict=True) if parts else ((), ())
+        self._gathered.append(_Gathered(audio, utterances, hypotheses, recovery))
+
+    def _submit(self, gathered: Sequence[_Gathered], home: int | None = None) -> None:
+        items: list[TextItem] = []
+        hypotheses: list[Hypothesis | Row] = []
+        for one in gathered:
+            utterances = one.utterances if one.audio.given_key is None else [portable(part) for part in one.utterances]
+            items.append((utterances, len(hypotheses), one.recovery))
+            hypotheses += one.hypotheses
+        self._num_in_flight += len(items)
+        audios = [one.audio for one in gathered]
+
+        def done(position: int, result: Any, helper: int) -> None:
+            self._results.put((audios[position], result))
+            self._wake()
+
+        self._helpers.submit(Job("text", _together(hypotheses), items, done, is_remote=home is not None, prefers=home))
+
+    def _take_next(self) -> None:
+        audio, result = self._results.get()
+        self._num_in_flight -= 1
+        if isinstance(result, DeviceFailed):  # no helper can be started
+            raise result
+        if isinstance(result, BaseException):
+            result = self._stage.edited(to_failure(audio, "assemble", result))
+        made = result.result
+        if isinstance(made, RenderedTranscript):
+            made.set_audio(audio)
+        elif isinstance(made, Transcript):  # with its row, which may be redacted
+            audio = replace(audio, row=made.audio.row, channel=made.audio.channel)  # of a dialogue: all channels
+            result = replace(result, result=replace(made, audio=audio))
+        elif isinstance(made, Recovery):
+            self._audios[audio.index] = audio
+        elif audio.given_key is not None:
+            result = replace(result, result=replace(made, given_key=audio.given_key))
+        self._take_results(result)
+
+    def _take_results(self, results: TextResults) -> None:
+        if results.left_alone and self._stage.edits is not None:
+            self._stage.edits.left_alone.update(results.left_alone)
+        self._take(results.result)
+
+
+def _hypothesis(given: Hypothesis | Row) -> Hypothesis:
+    return given.columns[given.row] if isinstance(given, Row) else given
+
+
+def _together(hypotheses: Sequence[Hypothesis | Row]) -> Sequence[Hypothesis]:
+    """Return hypotheses as columns if all of them are, so that they travel fast."""
+    rows = [one for one in hypotheses if isinstance(one, Row)]
+    if len(rows) < len(hypotheses) or not rows:
+        return [_hypothesis(one) for one in hypotheses]
+    parts: list[HypothesisColumns] = []
+    begin = 0
+    for index in range(1, len(rows) + 1):
+        if index == len(rows) or rows[index].columns is not rows[begin].columns:
+            parts.append(rows[begin].columns.take([one.row for one in rows[begin:index]]))
+            begin = index
+    return HypothesisColumns.concat(parts)

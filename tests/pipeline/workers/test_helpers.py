@@ -1,0 +1,470 @@
+"""Each item of each job has one result, whatever becomes of the helpers. These are real processes, which load no model."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from fastscribe.errors import DeviceFailed, RecordingKilledProcess
+from fastscribe.pipeline.workers import helpers, messages
+from fastscribe.pipeline.workers.arena import Arena
+from fastscribe.pipeline.workers.helpers import HelperPool, Job
+from fastscribe.pipeline.workers.process import StderrRelay
+from tests.helpers.helper_stage import Item, ItemStage
+
+PATIENCE_S = 60.0
+STAGES: dict[messages.Kind, Any] = dict.fromkeys(messages.KINDS, ItemStage())
+
+pytestmark = pytest.mark.posix
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[SimpleNamespace]:
+    """Two helpers, the lines that they say, and why they failed."""
+    arena, relay = Arena(4096), StderrRelay()
+    lines: list[str] = []
+    failures: list[DeviceFailed] = []
+    pool = HelperPool(2, arena, relay, lines.append, failures.append)
+    pool.set_up(1, STAGES)
+    yield SimpleNamespace(pool=pool, lines=lines, failures=failures, arena=arena)
+    pool.close()
+    relay.close()
+    arena.close()
+
+
+@pytest.fixture
+def pool(running: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Iterator[HelperPool]:
+    monkeypatch.setattr(helpers, "STUCK_S", 0.2)
+    monkeypatch.setattr(helpers, "_CHECK_INTERVAL_S", 0.02)
+    until(lambda: [helper.is_ready for helper in running.pool._helpers] == [True, True])
+    running.lines.clear()
+    yield running.pool
+    running.pool.end_run()
+    assert not running.failures
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+class Collected:
+    """The results of a job by position, and how often it was said to hang."""
+
+    def __init__(self, items: list[Item], kind: messages.Kind = "read", shared: int = 0, **rest: Any) -> None:
+        self.results: dict[int, Any] = {}
+        self.helpers: list[int] = []
+        self.num_hung = 0
+        self.job = Job(kind, shared, items, self._done, self._hung, **rest)
+
+    def _done(self, position: int, result: Any, helper: int) -> None:
+        assert position not in self.results, "an item has two results"
+        self.results[position] = result
+        self.helpers.append(helper)
+
+    def _hung(self) -> None:
+        self.num_hung += 1
+
+    def wait(self, number: int | None = None) -> dict[int, Any]:
+        until(lambda: len(self.results) >= (len(self.job.items) if number is None else number))
+        return self.results
+
+
+def submit(pool: HelperPool, items: list[Item], **rest: Any) -> Collected:
+    collected = Collected(items, **rest)
+    pool.submit(collected.job)
+    return collected
+
+
+def numbers(*given: int) -> list[Item]:
+    return [Item(number) for number in given]
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> str:
+    path = tmp_path / "gate"
+    os.mkfifo(path)
+    return str(path)
+
+
+def open_gate(gate: str) -> None:
+    """Let all items that wait, and those that come, go on."""
+    os.open(gate, os.O_RDWR)  # until the process ends, because they may come late
+
+
+def pids(pool: HelperPool) -> list[int]:
+    return [process.pid for process in pool.processes]
+
+
+def test_results_come_by_position(pool: HelperPool) -> None:
+    jobs = [submit(pool, numbers(*range(20)), shared=1000 * job) for job in range(8)]
+    for number, job in enumerate(jobs):
+        assert job.wait() == {position: 2 * position + 1000 * number for position in range(20)}
+    assert pool.cpu_s["read"] >= 0
+
+
+def test_a_job_goes_to_the_helper_that_it_prefers_as_long_as_that_lives(pool: HelperPool) -> None:
+    first = submit(pool, numbers(1))
+    first.wait()
+    [home] = first.helpers
+    jobs = [submit(pool, numbers(1), prefers=home) for _ in range(6)]
+    assert {helper for job in jobs for helper in (job.wait(), job.helpers)[1]} == {home}
+    assert submit(pool, numbers(4), prefers=12345).wait() == {0: 8}
+
+
+def test_a_remote_job_is_done_by_threads(pool: HelperPool, gate: str) -> None:
+    """All items wait at once for a writer that comes after them."""
+    job = submit(pool, [Item(number, gate) for number in range(4)], is_remote=True)
+    time.sleep(0.3)  # longer than STUCK_S, but it waits for the network
+    assert not job.num_hung
+    open_gate(gate)
+    assert job.wait() == {0: 0, 1: 2, 2: 4, 3: 6}
+
+
+def test_an_item_of_a_remote_job_that_waits_holds_back_no_other(pool: HelperPool, gate: str) -> None:
+    """What threads do is not divided: a Split gives back the other jobs, and no item has two results."""
+    job = submit(pool, [Item(0), Item(1, gate), Item(2)], is_remote=True)
+    assert job.wait(2) == {0: 0, 2: 4}
+    home = next(helper for helper in pool._helpers if helper.jobs)
+    waiting = submit(pool, numbers(3), prefers=home.number)
+    home.process.send(messages.Split())
+    until(lambda: home.has_answered)
+    open_gate(gate)
+    assert job.wait() == {0: 0, 1: 2, 2: 4}
+    assert waiting.wait() == {0: 6}
+
+
+def test_a_job_that_prefers_a_helper_that_hangs_goes_to_another_one(pool: HelperPool, gate: str) -> None:
+    home = pool._helpers[0]
+    hung = submit(pool, [Item(1, gate)], prefers=home.number)
+    waiting = submit(pool, numbers(2), prefers=home.number)
+    assert waiting.wait() == {0: 4}
+    assert home.is_stuck and submit(pool, numbers(3), prefers=home.number).wait() == {0: 6}
+    open_gate(gate)
+    assert hung.wait() == {0: 2}
+    until(lambda: len(pids(pool)) == 2)
+
+
+def test_a_helper_that_is_stopped_as_a_whole_is_ended(
+    pool: HelperPool, running: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives nothing back by itself, as one does that hangs in a file."""
+    monkeypatch.setattr(helpers, "_ANSWER_S", 0.2)
+    stopped = pids(pool)[0]
+    os.kill(stopped, signal.SIGSTOP)
+    jobs = [submit(pool, numbers(1, 2, 3)) for _ in range(6)]
+    for job in jobs:
+        assert job.wait() == {0: 2, 1: 4, 2: 6}
+    until(lambda: len(pids(pool)) == 2)
+    assert stopped not in pids(pool) and not psutil.pid_exists(stopped)
+    [line] = running.lines
+    assert line.startswith("a helper process was killed by SIGKILL")
+
+
+def test_a_killed_helper_is_replaced_and_its_work_goes_to_the_others(
+    pool: HelperPool, running: SimpleNamespace
+) -> None:
+    before = pids(pool)
+    jobs = [submit(pool, numbers(*range(2000))) for _ in range(8)]
+    os.kill(before[0], signal.SIGKILL)
+    for job in jobs:
+        assert job.wait() == {position: 2 * position for position in range(2000)}
+    until(lambda: running.lines)
+    assert running.lines == [
+        "a helper process was killed by SIGKILL (a system that runs out of memory does that); "
+        "its work goes to others and a new one is started"
+    ]
+    until(lambda: len(pids(pool)) == 2)
+    assert before[0] not in pids(pool) and before[1] in pids(pool)
+
+
+def test_an_item_that_killed_one_helper_is_tried_again(pool: HelperPool, running: SimpleNamespace, tmp_path) -> None:
+    items = [*numbers(0, 1), Item(2, kills=True, mark=str(tmp_path / "mark")), *numbers(3, 4)]
+    job, other = submit(pool, items), submit(pool, numbers(5))
+    assert job.wait() == {position: 2 * position for position in range(5)}
+    assert other.wait() == {0: 10} and len(running.lines) == 1
+
+
+def test_an_item_that_kills_two_helpers_is_given_up(pool: HelperPool, running: SimpleNamespace) -> None:
+    job = submit(pool, [*numbers(0, 1), Item(2, kills=True), *numbers(3, 4)])
+    results = job.wait()
+    error = results.pop(2)
+    assert isinstance(error, RecordingKilledProcess) and "SIGKILL" in str(error)
+    assert results == {position: 2 * position for position in (0, 1, 3, 4)}
+    assert len(running.lines) == 2
+
+
+def test_an_item_of_a_remote_job_that_kills_helpers_is_given_up(pool: HelperPool) -> None:
+    """Any of them may be to blame for the first death."""
+    job = submit(pool, [Item(0), Item(1, kills=True), Item(2)], is_remote=True)
+    results = job.wait()
+    assert isinstance(results.pop(1), RecordingKilledProcess)
+    assert results == {0: 0, 2: 4}
+
+
+def test_a_stage_that_cannot_begin_a_job_does_not_kill_helpers_for_ever(
+    pool: HelperPool, running: SimpleNamespace, capfd: pytest.CaptureFixture[str]
+) -> None:
+    results = submit(pool, numbers(0, 1), shared=-1).wait()
+    assert all(isinstance(one, RecordingKilledProcess) for one in results.values())
+    assert len(running.lines) == 4
+
+
+def test_items_that_hang_hold_up_no_others_and_come_late(pool: HelperPool, gate: str) -> None:
+    """More of them hang than there are helpers, in the middle of jobs; the first helpers have more jobs."""
+    jobs = [submit(pool, [Item(0), Item(1, gate), Item(2), Item(3, gate), Item(4)]) for _ in range(3)]
+    others = [submit(pool, numbers(7), kind="text") for _ in range(4)]
+    for job in jobs:
+        assert job.wait(3) == {0: 0, 2: 4, 4: 8}
+        until(lambda job=job: job.num_hung)
+    for other in others:
+        assert other.wait() == {0: 14}
+    open_gate(gate)
+    for job in jobs:
+        assert job.wait() == {position: 2 * position for position in range(5)}
+    until(lambda: len(pids(pool)) == 2)
+    assert submit(pool, numbers(5)).wait() == {0: 10}
+
+
+def test_an_item_that_hung_and_then_kills_its_helper_is_to_blame(pool: HelperPool, gate: str) -> None:
+    job = submit(pool, [Item(0), Item(1, gate, kills=True), Item(2)])
+    assert job.wait(2) == {0: 0, 2: 4}
+    open_gate(gate)
+    assert isinstance(job.wait()[1], RecordingKilledProcess)
+
+
+def test_the_end_of_a_run_drops_its_work(pool: HelperPool, gate: str) -> None:
+    """A helper that hangs is replaced: it may write into memory that is free."""
+    before = [psutil.Process(pid) for pid in pids(pool)]
+    jobs = [submit(pool, [Item(0, gate), *numbers(1, 2)]) for _ in range(6)]
+    until(lambda: [pool._arena.status(helper.place)[0] for helper in pool._helpers].count(-1) == 0)
+    pool.end_run()
+    assert not any(job.results for job in jobs)
+    assert not any(helper.jobs for helper in pool._helpers) and not any(pool._queued.values())
+    _, alive = psutil.wait_procs(before, PATIENCE_S)
+    assert not alive
+    open_gate(gate)
+    assert submit(pool, numbers(1)).wait() == {0: 2}
+    assert not any(job.results for job in jobs)
+
+
+def test_relative_paths_count_from_the_coordinators_folder(
+    pool: HelperPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "here")
+    monkeypatch.chdir(tmp_path)
+    job = submit(pool, [Item(1, "here")])
+    open_gate("here")
+    assert job.wait() == {0: 2}
+
+
+def test_helpers_end_with_their_pool() -> None:
+    arena, relay = Arena(4096), StderrRelay()
+    pool = HelperPool(2, arena, relay, print, print)
+    processes = [psutil.Process(pid) for pid in pids(pool)]
+    pool.close()
+    _, alive = psutil.wait_procs(processes, PATIENCE_S)
+    assert not alive and not pool.processes
+    relay.close()
+    arena.close()
+
+
+# --- with helpers that do what a test says ---------------------------------------------------------------------------
+
+
+class FakeProcess:
+    """A helper that says what a test lets it say."""
+
+    pid = os.getpid()
+
+    def __init__(self, name: str, program: str, start: Any, receive: Callable[..., None], *_: Any) -> None:
+        self._receive = receive
+        self.place = start.number
+        self.sent: list[Any] = []
+        self.is_killed = False
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    def say(self, message: Any) -> None:
+        self._receive(self, message)
+
+    def jobs(self) -> list[messages.Job]:
+        return [one for one in self.sent if isinstance(one, messages.Job)]
+
+    def reason(self) -> str:
+        return "ended with exit code 1"
+
+    def end(self) -> None:
+        """As kill(), which follows."""
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """One helper that a test speaks for, and does not watch."""
+    monkeypatch.setattr(helpers, "WorkerProcess", FakeProcess)
+    monkeypatch.setattr(HelperPool, "_watch", lambda self: None)
+    arena = Arena(4096)
+    failures: list[DeviceFailed] = []
+    made = HelperPool(1, arena, StderrRelay(), lambda line: None, failures.append)
+    [process] = made.processes
+    process.say(messages.HelperReady())
+    yield SimpleNamespace(pool=made, process=process, failures=failures)
+    made.close()
+    arena.close()
+
+
+def done(job: messages.Job, first: int = 0, number: int | None = None) -> messages.Done:
+    end = len(job.items) if number is None else first + number
+    return messages.Done(job.number, first, [2 * one.number for one in job.items[first:end]], 0.0)
+
+
+def hang(fake: SimpleNamespace) -> None:
+    """Take the helper for one that hangs."""
+    with fake.pool._lock:
+        fake.pool._split(fake.pool._helpers[0])
+
+
+def test_a_helper_that_only_seemed_to_hang_loses_no_job(fake: SimpleNamespace) -> None:
+    """On a busy machine a second may pass before it begins, or before its results are sent."""
+    jobs = [submit(fake.pool, numbers(number)) for number in range(2)]
+    first, second = fake.process.jobs()
+    hang(fake)
+    fake.process.say(done(first))
+    assert not fake.process.is_killed, "it has another job"
+    fake.process.say(messages.GivenBack(None, 0, [second.number]))
+    until(lambda: fake.process.is_killed)
+    [substitute] = fake.pool.processes
+    substitute.say(messages.HelperReady())
+    substitute.say(done(substitute.jobs()[0]))
+    assert [job.results for job in jobs] == [{0: 0}, {0: 2}]
+
+
+def test_an_answer_at_the_end_of_a_run_is_none_to_a_later_question(fake: SimpleNamespace) -> None:
+    """Else a helper that is stopped as a whole in the later run is not ended."""
+    submit(fake.pool, numbers(0))
+    fake.process.say(messages.GivenBack(None, 0, []))
+    hang(fake)
+    assert not fake.pool._helpers[0].has_answered
+
+
+def test_jobs_of_a_run_that_has_ended_are_not_given_out_again(fake: SimpleNamespace, monkeypatch) -> None:
+    """They would write into memory that other batches have."""
+    monkeypatch.setattr(helpers, "STUCK_S", 0.0)
+    for number in range(2):
+        submit(fake.pool, numbers(number, 7))
+    first, second = fake.process.jobs()
+    with fake.pool._lock:
+        for job in fake.pool._helpers[0].jobs:
+            job.drop()
+    fake.process.say(done(first, number=1))
+    fake.process.say(messages.GivenBack(first.number, 0, [second.number]))
+    assert len(fake.process.jobs()) == 2 and not any(fake.pool._queued.values())
+    fake.process.say(None)
+    [other] = fake.pool.processes
+    other.say(messages.HelperReady())
+    assert not other.jobs()
+
+
+def test_helpers_that_end_before_they_can_work_are_a_failure(fake: SimpleNamespace) -> None:
+    fake.process.say(None)
+    for _ in range(3):
+        assert not fake.failures
+        [process] = fake.pool.processes
+        process.say(None)
+    [error] = fake.failures
+    assert "it ended with exit code 1 before it could work" in str(error)
+
+
+def test_work_that_no_helper_can_do_has_the_reason_as_its_result(fake: SimpleNamespace) -> None:
+    """What waits for a helper, and what comes later."""
+    kinds = [*messages.KINDS, "read"]
+    queued = [submit(fake.pool, numbers(1, 2), kind=kind) for kind in kinds]
+    for _ in range(4):
+        fake.pool.processes[0].say(None)
+    [error] = fake.failures
+    assert [job.results for job in queued] == [{0: error, 1: error}] * 4
+    later = [submit(fake.pool, numbers(1), kind=kind) for kind in messages.KINDS]
+    assert [job.results for job in later] == [{0: error}] * 3
+
+
+def test_remote_jobs_are_never_taken_for_hung(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even one with a single item, which no threads share."""
+    monkeypatch.setattr(helpers, "_cpu_s", lambda pid: 0.0)
+    [helper] = fake.pool._helpers
+    found = []
+    for is_remote in (True, False):
+        submit(fake.pool, numbers(1), is_remote=is_remote)
+        fake.pool._has_become_stuck(helper)
+        helper.seen_at -= 1000.0
+        found.append(fake.pool._has_become_stuck(helper))
+        fake.process.say(done(fake.process.jobs()[-1]))
+    assert found == [False, True]
+
+
+@pytest.mark.parametrize("number", [1, 2, 20, 200])
+def test_several_threads_wait_for_a_network_in_each_of_any_number_of_helpers(
+    fake: SimpleNamespace, number: int
+) -> None:
+    fake.pool.number = number
+    submit(fake.pool, numbers(1, 2), is_remote=True)
+    [job] = fake.process.jobs()
+    assert 2 <= job.threads <= helpers.REMOTE_THREADS and job.threads * number >= helpers.REMOTE_THREADS
+
+
+def test_places_of_status_words_are_used_again(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More helpers may start one after the other than there are places. A new one takes the lowest that is free."""
+    monkeypatch.setattr(helpers, "MAX_HELPERS", 3)
+    pool = HelperPool(3, fake.pool._arena, StderrRelay(), lambda line: None, fake.failures.append)
+    for _ in range(4):
+        for place in (1, 0, 2):
+            [process] = [one for one in pool.processes if one.place == place]
+            pool._arena.status(place)[:] = 5, 7
+            process.say(messages.HelperReady())
+            process.say(None)
+            assert pool.processes[-1].place == place
+            assert pool._arena.status(place).tolist() == [-1, -1]
+    assert sorted(one.place for one in pool.processes) == [0, 1, 2] and not fake.failures
+    pool.close()
+
+
+def test_a_system_without_room_for_a_process_is_a_failure(fake: SimpleNamespace, monkeypatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(helpers, "WorkerProcess", refuse)
+    fake.process.say(None)
+    [error] = fake.failures
+    assert "Resource temporarily unavailable" in str(error)
+    with pytest.raises(DeviceFailed, match="a helper process"):
+        HelperPool(1, fake.pool._arena, StderrRelay(), lambda line: None, fake.failures.append)
+
+
+def test_work_that_is_nearest_to_a_result_comes_first(fake: SimpleNamespace) -> None:
+    for _ in range(helpers.MAX_JOBS):
+        submit(fake.pool, numbers(0))
+    for kind in ("prepare", "read", "text"):
+        submit(fake.pool, numbers(0), kind=kind)
+    for job in range(3):
+        fake.process.say(done(fake.process.jobs()[job]))
+    assert [job.kind for job in fake.process.jobs()[helpers.MAX_JOBS :]] == ["text", "read", "prepare"]
+
+
+@pytest.mark.parametrize("kind", messages.KINDS)
+def test_each_kind_of_work_has_a_queue(fake: SimpleNamespace, kind: messages.Kind) -> None:
+    job = submit(fake.pool, numbers(3), kind=kind)
+    fake.process.say(done(fake.process.jobs()[0]))
+    assert job.results == {0: 6}

@@ -1,0 +1,45 @@
+"""A mistake in a message, or in what is done with it, ends in an error and not in a run that waits."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from fastscribe.pipeline.workers import messages
+from fastscribe.pipeline.workers.messages import Channel
+from fastscribe.pipeline.workers.process import WorkerProcess
+
+
+def without_a_process(*received: object) -> WorkerProcess:
+    """A process that has said this before its end."""
+    content = io.BytesIO(b"".join(map(messages.packed, received)))
+    made = WorkerProcess.__new__(WorkerProcess)
+    made._outbox, made._channel, made._pipes = SimpleQueue(), Channel(content, io.BytesIO()), (io.BytesIO(), content)
+    return made
+
+
+def test_a_message_that_cannot_travel_is_an_error_of_its_sender() -> None:
+    process = without_a_process()
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        process.send(messages.Say(lambda: None))  # type: ignore[arg-type]
+    assert process._outbox.empty()
+    process.send(messages.Say("a"))
+    assert pickle.loads(process._outbox.get() or b"") == messages.Say("a")
+
+
+def test_a_process_whose_message_is_an_error_counts_as_dead() -> None:
+    heard: list[Any] = []
+
+    def receive(_: WorkerProcess, message: Any) -> None:
+        heard.append(message)
+        if message == messages.Say("b"):
+            raise KeyError("no such batch")
+
+    process = without_a_process(messages.Say("a"), messages.Say("b"), messages.Say("c"))
+    with pytest.raises(KeyError, match="no such batch"):
+        process._receive(receive)
+    assert heard == [messages.Say("a"), messages.Say("b"), None]
