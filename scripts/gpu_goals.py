@@ -97,13 +97,19 @@ def _memory(shape: str) -> Callable[[Document, Row], float | None]:
     return lambda document, names: best(document, "memory", "rtfx", shape=names[shape], **case)
 
 
+def from_files(document: Document, shape: str) -> float | None:
+    """Return the rate of the command, which has helper processes; else that of one process, which older results have."""
+    found = (best(document, "files", "rtfx", what=what, audio="flac", shape=shape) for what in ("command", "from_files"))
+    return next((one for one in found if one is not None), None)
+
+
 GOALS = (
     Goal("0.6B TDT (8,192 tokens), from memory, every batch shape new, RTFx", 20_000, _engine("rtfx", "cold")),
     Goal("0.6B TDT (8,192 tokens), from memory, warm, RTFx", 22_000, _engine("rtfx", "warm")),
     Goal(
         "0.6B TDT (8,192 tokens), FLAC files to JSONL, RTFx",
         15_000,
-        lambda document, names: best(document, "files", "rtfx", what="from_files", audio="flac", shape=names["tdt"]),
+        lambda document, names: from_files(document, names["tdt"]),
     ),
     Goal("0.6B CTC, from memory, warm, RTFx", 25_000, _memory("ctc")),
     Goal("1.1B RNN-T, from memory, warm, RTFx", 12_000, _memory("rnnt")),

@@ -103,6 +103,7 @@ class Sizes:
     nemo_clips: int
     nemo_batch_sizes: tuple[int, ...]
     several_processes: str  # of --devices
+    counts: tuple[int, ...]  # of files, from Enter to exit
 
 
 FULL = Sizes(
@@ -128,7 +129,8 @@ FULL = Sizes(
     compared=256,
     nemo_clips=2048,
     nemo_batch_sizes=(128, 256),
-    several_processes="0,0,0",
+    several_processes="0,0",
+    counts=(10, 1000, 10_000),
 )
 QUICK = Sizes(
     tdt="tiny",
@@ -154,6 +156,7 @@ QUICK = Sizes(
     nemo_clips=6,
     nemo_batch_sizes=(3,),
     several_processes="cpu:2",
+    counts=(3, 30),
 )
 
 
@@ -205,13 +208,14 @@ class Part:
         return _clips(kind, self.sizes.clips)
 
     def files(self, kind: str) -> list[Path]:
-        """Recordings of leaderboard lengths on disk, made once: "flac", "wav", or "flac_44k1_stereo" (a quarter as many)."""
+        """Recordings of leaderboard lengths on disk, made once: "flac", "wav", "mp3_44k1" or "flac_44k1_stereo" (a quarter as
+        many); "flac_600_s": as much audio in recordings of ten minutes."""
         folder = self.scratch / "audio" / kind
         if not folder.exists():
-            waves = self.clips("leaderboard")
+            waves = self.clips("600 s" if kind.endswith("600_s") else "leaderboard")
             extension, rate_hz, channels = kind[:4].rstrip("_"), synthetic.RATE_HZ, 1
-            if kind.endswith("stereo"):
-                waves, rate_hz, channels = waves[: max(1, len(waves) // 4)], 44100, 2
+            if "44k1" in kind:
+                waves, rate_hz, channels = waves[: max(1, len(waves) // 4)], 44100, 1 + kind.endswith("stereo")
             unfinished = folder.with_name(f"{kind}.part")
             shutil.rmtree(unfinished, ignore_errors=True)
             synthetic.write_files(unfinished, waves, extension, _num_cores(), rate_hz, channels)
@@ -630,13 +634,18 @@ def _profile_engine(part: Part, transcriber: Transcriber, kind: str) -> dict[str
 
 def files(part: Part) -> None:
     tdt, rnnt, half = part.sizes.tdt, part.sizes.rnnt, max(1, _num_cores() // 2)
+    where = ["--device", str(part.device)]
+    for kind in ("flac", "wav", "mp3_44k1", "flac_44k1_stereo", "flac_600_s"):
+        key = {"what": "command", "shape": tdt, "audio": kind, "where": " ".join(where), "inputs": "all"}
+        part.notes.measure(key, partial(_by_command, part, tdt, kind, None, where), needs_s=15.0)
+    for count in part.sizes.counts:
+        key = {"what": "command", "shape": tdt, "audio": "flac", "where": " ".join(where), "inputs": count}
+        part.notes.measure(key, partial(_by_command, part, tdt, "flac", count, where), needs_s=15.0)
+    where = ["--devices", part.sizes.several_processes]
+    key = {"what": "command", "shape": tdt, "audio": "flac", "where": " ".join(where), "inputs": "all"}
+    part.notes.measure(key, partial(_by_command, part, tdt, "flac", None, where), needs_s=15.0)
     loaded = part.notes.make({"what": "load", "shape": tdt}, partial(part.load, tdt))
     _from_files(part, tdt, "flac", None, loaded)
-    for where in (["--device", str(part.device)], ["--devices", part.sizes.several_processes]):
-        key = {"what": "command", "shape": tdt, "audio": "flac", "where": " ".join(where)}
-        part.notes.measure(key, partial(_by_command, part, tdt, where), needs_s=15.0)
-    _from_files(part, tdt, "flac_44k1_stereo", None, loaded)
-    _from_files(part, tdt, "wav", None, loaded)
     for threads in (half, 2):
         _from_files(part, tdt, "flac", threads, loaded)
     loaded = None
@@ -657,10 +666,17 @@ def _from_files(part: Part, shape: str, kind: str, threads: int | None, loaded: 
         part.notes.measure(key, call, needs_s=10.0)
 
 
-def _by_command(part: Part, shape: str, where: Sequence[str]) -> dict[str, Any]:
-    inputs, out = part.many_files("flac")[0].parent, part.scratch / "runs" / "command"
+def _by_command(part: Part, shape: str, kind: str, count: int | None, where: Sequence[str]) -> dict[str, Any]:
+    """Run the command over some files, or over all, from Enter to exit."""
+    inputs, out = part.many_files(kind)[0].parent, part.scratch / "runs" / "command"
+    if count is not None:
+        paths, inputs = part.files(kind), part.scratch / "linked" / f"{kind}-{count}"
+        if not inputs.exists():
+            throughput_passes.hard_links(paths[:count], inputs, max(1, count // len(paths)))
     shutil.rmtree(out, ignore_errors=True)
-    return single_passes.by_command(part.model(shape), inputs, out, where, part.notes.seconds_left)
+    with machine.gpu_samples(part.device) as samples:
+        found = single_passes.by_command(part.model(shape), inputs, out, where, part.notes.seconds_left)
+    return found | samples
 
 
 def agreement_part(part: Part) -> None:

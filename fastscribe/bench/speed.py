@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from fastscribe.bench import roofline, synthetic, throughput_passes, work
 from fastscribe.bench.document import describe_error
 from fastscribe.bench.memory import peak_bytes, release, reset_peak
 from fastscribe.bench.roofline import Roofline
-from fastscribe.config import Options
+from fastscribe.config import Options, OutputStyle
 from fastscribe.cuda.device import is_out_of_memory
 from fastscribe.errors import UsageError
 from fastscribe.model.cpu_form import torch_dtype
@@ -54,6 +55,17 @@ class Subject:
 
     def load(self, dtype: str) -> Transcriber:
         return Transcriber.load(self.path, str(self.device), dtype, self.options, self.say)
+
+    @contextmanager
+    def from_files(self, loaded: Transcriber) -> Iterator[Transcriber]:
+        """Give the transcriber that `fastscribe transcribe` has for many files: on a GPU one with helper processes."""
+        if self.device.type != "cuda":
+            yield loaded
+            return
+        facts, gpu = loaded._executor.facts, str(self.device.index or 0)
+        with Transcriber.load(self.path, "auto", facts.dtype, loaded._options, self.say, devices=gpu) as found:
+            found._executor.style = OutputStyle()
+            yield found
 
 
 @dataclass(frozen=True)
@@ -209,7 +221,9 @@ class Measurement:
         del batches
         folder = out / f"run{len(list(out.iterdir()))}"
         reset_peak(self.subject.device)
-        files = throughput_passes.from_files(transcriber, recordings.inputs, folder, passes, recordings.most)
+        with self.subject.from_files(transcriber) as of_command:
+            device, most = self.subject.device, recordings.most
+            files = throughput_passes.from_files(of_command, recordings.inputs, folder, passes, most, device=device)
         shutil.rmtree(folder, ignore_errors=True)
         return _speeds(memory, files) | {
             "ceiling_rtfx": ceiling.ceiling_rtfx,
@@ -222,6 +236,9 @@ def _speeds(memory: Row, files: Row) -> Row:
     wall_s, files_wall_s = memory["middle_wall_s"], files["middle_wall_s"]
     return {
         "rtfx": files["rtfx"],
+        "files_load_s": files["load_s"],
+        "first_batch_s": files["first_batch_s"],
+        "total_s": files["total_s"],
         "rtfx_runs": [files["audio_s"] / run_s for run_s in files["walls_s"]],
         "memory_rtfx": memory["rtfx"],
         "memory_rtfx_runs": [memory["audio_s"] / run_s for run_s in memory["walls_s"]],

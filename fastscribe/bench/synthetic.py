@@ -94,7 +94,7 @@ def _syllable(rng: np.random.Generator) -> Float32Array:
 def write_files(
     folder: Path, waves: Sequence[Int16Array], extension: str, threads: int, rate_hz: int = RATE_HZ, channels: int = 1
 ) -> list[Path]:
-    """Sixteen-bit files 00000.flac, 00001.flac .. in `folder`; other rates and two channels are made from the wave."""
+    """Sixteen-bit files (or MP3) 00000.flac, 00001.flac .. in `folder`; other rates and two channels are made from the wave."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{number:05d}.{extension}" for number in range(len(waves))]
     with ThreadPoolExecutor(threads) as pool:
@@ -111,4 +111,4 @@ def _write(path: Path, wave: Int16Array, rate_hz: int, channels: int) -> None:
         wave = soxr.resample(wave, RATE_HZ, rate_hz)
     if channels == 2:  # not quite the same on both sides, or a codec would store one
         wave = np.stack([wave, wave // 2 + np.roll(wave, 31) // 4], axis=1)
-    soundfile.write(path, wave, rate_hz, subtype="PCM_16")
+    soundfile.write(path, wave, rate_hz, subtype=None if path.suffix == ".mp3" else "PCM_16")

@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import torch
 
 from fastscribe.bench import energy
 from fastscribe.bench.machine import gpu_samples
@@ -65,9 +66,10 @@ def stream(transcriber: Transcriber, batches: Iterable[Batch]) -> dict[str, Any]
         if isinstance(outcome, Exception):
             raise outcome
         with stopwatch.time("assemble"):
-            make_texts(transcriber, batch, outcome)
+            hypotheses = list(outcome)  # once: columns make a row each time it is read
+            make_texts(transcriber, batch, hypotheses)
         audio_s += sum(utterance.duration_s for utterance in batch.utterances)
-        labels += sum(len(hypothesis.token_ids) for hypothesis in outcome)
+        labels += sum(len(hypothesis.token_ids) for hypothesis in hypotheses)
     return {"wall_s": perf_counter() - start, "audio_s": audio_s, "labels": labels, "stage_s": dict(stopwatch.seconds)}
 
 
@@ -166,26 +168,29 @@ def from_files(
     passes: int,
     most: int | None = None,
     strict: bool = False,
+    device: torch.device | None = None,
 ) -> dict[str, Any]:
     """The median of `passes` over the first `most` recordings of anything that can be transcribed, after one that does not
     count and leaves the files' pages warm.
 
-    What fails is counted and costs its time; with `strict` it raises RuntimeError.
+    What fails is counted and costs its time; with `strict` it raises RuntimeError. `device` is the transcriber's, if that
+    has processes. `load_s`, `first_batch_s` and `total_s` are those of loading and of the first run, which nothing has warmed.
     """
-    _to_jsonl(transcriber, inputs, out / "warm_up", most, strict)
-    device = transcriber._recognizer.device
+    warm_up = _to_jsonl(transcriber, inputs, out / "warm_up", most, strict)
+    device = transcriber._recognizer.device if device is None else device
     with gpu_samples(device) as samples, energy.energy(device) as used:
         found = [_to_jsonl(transcriber, inputs, out / f"pass{i}", most, strict) for i in range(passes)]
     samples |= energy.row(used, sum(one["audio_s"] for one in found))
-    return (
-        summary(found) | samples | {key: found[-1][key] for key in ("files", "failed", "padding_share", "peak_bytes")}
-    )
+    start = {"load_s": warm_up["load_s"]}
+    start |= {key: warm_up["load_s"] + (warm_up[key] or 0.0) for key in ("first_batch_s", "total_s")}
+    last = {key: found[-1][key] for key in ("files", "failed", "padding_share", "peak_bytes")}
+    return summary(found) | samples | start | last
 
 
 def _to_jsonl(
     transcriber: Transcriber, inputs: Sequence[str | Path], folder: Path, most: int | None, strict: bool
 ) -> dict[str, Any]:
-    start = perf_counter()
+    start = transcriber._started_at = perf_counter()
     with FolderOutput(folder, OutputStyle(), {}, overwrite=True) as output:
         for result in transcriber._results([str(path) for path in inputs], First(most, output.ledger)):
             if strict and isinstance(result, Failure):

@@ -15,7 +15,7 @@ from threading import Event, Thread
 from fastscribe._system.remote import is_url
 from fastscribe.audio.folders import MAGIC, match_depth, split_pattern, walk
 from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension, is_audio_name
-from fastscribe.audio.inputs import expand
+from fastscribe.audio.inputs import expand, names_file
 from fastscribe.audio.repeats import Repeats
 from fastscribe.audio.stdin import STDIN
 
@@ -51,6 +51,27 @@ class InputCounter:
                     if self._stop.is_set():
                         return
             self.number = number // self._num_shards
+
+
+def has_many(inputs: Sequence[str], many: int) -> bool:
+    """Return True if there are at least `many` inputs, or if their number is not known before they are read.
+
+    The listing ends at that number. One recording at a URL is one; stdin, and folders and lists in a store, may be many.
+    """
+    number, repeats = 0, Repeats()
+    for path in inputs:
+        lists_nothing = path.lower().startswith(("http://", "https://"))
+        if is_url(path) and (names_file(path) if lists_nothing else is_audio_name(path)):
+            number += 1
+            continue
+        try:
+            for found in _numbers(path, repeats):
+                number += found
+                if number >= many:
+                    return True
+        except _Unknown:
+            return True
+    return number >= many
 
 
 class _Unknown(Exception):

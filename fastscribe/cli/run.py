@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -15,11 +16,16 @@ import typer
 
 from fastscribe._system import signals
 from fastscribe._system.collector import without_collector
+from fastscribe._system.gpus import num_gpus
+from fastscribe._system.process_age import process_age_s
 from fastscribe.audio.formats import left_out_line
 from fastscribe.audio.repeats import repeats_line
 from fastscribe.audio.row_languages import OtherLanguages
+from fastscribe.audio.stdin import STDIN
 from fastscribe.cli.app import StdoutClosed
+from fastscribe.cli.early_listing import EarlyListing
 from fastscribe.cli.event_log import EventLog
+from fastscribe.cli.input_count import has_many
 from fastscribe.cli.job import SHORT_S, TranscribeJob, check_paths, is_stream, unusable_folder
 from fastscribe.cli.lone_speakers import LoneSpeakers
 from fastscribe.cli.progress_bar import ProgressBar
@@ -39,6 +45,8 @@ from fastscribe.journaled import run_fingerprint, write_result
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.resume.shards import Shard
 from fastscribe.types import AudioInfo, Failure, Transcript
+
+MANY_INPUTS = 256  # a GPU with this number of inputs gets helpers
 
 if TYPE_CHECKING:
     from fastscribe.cli.run_page import RunPage
@@ -73,12 +81,16 @@ def run(
         typer.Exit: Exit code 1: a file failed; 75: the limit has stopped the run.
         FastscribeError: Wrong options, an unusable model or folder, or a disk that cannot be written.
     """
+    started_at = perf_counter() - (process_age_s() or 0.0)
     _say_shard(job.target.shard, quiet)
     check_paths(job)  # before the import of torch, which takes seconds
     bar = ProgressBar(show_progress, job.inputs, job.target.shard.count, counts_always=job.limit is not None)
     with filter_mpg123_messages(bar.write_line), bar, ExitStack() as loaded:
         bar.phase("loading the model")
+        job = _with_helpers(job)
+        listing = EarlyListing(job.inputs) if job.devices is not None and STDIN not in job.inputs else None
         transcriber = loaded.enter_context(_load(job, bar.say))
+        transcriber._started_at = started_at
         if job.limit is not None:
             transcriber._limit = TimeLimit(job.limit.started_s + job.limit.work_s)
         event_log.started(transcriber)
@@ -86,7 +98,7 @@ def run(
         with _open_output(job, transcriber, bar.say) as output:
             page = _page(job, transcriber)
             with page or nullcontext():
-                stats = _write_all(transcriber, job, output, event_log, bar, page, says_tracks=not quiet)
+                stats = _write_all(transcriber, job, listing, output, event_log, bar, page, says_tracks=not quiet)
             stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.ledger.failed_before)
             if transcriber._limit is not None and transcriber._limit.is_reached:
                 stats = replace(stats, stopped=_stopped(job, stats, transcriber.progress, bar.num_inputs))
@@ -163,6 +175,24 @@ def _say_stopped(job: TranscribeJob, stats: RunStats) -> None:
     say(f"stopped {job.limit.text}: {files} done; {then}")
 
 
+def _with_helpers(job: TranscribeJob) -> TranscribeJob:
+    """Return the job for a process with the GPU and helpers beside it, which keep it busy with many files.
+
+    A few files are done sooner in this process, and so are those of a speaker or voice model, which sees whole recordings.
+    Helpers have not been tried on Windows.
+    """
+    options = job.options
+    has_other_models = (
+        options.voices is not None or options.rttm is not None or options.speakers not in (None, CHANNELS)
+    )
+    if job.devices is not None or job.texts is not None or job.cluster is not None or has_other_models:
+        return job
+    gpu = re.fullmatch("auto|cuda(?::([0-9]+))?", job.device)
+    if gpu is None or sys.platform == "win32" or not num_gpus() or not has_many(job.inputs, MANY_INPUTS):
+        return job
+    return replace(job, devices=gpu[1] or "0")
+
+
 @contextmanager
 def _load(job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcriber]:
     """Yield the transcriber: of this process, or of a Ray cluster's workers, which end with the block."""
@@ -178,7 +208,10 @@ def _load(job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcribe
             from fastscribe.transcriber import Transcriber
 
         model = Path(job.model)
-        with Transcriber.load(model, job.device, job.dtype, job.options, say, devices=job.devices) as transcriber:
+        device = job.device if job.devices is None else "auto"
+        with Transcriber.load(model, device, job.dtype, job.options, say, devices=job.devices) as transcriber:
+            if job.report_html is None:  # which shows the words' confidences
+                transcriber._executor.style = job.style
             yield transcriber
         return
     from fastscribe.ray.pool import Size
@@ -295,11 +328,12 @@ def _say_listing(left_out: Mapping[str, int], repeated: int, quiet: bool) -> Non
 
 def _say_aligned(transcriber: Transcriber) -> None:
     """Print which words of the texts were not heard, where none were looked for, and which characters are not written."""
+    if transcriber.command != "align":
+        return
     from fastscribe.aligner import Aligner
     from fastscribe.text.script import missing_line, unsearched_line, unwritten_line
 
-    if not isinstance(transcriber, Aligner):
-        return
+    assert isinstance(transcriber, Aligner)
     counts = transcriber.text_aligner
     if counts.unwritten:
         say(unwritten_line(counts.unwritten, counts.num_untimed))
@@ -355,6 +389,7 @@ def _page(job: TranscribeJob, transcriber: Transcriber) -> RunPage | None:
 def _write_all(
     transcriber: Transcriber,
     job: TranscribeJob,
+    listing: EarlyListing | None,
     output: FolderOutput | StoreOutput | StreamOutput,
     event_log: EventLog,
     bar: ProgressBar,
@@ -364,7 +399,8 @@ def _write_all(
     from fastscribe.transcriber import run_stats
 
     start = perf_counter()
-    results = transcriber._results(job.inputs, output.ledger)
+    inputs: Any = job.inputs if listing is None else listing
+    results = transcriber._results(inputs, output.ledger)
     says_tracks = says_tracks and job.options.track is None
     others, lone, short = OtherLanguages(transcriber._config.language), LoneSpeakers(), ShortFiles()
     writing = bar.paused if job.target.is_stdout else nullcontext
@@ -386,6 +422,8 @@ def _write_all(
                 event_log.failed(written)
     with transcriber.progress.stopwatch.time("write"), writing():
         output.flush()
+    if listing is not None:
+        transcriber.progress.left_out, transcriber.progress.repeats = listing.left_out, listing.repeats
     if others.num:
         bar.say(others.line)
     edits, languages = transcriber._edits, transcriber._languages

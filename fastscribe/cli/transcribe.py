@@ -381,9 +381,8 @@ def transcribe(
             "--devices",
             metavar="DEVICES",
             help="Several: all, 0,2 (GPUs) or cpu:N.\fall is every GPU that is visible. The numbers are those of --device "
-            "cuda:N, not a count; 0,0,0 is three processes on one GPU, for files of a few seconds. cpu:N is N processes that "
-            "share the processors. Each process has a model of its own; all work on one list of batches. Not together with "
-            "--device.",
+            "cuda:N, not a count. cpu:N is N processes that share the processors. Each device has a process with a model of "
+            "its own; helper processes read files and make texts for all of them. Not together with --device.",
         ),
     ] = None,
     window: Annotated[
@@ -449,7 +448,8 @@ def transcribe(
             "--threads",
             min=1,
             max=MAX_THREADS,
-            help="Threads that read audio.\fDefault: by the number of processors. With --devices, each process has as many.",
+            help="Threads that read audio, or helper processes.\fOn a GPU with 256 or more inputs, and with --devices, helper "
+            "processes read the audio and make the texts; elsewhere threads read it. Default: by the number of processors.",
         ),
     ] = None,
     price_per_hour: Annotated[

@@ -28,10 +28,10 @@ import numpy as np
 import soundfile
 
 from fastscribe import Transcriber, Transcript, Word
+from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.audio.probe import probe
 from fastscribe.checkpoint.location import locate
 from fastscribe.evaluation.scores import Pair, evaluate, normalizer
-from fastscribe.pipeline.recognizer import log_to_stderr
 from fastscribe.segmentation import crosstalk
 from fastscribe.segmentation.crosstalk import Levels, find_shared
 from fastscribe.segmentation.loudness import FRAME_S, frame_energy, frame_length

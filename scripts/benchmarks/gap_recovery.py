@@ -35,10 +35,10 @@ import soundfile
 
 from fastscribe import Options, Transcriber, Transcript
 from fastscribe._system.processors import cpu_name, usable_processors
+from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.bench import machine
 from fastscribe.checkpoint.location import locate
 from fastscribe.evaluation.scores import Edits, Pair, evaluate, normalizer
-from fastscribe.pipeline.recognizer import log_to_stderr
 from fastscribe.segmentation import gaps
 from fastscribe.segmentation.gaps import find_clear_speech
 from fastscribe.types import Utterance, Word

@@ -8,6 +8,11 @@ folder and so in the page cache. The first figure is the ceiling: the processor 
 which have almost nothing to decode. Nearly all of it is spent under Python's lock, so it bounds one process on any number of
 cores. Then, for each kind of file: the stages alone in one thread, and whole runs (median after one warm-up).
 
+With --null-device RTFX the real command runs instead, with helper processes and a device's process that takes as long as a GPU
+of this speed and answers 20 words a file (null_device.py); in turns with the same command in one process:
+
+    python -m scripts.benchmarks.host --null-device 25600 --format flac --files 2000 --turns 5
+
 Tables go to stderr; the last line of stdout is one JSON document.
 """
 
@@ -17,11 +22,14 @@ import argparse
 import json
 import os
 import platform
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -30,6 +38,7 @@ from typing import Any
 import numpy as np
 import soundfile
 
+from fastscribe._system.processors import cpu_name
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
@@ -37,8 +46,8 @@ from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.config import Options, OutputStyle
 from fastscribe.output.folder import FolderOutput
 from fastscribe.output.writers import render
-from fastscribe.pipeline.executor import ModelFacts
 from fastscribe.pipeline.loader import default_threads
+from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.text.transcript import assemble
 from fastscribe.types import Batch, Hypothesis, Transcript, Utterance
 
@@ -63,6 +72,7 @@ KINDS = {
     "flac": Kind("flac"),
     "wav": Kind("wav"),
     "mp3": Kind("mp3"),
+    "mp3-44k": Kind("mp3", 44_100),
     "ogg": Kind("ogg"),
     "flac-44k-stereo": Kind("flac", 44_100, 2),
 }
@@ -233,6 +243,89 @@ def show(name: str, found: dict[str, Any]) -> None:
     )
 
 
+# The machine of the estimate: what a GPU's host has, if its processors are cores, and if two are threads of one core.
+_PROCESSORS, _THREADS_OF_A_CORE = 16, 0.65
+
+
+def null_device_turn(mode: str, rtfx: float, clips: Path, model: Path, folder: Path) -> dict[str, Any]:
+    """Run the command once. Return its costs."""
+    stats, out = folder / "stats.json", folder / "out"
+    for path in (stats, Path(f"{stats}.device")):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(out, ignore_errors=True)
+    command = ["transcribe", str(clips), "-m", str(model), "-o", str(out), "--no-progress", "--quiet"]
+    given = [sys.executable, "-m", "scripts.benchmarks.null_device", "--mode", mode, str(rtfx), str(stats), *command]
+    subprocess.run(given, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    found: dict[str, Any] = json.loads(stats.read_text(encoding="utf-8"))
+    if found["failed"]:
+        raise SystemExit(f"{found['failed']} of the clips failed")
+    return found
+
+
+def null_device(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure the command with helpers and in one process, in turns."""
+    turns: dict[str, list[dict[str, Any]]] = {"helpers": [], "process": []}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_clips(folder / "clips", KINDS[arguments.format], arguments.files, arguments.seconds)
+        for turn in range(arguments.turns):
+            for mode, found in turns.items():
+                found.append(null_device_turn(mode, arguments.null_device, folder / "clips", arguments.model, folder))
+                rate = found[-1]["files"] / found[-1]["wall_s"]
+                print(f"turn {turn + 1}, {mode:8s} {rate:8.0f} files/s", file=sys.stderr)
+
+    def middle(value: Callable[[dict[str, Any]], float], mode: str = "helpers") -> float:
+        return median(value(found) for found in turns[mode])
+
+    def ms(value: Callable[[dict[str, Any]], float]) -> float:
+        return round(middle(lambda found: 1000 * value(found) / found["files"]), 4)
+
+    files_per_s = middle(lambda found: found["files"] / found["wall_s"])
+    before = middle(lambda found: found["files"] / found["wall_s"], "process")
+    mean_s = middle(lambda found: found["audio_s"] / found["files"])
+    coordinator_ms, device_ms = ms(lambda found: found["coordinator_cpu_s"]), ms(lambda found: found["device"]["cpu_s"])
+    kinds = turns["helpers"][0]["helper_cpu_s"]
+    helper_ms: dict[str, float] = {kind: ms(partial(_helper_cpu_s, kind)) for kind in kinds}
+
+    def estimate(share: float) -> float:
+        """Files a second of a machine with more processors, as docs/how-it-works.md explains."""
+        helpers: float = share * (_PROCESSORS - 1) * 1000 / (sum(helper_ms.values()) + share * coordinator_ms)
+        return round(min(float(arguments.null_device) / mean_s, 1000 / coordinator_ms, helpers), 1)
+
+    return {
+        "benchmark": "host with a null device",
+        "format": arguments.format,
+        "files": arguments.files,
+        "mean_clip_s": round(mean_s, 3),
+        "null_device_rtfx": arguments.null_device,
+        "processors": len(os.sched_getaffinity(0)),
+        "helpers": turns["helpers"][0]["helpers"],
+        "statistic": f"median of {arguments.turns} turns",
+        "files_per_s": round(files_per_s, 1),
+        "files_per_s_before": round(before, 1),
+        "ratio": round(files_per_s / before, 3),
+        "rtfx": round(files_per_s * mean_s, 1),
+        "device_cpu_ms_per_file": device_ms,
+        "coordinator_cpu_ms_per_file": coordinator_ms,
+        "helper_cpu_ms_per_file": helper_ms,
+        "process_cpu_ms_per_file_before": round(
+            middle(lambda found: 1000 * found["coordinator_cpu_s"] / found["files"], "process"), 4
+        ),
+        "device_idle_share": round(
+            middle(lambda found: found["device"]["idle_s"] / found["device"]["busy_and_idle_s"]), 3
+        ),
+        "estimate_16_cores_files_per_s": estimate(1.0),
+        "estimate_16_threads_of_8_cores_files_per_s": estimate(_THREADS_OF_A_CORE),
+        "turns": {mode: [round(one["files"] / one["wall_s"], 1) for one in found] for mode, found in turns.items()},
+        "processor": cpu_name(),
+        "python": platform.python_version(),
+    }
+
+
+def _helper_cpu_s(kind: str, found: dict[str, Any]) -> float:
+    return float(found["helper_cpu_s"][kind])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clips", type=int, default=2000, help="files of each kind")
@@ -241,7 +334,14 @@ def main() -> None:
     parser.add_argument("--kinds", default="flac,wav", help=f"of {', '.join(KINDS)}")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each kind, beside one that is discarded")
     parser.add_argument("--model", default=ROOT / "tests/data/models/tdt_demo/model.nemo", help="its tokenizer counts")
+    parser.add_argument("--null-device", type=float, metavar="RTFX", help="speed of the device; 0: it takes no time")
+    parser.add_argument("--format", default="flac", choices=KINDS, help="with --null-device: kind of file")
+    parser.add_argument("--files", type=int, default=2000, help="with --null-device: number of files")
+    parser.add_argument("--turns", type=int, default=5, help="with --null-device: runs each way")
     arguments = parser.parse_args()
+    if arguments.null_device is not None:
+        print(json.dumps(null_device(arguments)))
+        return
     unknown = set(arguments.kinds.split(",")) - set(KINDS)
     if unknown:
         parser.error(f"no such kind: {', '.join(sorted(unknown))}")

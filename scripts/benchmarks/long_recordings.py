@@ -34,9 +34,9 @@ import numpy as np
 import soundfile
 
 from fastscribe import Options, Transcriber
+from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.checkpoint.location import locate
 from fastscribe.evaluation.scores import Pair, evaluate, normalizer
-from fastscribe.pipeline.recognizer import log_to_stderr
 from fastscribe.segmentation.loudness import FRAME_S, decibels, floor_and_level
 from fastscribe.types import Float32Array, Transcript, Utterance
 from scripts.benchmarks.gap_recovery import RATE, Recording, counts, groups, parser_of, publish, read_split

@@ -70,6 +70,7 @@ def export(revision: str, folder: Path) -> str:
     """Unpack a revision's files; return its commit."""
     commit = subprocess.run(["git", "rev-parse", revision], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     archive = subprocess.run(["git", "archive", revision, "fastscribe"], cwd=ROOT, check=True, capture_output=True)
+    folder.mkdir(parents=True)
     subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
     return commit.strip()
 

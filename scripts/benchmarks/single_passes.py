@@ -93,4 +93,17 @@ def by_command(model: Path, inputs: Path, out: Path, where: Sequence[str], secon
     return {"process_s": process_s, "said": done.stderr[-600:], **{key: report[key] for key in _REPORTED}}
 
 
-_REPORTED = ("rtfx", "audio_s", "load_s", "wall_s", "files", "failed", "stage_s", "padding_share", "dtype", "device")
+_REPORTED = (
+    "rtfx",
+    "audio_s",
+    "load_s",
+    "wall_s",
+    "first_batch_s",
+    "total_s",
+    "files",
+    "failed",
+    "stage_s",
+    "padding_share",
+    "dtype",
+    "device",
+)

@@ -29,12 +29,12 @@ import soundfile
 
 from fastscribe import Transcript
 from fastscribe._system.processors import cpu_name
+from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.aligner import Aligner
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.bench import machine
 from fastscribe.checkpoint.location import locate
-from fastscribe.pipeline.recognizer import log_to_stderr
 from fastscribe.types import Source, Word
 
 ROOT = Path(__file__).resolve().parents[2]

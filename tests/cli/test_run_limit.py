@@ -41,7 +41,7 @@ def test_the_first_of_two_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_processes_of_one_gpu_are_paid_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_num_gpus", lambda: 2)
+    monkeypatch.setattr(devices, "num_gpus", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda name: f"GPU {name}")
     assert run_limit._gpu_names("auto", "0,0,0") == ["GPU cuda:0"]
     assert run_limit._gpu_names("auto", "0,1,0") == ["GPU cuda:0", "GPU cuda:1"]

@@ -1,0 +1,101 @@
+"""Many files on a GPU get helper processes without an option; the inputs are listed while the model loads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fastscribe.audio.inputs import expand
+from fastscribe.audio.repeats import Repeats
+from fastscribe.cli import early_listing, run
+from fastscribe.cli.early_listing import EarlyListing
+from fastscribe.cli.input_count import has_many
+from fastscribe.cli.job import OutputTarget, RayCluster, TranscribeJob
+from fastscribe.config import Options, OutputStyle
+from fastscribe.resume.shards import UNSHARDED
+from tests.conftest import AUDIO, MODELS
+
+MODEL = MODELS / "tdt_demo" / "model.nemo"
+MANY = run.MANY_INPUTS
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with as many recordings as get helpers, and one that is none."""
+    made = tmp_path_factory.mktemp("many")
+    for number in range(MANY):
+        (made / f"{number:03d}.wav").touch()
+    (made / "notes.txt").touch()
+    return made
+
+
+def job(*inputs: object, device: str = "auto", options: Options | None = None) -> TranscribeJob:
+    target = OutputTarget(Path("out"), None, UNSHARDED, False, False, False)
+    chosen = Options() if options is None else options
+    return TranscribeJob([str(one) for one in inputs], "model", device, "auto", chosen, OutputStyle(), target, None)
+
+
+@pytest.mark.parametrize(("device", "gpu"), [("auto", "0"), ("cuda", "0"), ("cuda:1", "1"), ("cpu", None)])
+def test_many_files_on_a_gpu_get_helpers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, device: str, gpu: str | None
+) -> None:
+    monkeypatch.setattr(run, "num_gpus", lambda: 2)
+    assert run._with_helpers(job(folder, device=device)).devices == gpu
+
+
+def test_other_runs_stay_in_one_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few files, models that see whole recordings, a cluster, and a machine without a GPU."""
+    monkeypatch.setattr(run, "num_gpus", lambda: 1)
+    few = job(*sorted(folder.glob("*.wav"))[1:])
+    others = [Options(speakers="model"), Options(rttm="turns"), Options(speakers="model", voices="model")]
+    for one in (few, *(job(folder, options=options) for options in others), replace(job(folder), cluster=RayCluster())):
+        assert run._with_helpers(one).devices is None
+    assert run._with_helpers(job(folder, options=Options(speakers="channels"))).devices == "0"
+    assert run._with_helpers(replace(job(folder), devices="0,1")).devices == "0,1"
+    monkeypatch.setattr(run, "num_gpus", lambda: 0)
+    assert run._with_helpers(job(folder)).devices is None
+
+
+def test_what_may_be_many_counts_as_many(folder: Path) -> None:
+    paths = [str(path) for path in sorted(folder.glob("*.wav"))]
+    assert has_many([str(folder)], MANY) and not has_many([str(folder)], MANY + 1)
+    assert has_many([*paths], MANY) and not has_many(paths[1:], MANY)
+    assert has_many(["-"], MANY) and has_many(["s3://bucket/calls/"], MANY)
+    assert not has_many(["https://example.org/a.wav"], MANY)
+
+
+def test_an_early_listing_is_that_of_the_run(folder: Path) -> None:
+    inputs = [str(folder), str(folder / "000.wav"), str(folder / "gone.wav")]
+    listing, repeats = EarlyListing(inputs), Repeats()
+    assert list(listing) == list(expand(inputs, repeats=repeats))
+    assert dict(listing.left_out) == {".txt": 1} and listing.repeats.num == repeats.num == 1
+
+
+def test_an_error_of_the_listing_comes_behind_what_was_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(inputs: list[str], **counts: object):
+        yield from inputs
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(early_listing, "expand", broken)
+    found = iter(EarlyListing(["a", "b"]))
+    assert [next(found), next(found)] == ["a", "b"]  # type: ignore[comparison-overlap]
+    with pytest.raises(MemoryError, match="no room"):
+        next(found)
+
+
+@pytest.mark.posix
+def test_the_command_that_coordinates_imports_no_torch(tmp_path: Path) -> None:
+    """Its report has the seconds from the start of the command."""
+    clips = sorted(AUDIO.glob("0[12]_*"))
+    program = "import sys; from fastscribe.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"
+    given = ["transcribe", *map(str, clips), "-m", str(MODEL), "-o", str(tmp_path), "--devices", "cpu:1", "--quiet"]
+    done = subprocess.run([sys.executable, "-c", program, *given], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["files"] == len(clips)
+    assert 0 < report["load_s"] < report["first_batch_s"] <= report["total_s"]
