@@ -29,6 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -42,6 +43,7 @@ from fastscribe._system.processors import cpu_name
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
+from fastscribe.bench.machine import commit
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.config import Options, OutputStyle
 from fastscribe.output.folder import FolderOutput
@@ -316,6 +318,8 @@ def null_device(arguments: argparse.Namespace) -> dict[str, Any]:
         ),
         "estimate_16_cores_files_per_s": estimate(1.0),
         "estimate_16_threads_of_8_cores_files_per_s": estimate(_THREADS_OF_A_CORE),
+        "commit": commit(ROOT),
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
         "turns": {mode: [round(one["files"] / one["wall_s"], 1) for one in found] for mode, found in turns.items()},
         "processor": cpu_name(),
         "python": platform.python_version(),

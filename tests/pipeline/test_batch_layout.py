@@ -1,0 +1,80 @@
+"""Rows that are read into shared memory are those that are read into memory of their own, at the model's rate and at theirs."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from fastscribe.audio import resample
+from fastscribe.audio.probe import probe
+from fastscribe.pipeline.batch_layout import BatchArrays, BatchLayout, ReadRow
+from fastscribe.types import Batch, Source, Utterance
+
+RATE = 16_000
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> list[Utterance]:
+    """Recordings at three rates, of one and two channels, of 16 bits and of floats, and one of silence."""
+    folder, rng = tmp_path_factory.mktemp("layout"), np.random.default_rng(0)
+    kinds = [("a.wav", RATE, 1, "PCM_16"), ("b.flac", 44_100, 2, "PCM_16"), ("c.wav", 8_000, 1, "PCM_16")]
+    kinds += [("d.wav", 44_100, 2, "FLOAT"), ("e.wav", RATE, 1, "PCM_16"), ("silent.wav", RATE, 1, "PCM_16")]
+    utterances = []
+    for index, (name, rate, channels, subtype) in enumerate(kinds):
+        samples = rng.uniform(-0.5, 0.5, (rate * (index + 2) // 4, channels)) * (name != "silent.wav")
+        soundfile.write(folder / name, samples, rate, subtype=subtype)
+        audio = probe(Source(str(folder / name), str(folder / name), name, index=index))
+        utterances.append(Utterance(audio, 0, audio.num_samples))
+    return utterances
+
+
+def read(arrays: BatchArrays, plan: list[Utterance]) -> list[ReadRow]:
+    return [arrays.read(row, utterance) for row, utterance in enumerate(plan)]
+
+
+def batch(arrays: BatchArrays, rows: list[ReadRow], plan: list[Utterance], kept: list[int]) -> Batch:
+    lengths_B = np.array([rows[row].length for row in kept], np.int64)
+    return arrays.batch(tuple(plan[row] for row in kept), kept, lengths_B, np.empty)
+
+
+def at_the_models_rate(found: Batch) -> torch.Tensor:
+    return resample.fill(found, torch.from_numpy(found.samples_BS), RATE)
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("kept", [[0, 1, 2, 3, 4], [1, 4]])
+def test_shared_memory_holds_what_memory_of_its_own_does(plan: list[Utterance], native: bool, kept: list[int]) -> None:
+    layout = pickle.loads(pickle.dumps(BatchLayout.of(plan, RATE, native)))
+    memory = memoryview(bytearray(layout.num_bytes))
+    # A helper and a device's process have views of their own.
+    rows = read(layout.placed(memory), plan)
+    shared = batch(layout.placed(memory), rows, plan, kept)
+    own_arrays = layout.allocate(np.empty)
+    assert read(own_arrays, plan) == rows and [row.is_silent for row in rows] == [False] * 5 + [True]
+    own = batch(own_arrays, rows, plan, kept)
+    assert bool(shared.native) == native and len(shared.native) == len(own.native)
+    assert torch.equal(at_the_models_rate(shared), at_the_models_rate(own))
+    for row, (kept_row, length) in enumerate(zip(kept, shared.lengths_B, strict=True)):
+        assert length == rows[kept_row].length and not at_the_models_rate(shared)[row, length:].any()
+
+
+def test_rows_at_their_own_rate_become_what_threads_resample(plan: list[Utterance]) -> None:
+    """The device's filter and soxr differ by less than a step of 16 bits, beyond the ends."""
+    kept, found = [1, 2, 3], []
+    for native in (False, True):
+        arrays = BatchLayout.of(plan, RATE, native).allocate(np.empty)
+        samples_BS = at_the_models_rate(batch(arrays, read(arrays, plan), plan, kept))
+        found.append(samples_BS.float() / (1 if samples_BS.is_floating_point() else 32768))
+    by_threads, by_device = found
+    inner = slice(400, 4000)
+    assert (by_threads[:, inner] - by_device[:, inner]).abs().max() < 2e-3
+
+
+def test_audio_of_16_bits_stays_so(plan: list[Utterance]) -> None:
+    of_16_bits = BatchLayout.of(plan[:3], RATE, native=True)
+    assert (of_16_bits.dtype, [group.dtype for group in of_16_bits.native]) == ("int16", ["int16", "int16"])
+    assert BatchLayout.of(plan, RATE, native=False).dtype == "float32"
