@@ -200,7 +200,7 @@ class WorkerPool:
             while has_plans or self._planned or self._is_busy:
                 has_plans, is_source_slow = self._take_plans(waiting) if has_plans else (False, False)
                 yield from self._hand_out_read()
-                yield from self._balance(has_plans)
+                self._balance(has_plans)
                 self._tell_lines()
                 yield IDLE
                 # A slow source is asked again at once if a device has nothing to do.
@@ -344,7 +344,7 @@ class WorkerPool:
         """Return False if the run's limit allows no more work."""
         return self._limit is None or self._limit.begin(0.0 if plan is IDLE else _audio_s(plan))
 
-    def _balance(self, has_plans: bool) -> Iterator[Outcome]:
+    def _balance(self, has_plans: bool) -> None:
         """Retry what a dead process had; at the end of the batches, share them out again."""
         while (task := self._dispatch.assign_suspect()) is not None:
             self._send(task)
@@ -353,7 +353,6 @@ class WorkerPool:
             robbed, task = stolen
             self._slots[robbed].process.send(messages.Cancel(self._run, task.number, sorted(task.left)))
             self._send(task)
-        yield from ()
 
     def _send(self, task: Task) -> None:
         """Send a batch, or rows of it, to its device."""
