@@ -112,7 +112,7 @@ class BatchArrays:
             NativeRows(one.rate, one.rows, one.begin, array)
             for one, array in zip(layout.native, arrays[1:], strict=True)
         ]
-        # Row of the batch -> (its group in `_native`, its index there).
+        # By row of the batch: the row's group in `_native`, and its index there.
         self._native_slots = {row: (group, slot) for group in self._native for slot, row in enumerate(group.rows)}
 
     def read(self, row: int, utterance: Utterance) -> ReadRow:

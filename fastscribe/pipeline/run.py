@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.alignment import TextAligner
 
 _BATCHES_PER_WINDOW = 64
-_IDLE_S = 0.25  # what is to be decoded again waits so long for the next window, or for others
+_IDLE_S = 0.25  # the longest wait of what is to be decoded again for the next window, or for others
 # Frames of a speaker model's batch on a CPU: four recordings, two for each of two cores, which read all weights for each chunk.
 _SPEAKER_FRAMES = 2500
 _LARGEST_CPU_BATCH = 2 * _SPEAKER_FRAMES

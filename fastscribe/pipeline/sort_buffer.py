@@ -88,7 +88,7 @@ class SortBuffer(Generic[S, T]):
         self._num_prepared, self._prepared_s = 0, 0.0
         self._chunk, self._wake = chunk, wake
         self._pending: list[tuple[S, int]] = []  # sources of the next group, with their bytes
-        self._has_items_since: float | None = None  # when the window got its first item, if nobody waits for it
+        self._has_items_since: float | None = None  # when the window got its first item, unless a caller waits for it
         self._next_size = min(max_items, _FIRST_WINDOW)
         self._lock = RLock()  # a group may be complete as soon as it is submitted
         self._room, self._ready = Condition(self._lock), Condition(self._lock)  # for the source, for the window

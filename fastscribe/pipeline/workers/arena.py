@@ -113,7 +113,10 @@ class Arena(SharedMemory):
         self._free = joined
 
     def grow(self, num_bytes: int) -> int:
-        """Return where a part begins for which there is no room even when all is free: one recording of many hours."""
+        """Return where a part begins for which waiting makes no room.
+
+        One recording of many hours is larger than the memory. Recordings that hang keep their parts.
+        """
         begin, size = self.num_bytes, _aligned(num_bytes)
         self.num_bytes += size
         self._num_free += size

@@ -41,7 +41,7 @@ class Task:
 
 @dataclass
 class Death:
-    """What the death of a worker means: rows that others take over, and those that are given up."""
+    """What the death of a worker means: other workers take some rows over, and the pool gives the rest up."""
 
     num_handed_over: int
     given_up: list[BatchRow]

@@ -137,10 +137,10 @@ class HelperPool:
             raise
         Thread(target=self._watch, name="helpers-watch", daemon=True).start()
 
-    def set_up(self, run: int, stages: Mapping[Kind, Any]) -> None:
+    def set_up(self, stages: Mapping[Kind, Any]) -> None:
         """Tell the helpers what the jobs of a run need."""
         with self._lock:
-            self._setup = messages.Setup(run, stages)
+            self._setup = messages.Setup(stages)
             for helper in self._helpers:
                 helper.process.send(self._setup)
 
@@ -267,7 +267,7 @@ class HelperPool:
             self._replace(helper)
 
     def _died(self, helper: _Helper) -> list[tuple[Job, int, Any]]:
-        """Replace a dead helper and hand over its jobs. Return the item that is given up, if there is one, as a result."""
+        """Replace a dead helper and hand over its jobs. Return the item that no helper tries again, if any, as a result."""
         reason = helper.process.reason()
         number, item = self._arena.status(helper.place).tolist()
         if not helper.is_ready:

@@ -143,7 +143,6 @@ class StartHelper:
 class Setup:
     """What jobs of the run need: `stages` has something that works for each kind of job, by the kind."""
 
-    run: int
     stages: Mapping[Kind, Any]
 
 

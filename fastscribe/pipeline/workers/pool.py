@@ -174,7 +174,7 @@ class WorkerPool:
         self._run, self._budget, self._stopwatch, self._limit = self._run + 1, budget, stopwatch, limit
         self._reset()
         self._readers = ReplacingThreadPool(self.helpers.number, "read")  # what this process holds
-        self.helpers.set_up(self._run, {"read": ReadStage()})
+        self.helpers.set_up({"read": ReadStage()})
         for number, slot in enumerate(self._slots):
             slot.share = DeviceShare(slot.device.name, slot.share.device, peak_bytes=slot.share.peak_bytes)
             if slot.ready is not None:
@@ -187,7 +187,7 @@ class WorkerPool:
             "prepare": PrepareStage(preparation),
             "text": made,
         }
-        self.helpers.set_up(self._run, stages)
+        self.helpers.set_up(stages)
         inputs = HelperInputs(preparation, self.helpers, self._wake, self._homes)
         self._wakes = True
         return Elsewhere(inputs, partial(HelperTexts, made, self.helpers, self._wake, self._homes))

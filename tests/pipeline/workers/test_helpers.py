@@ -33,7 +33,7 @@ def running() -> Iterator[SimpleNamespace]:
     lines: list[str] = []
     failures: list[DeviceFailed] = []
     pool = HelperPool(2, arena, relay, lines.append, failures.append)
-    pool.set_up(1, STAGES)
+    pool.set_up(STAGES)
     yield SimpleNamespace(pool=pool, lines=lines, failures=failures, arena=arena)
     pool.close()
     relay.close()
