@@ -19,7 +19,7 @@ from fastscribe.types import Alternative, Failure, Redaction, Segment, Token, Tr
 from fastscribe.version import __version__
 
 if TYPE_CHECKING:
-    from fastscribe.aligner import Aligner
+    from fastscribe.alignment.aligner import Aligner
     from fastscribe.audio.given import Audio
     from fastscribe.output.writers import render
     from fastscribe.transcriber import Transcriber
@@ -59,7 +59,7 @@ def __getattr__(name: str) -> Any:
 
         limit_openmp_spin()
         if name == "Aligner":
-            from fastscribe.aligner import Aligner
+            from fastscribe.alignment.aligner import Aligner
 
             return Aligner
         from fastscribe.transcriber import Transcriber

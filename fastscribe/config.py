@@ -530,7 +530,7 @@ class Options:
     attention: str | None = None  # text for parse_attention; None: the checkpoint's own
     # Codes or English names of languages, kept as tags (fastscribe/languages.py). A model that takes a prompt follows them.
     # None: English with AedConfig, the checkpoint's default with LanguagePromptConfig, an error with language_heads. A model
-    # that writes several languages with one vocabulary is kept to it (text/language_filter.py). Others only check it.
+    # that writes several languages with one vocabulary is kept to it (context/language_filter.py). Others only check it.
     language: str | None = None  # spoken; AUTO: as None, for models that find the language
     target_language: str | None = None  # written; it differs from the spoken one in a translation
     # For models that take a prompt. None there: True. Others allow None only.
@@ -542,9 +542,9 @@ class Options:
     itn: bool = False  # numbers in figures; Word.original has the words that were said
     redact: tuple[RedactName, ...] = ()  # "numbers": also e-mail addresses; "names": those of redact_names
     redact_names: tuple[str, ...] = ()  # words, or several in a row
-    # Phrases that the decoder prefers to others that sound alike; text.phrases.read_phrases() reads them from a file.
+    # Phrases that the decoder prefers to others that sound alike; context.phrases.read_phrases() reads them from a file.
     boost: tuple[Phrase, ...] = ()
-    # Path of an n-gram language model for the beam of RNN-T and TDT, in place of the checkpoint's own (text/backoff_model.py).
+    # Path of an n-gram language model for the beam of RNN-T and TDT, in place of the checkpoint's own.
     lm: str | None = None
     lm_weight: float | None = (
         None  # factor of the language model's log-probabilities; None: what the model names, or a default

@@ -73,7 +73,7 @@ def check_languages(
 ) -> None:
     """Check the languages that were given for a model that takes none: it writes the language that it hears.
 
-    If it knows several languages, or does not state them, the language leaves out tokens (text/language_filter.py).
+    If it knows several languages, or does not state them, the language leaves out tokens (context/language_filter.py).
 
     Args:
         language: Tag of the spoken language; None: not given, which AUTO is the same as.

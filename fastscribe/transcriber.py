@@ -17,6 +17,7 @@ from fastscribe.checkpoint.language_prompt import choose_language
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
 from fastscribe.config import CHANNELS, Options, check_load
+from fastscribe.context.language_filter import LanguageFilter
 from fastscribe.decode.prompt import DEFAULT_LANGUAGE, prompt_languages
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
@@ -31,8 +32,7 @@ from fastscribe.readable.edits import TextEdits
 from fastscribe.report.prices import price_of
 from fastscribe.resume.fingerprint import content_digests
 from fastscribe.segmentation.vad import check_vad
-from fastscribe.text.language_filter import LanguageFilter
-from fastscribe.text.rttm import RttmTurns
+from fastscribe.speakers.rttm import RttmTurns
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:

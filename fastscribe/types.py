@@ -85,7 +85,7 @@ UtteranceKey: TypeAlias = tuple[int, int | None, int, Purpose]  # recording's in
 
 
 class Phrase(NamedTuple):
-    """A phrase to boost (text/phrases.py)."""
+    """A phrase to boost (context/phrases.py)."""
 
     text: str
     weight: float = 1.0  # factor of the usual boost, above 0
@@ -106,7 +106,9 @@ class Source:
     channel: int | None = None  # channel to read, from 0; None: the mean of all
     given_key: Any = field(default=None, compare=False)  # the caller's name for the recording; None: its path
     boost: tuple[Phrase, ...] = ()  # phrases of this recording, beside those of the run
-    language: str | None = None  # tag of the language that the text is kept to (text/language_filter.py); None: of none
+    language: str | None = (
+        None  # tag of the language that the text is kept to (context/language_filter.py); None: of none
+    )
 
     @property
     def key(self) -> Any:
@@ -256,8 +258,8 @@ class Frames:
     aligner: Frames | None = None  # the timestamps aligner's output; None without one
     # False: the row's features or frames hold NaN or infinite numbers, and its length is 0. None: not checked.
     is_finite_B: torch.Tensor | None = None
-    boost: Any = field(default=None, compare=False, repr=False)  # decode.boosting.Boost; None: no phrases are boosted
-    # decode.vocabulary_mask.VocabularyMask; None: every row may have every token.
+    boost: Any = field(default=None, compare=False, repr=False)  # context.boosting.Boost; None: no phrases are boosted
+    # context.vocabulary_mask.VocabularyMask; None: every row may have every token.
     mask: Any = field(default=None, compare=False, repr=False)
 
 

@@ -17,8 +17,8 @@ from fastscribe._system.remote import is_url, join_url, read_lines
 from fastscribe.audio.failures import input_failure, is_utf8, printable, relative_id, system_problem
 from fastscribe.audio.json_lines import NotJsonLines, numbered_rows
 from fastscribe.audio.remote_file import RemoteFile
+from fastscribe.context.phrases import PhraseError, phrases_of_row
 from fastscribe.errors import ManifestError
-from fastscribe.text.phrases import PhraseError, phrases_of_row
 from fastscribe.types import Failure, Medium, Phrase, Source
 
 _MAX_DEPTH = 100  # nesting of a row that can be written again; Python's limit is near 1,000

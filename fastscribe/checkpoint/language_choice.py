@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import EncoderConfig, LanguagePromptConfig, ModelConfig, Options
-from fastscribe.text.language_filter import LanguageFilter
+from fastscribe.context.language_filter import LanguageFilter
 
 
 def language_prompt_of(config: ModelConfig) -> LanguagePromptConfig | None:

@@ -31,7 +31,7 @@ from fastscribe.languages import language_tag
 if TYPE_CHECKING:
     import torch
 
-    from fastscribe.text.language_model import LanguageModel
+    from fastscribe.context.language_model import LanguageModel
 
 FORMAT = "fastscribe"
 FORMAT_VERSION = 1
@@ -116,7 +116,7 @@ def read_config(folder: Path, stored: Mapping[str, Any], where: object) -> Model
 
 def _language_model(folder: Path, config: ModelConfig) -> LanguageModel | None:
     """Read the language model, if there is one. Raises CheckpointError if it is damaged or does not fit the model."""
-    from fastscribe.text import language_model
+    from fastscribe.context import language_model
 
     path = folder / language_model.FILE
     if not os.path.lexists(path):  # a broken link is an incomplete download, and an error below
@@ -152,7 +152,7 @@ def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, in_8_bits: b
     for name, content in checkpoint.tokenizer.files.items():
         (folder / name).write_bytes(content)
     if checkpoint.language_model is not None:
-        from fastscribe.text import language_model
+        from fastscribe.context import language_model
 
         (folder / language_model.FILE).write_bytes(language_model.serialize(checkpoint.language_model))
     stored = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": checkpoint.config.to_json()}

@@ -12,11 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fastscribe.checkpoint import hf_sortformer, huggingface, native, nemo, nemo_sortformer
+from fastscribe.checkpoint import huggingface, native, nemo
 from fastscribe.checkpoint.language_heads import of_language
 from fastscribe.checkpoint.language_prompt import known_languages
 from fastscribe.checkpoint.languages import languages_by_name
-from fastscribe.checkpoint.nemo_voices import read_voice_model
 from fastscribe.checkpoint.value import (
     Checkpoint,
     SpeakerCheckpoint,
@@ -27,6 +26,8 @@ from fastscribe.checkpoint.value import (
 )
 from fastscribe.config import CHANNELS, EncoderConfig, Options, streaming_text
 from fastscribe.errors import CheckpointError, SpeakerModelGiven, UnsupportedCheckpoint, UsageError
+from fastscribe.speakers import hf_sortformer, nemo_sortformer
+from fastscribe.speakers.nemo_voices import read_voice_model
 
 __all__ = ["Checkpoint", "check_config", "find_nemo_file", "read_checkpoint", "read_for_run", "read_speaker_model"]
 
@@ -119,7 +120,7 @@ def _with_streaming(checkpoint: SpeakerCheckpoint, options: Options) -> SpeakerC
 
 def _with_language_model(checkpoint: Checkpoint, options: Options, say: Callable[[str], None]) -> Checkpoint:
     if options.lm is not None:
-        from fastscribe.text.backoff_model import read_language_model
+        from fastscribe.context.backoff_model import read_language_model
 
         other = read_language_model(options.lm, checkpoint.tokenizer, options.lm_weight, say)
         return replace(checkpoint, other_language_model=other)

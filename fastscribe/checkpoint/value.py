@@ -14,14 +14,14 @@ from fastscribe._system.safe_open import safe_read
 from fastscribe.checkpoint.lazy_weights import TensorSource, sources_of
 from fastscribe.config import GraniteConfig, ModelConfig
 from fastscribe.errors import CheckpointError, FastscribeError, UnsupportedCheckpoint
-from fastscribe.speaker_config import SpeakerModelConfig, VoiceModelConfig
+from fastscribe.speakers.config import SpeakerModelConfig, VoiceModelConfig
 from fastscribe.text.tokenizer import Tokenizer, from_folder
 
 if TYPE_CHECKING:
     import torch
 
-    from fastscribe.text.backoff_model import BackoffModel
-    from fastscribe.text.language_model import LanguageModel
+    from fastscribe.context.backoff_model import BackoffModel
+    from fastscribe.context.language_model import LanguageModel
 
 MAX_SPEAKERS = 64  # of a speaker model
 MAX_CONFIG_BYTES = 8 << 20  # IndicConformer's masks, listed three times, can take 5 MB

@@ -25,23 +25,16 @@ from fastscribe._system.signals import (
     Terminated,
     exit_without_cleanup,
 )
-from fastscribe.cli import (
-    align,
-    bench,
-    doctor,
-    evaluate,
-    export,
-    known_models,
-    merge,
-    models,
-    schema,
-    speakers,
-    train,
-    transcribe,
-)
+from fastscribe.alignment import command as align
+from fastscribe.bench import commands as bench
+from fastscribe.cli import export, known_models, merge, models, schema, transcribe
 from fastscribe.cli.app import StdoutClosed, app
 from fastscribe.cli.terminal import discard_unwritable_output, say, show_table
+from fastscribe.doctor import command as doctor
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError, first_line
+from fastscribe.evaluation import command as evaluate
+from fastscribe.speakers import command as speakers
+from fastscribe.training import command as train
 from fastscribe.version import __version__
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from fastscribe.bench.work import encoder_gflop_per_audio_s
 from fastscribe.config import EightBitDtypeName, EncoderConfig, GraniteConfig, JasperConfig, streaming_text
-from fastscribe.speaker_config import EcapaConfig, StackingConfig
+from fastscribe.speakers.config import EcapaConfig, StackingConfig
 
 if TYPE_CHECKING:
     from fastscribe.checkpoint.value import Checkpoint, SpeakerCheckpoint, VoiceCheckpoint

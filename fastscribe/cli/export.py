@@ -13,7 +13,6 @@ import typer
 
 from fastscribe._system.remote import is_url
 from fastscribe.cli.app import StdoutClosed, app, option, options_in
-from fastscribe.cli.evaluate import Problems
 from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.subtitle_options import (
     DEFAULT_CHARS_PER_SECOND,
@@ -27,16 +26,17 @@ from fastscribe.cli.subtitle_options import (
     parse_formats,
 )
 from fastscribe.cli.terminal import say
-from fastscribe.cli.text_options import Itn, Redact, RedactList, RemoveFillers, text_options
 from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle, SubtitleStyle
 from fastscribe.errors import ManifestError, OutputError, UsageError
+from fastscribe.evaluation.command import Problems
+from fastscribe.readable.options import Itn, Redact, RedactList, RemoveFillers, text_options
 
 if TYPE_CHECKING:
     from fastscribe.evaluation.rows import ResultRow
     from fastscribe.output.export import Exported
     from fastscribe.readable.edits import TextEdits
+    from fastscribe.speakers.renaming import Renaming
     from fastscribe.types import Failure, Transcript
-    from fastscribe.voices.renaming import Renaming
 
     Stored = tuple[Transcript | Failure, ResultRow]
 
@@ -177,8 +177,8 @@ class _Changes(NamedTuple):
 
 
 def _renaming(path: Path) -> Renaming:
-    from fastscribe.voices.persons import read_persons
-    from fastscribe.voices.renaming import Renaming
+    from fastscribe.speakers.persons import read_persons
+    from fastscribe.speakers.renaming import Renaming
 
     try:
         return Renaming(read_persons(path))

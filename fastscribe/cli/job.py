@@ -9,9 +9,9 @@ from pathlib import Path
 
 from fastscribe._system.remote import is_url, store_for
 from fastscribe._system.safe_files import is_device
+from fastscribe.alignment.texts import Texts
 from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
 from fastscribe.audio.stdin import STDIN
-from fastscribe.audio.texts import Texts
 from fastscribe.cli.run_limit import RunLimit
 from fastscribe.cli.terminal import filter_mpg123_messages
 from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle

@@ -37,9 +37,9 @@ def _read_model(path: str) -> Checkpoint:
 def _read_side_model(path: str, kind: type[SpeakerModelGiven | VoiceModelGiven]) -> SpeakerCheckpoint | VoiceCheckpoint:
     """Read a speaker or voice model and check the names and shapes of its weights, not their values."""
     found = find_model(path, for_speakers=True)
-    from fastscribe.checkpoint.nemo_voices import read_voice_model
     from fastscribe.checkpoint.reader import read_speaker_model
     from fastscribe.model.model import check_side_weights
+    from fastscribe.speakers.nemo_voices import read_voice_model
 
     checkpoint = (read_speaker_model if kind is SpeakerModelGiven else read_voice_model)(found)
     check_side_weights(checkpoint.config, checkpoint.weights, checkpoint.path)

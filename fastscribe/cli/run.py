@@ -27,7 +27,6 @@ from fastscribe.cli.early_listing import EarlyListing
 from fastscribe.cli.event_log import EventLog
 from fastscribe.cli.input_count import has_many
 from fastscribe.cli.job import SHORT_S, TranscribeJob, check_paths, is_stream, unusable_folder
-from fastscribe.cli.lone_speakers import LoneSpeakers
 from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_limit import STOPPED
 from fastscribe.cli.short_files import ShortFiles
@@ -44,6 +43,7 @@ from fastscribe.errors import UsageError
 from fastscribe.journaled import run_fingerprint, write_result
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.resume.shards import Shard
+from fastscribe.speakers.lone_speakers import LoneSpeakers
 from fastscribe.types import AudioInfo, Failure, Transcript
 
 MANY_INPUTS = 256  # a GPU with this number of inputs gets helpers
@@ -141,7 +141,7 @@ def _find_persons(job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
     folder = job.target.directory
     if job.options.voices is None or stats.stopped is not None or folder is None or job.target.shard.count > 1:
         return 0
-    from fastscribe.cli.speakers import after_run
+    from fastscribe.speakers.command import after_run
 
     return int(not after_run(folder, quiet))
 
@@ -199,7 +199,7 @@ def _load(job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcribe
     job = _with_earlier_dtype(job)
     if job.texts is not None:
         with without_collector():
-            from fastscribe.aligner import Aligner
+            from fastscribe.alignment.aligner import Aligner
 
         yield Aligner.load(Path(job.model), job.device, job.dtype, job.options, say).with_texts(job.texts)
         return
@@ -330,8 +330,8 @@ def _say_aligned(transcriber: Transcriber) -> None:
     """Print which words of the texts were not heard, where none were looked for, and which characters are not written."""
     if transcriber.command != "align":
         return
-    from fastscribe.aligner import Aligner
-    from fastscribe.text.script import missing_line, unsearched_line, unwritten_line
+    from fastscribe.alignment.aligner import Aligner
+    from fastscribe.alignment.script import missing_line, unsearched_line, unwritten_line
 
     assert isinstance(transcriber, Aligner)
     counts = transcriber.text_aligner

@@ -42,7 +42,6 @@ from fastscribe.cli.subtitle_options import (
     parse_formats,
 )
 from fastscribe.cli.terminal import log_to, say
-from fastscribe.cli.text_options import Itn, Redact, RedactList, RemoveFillers, check_text_options
 from fastscribe.config import (
     CHANNELS,
     MAX_BATCH_SIZE,
@@ -59,10 +58,11 @@ from fastscribe.config import (
     VadName,
     parse_streaming,
 )
+from fastscribe.context.phrases import read_phrases
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.workers.devices import parse_devices
+from fastscribe.readable.options import Itn, Redact, RedactList, RemoveFillers, check_text_options
 from fastscribe.resume.shards import choose_shard
-from fastscribe.text.phrases import read_phrases
 
 
 def _frames(value: str | None) -> int | Literal["auto"] | None:

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 from fastscribe.config import GraphMode
-from fastscribe.cuda.boost_tables import FixedTables, Sizes, sizes_of
+from fastscribe.context.boost_tables import FixedTables, Sizes, sizes_of
+from fastscribe.context.boosting import BoostTables
 from fastscribe.cuda.device import small_to_device
 from fastscribe.cuda.graph_capture import Generation
 from fastscribe.cuda.loops import MAX_WASTED_STEPS, DecoderGraphs, Loop, LoopMaker, bucket, decoder_for_mode
 from fastscribe.decode import aed
 from fastscribe.decode.aed import AedDecoder, AedState, load_batch_, pack, positions_needed, step, store_rows
-from fastscribe.decode.boosting import BoostTables
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.prompt import Prompt
 from fastscribe.model.aed import AttentionDecoder

@@ -2,7 +2,7 @@
 
 One state is captured per bucket of rows, for any length; smaller batches are padded. All states share the flat arrays, which
 grow with the largest batch so far. With phrases to boost, a state also belongs to the sizes of the tables that its graphs read;
-the tables of a batch are copied there. Tokens that are left out (decode/vocabulary_mask.py) are read where their table lies.
+the tables of a batch are copied there. Tokens that are left out (context/vocabulary_mask.py) are read where their table lies.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from functools import partial
 import torch
 
 from fastscribe.config import GraphMode
-from fastscribe.cuda.boost_tables import FixedTables, Sizes, sizes_of
+from fastscribe.context.boost_tables import FixedTables, Sizes, sizes_of
+from fastscribe.context.boosting import BoostTables
 from fastscribe.cuda.graph_capture import Generation
 from fastscribe.cuda.loops import DecoderGraphs, Loop, LoopMaker, bucket, decoder_for_mode, power_of_two
-from fastscribe.decode.boosting import BoostTables
 from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.label_looping import (

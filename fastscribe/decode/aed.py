@@ -18,9 +18,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from fastscribe.context.boosting import BoostTables, advance
+from fastscribe.context.boosting_reference import PhraseLists
 from fastscribe.cuda.device import small_to_device
-from fastscribe.decode.boosting import BoostTables, advance
-from fastscribe.decode.boosting_reference import PhraseLists
 from fastscribe.decode.checked import NOT_FINITE, is_finite_sum
 from fastscribe.decode.prompt import Prompt, hypothesis
 from fastscribe.model.aed import AttentionDecoder, KeyValueCache

@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from fastscribe.context.boosting import Boost, BoostTables, advance
+from fastscribe.context.fusion import FusionTables
+from fastscribe.context.vocabulary_mask import VocabularyMask
 from fastscribe.decode.beam import max_steps
-from fastscribe.decode.boosting import Boost, BoostTables, advance
-from fastscribe.decode.fusion import FusionTables
 from fastscribe.decode.greedy import ENDLESS
 from fastscribe.decode.label_looping import Network
-from fastscribe.decode.vocabulary_mask import VocabularyMask
 from fastscribe.types import BoolArray, Float32Array, Frames, Hypothesis, Int32Array
 
 _NUM_FIELDS = 4  # of a beam without phrases

@@ -26,8 +26,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
-from fastscribe.decode.boosting_reference import PhraseLists, State
-from fastscribe.decode.fusion import FusionTables
+from fastscribe.context.boosting_reference import PhraseLists, State
+from fastscribe.context.fusion import FusionTables
 from fastscribe.decode.greedy import ENDLESS, Size, max_labels
 from fastscribe.model.transducer import Transducer
 from fastscribe.types import Hypothesis

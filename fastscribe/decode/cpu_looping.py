@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fastscribe._system.float_bits import as_numpy
-from fastscribe.decode.boosting import SCORE_NAMES, TABLE_NAMES
+from fastscribe.context.boosting import SCORE_NAMES, TABLE_NAMES
 from fastscribe.decode.greedy import max_labels
 from fastscribe.decode.label_looping import STATUS_ENDLESS, LabelLooping, Network
 from fastscribe.decode.looping_kernels import ENDED, IS_ENDLESS, SPOKE, kernels

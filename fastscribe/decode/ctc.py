@@ -25,9 +25,9 @@ from collections.abc import Collection
 import numpy as np
 import torch
 
-from fastscribe.decode.boosting import Boost, advance
-from fastscribe.decode.boosting_reference import PhraseLists
-from fastscribe.decode.vocabulary_mask import VocabularyMask
+from fastscribe.context.boosting import Boost, advance
+from fastscribe.context.boosting_reference import PhraseLists
+from fastscribe.context.vocabulary_mask import VocabularyMask
 from fastscribe.model.ctc import CtcHead, split_for_logits
 from fastscribe.types import Float32Array, Frames, Hypothesis, Int32Array
 

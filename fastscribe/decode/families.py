@@ -12,13 +12,13 @@ import torch
 
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import DecoderName, Options
+from fastscribe.context.fusion import tables_of
 from fastscribe.cuda.aed_graphs import build_aed_decoder
 from fastscribe.cuda.transducer_graphs import build_decoder
 from fastscribe.decode import aed
 from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.ctc import CtcDecoder
 from fastscribe.decode.decoder import Decoder
-from fastscribe.decode.fusion import tables_of
 from fastscribe.decode.label_looping import Network
 from fastscribe.decode.prompt import can_write_times, make_prompt
 from fastscribe.errors import CheckpointError, UsageError

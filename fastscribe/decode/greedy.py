@@ -21,7 +21,7 @@ from typing import TypeVar
 import torch
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
-from fastscribe.decode.boosting_reference import PhraseLists
+from fastscribe.context.boosting_reference import PhraseLists
 from fastscribe.model.transducer import Transducer
 from fastscribe.types import Hypothesis
 

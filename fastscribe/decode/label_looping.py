@@ -30,7 +30,7 @@ import torch
 import torch.nn.functional as F
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
-from fastscribe.decode.boosting import BoostTables, advance
+from fastscribe.context.boosting import BoostTables, advance
 from fastscribe.decode.fast_predictor import FastPredictor
 from fastscribe.decode.greedy import ENDLESS, max_labels
 from fastscribe.model.transducer import Joint, Transducer

@@ -5,7 +5,7 @@ uint16, and is computed in float32. NaN of a frame that has a label reaches the 
 
 Shapes: B batch, T frames, J joint width, H predictor width, G gates (4H: input, forget, cell, output), F rows that wrote a
 label, A rows that go on, N frames of their windows, X labels with blank plus durations, S label slots of a row, V labels
-without blank, K lists of phrases of a row, L places of languages. The automaton's arrays are those of text/context_graph.py.
+without blank, K lists of phrases of a row, L places of languages. The automaton's arrays are those of context/context_graph.py.
 """
 
 from __future__ import annotations

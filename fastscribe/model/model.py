@@ -20,11 +20,11 @@ from fastscribe.model.families import ENCODER_FAMILIES
 from fastscribe.model.granite import GraniteEncoder, GraniteLayer, GraniteLayers
 from fastscribe.model.jasper import ConvNorm, JasperEncoder
 from fastscribe.model.language_prompt import LanguagePrompt
-from fastscribe.model.sortformer import Sortformer
 from fastscribe.model.stacked_encoder import RotaryLayers, StackedEncoder
 from fastscribe.model.transducer import Transducer
-from fastscribe.model.voice_model import VoiceModel
-from fastscribe.speaker_config import SpeakerModelConfig, VoiceModelConfig
+from fastscribe.speakers.config import SpeakerModelConfig, VoiceModelConfig
+from fastscribe.speakers.sortformer import Sortformer
+from fastscribe.speakers.voice_model import VoiceModel
 
 Prepare = Callable[[str, nn.Module], None]
 M = TypeVar("M", "Model", Sortformer, VoiceModel)

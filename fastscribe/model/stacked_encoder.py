@@ -12,7 +12,7 @@ from torch import nn
 
 from fastscribe.model.aed import BridgeLayer
 from fastscribe.model.dot_product_attention import aligned_size
-from fastscribe.speaker_config import StackingConfig
+from fastscribe.speakers.config import StackingConfig
 
 _MASKED = -1e9
 

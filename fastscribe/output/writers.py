@@ -22,7 +22,7 @@ from fastscribe.errors import OptionError
 from fastscribe.output.ass import to_ass
 from fastscribe.output.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
 from fastscribe.output.textgrid import to_textgrid
-from fastscribe.text.dialogue import turns
+from fastscribe.speakers.merge_channels import turns
 from fastscribe.types import (
     Alternative,
     Failure,

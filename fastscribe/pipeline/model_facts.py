@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fastscribe.config import DecoderName
-from fastscribe.speaker_config import SpeakerModelConfig, VoiceModelConfig
+from fastscribe.speakers.config import SpeakerModelConfig, VoiceModelConfig
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class ModelFacts:
         recovers_gaps: Default of Options.recover_gaps.
         aligner_language: Tag of the one language whose outputs the aligner has (ModelConfig.language); None: it has the same
             for all, or there is no aligner.
-        kept_language: Tag of the language that the run is kept to (text/language_filter.py); None: of none.
+        kept_language: Tag of the language that the run is kept to (context/language_filter.py); None: of none.
         speaker_model: Config of Options.speakers' model; None without one.
         voice_model: Config of Options.voices' model; None without one.
         marks: Ids of the tokens of punctuation that begin no word.

@@ -18,13 +18,13 @@ from fastscribe.audio.read import read
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.audio.sound_file_cache import close_held
 from fastscribe.config import CHANNELS, ModelConfig, Options
-from fastscribe.pipeline.dialogues import check_names
-from fastscribe.segmentation.channels import distinct_channels
 from fastscribe.segmentation.segment import split
 from fastscribe.segmentation.silence import MIN_TRIMMED_S
-from fastscribe.segmentation.speaker_turns import windows
-from fastscribe.speaker_config import SpeakerModelConfig
-from fastscribe.text.rttm import RttmTurns
+from fastscribe.speakers.channels import distinct_channels
+from fastscribe.speakers.config import SpeakerModelConfig
+from fastscribe.speakers.dialogues import check_names
+from fastscribe.speakers.rttm import RttmTurns
+from fastscribe.speakers.turns import windows
 from fastscribe.types import AudioInfo, Failure, File, HeldSamples, Samples, Source, Utterance
 
 PreparedInput = tuple[Utterance, ...] | Failure  # a recording's utterances, channel by channel, or why there are none

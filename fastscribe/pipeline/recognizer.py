@@ -22,6 +22,8 @@ from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe._system.memory import peak_process_bytes
 from fastscribe._system.processors import cpu_name
 from fastscribe._system.standard_streams import log_to_stderr
+from fastscribe.alignment.aligning_decoder import AligningDecoder
+from fastscribe.alignment.script import Speller
 from fastscribe.audio import resample
 from fastscribe.checkpoint.language_choice import has_aligner_of_a_language, language_filter_of, language_prompt_of
 from fastscribe.checkpoint.language_prompt import choose_language
@@ -37,18 +39,20 @@ from fastscribe.config import (
     Options,
     parse_attention,
 )
+from fastscribe.context.backoff_model import BackoffModel
+from fastscribe.context.booster import Booster
+from fastscribe.context.language_filter import LanguageFilter
+from fastscribe.context.language_model import LanguageModel
+from fastscribe.context.vocabulary_mask import VocabularyMasks
 from fastscribe.cuda.device import free_bytes, is_out_of_memory, small_to_device, to_device
 from fastscribe.cuda.encoder_graphs import EncoderGraphs
 from fastscribe.cuda.fp8 import quantise_fp8_
 from fastscribe.cuda.graph_capture import GraphsUnavailable
 from fastscribe.cuda.no_tf32 import no_tf32
 from fastscribe.decode import checked
-from fastscribe.decode.aligning import AligningDecoder
-from fastscribe.decode.booster import Booster
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.families import DECODERS
 from fastscribe.decode.prompt import options_for_prompt
-from fastscribe.decode.vocabulary_mask import VocabularyMasks
 from fastscribe.errors import CheckpointError, UsageError, first_line
 from fastscribe.languages import check_languages
 from fastscribe.model.cpu_form import to_cpu_form_, torch_dtype
@@ -58,15 +62,11 @@ from fastscribe.model.features import LogMel
 from fastscribe.model.model import Model, Prepare, build_model, optimise_
 from fastscribe.pipeline import cost_model
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.diarizer import Diarizer
 from fastscribe.pipeline.dtype_choice import NARROW_ON_CPU, choose_dtype
 from fastscribe.pipeline.model_facts import ModelFacts
-from fastscribe.pipeline.voice_printer import VoicePrinter
-from fastscribe.text.backoff_model import BackoffModel
+from fastscribe.speakers.diarizer import Diarizer
+from fastscribe.speakers.voice_printer import VoicePrinter
 from fastscribe.text.encoder import WordEncoder
-from fastscribe.text.language_filter import LanguageFilter
-from fastscribe.text.language_model import LanguageModel
-from fastscribe.text.script import Speller
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.types import Batch, Features, Frames, Hypothesis, Int32Array
 

@@ -14,13 +14,13 @@ from fastscribe.pipeline.preparation import PreparedInput, release
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.text_stage import TextResult
 from fastscribe.pipeline.texts import Texts
-from fastscribe.pipeline.voices import VoicePrints
 from fastscribe.pipeline.windows import num_channels, work_s
+from fastscribe.speakers.voice_prints import VoicePrints
 from fastscribe.text.transcript import DecodedUtterance
 from fastscribe.types import AudioInfo, Failure, Hypothesis, Transcript, Utterance
 
 if TYPE_CHECKING:
-    from fastscribe.pipeline.alignment import TextAligner
+    from fastscribe.alignment.text_aligner import TextAligner
 
 
 class RecordingsInFlight:

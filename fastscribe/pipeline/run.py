@@ -27,6 +27,7 @@ from fastscribe.audio.failures import to_failure
 from fastscribe.audio.remote_file import forget_objects
 from fastscribe.audio.sound_file_cache import close_held
 from fastscribe.config import ModelConfig, Options
+from fastscribe.context.language_filter import LanguageFilter
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor, Plan
@@ -41,16 +42,15 @@ from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.windows import AttachText, InputWindows, Ledger, Window, work_s
 from fastscribe.readable.edits import TextEdits
-from fastscribe.segmentation.voice_spans import MAX_STRETCH_S
-from fastscribe.speaker_config import VoiceModelConfig
-from fastscribe.text.language_filter import LanguageFilter
-from fastscribe.text.rttm import RttmTurns
+from fastscribe.speakers.config import VoiceModelConfig
+from fastscribe.speakers.rttm import RttmTurns
+from fastscribe.speakers.voice_spans import MAX_STRETCH_S
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.types import Failure, Hypothesis, Purpose, Transcript, Utterance
 
 if TYPE_CHECKING:
+    from fastscribe.alignment.text_aligner import TextAligner
     from fastscribe.audio.given import Inputs
-    from fastscribe.pipeline.alignment import TextAligner
 
 _BATCHES_PER_WINDOW = 64
 _IDLE_S = 0.25  # the longest wait of what is to be decoded again for the next window, or for others

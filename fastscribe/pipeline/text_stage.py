@@ -16,14 +16,14 @@ import numpy as np
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import CHANNELS, Options
-from fastscribe.pipeline.dialogues import dialogue
 from fastscribe.pipeline.gap_recovery import Candidate, Recovery
 from fastscribe.pipeline.model_facts import ModelFacts
-from fastscribe.segmentation.speaker_turns import stitched, turns_of
+from fastscribe.speakers.dialogues import dialogue
+from fastscribe.speakers.rttm import RttmTurns
+from fastscribe.speakers.turns import stitched, turns_of
+from fastscribe.speakers.word_speakers import with_speakers
 from fastscribe.text import transcript
 from fastscribe.text.nbest import nbest
-from fastscribe.text.rttm import RttmTurns
-from fastscribe.text.speakers import with_speakers
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import DecodedUtterance
 from fastscribe.types import AudioInfo, Failure, HeldSamples, Transcript, Turn

@@ -14,13 +14,13 @@ from fastscribe.audio.given import all_of, sources
 from fastscribe.audio.media import held_memory
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.config import Options
+from fastscribe.context.language_filter import LanguageFilter
 from fastscribe.pipeline.idle import IDLE, Idle
 from fastscribe.pipeline.loader import REMOTE_THREADS
 from fastscribe.pipeline.preparation import Preparation, PreparedInput, release
 from fastscribe.pipeline.sort_buffer import PreparationGroup, SortBuffer
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
-from fastscribe.text.language_filter import LanguageFilter
 from fastscribe.types import Failure, Source
 
 if TYPE_CHECKING:

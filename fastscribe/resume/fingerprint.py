@@ -14,10 +14,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fastscribe.config import CHANNELS, Options, OutputStyle, SubtitleStyle, streaming_text
-from fastscribe.text.phrases import digest as phrase_digest
+from fastscribe.context.phrases import digest as phrase_digest
 
 if TYPE_CHECKING:
-    from fastscribe.text.rttm import RttmTurns
+    from fastscribe.speakers.rttm import RttmTurns
 
 AS_GIVEN = "languages as given"  # languages_of() the fingerprint of an earlier version, if it is another one
 _FORMAT_VERSION = 1  # of the output; raise it when the content of rows or files changes

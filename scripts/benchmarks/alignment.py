@@ -15,7 +15,7 @@ import time
 
 import torch
 
-from fastscribe.decode.forced_alignment import LogProbs, align
+from fastscribe.alignment.forced_alignment import LogProbs, align
 from fastscribe.model.ctc import CtcHead
 
 WIDTH, LABELS, FRAME_S, TOKENS_PER_S = 1024, 16385, 0.08, 3.5

@@ -34,8 +34,9 @@ import numpy as np
 import soundfile
 
 from fastscribe import Options, Transcriber
-from fastscribe.decode import booster, checked
-from fastscribe.decode.booster import Booster
+from fastscribe.context import booster
+from fastscribe.context.booster import Booster
+from fastscribe.decode import checked
 from fastscribe.evaluation.scores import Pair, evaluate
 from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer

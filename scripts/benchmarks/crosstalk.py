@@ -32,10 +32,10 @@ from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.audio.probe import probe
 from fastscribe.checkpoint.location import locate
 from fastscribe.evaluation.scores import Pair, evaluate, normalizer
-from fastscribe.segmentation import crosstalk
-from fastscribe.segmentation.crosstalk import Levels, find_shared
 from fastscribe.segmentation.loudness import FRAME_S, frame_energy, frame_length
-from fastscribe.text.dialogue import without_words
+from fastscribe.speakers import crosstalk
+from fastscribe.speakers.crosstalk import Levels, find_shared
+from fastscribe.speakers.merge_channels import without_words
 from fastscribe.types import Float32Array, Source
 from scripts.benchmarks.gap_recovery import DECODERS, RATE, counts, parser_of, publish, read_split
 

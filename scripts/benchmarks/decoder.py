@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+from fastscribe.bench.commands.common import DEVICE_HELP, JsonFile, ReportHtml, check_places, numbers, result
+from fastscribe.bench.commands.subject import MODEL_OPTION_HELP, RANDOM_HELP, load, subject
 from fastscribe.cli import main
 from fastscribe.cli.app import new_app, option
-from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, check_places, numbers, result
-from fastscribe.cli.bench.subject import MODEL_OPTION_HELP, RANDOM_HELP, load, subject
 from fastscribe.cli.terminal import say, show
 from fastscribe.config import DtypeChoice
 

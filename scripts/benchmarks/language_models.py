@@ -31,9 +31,9 @@ from fastscribe import Options, Transcriber
 from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.context.language_model import LanguageModel, Ngrams
 from fastscribe.decode import checked
 from fastscribe.evaluation.scores import Pair, evaluate
-from fastscribe.text.language_model import LanguageModel, Ngrams
 from fastscribe.training.bpe import TextEncoder
 from scripts.benchmarks import boost
 from scripts.benchmarks.gap_recovery import parser_of, publish

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 
 from fastscribe.bench.shapes import SHAPES
+from fastscribe.context.vocabulary_mask import VocabularyMask
 from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.ctc import CtcDecoder
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.label_looping import LabelLooping, Network
-from fastscribe.decode.vocabulary_mask import VocabularyMask
 from fastscribe.model.ctc import CtcHead
 from fastscribe.model.packed import pack_linears_
 from fastscribe.types import Frames

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fastscribe.bench.commands.common import DEVICE_HELP, JsonFile, ReportHtml, check_places, result
 from fastscribe.cli import main
 from fastscribe.cli.app import MODEL_HELP, find_model, new_app, option
-from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, check_places, result
 from fastscribe.cli.terminal import say, show
 from fastscribe.config import FloatDtypeName
 from fastscribe.errors import UsageError

@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
+from fastscribe.bench.commands.common import DEVICE_HELP, JsonFile, ReportHtml, check_places, numbers, result
 from fastscribe.cli import main
 from fastscribe.cli.app import new_app, option, repeated_choice
-from fastscribe.cli.bench.common import DEVICE_HELP, JsonFile, ReportHtml, check_places, numbers, result
 from fastscribe.cli.terminal import show
 from fastscribe.errors import MissingExtra, OutputError
 from fastscribe.report.files import check_place

@@ -32,8 +32,8 @@ from fastscribe import Options, Transcriber, Transcript
 from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.checkpoint.location import locate
 from fastscribe.evaluation.scores import Edits, normalizer
-from fastscribe.evaluation.speaker_scores import cp_word_edits, diarization_edits
 from fastscribe.model import cpu_layers
+from fastscribe.speakers.scores import cp_word_edits, diarization_edits
 from fastscribe.types import Turn
 from scripts.benchmarks.gap_recovery import publish
 

@@ -30,7 +30,7 @@ import soundfile
 from fastscribe import Transcript
 from fastscribe._system.processors import cpu_name
 from fastscribe._system.standard_streams import log_to_stderr
-from fastscribe.aligner import Aligner
+from fastscribe.alignment.aligner import Aligner
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.bench import machine

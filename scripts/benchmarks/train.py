@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, get_args
 
-from fastscribe.cli import main
-from fastscribe.cli.app import MODEL_HELP, new_app, option, repeated_choice
-from fastscribe.cli.bench.common import (
+from fastscribe.bench.commands.common import (
     DEVICE_HELP,
     JsonFile,
     ReportHtml,
@@ -14,7 +12,9 @@ from fastscribe.cli.bench.common import (
     numbers,
     result,
 )
-from fastscribe.cli.bench.subject import shape
+from fastscribe.bench.commands.subject import shape
+from fastscribe.cli import main
+from fastscribe.cli.app import MODEL_HELP, new_app, option, repeated_choice
 from fastscribe.cli.terminal import show
 from fastscribe.config import FloatDtypeName
 

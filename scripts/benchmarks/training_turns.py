@@ -21,9 +21,9 @@ from statistics import median
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Annotated, Any
 
+from fastscribe.bench.commands.common import JsonFile, check_places, result
 from fastscribe.cli import main
 from fastscribe.cli.app import new_app, option
-from fastscribe.cli.bench.common import JsonFile, check_places, result
 from fastscribe.cli.terminal import show
 from fastscribe.errors import UsageError
 

@@ -1,4 +1,4 @@
-"""Estimate the n-gram model that beam search uses (text/language_model.py).
+"""Estimate the n-gram model that beam search uses (context/language_model.py).
 
 Probabilities follow Witten and Bell (1991): after a context seen c times before t different tokens, a token seen n times has
 (n + t p) / (c + t), where p is its probability after the next shorter context. Entropy pruning (Seymore and Rosenfeld 1996)
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastscribe.text.language_model import MIN_BACKOFF_PROBABILITY, Contexts, Ngrams
+from fastscribe.context.language_model import MIN_BACKOFF_PROBABILITY, Contexts, Ngrams
 from fastscribe.types import BoolArray, Float64Array, Int64Array
 
 

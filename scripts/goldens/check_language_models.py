@@ -21,10 +21,10 @@ sys.path[:0] = [str(ROOT)]
 
 from nemo.collections.asr.parts.submodules.ngram_lm import NGramGPULanguageModel  # noqa: E402
 
-from fastscribe.decode.fusion import tables_of  # noqa: E402
-from fastscribe.text import backoff_model  # noqa: E402
+from fastscribe.context import backoff_model  # noqa: E402
+from fastscribe.context.fusion import tables_of  # noqa: E402
 from fastscribe.text.tokenizer import Tokenizer  # noqa: E402
-from tests.text.arpa_files import random_arpa  # noqa: E402
+from tests.context.arpa_files import random_arpa  # noqa: E402
 
 NUM_TOKENS, NUM_KNOWN, OFFSET = 40, 37, 100
 

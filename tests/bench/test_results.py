@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 from fastscribe import cli
 from fastscribe._system.signals import SignalHandler
 from fastscribe.bench import document as documents
+from fastscribe.bench.commands import common
 from fastscribe.bench.document import document
 from fastscribe.bench.stored import read
 from fastscribe.cli import app
-from fastscribe.cli.bench import common
 from fastscribe.cli.terminal import show
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.report.bench_page import render

@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.bench import memory, model_cache, roofline, speed, synthetic, throughput_passes, work
+from fastscribe.bench.commands.throughput import _budgets
 from fastscribe.bench.random_model import random_checkpoint
-from fastscribe.cli.bench.throughput import _budgets
 from fastscribe.config import Options
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.pipeline.batching import Budget
@@ -378,7 +378,7 @@ def test_model_too_large_is_one_line(capsys, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_peer_gets_the_options(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     handed: list[object] = []
-    monkeypatch.setattr("fastscribe.cli.bench.against.run", lambda *given: handed.append(given) or print("{}"))
+    monkeypatch.setattr("fastscribe.bench.commands.against.run", lambda *given: handed.append(given) or print("{}"))
     run(capsys, "a.wav", "--against", "nemo", "-m", "x.nemo", "--dtype", "bf16", "--passes", "7", "--device", "cpu")
     assert handed == [(["nemo"], ["a.wav"], "x.nemo", "cpu", ("bf16",), None, 7, None, None, None, None)]
 

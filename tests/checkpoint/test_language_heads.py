@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from fastscribe import Options, Transcriber, Transcript, UsageError
-from fastscribe.aligner import Aligner
+from fastscribe.alignment.aligner import Aligner
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.checkpoint.lazy_weights import check_shapes
 from fastscribe.checkpoint.nemo import parse_yaml

@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastscribe.context.language_model import Fusion, LanguageModel, Tables, expand
 from fastscribe.decode import batched_beam
 from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.beam import beam_search
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import Network
 from fastscribe.model.transducer import Transducer
-from fastscribe.text.language_model import Fusion, LanguageModel, Tables, expand
 from fastscribe.types import Frames, Hypothesis
 from scripts.default_model.ngrams import counted
 from tests.decode.test_label_looping import DURATIONS, one_thread, random_frames, steps, tiny_transducer  # noqa: F401

@@ -11,15 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastscribe.context.boosting import Boost, BoostTables, advance
+from fastscribe.context.context_graph import build_graph
+from fastscribe.context.phrases import TokenPath
 from fastscribe.decode import cpu_looping, looping_kernels
-from fastscribe.decode.boosting import Boost, BoostTables, advance
 from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.greedy import ENDLESS, greedy
 from fastscribe.decode.label_looping import LabelLooping, Network
 from fastscribe.model import cpu_layers
 from fastscribe.pipeline.recognizer import Recognizer
-from fastscribe.text.context_graph import build_graph
-from fastscribe.text.phrases import TokenPath
 from fastscribe.types import Frames, Hypothesis
 from tests.conftest import MODELS, checkpoint, torch_threads
 from tests.decode.test_label_looping import DURATIONS, assert_greedy, random_frames, tiny_transducer

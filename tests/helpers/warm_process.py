@@ -37,7 +37,7 @@ PRELOADED = (
     "rich.progress",
     "sentencepiece",
     "fastscribe._system.standard_streams",
-    "fastscribe.aligner",
+    "fastscribe.alignment.aligner",
     "fastscribe.checkpoint.exchange",
     "fastscribe.cli",
     "fastscribe.cli.describe",

@@ -14,8 +14,8 @@ from fastscribe.config import SubtitleStyle
 from fastscribe.output.subtitles import spoken_spans, to_cues
 from fastscribe.output.writers import render
 from fastscribe.types import Failure
-from tests.output.test_dialogue_formats import CALL
 from tests.output.test_writers import ANY_WORDS, STYLES, said, spoken, unwrapped
+from tests.speakers.test_dialogue_formats import CALL
 
 pysubs2 = pytest.importorskip("pysubs2")
 

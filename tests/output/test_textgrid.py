@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from praatio import textgrid
 
 from fastscribe.output.textgrid import to_textgrid
-from fastscribe.text.dialogue import merge
+from fastscribe.speakers.merge_channels import merge
 from fastscribe.text.transcript import segments_of
 from fastscribe.types import AudioInfo, Segment, Transcript, Word
-from tests.text.test_dialogue import spoken
+from tests.speakers.test_merge_channels import spoken
 
 AUDIO = AudioInfo("a.wav", "a.wav", 1000, 1, 3000)
 Intervals = Mapping[str, list[tuple[float, float, str]]]

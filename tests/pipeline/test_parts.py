@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from fastscribe.checkpoint.reader import read_speaker_model
 from fastscribe.pipeline import engine
-from fastscribe.pipeline.diarizer import Diarizer
 from fastscribe.pipeline.engine import Engine, equal_shares, fastest_shares
 from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import prepare
+from fastscribe.speakers.diarizer import Diarizer
 from fastscribe.types import Batch
 from tests.conftest import AUDIO, MODELS, recognizer, torch_threads, waveform
 from tests.helpers import sortformer

@@ -18,7 +18,7 @@ from fastscribe.ray.worker import ChunkStats, Facts, Refusal, Setup, Worker
 from fastscribe.resume.fingerprint import model_digest
 from fastscribe.types import Source
 from tests.conftest import AUDIO, MODELS
-from tests.text.arpa_files import random_arpa
+from tests.context.arpa_files import random_arpa
 
 MODEL = str(MODELS / "rnnt" / "model.nemo")
 FILE = str(sorted(AUDIO.glob("0*.flac"))[2])

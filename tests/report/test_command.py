@@ -18,8 +18,8 @@ import torch
 import typer.main
 
 from fastscribe import Options
+from fastscribe.bench.commands.common import finish
 from fastscribe.cli import app, run_page
-from fastscribe.cli.bench.common import finish
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.resume.shards import Shard

@@ -12,9 +12,9 @@ import typer.main
 
 from fastscribe.cli import app
 from fastscribe.config import Options, OutputStyle, SubtitleStyle
+from fastscribe.context import language_model
 from fastscribe.resume import fingerprint as module
 from fastscribe.resume.fingerprint import fingerprint, model_digest
-from fastscribe.text import language_model
 from fastscribe.types import Phrase
 from tests.conftest import MODELS
 

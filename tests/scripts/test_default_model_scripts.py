@@ -28,8 +28,8 @@ from hypothesis import strategies as st
 
 from fastscribe.checkpoint import native
 from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.context.language_model import FILE, Fusion
 from fastscribe.errors import UsageError
-from fastscribe.text.language_model import FILE, Fusion
 from fastscribe.training.recipe import parse_recipe
 from tests.conftest import PACKAGE, ROOT
 

@@ -12,8 +12,8 @@ from functools import cache
 import pytest
 import sentencepiece
 
+from fastscribe.alignment.script import Speller
 from fastscribe.text.encoder import NormalizationTable, WordEncoder
-from fastscribe.text.script import Speller
 from fastscribe.text.tokenizer import from_characters, from_huggingface, from_sentencepiece, normalization_rules
 from tests.conftest import DATA
 

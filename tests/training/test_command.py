@@ -25,7 +25,8 @@ from fastscribe import cli
 from fastscribe._system.signals import HAS_NATIVE_THREADS
 from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.reader import read_checkpoint
-from fastscribe.cli.train import (
+from fastscribe.errors import UsageError
+from fastscribe.training.command import (
     TrainingStopped,
     _Display,
     _init_process_group,
@@ -33,7 +34,6 @@ from fastscribe.cli.train import (
     _report_start,
     train,
 )
-from fastscribe.errors import UsageError
 from fastscribe.training.data import prepare
 from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.recipe import parse_recipe

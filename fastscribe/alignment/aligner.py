@@ -1,0 +1,143 @@
+"""The aligner: when each word of a known text is spoken. alignment/text_aligner.py has the method."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastscribe._system.standard_streams import log_to_stderr
+from fastscribe.alignment.emissions import EmissionDecoder, max_batch_frames
+from fastscribe.alignment.text_aligner import TextAligner
+from fastscribe.alignment.texts import Texts
+from fastscribe.checkpoint.reader import Checkpoint
+from fastscribe.config import Options, check_load
+from fastscribe.errors import CheckpointError, OptionError, UsageError
+from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.executor import Executor
+from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.pipeline.run import Run
+from fastscribe.transcriber import Transcriber
+from fastscribe.types import Failure, Transcript
+
+if TYPE_CHECKING:
+    from fastscribe.audio.given import Inputs
+
+
+_DEFAULTS = Options()
+
+
+class Aligner(Transcriber):
+    """A loaded model with a CTC head, which times the words of known texts.
+
+    load() makes one, with the arguments of Transcriber.load(). Call align() any number of times, one run at a time.
+
+    Attributes:
+        texts: Where the texts of the next run are.
+        text_aligner: Counts the words of all runs.
+    """
+
+    command = "align"
+
+    def __init__(self, checkpoint: Checkpoint, executor: Executor, options: Options, load_s: float) -> None:
+        """As Transcriber.__init__(). Raises CheckpointError if the tokenizer cannot encode."""
+        super().__init__(checkpoint, executor, options, load_s)
+        self.text_aligner = TextAligner(checkpoint.config, checkpoint.tokenizer, checkpoint.path)
+        self.texts = Texts()
+
+    def align(
+        self,
+        inputs: Inputs,
+        text: str | os.PathLike[str] | None = None,
+        *,
+        ordered: bool = False,
+        progress: bool = False,
+    ) -> Generator[Transcript | Failure]:
+        """Align recordings with their texts; yield each result as soon as it is there.
+
+        Args:
+            inputs: As Transcriber.transcribe() takes them.
+            text: A UTF-8 file with the text of one recording, or a folder with a .txt of the name of each; None: the inputs
+                are manifests, whose rows have a field `text`.
+            ordered: As for Transcriber.transcribe().
+            progress: As for Transcriber.transcribe().
+
+        Yields:
+            A Transcript whose words are those of the text, or a Failure. Words that were not heard are `missing`, and `gaps`
+            is the speech that is not in the text. Times are in seconds.
+
+        Raises:
+            UsageError: The text is missing, or is one file for several recordings.
+            DeviceFailed: The GPU is lost.
+        """
+        try:
+            self.texts = Texts(None if text is None else Path(os.fsdecode(text)))
+        except TypeError:
+            raise OptionError("text", text, "not a path: give a str or an os.PathLike") from None
+        self.texts.check()
+        with closing(self.transcribe(inputs, ordered=ordered, progress=progress)) as results:
+            yield from results
+
+    def with_texts(self, texts: Texts) -> Aligner:
+        """Set where the texts of the next run are, and return this aligner."""
+        self.texts = texts
+        return self
+
+    @classmethod
+    def load(
+        cls,
+        model: str | os.PathLike[str] = "default",
+        device: str = "auto",
+        dtype: str = "auto",
+        options: Options = _DEFAULTS,
+        say: Callable[[str], None] = log_to_stderr,
+        *,
+        devices: str | None = None,
+    ) -> Aligner:
+        """Load a model. As Transcriber.load(), on one device.
+
+        Raises:
+            CheckpointError: Also if the model has no CTC head, or a tokenizer that cannot encode text.
+            UsageError: As Transcriber.load(); also if `devices`, Options.align_with or Options.speakers is given.
+        """
+        model = check_load(model, device, dtype, options)
+        if devices is not None:
+            raise UsageError("texts are aligned on one device: give device instead of devices")
+        if options.speakers is not None or options.rttm is not None:
+            raise UsageError("Options.speakers is for Transcriber: a text to align does not say who speaks")
+        if options.align_with is not None:
+            raise UsageError("Options.align_with is for Transcriber: here `model` is the model that aligns")
+        loaded = super().load(model, device, dtype, options, say)
+        assert isinstance(loaded, Aligner)
+        return loaded
+
+    @classmethod
+    def _recognizer_of(
+        cls, checkpoint: Checkpoint, device: str, dtype: str, options: Options, say: Callable[[str], None]
+    ) -> Recognizer:
+        if "ctc" not in checkpoint.config.decoders:
+            raise CheckpointError(
+                checkpoint.path,
+                f"cannot align: it has no CTC head ({checkpoint.config.family}); the model in the package has one, and so "
+                "have CTC and hybrid models (fastscribe models)",
+            )
+        options = replace(options, decoder="ctc", beam=None, nbest=None, timestamps=False)
+        recognizer = Recognizer.build(checkpoint, device, dtype, options, say, keeps_language=False)
+        assert recognizer.model.ctc is not None
+        return replace(recognizer, decoder=EmissionDecoder(recognizer.model.ctc, checkpoint.config.blank_id))
+
+    def _new_run(self) -> Run:
+        run = super()._new_run()
+        run.align_texts(self.text_aligner, self.texts.attach)
+        return run
+
+    def _budget(self) -> Budget:
+        """Return the budget of a batch, with at most as many frames as the host takes log-probabilities of at once."""
+        budget = super()._budget()
+        if math.isfinite(budget.frames):
+            budget.frames = min(budget.frames, float(max_batch_frames(self._config.blank_id + 1)))
+        return budget

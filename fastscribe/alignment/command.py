@@ -1,0 +1,180 @@
+"""Options of `fastscribe align`; run.py runs them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fastscribe._system.remote import is_url
+from fastscribe.alignment.texts import Texts
+from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
+from fastscribe.checkpoint.location import DEFAULT
+from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_in
+from fastscribe.cli.event_log import EventLog
+from fastscribe.cli.job import OutputTarget, TranscribeJob, check_output_dir, is_one_short_file
+from fastscribe.cli.run import run
+from fastscribe.cli.run_options import (
+    Channel,
+    Device,
+    LogFile,
+    NoProgress,
+    Ordered,
+    OutputDir,
+    Overwrite,
+    Quiet,
+    RetryFailed,
+    Tokens,
+)
+from fastscribe.cli.subtitle_options import (
+    DEFAULT_CHARS_PER_SECOND,
+    DEFAULTS,
+    HighlightWords,
+    MaxCharsPerSecond,
+    MaxCueS,
+    MaxLines,
+    MaxLineWidth,
+    MinCueS,
+    parse_formats,
+)
+from fastscribe.cli.terminal import log_to
+from fastscribe.config import (
+    MAX_BATCH_SIZE,
+    MAX_THREADS,
+    OUTPUT_FORMATS,
+    DtypeChoice,
+    Options,
+    OutputStyle,
+    SubtitleStyle,
+)
+from fastscribe.resume.shards import choose_shard
+
+basic_option, audio_option = options_in("Basics"), options_in("Audio")
+output_option, job_option = options_in("Output"), options_in("Big jobs")
+speed_option, message_option = options_in("Speed"), options_in("Messages and reports")
+
+
+@app.command(
+    short_help="Time the words of known texts.",
+    epilog="Example: fastscribe align talk.mp3 --text talk.txt -o out -f srt,json",
+)
+def align(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            help="As for transcribe: files, folders, globs, manifests with a field text, URLs, or -.", metavar="INPUTS"
+        ),
+    ],
+    text: Annotated[
+        Path | None,
+        basic_option(
+            "--text",
+            metavar="FILE|FOLDER",
+            callback=local_file,
+            help="Text of the recording, or a folder of .txt files.\fUTF-8. In a folder, the text of talk.mp3 is talk.txt. "
+            "Without it, the inputs are manifests whose rows have a field text.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        basic_option(
+            "--model",
+            "-m",
+            help=f"Model with a CTC head. Default: the one in the package.\fCTC or hybrid. {MODEL_HELP}",
+        ),
+    ] = None,
+    output_dir: OutputDir = None,
+    format: Annotated[
+        list[str] | None,
+        basic_option(
+            "--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}; default jsonl.\fRepeat or separate by commas."
+        ),
+    ] = None,
+    device: Device = "auto",
+    dtype: Annotated[DtypeChoice, basic_option("--dtype", help="Precision.\fAs for transcribe.")] = "auto",
+    quiet: Quiet = False,
+    max_utterance_s: Annotated[
+        float | None,
+        audio_option(
+            "--max-utterance-s",
+            min=0,
+            help="Split longer audio at pauses; 0 = never.\fThe model hears each part by itself. The default is the one of "
+            "transcribe.",
+        ),
+    ] = None,
+    channel: Channel = None,
+    track: Annotated[
+        int | None,
+        audio_option("--track", min=0, help="Audio track of videos. Default: 0, the first."),
+    ] = None,
+    tokens: Tokens = False,
+    ordered: Ordered = False,
+    max_line_width: MaxLineWidth = DEFAULTS.max_line_width,
+    max_lines: MaxLines = DEFAULTS.max_lines,
+    max_cue_s: MaxCueS = DEFAULTS.max_cue_s,
+    min_cue_s: MinCueS = DEFAULTS.min_cue_s,
+    max_chars_per_second: MaxCharsPerSecond = DEFAULT_CHARS_PER_SECOND,
+    highlight_words: HighlightWords = False,
+    retry_failed: RetryFailed = False,
+    overwrite: Overwrite = False,
+    shard: Annotated[
+        str | None,
+        job_option("--shard", metavar="I/N", help="Do part I of N (from 0), or auto/N.\fAs for transcribe."),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        speed_option("--batch-size", min=1, max=MAX_BATCH_SIZE, help="Maximum number of utterances in a batch."),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        speed_option(
+            "--threads", min=1, max=MAX_THREADS, help="Threads that read audio.\fDefault: by the number of processors."
+        ),
+    ] = None,
+    no_progress: NoProgress = False,
+    log_file: LogFile = None,
+) -> None:
+    """Find when each word of a known text is spoken. Results have the formats of transcribe.
+
+    Words that were not heard and speech that is not in the text are marked. The lines of a text become segments and subtitles.
+    """
+    if log_file is not None:
+        log_to(log_file)
+    style = OutputStyle(
+        parse_formats(format) or ("jsonl",),
+        tokens,
+        SubtitleStyle(max_line_width, max_lines, max_cue_s, min_cue_s, max_chars_per_second or None, highlight_words),
+    )
+    if output_dir is None and len(style.formats) > 1:
+        raise typer.BadParameter("several formats need --output-dir")
+    for name, given in (("--retry-failed", retry_failed), ("--overwrite", overwrite)):
+        if given and output_dir is None:
+            raise typer.BadParameter(f"{name} needs --output-dir")
+    texts = Texts(text)
+    texts.check(has_several=len(inputs) > 1)
+    if text is None and not any(extension(given) in MANIFEST_EXTENSIONS or given == "-" for given in inputs):
+        raise typer.BadParameter("no texts: give --text FILE or FOLDER, or a manifest whose rows have a field text")
+    options = Options(
+        batch_size=batch_size,
+        batch_frames=None if batch_size is None else "auto",
+        max_utterance_s=max_utterance_s,
+        channel=channel,
+        track=track,
+        threads=threads,
+    )
+    if output_dir is not None:
+        check_output_dir(output_dir)
+    url = output_dir if output_dir is not None and is_url(output_dir) else None
+    folder = Path(output_dir) if output_dir is not None and url is None else None
+    target = OutputTarget(folder, url, choose_shard(shard, os.environ), overwrite, retry_failed, ordered)
+    is_brief = quiet or is_one_short_file(inputs)
+    if model is None and is_brief:
+        model = DEFAULT  # without the line about it
+    model = str(find_model(model, show_progress=not (quiet or no_progress)))
+    job = TranscribeJob(inputs, model, device, dtype, options, style, target, None)
+    job = replace(job, log_file=log_file, texts=texts)
+    with EventLog(None) as event_log:
+        run(job, event_log, quiet, show_progress=not (quiet or no_progress), show_report=not is_brief)

@@ -1,0 +1,401 @@
+"""Forced alignment of whole recordings: the log-probabilities of their utterances and their texts become transcripts.
+
+    utterances -> frames of the recording -> windows -> paths -> words, missing words, other speech -> Transcript
+
+A recording of up to _MIN_WHOLE_S is one window, which the whole lattice of its text aligns. A longer one is cut at anchors
+(alignment/anchors.py). Windows of all recordings that a batch completes are aligned together.
+
+The loose lattice (loose_alignment.py) tells whether a window's words were all spoken and nothing else. Then the exact path
+counts (forced_alignment.py), and the frames are NeMo's; otherwise the loose one, because the exact path would find frames for
+every word and move the others.
+
+Shapes: T frames, V labels with blank, B windows of a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from fastscribe.alignment.anchors import HeardWord, Window, cuts, find_matches, windows
+from fastscribe.alignment.forced_alignment import Span, align, frames_needed
+from fastscribe.alignment.loose_alignment import MAX_CELLS, LooseAlignment, align_loosely
+from fastscribe.alignment.script import Script, Speller
+from fastscribe.audio.failures import to_failure
+from fastscribe.config import ModelConfig
+from fastscribe.errors import AudioError, CheckpointError, ModelOutputError
+from fastscribe.pipeline import batching
+from fastscribe.pipeline.batching import Budget
+from fastscribe.segmentation.seams import normalized_text
+from fastscribe.text.tokenizer import Tokenizer
+from fastscribe.text.transcript import DecodedUtterance, group_words, segments_of
+from fastscribe.types import AudioInfo, Failure, Float32Array, Gap, Hypothesis, Segment, Token, Transcript, Word
+
+_MIN_WHOLE_S = 120.0
+_MIN_WINDOW_S = 5.0
+_MAX_SHOWN = 8  # missing words in a message
+_MIN_PROBABILITY = 1e-38  # its logarithm is finite
+_BATCH_FRAMES = 50_000  # windows x longest
+# Log-probabilities that a run holds for long recordings, 2 bytes a label and frame: an hour of 80 ms frames and 1,024 labels
+# takes 92 MB.
+MAX_HELD_BYTES = 2 << 30
+_CPU = torch.device("cpu")
+
+Recording = tuple[AudioInfo, Sequence[DecodedUtterance]]
+
+
+class HeardToken(NamedTuple):
+    """A token of greedy decoding."""
+
+    id: int
+    first: int  # frame
+    end: int  # the frame after its last
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Frames that one utterance contributes to its recording."""
+
+    first: int  # index of its first frame among those of the recording
+    start_s: float  # on the recording's clock
+    emissions_TV: Float32Array
+    tokens: list[HeardToken]
+
+
+class _Frames:
+    """The frames of a recording: those of its utterances, in order, without overlaps and without silence left out."""
+
+    def __init__(self, parts: Sequence[DecodedUtterance], frame_s: float) -> None:
+        self._parts = list(_parts(sorted(parts, key=lambda part: part[0].start), frame_s))
+        self._firsts = [part.first for part in self._parts]
+        self._frame_s = frame_s
+        self.heard = [token for part in self._parts for token in part.tokens]
+        last = self._parts[-1] if self._parts else None
+        self.num_frames = 0 if last is None else last.first + len(last.emissions_TV)
+
+    @property
+    def num_labels(self) -> int:
+        return int(self._parts[0].emissions_TV.shape[1])
+
+    def start_s(self, frame: int) -> float:
+        """Return the time at which a frame begins."""
+        part = self._parts[max(0, bisect_right(self._firsts, frame) - 1)]
+        return part.start_s + (frame - part.first) * self._frame_s
+
+    def span_s(self, first: int, end: int) -> tuple[float, float]:
+        """Return when frame `first` begins and frame `end` - 1 ends."""
+        return self.start_s(first), self.start_s(end - 1) + self._frame_s
+
+    def fill(self, target_TV: Float32Array, first: int) -> None:
+        """Copy the emissions of the frames from `first` on into an array."""
+        done = 0
+        for part in self._parts[max(0, bisect_right(self._firsts, first) - 1) :]:
+            if done == len(target_TV):
+                return
+            source_TV = part.emissions_TV[first + done - part.first :][: len(target_TV) - done]
+            target_TV[done : done + len(source_TV)] = source_TV
+            done += len(source_TV)
+
+    def values(self, frames: Sequence[int], labels: Sequence[int]) -> Float32Array:
+        """Return the log-probability of a label at each of some frames, which do not decrease."""
+        found = np.empty(len(frames), np.float32)
+        places = np.searchsorted(self._firsts, frames, "right") - 1
+        frames_N, labels_N = np.asarray(frames), np.asarray(labels)
+        for place in np.unique(places):
+            is_here = places == place
+            part = self._parts[place]
+            found[is_here] = part.emissions_TV[frames_N[is_here] - part.first, labels_N[is_here]]
+        return found
+
+
+def _parts(ordered: Sequence[DecodedUtterance], frame_s: float) -> Iterator[_Part]:
+    """Yield the frames of each utterance. Where two overlap, the first has the earlier half, and the second the later one."""
+    first = 0
+    for index, (utterance, hypothesis) in enumerate(ordered):
+        if hypothesis.emissions_TV is None or not len(hypothesis.emissions_TV):
+            continue
+        begin, end = 0, len(hypothesis.emissions_TV)
+        if index:
+            overlap_s = ordered[index - 1][0].end_s - utterance.start_s
+            begin = max(0, round(overlap_s / 2 / frame_s))
+        if index + 1 < len(ordered):
+            overlap_s = utterance.end_s - ordered[index + 1][0].start_s
+            end = max(begin, min(end, end - round(overlap_s / 2 / frame_s))) if overlap_s > 0 else end
+        tokens = [
+            HeardToken(token_id, first + frame - begin, first + min(frame + duration, end) - begin)
+            for token_id, frame, duration in zip(
+                hypothesis.token_ids, hypothesis.token_frames, hypothesis.token_durations, strict=True
+            )
+            if begin <= frame < end
+        ]
+        yield _Part(first, utterance.start_s + begin * frame_s, hypothesis.emissions_TV[begin:end], tokens)
+        first += end - begin
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One recording on its way: the frames of its tokens, except of words that were not spoken, and speech beside the text."""
+
+    audio: AudioInfo
+    script: Script
+    frames: _Frames
+    windows: list[Window]
+    token_spans: dict[int, Span] = field(default_factory=dict)
+    other: list[Span] = field(default_factory=list)
+
+
+class TextAligner:
+    """Aligns the texts of recordings (the field `text` of AudioInfo.row) with the emissions of their utterances.
+
+    Attributes:
+        unwritten: Letters and digits of the texts so far that the model does not write, by how often they came.
+        num_untimed: Words so far that the model writes nothing of.
+        num_missing: Words so far that were not heard.
+        missing: The first of these.
+        num_words: Words so far.
+        unsearched_s: Seconds so far in which missing words and other speech were not looked for, because there was no anchor.
+    """
+
+    def __init__(self, config: ModelConfig, tokenizer: Tokenizer, where: object) -> None:
+        """Prepare the vocabulary. Raises CheckpointError, which names `where`, if the tokenizer cannot encode."""
+        try:
+            self._speller = Speller(tokenizer)
+        except ValueError as error:
+            raise CheckpointError(where, f"cannot align: {error}") from error
+        self._tokenizer, self._blank_id, self._frame_s = tokenizer, config.blank_id, config.frame_s
+        self._has_letters = [*(any(map(str.isalnum, text)) for text in tokenizer.token_texts), False]  # and the blank
+        self.max_held_s = MAX_HELD_BYTES / (2 * (config.blank_id + 1)) * config.frame_s
+        self.unwritten: Counter[str] = Counter()
+        self.num_untimed = self.num_missing = self.num_words = 0
+        self.missing: list[str] = []
+        self.unsearched_s = 0.0
+
+    @staticmethod
+    def held(hypothesis: Hypothesis) -> Hypothesis:
+        """Return the hypothesis of an utterance that waits for others, with emissions of half the size and their own memory."""
+        emissions_TV = hypothesis.emissions_TV
+        return hypothesis if emissions_TV is None else replace(hypothesis, emissions_TV=emissions_TV.astype(np.float16))
+
+    def align(self, recordings: Sequence[Recording]) -> list[Transcript | Failure]:
+        """Align recordings together. One that cannot be aligned becomes a Failure of the stage "align"."""
+        started: list[_Job | Failure] = []
+        for audio, parts in recordings:
+            try:
+                started.append(self._job(audio, parts))
+            except Exception as error:  # one bad file becomes a Failure and the run goes on
+                started.append(to_failure(audio, "align", error))
+        self._find_paths([job for job in started if isinstance(job, _Job)])
+        return [job if isinstance(job, Failure) else self._finish(job) for job in started]
+
+    def _job(self, audio: AudioInfo, parts: Sequence[DecodedUtterance]) -> _Job:
+        script = self._speller.script(text_of(audio.row))
+        if not script.words:
+            raise AudioError(audio.path, "its text is empty")
+        if not script.has_letters:
+            raise AudioError(audio.path, "its text has no letters or digits that the model writes")
+        frames = _Frames(parts, self._frame_s)
+        if not frames.num_frames:
+            raise AudioError(audio.path, "there is no sound to align its text with")
+        if frames.num_frames * self._frame_s <= _MIN_WHOLE_S:
+            whole = [Window(0, frames.num_frames, 0, len(script.words))]
+            self._check_fits(audio, script, whole[0])
+            return _Job(audio, script, frames, whole)
+        heard = self._heard_words(frames.heard)
+        matches = find_matches([normalized_text(word) for word in script.words], [word.text for word in heard])
+        if not matches:
+            self._check_fits(audio, script, Window(0, frames.num_frames, 0, len(script.words)))
+        min_frames = math.ceil(_MIN_WINDOW_S / self._frame_s)
+        found = windows(cuts(matches, heard), len(script.words), frames.num_frames, min_frames)
+        return _Job(audio, script, frames, found)
+
+    def _check_fits(self, audio: AudioInfo, script: Script, window: Window) -> None:
+        if not _fits(script, window):
+            needed_s = frames_needed(script.token_ids) * self._frame_s
+            raise AudioError(
+                audio.path,
+                f"too short for its text, which takes at least {needed_s:,.1f} s: it has "
+                f"{window.num_frames * self._frame_s:,.1f} s of sound",
+            )
+
+    def _heard_words(self, tokens: Sequence[HeardToken]) -> list[HeardWord]:
+        words = []
+        for group in group_words([token.id for token in tokens], self._tokenizer):
+            text = normalized_text(self._tokenizer.text([tokens[index].id for index in group]))
+            words.append(HeardWord(text, tokens[group[0]].first, tokens[group[-1]].end))
+        return words
+
+    def _find_paths(self, jobs: Sequence[_Job]) -> None:
+        """Set the frames of the tokens: by the exact path, or by a loose one where words or speech have no counterpart."""
+        pairs = [(job, window) for job in jobs for window in job.windows if window.num_frames]
+        strict = []
+        for job, window in pairs:
+            if not self._align_loosely(job, window) and _fits(job.script, window):
+                strict.append((job, window))
+        for batch in batching.plan(strict, lambda pair: pair[1].num_frames, Budget(_BATCH_FRAMES), None):
+            tokens = [job.script.tokens_of(window.words) for job, window in batch]
+            texts = [
+                job.script.token_ids[indices.start : indices.stop]
+                for (job, _), indices in zip(batch, tokens, strict=True)
+            ]
+            lengths = [window.num_frames for _, window in batch]
+            paths = align(_LogProbs(batch), lengths, texts, self._blank_id, _CPU)
+            for (job, window), indices, spans in zip(batch, tokens, paths, strict=True):
+                for index, (first, end) in zip(indices, spans or ()):  # noqa: B905 - a path may have no finite score
+                    job.token_spans[index] = window.first_frame + first, window.first_frame + end
+
+    def _align_loosely(self, job: _Job, window: Window) -> bool:
+        """Return True if words of a window are not spoken, or it has other speech; then set the frames of its tokens."""
+        script, tokens = job.script, job.script.tokens_of(window.words)
+        if window.num_frames * (2 * len(tokens) + 1) > MAX_CELLS:
+            self.unsearched_s += window.num_frames * self._frame_s
+            return False
+        spoken = [script.word_tokens[index] for index in window.words if script.word_tokens[index]]
+        words = [range(word.start - tokens.start, word.stop - tokens.start) for word in spoken]
+        logprobs_TV = np.empty((window.num_frames, job.frames.num_labels), np.float32)
+        job.frames.fill(logprobs_TV, window.first_frame)
+        found = align_loosely(logprobs_TV, script.token_ids[tokens.start : tokens.stop], words, self._blank_id)
+        if found is None:
+            return False
+        other = [span for span in found.other if self._has_speech(logprobs_TV[slice(*span)])]
+        if not other and not any(found.is_skipped_W):
+            return False
+        job.other.extend((window.first_frame + first, window.first_frame + end) for first, end in other)
+        for index, span in _spans_of(found, words):
+            job.token_spans[tokens.start + index] = window.first_frame + span[0], window.first_frame + span[1]
+        return True
+
+    def _has_speech(self, logprobs_TV: Float32Array) -> bool:
+        """Return True if a letter or a digit is the likeliest label of a frame."""
+        return any(self._has_letters[label] for label in set(logprobs_TV.argmax(1).tolist()))
+
+    def _finish(self, job: _Job) -> Transcript | Failure:
+        try:
+            return self._transcript(job)
+        except Exception as error:  # one bad file becomes a Failure and the run goes on
+            return to_failure(job.audio, "align", error)
+
+    def _transcript(self, job: _Job) -> Transcript:
+        if not job.token_spans:
+            raise ModelOutputError("nothing of its text was heard")
+        script = job.script
+        logprobs = self._token_logprobs(job)
+        words = []
+        for index, text in enumerate(script.words):
+            tokens = [token for token in script.word_tokens[index] if token in job.token_spans]
+            if not tokens:
+                words.append(Word(text, math.nan, math.nan, 0.0, missing=bool(script.word_tokens[index])))
+                continue
+            span = job.token_spans[tokens[0]][0], job.token_spans[tokens[-1]][1]
+            confidence = sum(math.exp(logprobs[token]) for token in tokens) / len(tokens)
+            words.append(Word(text, *self._clipped(job, span), confidence))
+        words = _timed_by_neighbours(words, job.audio.duration_s)
+        self._count(script, words)
+        return Transcript(
+            job.audio,
+            " ".join(script.words),
+            tuple(_segments(script, words)),
+            tuple(self._token(job, index, logprobs[index]) for index in sorted(job.token_spans)),
+            tuple(Gap(*self._clipped(job, span)) for span in sorted(job.other)),
+        )
+
+    def _token_logprobs(self, job: _Job) -> dict[int, float]:
+        """Return for each aligned token the natural log of its mean probability in its frames."""
+        indices = sorted(job.token_spans)
+        lengths = [job.token_spans[index][1] - job.token_spans[index][0] for index in indices]
+        frames = [frame for index in indices for frame in range(*job.token_spans[index])]
+        labels = np.repeat([job.script.token_ids[index] for index in indices], lengths)
+        values = job.frames.values(frames, labels.tolist()).astype(np.float64)
+        sums = np.add.reduceat(np.exp(values), np.cumsum([0, *lengths[:-1]]))
+        return dict(zip(indices, np.log(np.maximum(sums / lengths, _MIN_PROBABILITY)).tolist(), strict=True))
+
+    def _clipped(self, job: _Job, span: Span) -> tuple[float, float]:
+        start_s, end_s = job.frames.span_s(*span)
+        return min(start_s, job.audio.duration_s), min(end_s, job.audio.duration_s)
+
+    def _token(self, job: _Job, index: int, logprob: float) -> Token:
+        token_id = job.script.token_ids[index]
+        piece = self._tokenizer.pieces[token_id] if token_id < len(self._tokenizer.pieces) else ""
+        return Token(token_id, piece, *self._clipped(job, job.token_spans[index]), math.exp(logprob))
+
+    def _count(self, script: Script, words: Sequence[Word]) -> None:
+        self.unwritten.update(script.unwritten)
+        self.num_untimed += sum(script.has_no_tokens)
+        self.num_words += len(words)
+        missing = [word.text for word in words if word.missing]
+        self.num_missing += len(missing)
+        self.missing += missing[: _MAX_SHOWN - len(self.missing)]
+
+
+class _LogProbs:
+    """The log-probabilities of a batch of windows, chunk by chunk, zero beyond a window's end."""
+
+    def __init__(self, batch: Sequence[tuple[_Job, Window]]) -> None:
+        self._batch = batch
+        self._num_labels = batch[0][0].frames.num_labels
+
+    def __call__(self, first: int, stop: int) -> torch.Tensor:
+        chunk_BTV = np.zeros((len(self._batch), stop - first, self._num_labels), np.float32)
+        for chunk_TV, (job, window) in zip(chunk_BTV, self._batch, strict=True):
+            num_frames = min(stop, window.num_frames) - first
+            if num_frames > 0:
+                job.frames.fill(chunk_TV[:num_frames], window.first_frame + first)
+        return torch.from_numpy(chunk_BTV)
+
+
+def _spans_of(found: LooseAlignment, words: Sequence[range]) -> Iterator[tuple[int, Span]]:
+    """Yield (token, frames) of the words that a path does not skip."""
+    for word, is_skipped in zip(words, found.is_skipped_W, strict=True):
+        for token in () if is_skipped else word:
+            state = 2 * token + 1
+            first, end = (int(np.searchsorted(found.path_T, state, side)) for side in ("left", "right"))
+            yield token, (first, end)
+
+
+def text_of(row: Mapping[str, object] | None) -> str:
+    """Return the text of a manifest's row; empty if it has none."""
+    text = (row or {}).get("text")
+    return text if isinstance(text, str) else ""
+
+
+def _fits(script: Script, window: Window) -> bool:
+    tokens = script.tokens_of(window.words)
+    return frames_needed(script.token_ids[tokens.start : tokens.stop]) <= window.num_frames
+
+
+def _timed_by_neighbours(words: Sequence[Word], duration_s: float) -> list[Word]:
+    """Return the words, with times for those that have none: the pause between their neighbours, in equal parts."""
+    timed = list(words)
+    first = 0
+    while first < len(timed):
+        end = first
+        while end < len(timed) and math.isnan(timed[end].start_s):
+            end += 1
+        if end > first:
+            low_s = timed[first - 1].end_s if first else 0.0
+            high_s = max(low_s, timed[end].start_s if end < len(timed) else duration_s)
+            times = np.linspace(low_s, high_s, end - first + 1).tolist()
+            for index in range(first, end):
+                timed[index] = replace(timed[index], start_s=times[index - first], end_s=times[index - first + 1])
+        first = end + 1
+    return timed
+
+
+def _segments(script: Script, words: Sequence[Word]) -> list[Segment]:
+    """Return a segment for each line with words; for a text of one such line, one for each sentence."""
+    numbered = [(number, line) for number, line in enumerate(script.lines, start=1) if line]
+    if len(numbered) == 1:
+        return segments_of(words)
+    segments = []
+    for number, line in numbered:
+        own = tuple(words[line.start : line.stop])
+        confidence = sum(word.confidence for word in own) / len(own)
+        text = " ".join(word.text for word in own)
+        segments.append(Segment(text, own[0].start_s, own[-1].end_s, confidence, own, line=number))
+    return segments

@@ -1,0 +1,390 @@
+"""`fastscribe evaluate`: score results against their references."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from fastscribe._system.text_layout import count_of
+from fastscribe.cli.app import StdoutClosed, app, option
+from fastscribe.cli.terminal import say
+from fastscribe.errors import ManifestError, UsageError
+from fastscribe.evaluation.scores import NormalizerName
+from fastscribe.version import __version__
+
+if TYPE_CHECKING:
+    from fastscribe.evaluation.scores import Evaluation, Pair
+
+_MAX_SHOWN = 20  # problems that are printed one by one
+_NAMES_SHOWN = 5  # recordings that only one run has
+_CHANGES_SHOWN = 10  # recordings that got better, and worse
+_COLLAR_S = 0.25  # NIST's
+
+
+@app.command(epilog="Example: fastscribe evaluate out/transcripts.jsonl --group-by speaker --diff 10")
+def evaluate(
+    results: Annotated[
+        list[str],
+        typer.Argument(
+            help="JSONL files that transcribe wrote, its output folders, URLs of either, or - for stdin.",
+            metavar="RESULTS",
+        ),
+    ],
+    reference_field: Annotated[str, option("--reference-field", help="Field with the reference.")] = "text",
+    hypothesis_field: Annotated[
+        str | None,
+        option("--hypothesis-field", help="Field with the hypothesis. Default: pred_text; with --manifest, else text."),
+    ] = None,
+    manifest: Annotated[
+        str | None,
+        option("--manifest", help="Take references from this manifest, by audio_filepath and offset."),
+    ] = None,
+    group_by: Annotated[
+        list[str] | None, option("--group-by", help="Also score or compare each value of this field; may be repeated.")
+    ] = None,
+    normalizer: Annotated[
+        NormalizerName,
+        option(
+            "--normalizer",
+            help="whisper-en: Whisper's English normaliser; unicode: letters, marks and digits of every script; none: "
+            "case and punctuation count.",
+        ),
+    ] = "whisper-en",
+    skip_failed: Annotated[
+        bool, option("--skip-failed", help="Ignore failed rows. Default: all their words count as deleted.")
+    ] = False,
+    diff: Annotated[
+        int | None,
+        option(
+            "--diff",
+            min=0,
+            help="Show the N worst utterances, word by word. With --against: N that got better and N that got worse, by "
+            "default 10.",
+            metavar="N",
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        option(
+            "--against",
+            metavar="RESULTS",
+            help="Compare with this other run over the same recordings: the difference with an interval, and what changed.",
+        ),
+    ] = None,
+    speaker_references: Annotated[
+        list[str] | None,
+        option(
+            "--speaker-references",
+            metavar="PATH",
+            help="Score who says what, by these references: cpWER and DER. RTTM (DER alone), STM, SegLST (.json), or "
+            "JSONL rows with segments and speakers: a file, or a folder of files; may be repeated. Needs the extra "
+            "eval-speakers.",
+        ),
+    ] = None,
+    collar: Annotated[
+        float | None,
+        option(
+            "--collar",
+            min=0,
+            metavar="SECONDS",
+            help="For DER: leave out this much on either side of each reference turn's begin and end. Default: 0.25.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compute word and character error rates, in total and by group. Scores go to stdout, bad rows to stderr."""
+    from fastscribe.evaluation import report
+    from fastscribe.evaluation import scores as scoring
+    from fastscribe.evaluation.results import Fields, PooledRuns, References, read_pairs, unique_recordings
+
+    fields = Fields(reference_field, hypothesis_field, tuple(dict.fromkeys(group_by or ())))
+    scoring.check_installed(normalizer)
+    normalize = scoring.normalizer(normalizer)
+    problems = Problems()
+    _say_incomplete([*results, *([against] if against else ())])
+    if speaker_references:
+        others = {"--against": against, "--manifest": manifest, "--group-by": group_by, "--diff": diff}
+        others |= {"--hypothesis-field": hypothesis_field}
+        others |= {"--reference-field": reference_field if reference_field != Fields.reference else None}
+        _refuse_beside_speakers(others)
+        collar_s = _COLLAR_S if collar is None else collar
+        _score_speakers(results, speaker_references, normalizer, collar_s, problems, skip_failed, as_json)
+        return
+    if collar is not None:
+        raise UsageError("--collar is for the speakers of --speaker-references")
+    references = References(manifest, fields) if manifest else None
+    if against is not None:
+        if against == "-" and "-" in results:
+            raise UsageError("- on both sides: stdin holds one run; name a file for the other")
+        runs = [
+            list(problems.without_problems(unique_recordings(read_pairs(inputs, fields, normalize, references))))
+            for inputs in (results, [against])
+        ]
+        if references:
+            problems.add(references.problems)
+        problems.report_rest()
+        names = " ".join(results), against
+        _compare(
+            names,
+            (runs[0], runs[1]),
+            normalizer,
+            problems,
+            group_by=fields.group_by,
+            skip_failed=skip_failed,
+            diff=diff,
+            as_json=as_json,
+        )
+        return
+    pooled = PooledRuns()
+    pairs = problems.without_problems(read_pairs(results, fields, normalize, references))
+    pairs = pooled.watch(pairs) if len(results) > 1 else pairs
+    if references:
+        problems.add(references.problems)
+    evaluation = scoring.evaluate(pairs, len(fields.group_by), diff or 0, not skip_failed)
+    problems.report_rest()
+    unused = references.num_unused if references else 0
+    _check(evaluation, fields.group_by)
+    if pooled.num_repeats:
+        comes = "comes" if pooled.num_repeats == 1 else "come"
+        say(
+            f"{count_of(pooled.num_repeats, 'recording')} {comes} more than once, and counted each time; "
+            "to compare two runs use --against"
+        )
+    if unused:
+        has_none = "has no result; it is" if unused == 1 else "have no result; they are"
+        say(f"{manifest}: {count_of(unused, 'row')} {has_none} not counted")
+    if as_json:
+        settings = {"normalizer": normalizer, "unusable_rows": problems.num, "references_without_result": unused}
+        rates = report.to_object(evaluation, fields.group_by, not skip_failed)
+        _print([json.dumps({**settings, **rates, "versions": _versions(normalizer)}, ensure_ascii=False)])
+    else:
+        _print(
+            [_preamble(normalizer, evaluation, skip_failed), report.to_table(evaluation, fields.group_by).rstrip("\n")]
+        )
+        _show_worst(evaluation)
+    if problems.num or unused:
+        raise typer.Exit(1)
+
+
+def _compare(
+    names: tuple[str, str],
+    runs: tuple[list[Pair], list[Pair]],
+    normalizer: NormalizerName,
+    problems: Problems,
+    *,
+    group_by: tuple[str, ...],
+    skip_failed: bool,
+    diff: int | None,
+    as_json: bool,
+) -> None:
+    """Print the comparison of two runs, of which the second is the baseline.
+
+    Raises:
+        typer.Exit: Exit code 1: rows are unusable, or only one run has them.
+        UsageError: The runs have no recording in common, or different references.
+    """
+    from fastscribe.evaluation import comparison_report as report
+    from fastscribe.evaluation.compare import compare, compare_groups, match
+
+    matched = match(runs[0], runs[1], count_failed=not skip_failed)
+    only = (matched.only_result, matched.only_baseline)
+    if not matched.result:
+        _refuse_unpaired(names, only, matched.num_skipped)
+    for name, pairs in zip(names, only, strict=True):
+        _say_unpaired(name, pairs)
+    if matched.num_skipped:
+        say(f"{count_of(matched.num_skipped, 'recording')} failed in one of the runs; left out of both")
+    comparison, groups = compare(matched), compare_groups(matched, len(group_by))
+    _check_groups(group_by, groups)
+    if as_json:
+        settings = {"normalizer": normalizer, "unusable_rows": problems.num, "failed_left_out": matched.num_skipped}
+        unpaired = {
+            f"only_in_{side}": [pair.name for pair in pairs]
+            for side, pairs in zip(("result", "baseline"), only, strict=True)
+        }
+        grouped = {"groups": report.groups_object(group_by, groups)} if group_by else {}
+        found = {
+            **settings,
+            **unpaired,
+            **report.to_object(comparison, diff),
+            **grouped,
+            "versions": _versions(normalizer),
+        }
+        _print([json.dumps(found, ensure_ascii=False)])
+    else:
+        max_changes = _CHANGES_SHOWN if diff is None else diff
+        _print([f"normalizer {normalizer}\n", report.to_table(comparison, *names)])
+        _print(report.group_lines(group_by, groups))
+        if _has_colours():
+            report.print_in_colour(comparison, max_changes)
+        else:
+            _print(report.change_lines(comparison, max_changes))
+    if problems.num or any(only):
+        raise typer.Exit(1)
+
+
+def _refuse_beside_speakers(options: Mapping[str, object]) -> None:
+    given = next((name for name, value in options.items() if value), None)
+    if given is not None:
+        raise UsageError(f"{given} and --speaker-references exclude each other: speakers have scores of their own")
+
+
+def _score_speakers(
+    results: Sequence[str],
+    paths: Sequence[str],
+    normalizer: NormalizerName,
+    collar_s: float,
+    problems: Problems,
+    skip_failed: bool,
+    as_json: bool,
+) -> None:
+    """Print the scores of who says what.
+
+    Raises:
+        typer.Exit: Exit code 1: rows are unusable, or references have no result.
+        UsageError: References cannot be read, or there is nothing to score.
+    """
+    from fastscribe.evaluation import scores as scoring
+    from fastscribe.speakers import error_report as report
+    from fastscribe.speakers.references import SpeakerReferences
+    from fastscribe.speakers.scores import EXTRA, MODULES, SpeakerEvaluation, evaluate_speakers
+
+    scoring.check_modules(MODULES, "--speaker-references", EXTRA)
+    references, evaluation = SpeakerReferences(paths), SpeakerEvaluation()
+    normalize = scoring.normalizer(normalizer)
+    for found in evaluate_speakers(results, references, normalize, collar_s, not skip_failed):
+        if isinstance(found, ManifestError):
+            problems.add([found])
+        else:
+            evaluation = found
+    problems.report_rest()
+    if not evaluation.recordings:
+        raise UsageError("nothing to score: no row with speakers, of which there is a reference")
+    unused = references.unused()
+    if unused:
+        names = ", ".join(unused[:_NAMES_SHOWN]) + (" .." if len(unused) > _NAMES_SHOWN else "")
+        has_none = "has no result, and is" if len(unused) == 1 else "have no result, and are"
+        say(f"{count_of(len(unused), 'recording')} of the references {has_none} not counted: {names}")
+    if as_json:
+        settings = {
+            "normalizer": normalizer,
+            "collar_s": collar_s,
+            "failed_count_as_silence": not skip_failed,
+            "unusable_rows": problems.num,
+            "references_without_result": len(unused),
+        }
+        versions = _versions(normalizer, *MODULES)
+        _print([json.dumps({**settings, **report.to_object(evaluation), "versions": versions}, ensure_ascii=False)])
+    else:
+        failed = (
+            f"; failed recordings: {evaluation.num_failed:,}, {'left out' if skip_failed else 'counted as silence'}"
+        )
+        preamble = f"normalizer {normalizer}; collar {collar_s:g} s" + (failed if evaluation.num_failed else "")
+        _print([preamble + "\n", report.to_table(evaluation).rstrip("\n")])
+    if problems.num or unused:
+        raise typer.Exit(1)
+
+
+def _say_incomplete(results: Iterable[str]) -> None:
+    from fastscribe.evaluation.rows import missing_shards
+
+    for given in results:
+        if shards := missing_shards(given):
+            numbers = ", ".join(map(str, shards[:_NAMES_SHOWN])) + (" .." if len(shards) > _NAMES_SHOWN else "")
+            say(f"{given}: merged without all results; missing or incomplete shards: {numbers}")
+
+
+def _refuse_unpaired(names: tuple[str, str], only: tuple[list[Pair], list[Pair]], num_skipped: int) -> NoReturn:
+    if num_skipped:
+        raise UsageError(f"nothing to compare: one of the runs failed on each of {count_of(num_skipped, 'recording')}")
+    if not all(only):
+        raise UsageError("nothing to compare: no row with both reference and hypothesis in one of the runs")
+    examples = " and ".join(f"{name} has {pairs[0].name}" for name, pairs in zip(names, only, strict=True))
+    raise UsageError(f"nothing to compare: no recording is in both runs; {examples}")
+
+
+def _say_unpaired(name: str, only: Sequence[Pair]) -> None:
+    if only:
+        names = ", ".join(pair.name for pair in only[:_NAMES_SHOWN]) + (" .." if len(only) > _NAMES_SHOWN else "")
+        is_in = "is in" if len(only) == 1 else "are in"
+        say(f"{count_of(len(only), 'recording')} {is_in} {name} only, and not compared: {names}")
+
+
+class Problems:
+    """Rows that could not be used: a line each on stderr, up to a point."""
+
+    def __init__(self) -> None:
+        self.num = 0
+
+    def add(self, problems: Iterable[ManifestError]) -> None:
+        for problem in problems:
+            self.num += 1
+            if self.num <= _MAX_SHOWN:
+                say(str(problem))
+
+    def without_problems(self, pairs: Iterable[Pair | ManifestError]) -> Iterator[Pair]:
+        for pair in pairs:
+            if isinstance(pair, ManifestError):
+                self.add([pair])
+            else:
+                yield pair
+
+    def report_rest(self) -> None:
+        if self.num > _MAX_SHOWN:
+            say(f"and {count_of(self.num - _MAX_SHOWN, 'more row')} that cannot be used")
+
+
+def _check(evaluation: Evaluation, group_by: tuple[str, ...]) -> None:
+    if not evaluation.total.utterances:
+        left_out = f", {count_of(evaluation.total.failed, 'failed row')} left out" if evaluation.total.failed else ""
+        raise UsageError(f"nothing to score: no row with both reference and hypothesis{left_out}")
+    _check_groups(group_by, evaluation.groups)
+
+
+def _check_groups(group_by: tuple[str, ...], groups: Sequence[Mapping[str | None, object]]) -> None:
+    for field, found in zip(group_by, groups, strict=True):
+        if found.keys() == {None}:
+            raise UsageError(f"--group-by {field}: no row has this field")
+
+
+def _preamble(normalizer: str, evaluation: Evaluation, skip_failed: bool) -> str:
+    failed = f"; failed rows: {evaluation.total.failed:,}, " + (
+        "left out" if skip_failed else "counted as deleted words"
+    )
+    return f"normalizer {normalizer}" + (failed if evaluation.total.failed else "") + "\n"
+
+
+def _show_worst(evaluation: Evaluation) -> None:
+    from fastscribe.evaluation.report import diff_title, marked_diff, print_in_colour
+
+    if evaluation.worst and _has_colours():
+        print_in_colour(evaluation.worst)
+    else:
+        _print(f"\n{diff_title(aligned)}\n{marked_diff(aligned)}" for aligned in evaluation.worst)
+
+
+def _has_colours() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _print(parts: Iterable[str]) -> None:
+    if sys.stdout is None:
+        raise StdoutClosed
+    try:
+        for part in parts:
+            print(part)
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise StdoutClosed from error
+
+
+def _versions(normalizer: NormalizerName, *scorers: str) -> dict[str, str]:
+    from importlib.metadata import version
+
+    packages = (*(scorers or ("jiwer",)), *(("whisper-normalizer",) if normalizer == "whisper-en" else ()))
+    return {"fastscribe": __version__} | {package: version(package) for package in packages}

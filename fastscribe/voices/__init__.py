@@ -1,1 +1,0 @@
-"""Persons: the speakers of many recordings by their voice prints."""

@@ -1,0 +1,229 @@
+"""Forced alignment of recordings: NeMo's frames, errors of the text, long recordings, and lines."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from fastscribe import Failure, Options, Transcript, UsageError
+from fastscribe.alignment import text_aligner as alignment
+from fastscribe.alignment.aligner import Aligner
+from fastscribe.alignment.script import unsearched_line
+from fastscribe.errors import CheckpointError
+from fastscribe.output.stored import to_result
+from fastscribe.output.writers import render, to_object
+from tests.conftest import AUDIO, DATA, MODELS, golden, model_path
+
+NEMO = json.loads((DATA / "alignment" / "nemo.json").read_text(encoding="utf-8"))
+FILES = sorted(AUDIO.glob("0*.flac"))
+ROWS = [json.loads(line) for line in (DATA / "manifest.jsonl").read_text(encoding="utf-8").splitlines()]
+TEXTS = {Path(row["audio_filepath"]).name: row["text"] for row in ROWS}
+
+
+@pytest.fixture(scope="module")
+def aligner() -> Aligner:
+    return Aligner.load(MODELS / "hybrid" / "model.nemo", "cpu", "fp32")
+
+
+def manifest(folder: Path, texts: dict[str, str]) -> Path:
+    file = folder / "texts.jsonl"
+    rows = [{"audio_filepath": str(AUDIO / name), "text": text} for name, text in texts.items()]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+def aligned(aligner: Aligner, folder: Path, texts: dict[str, str]) -> dict[str, Transcript]:
+    found = {
+        Path(one.audio.path).name: one for one in aligner.align(manifest(folder, texts)) if isinstance(one, Transcript)
+    }
+    assert found.keys() == texts.keys()
+    return found
+
+
+@pytest.mark.parametrize("name", ["ctc", "hybrid", "quartznet"])
+def test_words_have_nemos_frames(name: str, tmp_path: Path) -> None:
+    """All recordings in one batch, and NeMo's one by one."""
+    aligner = Aligner.load(MODELS / name / "model.nemo", "cpu", "fp32")
+    frame_s = aligner._config.frame_s
+    found = aligned(aligner, tmp_path, {file: TEXTS[file] for file in NEMO[name]})
+    for file, expected in NEMO[name].items():
+        transcript = found[file]
+        assert not transcript.gaps and not any(word.missing for word in transcript.words)
+        assert [word.text for word in transcript.words] == TEXTS[file].split()
+        last_s = transcript.audio.duration_s
+        frames = [(round(word.start_s / frame_s), word.end_s) for word in transcript.words]
+        for (start, end_s), (_, first, end) in zip(frames, expected, strict=True):
+            assert start == first and end_s == pytest.approx(min(end * frame_s, last_s))
+
+
+@pytest.mark.parametrize("name", ["hf_ctc"])
+def test_folders_of_transformers_align(name: str, tmp_path: Path) -> None:
+    aligner = Aligner.load(model_path(MODELS / name), "cpu", "fp32")
+    file = FILES[0].name
+    transcript = aligned(aligner, tmp_path, {file: TEXTS[file]})[file]
+    assert sum(word.missing for word in transcript.words) == 0
+    assert [word.text for word in transcript.words] == TEXTS[file].split()
+    assert golden(MODELS / name)["files"][file]
+
+
+def test_result_does_not_depend_on_the_batch(aligner: Aligner, tmp_path: Path) -> None:
+    texts = {file.name: TEXTS[file.name] for file in FILES}
+    together = aligned(aligner, tmp_path, texts)
+    for file in list(texts)[:3]:
+        alone = aligned(aligner, tmp_path, {file: texts[file]})[file]
+        assert [(w.text, w.start_s, w.end_s) for w in alone.words] == [
+            (w.text, w.start_s, w.end_s) for w in together[file].words
+        ]
+
+
+def test_words_that_were_not_spoken_are_missing(aligner: Aligner, tmp_path: Path) -> None:
+    file = FILES[5].name
+    words = TEXTS[file].split()
+    right = aligned(aligner, tmp_path, {file: TEXTS[file]})[file]
+    wrong = aligned(aligner, tmp_path, {file: " ".join([*words[:4], "my", *words[4:]])})[file]
+    assert [word.text for word in wrong.words if word.missing] == ["my"]
+    kept = [(word.text, word.start_s, word.end_s) for word in wrong.words if not word.missing]
+    assert kept == [(word.text, word.start_s, word.end_s) for word in right.words]
+    assert all(left.end_s <= after.start_s + 1e-9 for left, after in zip(wrong.words, wrong.words[1:], strict=False))
+
+
+def test_speech_that_is_not_in_the_text_is_a_gap(aligner: Aligner, tmp_path: Path) -> None:
+    file = FILES[0].name
+    words = TEXTS[file].split()
+    right = aligned(aligner, tmp_path, {file: TEXTS[file]})[file]
+    (gap,) = aligned(aligner, tmp_path, {file: " ".join([*words[:6], *words[8:]])})[file].gaps
+    assert gap.start_s < right.words[6].end_s and gap.end_s > right.words[7].start_s
+    assert gap.start_s >= right.words[5].start_s and gap.end_s <= right.words[8].end_s
+
+
+def joined(folder: Path, pause_s: float = 1.0) -> tuple[Path, Path, list[float]]:
+    """Join the recordings into one, with a line of text for each. Return it, its text and where each begins in seconds."""
+    parts, starts_s = [], []
+    for file in FILES:
+        starts_s.append(sum(map(len, parts)) / 16000)
+        parts += [soundfile.read(file, dtype="int16")[0], np.zeros(round(16000 * pause_s), np.int16)]
+    audio, text = folder / "joined.flac", folder / "joined.txt"
+    soundfile.write(audio, np.concatenate(parts), 16000)
+    text.write_text("\n".join(TEXTS[file.name] for file in FILES), encoding="utf-8")
+    return audio, text, starts_s
+
+
+def test_long_recording_is_aligned_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Utterances of 8 s and windows of 2 s give the words' times within two frames of those in each clip."""
+    monkeypatch.setattr(alignment, "_MIN_WHOLE_S", 10.0)
+    monkeypatch.setattr(alignment, "_MIN_WINDOW_S", 2.0)
+    aligner = Aligner.load(MODELS / "hybrid" / "model.nemo", "cpu", "fp32", Options(max_utterance_s=8.0))
+    audio, text, starts_s = joined(tmp_path)
+    jobs = []
+    monkeypatch.setattr(aligner.text_aligner, "_find_paths", _recording(aligner.text_aligner._find_paths, jobs))
+    (whole,) = aligner.align(audio, text)
+    assert isinstance(whole, Transcript) and len(jobs[0].windows) > 4
+    alone = aligned(aligner, tmp_path, {file.name: TEXTS[file.name] for file in FILES})
+    assert [segment.line for segment in whole.segments] == list(range(1, len(FILES) + 1))
+    for file, segment, start_s in zip(FILES, whole.segments, starts_s, strict=True):
+        for word, reference in zip(segment.words, alone[file.name].words, strict=True):
+            assert not word.missing
+            assert word.start_s - start_s == pytest.approx(reference.start_s, abs=0.17)
+
+
+def _recording(function, found: list):
+    def call(jobs) -> None:
+        found.extend(jobs)
+        function(jobs)
+
+    return call
+
+
+def test_rows_of_lines_are_read_back(aligner: Aligner, tmp_path: Path) -> None:
+    """Subtitles follow the lines, also those that are made of a stored row."""
+    text = tmp_path / "lines.txt"
+    words = TEXTS[FILES[0].name].split()
+    text.write_text("\n".join([" ".join(words[:2]), " ".join(words[2:5]), " ".join(words[5:])]), encoding="utf-8")
+    (found,) = aligner.align(FILES[0], text)
+    assert isinstance(found, Transcript)
+    again = to_result(json.loads(render(found, "jsonl")), found.audio.id)
+    assert isinstance(again, Transcript) and to_object(again) == to_object(found)
+    for format in ("srt", "vtt", "tsv", "ctm"):
+        assert render(again, format) == render(found, format)
+    cues = render(found, "srt").strip().split("\n\n")
+    shown = [" ".join(cue.split("\n")[2:]) for cue in cues]
+    assert shown[:2] == [" ".join(words[:2]), " ".join(words[2:5])] and " ".join(shown[2:]) == " ".join(words[5:])
+
+
+def test_unusable_texts_fail_alone(aligner: Aligner, tmp_path: Path) -> None:
+    names = [file.name for file in FILES[:5]]
+    texts = {
+        names[0]: TEXTS[names[0]],
+        names[1]: "",
+        names[2]: "word " * 2000,
+        names[3]: "— ¤ —",
+        names[4]: TEXTS[names[4]],
+    }
+    found = list(aligner.align(manifest(tmp_path, texts), ordered=True))
+    messages = [one.message if isinstance(one, Failure) else "" for one in found]
+    assert [bool(message) for message in messages] == [False, True, True, True, False]
+    assert "empty" in messages[1] and "too short" in messages[2] and "no letters" in messages[3]
+    assert {one.stage for one in found if isinstance(one, Failure)} == {"align"}
+
+
+def test_recordings_without_sound_fail() -> None:
+    """No batch may follow that completes them: the packaged model gets no silence."""
+    aligner = Aligner.load("default", "cpu", "fp32", say=lambda line: None).with_texts(_SameText())
+    silence = np.zeros(80000, np.int16), 16000
+    for inputs in ([silence], [silence, silence], [soundfile.read(FILES[0], dtype="int16"), silence]):
+        *others, silent = aligner.transcribe(inputs, ordered=True)
+        assert len(others) == len(inputs) - 1
+        assert isinstance(silent, Failure) and silent.stage == "align" and "no sound" in silent.message
+
+
+class _SameText:
+    """Texts of one text for all recordings."""
+
+    def attach(self, source):
+        return source if isinstance(source, Failure) else replace(source, row={"text": TEXTS[FILES[0].name]})
+
+
+def test_lines_have_the_numbers_of_the_file(aligner: Aligner, tmp_path: Path) -> None:
+    words = TEXTS[FILES[0].name].split()
+    text = tmp_path / "lines.txt"
+    text.write_text("\n".join(["", " ".join(words[:4]), "", " ", " ".join(words[4:])]), encoding="utf-8")
+    (found,) = aligner.align(FILES[0], text)
+    assert isinstance(found, Transcript) and [segment.line for segment in found.segments] == [2, 5]
+
+
+def test_a_stretch_that_is_too_long_to_search_is_counted(
+    aligner: Aligner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every word gets frames there, also one that was not spoken, so the command says it."""
+    monkeypatch.setattr(alignment, "MAX_CELLS", 100)
+    monkeypatch.setattr(aligner.text_aligner, "unsearched_s", 0.0)
+    file = FILES[5].name
+    words = TEXTS[file].split()
+    found = aligned(aligner, tmp_path, {file: " ".join([*words[:4], "my", *words[4:]])})[file]
+    assert not any(word.missing for word in found.words)
+    assert aligner.text_aligner.unsearched_s == pytest.approx(found.audio.duration_s, abs=0.2)
+    assert "5 minutes of recordings have no three words" in unsearched_line(310.0)
+
+
+def test_one_model_aligns() -> None:
+    with pytest.raises(UsageError, match="here `model` is the model that aligns"):
+        Aligner.load(MODELS / "hybrid" / "model.nemo", "cpu", options=Options(align_with="default"))
+
+
+def test_models_without_a_ctc_head_are_refused() -> None:
+    with pytest.raises(CheckpointError, match="no CTC head"):
+        Aligner.load(MODELS / "tdt_demo" / "model.nemo", "cpu")
+
+
+def test_one_text_is_of_one_recording(aligner: Aligner, tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("a", encoding="utf-8")
+    with pytest.raises(UsageError, match="several recordings"):
+        list(aligner.align(FILES[:2], text))
+    with pytest.raises(UsageError, match="no such file"):
+        list(aligner.align(FILES[:1], tmp_path / "b.txt"))

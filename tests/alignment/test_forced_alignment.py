@@ -1,0 +1,139 @@
+"""CTC forced alignment: the reference against brute force on tiny lattices, and batches against the reference."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from itertools import groupby
+
+import pytest
+import torch
+
+from fastscribe.alignment.forced_alignment import Span, align, align_reference, frames_needed
+
+CPU = torch.device("cpu")
+STEP = 1 / 8  # log-probabilities are multiples, so that sums are exact in any order and ties are exact
+
+
+def table(rng: random.Random, num_frames: int, num_labels: int) -> list[list[float]]:
+    return [[-STEP * rng.randrange(40) for _ in range(num_labels)] for _ in range(num_frames)]
+
+
+def text(rng: random.Random, num_tokens: int, blank_id: int) -> list[int]:
+    return [rng.randrange(blank_id) for _ in range(num_tokens)]
+
+
+def align_batch(tables: list, texts: list, blank_id: int, **limits: int) -> list[list[Span] | None]:
+    longest = max(map(len, tables))
+    # Padding has values that would change the path if it were read: random log-probabilities and NaN.
+    logprobs_BTV = -torch.randint(40, (len(tables), max(1, longest), blank_id + 1)).float()
+    logprobs_BTV[:, longest - 2 :] = torch.nan
+    for row, logprobs_TV in enumerate(tables):
+        if logprobs_TV:
+            logprobs_BTV[row, : len(logprobs_TV)] = torch.tensor(logprobs_TV)
+    lengths = [len(logprobs_TV) for logprobs_TV in tables]
+    return align(lambda first, stop: logprobs_BTV[:, first:stop], lengths, texts, blank_id, CPU, **limits)
+
+
+def score(spans: list[Span], logprobs_TV: list, token_ids: list[int], blank_id: int) -> float:
+    labels = [blank_id] * len(logprobs_TV)
+    for (first, end), token_id in zip(spans, token_ids, strict=True):
+        labels[first:end] = [token_id] * (end - first)
+    return sum(logprobs_V[label] for logprobs_V, label in zip(logprobs_TV, labels, strict=True))
+
+
+def best_by_brute_force(logprobs_TV: list, token_ids: list[int], blank_id: int) -> float:
+    """Return the best score of all label sequences that collapse to the text."""
+    best = -math.inf
+    for labels in itertools.product(range(blank_id + 1), repeat=len(logprobs_TV)):
+        if [label for label, _ in groupby(labels) if label != blank_id] == token_ids:
+            best = max(best, sum(row[label] for row, label in zip(logprobs_TV, labels, strict=True)))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_reference_finds_best_path(seed: int) -> None:
+    rng = random.Random(seed)
+    blank_id = rng.randrange(1, 4)
+    logprobs_TV, token_ids = table(rng, rng.randrange(7), blank_id + 1), text(rng, rng.randrange(4), blank_id)
+    spans = align_reference(logprobs_TV, token_ids, blank_id)
+    if frames_needed(token_ids) > len(logprobs_TV):
+        assert spans is None
+        return
+    assert spans is not None
+    assert score(spans, logprobs_TV, token_ids, blank_id) == best_by_brute_force(logprobs_TV, token_ids, blank_id)
+    borders = [border for span in spans for border in span]
+    assert borders == sorted(borders) and all(first < end for first, end in spans)
+
+
+@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("max_bytes", [1, 300, 1 << 20])
+def test_batch_equals_reference(seed: int, max_bytes: int) -> None:
+    """Blocks of one frame, a few and all. Many batches have a row with too few frames."""
+    rng = random.Random(seed)
+    blank_id = rng.randrange(1, 6)
+    tables = [table(rng, rng.randrange(25), blank_id + 1) for _ in range(4)]
+    texts = [text(rng, rng.randrange(12), blank_id) for _ in range(4)]
+    expected = [align_reference(*row, blank_id) for row in zip(tables, texts, strict=True)]
+    assert align_batch(tables, texts, blank_id, max_bytes=max_bytes) == expected
+
+
+def test_text_fills_every_frame() -> None:
+    rng = random.Random(0)
+    assert align_batch([table(rng, 3, 3)], [[0, 1, 0]], 2) == [[(0, 1), (1, 2), (2, 3)]]
+    assert align_batch([table(rng, 3, 3)], [[1, 1]], 2) == [[(0, 1), (2, 3)]]  # a blank between equal ones
+    assert align_batch([table(rng, 2, 3)], [[1, 1]], 2) == [None]
+
+
+def test_empty_and_too_few_frames() -> None:
+    rng = random.Random(0)
+    tables = [table(rng, 4, 3), [], [], table(rng, 1, 3)]
+    assert align_batch(tables, [[], [], [0], [0, 1]], 2) == [[], [], None, None]
+
+
+def test_nan_stays_in_its_row() -> None:
+    rng = random.Random(3)
+    tables = [table(rng, 9, 4) for _ in range(3)]
+    expected = align_reference(tables[0], [0, 1], 3)
+    tables[1][4] = [math.nan] * 4
+    tables[2][4] = [-math.inf] * 4
+    assert align_batch(tables, [[0, 1]] * 3, 3) == [expected, None, None]
+
+
+def test_long_recording_chunks() -> None:
+    """Twenty minutes of 80 ms frames: chunks of log-probabilities respect the limit."""
+    num_frames, num_tokens, requests = 15_000, 400, []
+    texts = [[n % 7 for n in range(num_tokens)]]
+
+    def logprobs(first: int, stop: int) -> torch.Tensor:
+        requests.append(stop - first)
+        made = torch.full((1, stop - first, 8), -4.0)
+        for frame in range(first, stop):  # token n is spoken at the frames 37 n + 5 and 37 n + 6
+            place, offset = divmod(frame, 37)
+            is_spoken = offset in (5, 6) and place < num_tokens
+            made[0, frame - first, place % 7 if is_spoken else 7] = -0.1
+        return made
+
+    (spans,) = align(logprobs, [num_frames], texts, 7, CPU, max_bytes=1 << 20)
+    assert spans == [(37 * n + 5, 37 * n + 7) for n in range(num_tokens)]
+    assert max(requests) < 200
+
+
+def test_frames_are_computed_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine more threads take 50 times as long for an hour, because they wait for each other at every frame."""
+    num_threads, seen = torch.get_num_threads(), []
+    compare = torch.gt
+
+    def counted(*values, **options):
+        seen.append(torch.get_num_threads())
+        return compare(*values, **options)
+
+    monkeypatch.setattr(torch, "gt", counted)
+    torch.set_num_threads(2)
+    try:
+        logprobs = torch.randn(1, 30, 5).log_softmax(-1)
+        assert align(lambda first, stop: logprobs[:, first:stop], [30], [[0, 1, 2]], 4, torch.device("cpu"))[0]
+        assert set(seen) == {1} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(num_threads)

@@ -1,0 +1,327 @@
+"""Boosting of phrases: tensors and decoders equal their references, and an empty list changes nothing.
+
+No GPU takes part: captured loops run on a simulated CUDA device (tests/fakes/cuda.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastscribe.context.boosting import Boost, BoostTables, advance
+from fastscribe.context.boosting_reference import PhraseList, PhraseLists
+from fastscribe.context.context_graph import build_graph, join
+from fastscribe.context.phrases import TokenPath
+from fastscribe.cuda.aed_graphs import GraphedAed
+from fastscribe.cuda.transducer_graphs import GraphedDecoder
+from fastscribe.decode import aed, ctc, label_looping
+from fastscribe.decode.aed import AedDecoder
+from fastscribe.decode.batched_beam import BeamDecoder
+from fastscribe.decode.beam import beam_search
+from fastscribe.decode.cpu_looping import CpuLooping
+from fastscribe.decode.greedy import greedy
+from fastscribe.decode.label_looping import Network
+from fastscribe.model.ctc import CtcHead
+from tests.cuda.test_transducer_graphs import PseudoWhile, chunked
+from tests.decode.test_aed import CONFIGS, LABELS, PROMPT, shrink, tiny_decoder
+from tests.decode.test_aed import random_frames as aed_frames
+from tests.decode.test_label_looping import (  # noqa: F401
+    DURATIONS,
+    NoHostSync,
+    allocate,
+    assert_greedy,
+    one_thread,
+    random_frames,
+    steps,
+    tiny_transducer,
+)
+from tests.fakes.cuda import SimulatedCuda
+
+CPU = torch.device("cpu")
+
+
+@st.composite
+def token_paths(draw, num_labels: int, start_id: int) -> list[TokenPath]:
+    ids = st.lists(st.integers(0, num_labels - 1), min_size=1, max_size=6)
+    paths = draw(st.lists(st.tuples(ids, st.booleans(), st.integers(0, 2**31)), max_size=6))
+    found = []
+    for tokens, begins, seed in paths:
+        # Eighths, whose sums are exact: the reference adds them in another order.
+        gains = np.random.default_rng(seed).integers(0, 24, len(tokens)) / 8
+        path = TokenPath(tuple(tokens), tuple(gains.tolist()))
+        if begins:
+            path = TokenPath((start_id, *path.ids), (0.0, *path.gains))
+        found.append(path)
+    return found
+
+
+class Lists:
+    """Lists of phrases in both forms; row i has those that `numbers` names, where 0 is the empty one."""
+
+    def __init__(self, lists: list[list[TokenPath]], num_labels: int, start_id: int, weight: float = 1.0) -> None:
+        self.graph = build_graph(lists, num_labels, start_id)
+        self.tables = BoostTables.of(self.graph, weight, CPU)
+        self.references = [PhraseList(paths, weight, start_id) for paths in [[], *lists]]
+
+    def boost(self, numbers: list[list[int]]) -> Boost:
+        return Boost(self.tables, self.graph.starts_R[np.array(numbers)])
+
+    def reference(self, numbers: list[int]) -> PhraseLists:
+        return PhraseLists([self.references[number] for number in numbers])
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), num_labels=st.integers(1, 4), first_is_space=st.booleans(), is_joined=st.booleans())
+def test_tables_equal_reference(data, num_labels, first_is_space, is_joined) -> None:
+    start_id = 0 if first_is_space else num_labels
+    given_lists = data.draw(st.lists(token_paths(num_labels, start_id), min_size=1, max_size=3))
+    lists = Lists(given_lists, num_labels, start_id, 0.5)
+    if is_joined:  # the same lists in three automata, each with an empty list too
+        parts = [
+            build_graph(part, num_labels, start_id) for part in (given_lists[:1], given_lists[1:2], given_lists[2:])
+        ]
+        lists.tables, starts = BoostTables.of(join(parts), 0.5, CPU), join(parts).starts_R
+    else:
+        starts = lists.graph.starts_R
+    for number, reference in enumerate(lists.references):
+        state, states_1K = reference.start, torch.tensor([[starts[number]]])
+        for token in data.draw(st.lists(st.integers(0, num_labels - 1), max_size=12)):
+            next_1KV = lists.tables.following(states_1K)
+            labels = range(num_labels)
+            scores = lists.tables.scores(states_1K, next_1KV)
+            assert scores[0].tolist() == [reference.score(state, label) for label in labels]
+            assert float(lists.tables.at_risk(states_1K)) == reference.at_risk(state)
+            state, states_1K = reference.after(state, token), advance(next_1KV, torch.tensor([token]))
+
+
+def test_whole_phrase_is_kept_and_beginning_is_taken_back() -> None:
+    lists = Lists([[TokenPath((0, 1, 2), (1.0, 2.0, 4.0)), TokenPath((1,), (0.5,))]], 4, 4)
+    reference = lists.references[1]
+
+    def total(*tokens: int) -> float:
+        state, score = reference.start, 0.0
+        for token in tokens:
+            score += reference.score(state, token)
+            state = reference.after(state, token)
+        return score - reference.at_risk(state)
+
+    assert total(0, 1, 2) == 7.0
+    assert total(0) == total(0, 3) == total(3, 0, 0) == 0.0
+    assert total(0, 1, 3) == total(0, 1) == total(1) == 0.5  # the phrase inside is whole
+    assert total(0, 1, 2, 3, 0, 1, 2) == 14.0
+
+
+TRANSDUCERS = {
+    "seed": st.integers(0, 2**31),
+    "durations": st.sampled_from(DURATIONS),
+    "blank_bias": st.floats(-4, 4),
+    "lengths": st.lists(st.integers(0, 12), min_size=1, max_size=4),
+    "data": st.data(),
+}
+
+
+def drawn_lists(data, num_labels: int, rows: int) -> tuple[Lists, list[list[int]]]:
+    lists = Lists(
+        data.draw(st.lists(token_paths(num_labels, num_labels), min_size=2, max_size=2)), num_labels, num_labels
+    )
+    num_lists = data.draw(st.integers(1, 2))
+    return lists, [data.draw(st.lists(st.integers(0, 2), min_size=num_lists, max_size=num_lists)) for _ in range(rows)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(**TRANSDUCERS)
+def test_label_looping_equals_greedy(seed, durations, blank_bias, lengths, data) -> None:
+    transducer = tiny_transducer(seed, durations, 5, blank_bias)
+    lists, numbers = drawn_lists(data, transducer.blank_id, len(lengths))
+    frames = replace(random_frames(lengths), boost=lists.boost(numbers))
+    window = data.draw(st.sampled_from((1, 4, 8)))
+    if data.draw(st.booleans()):
+        decoder = CpuLooping(Network.prepare(transducer), window)
+        found = decoder.read(decoder.submit(frames).numpy(), frames)
+    else:
+        found = label_looping.decode(transducer, frames, window)
+    for row, fast in enumerate(found):
+        slow = greedy(transducer, frames.frames_BTD[row, : lengths[row]], lists.reference(numbers[row]))
+        assert steps(fast) == steps(slow)
+        torch.testing.assert_close(torch.tensor(fast.logprobs), torch.tensor(slow.logprobs), atol=1e-4, rtol=1e-4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(**TRANSDUCERS, width=st.integers(1, 5))
+def test_beam_equals_reference(seed, durations, blank_bias, lengths, data, width) -> None:
+    transducer = tiny_transducer(seed, durations, 5, blank_bias)
+    lists, numbers = drawn_lists(data, transducer.blank_id, len(lengths))
+    frames = replace(random_frames(lengths), boost=lists.boost(numbers))
+    decoder = BeamDecoder(Network.prepare(transducer), width)
+    for row, fast in enumerate(decoder.read(decoder.submit(frames).numpy(), frames)):
+        encoded = frames.frames_BTD[row, : lengths[row]]
+        slow = beam_search(transducer, encoded, width, phrases=lists.reference(numbers[row]))
+        assert steps(fast) == steps(slow)
+        assert fast.score == pytest.approx(slow.score, abs=1e-3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**31), lengths=st.lists(st.integers(0, 15), min_size=1, max_size=4), data=st.data())
+def test_ctc_equals_reference(seed, lengths, data) -> None:
+    torch.manual_seed(seed)
+    blank_id = data.draw(st.integers(1, 5))
+    head = CtcHead(7, blank_id + 1).requires_grad_(False)
+    lists, numbers = drawn_lists(data, blank_id, len(lengths))
+    frames = replace(random_frames(lengths), boost=lists.boost(numbers))
+    for row, fast in enumerate(ctc.decode(head, frames, blank_id)):
+        logprobs_TV = head(frames.frames_BTD[row, : lengths[row]]).log_softmax(-1)
+        labels = ctc.boosted_labels(logprobs_TV, lists.reference(numbers[row]), blank_id)
+        probs = logprobs_TV.exp().gather(1, torch.tensor(labels).long()[:, None])[:, 0] if labels else torch.zeros(0)
+        slow = ctc.collapse(labels, probs.tolist(), blank_id)
+        assert steps(fast) == steps(slow)
+        assert fast.logprobs == pytest.approx(slow.logprobs, abs=1e-4)
+
+
+def test_ctc_parts_equal_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(3)
+    head = CtcHead(7, 5).requires_grad_(False)
+    lists = Lists([[TokenPath((0, 1), (2.0, 2.0))], [TokenPath((2, 3), (2.0, 2.0))]], 4, 4)
+    frames = replace(random_frames([9, 4, 7]), boost=lists.boost([[1], [2], [0]]))
+    whole = ctc.decode(head, frames, 4)
+    monkeypatch.setattr(ctc, "MAX_BOOSTED_LOGITS", 9 * 5)
+    assert ctc.decode(head, frames, 4) == whole
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    durations=st.sampled_from(DURATIONS),
+    batches=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), min_size=1, max_size=4),
+    data=st.data(),
+    steps_per_iteration=st.sampled_from((None, 1, 2)),
+)
+def test_captured_loops_equal_greedy(seed, durations, batches, data, steps_per_iteration) -> None:
+    """Batches with other lists, and without any, one after the other in the same graphs."""
+    transducer = tiny_transducer(seed, durations, 5, 1.0)
+    make_loop = chunked() if steps_per_iteration is None else partial(PseudoWhile, steps_per_iteration)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        SimulatedCuda().install(monkeypatch)
+        decoder = GraphedDecoder(Network.prepare(transducer), make_loop)
+        submitted = []
+        for lengths in batches:
+            frames, phrases = random_frames(lengths), [None] * len(lengths)
+            if data.draw(st.integers(0, 3)):
+                lists, numbers = drawn_lists(data, transducer.blank_id, len(lengths))
+                frames, phrases = replace(frames, boost=lists.boost(numbers)), list(map(lists.reference, numbers))
+            submitted.append((frames, phrases, decoder.submit(frames)))
+        for frames, phrases, packed in submitted:
+            for row, fast in enumerate(decoder.read(packed.numpy(), frames)):
+                encoded = frames.frames_BTD[row, : frames.lengths_B[row]]
+                assert steps(fast) == steps(greedy(transducer, encoded, phrases[row]))
+        decoder.close()
+
+
+def test_captured_loop_reads_the_tables_of_each_batch() -> None:
+    """The lists have equal sizes, so one graph decodes all three batches."""
+    transducer = tiny_transducer(11, (), 1, 0.0)  # no row needs more slots, which would decode it without graphs
+    num_labels, frames = transducer.blank_id, random_frames([9, 12])
+    every = [Lists([[TokenPath((label,), (50.0,))]], num_labels, num_labels) for label in (0, num_labels - 1)]
+    assert num_labels > 1 and every[0].tables.sizes == every[1].tables.sizes
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        simulated = SimulatedCuda().install(monkeypatch)
+        decoder = GraphedDecoder(Network.prepare(transducer), chunked())
+        for lists in (every[0], every[1], every[0]):
+            boosted = replace(frames, boost=lists.boost([[1], [1]]))
+            for row, fast in enumerate(decoder.read(decoder.submit(boosted).numpy(), boosted)):
+                encoded = frames.frames_BTD[row, : frames.lengths_B[row]]
+                assert steps(fast) == steps(greedy(transducer, encoded, lists.reference([1])))
+                assert fast.token_ids
+        assert len(simulated.captured) == 1
+        decoder.close()
+
+
+def test_captured_tables_grow_to_the_largest() -> None:
+    """After the largest lists, smaller ones need no new graph, and leave nothing of the larger ones to be found."""
+    transducer = tiny_transducer(11, (), 1, 0.0)
+    num_labels, frames = transducer.blank_id, random_frames([9, 12])
+    long = TokenPath((0,) * 9, (3.0,) * 9)
+    small, large = ([[TokenPath((num_labels - 1,), (50.0,))]], [[long], [TokenPath((1, 1, 0), (5.0,) * 3)]])
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        simulated = SimulatedCuda().install(monkeypatch)
+        decoder = GraphedDecoder(Network.prepare(transducer), chunked())
+        num_captured = []
+        for paths in (small, large, small, large[1:], small):
+            lists = Lists(paths, num_labels, num_labels)
+            boosted = replace(frames, boost=lists.boost([[1], [1]]))
+            for row, fast in enumerate(decoder.read(decoder.submit(boosted).numpy(), boosted)):
+                encoded = frames.frames_BTD[row, : frames.lengths_B[row]]
+                assert steps(fast) == steps(greedy(transducer, encoded, lists.reference([1])))
+            num_captured.append(len(simulated.captured))
+        assert num_captured == [1, 2, 2, 2, 2]
+        decoder.close()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    config=st.sampled_from(CONFIGS),
+    batches=st.lists(st.lists(st.integers(0, 14), min_size=1, max_size=5), min_size=1, max_size=3),
+    steps_per_iteration=st.sampled_from((0, None, 1, 2)),
+    data=st.data(),
+)
+def test_attention_decoders_equal_greedy(seed, config, batches, steps_per_iteration, data) -> None:
+    """Without graphs, and captured: rows are dropped and move to other states. Tokens without text are never boosted."""
+    model = tiny_decoder(config, seed)
+    prompt = replace(PROMPT, text_ids=frozenset(range(10, LABELS)))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        SimulatedCuda().install(monkeypatch)
+        shrink(monkeypatch, 4, _MIN_ROWS=1, _MIN_FRAMES=4)
+        make_loop = chunked() if steps_per_iteration is None else partial(PseudoWhile, steps_per_iteration)
+        decoder = GraphedAed(model, prompt, make_loop) if steps_per_iteration != 0 else AedDecoder(model, prompt)
+        for lengths in batches:
+            torch.manual_seed(seed)
+            frames, phrases = aed_frames(lengths), [None] * len(lengths)
+            if data.draw(st.integers(0, 3)):
+                lists, numbers = drawn_lists(data, LABELS, len(lengths))
+                frames, phrases = replace(frames, boost=lists.boost(numbers)), list(map(lists.reference, numbers))
+            for row, fast in enumerate(decoder.read(decoder.submit(frames).numpy(), frames)):
+                slow = aed.greedy(model, prompt, frames.frames_BTD[row, : lengths[row]], phrases[row])
+                assert fast.token_ids == slow.token_ids
+                assert fast.logprobs == pytest.approx(slow.logprobs, abs=1e-4)
+        decoder.close()
+
+
+@pytest.mark.parametrize("durations", [(), (0, 1, 2, 3, 4)])
+def test_steps_with_boost_do_not_sync(durations) -> None:
+    transducer = tiny_transducer(1, durations, 10, 0.0)
+    frames = random_frames([5, 9, 0])
+    network = Network.prepare(transducer, 8)
+    lists = Lists([[TokenPath((0, 0), (1.0, 1.0))]], transducer.blank_id, transducer.blank_id)
+    frames = replace(frames, boost=lists.boost([[1], [0], [1]]))
+    state = label_looping.LoopState.allocate(network, 4, label_looping.Slots.allocate(network, 40), 1)
+    before = {name: value.data_ptr() for name, value in vars(state).items() if isinstance(value, torch.Tensor)}
+    with NoHostSync() as seen:
+        label_looping.load_batch_(network, state, frames)
+        seen.names.clear()
+        label_looping.step(network, state, lists.tables)
+        assert not {"arange", "tensor", "zeros", "ones", "full", "lift_fresh"} & set(seen.names)
+    assert before == {name: value.data_ptr() for name, value in vars(state).items() if isinstance(value, torch.Tensor)}
+
+
+@pytest.mark.parametrize("durations", [(), (0, 1, 2)])
+def test_empty_list_changes_no_bit(durations) -> None:
+    transducer = tiny_transducer(11, durations, 5, 0.0)
+    frames = random_frames([9, 12, 3])
+    empty = replace(frames, boost=Lists([[]], transducer.blank_id, transducer.blank_id).boost([[1], [0], [1]]))
+    torch.manual_seed(0)
+    head = CtcHead(7, 5).requires_grad_(False)
+    looping = label_looping.decode(transducer, frames)
+    assert any(one.token_ids for one in looping)
+    assert label_looping.decode(transducer, empty) == looping
+    no_ctc_phrases = replace(frames, boost=Lists([[]], 4, 4).boost([[0], [1], [1]]))
+    assert ctc.decode(head, no_ctc_phrases, 4) == ctc.decode(head, frames, 4)
+    for width in (1, 4):
+        decoder = BeamDecoder(Network.prepare(transducer), width, has_nbest=True)
+        found = [decoder.read(decoder.submit(one).numpy(), one) for one in (frames, empty)]
+        assert found[0] == found[1]

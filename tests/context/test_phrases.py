@@ -1,0 +1,172 @@
+"""Lists of phrases: what a line may be, spellings, and tokens of every kind of vocabulary."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fastscribe.context import phrases
+from fastscribe.context.phrases import (
+    PhraseEncoder,
+    PhraseError,
+    digest,
+    encode_all,
+    parse_phrases,
+    read_phrases,
+    spellings,
+)
+from fastscribe.errors import UsageError
+from fastscribe.text.tokenizer import Tokenizer, from_characters, from_huggingface
+from fastscribe.types import Phrase
+from tests.conftest import MODELS, checkpoint
+
+
+def tokenizer(name: str) -> Tokenizer:
+    return checkpoint(MODELS / name).tokenizer
+
+
+def written(tokenizer: Tokenizer, text: str) -> set[str]:
+    """The texts of a phrase's token paths."""
+    encoder = PhraseEncoder(tokenizer, "model")
+    return {
+        tokenizer.text(i for i in path.ids if i < encoder.num_labels).strip()
+        for path in encoder.paths([Phrase(text)])[0]
+    }
+
+
+def test_lines(tmp_path: Path) -> None:
+    path = tmp_path / "words.txt"
+    path.write_bytes("\ufeff# names\r\nJosé  Álvarez\r\n\r\n  \nZumthor\t2.5\nZumthor\t3\n C#  \t 0.5\n".encode())
+    assert read_phrases(str(path)) == (Phrase("José Álvarez"), Phrase("Zumthor", 3.0), Phrase("C#", 0.5))
+    assert parse_phrases([], "x") == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("\t2", "without a phrase"),
+        ("name\tmany", "weight 'many': not a number above 0, up to 100"),
+        ("name\t0", "weight '0'"),
+        ("name\t-1", "weight '-1'"),
+        ("name\t101", "weight '101'"),
+        ("name\tnan", "weight 'nan'"),
+        ("name\t", "weight ''"),
+        ("...", "no letter and no digit"),
+        ("a" * 201, "201 characters; at most 200"),
+        ("na\u0007me", "cannot be printed"),
+    ],
+)
+def test_bad_lines_are_named(line: str, problem: str) -> None:
+    with pytest.raises(PhraseError, match="list: line 3: ") as raised:
+        parse_phrases(["# a comment", "good", line], "list")
+    assert problem in str(raised.value)
+
+
+def test_unreadable_lists(tmp_path: Path) -> None:
+    with pytest.raises(PhraseError, match=r"none\.txt: No such file"):
+        read_phrases(str(tmp_path / "none.txt"))
+    (tmp_path / "latin.txt").write_bytes(b"one\ntwo\ncaf\xe9\n")
+    with pytest.raises(PhraseError, match=r"latin\.txt: line 3: not valid UTF-8"):
+        read_phrases(str(tmp_path / "latin.txt"))
+
+
+def test_line_ends_and_joiners(tmp_path: Path) -> None:
+    """Joiners are invisible, but Persian and languages of India are written with them."""
+    path = tmp_path / "words.txt"
+    path.write_bytes("one\rtwo\r\nمی\u200cخواهم\nක්\u200dෂය".encode())
+    assert [phrase.text for phrase in read_phrases(str(path))] == ["one", "two", "می\u200cخواهم", "ක්\u200dෂය"]
+
+
+def test_digest_is_of_content() -> None:
+    one, two = Phrase("one"), Phrase("two", 2.0)
+    assert digest([one, two]) == digest([two, one]) != digest([one])
+    assert digest([Phrase("two")]) != digest([two])
+
+
+def test_spellings() -> None:
+    assert set(spellings("Zumthor")) == {"Zumthor", "zumthor", "ZUMTHOR"}
+    assert set(spellings("iPhone")) == {"iPhone", "iphone", "IPhone", "Iphone", "IPHONE"}
+    new_york = set(spellings("New York"))
+    assert {"New York", "new york", "NEW YORK", "New york", "New-York"} <= new_york
+    assert not {"NewYork", "newyork"} & new_york
+    assert {"e-mail", "e mail", "email", "E-mail", "E-Mail"} <= set(spellings("e-mail"))
+    assert not any("-" in text for text in spellings("as soon as possible"))
+    assert spellings("-5 grad")[0] == "-5 grad"
+    assert {"e\u0301te\u0301", "\u00e9t\u00e9", "\u00c9T\u00c9"} <= set(spellings("e\u0301te\u0301"))
+
+
+@pytest.mark.parametrize("name", ["tdt_demo", "hf_tdt_demo", "canary", "canary2", "hf_canary", "quartznet", "ctc"])
+def test_tokens_write_the_phrase(name: str) -> None:
+    """Subwords of SentencePiece, tokenizer.json and aggregates; characters."""
+    texts = written(tokenizer(name), "the wave")
+    assert "the wave" in texts
+    assert {text.lower().replace(" ", "").replace("-", "") for text in texts} == {"thewave"}
+
+
+def test_gains_count_characters() -> None:
+    encoder = PhraseEncoder(tokenizer("tdt_demo"), "model")
+    for path in encoder.paths([Phrase("the wave", 2.0)])[0]:
+        text = tokenizer("tdt_demo").text(path.ids)
+        assert sum(path.gains) == 2.0 * len(text.replace(" ", ""))
+
+
+@pytest.mark.parametrize(("size", "without"), [(100, 0.0), (1000, 1.15), (10_000, 4.6)])
+def test_first_characters_of_long_lists_gain_nothing(size: int, without: float) -> None:
+    letters = from_characters([" ", "a", "c", "t"])
+    encoder = PhraseEncoder(letters, "model")
+    phrases = [Phrase("cattac", 2.0), Phrase("cat", 2.0), *[Phrase("a")] * (size - 2)]
+    [(long,), (short,), *_] = encoder.paths(phrases)
+    assert sum(long.gains) == pytest.approx(2 * (6 - without)) and sum(short.gains) == pytest.approx(
+        2 * max(0, 3 - without)
+    )
+    assert min(long.gains) == 0 and long.gains[-1] == pytest.approx(2 * min(1, 6 - without))
+
+
+def test_characters_begin_at_a_space() -> None:
+    letters = from_characters([" ", "a", "c", "t"])
+    encoder = PhraseEncoder(letters, "model")
+    ((path,),) = encoder.paths([Phrase("cat")])
+    assert path == ((0, 2, 1, 3), (0.0, 1.0, 1.0, 1.0))
+    assert encoder.start_id == 0
+
+
+def test_byte_level_words_at_the_beginning_of_a_text() -> None:
+    """A byte-level BPE writes a text's first word without a space: this spelling only begins a text."""
+    vocabulary = {piece: i for i, piece in enumerate(["a", "b", "Ġ", "ab", "Ġab"])}
+    content = {
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": ["a b", "Ġ ab"]},
+        "decoder": {"type": "ByteLevel"},
+    }
+    encoder = PhraseEncoder(from_huggingface(json.dumps(content).encode(), 5), "model")
+    assert [path.ids for path in encoder.paths([Phrase("ab")])[0]] == [(4,), (encoder.start_id, 3)]
+    assert encoder.start_id > 5
+
+
+def test_unknown_phrases_are_named_once() -> None:
+    encoder = PhraseEncoder(from_characters([" ", "a", "b"]), "model")
+    lines: list[str] = []
+    given = [Phrase("ab"), *(Phrase("x" * n) for n in range(1, 8))]
+    encoded = encode_all(given, encoder, lines.append)
+    assert len(lines) == 1 and "x, xx, xxx, xxxx, xxxxx and 2 more" in lines[0]
+    assert [bool(paths) for paths in encoded] == [True] + [False] * 7
+    with pytest.raises(UsageError, match=r"can write none of the phrases: x$"):
+        encode_all([Phrase("x")], encoder, lines.append)
+
+
+def test_row_field() -> None:
+    assert (
+        phrases.phrases_of_row("one\ntwo\t2")
+        == phrases.phrases_of_row(["one", "two\t2"])
+        == (
+            Phrase("one"),
+            Phrase("two", 2.0),
+        )
+    )
+    assert phrases.phrases_of_row(None) == ()
+    for value in (3, ["one", 2], {"one": 2}):
+        with pytest.raises(PhraseError, match="boost is not a string"):
+            phrases.phrases_of_row(value)
+    with pytest.raises(PhraseError, match="boost: line 2: weight"):
+        phrases.phrases_of_row("one\ntwo\tx")

@@ -1,0 +1,89 @@
+"""Who speaks, in every format."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from fastscribe.config import OutputStyle, SubtitleStyle
+from fastscribe.output.stream import stream_text
+from fastscribe.output.subtitles import to_cues
+from fastscribe.output.writers import render, to_object
+from fastscribe.speakers.merge_channels import merge
+from tests.speakers.test_merge_channels import spoken
+
+AGENT = spoken((0, "Hello."), (3, "How can I help you?"), (12, "One moment, please."))
+CUSTOMER = spoken((2.5, "Hi!"), (5.0, "My bill is wrong."))
+CALL = merge([replace(AGENT, audio=replace(AGENT.audio, channel=0)), CUSTOMER], ("agent", "A & B"))
+
+
+def test_rows_name_the_speaker_of_segments_and_words() -> None:
+    row = json.loads(render(CALL, "jsonl", tokens=True))
+    assert row["speakers"] == ["agent", "A & B"] and row["text"].startswith("Hello. Hi! How can I help")
+    assert row["speaker_channels"] == {"agent": 0, "A & B": 1}
+    assert [one["speaker"] for one in row["segments"]][:3] == ["agent", "A & B", "agent"]
+    assert [one["speaker"] for one in row["words"]][:3] == ["agent", "A & B", "agent"]
+    assert {one["speaker"] for one in row["tokens"]} == {"agent", "A & B"}
+    plain = render(AGENT, "jsonl", tokens=True)
+    assert "speaker" not in plain
+
+
+def test_text_has_a_line_a_turn() -> None:
+    assert render(CALL, "txt").splitlines() == [
+        "agent: Hello.",
+        "A & B: Hi!",
+        "agent: How can I help you?",
+        "A & B: My bill is wrong.",
+        "agent: One moment, please.",
+    ]
+    assert stream_text(CALL, OutputStyle(("txt",)), is_one=False).splitlines()[1] == "call.wav\tA & B: Hi!"
+    assert stream_text(CALL, OutputStyle(("txt",)), is_one=True) == render(CALL, "txt")
+    silent = merge([spoken()], ("agent",))
+    assert (render(silent, "txt"), render(silent, "srt"), render(silent, "vtt")) == ("\n", "", "WEBVTT\n\n")
+
+
+def test_tables_and_lists() -> None:
+    assert render(CALL, "tsv").splitlines()[:3] == ["start\tend\ttext\tspeaker", "0\t400\tHello.\tagent",
+                                                  "2500\t2900\tHi!\tA & B"]  # fmt: skip
+    channels = [line.split()[1] for line in render(CALL, "ctm").splitlines()]
+    assert channels == ["1"] * 9 + ["2"] * 5
+    starts = [float(line.split()[2]) for line in render(CALL, "ctm").splitlines()]
+    assert starts[:9] == sorted(starts[:9]) and starts[9:] == sorted(starts[9:])
+    assert render(CALL, "rttm").splitlines()[1] == "SPEAKER call.wav 1 2.500 0.400 <NA> <NA> A_&_B <NA> <NA>"
+    assert render(AGENT, "rttm").splitlines()[0] == "SPEAKER call.wav 1 0.000 0.400 <NA> <NA> <NA> <NA> <NA>"
+
+
+def test_subtitles_name_who_speaks() -> None:
+    srt, vtt = render(CALL, "srt"), render(CALL, "vtt")
+    assert "\nagent: Hello.\n" in srt and "\nA & B: Hi!\n" in srt and "\nagent: How can I help you?\n" in srt
+    assert "\n<v agent>Hello.\n" in vtt and "\n<v A &amp; B>Hi!\n" in vtt
+    karaoke = render(CALL, "vtt", style=SubtitleStyle(highlight_words=True))
+    assert "\n<v agent>How <u>can</u> I help you?\n" in karaoke
+
+
+def test_cues_of_two_speakers_overlap_only_where_both_speak() -> None:
+    """The agent's question lasts from 3 to 5.4 s; "My bill" begins at 5. "Hi!" would be shown for a second otherwise."""
+    cues = to_cues(CALL)
+    assert [cue.speaker for cue in cues] == ["agent", "A & B", "agent", "A & B", "agent"]
+    overlaps = [(a.end_ms, b.start_ms) for a, b in pairwise(cues) if a.end_ms > b.start_ms]
+    assert overlaps == [(5400, 5000)]
+    assert cues[-1].end_ms <= 60_000
+
+
+@pytest.mark.parametrize("width", [4, 8, 15, 42])
+def test_names_keep_the_width_of_lines(width: int) -> None:
+    style = SubtitleStyle(max_line_width=width)
+    cues = to_cues(CALL, style, names_speakers=True)
+    assert max(len(line) for cue in cues for line in cue.lines) <= width
+    shown = "".join("".join(cue.lines) for cue in cues).replace(" ", "")
+    assert shown == "agent:Hello.A&B:Hi!agent:HowcanIhelpyou?A&B:Mybilliswrong.agent:Onemoment,please."
+
+
+def test_a_manifests_field_of_the_same_name_stays() -> None:
+    row = {"audio_filepath": "call.wav", "speakers": 2, "pred_speakers": "of an earlier run"}
+    for transcript, expected in ((CALL, ["agent", "A & B"]), (AGENT, None)):
+        found = to_object(replace(transcript, audio=replace(transcript.audio, row=row)))
+        assert (found["speakers"], found.get("pred_speakers")) == (2, expected)

@@ -1,0 +1,329 @@
+"""Calls with a speaker on each channel: each gives what it gives by itself, and leaked words are written once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from fastscribe import Failure, Options, Transcriber, Transcript, UsageError, Word
+from fastscribe.alignment.aligner import Aligner
+from fastscribe.errors import AudioError
+from fastscribe.output.writers import to_object
+from fastscribe.pipeline import batch_layout
+from fastscribe.pipeline.engine import Engine
+from fastscribe.segmentation import gaps
+from fastscribe.speakers import dialogues
+from fastscribe.speakers.dialogues import speakers_of
+from fastscribe.types import Batch
+from tests.cli.test_cli import rows
+from tests.conftest import AUDIO, MODELS, waveform
+from tests.helpers.processes import fastscribe
+
+RATE = 16_000
+MODEL = MODELS / "tdt_demo" / "model.nemo"
+CLIPS = [waveform(path) for path in sorted(AUDIO.glob("[01]*.flac"))[:5]]
+TEXTS = [row["text"] for row in map(json.loads, (AUDIO.parent / "manifest.jsonl").read_text().splitlines())]
+NAMES = ("agent", "customer")
+OPTIONS = Options(speakers="channels", speaker_names=NAMES, max_utterance_s=8.0, threads=2)
+
+
+def placed(*clips: tuple[float, np.ndarray], length_s: float = 24.0) -> np.ndarray:
+    """Return a channel with clips at their times in seconds, over digital silence."""
+    samples = np.zeros(round(length_s * RATE), np.int16)
+    for begin_s, clip in clips:
+        samples[round(begin_s * RATE) : round(begin_s * RATE) + len(clip)] += clip.astype(np.int16)
+    return samples
+
+
+AGENT = placed((0, CLIPS[0]), (12, CLIPS[2]))
+CUSTOMER = placed((6, CLIPS[1]), (14, CLIPS[3]))
+
+
+def written(path: Path, *channels: np.ndarray) -> str:
+    soundfile.write(path, np.stack(channels, axis=1), RATE)
+    return str(path)
+
+
+def transcribed(transcriber: Transcriber, *inputs: str, **options: Any) -> list[Transcript | Failure]:
+    transcriber._options = replace(OPTIONS, **options)
+    transcriber._recovers_gaps = bool(transcriber._options.recover_gaps)
+    return list(transcriber.transcribe(inputs, ordered=True))
+
+
+def alone(transcriber: Transcriber, path: Path, channel: np.ndarray, **options: Any) -> Transcript:
+    """Return what a channel gives as a recording of its own."""
+    [result] = transcribed(transcriber, written(path, channel), speakers=None, speaker_names=None, **options)
+    assert isinstance(result, Transcript)
+    return result
+
+
+def words_of(result: Transcript | Failure, speaker: str) -> list[Word]:
+    assert isinstance(result, Transcript)
+    return [_plain(word) for word in result.words if word.speaker == speaker]
+
+
+def _plain(word: Word) -> Word:
+    return replace(word, speaker=None, confidence=round(word.confidence, 3))  # sums differ in the last bits by batch
+
+
+def said(words: Sequence[Word]) -> str:
+    return " ".join(word.text for word in words)
+
+
+@pytest.fixture(scope="module")
+def transcriber() -> Transcriber:
+    return Transcriber.load(MODEL, device="cpu", dtype="fp32", options=OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def call(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return written(tmp_path_factory.mktemp("call") / "call.wav", AGENT, CUSTOMER)
+
+
+@pytest.mark.parametrize("max_utterance_s", [8.0, 0.0])
+def test_each_channel_gives_what_it_gives_alone(
+    transcriber: Transcriber, call: str, tmp_path: Path, max_utterance_s: float
+) -> None:
+    [result] = transcribed(transcriber, call, max_utterance_s=max_utterance_s)
+    assert isinstance(result, Transcript) and result.speakers == NAMES and result.audio.channel is None
+    for name, channel in zip(NAMES, (AGENT, CUSTOMER), strict=True):
+        expected = alone(transcriber, tmp_path / "mono.wav", channel, max_utterance_s=max_utterance_s)
+        assert words_of(result, name) == list(map(_plain, expected.words)) and expected.words
+    assert {segment.speaker for segment in result.segments} == set(NAMES)
+
+
+def test_the_dialogue_is_in_order_on_the_recordings_clock(transcriber: Transcriber, call: str) -> None:
+    """The model knows the clips by heart; two of them overlap."""
+    [result] = transcribed(transcriber, call)
+    assert isinstance(result, Transcript)
+    assert said(words_of(result, "agent")) == f"{TEXTS[0]} {TEXTS[2]}"
+    assert said(words_of(result, "customer")) == f"{TEXTS[1]} {TEXTS[3]}"
+    assert [segment.speaker for segment in result.segments[:3]] == ["agent", "customer", "agent"]
+    assert result.text.startswith(f"{TEXTS[0]} {TEXTS[1]} ")
+    starts = [segment.start_s for segment in result.segments]
+    assert starts == sorted(starts) and [5.5 <= one < 7 for one in starts[:3]] == [False, True, False]
+
+
+def test_channels_are_planned_together(transcriber: Transcriber, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = []
+    push = Engine.push
+
+    def watched(engine: Engine, batch: Batch) -> Any:
+        batches.append([one.audio.channel for one in batch.utterances])
+        return push(engine, batch)
+
+    monkeypatch.setattr(Engine, "push", watched)
+    transcribed(transcriber, call, batch_size=4)
+    assert [len(batch) for batch in batches] == [4] and set(batches[0]) == {0, 1}
+    progress = transcriber.progress
+    assert (progress.files, progress.audio_s, progress.planned_s, progress.done_s) == (1, 24.0, 24.0, 24.0)
+
+
+@pytest.mark.parametrize("leak_db", [-20, -10])
+def test_leaked_words_are_written_once(transcriber: Transcriber, tmp_path: Path, leak_db: float) -> None:
+    factor = 10 ** (leak_db / 20)
+    agent = placed((0, CLIPS[0]), (12, CLIPS[2]), (6, factor * CLIPS[1]))
+    customer = placed((6, CLIPS[1]), (0, factor * CLIPS[0]))
+    written(tmp_path / "mono.wav", customer)
+    assert TEXTS[0] in alone(transcriber, tmp_path / "mono.wav", customer).text  # the model understands what leaks
+    [result] = transcribed(transcriber, written(tmp_path / "leak.wav", agent, customer))
+    assert said(words_of(result, "agent")) == f"{TEXTS[0]} {TEXTS[2]}"
+    assert said(words_of(result, "customer")) == TEXTS[1]
+    assert isinstance(result, Transcript) and result.text == " ".join(TEXTS[:3])
+
+
+def test_the_recording_is_read_again_only_for_shared_words(
+    transcriber: Transcriber, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialogues, "frame_energy", lambda *_: pytest.fail("read again"))
+    [result] = transcribed(transcriber, call)
+    assert isinstance(result, Transcript)
+
+
+def test_a_recording_that_vanishes_before_it_is_read_again_fails(
+    transcriber: Transcriber, tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanish(*_: object) -> None:
+        raise AudioError("leak.wav", "it is gone")
+
+    monkeypatch.setattr(dialogues, "frame_energy", vanish)
+    leak = written(tmp_path / "leak.wav", placed((0, CLIPS[0])), placed((0, 0.1 * CLIPS[0])))
+    failed, good = transcribed(transcriber, leak, call)
+    assert isinstance(failed, Failure) and (failed.stage, failed.message) == ("load", "it is gone")
+    assert isinstance(good, Transcript)
+
+
+def test_copies_and_mono_have_one_speaker(transcriber: Transcriber, tmp_path: Path) -> None:
+    copy, mono = written(tmp_path / "copy.wav", AGENT, AGENT), written(tmp_path / "mono.wav", AGENT)
+    results = transcribed(transcriber, copy, mono)
+    expected = alone(transcriber, tmp_path / "a.wav", AGENT)
+    for result in results:
+        assert isinstance(result, Transcript) and result.speakers == ("channel 1",)
+        assert words_of(result, "channel 1") == list(map(_plain, expected.words)) and result.text == expected.text
+
+
+def test_a_silent_channel_is_a_speaker_without_words(transcriber: Transcriber, tmp_path: Path) -> None:
+    half = written(tmp_path / "half.wav", placed(), AGENT)
+    both = written(tmp_path / "none.wav", placed(), placed())
+    result, empty = transcribed(transcriber, half, both)
+    assert isinstance(result, Transcript) and result.speakers == NAMES
+    assert words_of(result, "agent") == [] and said(words_of(result, "customer")) == f"{TEXTS[0]} {TEXTS[2]}"
+    assert isinstance(empty, Transcript) and (empty.text, empty.speakers) == ("", ("channel 1",))
+
+
+def test_names_of_channels() -> None:
+    assert speakers_of([0, 1, 2], None) == ("channel 1", "channel 2", "channel 3")
+    assert speakers_of([0, 1, 2], ("a", "b")) == ("a", "b", "channel 3")
+    assert speakers_of([0, 2], ("a", "b", "c")) == ("a", "c")  # the second channel is a copy
+    assert speakers_of([0], ("a", "b")) == ("channel 1",)  # it has both
+    assert speakers_of([0], ("a",)) == ("a",)
+
+
+def test_more_names_than_channels_fail_a_recording(transcriber: Transcriber, call: str, tmp_path: Path) -> None:
+    mono = written(tmp_path / "mono.wav", AGENT)
+    failed, good = transcribed(transcriber, call, mono, speaker_names=("a", "b", "c"))
+    assert isinstance(failed, Failure)
+    assert (failed.stage, failed.message) == ("split", "has 2 channels, but there are 3 names of speakers")
+    assert isinstance(good, Transcript)
+
+
+def test_a_failed_channel_fails_its_recording_alone(
+    transcriber: Transcriber, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_into, bad = batch_layout.read_into, written(tmp_path / "bad.wav", AGENT, CUSTOMER)
+
+    def fails(row_S, utterance, sample_rate):
+        if utterance.audio.path == bad and utterance.audio.channel == 1:
+            raise AudioError(bad, "the disk is gone")
+        return read_into(row_S, utterance, sample_rate)
+
+    monkeypatch.setattr(batch_layout, "read_into", fails)
+    for batch_size in (1, 8):
+        failed, good = transcribed(transcriber, bad, call, batch_size=batch_size)
+        assert isinstance(failed, Failure) and (failed.stage, failed.message) == ("load", "the disk is gone")
+        assert isinstance(good, Transcript) and good.speakers == NAMES
+        assert transcriber.progress.failed == 1 and transcriber.progress.done_s == 48.0
+
+
+@pytest.mark.parametrize("recover_gaps", [True, False])
+def test_gaps_of_a_channel(transcriber: Transcriber, tmp_path: Path, recover_gaps: bool) -> None:
+    """The model writes nothing for a reversed clip among others, and some words for it alone."""
+    reversed_clip = (0.75 * CLIPS[1])[::-1]
+    pause = np.zeros(RATE, np.int16)
+    gapped = np.concatenate([CLIPS[0], pause, reversed_clip.astype(np.int16), pause, CLIPS[2]])
+    other = placed((0.5, CLIPS[3]), length_s=len(gapped) / RATE)
+    options = {"recover_gaps": recover_gaps, "max_utterance_s": 40.0}
+    expected = alone(transcriber, tmp_path / "mono.wav", gapped, **options)
+    [result] = transcribed(transcriber, written(tmp_path / "a.wav", other, gapped), **options)
+    assert isinstance(result, Transcript) and words_of(result, "customer") == list(map(_plain, expected.words))
+    recovered = [replace(one, speaker=None) for one in result.segments if one.recovered]
+    assert [one.text for one in recovered] == [one.text for one in expected.segments if one.recovered]
+    assert bool(recovered) == recover_gaps
+    assert result.gaps == tuple(gap._replace(speaker="customer") for gap in expected.gaps)
+    assert bool(result.gaps) != recover_gaps
+
+
+def test_leaked_speech_without_words_is_no_gap(
+    transcriber: Transcriber, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each channel is said to have speech without words in all of its first six seconds."""
+    monkeypatch.setattr(gaps, "find_clear_speech", lambda transcript, spans, options: _speech(transcript))
+    agent = placed((0, CLIPS[0]), (12, CLIPS[2]))
+    customer = placed((0, 0.1 * CLIPS[0][::-1]), (8, CLIPS[1]))
+    [result] = transcribed(transcriber, written(tmp_path / "a.wav", agent, customer))
+    assert isinstance(result, Transcript)
+    assert [(gap.start_s, gap.speaker) for gap in result.gaps] == [(0.0, "agent")]
+
+
+def _speech(transcript: Transcript) -> list[Any]:
+    from fastscribe.types import Utterance
+
+    return [Utterance(transcript.audio, 0, 5 * RATE)]
+
+
+@pytest.mark.posix
+def test_several_devices_give_the_same(
+    transcriber: Transcriber, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leak = written(tmp_path / "leak.wav", placed((0, CLIPS[0]), (8, CLIPS[2])), placed((0, 0.1 * CLIPS[0])))
+    content = Path(leak).read_bytes()
+    expected = transcribed(transcriber, call, leak)
+    monkeypatch.setattr("fastscribe.pipeline.workers.devices.usable_processors", lambda: 2)
+    with Transcriber.load(MODEL, dtype="fp32", options=OPTIONS, devices="cpu:2") as several:
+        found = list(several.transcribe([call, leak, content], ordered=True))
+    for one, other in zip(found, [*expected, expected[1]], strict=True):
+        assert isinstance(one, Transcript) and isinstance(other, Transcript)
+        # Confidences as files have them: parts of a batch have other neighbours on two devices.
+        assert to_object(one)["segments"] == to_object(other)["segments"]
+        assert to_object(one)["words"] == to_object(other)["words"]
+        assert (one.text, one.speakers) == (other.text, other.speakers)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, call: str) -> Iterator[Path]:
+    made = tmp_path / "in"
+    made.mkdir()
+    (made / "call.wav").write_bytes(Path(call).read_bytes())
+    written(made / "copy.wav", AGENT, AGENT)
+    written(made / "mono.wav", AGENT)
+    return made
+
+
+def test_the_command_line_and_resume(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    given = ("transcribe", folder, "-m", MODEL, "-o", out, "--max-utterance-s", "8")
+    speakers = ("--speakers", "channels", "--speaker-names", "agent, customer")
+    done = fastscribe(*given, *speakers, "-f", "jsonl,txt,rttm")
+    assert done.returncode == 0, done.stderr
+    assert "1 recording has one channel, so it has one speaker" in done.stderr
+    assert "1 recording has the same sound in all channels, so it has one speaker" in done.stderr
+    found = {Path(row["audio_filepath"]).name: row for row in rows((out / "transcripts.jsonl").read_text())}
+    assert found["call.wav"]["speaker_channels"] == {"agent": 0, "customer": 1}
+    assert found["copy.wav"]["speaker_channels"] == {"channel 1": 0}
+    assert found["call.wav"]["speakers"] == list(NAMES) and found["mono.wav"]["speakers"] == ["channel 1"]
+    assert {word["speaker"] for word in found["call.wav"]["words"]} == set(NAMES)
+    lines = (out / "call.txt").read_text().splitlines()
+    assert lines[:2] == [f"agent: {TEXTS[0]}", f"customer: {TEXTS[1]}"]
+    end = f"{found['call.wav']['segments'][0]['end']:.3f}"
+    rttm = (out / "call.rttm").read_text().splitlines()
+    assert rttm[0] == f"SPEAKER call.wav 1 0.000 {end} <NA> <NA> agent <NA> <NA>" and len(rttm) > 3
+    again = fastscribe(*given, *speakers, "-f", "jsonl,srt")
+    assert again.returncode == 0 and json.loads((out / "report.json").read_text())["skipped"] == 3
+    assert "agent: At Rice Stadium" in (out / "call.srt").read_text()
+    for other in ((), ("--speakers", "channels"), ("--speakers", "channels", "--speaker-names", "a,b")):
+        refused = fastscribe(*given, *other)
+        assert refused.returncode == 2 and "--speaker" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--speaker-names", "a,b"), "--speaker-names needs --speakers"),
+        (("--speakers", "channels", "--channel", "0"), "--channel and --speakers exclude each other"),
+        (("--speakers", "channels", "--speaker-names", "a,a"), "--speaker-names a,a: names a twice"),
+        (("--speakers", "channels", "--speaker-names", "a,"), "a name is empty"),
+        (("--speakers", "channels", "--speaker-names", "channel 2"), "is the name of a channel without one"),
+        (("--speakers", "voices"), "voices: no such file or folder"),
+    ],
+    ids=["names-alone", "channel", "twice", "empty", "default", "other"],
+)
+def test_options_that_do_not_fit(options: tuple[str, ...], problem: str, call: str) -> None:
+    done = fastscribe("transcribe", call, *options)
+    assert (done.returncode, done.stdout) == (2, "") and problem in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_options_in_python() -> None:
+    for options in ({"speakers": ""}, {"speakers": "channels", "channel": 0}, {"speaker_names": ("a",)}):
+        with pytest.raises(UsageError):
+            Options(**options)  # type: ignore[arg-type]
+    assert Options(speakers="channels", speaker_names=["a", "b"]).speaker_names == ("a", "b")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="who speaks"):
+        Aligner.load(MODELS / "ctc" / "model.nemo", options=Options(speakers="channels"))
