@@ -1,0 +1,251 @@
+"""The size and the order of the package, as numbers that may only improve: python -m scripts.house.
+
+Prints what each number is and what it may be at most (LIMITS). tests/test_house.py fails above a limit, and also far below one,
+so that a limit follows what has been won. `--seconds` also measures the start of a short clip, which no test does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import fastscribe
+from fastscribe.rooms import ROOMS
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = Path(fastscribe.__file__).parent  # the checkout's, or the installed one's
+CLIP = ROOT / "tests" / "data" / "audio" / "15_1_00203.flac"
+MODEL = ROOT / "tests" / "data" / "models" / "tdt_demo" / "model.nemo"
+# The core from the ground up, by whole package. A package imports those of its own tier and of earlier ones.
+TIERS = (
+    ("types", "config", "errors", "languages", "version", "rooms", "_system"),
+    ("audio", "cuda"),
+    ("segmentation", "text"),
+    ("checkpoint", "families", "model"),
+    ("decode", "results", "output", "resume"),
+    ("pipeline",),
+    ("transcriber", "single", "journaled", "dry_run"),
+    ("cli", "__main__"),
+)
+LIMITS = {
+    "modules that a plain run loads": 999,
+    "their lines": 99_999,
+    "lines of the package": 99_999,
+    "tiers of the core": 8,
+    "imports that point up, by module": 999,
+    "folders that import up": 99,
+    "folders whose code mentions speakers": 99,
+    "arguments of Run": 99,
+}
+# Run in a process of its own, which this changes as little as possible.
+_COUNT = """
+import atexit, json, sys
+from pathlib import Path
+
+def count():
+    own = [one for name, one in list(sys.modules.items()) if name.split(".")[0] == "fastscribe"]
+    files = {Path(one.__file__) for one in own if str(getattr(one, "__file__", "")).endswith(".py")}
+    lines = sum(len(one.read_text(encoding="utf-8").splitlines()) for one in files)
+    print(json.dumps([len(files), lines]), file=sys.stderr)
+
+atexit.register(count)
+sys.argv = ["fastscribe", *sys.argv[1:]]
+from fastscribe.__main__ import main
+main()
+"""
+
+
+@cache
+def room_names() -> tuple[str, ...]:
+    """Return the folders of the rooms, as the package's own table has them."""
+    return tuple(room.name for room in ROOMS)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Return the files of the package by their dotted names without `fastscribe.`."""
+    return {
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path != PACKAGE / "__init__.py"
+    }
+
+
+@cache
+def syntax(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports(path: Path, at_import_time: bool = False) -> set[str]:
+    """Return the modules of the package that a file imports, also inside functions and for types alone.
+
+    Args:
+        path: The file.
+        at_import_time: Only what is imported with the file.
+    """
+    known, found = modules(), set()
+
+    def visit(node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            is_function = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
+            is_for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            if at_import_time and (is_function or is_for_types):
+                continue
+            if isinstance(child, ast.Import):
+                found.update(alias.name for alias in child.names)
+            elif isinstance(child, ast.ImportFrom) and child.module:
+                for alias in child.names:
+                    name = f"{child.module}.{alias.name}"
+                    found.add(name if name.removeprefix("fastscribe.") in known else child.module)
+            visit(child)
+
+    visit(syntax(path))
+    own = {name for name in found if name.startswith("fastscribe") or name not in known}  # not the library `ray`
+    return {name.removeprefix("fastscribe.") for name in own}
+
+
+def tier_of(module: str) -> int | None:
+    """Return the number of a core module's tier, from 0; None for a module of a room.
+
+    Raises:
+        LookupError: Its package is in no tier and no room.
+    """
+    package = module.split(".")[0]
+    if package in room_names():
+        return None
+    for number, names in enumerate(TIERS):
+        if package in names:
+            return number
+    raise LookupError(f"{module} is in no tier of scripts/house.py and in no room of fastscribe/rooms.py")
+
+
+def upward_imports() -> list[tuple[str, str]]:
+    """Return each import of the core that points to a higher tier or to a room, as (module, imported module)."""
+    found = []
+    for module, path in modules().items():
+        tier = tier_of(module)
+        if tier is None:
+            continue
+        for target in sorted(imports(path) & modules().keys()):
+            target_tier = tier_of(target)
+            if target_tier is None or target_tier > tier:
+                found.append((module, target))
+    return found
+
+
+def folders_that_mention(word: str) -> list[str]:
+    """Return the folders of the package whose code has a name or a text with this word; comments and docstrings do not count.
+
+    The modules beside the folders are one folder.
+    """
+    found = set()
+    for module, path in modules().items():
+        if any(word in text for text in _words(syntax(path))):
+            found.add(module.split(".")[0] if path.parent != PACKAGE else "fastscribe")
+    return sorted(found)
+
+
+def _words(tree: ast.Module) -> Iterator[str]:
+    docstrings = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.body:
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                docstrings.add(id(first.value))
+    for node in ast.walk(tree):
+        if id(node) in docstrings:
+            continue
+        for name in ("id", "attr", "arg", "name", "module", "value"):
+            text = getattr(node, name, None)
+            if isinstance(text, str):
+                yield text.lower()
+
+
+def num_arguments(module: str, name: str) -> int:
+    """Return how many arguments the constructor of a class takes, beside self."""
+    for node in ast.walk(syntax(modules()[module])):
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                    return len(method.args.args) - 1 + len(method.args.kwonlyargs)
+    raise LookupError(f"{module} has no class {name} with a constructor")
+
+
+def plain_run(*options: str) -> tuple[int, int]:
+    """Transcribe one recording on the CPU, and return how many modules of the package that loads, and their lines."""
+    command = [sys.executable, "-c", _COUNT, "transcribe", str(CLIP), "-m", str(MODEL), "--device", "cpu", *options]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    num_modules, num_lines = ast.literal_eval(run.stderr.splitlines()[-1])
+    return num_modules, num_lines
+
+
+def measure() -> dict[str, int]:
+    """Return the numbers by their names in LIMITS."""
+    num_loaded, loaded_lines = plain_run()
+    upward = upward_imports()
+    folders = {(module.split(".")[0], target.split(".")[0]) for module, target in upward}
+    return {
+        "modules that a plain run loads": num_loaded,
+        "their lines": loaded_lines,
+        "lines of the package": sum(
+            len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")
+        ),
+        "tiers of the core": len(TIERS),
+        "imports that point up, by module": len(upward),
+        "folders that import up": len(folders),
+        "folders whose code mentions speakers": len(folders_that_mention("speaker")),
+        "arguments of Run": num_arguments("pipeline.run", "Run"),
+    }
+
+
+def start_s(turns: int) -> float:
+    """Return the median seconds of a whole command for a clip of 5.5 s, with the packaged model."""
+    seconds = []
+    for _ in range(turns):
+        with tempfile.TemporaryDirectory() as folder:
+            start = perf_counter()
+            command = [
+                sys.executable,
+                "-m",
+                "fastscribe",
+                "transcribe",
+                str(CLIP),
+                "-o",
+                folder,
+                "-q",
+                "--device",
+                "cpu",
+            ]
+            subprocess.run(command, check=True, cwd=ROOT)
+            seconds.append(perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--seconds", action="store_true", help="also measure the start of a short clip, the median of five"
+    )
+    parser.add_argument("--upward", action="store_true", help="also list the imports that point up")
+    given: Any = parser.parse_args()
+    for name, value in measure().items():
+        print(f"{name:40} {value:8,}   at most {LIMITS[name]:,}")
+    if given.seconds:
+        print(f"{'start of a 5.5 s clip, in seconds':40} {start_s(5):8.2f}")
+    if given.upward:
+        for module, target in upward_imports():
+            print(f"{module} -> {target}")
+
+
+if __name__ == "__main__":
+    main()
