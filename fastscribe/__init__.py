@@ -21,7 +21,7 @@ from fastscribe.version import __version__
 if TYPE_CHECKING:
     from fastscribe.alignment.aligner import Aligner
     from fastscribe.audio.given import Audio
-    from fastscribe.output.writers import render
+    from fastscribe.results.formats.writers import render
     from fastscribe.transcriber import Transcriber
 
 __all__ = [
@@ -70,7 +70,7 @@ def __getattr__(name: str) -> Any:
 
         return Audio
     if name == "render":
-        from fastscribe.output.writers import render
+        from fastscribe.results.formats.writers import render
 
         return render
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,7 +14,7 @@ from typing import Any
 from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.idle import IDLE
 from fastscribe.pipeline.run import Run
-from fastscribe.resume.ledger import Ledger
+from fastscribe.results.ledger import Ledger
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Utterance
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import OutputError
-from fastscribe.resume.fingerprint import AS_GIVEN, fingerprint, languages_of
+from fastscribe.results.fingerprint import AS_GIVEN, fingerprint, languages_of
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:

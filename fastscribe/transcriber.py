@@ -30,7 +30,7 @@ from fastscribe.pipeline.windows import Ledger
 from fastscribe.pipeline.workers.devices import parse_devices
 from fastscribe.readable.edits import TextEdits
 from fastscribe.report.prices import price_of
-from fastscribe.resume.fingerprint import content_digests
+from fastscribe.results.fingerprint import content_digests
 from fastscribe.segmentation.vad import check_vad
 from fastscribe.speakers.rttm import RttmTurns
 from fastscribe.types import Failure, Transcript

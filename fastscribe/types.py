@@ -467,7 +467,7 @@ class RenderedTranscript(Transcript):
     """A Transcript whose output another process has rendered, without words and tokens.
 
     Attributes:
-        texts: Output by format, in the run's style (output.writers.render).
+        texts: Output by format, in the run's style (results.formats.writers.render).
     """
 
     texts: Mapping[str, str] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """Every field of results, reports and events as Markdown, in docs/fields.md. Made from the JSON Schemas.
 
-python scripts/field_reference.py    writes it; do so after a change of fastscribe/output/schema/
+python scripts/field_reference.py    writes it; do so after a change of fastscribe/results/formats/schema/
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT)]
 
-from fastscribe.output.schemas import SchemaName, schema_text  # noqa: E402
+from fastscribe.results.formats.schemas import SchemaName, schema_text  # noqa: E402
 
 PAGE = ROOT / "docs" / "fields.md"
 MARK = "<!-- made by scripts/field_reference.py -->"

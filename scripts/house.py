@@ -31,7 +31,7 @@ TIERS = (
     ("audio", "cuda"),
     ("segmentation", "text"),
     ("checkpoint", "families", "model"),
-    ("decode", "results", "output", "resume"),
+    ("decode", "results"),
     ("pipeline",),
     ("transcriber", "single", "journaled", "dry_run"),
     ("cli", "__main__"),

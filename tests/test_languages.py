@@ -16,9 +16,9 @@ from fastscribe.checkpoint.reader import CheckpointError, read_checkpoint
 from fastscribe.config import LanguagePromptConfig, OutputStyle
 from fastscribe.journaled import run_fingerprint
 from fastscribe.languages import check_languages, find_language, language_tag
-from fastscribe.output.writers import to_jsonl
-from fastscribe.resume.fingerprint import AS_GIVEN, comparable, of_results
-from fastscribe.resume.journal import check_same_settings
+from fastscribe.results.fingerprint import AS_GIVEN, comparable, of_results
+from fastscribe.results.formats.writers import to_jsonl
+from fastscribe.results.journal import check_same_settings
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.processes import fastscribe
 

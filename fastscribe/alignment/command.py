@@ -50,7 +50,7 @@ from fastscribe.config import (
     OutputStyle,
     SubtitleStyle,
 )
-from fastscribe.resume.shards import choose_shard
+from fastscribe.results.shards import choose_shard
 
 basic_option, audio_option = options_in("Basics"), options_in("Audio")
 output_option, job_option = options_in("Output"), options_in("Big jobs")

@@ -66,7 +66,7 @@ AUDIO_EXTENSIONS = frozenset(
 )
 HEADERLESS = frozenset({"raw"})  # libsndfile cannot know the rate and the sample type
 
-# What a run writes into its output folder beside the results' files, with the suffix of a shard (resume/entries.py).
+# What a run writes into its output folder beside the results' files, with the suffix of a shard (results/entries.py).
 _RUN_FILE = re.compile(r"(transcripts|journal)(\.shard-\d+-of-\d+)?\.jsonl|report(\.shard-\d+-of-\d+)?\.json", re.ASCII)
 _MAX_EXTENSION = 8  # characters
 MISSING_TOLERANCE_S = 0.1  # a header may promise this much more than the file holds: MP3 lengths are estimates

@@ -23,12 +23,12 @@ from fastscribe.bench import energy
 from fastscribe.bench.machine import gpu_samples
 from fastscribe.config import OutputStyle
 from fastscribe.cuda.device import host_array
-from fastscribe.output.folder import FolderOutput
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.idle import IDLE
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.windows import Ledger
+from fastscribe.results.folder import FolderOutput
 from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber, run_stats
 from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Int16Array, Source, Utterance

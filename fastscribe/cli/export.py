@@ -33,8 +33,8 @@ from fastscribe.readable.options import Itn, Redact, RedactList, RemoveFillers, 
 
 if TYPE_CHECKING:
     from fastscribe.evaluation.rows import ResultRow
-    from fastscribe.output.export import Exported
     from fastscribe.readable.edits import TextEdits
+    from fastscribe.results.export import Exported
     from fastscribe.speakers.renaming import Renaming
     from fastscribe.types import Failure, Transcript
 
@@ -110,7 +110,7 @@ def export(
     if format is None and redact_audio is None and review is None:
         raise typer.BadParameter("nothing to do: give --format, --review or --redact-audio")
     from fastscribe.readable.edits import TextEdits
-    from fastscribe.resume.fingerprint import text_settings
+    from fastscribe.results.fingerprint import text_settings
 
     options = text_options(remove_fillers, itn, redact, redact_list, language)
     edits = TextEdits.of_model(options, (), says_language=True)
@@ -211,7 +211,7 @@ def _with_audio(
 
 
 def _export_in_place(folder: Path, style: OutputStyle) -> None:
-    from fastscribe.output.export import export_in_place, runs_of
+    from fastscribe.results.export import export_in_place, runs_of
 
     if style.formats == ("jsonl",):
         raise typer.BadParameter("jsonl is what export reads; choose another format")
@@ -231,7 +231,7 @@ def _export_rows(
     problems: Problems,
     settings: Mapping[str, Any],
 ) -> None:
-    from fastscribe.output.export import export_to_folder
+    from fastscribe.results.export import export_to_folder
 
     for given in results:
         if given != "-" and _is_source_of(folder, Path(given)):
@@ -252,8 +252,8 @@ def _is_source_of(folder: Path, given: Path) -> bool:
 
 
 def _print_rows(results: list[str], style: OutputStyle, changes: _Changes, problems: Problems) -> None:
-    from fastscribe.output.stored import has_tokens
-    from fastscribe.output.stream import SINGLE_FORMATS, emit, several, stream_text
+    from fastscribe.results.stored import has_tokens
+    from fastscribe.results.stream import SINGLE_FORMATS, emit, several, stream_text
 
     if len(style.formats) > 1:
         raise typer.BadParameter("several formats need --output-dir")
@@ -273,8 +273,8 @@ def _print_rows(results: list[str], style: OutputStyle, changes: _Changes, probl
 def _usable(results: Iterable[str], changes: _Changes, problems: Problems) -> Iterator[Stored]:
     """Yield the stored results, changed and without voice prints, which are not for others; count the rows that are none."""
     from fastscribe.evaluation.rows import read_rows
-    from fastscribe.output.export import stored_results
     from fastscribe.readable.stored import edited
+    from fastscribe.results.export import stored_results
     from fastscribe.types import Transcript
 
     found = stored_results(read_rows(results))

@@ -16,7 +16,7 @@ from fastscribe.cli.run_limit import RunLimit
 from fastscribe.cli.terminal import filter_mpg123_messages
 from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle
 from fastscribe.errors import UsageError
-from fastscribe.resume.shards import Shard
+from fastscribe.results.shards import Shard
 from fastscribe.types import Source
 
 SHORT_S = 300.0
@@ -121,7 +121,7 @@ def check_paths(job: TranscribeJob) -> None:
     if job.target.directory is not None:
         _check_folder(job, job.target.directory)
     elif job.target.url is None:
-        from fastscribe.output import stream  # here, because NumPy would slow down --help
+        from fastscribe.results import stream  # here, because NumPy would slow down --help
 
         stream.check_inputs(job.style.formats[0], job.inputs)
 
@@ -152,7 +152,7 @@ def _check_url(url: str) -> None:
 
 
 def _output_urls(target: OutputTarget) -> list[str]:
-    from fastscribe.resume.entries import Paths
+    from fastscribe.results.entries import Paths
 
     paths = Paths(Path(), target.shard.suffix)
     return [f"{target.url.rstrip('/')}/{path.name}" for path in (paths.rows, paths.report)] if target.url else []
@@ -173,7 +173,7 @@ def unusable_folder(folder: Path | str, error: OSError) -> UsageError:
 
 
 def _add_folder_files(own: dict[str, str], folder: Path, shard: Shard) -> None:
-    from fastscribe.resume.entries import Paths  # here, because NumPy would slow down --help
+    from fastscribe.results.entries import Paths  # here, because NumPy would slow down --help
 
     paths = Paths(folder, shard.suffix)
     for path in (paths.rows, paths.journal, paths.report, paths.lock):
@@ -185,8 +185,8 @@ def _add_folder_files(own: dict[str, str], folder: Path, shard: Shard) -> None:
 
 def _check_folder(job: TranscribeJob, folder: Path) -> None:
     """Check a folder without a journal; with one, the run checks the folder once it knows its fingerprint."""
-    from fastscribe.output.in_the_way import check_inputs
-    from fastscribe.resume.entries import Paths
+    from fastscribe.results.entries import Paths
+    from fastscribe.results.in_the_way import check_inputs
 
     paths = Paths(folder, job.target.shard.suffix)
     try:

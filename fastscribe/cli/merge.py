@@ -13,7 +13,7 @@ from fastscribe.cli.terminal import say
 from fastscribe.errors import UsageError
 
 if TYPE_CHECKING:
-    from fastscribe.resume.merge import MergeResult
+    from fastscribe.results.merge import MergeResult
 
 
 @app.command(short_help="Merge the results of the shards of a run.", epilog="Example: fastscribe merge out")
@@ -48,8 +48,8 @@ def merge(
 
 
 def _merge(folders: list[str], destination: str, ordered: bool) -> MergeResult:
-    from fastscribe.resume.merge import merge as merge_folders
-    from fastscribe.resume.store_merge import merge_store
+    from fastscribe.results.merge import merge as merge_folders
+    from fastscribe.results.store_merge import merge_store
 
     urls = [name for name in (*folders, destination) if is_url(name)]
     if not urls:

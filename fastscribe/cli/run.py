@@ -42,7 +42,7 @@ from fastscribe.config import CHANNELS, DtypeName, DtypePolicy, FloatDtypeName
 from fastscribe.errors import UsageError
 from fastscribe.journaled import run_fingerprint, write_result
 from fastscribe.pipeline.time_limit import TimeLimit
-from fastscribe.resume.shards import Shard
+from fastscribe.results.shards import Shard
 from fastscribe.speakers.lone_speakers import LoneSpeakers
 from fastscribe.types import AudioInfo, Failure, Transcript
 
@@ -51,11 +51,11 @@ MANY_INPUTS = 256  # a GPU with this number of inputs gets helpers
 if TYPE_CHECKING:
     from fastscribe.cli.run_page import RunPage
     from fastscribe.dry_run import DryRunReport
-    from fastscribe.output.folder import FolderOutput
-    from fastscribe.output.store import StoreOutput
-    from fastscribe.output.stream import StreamOutput
     from fastscribe.pipeline.stats import Progress, RunStats
-    from fastscribe.resume.ledger import Ledger
+    from fastscribe.results.folder import FolderOutput
+    from fastscribe.results.ledger import Ledger
+    from fastscribe.results.store import StoreOutput
+    from fastscribe.results.stream import StreamOutput
     from fastscribe.transcriber import Transcriber
 
 
@@ -231,7 +231,7 @@ def _with_earlier_dtype(job: TranscribeJob) -> TranscribeJob:
     """
     if job.dtype not in get_args(DtypePolicy) or job.target.directory is None or job.target.overwrite:
         return job
-    from fastscribe.resume.earlier_dtype import earlier_dtype
+    from fastscribe.results.earlier_dtype import earlier_dtype
 
     earlier = earlier_dtype(job.target.directory, job.target.shard)
     may_choose = get_args(FloatDtypeName if job.dtype == "auto" else DtypeName)
@@ -245,8 +245,8 @@ def _is_one_short_stream(job: TranscribeJob, stats: RunStats) -> bool:
 
 def _say_made_again(output: FolderOutput | StoreOutput | StreamOutput, quiet: bool) -> int:
     """Print how many results got files without decoding, and which did not. Return the number of the latter."""
-    from fastscribe.output.folder import FolderLedger
-    from fastscribe.output.store import StoreLedger
+    from fastscribe.results.folder import FolderLedger
+    from fastscribe.results.store import StoreLedger
 
     if not isinstance(output.ledger, FolderLedger | StoreLedger):
         return 0
@@ -350,9 +350,9 @@ def _tracks_line(audio: AudioInfo) -> str:
 def _open_output(
     job: TranscribeJob, transcriber: Transcriber, say: Callable[[str], object]
 ) -> FolderOutput | StoreOutput | StreamOutput:
-    from fastscribe.output.folder import FolderOutput
-    from fastscribe.output.store import StoreOutput
-    from fastscribe.output.stream import StreamOutput
+    from fastscribe.results.folder import FolderOutput
+    from fastscribe.results.store import StoreOutput
+    from fastscribe.results.stream import StreamOutput
 
     target = job.target
     if target.is_stdout:
@@ -372,7 +372,7 @@ def _open_output(
 
 def _fingerprint(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
     from fastscribe.ray.run import RayTranscriber
-    from fastscribe.resume.fingerprint import model_digest
+    from fastscribe.results.fingerprint import model_digest
 
     digest = transcriber.model_digest if isinstance(transcriber, RayTranscriber) else model_digest(job.model)
     return run_fingerprint(transcriber, digest, job.options, job.style)
@@ -465,8 +465,8 @@ def _check_any_input(num_inputs: int, shard: Shard, command: str = "transcribe")
 
 def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
     """Read what is left to do in the output folder without changing it."""
-    from fastscribe.output.open_folder import FolderRun, read_ledger
-    from fastscribe.resume.ledger import Ledger
+    from fastscribe.results.ledger import Ledger
+    from fastscribe.results.open_folder import FolderRun, read_ledger
 
     target = job.target
     if target.overwrite or target.is_stdout:
@@ -480,8 +480,8 @@ def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
 
 
 def _store_ledger(job: TranscribeJob, fingerprint: Mapping[str, Any]) -> Ledger:
-    from fastscribe.output.open_store import StoreRun
-    from fastscribe.output.store import read_store_ledger
+    from fastscribe.results.open_store import StoreRun
+    from fastscribe.results.store import read_store_ledger
 
     target = job.target
     run = StoreRun(target.where, job.style, fingerprint, target.shard, job.inputs, retry_failed=target.retry_failed)

@@ -17,7 +17,7 @@ from fastscribe.errors import FastscribeError
 from fastscribe.report.files import check_page, write_page
 from fastscribe.report.recorder import RunRecorder
 from fastscribe.report.run_page import FINISHED, render
-from fastscribe.resume.shards import Shard
+from fastscribe.results.shards import Shard
 
 if TYPE_CHECKING:
     from fastscribe.cli.job import TranscribeJob

@@ -8,7 +8,7 @@ import typer
 
 from fastscribe.cli.app import app, check_stdout
 from fastscribe.errors import UsageError
-from fastscribe.output.schemas import SchemaName, schema_text
+from fastscribe.results.formats.schemas import SchemaName, schema_text
 
 
 @app.command(

@@ -62,7 +62,7 @@ from fastscribe.context.phrases import read_phrases
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.workers.devices import parse_devices
 from fastscribe.readable.options import Itn, Redact, RedactList, RemoveFillers, check_text_options
-from fastscribe.resume.shards import choose_shard
+from fastscribe.results.shards import choose_shard
 
 
 def _frames(value: str | None) -> int | Literal["auto"] | None:

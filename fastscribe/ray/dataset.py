@@ -27,8 +27,8 @@ from fastscribe.transcriber import run_stats
 from fastscribe.types import Failure, Source
 
 if TYPE_CHECKING:
-    from fastscribe.output.folder import FolderOutput
-    from fastscribe.output.store import StoreOutput
+    from fastscribe.results.folder import FolderOutput
+    from fastscribe.results.store import StoreOutput
 
 _DEFAULTS = Options()
 _ROWS = 1024  # of the dataset at a time
@@ -125,10 +125,10 @@ def _open(
 ) -> FolderOutput | StoreOutput:
     try:
         if is_url(output):
-            from fastscribe.output.store import StoreOutput
+            from fastscribe.results.store import StoreOutput
 
             return StoreOutput(output, style, fingerprint, **choices)
-        from fastscribe.output.folder import FolderOutput
+        from fastscribe.results.folder import FolderOutput
 
         return FolderOutput(Path(output), style, fingerprint, **choices)
     except OSError as error:

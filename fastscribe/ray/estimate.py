@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fastscribe.ray.chunks import Item
     from fastscribe.ray.inputs import Windows
     from fastscribe.ray.pool import WorkerPool
-    from fastscribe.resume.ledger import Ledger
+    from fastscribe.results.ledger import Ledger
 
 _CALLS_AHEAD = 2  # for each worker
 _MAX_ITEMS = 1000  # in a call

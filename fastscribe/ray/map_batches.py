@@ -14,9 +14,9 @@ from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import Options
 from fastscribe.errors import UsageError
-from fastscribe.output.writers import to_object
 from fastscribe.ray.node_model import model_on_node, on_all_nodes, options_on_node
 from fastscribe.ray.rows import CUT_COLUMNS, find_path_column, to_source
+from fastscribe.results.formats.writers import to_object
 from fastscribe.types import Failure, Source, Transcript
 
 if TYPE_CHECKING:

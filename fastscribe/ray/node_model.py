@@ -24,7 +24,7 @@ from filelock import FileLock
 from fastscribe.checkpoint.location import locate
 from fastscribe.config import CHANNELS, Options
 from fastscribe.errors import CheckpointError
-from fastscribe.resume.fingerprint import model_digest
+from fastscribe.results.fingerprint import model_digest
 
 _GZIP = b"\x1f\x8b"
 _MAX_UNPACKED_RATIO = 20  # as when a compressed archive is read in memory; weights hardly compress

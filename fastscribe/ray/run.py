@@ -35,7 +35,7 @@ from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
-    from fastscribe.resume.ledger import Ledger as ResumeLedger
+    from fastscribe.results.ledger import Ledger as ResumeLedger
 
 MAX_DEATHS = 3  # workers that one recording may cost
 _CHUNK_S = 20.0  # of a worker's time, once its speed is known

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe.config import ModelConfig, Options, OutputStyle
 from fastscribe.errors import FastscribeError, UsageError
-from fastscribe.output.writers import rendered
 from fastscribe.pipeline.model_facts import ModelFacts
+from fastscribe.results.formats.writers import rendered
 from fastscribe.types import Failure, File, RenderedTranscript, Source, Transcript, Utterance
 from fastscribe.version import __version__
 
@@ -101,7 +101,7 @@ class Worker:
         """Load the model, which is on this node's disk once."""
         limit_openmp_spin()
         from fastscribe.ray.node_model import model_on_node, options_on_node
-        from fastscribe.resume.fingerprint import content_digests
+        from fastscribe.results.fingerprint import content_digests
         from fastscribe.transcriber import Transcriber
 
         setup = self.setup
@@ -172,7 +172,7 @@ class Worker:
     def estimate(self, sources: Sequence[Source]) -> tuple[DryRunReport, list[Failure]]:
         """Probe the sources and time a few batches of them, as a dry run does."""
         from fastscribe.dry_run import estimate_run
-        from fastscribe.resume.ledger import Ledger
+        from fastscribe.results.ledger import Ledger
 
         failures: list[Failure] = []
         report = estimate_run(self._transcriber, cast(Iterable[str], sources), Ledger(), None, failures.append)

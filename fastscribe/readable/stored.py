@@ -14,7 +14,7 @@ Stored = tuple[Transcript | Failure, ResultRow]
 
 
 def edited(results: Iterable[Stored | ManifestError], edits: TextEdits) -> Iterator[Stored | ManifestError]:
-    """Yield results of output.export.stored_results() with changed texts, and what cannot be changed as an error."""
+    """Yield results of results.export.stored_results() with changed texts, and what cannot be changed as an error."""
     for stored in results:
         if isinstance(stored, ManifestError):
             yield stored

@@ -30,7 +30,7 @@ class Renaming:
         self.num_without = 0
 
     def renamed(self, results: Iterable[Stored | ManifestError]) -> Iterator[Stored | ManifestError]:
-        """Yield results of output.export.stored_results() with other names of their speakers, which their rows have too."""
+        """Yield results of results.export.stored_results() with other names of their speakers, which their rows have too."""
         for stored in results:
             if isinstance(stored, ManifestError):
                 yield stored

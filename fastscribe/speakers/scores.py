@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from fastscribe.errors import ManifestError
 from fastscribe.evaluation.rows import ResultRow, read_rows
 from fastscribe.evaluation.scores import Edits, Score
-from fastscribe.output.stored import NotAResult, to_result
-from fastscribe.output.writers import spans_of
+from fastscribe.results.formats.writers import spans_of
+from fastscribe.results.stored import NotAResult, to_result
 from fastscribe.speakers.references import Reference, SpeakerReferences
 from fastscribe.text.joining import join_texts
 from fastscribe.types import AudioInfo, Failure, Transcript, Turn

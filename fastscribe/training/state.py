@@ -30,7 +30,7 @@ from fastscribe.checkpoint.model_folder import new_model, remove_model
 from fastscribe.checkpoint.native import ALIGNER_FOLDER
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.errors import OutputError, UsageError, first_line
-from fastscribe.resume.folder_lock import FolderLock
+from fastscribe.results.folder_lock import FolderLock
 from fastscribe.training.corpus import FILE_KIND
 from fastscribe.training.plot import is_plot
 from fastscribe.training.trackers import event_files, wandb_id_file

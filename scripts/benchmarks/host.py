@@ -46,10 +46,10 @@ from fastscribe.audio.read import read
 from fastscribe.bench.machine import commit
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.config import Options, OutputStyle
-from fastscribe.output.folder import FolderOutput
-from fastscribe.output.writers import render
 from fastscribe.pipeline.loader import default_threads
 from fastscribe.pipeline.model_facts import ModelFacts
+from fastscribe.results.folder import FolderOutput
+from fastscribe.results.formats.writers import render
 from fastscribe.text.transcript import assemble
 from fastscribe.types import Batch, Hypothesis, Transcript, Utterance
 

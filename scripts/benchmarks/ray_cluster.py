@@ -32,13 +32,13 @@ import psutil
 
 from fastscribe.audio.inputs import expand
 from fastscribe.config import Options, OutputStyle
-from fastscribe.output.folder import FolderOutput
-from fastscribe.output.writers import render
 from fastscribe.ray.chunks import ChunkQueue, Item
 from fastscribe.ray.library import connected
 from fastscribe.ray.pool import Size
 from fastscribe.ray.run import RayTranscriber
 from fastscribe.ray.worker import packed, unpacked
+from fastscribe.results.folder import FolderOutput
+from fastscribe.results.formats.writers import render
 from fastscribe.types import AudioInfo, Failure, RenderedTranscript, Segment, Source, Transcript, Word
 from scripts.benchmarks.size import write_manifest
 

@@ -30,9 +30,9 @@ import soundfile
 
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import Options, OutputStyle
-from fastscribe.output.folder import FolderOutput
-from fastscribe.output.writers import render
 from fastscribe.pipeline.local import LocalExecutor
+from fastscribe.results.folder import FolderOutput
+from fastscribe.results.formats.writers import render
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure
 

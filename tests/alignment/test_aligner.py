@@ -15,8 +15,8 @@ from fastscribe.alignment import text_aligner as alignment
 from fastscribe.alignment.aligner import Aligner
 from fastscribe.alignment.script import unsearched_line
 from fastscribe.errors import CheckpointError
-from fastscribe.output.stored import to_result
-from fastscribe.output.writers import render, to_object
+from fastscribe.results.formats.writers import render, to_object
+from fastscribe.results.stored import to_result
 from tests.conftest import AUDIO, DATA, MODELS, golden, model_path
 
 NEMO = json.loads((DATA / "alignment" / "nemo.json").read_text(encoding="utf-8"))

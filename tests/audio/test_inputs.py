@@ -17,8 +17,8 @@ import pytest
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.folders import match_depth, split_pattern
 from fastscribe.audio.inputs import Source, expand
-from fastscribe.resume.entries import Paths
-from fastscribe.resume.shards import Shard
+from fastscribe.results.entries import Paths
+from fastscribe.results.shards import Shard
 from fastscribe.types import Failure
 
 posix_names = pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="file names are bytes on Linux only")

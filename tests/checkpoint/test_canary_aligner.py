@@ -23,7 +23,7 @@ from fastscribe.config import Options
 from fastscribe.errors import CheckpointError
 from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer
-from fastscribe.resume.fingerprint import model_digest
+from fastscribe.results.fingerprint import model_digest
 from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Hypothesis, Transcript

@@ -33,7 +33,7 @@ from fastscribe.checkpoint.reader import read_checkpoint, read_speaker_model
 from fastscribe.cli import app
 from fastscribe.context.language_model import FILE as LANGUAGE_MODEL
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
-from fastscribe.resume.fingerprint import model_digest
+from fastscribe.results.fingerprint import model_digest
 from tests.conftest import AUDIO, DATA, MODELS
 from tests.fakes.hub_stub import Fault, Hub, serve
 from tests.helpers import nemotron_diarization

@@ -17,7 +17,7 @@ from fastscribe.bench.peer_comparison.peers import PEERS, PeerName
 from fastscribe.cli import app
 from fastscribe.decode.families import DECODERS
 from fastscribe.evaluation.scores import NormalizerName
-from fastscribe.output.writers import render
+from fastscribe.results.formats.writers import render
 from fastscribe.types import AudioInfo, Transcript
 from tests.helpers.processes import command, on_terminal
 

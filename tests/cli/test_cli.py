@@ -20,7 +20,7 @@ import soundfile
 from fastscribe import cli
 from fastscribe.audio.failures import relative_id
 from fastscribe.cli.job import is_one_short_file
-from fastscribe.resume.shards import shard_of
+from fastscribe.results.shards import shard_of
 from tests.conftest import AUDIO, DATA, MODELS
 from tests.helpers.containers import encode, encode_video
 from tests.helpers.processes import command, fastscribe, on_terminal

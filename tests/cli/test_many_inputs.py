@@ -17,7 +17,7 @@ from fastscribe.cli.early_listing import EarlyListing
 from fastscribe.cli.input_count import has_many
 from fastscribe.cli.job import OutputTarget, RayCluster, TranscribeJob
 from fastscribe.config import Options, OutputStyle
-from fastscribe.resume.shards import UNSHARDED
+from fastscribe.results.shards import UNSHARDED
 from tests.conftest import AUDIO, MODELS
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"

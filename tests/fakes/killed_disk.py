@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle
-from fastscribe.output.folder import FolderOutput
-from fastscribe.resume.entries import Paths, load_entries_and_names, read_entries, read_lines
-from fastscribe.resume.shards import UNSHARDED, Shard
+from fastscribe.results.entries import Paths, load_entries_and_names, read_entries, read_lines
+from fastscribe.results.folder import FolderOutput
+from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.types import AudioInfo, Failure, Segment, Source, Transcript, Word
 
 STYLE, EVERY_FORMAT, ROWS_ALONE = OutputStyle(("jsonl", "txt", "json")), OutputStyle(OUTPUT_FORMATS), OutputStyle()

@@ -13,8 +13,8 @@ from fastscribe._system import remote
 from fastscribe._system.remote.file_system import FileSystemStore
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError
-from fastscribe.output.store import StoreOutput
-from fastscribe.resume import store_commit, store_lock
+from fastscribe.results import store_commit, store_lock
+from fastscribe.results.store import StoreOutput
 from fastscribe.types import Failure, Source
 from tests.fakes.killed_disk import result_of
 

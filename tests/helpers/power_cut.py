@@ -23,7 +23,7 @@ import pytest
 
 from fastscribe._system import safe_files
 from fastscribe.errors import OutputError
-from fastscribe.resume.commit import Committer
+from fastscribe.results.commit import Committer
 
 FileId = tuple[int, int]  # inode, and how often it has been used before
 State = Mapping[str, bytes | None]  # by path below the folder; None for folders

@@ -43,13 +43,13 @@ PRELOADED = (
     "fastscribe.cli.describe",
     "fastscribe.dry_run",
     "fastscribe.evaluation.rows",
-    "fastscribe.output.export",
-    "fastscribe.output.folder",
-    "fastscribe.output.open_store",
-    "fastscribe.output.stream",
+    "fastscribe.results.export",
+    "fastscribe.results.folder",
+    "fastscribe.results.open_store",
+    "fastscribe.results.stream",
     "fastscribe.pipeline.recognizer",
     "fastscribe.ray.run",
-    "fastscribe.resume.store_merge",
+    "fastscribe.results.store_merge",
     "fastscribe.transcriber",
 )
 OPTIONAL = ("pydantic.plugin._loader", "pydantic.type_adapter", "typer._adapters")  # some versions of typer use them

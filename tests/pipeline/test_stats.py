@@ -7,9 +7,9 @@ import pytest
 
 from fastscribe.cli.terminal import report_table
 from fastscribe.pipeline.stats import DeviceShare, RunStats, Stopwatch
-from fastscribe.resume.entries import ENTRY, Paths
-from fastscribe.resume.merge import MergeResult, ShardResult, merged_report
-from fastscribe.resume.shards import Shard
+from fastscribe.results.entries import ENTRY, Paths
+from fastscribe.results.merge import MergeResult, ShardResult, merged_report
+from fastscribe.results.shards import Shard
 
 
 def stats(**changes) -> RunStats:

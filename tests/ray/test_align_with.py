@@ -15,7 +15,7 @@ from fastscribe.journaled import run_fingerprint
 from fastscribe.ray import worker
 from fastscribe.ray.run import RayTranscriber
 from fastscribe.ray.worker import Facts, Refusal, Setup, Worker
-from fastscribe.resume.fingerprint import model_digest
+from fastscribe.results.fingerprint import model_digest
 from fastscribe.types import Source
 from tests.checkpoint.test_language_heads import shapes
 from tests.conftest import AUDIO, MODELS

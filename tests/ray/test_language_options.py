@@ -15,7 +15,7 @@ from fastscribe.journaled import run_fingerprint
 from fastscribe.ray import worker
 from fastscribe.ray.run import RayTranscriber
 from fastscribe.ray.worker import ChunkStats, Facts, Refusal, Setup, Worker
-from fastscribe.resume.fingerprint import model_digest
+from fastscribe.results.fingerprint import model_digest
 from fastscribe.types import Source
 from tests.conftest import AUDIO, MODELS
 from tests.context.arpa_files import random_arpa

@@ -14,7 +14,7 @@ import pytest
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.errors import CheckpointError
 from fastscribe.ray.node_model import model_on_node
-from fastscribe.resume.fingerprint import model_digest
+from fastscribe.results.fingerprint import model_digest
 from tests.conftest import MODELS
 from tests.fakes.hub_stub import serve
 

@@ -11,10 +11,10 @@ from fastscribe import Options, Transcriber, Transcript
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
 from fastscribe.journaled import run_fingerprint
-from fastscribe.output.writers import to_jsonl
 from fastscribe.ray import worker
 from fastscribe.ray.worker import Facts, Refusal, Setup, Worker
-from fastscribe.resume.fingerprint import model_digest
+from fastscribe.results.fingerprint import model_digest
+from fastscribe.results.formats.writers import to_jsonl
 from fastscribe.types import RenderedTranscript, Source
 from tests.conftest import AUDIO, MODELS
 from tests.helpers import sortformer, voices

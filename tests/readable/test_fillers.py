@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.config import Options
-from fastscribe.output.stored import to_result
-from fastscribe.output.writers import OWN_KEYS, render, to_object
 from fastscribe.readable.edits import TextEdits
 from fastscribe.readable.fillers import FILLER_LANGUAGES, is_filler, without_fillers
+from fastscribe.results.formats.writers import OWN_KEYS, render, to_object
+from fastscribe.results.stored import to_result
 from fastscribe.text.transcript import make_segment
 from fastscribe.types import AudioInfo, Transcript, Word
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from fastscribe.config import Options
 from fastscribe.errors import MissingExtra
-from fastscribe.output.stored import to_result
-from fastscribe.output.writers import render, to_object
 from fastscribe.readable.edits import TextEdits
 from fastscribe.readable.itn import Itn
 from fastscribe.readable.words import parts_of
+from fastscribe.results.formats.writers import render, to_object
+from fastscribe.results.stored import to_result
 from fastscribe.types import Transcript, Word
 from tests.readable.test_fillers import transcript_of, words_of
 

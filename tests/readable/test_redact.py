@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from fastscribe.config import OUTPUT_FORMATS, Options
 from fastscribe.errors import OptionError, UsageError
-from fastscribe.output.stored import to_result
-from fastscribe.output.writers import render
 from fastscribe.readable.edits import TextEdits
 from fastscribe.readable.number_words import NUMBERS
 from fastscribe.readable.redact import Redactor
+from fastscribe.results.formats.writers import render
+from fastscribe.results.stored import to_result
 from fastscribe.text.transcript import make_segment
 from fastscribe.types import Alternative, Failure, Redaction, Token, Transcript
 from tests.readable.test_fillers import AUDIO, transcript_of, words_of
@@ -228,7 +228,7 @@ def test_a_language_without_rules_is_refused_at_the_start() -> None:
 
 def test_names_are_no_part_of_a_fingerprint() -> None:
     from fastscribe.config import OutputStyle
-    from fastscribe.resume.fingerprint import fingerprint
+    from fastscribe.results.fingerprint import fingerprint
 
     def of(*names: str) -> dict:
         return fingerprint("m", {}, Options(redact=("names",), redact_names=names), OutputStyle())

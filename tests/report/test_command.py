@@ -22,7 +22,7 @@ from fastscribe.bench.commands.common import finish
 from fastscribe.cli import app, run_page
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
-from fastscribe.resume.shards import Shard
+from fastscribe.results.shards import Shard
 from tests.cli.test_cli import FIRST, MODEL, transcribe
 from tests.conftest import AUDIO
 from tests.helpers.processes import command

@@ -282,7 +282,7 @@ def test_results_exceed_the_file_size_limit(run, clips, tmp_path: Path, limit: i
 # The folder is renamed before it is removed: files that the committer renames meanwhile would stop rmtree half way.
 REMOVED = """
 import os, shutil
-from fastscribe.output import folder as output
+from fastscribe.results import folder as output
 original, calls = output.FolderOutput.write, []
 def write(self, result):
     calls.append(result)

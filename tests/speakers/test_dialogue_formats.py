@@ -9,9 +9,9 @@ from itertools import pairwise
 import pytest
 
 from fastscribe.config import OutputStyle, SubtitleStyle
-from fastscribe.output.stream import stream_text
-from fastscribe.output.subtitles import to_cues
-from fastscribe.output.writers import render, to_object
+from fastscribe.results.formats.subtitles import to_cues
+from fastscribe.results.formats.writers import render, to_object
+from fastscribe.results.stream import stream_text
 from fastscribe.speakers.merge_channels import merge
 from tests.speakers.test_merge_channels import spoken
 

@@ -15,9 +15,9 @@ import soundfile
 from fastscribe import Failure, Options, Transcriber, Transcript, UsageError, Word
 from fastscribe.alignment.aligner import Aligner
 from fastscribe.errors import AudioError
-from fastscribe.output.writers import to_object
 from fastscribe.pipeline import batch_layout
 from fastscribe.pipeline.engine import Engine
+from fastscribe.results.formats.writers import to_object
 from fastscribe.segmentation import gaps
 from fastscribe.speakers import dialogues
 from fastscribe.speakers.dialogues import speakers_of

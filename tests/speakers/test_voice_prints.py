@@ -15,11 +15,11 @@ import torch
 
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.errors import CheckpointError, UsageError
-from fastscribe.output.stored import NotAResult, stored_voices, to_result
-from fastscribe.output.writers import to_jsonl
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.stats import LostPrints
 from fastscribe.pipeline.time_limit import TimeLimit
+from fastscribe.results.formats.writers import to_jsonl
+from fastscribe.results.stored import NotAResult, stored_voices, to_result
 from fastscribe.speakers import voice_spans
 from fastscribe.speakers.voice_printer import VoicePrinter
 from fastscribe.speakers.voice_prints import VoicePrints

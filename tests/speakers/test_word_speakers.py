@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fastscribe.errors import AudioError, UsageError
-from fastscribe.output.stored import to_result
-from fastscribe.output.writers import to_object, to_rttm
+from fastscribe.results.formats.writers import to_object, to_rttm
+from fastscribe.results.stored import to_result
 from fastscribe.speakers.rttm import RttmTurns
 from fastscribe.speakers.word_speakers import with_speakers
 from fastscribe.text.transcript import make_segment

@@ -17,7 +17,7 @@ from fastscribe._system.standard_streams import write_utf8
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.folders import split_pattern
 from fastscribe.audio.inputs import _decoded
-from fastscribe.output.names import names_of
+from fastscribe.results.names import names_of
 from tests.conftest import AUDIO, MODELS, ROOT
 
 

@@ -13,13 +13,13 @@ from typing import TypeAlias
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.config import OutputStyle
-from fastscribe.output.writers import rendered
 from fastscribe.pipeline.batch_layout import BatchLayout, ReadRow
 from fastscribe.pipeline.gap_recovery import Recovery
 from fastscribe.pipeline.preparation import Preparation, PreparedInput
 from fastscribe.pipeline.text_stage import TextResult, TextStage, finished
 from fastscribe.pipeline.workers.arena import SharedMemory
 from fastscribe.readable.edits import TextEdits
+from fastscribe.results.formats.writers import rendered
 from fastscribe.types import AudioInfo, Failure, Hypothesis, RenderedTranscript, Source, Transcript, Utterance
 
 # By the recording's index: what this process has of remote recordings that are in flight, so that they are fetched once.

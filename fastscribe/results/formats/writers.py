@@ -1,0 +1,381 @@
+"""The text of a Transcript or a Failure in each output format. Pure.
+
+Every format has the times of the JSON formats, which are rounded to milliseconds, so that the others can be made of a stored
+row (stored.py). Every text can be encoded as UTF-8 and ends in a newline, unless it is empty. Lone surrogates, which
+undecodable file names and some JSON contain, become backslash escapes, which JSON readers turn back. JSON has no NaN, so
+numbers that are not finite become null in JSON and 0 elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fastscribe._system.text_layout import clean_text
+from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
+from fastscribe.errors import OptionError
+from fastscribe.results.formats.ass import to_ass
+from fastscribe.results.formats.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
+from fastscribe.results.formats.textgrid import to_textgrid
+from fastscribe.speakers.merge_channels import turns
+from fastscribe.types import (
+    Alternative,
+    Failure,
+    Gap,
+    RenderedTranscript,
+    Segment,
+    Token,
+    Transcript,
+    Turn,
+    Voice,
+    Word,
+)
+
+# Keys of a result. A manifest row that has them is an earlier run's output, so its values are dropped.
+OWN_KEYS = frozenset(
+    (
+        "pred_text",
+        "pred_language",
+        "pred_speakers",
+        "pred_turns",
+        "speaker_channels",
+        "segments",
+        "words",
+        "gaps",
+        "nbest",
+        "tokens",
+        "error",
+    )
+).union(("removed_words", "redacted", "pred_voices"))
+_LINE_BREAKS = ("\x85", "\u2028", "\u2029")  # JSON allows them, but str.splitlines splits at them
+_WORD_JOINER = "\u2060"
+_ROUND_BRACKETS = str.maketrans("{}", "()")
+_ASS_ESCAPE = re.compile(r"\\(?=[nNhH])")
+_encode_line = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_encode_lines = json.JSONEncoder(ensure_ascii=False, allow_nan=False, indent=2).encode
+
+
+def render(
+    result: Transcript | Failure, format: str, tokens: bool = False, style: SubtitleStyle = DEFAULT_STYLE
+) -> str:
+    """Return a result's text in one format.
+
+    Args:
+        result: Of a Failure, only the JSON formats have a text.
+        format: One of config.OUTPUT_FORMATS.
+        tokens: Add the tokens to the JSON formats.
+        style: Layout of subtitles. A RenderedTranscript has the layout and tokens that it was rendered with.
+    """
+    if format not in OUTPUT_FORMATS:
+        raise OptionError("format", format, f"not one of {', '.join(OUTPUT_FORMATS)}")
+    if isinstance(result, RenderedTranscript):
+        return result.texts[format]
+    if format == "jsonl":
+        return to_jsonl(result, tokens)
+    if format == "json":
+        return to_json(result, tokens)
+    writers: dict[str, Callable[[Transcript], str]] = {
+        "srt": lambda transcript: to_srt(transcript, style),
+        "vtt": lambda transcript: to_vtt(transcript, style),
+        "ass": lambda transcript: to_ass(transcript, style),
+        "txt": to_txt,
+        "tsv": to_tsv,
+        "ctm": to_ctm,
+        "rttm": to_rttm,
+        "textgrid": to_textgrid,
+    }
+    writer = writers[format]
+    return "" if isinstance(result, Failure) else writer(result)
+
+
+def rendered(transcript: Transcript, style: OutputStyle) -> RenderedTranscript:
+    """Return a transcript's output and what a run counts of it, without its words and tokens.
+
+    The audio lacks its file and its manifest's row, which another process, the receiver, has.
+    """
+    formats = {"jsonl", *style.formats}  # a folder has rows whatever the formats
+    texts: dict[str, str] = {format: render(transcript, format, style.tokens, style.subtitles) for format in formats}
+    return RenderedTranscript(
+        replace(transcript.audio, file="", unread=None, row=None),
+        transcript.text,
+        tuple(segment for segment in transcript.segments if segment.recovered),
+        (),
+        transcript.gaps,
+        language=transcript.language,
+        speakers=transcript.speakers,
+        texts=texts,
+    )
+
+
+def to_jsonl(result: Transcript | Failure, tokens: bool = False) -> str:
+    """Return the object on one line, also for readers that split at Unicode's line breaks."""
+    line = _dumps(to_object(result, tokens), _encode_line)
+    if not line.isascii():
+        for char in _LINE_BREAKS:
+            line = line.replace(char, f"\\u{ord(char):04x}")
+    return line + "\n"
+
+
+def to_json(result: Transcript | Failure, tokens: bool = False) -> str:
+    return _dumps(to_object(result, tokens), _encode_lines) + "\n"
+
+
+def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, Any]:
+    """Return the object of the JSON formats: seconds with 3 decimals, confidences with 2.
+
+    With a manifest row, the row's fields come first, `text` stays the reference and `pred_text` is the hypothesis. So
+    `pred_language` is the language that the model wrote, which is `language` otherwise, and `pred_speakers` is `speakers`.
+    """
+    if isinstance(result, Failure):
+        error = {"stage": result.stage, "type": result.error_type, "message": result.message}
+        return {**_carried(result.row), **_path(result.row, result.path), "error": error}
+    row = result.audio.row
+    found: dict[str, Any] = (
+        {} if row is not None and "duration" in row else {"duration": round(float(result.audio.duration_s), 3)}
+    )
+    found["text" if row is None else "pred_text"] = result.text
+    if result.language is not None:
+        found["language" if row is None else "pred_language"] = result.language
+    if result.speakers:
+        found["speakers" if row is None else "pred_speakers"] = list(result.speakers)
+    if result.speaker_channels:
+        found["speaker_channels"] = dict(zip(result.speakers, result.speaker_channels, strict=True))
+    if result.turns:
+        found["turns" if row is None else "pred_turns"] = [
+            {"start": _seconds(turn.start_s), "end": _seconds(turn.end_s), "speaker": turn.speaker}
+            for turn in result.turns
+        ]
+    if result.voices:
+        found["voices" if row is None else "pred_voices"] = [_voice_print(voice) for voice in result.voices]
+    found["segments"] = [_segment(segment) for segment in result.segments]
+    found["words"] = [_word(word) for word in result.words]
+    found["gaps"] = [
+        {"start": _seconds(gap.start_s), "end": _seconds(gap.end_s), **_speaker(gap)} for gap in result.gaps
+    ]
+    if result.removed_words:
+        found["removed_words"] = [_word(word) for word in result.removed_words]
+    if result.redacted is not None:
+        found["redacted"] = [
+            {"kind": one.kind, "start": _seconds(one.start_s), "end": _seconds(one.end_s)} for one in result.redacted
+        ]
+    if result.nbest:
+        found["nbest"] = [_alternative(alternative) for alternative in result.nbest]
+    if tokens:
+        found["tokens"] = [
+            {"id": token.id, **_timed("piece", token.piece, token), **_speaker(token)} for token in result.tokens
+        ]
+    return {**_carried(row), **_path(row, result.audio.path), **found}
+
+
+def to_srt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
+    """Return SubRip. It has markup (`<i>`, `{\\an8}`, `\\N`) but no escapes for it, and players know no entities.
+
+    So an invisible word joiner (U+2060) follows each `<` and splits `\\n` and `\\h`; VLC, ffmpeg and mpv then see no markup.
+    Braces become round brackets, because mpv hides them and their content. `&` stays. A speaker's name is before the first word
+    of a turn.
+    """
+    return "".join(
+        f"{number}\n{_clock(cue.start_ms, ',')} --> {_clock(cue.end_ms, ',')}\n{_escape_srt(cue.lines)}\n\n"
+        for number, cue in enumerate(to_cues(transcript, style, names_speakers=True), start=1)
+    )
+
+
+def to_vtt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
+    """Return WebVTT. With `style.highlight_words` each cue is repeated for each word, which is underlined, as in whisper.
+
+    Every player shows `<u>`. WebVTT's times inside a cue do nothing in Firefox, mpv and ffmpeg; elsewhere they need a style
+    sheet, or words appear one by one. The repeats follow each other without a gap. A speaker's name is in a voice tag, `<v>`.
+    """
+    cues = to_cues(transcript, style)
+    timed_texts = ((cue, text) for cue in cues for text in (_karaoke(cue) if style.highlight_words else _plain(cue)))
+    return "WEBVTT\n\n" + "".join(
+        f"{_clock(start_ms, '.')} --> {_clock(end_ms, '.')}\n{_voice(cue)}{text}\n\n"
+        for cue, (start_ms, end_ms, text) in timed_texts
+    )
+
+
+def to_txt(transcript: Transcript) -> str:
+    """Return the text on one line; of a dialogue, a line for each turn, with the speaker's name."""
+    if not transcript.speakers:
+        return clean_text(transcript.text) + "\n"
+    return "".join(f"{clean_text(f'{speaker}: {text}')}\n" for speaker, text in turns(transcript.segments)) or "\n"
+
+
+def to_tsv(transcript: Transcript) -> str:
+    """Return TSV as openai/whisper writes it: a header, then a line for each segment, with integer milliseconds.
+
+    A dialogue has a fourth column, the speaker.
+    """
+    has_speakers = bool(transcript.speakers)
+    return ("start\tend\ttext\tspeaker\n" if has_speakers else "start\tend\ttext\n") + "".join(
+        f"{_whole_ms(segment.start_s)}\t{_whole_ms(segment.end_s)}\t{clean_text(segment.text)}"
+        + (f"\t{clean_text(str(segment.speaker))}\n" if has_speakers else "\n")
+        for segment in transcript.segments
+    )
+
+
+def to_ctm(transcript: Transcript) -> str:
+    """Return NIST's CTM: `id channel start duration word confidence`. Spaces in id and word become underscores.
+
+    Channels count from 1: the speakers of a dialogue, one after another, as scorers expect them.
+    """
+    recording = _unspaced(transcript.audio.id)
+    channels = {speaker: number for number, speaker in enumerate(transcript.speakers, start=1)}
+    return "".join(
+        f"{recording} {channels.get(word.speaker or '', 1)} {_finite(_seconds(word.start_s)):.3f} "
+        f"{max(0.0, _finite(_seconds(word.end_s) - _seconds(word.start_s))):.3f}"
+        f" {_unspaced(word.text)} {_finite(word.confidence):.2f}\n"
+        for word in sorted(transcript.words, key=lambda word: channels.get(word.speaker or "", 1))
+        if clean_text(word.text)
+    )
+
+
+def to_rttm(transcript: Transcript) -> str:
+    """Return NIST's RTTM. Spaces become underscores.
+
+    It has a line for each turn if these are known, also where no words are. Else it has one for each segment, with its speaker,
+    or `<NA>` without one.
+    """
+    recording = _unspaced(transcript.audio.id)
+    return "".join(
+        f"SPEAKER {recording} 1 {_finite(_seconds(one.start_s)):.3f} "
+        f"{max(0.0, _finite(_seconds(one.end_s) - _seconds(one.start_s))):.3f}"
+        f" <NA> <NA> {'<NA>' if one.speaker is None else _unspaced(one.speaker)} <NA> <NA>\n"
+        for one in spans_of(transcript)
+    )
+
+
+def spans_of(transcript: Transcript) -> Sequence[Turn | Segment]:
+    """Return what says who speaks when: the turns of a speaker model or of --rttm, else the segments."""
+    return transcript.turns or transcript.segments
+
+
+def _carried(row: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {} if row is None else {key: value for key, value in row.items() if key not in OWN_KEYS}
+
+
+def _path(row: Mapping[str, Any] | None, path: str) -> dict[str, str]:
+    return {} if row is not None and "audio_filepath" in row else {"audio_filepath": path}
+
+
+def _voice_print(voice: Voice) -> dict[str, Any]:
+    """Return the object of a voice; its embedding is the Base64 of 16-bit floats, the low byte first."""
+    embedding = (
+        {}
+        if voice.embedding_E is None
+        else {"embedding": b64encode(voice.embedding_E.astype("<f2").tobytes()).decode()}
+    )
+    times = {"start": _seconds(voice.start_s), "end": _seconds(voice.end_s)}
+    return {"speaker": voice.speaker, "speech": _seconds(voice.speech_s), **times, **embedding}
+
+
+def _alternative(alternative: Alternative) -> dict[str, Any]:
+    return {
+        "text": alternative.text,
+        "score": round(float(alternative.score), 4),
+        "start": _seconds(alternative.start_s),
+        "end": _seconds(alternative.end_s),
+        "words": [_word(replace(word, speaker=None)) for word in alternative.words],
+        **_speaker(alternative),
+    }
+
+
+def _segment(segment: Segment) -> dict[str, Any]:
+    line = {} if segment.line is None else {"line": segment.line}
+    recovered = {"recovered": True} if segment.recovered else {}
+    return {**_timed("text", segment.text, segment), **_speaker(segment), **line, **recovered}
+
+
+def _word(word: Word) -> dict[str, Any]:
+    original = {} if word.original is None else {"original": word.original}
+    missing = {"missing": True} if word.missing else {}
+    return {**_timed("word", word.text, word), **_speaker(word), **original, **missing}
+
+
+def _token(token: Token) -> dict[str, Any]:
+    return {"id": token.id, **_timed("piece", token.piece, token), **_speaker(token)}
+
+
+def _speaker(part: Segment | Word | Token | Gap | Alternative) -> dict[str, str]:
+    return {} if part.speaker is None else {"speaker": part.speaker}
+
+
+def _timed(key: str, text: str, part: Segment | Word | Token) -> dict[str, Any]:
+    return {
+        key: text,
+        "start": _seconds(part.start_s),
+        "end": _seconds(part.end_s),
+        "confidence": round(float(part.confidence), 2),
+    }
+
+
+def _seconds(time_s: float) -> float:
+    return round(float(time_s), 3)
+
+
+def _dumps(value: dict[str, Any], encode: Callable[[Any], str]) -> str:
+    try:
+        text = encode(value)
+    except ValueError:
+        text = encode(_without_nan(value))
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _without_nan(item) for key, item in value.items()}
+    return [_without_nan(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _clock(time_ms: int, decimal_mark: str) -> str:
+    seconds, ms = divmod(time_ms, 1000)
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{decimal_mark}{ms:03d}"
+
+
+def _escape_srt(lines: tuple[str, ...]) -> str:
+    text = "\n".join(lines).translate(_ROUND_BRACKETS).replace("<", "<" + _WORD_JOINER)
+    return _ASS_ESCAPE.sub("\\\\" + _WORD_JOINER, text)
+
+
+def _voice(cue: Cue) -> str:
+    return "" if cue.speaker is None else f"<v {_escape_markup(clean_text(cue.speaker))}>"
+
+
+def _plain(cue: Cue) -> Iterator[tuple[int, int, str]]:
+    yield cue.start_ms, cue.end_ms, _escape_markup("\n".join(cue.lines))
+
+
+def _karaoke(cue: Cue) -> Iterator[tuple[int, int, str]]:
+    """Yield the cue for each word, with the word's times; once and plain if the cue is too short."""
+    spans = spoken_spans(cue)
+    if not spans:
+        yield from _plain(cue)
+    for start_ms, end_ms, span in spans:
+        line = cue.lines[span.line]
+        before, word, after = line[: span.begin], line[span.begin : span.end], line[span.end :]
+        marked = f"{_escape_markup(before)}<u>{_escape_markup(word)}</u>{_escape_markup(after)}"
+        lines = [marked if number == span.line else _escape_markup(line) for number, line in enumerate(cue.lines)]
+        yield start_ms, end_ms, "\n".join(lines)
+
+
+def _escape_markup(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _whole_ms(time_s: float) -> int:
+    return round(_finite(_seconds(time_s) * 1000))
+
+
+def _finite(number: float) -> float:
+    return float(number) if math.isfinite(number) else 0.0
+
+
+def _unspaced(text: str) -> str:
+    return clean_text(text).replace(" ", "_") or "_"

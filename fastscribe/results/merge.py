@@ -1,0 +1,260 @@
+"""`fastscribe merge`: combine the results of shards into one `transcripts.jsonl` and one `report.json`.
+
+A shard's journal lists its results. A shard is complete once it has a report, which a run writes last, and the report does not
+say that a limit has stopped the run. The files of an earlier
+merge are replaced; a `transcripts.jsonl` or `report.json` that no merge wrote is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from fastscribe._system.safe_files import (
+    discard_temp,
+    is_regular,
+    open_temp,
+    rename_into_place,
+    status_of,
+    sync_folder,
+    sync_path,
+    temp_path_for,
+    write_temp,
+)
+from fastscribe._system.safe_open import safe_read
+from fastscribe.errors import UsageError
+from fastscribe.results.entries import Paths, in_the_way, is_row, latest_entry_indices, load_entries, read_header
+from fastscribe.results.fingerprint import comparable
+from fastscribe.results.shards import Shard
+from fastscribe.types import RecordArray
+
+_REQUIRED_KEYS = {"audio_s", "wall_s", "padded_frames", "real_frames", "gaps", "gap_s", "stage_s", "usd_per_hour"}
+_REQUIRED_KEYS |= {"recovered_words", "recovered_s"}
+_REQUIRED_KEYS |= {"peak_bytes", "device", "dtype"}
+_MAX_REPORT_BYTES = 1 << 24
+_JOURNAL = re.compile(r"journal\.shard-(\d+)-of-(\d+)\.jsonl", re.ASCII)
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    shard: Shard
+    paths: Paths
+    entries: RecordArray  # the live ones
+    report: Mapping[str, Any] | None  # None: the shard is not complete
+
+
+@dataclass(frozen=True)
+class MergeResult:
+    """The merged shards. `missing` and `incomplete` are numbers of shards, from 0."""
+
+    count: int
+    results: tuple[ShardResult, ...]
+
+    @property
+    def missing(self) -> list[int]:
+        return sorted(set(range(self.count)) - {result.shard.index for result in self.results})
+
+    @property
+    def incomplete(self) -> list[int]:
+        return [result.shard.index for result in self.results if result.report is None]
+
+    @property
+    def failed(self) -> int:
+        return sum(int(result.entries["failed"].sum()) for result in self.results)
+
+
+def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> MergeResult:
+    """Write both files atomically.
+
+    Args:
+        folders: Folders with shards of one run.
+        destination: Folder for the merged files; made if need be.
+        ordered: Sort the rows by input; otherwise they are in the order of the shards.
+
+    Returns:
+        The shards that were found.
+
+    Raises:
+        UsageError: There are no shards, or shards of different runs, or a file that no merge wrote is in the way.
+        OSError: A file cannot be read or written.
+    """
+    found = _find(folders)
+    _check_same_run(found)
+    if (destination / "journal.jsonl").exists():
+        raise UsageError(f"{destination}: holds the results of a run of its own: name another folder with --output-dir")
+    merged = MergeResult(found[0].shard.count, tuple(found))
+    destination.mkdir(parents=True, exist_ok=True)
+    rows, report = destination / "transcripts.jsonl", destination / "report.json"
+    ours = merged_files(destination)
+    foreign = [str(path) for path in (rows, report) if status_of(path) is not None and path not in ours]
+    if foreign:
+        raise in_the_way(foreign)
+    has_rows = any(result.paths.rows.exists() for result in found)
+    try:
+        if has_rows:
+            _write_rows(merged, rows, ordered)
+        num_bytes = temp_path_for(rows).stat().st_size if has_rows else None
+        write_temp(report, (json.dumps(merged_report(merged) | {"rows_bytes": num_bytes}, indent=2) + "\n").encode())
+        for path in (report, rows) if has_rows else (report,):
+            sync_path(temp_path_for(path))
+        rename_into_place(report)
+        sync_folder(destination)  # from here on the report says that the rows are ours
+        if has_rows:
+            rename_into_place(rows)
+        sync_folder(destination)
+    except BaseException:
+        discard_temp(report)
+        discard_temp(rows)
+        raise
+    return merged
+
+
+def merged_files(folder: Path) -> list[Path]:
+    """Return the rows and the report of an earlier merge. Its report records the size of the rows.
+
+    A merge that stopped between the two renames has left the new rows under their temporary name.
+    """
+    rows, report = folder / "transcripts.jsonl", folder / "report.json"
+    if not is_regular(report):
+        return []
+    try:
+        stored = json.loads(safe_read(report, _MAX_REPORT_BYTES))
+        num_bytes = stored["rows_bytes"] if "shards" in stored else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return []
+    are_ours = any(is_regular(path) and path.stat().st_size == num_bytes for path in (rows, temp_path_for(rows)))
+    return [report, rows] if are_ours else [report]
+
+
+def _find(folders: Sequence[Path]) -> list[ShardResult]:
+    found: dict[int, ShardResult] = {}
+    counts = set()
+    for folder in folders:
+        for path in sorted(folder.glob("journal.shard-*.jsonl")):
+            match = _JOURNAL.fullmatch(path.name)
+            if match is None:
+                continue
+            shard = Shard(int(match[1]), int(match[2]))
+            counts.add(shard.count)
+            if shard.index in found:
+                raise UsageError(f"shard {shard} is in {found[shard.index].paths.directory} and in {folder}")
+            found[shard.index] = _read(shard, Paths(folder, shard.suffix))
+    missing = next((folder for folder in folders if not folder.is_dir()), None)
+    if missing is not None:
+        problem = f"is a file: name its folder, {missing.parent}" if missing.exists() else "no such folder"
+        raise UsageError(f"{missing}: {problem}")
+    if not found:
+        raise UsageError(
+            f"{', '.join(map(str, folders))}: no shards here (transcribe --shard I/N -o FOLDER makes them)"
+        )
+    if len(counts) > 1:
+        raise UsageError(f"shards of {' and of '.join(map(str, sorted(counts)))}: of runs divided differently")
+    return [found[index] for index in sorted(found)]
+
+
+def _read(shard: Shard, paths: Paths) -> ShardResult:
+    """Read one shard. A shard that was stopped during compaction has no results until it has run again."""
+    entries = load_entries(paths.journal)
+    if paths.swap.exists():
+        return ShardResult(shard, paths, entries[:0], None)
+    try:
+        report = json.loads(paths.report.read_text(encoding="utf-8"))
+        is_whole = report.keys() >= _REQUIRED_KEYS and not report.get("stopped")
+    except (OSError, ValueError, AttributeError):
+        is_whole = False
+    return ShardResult(shard, paths, entries[latest_entry_indices(entries)], report if is_whole else None)
+
+
+def _check_same_run(found: Sequence[ShardResult]) -> None:
+    first, *others = [{**read_header(result.paths.journal), "shard": None} for result in found]
+    for result, other in zip(found[1:], others, strict=True):
+        one, fingerprint = comparable(first, other)
+        different = [name for name in one.keys() | fingerprint.keys() if one.get(name) != fingerprint.get(name)]
+        if different:
+            raise UsageError(f"{result.paths.journal}: was run with another {', '.join(sorted(different))} than "
+                             f"{found[0].paths.journal}")  # fmt: skip
+
+
+def _write_rows(merged: MergeResult, path: Path, ordered: bool) -> None:
+    shards = np.repeat(np.arange(len(merged.results)), [len(result.entries) for result in merged.results])
+    entries = np.concatenate([result.entries for result in merged.results])
+    entry_indices = np.argsort(entries["order"], kind="stable") if ordered else np.arange(len(entries))
+    with ExitStack() as opened:
+        files = [
+            opened.enter_context(result.paths.rows.open("rb")) if result.paths.rows.exists() else None
+            for result in merged.results
+        ]
+        rows = opened.enter_context(open_temp(path))
+        for entry_index in entry_indices.tolist():
+            file, (begin, end) = files[shards[entry_index]], entries[["begin", "end"]][entry_index]
+            if end > begin:
+                rows.write(_row(file, begin, end, merged.results[shards[entry_index]].paths.rows))
+
+
+def _row(file: BinaryIO | None, begin: int, end: int, path: Path) -> bytes:
+    row = b""
+    if file is not None:
+        file.seek(begin)
+        row = file.read(end - begin)
+    if not is_row(row) or len(row) != end - begin:
+        raise UsageError(f"{path}: is not as its run left it, so nothing was merged; run that shard again")
+    return row
+
+
+def merged_report(merged: MergeResult) -> dict[str, Any]:
+    """Return the report of all shards.
+
+    Files and hours come from the journals and cover all runs. Times, speed and cost cover each shard's last run: `wall_s` is
+    the longest shard's, as if all ran in parallel, and `machine_s` is the sum.
+    """
+    reports = [result.report for result in merged.results if result.report is not None]
+    transcribed_s, machine_s = _total(reports, "audio_s"), _total(reports, "wall_s")
+    wall_s = max((float(report["wall_s"]) for report in reports), default=0.0)
+    usd = _usd(reports)
+    padded, real = _total(reports, "padded_frames"), _total(reports, "real_frames")
+    return {
+        "shards": merged.count,
+        "shards_missing": merged.missing,
+        "shards_incomplete": merged.incomplete,
+        "files": sum(len(result.entries) for result in merged.results),
+        "failed": merged.failed,
+        "left_out": dict(reports[0].get("left_out", {})) if reports else {},  # every shard lists all inputs
+        "audio_s": round(sum(float(result.entries["audio_s"].sum()) for result in merged.results), 3),
+        "wall_s": wall_s,
+        "machine_s": round(machine_s, 3),
+        "rtfx": round(transcribed_s / wall_s, 2) if wall_s else 0.0,
+        "stage_s": _stage_s(reports),
+        "gaps": int(_total(reports, "gaps")),
+        "gap_s": round(_total(reports, "gap_s"), 3),
+        "recovered_words": int(_total(reports, "recovered_words")),
+        "recovered_s": round(_total(reports, "recovered_s"), 3),
+        "padding_share": round(1 - real / padded, 4) if padded else 0.0,
+        "peak_bytes": max((report["peak_bytes"] for report in reports), default=0),
+        "devices": sorted({report["device"] for report in reports}),
+        "dtypes": sorted({report["dtype"] for report in reports}),
+        "usd": None if usd is None else round(usd, 4),
+        "usd_per_1000_audio_hours": round(1000 * usd / (transcribed_s / 3600), 4) if usd and transcribed_s else None,
+    }
+
+
+def _total(reports: Sequence[Mapping[str, Any]], name: str) -> float:
+    return sum(float(report[name]) for report in reports)
+
+
+def _stage_s(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    names = dict.fromkeys(name for report in reports for name in report["stage_s"])
+    return {name: round(sum(report["stage_s"].get(name, 0.0) for report in reports), 3) for name in names}
+
+
+def _usd(reports: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the total cost in USD; None if a machine's price is unknown."""
+    if not reports or any(report["usd_per_hour"] is None for report in reports):
+        return None
+    return sum(float(report["usd_per_hour"] * report["wall_s"]) / 3600 for report in reports)

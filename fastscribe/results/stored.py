@@ -1,0 +1,218 @@
+"""Stored results: the Transcript or Failure of a row of `transcripts.jsonl`. Pure.
+
+The writers make the same files from it as from the original result, because every format has a row's times.
+"""
+
+from __future__ import annotations
+
+import math
+from base64 import b64decode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from fastscribe.audio.failures import relative_id
+from fastscribe.results.formats.writers import OWN_KEYS
+from fastscribe.types import (
+    Alternative,
+    AudioInfo,
+    Failure,
+    Gap,
+    Redaction,
+    Segment,
+    Token,
+    Transcript,
+    Turn,
+    Voice,
+    Word,
+)
+
+_RATE = 1000  # samples a second: a row's times are in milliseconds
+
+
+class NotAResult(ValueError):
+    """A row that `transcribe` has not written; the message says what it lacks."""
+
+
+def to_result(
+    fields: Mapping[str, Any], id: str = "", audio_s: float | None = None, index: int = 0
+) -> Transcript | Failure:
+    """Return the result that a row stores.
+
+    Args:
+        fields: The row's object.
+        id: The recording's id; "": made of its path and offset.
+        audio_s: Its length in seconds; None: the row's, or the end of its last word.
+        index: Its position among the inputs.
+
+    Returns:
+        A result of which writers.to_jsonl() makes the row again. All its words are in its first segment, unless the segments
+        are the lines of a known text.
+
+    Raises:
+        NotAResult: The row is no result.
+    """
+    try:
+        return _to_result(fields, id, audio_s, index)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        missing = f"no {error.args[0]}" if isinstance(error, KeyError) else str(error)
+        raise NotAResult(f"not a row of transcripts.jsonl: {missing}") from None
+
+
+def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index: int) -> Transcript | Failure:
+    path = fields["audio_filepath"]
+    if not isinstance(path, str):
+        raise TypeError("audio_filepath is no text")
+    id = id or _id(path, fields.get("offset"))
+    if "error" in fields:
+        error = fields["error"]
+        row = _row(fields)
+        return Failure(path, id, error["stage"], error["type"], error["message"], row, index)
+    is_manifest = "pred_text" in fields
+    words = _words(fields)
+    seconds = _length_s(fields, words) if audio_s is None else audio_s
+    carried = _row(fields) if is_manifest else None
+    audio = AudioInfo(path, id, _RATE, 1, round(seconds * _RATE), row=carried, index=index)
+    text = fields["pred_text" if is_manifest else "text"]
+    gaps = tuple(Gap(float(gap["start"]), float(gap["end"]), _speaker(gap)) for gap in fields.get("gaps", ()))
+    tokens = tuple(
+        Token(token["id"], token["piece"], *_timed(token), _speaker(token)) for token in fields.get("tokens", ())
+    )
+    nbest = tuple(map(_alternative, fields.get("nbest", ())))
+    language = fields.get("pred_language" if is_manifest else "language")
+    segments = tuple(_segments(fields["segments"], words))
+    speakers = tuple(map(str, fields.get("pred_speakers" if is_manifest else "speakers", ())))
+    removed = tuple(_words(fields, "removed_words")) if "removed_words" in fields else ()
+    redacted = tuple(map(_redaction, fields["redacted"])) if "redacted" in fields else None
+    turns = tuple(
+        Turn(_number(one, "start"), _number(one, "end"), str(one["speaker"]))
+        for one in fields.get("pred_turns" if is_manifest else "turns", ())
+    )
+    by_speaker = fields.get("speaker_channels", {})
+    if by_speaker and by_speaker.keys() != set(speakers):
+        raise ValueError("speaker_channels and speakers have different names")
+    channels = tuple(int(by_speaker[one]) for one in speakers) if by_speaker else ()
+    return Transcript(
+        audio,
+        text,
+        segments,
+        tokens,
+        gaps,
+        nbest,
+        language,
+        speakers,
+        turns,
+        removed,
+        redacted,
+        speaker_channels=channels,
+        voices=stored_voices(fields),
+    )
+
+
+def stored_voices(fields: Mapping[str, Any]) -> tuple[Voice, ...]:
+    """Return the voices of a row.
+
+    Raises:
+        NotAResult: A voice is damaged.
+    """
+    try:
+        return tuple(map(_voice, fields.get("pred_voices" if "pred_text" in fields else "voices", ())))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise NotAResult(f"not a voice of transcripts.jsonl: {error}") from None
+
+
+def _voice(one: Mapping[str, Any]) -> Voice:
+    speech_s, start_s, end_s = (float(one[name]) for name in ("speech", "start", "end"))
+    embedding_E = None
+    if "embedding" in one:
+        embedding_E = np.frombuffer(b64decode(one["embedding"], validate=True), "<f2").astype(np.float32)
+        if not len(embedding_E) or not np.isfinite(embedding_E).all() or not embedding_E.any():
+            raise ValueError("its embedding is no vector")
+    return Voice(str(one["speaker"]), speech_s, start_s, end_s, embedding_E)
+
+
+def has_tokens(fields: Mapping[str, Any]) -> bool:
+    """Return True for a transcript that was stored with --tokens."""
+    return "tokens" in fields
+
+
+def _row(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in OWN_KEYS}
+
+
+def _speaker(part: Mapping[str, Any]) -> str | None:
+    name = part.get("speaker")
+    return None if name is None else str(name)
+
+
+def _segments(stored: Iterable[Mapping[str, Any]], words: Sequence[Word]) -> list[Segment]:
+    segments = [
+        Segment(one["text"], *_timed(one), (), one.get("recovered") is True, _line(one.get("line")), _speaker(one))
+        for one in stored
+    ]
+    if words and not segments:
+        raise ValueError("words without segments")
+    if not segments:
+        return []
+    counts = [len(words)] if all(one.line is None for one in segments) else [len(one.text.split()) for one in segments]
+    if sum(counts) != len(words):
+        raise ValueError("lines without their words")
+    ends = list(accumulate(counts))
+    own = [tuple(words[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+    own += [()] * (len(segments) - len(own))
+    return [replace(one, words=found) for one, found in zip(segments, own, strict=True)]
+
+
+def _line(number: object) -> int | None:
+    if number is not None and type(number) is not int:
+        raise TypeError("a line is no number")
+    return number
+
+
+def _alternative(one: Mapping[str, Any]) -> Alternative:
+    score, start_s, end_s = (_number(one, name) for name in ("score", "start", "end"))
+    return Alternative(one["text"], score, start_s, end_s, tuple(_words(one)), _speaker(one))
+
+
+def _words(of: Mapping[str, Any], key: str = "words") -> list[Word]:
+    return [
+        Word(word["word"], *_timed(word), word.get("missing") is True, _speaker(word), _original(word))
+        for word in of[key]
+    ]
+
+
+def _original(word: Mapping[str, Any]) -> str | None:
+    return None if word.get("original") is None else str(word["original"])
+
+
+def _redaction(one: Mapping[str, Any]) -> Redaction:
+    return Redaction(str(one["kind"]), _number(one, "start"), _number(one, "end"))
+
+
+def _timed(part: Mapping[str, Any]) -> tuple[float, float, float]:
+    return _number(part, "start"), _number(part, "end"), _number(part, "confidence")
+
+
+def _number(part: Mapping[str, Any], name: str) -> float:
+    """Return a number; null stands for one that was not finite."""
+    return math.nan if part[name] is None else float(part[name])
+
+
+def _length_s(fields: Mapping[str, Any], words: Sequence[Word]) -> float:
+    stated = fields.get("duration")
+    if isinstance(stated, (int, float)) and 0 < stated < math.inf:
+        return float(stated)
+    return max((word.end_s for word in words if math.isfinite(word.end_s)), default=0.0)
+
+
+def _id(path: str, offset: Any) -> str:
+    return relative_id(path) + offset_suffix(offset)
+
+
+def offset_suffix(offset: Any) -> str:
+    """Return the end of the id of a row with this offset in seconds."""
+    has_offset = isinstance(offset, (int, float)) and 0 < offset < math.inf
+    return f"@{round(offset * 1000)}" if has_offset else ""

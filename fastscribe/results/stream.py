@@ -1,0 +1,175 @@
+"""Output to a stream such as stdout: one format.
+
+Rows of JSON and CTM name their recording and come in order of completion. Lines of text come in the order of the inputs, and
+with their paths unless one recording was given. A stream of SRT, VTT, ASS, TSV or TextGrid is a file of its own and holds one
+recording.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from itertools import islice
+from typing import TextIO
+
+from fastscribe._system.text_layout import escaped
+from fastscribe.audio.inputs import expand, names_file
+from fastscribe.audio.repeats import Repeats
+from fastscribe.audio.stdin import STDIN
+from fastscribe.config import OutputStyle
+from fastscribe.errors import UsageError
+from fastscribe.results.formats.writers import render
+from fastscribe.results.ledger import Ledger
+from fastscribe.results.shards import UNSHARDED, Shard
+from fastscribe.results.stored import offset_suffix
+from fastscribe.types import Failure, Source, Transcript
+
+SINGLE_FORMATS = frozenset(("srt", "vtt", "ass", "tsv", "textgrid"))
+
+
+def check_inputs(format: str, inputs: Sequence[str]) -> None:
+    """Raise UsageError if the inputs are several recordings and the format holds one.
+
+    Folders, patterns and manifests are listed up to their second recording. What stdin holds is known once it is read
+    (StreamLedger).
+    """
+    if format not in SINGLE_FORMATS or list(inputs) == [STDIN] or is_one(inputs):
+        return
+    if STDIN in inputs or len(list(islice(expand(inputs, repeats=Repeats()), 2))) > 1:
+        raise several(format)
+
+
+def is_one(inputs: Sequence[str]) -> bool:
+    """Return True if a single file was given, by its name."""
+    return len(inputs) == 1 and inputs[0] != STDIN and names_file(inputs[0])
+
+
+def several(format: str) -> UsageError:
+    return UsageError(
+        f"-f {format}: several recordings, or a list of them, do not go to stdout as one {format.upper()} file: give a folder "
+        "with -o, or one recording"
+    )
+
+
+def stream_text(result: Transcript | Failure, style: OutputStyle, is_one: bool) -> str:
+    """Return a result's text in the first of the formats; lines of text begin with a name and a tab unless `is_one`.
+
+    The name is the path, with `@` and the offset in milliseconds of a manifest's row that has one.
+    """
+    text = render(result, style.formats[0], style.tokens, style.subtitles)
+    if style.formats[0] != "txt" or is_one or isinstance(result, Failure):
+        return text
+    suffix = offset_suffix((result.audio.row or {}).get("offset"))  # or the rows of a file would look alike
+    return "".join(f"{escaped(result.audio.path)}{suffix}\t{line}" for line in text.splitlines(keepends=True))
+
+
+def emit(stream: TextIO, text: str) -> None:
+    """Write and flush a text as UTF-8, whatever the locale."""
+    raw = getattr(stream, "buffer", None)  # StringIO has none
+    if raw is None:
+        stream.write(text)
+    else:
+        stream.flush()
+        raw.write(text.encode())
+        raw.flush()
+    stream.flush()
+
+
+class StreamLedger(Ledger):
+    """Ledger of a stream, which keeps nothing of earlier runs. `order` holds the indices of inputs without a result.
+
+    Args:
+        shard: The part of the inputs that this run transcribes.
+        ordered: Remember the order.
+        format: The stream's format.
+        inputs: As the user gave them.
+    """
+
+    def __init__(self, shard: Shard, ordered: bool, format: str, inputs: Sequence[str]) -> None:
+        super().__init__(shard)
+        self.order: deque[int] = deque()
+        self.is_one = is_one(inputs)
+        self._ordered, self._format, self._is_stdin = ordered, format, list(inputs) == [STDIN]
+
+    def expect(self, source: Source | Failure) -> bool:
+        """Return False if the input belongs to another shard.
+
+        Raises:
+            UsageError: Another recording would follow in a format that holds one. Called ahead of all decoding.
+        """
+        if self._is_stdin and source.index == 0:
+            self.is_one = source.path == STDIN  # else it is the first of a list
+        if self._format in SINGLE_FORMATS and (source.index > 0 or (self._is_stdin and not self.is_one)):
+            raise several(self._format)
+        is_ours = super().expect(source)
+        if is_ours and self._ordered:
+            self.order.append(source.index)
+        return is_ours
+
+
+class StreamOutput:
+    """Writes results in the first of the formats: UTF-8 whatever the locale, flushed after each result.
+
+    Give its `ledger` to Transcriber._results(). The stream stays open.
+
+    Args:
+        stream: Where the text goes.
+        style: The format and its options.
+        shard: The part of the inputs that this run transcribes.
+        ordered: Hold a result back until those of all earlier inputs are written; always so for text.
+        inputs: As the user gave them.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        style: OutputStyle,
+        shard: Shard = UNSHARDED,
+        *,
+        ordered: bool = False,
+        inputs: Sequence[str] = (),
+    ) -> None:
+        self._format = style.formats[0]
+        self._ordered = ordered or self._format == "txt"
+        self.ledger = StreamLedger(shard, self._ordered, self._format, inputs)
+        self._stream, self._style = stream, style
+        self._held: dict[int, str] = {}  # texts that wait for earlier inputs, by index
+
+    def __enter__(self) -> StreamOutput:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        with suppress(BrokenPipeError) if kind is not None else nullcontext():
+            self.close()
+
+    def close(self) -> None:
+        """Write the results that wait for inputs without one."""
+        for index in sorted(self._held):
+            emit(self._stream, self._held.pop(index))
+
+    def flush(self) -> None:
+        """Do nothing: each result is flushed when it is written."""
+
+    def totals(self) -> None:
+        """Return None: the stream's earlier content is unknown."""
+
+    def write_report(self, content: bytes, finished: bool = True) -> None:
+        """Do nothing: the stream carries results only."""
+
+    def write(self, result: Transcript | Failure) -> None:
+        """Write one result, and those that waited for it.
+
+        Raises:
+            BrokenPipeError: The reader is gone.
+            OSError: The stream cannot be written.
+        """
+        item = result if isinstance(result, Failure) else result.audio
+        text = stream_text(result, self._style, self.ledger.is_one)
+        if not self._ordered:
+            emit(self._stream, text)
+            return
+        self._held[item.index] = text
+        order = self.ledger.order
+        while order and order[0] in self._held:
+            emit(self._stream, self._held.pop(order.popleft()))

@@ -1,0 +1,111 @@
+"""The schemas have every field that is written, and no other. Tests of the commands check whole runs against them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastscribe.pipeline.stats import DeviceShare, RunStats
+from fastscribe.results.formats.schemas import SchemaName
+from fastscribe.results.formats.writers import to_object
+from fastscribe.types import (
+    Alternative,
+    AudioInfo,
+    Failure,
+    Gap,
+    Redaction,
+    Segment,
+    Token,
+    Transcript,
+    Turn,
+    Voice,
+    Word,
+)
+from tests.helpers.processes import fastscribe
+from tests.helpers.schemas import check_schema, validator
+
+ROW = {"audio_filepath": "a.wav", "offset": 1.5, "duration": 2.0, "text": "said", "speakers": 2, "anything": [{}]}
+WORD = Word("$2", 0.0, 0.5, 0.9, missing=True, speaker="a", original="two dollars")
+FULL = Transcript(
+    AudioInfo("a.wav", "a.wav", 16_000, 2, 40_000),
+    "$2",
+    (Segment("$2", 0.0, 0.5, 0.9, (WORD,), recovered=True, line=1, speaker="a"),),
+    (Token(3, "▁two", 0.0, 0.5, 0.9, "a"),),
+    (Gap(0.5, 2.5, "a"),),
+    (Alternative("to", -1.5, 0.0, 0.5, (replace(WORD, speaker=None),), "a"),),
+    "en-US",
+    ("a", "b"),
+    (Turn(0.0, 0.5, "a"),),
+    (WORD,),
+    (Redaction("number", 0.0, 0.5),),
+    speaker_channels=(0, 1),
+    voices=(Voice("a", 9.5, 0.0, 4.5, np.eye(1, 3, dtype=np.float32)[0]), Voice("b", 0.0, 0.0, 0.0)),
+)
+PLAIN = Transcript(FULL.audio, "", (), ())
+FAILED = Failure("a.wav", "a.wav", "load", "AudioError", "broken")
+STATS = RunStats(1, 0, 2.5, 1.0, 1.0, {"decode": 0.5}, 100, 90, 1000, "CPU", "fp32", 0.5, "--price-per-hour")
+STOPPED = {"limit": "after 30 s", "elapsed_s": 29.0, "usd": None, "files_done": 1, "files_given": None}
+TOTALS = {"files": 1, "failed": 0, "audio_s": 2.5000001, "not_given": 0}
+
+
+def of_row(transcript: Transcript) -> Transcript:
+    return replace(transcript, audio=replace(transcript.audio, row=ROW))
+
+
+def definition(name: str, kind: SchemaName = "result") -> dict[str, Any]:
+    found: dict[str, Any] = validator(kind).schema["$defs"][name]["properties"]
+    return found
+
+
+@pytest.mark.parametrize("result", [FULL, PLAIN, of_row(FULL), of_row(PLAIN), FAILED, replace(FAILED, row=ROW)])
+def test_results_are_as_the_schema_says(result: Transcript | Failure) -> None:
+    check_schema("result", [to_object(result, tokens=True), to_object(result)])
+
+
+def test_every_field_of_the_schema_is_written() -> None:
+    """A field that nothing writes any more would stay in the documentation."""
+    plain, row = to_object(FULL, tokens=True), to_object(of_row(FULL), tokens=True)
+    assert plain.keys() == definition("transcript").keys() | definition("found").keys()
+    own = definition("row_transcript").keys() | definition("found").keys()
+    assert row.keys() == own | ROW.keys()
+    items = {"segment": "segments", "word": "words", "token": "tokens", "alternative": "nbest", "gap": "gaps"}
+    items |= {"turn": "turns", "redaction": "redacted", "voice": "voices"}
+    for name, field in items.items():
+        assert plain[field][0].keys() == definition(name).keys(), name
+    assert to_object(FAILED).keys() == definition("failure").keys()
+
+
+def test_a_field_without_documentation_is_found() -> None:
+    written = to_object(FULL, tokens=True)
+    broken: list[dict[str, Any]] = [written | {"new": 1}, written | {"duration": "2.5"}]
+    for field in ("segments", "words", "tokens", "nbest", "gaps", "turns", "redacted", "removed_words", "voices"):
+        broken.append(written | {field: [written[field][0] | {"new": 1}]})
+        broken.append(written | {field: [dict(list(written[field][0].items())[1:])]})
+    broken += [{name: value for name, value in written.items() if name != missing} for missing in ("text", "words")]
+    broken.append(to_object(FAILED) | {"error": {"stage": "load"}})
+    for document in broken:
+        with pytest.raises(AssertionError, match=r"^\$"):
+            check_schema("result", [document])
+
+
+def test_the_command_prints_them() -> None:
+    cases: list[tuple[tuple[str, ...], SchemaName]] = [((), "result"), (("report",), "report"), (("event",), "event")]
+    for arguments, name in cases:
+        done = fastscribe("schema", *arguments)
+        assert (done.returncode, json.loads(done.stdout)) == (0, validator(name).schema)
+    other = fastscribe("schema", "other")
+    assert other.returncode == 2 and "schema other: not one of result, report, event" in other.stderr
+
+
+def test_reports_are_as_the_schema_says() -> None:
+    stats = replace(STATS, totals=TOTALS, stopped=STOPPED, devices=[DeviceShare("cpu:0", "CPU", 1, 1, 2.5, 0.5, 1000)])
+    written = stats.to_json()
+    check_schema("report", [STATS.to_json(), written])
+    assert written["totals"]["audio_s"] == 2.5
+    assert written.keys() == definition("run", "report").keys()
+    with pytest.raises(AssertionError, match="new"):
+        check_schema("report", [written | {"new": 1}])

@@ -1,0 +1,168 @@
+"""Settings that decide results change the fingerprint; all others do not."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import shutil
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from fastscribe.cli import app
+from fastscribe.config import Options, OutputStyle, SubtitleStyle
+from fastscribe.context import language_model
+from fastscribe.results import fingerprint as module
+from fastscribe.results.fingerprint import fingerprint, model_digest
+from fastscribe.types import Phrase
+from tests.conftest import MODELS
+
+MODEL = MODELS / "tdt_demo" / "model.nemo"
+
+
+def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chosen: object) -> dict:  # noqa: B008 - frozen
+    resolved: dict = {"dtype": "fp32", "decoder": "tdt", "attention": "full", "recover_gaps": False}
+    resolved |= {name: value for name, value in chosen.items() if name != "model"}
+    return fingerprint(str(chosen.get("model", "m")), resolved, options, style)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("model", of(model="other")),
+        ("--dtype", of(dtype="bf16")),
+        ("--decoder", of(decoder="ctc")),
+        ("--max-utterance-s", of(Options(max_utterance_s=3))),
+        ("--channel", of(Options(channel=1))),
+        ("--speakers", of(Options(speakers="channels"))),
+        ("--remove-fillers", of(Options(remove_fillers=True))),
+        ("--itn", of(Options(itn=True))),
+        ("--redact", of(Options(redact=("numbers",)))),
+        ("--beam", of(beam=8)),
+        ("--boost", of(Options(boost=(Phrase("name"),)))),
+        ("--lm", of(Options(lm="a"), lm="digest")),
+        ("--lm-weight", of(Options(lm_weight=0.5))),
+        ("--recover-gaps", of(recover_gaps=True)),
+        ("--attention", of(attention="local:4,4")),
+        ("--vad", of(Options(vad="silero"))),
+        ("--tokens", of(style=OutputStyle(tokens=True))),
+    ],
+)
+def test_options_that_change_results_count(name: str, changed: dict) -> None:
+    assert [key for key in sorted(of().keys() | changed) if of().get(key) != changed.get(key)] == [name]
+
+
+def test_settings_of_a_speaker_model_count() -> None:
+    plain, changed = (of(Options(speakers="m", speaker_streaming=chosen)) for chosen in (None, {"chunk_len": 9}))
+    assert changed == plain | {"--speaker-streaming": "chunk_len=9"}
+
+
+def test_formats_and_their_layout_do_not_count() -> None:
+    """The rows have all that their files need."""
+    assert (
+        of(style=OutputStyle(("srt", "vtt"), subtitles=SubtitleStyle(max_line_width=20, highlight_words=True))) == of()
+    )
+
+
+def test_style_of_older_fingerprints() -> None:
+    older = {**of(), "--format": ["srt"], "--max-line-width": 20, "--max-chars-per-second": None}
+    assert module.of_results(older) == of()
+    assert module.older_style(older) == SubtitleStyle(max_line_width=20, max_chars_per_second=None)
+    assert module.older_style(of()) == SubtitleStyle()
+    assert module.style_key(SubtitleStyle()) != module.style_key(module.older_style(older)) != 0
+
+
+def test_speed_options_do_not_count() -> None:
+    assert of(Options(batch_size=3, batch_frames=9, window=2, threads=1, cuda_graphs="off")) == of()
+    fields = {field.name for field in dataclasses.fields(Options)}
+    assert fields > module._SPEED_ONLY
+    assert fields - module._SPEED_ONLY == module._OPTIONAL | module._RESOLVED_LATER | {
+        "decoder",
+        "max_utterance_s",
+        "channel",
+        "attention",
+        "vad",
+        "recover_gaps",
+        "track",
+    }
+
+
+def test_resolved_beam_counts() -> None:
+    """A model's default beam and the same beam from the command line are equal."""
+    assert of(Options(beam=1)) == of() and "--beam" not in of()
+    assert of(Options(beam=8), beam=8) == of(beam=8) != of()
+
+
+def test_resolved_gap_recovery_counts() -> None:
+    """A family's default and the same setting from the command line are equal."""
+    assert of(Options(recover_gaps=False)) == of() and of(Options(recover_gaps=True), recover_gaps=True) != of()
+
+
+def test_prompt_counts_for_models_with_prompts() -> None:
+    assert of(Options(language=None, timestamps=False)) == of() and "--language" not in of()
+    assert of(Options(language="de"))["--language"] == "de" and of(Options(timestamps=True))["--timestamps"] is True
+    assert of(Options(pnc=False)) != of(Options(pnc=True)) != of()
+
+
+def test_names_are_those_of_the_options() -> None:
+    command = typer.main.get_command(app).commands["transcribe"]  # type: ignore[attr-defined]
+    known = {option for parameter in command.params for option in parameter.opts}
+    shown = of(style=OutputStyle(("srt",)))
+    assert [name for name in shown if name.startswith("--") and name not in known] == []
+
+
+def test_model_digest_depends_on_content_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(MODEL, tmp_path / "elsewhere.nemo")
+    assert model_digest(MODEL) == model_digest(tmp_path / "elsewhere.nemo")
+    content = bytearray(MODEL.read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "elsewhere.nemo").write_bytes(content)
+    assert model_digest(MODEL) != model_digest(tmp_path / "elsewhere.nemo")
+    folder = tmp_path / "folder"
+    shutil.copytree(MODELS / "hf_ctc", folder)
+    before = model_digest(folder)
+    (folder / "README.md").write_text("notes")
+    (folder / "sub").mkdir()
+    assert model_digest(folder) == before == model_digest(MODELS / "hf_ctc")
+    (folder / "config.json").write_text((folder / "config.json").read_text() + " ")
+    assert model_digest(folder) != before
+
+
+def test_model_digest_includes_the_language_model(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    shutil.copytree(MODELS / "hf_ctc", folder)
+    before = model_digest(folder)
+    (folder / "notes.gz").write_bytes(b"no part of it")
+    assert model_digest(folder) == before
+    (folder / language_model.FILE).write_bytes(b"a")
+    assert model_digest(folder) != before
+
+
+def test_blocks_are_digested_each_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 4)
+    digests = set()
+    for number, content in enumerate((b"", b"abcd", b"abcde", b"abcdabcd", b"abcdefgh", b"efghabcd")):
+        path = tmp_path / f"{number}.nemo"
+        path.write_bytes(content)
+        digests.add(model_digest(path))
+    assert len(digests) == 6
+
+
+def test_model_digest_is_independent_of_read_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SHA-256 over the SHA-256 of blocks, as in journals of earlier runs."""
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(module, "_READ_BYTES", 300)
+    path = tmp_path / "model.nemo"
+    for size in (0, 1, 299, 300, 999, 1000, 1001, 2500):
+        content = bytes(number % 251 for number in range(size))
+        path.write_bytes(content)
+        blocks = [content[start : start + 1000] for start in range(0, max(1, size), 1000)]
+        expected = hashlib.sha256(b"".join(hashlib.sha256(block).digest() for block in blocks)).hexdigest()
+        assert model_digest(path) == f"sha256:{expected[:32]}"
+
+
+def test_track() -> None:
+    """The first track is the default, and folders of earlier versions lack the option."""
+    assert of(Options(track=0)) == of() and "--track" not in of()
+    assert of(Options(track=1))["--track"] == 1

@@ -1,0 +1,71 @@
+"""What goes to stdout from several recordings: lines of text have names and the given order, subtitles are refused."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fastscribe.config import OutputStyle
+from fastscribe.errors import UsageError
+from fastscribe.results.stream import SINGLE_FORMATS, StreamOutput, check_inputs
+from fastscribe.types import Source, Transcript
+from tests.audio.test_inputs import touch, write_manifest
+from tests.results.test_folder import failed, spoken
+
+
+def written(inputs: list[str], *results: Transcript) -> str:
+    """Expect all, then write them in the opposite order."""
+    stream = io.StringIO()
+    with StreamOutput(stream, OutputStyle(("txt",)), inputs=inputs) as output:
+        for index, result in enumerate(results):
+            path = "-" if inputs == ["-"] and result.text == "stdin" else "x"
+            assert output.ledger.expect(Source(path, "x", "x", index=index))
+        for result in reversed(results):
+            output.write(result)
+    return stream.getvalue()
+
+
+def test_text_has_names_unless_one_file_was_given(tmp_path: Path) -> None:
+    assert written(["a.wav"], spoken("a.wav", "one")) == "one\n"
+    assert written(["-"], spoken("a.wav", "stdin")) == "stdin\n"
+    assert written(["https://host/a.wav?signature=x*"], spoken("a.wav", "one")) == "one\n"
+    named = "/in/a\\tb.wav\tone\n"
+    for inputs in (["a.wav", "b.wav"], [str(tmp_path)], ["*.wav"], ["-"], ["list.jsonl"]):
+        assert written(inputs, spoken("a\tb.wav", "one")) == named
+    assert written(["x", "y"], spoken("a.wav"), spoken("b.wav", index=1)) == "/in/a.wav\ta.wav\n/in/b.wav\tb.wav\n"
+    part = spoken("a.wav", "two")
+    part = replace(part, audio=replace(part.audio, row={"audio_filepath": "/in/a.wav", "offset": 1.5}))
+    assert written(["list.jsonl"], part) == "/in/a.wav@1500\ttwo\n"
+    stream = io.StringIO()
+    with StreamOutput(stream, OutputStyle(("txt",)), inputs=["x", "y"]) as output:
+        for index in range(2):
+            output.ledger.expect(Source("x", "x", "x", index=index))
+        output.write(spoken("b.wav", index=1))
+        output.write(failed("a.wav"))
+    assert stream.getvalue() == "/in/b.wav\tb.wav\n"
+
+
+@pytest.mark.parametrize("format", sorted(SINGLE_FORMATS))
+def test_subtitles_of_several_recordings_are_refused_at_once(tmp_path: Path, format: str) -> None:
+    touch(tmp_path, "one/a.wav", "two/a.wav", "two/b.wav")
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    row = {"audio_filepath": "one/a.wav"}
+    manifest = str(write_manifest(tmp_path / "m.jsonl", row, {**row, "offset": 1}))
+    for inputs in ([one], [f"{one}/a.wav"], [f"{one}/*.wav"], ["missing.wav"], [one, f"{one}/a.wav"], ["-"]):
+        check_inputs(format, inputs)
+        check_inputs("txt", [*inputs, two])
+    for inputs in ([two], [f"{two}/*"], [manifest], [one, f"{two}/a.wav"], [one, "-"]):
+        with pytest.raises(UsageError, match=f"-f {format}: several recordings"):
+            check_inputs(format, inputs)
+
+
+def test_a_list_on_stdin_may_name_several() -> None:
+    """It is refused before the first is decoded; a recording on stdin is not."""
+    for path, index in (("a.wav", 0), ("-", 1)):
+        ledger = StreamOutput(io.StringIO(), OutputStyle(("srt",)), inputs=["-"]).ledger
+        with pytest.raises(UsageError, match="several recordings"):
+            ledger.expect(Source(path, path, "x", index=index))
+    assert StreamOutput(io.StringIO(), OutputStyle(("srt",)), inputs=["-"]).ledger.expect(Source("-", "-", "x"))
