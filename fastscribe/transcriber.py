@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.checkpoint.language_choice import language_filter_of, language_prompt_of
-from fastscribe.checkpoint.language_prompt import choose_language
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
 from fastscribe.config import CHANNELS, Options, check_load
 from fastscribe.context.language_filter import LanguageFilter
 from fastscribe.decode.prompt import DEFAULT_LANGUAGE, prompt_languages
 from fastscribe.errors import UsageError
+from fastscribe.families.nemotron.languages import choose_language
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.presentation import in_order, with_bar

@@ -60,10 +60,10 @@ TEST_DATA = ROOT / "tests" / "data"
 _LOGIT_SPREAD = 3.0  # of a random attention decoder
 # Test modules in the order of what they decide.
 _LOW_LEVEL = (
-    "cuda/test_triton_kernels.py",
-    "model/test_dot_product_attention.py",
-    "model/test_subsampling.py",
-    "model/test_quantized.py",
+    "families/blocks/test_triton_kernels.py",
+    "families/blocks/test_dot_product_attention.py",
+    "families/conformer/test_subsampling.py",
+    "families/blocks/test_quantized.py",
     "cuda/test_graph_capture.py",
     "cuda/test_transducer_graphs.py",
     "cuda/test_encoder_graphs.py",

@@ -30,7 +30,7 @@ TIERS = (
     ("types", "config", "errors", "languages", "version", "rooms", "_system"),
     ("audio", "cuda"),
     ("segmentation", "text"),
-    ("checkpoint", "families", "model"),
+    ("checkpoint", "families"),
     ("decode", "results"),
     ("pipeline",),
     ("transcriber", "single", "journaled", "dry_run"),

@@ -20,10 +20,10 @@ from fastscribe.config import LocalAttention, Options
 from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.greedy import greedy
 from fastscribe.errors import UsageError
-from fastscribe.model import cpu_layers
-from fastscribe.model.cpu_layers import CpuLayers
-from fastscribe.model.encoder import Encoder
-from fastscribe.model.int8 import int8_problem
+from fastscribe.families.blocks.int8 import int8_problem
+from fastscribe.families.conformer import cpu_layers
+from fastscribe.families.conformer.cpu_layers import CpuLayers
+from fastscribe.families.conformer.encoder import Encoder
 from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer, with_attention
 from fastscribe.text.transcript import assemble, segments_of, words_of

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fastscribe import Options, Transcriber, UsageError
-from fastscribe.checkpoint.language_prompt import choose_language
 from fastscribe.checkpoint.languages import languages_by_name
 from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.reader import CheckpointError, read_checkpoint
 from fastscribe.config import LanguagePromptConfig, OutputStyle
+from fastscribe.families.nemotron.languages import choose_language
 from fastscribe.journaled import run_fingerprint
 from fastscribe.languages import check_languages, find_language, language_tag
 from fastscribe.results.fingerprint import AS_GIVEN, comparable, of_results

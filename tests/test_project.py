@@ -112,7 +112,7 @@ def test_contributing_names_what_exists() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["`fastscribe/nowhere.py`", "tests/test_x.py", "`fastscribe/model/` (`x.py`)", "`NO_SUCH_NAME`"]
+    "wrong", ["`fastscribe/nowhere.py`", "tests/test_x.py", "`fastscribe/families/` (`x.py`)", "`NO_SUCH_NAME`"]
 )
 def test_missing_paths_are_found(wrong: str) -> None:
     assert len(missing(f"`fastscribe/config.py` and {wrong}, in `DECODERS`.")) == 1

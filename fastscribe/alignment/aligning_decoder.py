@@ -14,7 +14,7 @@ import torch
 
 from fastscribe.alignment.forced_alignment import align, frames_needed
 from fastscribe.decode.decoder import Decoder
-from fastscribe.model.ctc import CtcHead
+from fastscribe.families.blocks.ctc import CtcHead
 from fastscribe.text.encoder import WordEncoder
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.word_times import AlignmentText, spread_evenly

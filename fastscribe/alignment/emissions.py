@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fastscribe.decode.ctc import CtcDecoder
-from fastscribe.model.ctc import CtcHead, split_for_logits
+from fastscribe.families.blocks.ctc import CtcHead, split_for_logits
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 MAX_BATCH_BYTES = 128 << 20

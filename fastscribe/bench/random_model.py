@@ -28,12 +28,12 @@ from fastscribe.bench.work import LABELS_PER_S
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import ModelConfig
 from fastscribe.decode import ctc, label_looping
-from fastscribe.model.aed import Attention, AttentionDecoder
-from fastscribe.model.ctc import CtcHead
-from fastscribe.model.features import LogMel
-from fastscribe.model.jasper import JasperEncoder
-from fastscribe.model.model import Model
-from fastscribe.model.transducer import Transducer
+from fastscribe.families.blocks.ctc import CtcHead
+from fastscribe.families.blocks.features import LogMel
+from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.families.canary.attention_decoder import Attention, AttentionDecoder
+from fastscribe.families.jasper.encoder import JasperEncoder
+from fastscribe.families.model import Model
 from fastscribe.pipeline.recognizer import choose_device
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer, from_characters, from_huggingface, from_pieces
 from fastscribe.types import Features, Frames, Hypothesis

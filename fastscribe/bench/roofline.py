@@ -21,10 +21,10 @@ from fastscribe.bench.timing import time_call
 from fastscribe.bench.work import Work
 from fastscribe.config import EncoderConfig, EncoderConfigs, GraniteConfig, JasperConfig
 from fastscribe.cuda.device import free_bytes
-from fastscribe.cuda.fp8 import quantise_fp8_
-from fastscribe.model.cpu_form import torch_dtype
-from fastscribe.model.int8 import Int8Linear, quantise_int8_, quantise_rows
-from fastscribe.model.packed import pack_linears_
+from fastscribe.families.blocks.cpu_form import torch_dtype
+from fastscribe.families.blocks.fp8 import quantise_fp8_
+from fastscribe.families.blocks.int8 import Int8Linear, quantise_int8_, quantise_rows
+from fastscribe.families.blocks.packed import pack_linears_
 
 _MAX_ROWS = 32_768
 _COPY_BYTES = {"cpu": 1 << 28, "cuda": 4 << 30}

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from fastscribe.bench.work import LABELS_PER_S, PROMPT_TOKENS
-from fastscribe.checkpoint.nemo_jasper import odd
 from fastscribe.config import (
     GRANITE_STACKED,
     AedConfig,
@@ -34,6 +33,7 @@ from fastscribe.config import (
     PromptForm,
     TransformerConfig,
 )
+from fastscribe.families.jasper.nemo import odd
 
 
 def _features(num_mels: int) -> FeaturesConfig:

@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-from fastscribe.checkpoint import hf_canary, hf_cohere, hf_granite, names
-from fastscribe.checkpoint.language_prompt import language_prompt
+from fastscribe.checkpoint import names
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import Checkpoint, Section, read_json, read_tokenizer, report_invalid_config
@@ -30,6 +29,10 @@ from fastscribe.config import (
     PredictorConfig,
 )
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
+from fastscribe.families.canary import huggingface as hf_canary
+from fastscribe.families.cohere import huggingface as hf_cohere
+from fastscribe.families.granite import huggingface as hf_granite
+from fastscribe.families.nemotron.languages import language_prompt
 
 _STREAMING = ("nemotron_asr_streaming", "nemotron3_5_asr")
 FAMILIES = (

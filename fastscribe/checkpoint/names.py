@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from fastscribe.checkpoint import hf_canary, hf_cohere, hf_granite, nemo_canary
 from fastscribe.checkpoint.lazy_weights import TensorSource
-from fastscribe.checkpoint.nemo_jasper import convolutions
 from fastscribe.config import EncoderConfig, EncoderConfigs, GraniteConfig, JasperConfig, ModelConfig
+from fastscribe.families.canary import huggingface as hf_canary
+from fastscribe.families.canary import nemo as nemo_canary
+from fastscribe.families.cohere import huggingface as hf_cohere
+from fastscribe.families.granite import huggingface as hf_granite
+from fastscribe.families.jasper.nemo import convolutions
 
 _NEMO_UNUSED = re.compile(
     r"^preprocessor\.featurizer\.(window|fb)$|" + nemo_canary.UNUSED

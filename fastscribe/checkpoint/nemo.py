@@ -23,7 +23,6 @@ import yaml
 from fastscribe._system.safe_open import safe_open
 from fastscribe.audio.stdin import HEAD_BYTES, has_known_format
 from fastscribe.checkpoint import names, tar
-from fastscribe.checkpoint.language_heads import check_vocabularies
 from fastscribe.checkpoint.lazy_weights import LazyWeights
 from fastscribe.checkpoint.nemo_config import model_config
 from fastscribe.checkpoint.nemo_heads import heads_of
@@ -41,6 +40,7 @@ from fastscribe.checkpoint.value import (
 )
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.errors import CheckpointError, SpeakerModelGiven, UnsupportedCheckpoint, VoiceModelGiven
+from fastscribe.families.indic.language_heads import check_vocabularies
 from fastscribe.languages import language_tag
 from fastscribe.text.tokenizer import (
     MAX_PIECES,

@@ -7,11 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import get_args
 
-from fastscribe.checkpoint.language_heads import language_heads
-from fastscribe.checkpoint.language_prompt import AUTO, language_prompt
-from fastscribe.checkpoint.nemo_canary import aed
 from fastscribe.checkpoint.nemo_heads import Heads
-from fastscribe.checkpoint.nemo_jasper import jasper
 from fastscribe.checkpoint.value import Section
 from fastscribe.config import (
     SUBSAMPLING_FACTORS,
@@ -33,6 +29,10 @@ from fastscribe.config import (
     Window,
 )
 from fastscribe.errors import UnsupportedCheckpoint
+from fastscribe.families.canary.nemo import aed
+from fastscribe.families.indic.language_heads import language_heads
+from fastscribe.families.jasper.nemo import jasper
+from fastscribe.families.nemotron.languages import AUTO, language_prompt
 
 # Keys that language_heads() and check_vocabularies() read. The last one, a token's number in its language, has no order.
 _LANGUAGE_KEYS = (

@@ -257,7 +257,7 @@ def _vocabulary(tokenizer: Tokenizer) -> bytes:
 
 def _feature_tables(features: FeaturesConfig) -> Mapping[str, torch.Tensor]:
     """Return the window and the mel filters, which NeMo's state dict holds."""
-    from fastscribe.model.features import LogMel
+    from fastscribe.families.blocks.features import LogMel
 
     tables = LogMel(features)
     before = (features.n_fft - features.win_length) // 2  # zeros, which NeMo's window does not hold

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from fastscribe.checkpoint import huggingface, native, nemo
-from fastscribe.checkpoint.language_heads import of_language
-from fastscribe.checkpoint.language_prompt import known_languages
 from fastscribe.checkpoint.languages import languages_by_name
 from fastscribe.checkpoint.value import (
     Checkpoint,
@@ -26,6 +24,8 @@ from fastscribe.checkpoint.value import (
 )
 from fastscribe.config import CHANNELS, EncoderConfig, Options, streaming_text
 from fastscribe.errors import CheckpointError, SpeakerModelGiven, UnsupportedCheckpoint, UsageError
+from fastscribe.families.indic.language_heads import of_language
+from fastscribe.families.nemotron.languages import known_languages
 from fastscribe.speakers import hf_sortformer, nemo_sortformer
 from fastscribe.speakers.nemo_voices import read_voice_model
 

@@ -38,7 +38,7 @@ def _read_side_model(path: str, kind: type[SpeakerModelGiven | VoiceModelGiven])
     """Read a speaker or voice model and check the names and shapes of its weights, not their values."""
     found = find_model(path, for_speakers=True)
     from fastscribe.checkpoint.reader import read_speaker_model
-    from fastscribe.model.model import check_side_weights
+    from fastscribe.families.model import check_side_weights
     from fastscribe.speakers.nemo_voices import read_voice_model
 
     checkpoint = (read_speaker_model if kind is SpeakerModelGiven else read_voice_model)(found)
@@ -118,7 +118,7 @@ def convert(
 ) -> None:
     """Convert a checkpoint to fastscribe's own format, a folder, or with --to to NeMo's or Hugging Face's."""
     from fastscribe.checkpoint.exchange import left_out
-    from fastscribe.checkpoint.language_heads import of_language
+    from fastscribe.families.indic.language_heads import of_language
 
     out = Path(os.path.realpath(out))
     _check_new(out, to)

@@ -25,7 +25,7 @@ from fastscribe.decode import aed
 from fastscribe.decode.aed import AedDecoder, AedState, load_batch_, pack, positions_needed, step, store_rows
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.prompt import Prompt
-from fastscribe.model.aed import AttentionDecoder
+from fastscribe.families.canary.attention_decoder import AttentionDecoder
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 _MAX_CAPTURES = 96  # graphs; a batch needs about six

@@ -11,17 +11,28 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Protocol
 
 import torch
 
 from fastscribe.cuda.graph_capture import Generation, GraphCache, GraphsUnavailable, StreamOrder
-from fastscribe.model.families import AnyEncoder
 from fastscribe.types import Features, Frames
 
 _MAX_FRAMES = 4096  # encoder frames, rows x longest; larger batches keep a GPU busy without graphs
 _FRAME_STEP = 8  # encoder frames
 _MAX_GRAPHS = 64  # every length of one row up to 512 frames
 _MIN_USES = 2  # before a bucket is captured
+
+
+class AnyEncoder(Protocol):
+    """What the graphs need of an encoder."""
+
+    config: Any  # has its subsampling_factor
+
+    def __call__(self, features: Features, /) -> Frames: ...
+
+    def num_frames(self, mel_frames: int, /) -> int:
+        """Return the number of output frames."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +64,7 @@ class EncoderGraphs:
         self._captured: GraphCache[tuple[int, int], _CapturedPass] = GraphCache(new_generation, _MAX_GRAPHS)
 
     def __call__(self, features: Features) -> Frames:
-        encode: Callable[[Features], Frames] = self._encoder
+        encode = self._encoder
         bucket = self._bucket(features)
         if bucket is None or not self._can_capture:
             return encode(features)

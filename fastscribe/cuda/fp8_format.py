@@ -1,4 +1,4 @@
-"""The number format of cuda/fp8.py: e4m3 of Micikevicius et al. 2022."""
+"""The number format of families/blocks/fp8.py: e4m3 of Micikevicius et al. 2022."""
 
 from __future__ import annotations
 

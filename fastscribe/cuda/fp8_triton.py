@@ -1,4 +1,4 @@
-"""cuda/fp8.py's `quantise_rows` as one Triton kernel: each row is read once and written once. Needs triton to import.
+"""`quantise_rows` of families/blocks/fp8.py as one Triton kernel: each row is read and written once. Needs triton to import.
 
 Shapes: R rows, K columns.
 """

@@ -23,7 +23,7 @@ from fastscribe.context.boosting_reference import PhraseLists
 from fastscribe.cuda.device import small_to_device
 from fastscribe.decode.checked import NOT_FINITE, is_finite_sum
 from fastscribe.decode.prompt import Prompt, hypothesis
-from fastscribe.model.aed import AttentionDecoder, KeyValueCache
+from fastscribe.families.canary.attention_decoder import AttentionDecoder, KeyValueCache
 from fastscribe.pipeline.cost_model import DecoderMemory
 from fastscribe.types import Frames, Hypothesis, Int32Array
 

@@ -29,7 +29,7 @@ from fastscribe.config import LABELS_PER_FRAME_GUARD
 from fastscribe.context.boosting_reference import PhraseLists, State
 from fastscribe.context.fusion import FusionTables
 from fastscribe.decode.greedy import ENDLESS, Size, max_labels
-from fastscribe.model.transducer import Transducer
+from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Hypothesis
 
 

@@ -28,7 +28,7 @@ import torch
 from fastscribe.context.boosting import Boost, advance
 from fastscribe.context.boosting_reference import PhraseLists
 from fastscribe.context.vocabulary_mask import VocabularyMask
-from fastscribe.model.ctc import CtcHead, split_for_logits
+from fastscribe.families.blocks.ctc import CtcHead, split_for_logits
 from fastscribe.types import Float32Array, Frames, Hypothesis, Int32Array
 
 _MIN_PROBABILITY = 1e-38  # its logarithm is finite

@@ -1,6 +1,6 @@
 """The decoder families: how each is built, and the properties that other modules use.
 
-To add a family, add a head in model/ (see model.py), a decoder in decode/ and a row here.
+To add a family, add a head in families/blocks/ (see families/model.py), a decoder in decode/ and a row here.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.label_looping import Network
 from fastscribe.decode.prompt import can_write_times, make_prompt
 from fastscribe.errors import CheckpointError, UsageError
-from fastscribe.model.cpu_layers import has_loops
-from fastscribe.model.model import Model
-from fastscribe.model.transducer import Transducer
+from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.families.conformer.cpu_layers import has_loops
+from fastscribe.families.model import Model
 from fastscribe.pipeline.cost_model import DecoderMemory
 
 Log = Callable[[str], None]

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.model.packed import pack_linears_
-from fastscribe.model.transducer import Predictor
+from fastscribe.families.blocks.packed import pack_linears_
+from fastscribe.families.blocks.transducer import Predictor
 
 
 class FastPredictor(nn.Module):

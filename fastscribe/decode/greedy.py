@@ -22,7 +22,7 @@ import torch
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
 from fastscribe.context.boosting_reference import PhraseLists
-from fastscribe.model.transducer import Transducer
+from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Hypothesis
 
 # With max_symbols up to 10, NeMo's default, no row can exceed `max_labels`.

@@ -33,7 +33,7 @@ from fastscribe.config import LABELS_PER_FRAME_GUARD
 from fastscribe.context.boosting import BoostTables, advance
 from fastscribe.decode.fast_predictor import FastPredictor
 from fastscribe.decode.greedy import ENDLESS, max_labels
-from fastscribe.model.transducer import Joint, Transducer
+from fastscribe.families.blocks.transducer import Joint, Transducer
 from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Frames, Int32Array
 

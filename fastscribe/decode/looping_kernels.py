@@ -20,8 +20,8 @@ import numpy as np
 from fastscribe._system import float_bits
 from fastscribe._system.float_bits import READERS, bounded_exponential, exponential, order_key, value_of_key
 from fastscribe._system.jit import compile_cached, compile_together, digest_of, loop_options, rebind
-from fastscribe.model import row_kernels
-from fastscribe.model.row_kernels import sigmoid
+from fastscribe.families.blocks import row_kernels
+from fastscribe.families.blocks.row_kernels import sigmoid
 
 WAITS, SPOKE, ENDED, IS_ENDLESS = (
     0,

@@ -55,7 +55,7 @@ def torch_kernels() -> Check:
     """Whether torch computes with the processor's vectors, and multiplies packed matrices."""
     import torch
 
-    from fastscribe.model.packed import can_pack, has_faster_mkl
+    from fastscribe.families.blocks.packed import can_pack, has_faster_mkl
 
     vectors = torch.backends.cpu.get_cpu_capability()
     if vectors == "DEFAULT" and "avx2" in instructions():
@@ -69,7 +69,7 @@ def torch_kernels() -> Check:
 
 
 def cpu_loops() -> Check:
-    """For which processor numba compiles the loops of wide models (model/row_kernels.py, decode/looping_kernels.py)."""
+    """For which processor numba compiles the loops of wide models (families/blocks/row_kernels.py and others)."""
     config: Any = import_module("numba.core.config")
     if config.DISABLE_JIT:
         finding = "NUMBA_DISABLE_JIT is set: the loops of wide models run in Python, a thousand times as slow"
@@ -99,8 +99,8 @@ def bf16() -> Check:
 
 def int8() -> Check:
     """Whether --dtype int8 works, and through what."""
-    from fastscribe.model.cpu_form import torch_dtype
-    from fastscribe.model.int8 import int8_problem
+    from fastscribe.families.blocks.cpu_form import torch_dtype
+    from fastscribe.families.blocks.int8 import int8_problem
 
     problem = int8_problem()
     rest = "bf16" if torch_dtype("int8").itemsize == 2 else "fp32"
@@ -179,7 +179,7 @@ def gpu_kernels() -> Check:
     from fastscribe.checkpoint.location import PACKAGED
     from fastscribe.checkpoint.reader import read_checkpoint
     from fastscribe.config import EncoderConfig
-    from fastscribe.cuda.operations import choose_operations
+    from fastscribe.families.blocks.gpu_operations import choose_operations
 
     try:
         device = _cuda()
@@ -194,7 +194,7 @@ def gpu_kernels() -> Check:
 
 def fp8() -> Check:
     """Whether --dtype fp8 works."""
-    from fastscribe.cuda.fp8 import fp8_problem
+    from fastscribe.families.blocks.fp8 import fp8_problem
 
     try:
         problem = fp8_problem(_cuda())

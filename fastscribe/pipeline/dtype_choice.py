@@ -14,10 +14,10 @@ import torch
 
 from fastscribe._system.processors import NO_BF16, has_native_bf16, may_gain_from_bf16
 from fastscribe.config import DtypeChoice, DtypePolicy, EncoderConfigs, FloatDtypeName
-from fastscribe.cuda.fp8 import fp8_problem
 from fastscribe.errors import UsageError
-from fastscribe.model.families import ENCODER_FAMILIES
-from fastscribe.model.int8 import int8_problem
+from fastscribe.families.blocks.fp8 import fp8_problem
+from fastscribe.families.blocks.int8 import int8_problem
+from fastscribe.families.registry import ENCODER_FAMILIES
 from fastscribe.pipeline.dtype_rates import CannotKeep, cpu_rates, widths_of
 
 # Models narrower than this are fast in any dtype on a CPU, and in fp32 they are exact (docs/log.md, 2026-11-21).

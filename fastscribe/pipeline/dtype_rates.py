@@ -26,8 +26,8 @@ from fastscribe._system.safe_files import write_atomic
 from fastscribe._system.user_cache import cache_folder
 from fastscribe.config import EncoderConfigs, JasperConfig
 from fastscribe.errors import first_line
-from fastscribe.model.cpu_form import to_cpu_form_, torch_dtype
-from fastscribe.model.cpu_layers import CpuFeedForward, Matrix, Norm, Product, Stream, has_loops
+from fastscribe.families.blocks.cpu_form import to_cpu_form_, torch_dtype
+from fastscribe.families.conformer.cpu_layers import CpuFeedForward, Matrix, Norm, Product, Stream, has_loops
 from fastscribe.version import __version__
 
 _ROWS = 800  # half of a CPU batch; more change no rate
@@ -41,7 +41,7 @@ _MAX_CLOCK_STEP_S = 1e-3  # of a clock that can time a product
 
 
 class Widths(NamedTuple):
-    """Inputs and outputs of an encoder's largest matrices, and whether loops run between them (model/cpu_layers.py)."""
+    """Inputs and outputs of an encoder's largest matrices, and whether loops run between them (conformer/cpu_layers.py)."""
 
     inputs: int
     outputs: int

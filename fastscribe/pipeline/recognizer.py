@@ -26,7 +26,6 @@ from fastscribe.alignment.aligning_decoder import AligningDecoder
 from fastscribe.alignment.script import Speller
 from fastscribe.audio import resample
 from fastscribe.checkpoint.language_choice import has_aligner_of_a_language, language_filter_of, language_prompt_of
-from fastscribe.checkpoint.language_prompt import choose_language
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import (
     ChunkedAttention,
@@ -46,7 +45,6 @@ from fastscribe.context.language_model import LanguageModel
 from fastscribe.context.vocabulary_mask import VocabularyMasks
 from fastscribe.cuda.device import free_bytes, is_out_of_memory, small_to_device, to_device
 from fastscribe.cuda.encoder_graphs import EncoderGraphs
-from fastscribe.cuda.fp8 import quantise_fp8_
 from fastscribe.cuda.graph_capture import GraphsUnavailable
 from fastscribe.cuda.no_tf32 import no_tf32
 from fastscribe.decode import checked
@@ -54,12 +52,14 @@ from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.families import DECODERS
 from fastscribe.decode.prompt import options_for_prompt
 from fastscribe.errors import CheckpointError, UsageError, first_line
+from fastscribe.families.blocks.cpu_form import to_cpu_form_, torch_dtype
+from fastscribe.families.blocks.features import LogMel
+from fastscribe.families.blocks.fp8 import quantise_fp8_
+from fastscribe.families.conformer.cpu_layers import has_loops, import_numba_meanwhile
+from fastscribe.families.model import Model, Prepare, build_model, optimise_
+from fastscribe.families.nemotron.languages import choose_language
+from fastscribe.families.registry import ENCODER_FAMILIES
 from fastscribe.languages import check_languages
-from fastscribe.model.cpu_form import to_cpu_form_, torch_dtype
-from fastscribe.model.cpu_layers import has_loops, import_numba_meanwhile
-from fastscribe.model.families import ENCODER_FAMILIES
-from fastscribe.model.features import LogMel
-from fastscribe.model.model import Model, Prepare, build_model, optimise_
 from fastscribe.pipeline import cost_model
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.dtype_choice import NARROW_ON_CPU, choose_dtype

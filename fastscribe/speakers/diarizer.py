@@ -14,12 +14,12 @@ from fastscribe._system.processors import has_native_bf16
 from fastscribe.checkpoint.value import SpeakerCheckpoint
 from fastscribe.config import EncoderConfig
 from fastscribe.cuda.no_tf32 import no_tf32
-from fastscribe.model.cpu_attention import transformer_for_cpu_
-from fastscribe.model.cpu_form import torch_dtype
-from fastscribe.model.cpu_layers import conformer_for_cpu_, has_loops
-from fastscribe.model.encoder import Encoder
-from fastscribe.model.model import Prepare
+from fastscribe.families.blocks.cpu_form import torch_dtype
+from fastscribe.families.conformer.cpu_layers import conformer_for_cpu_, has_loops
+from fastscribe.families.conformer.encoder import Encoder
+from fastscribe.families.model import Prepare
 from fastscribe.speakers.config import SpeakerModelConfig
+from fastscribe.speakers.cpu_attention import transformer_for_cpu_
 from fastscribe.speakers.side_model import SideModel
 from fastscribe.speakers.sortformer import Sortformer
 from fastscribe.types import AnyArray, Features, Frames, Hypothesis

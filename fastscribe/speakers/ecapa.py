@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.model.padding import Padding
+from fastscribe.families.blocks.padding import Padding
 from fastscribe.speakers.config import EcapaConfig
 from fastscribe.types import Features, Frames
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from fastscribe.checkpoint.value import SpeakerCheckpoint, VoiceCheckpoint
-from fastscribe.model.features import LogMel
-from fastscribe.model.model import Prepare, build_side_model
+from fastscribe.families.blocks.features import LogMel
+from fastscribe.families.model import Prepare, build_side_model
 from fastscribe.types import Features, Frames
 
 C = TypeVar("C", SpeakerCheckpoint, VoiceCheckpoint)

@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.config import EncoderConfig
-from fastscribe.model.aed import BridgeLayer
-from fastscribe.model.dot_product_attention import aligned_size
-from fastscribe.model.encoder import Encoder
-from fastscribe.model.stacked_encoder import LearntSilence, StackedEncoder, Upsampling
+from fastscribe.families.blocks.dot_product_attention import aligned_size
+from fastscribe.families.canary.attention_decoder import BridgeLayer
+from fastscribe.families.conformer.encoder import Encoder
 from fastscribe.speakers.config import SpeakerModelConfig
 from fastscribe.speakers.speaker_cache import SpeakerMemory
+from fastscribe.speakers.stacked_encoder import LearntSilence, StackedEncoder, Upsampling
 from fastscribe.types import Features
 
 _MASKED = -1e9

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.config import JasperConfig
-from fastscribe.model.jasper import JasperEncoder
+from fastscribe.families.jasper.encoder import JasperEncoder
 from fastscribe.speakers.config import VoiceModelConfig
 from fastscribe.speakers.ecapa import EcapaEncoder
 from fastscribe.types import Features, Frames

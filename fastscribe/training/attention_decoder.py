@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.checkpoint.hf_canary import positions
-from fastscribe.model.aed import Attention, AttentionDecoder, FeedForward
+from fastscribe.families.canary.attention_decoder import Attention, AttentionDecoder, FeedForward
+from fastscribe.families.canary.huggingface import positions
 
 _IGNORED = -100  # a label that does not count
 _ROUNDED = 4e-3  # largest difference of bf16's numbers below 1 from exact ones

@@ -88,8 +88,8 @@ def train(
     chosen = _recipe(recipe, epochs, init is not None)  # before the import of torch, which is slow
     check_installed("whisper-en", "train", "train")
     check_trackers(chosen.run.log_to)
-    from fastscribe.checkpoint.language_heads import of_language
     from fastscribe.checkpoint.reader import read_checkpoint
+    from fastscribe.families.indic.language_heads import of_language
     from fastscribe.training.data import prepare
     from fastscribe.training.distributed import DistributedContext
     from fastscribe.training.shared_data import on_first_rank, share_training_data

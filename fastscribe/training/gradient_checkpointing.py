@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from fastscribe.model.encoder import Encoder
+from fastscribe.families.conformer.encoder import Encoder
 from fastscribe.training.sync_norm import SyncedBatchNorm1d, recorded_statistics
 
 

@@ -15,9 +15,9 @@ import torch
 
 from fastscribe.config import ModelConfig
 from fastscribe.cuda.device import is_out_of_memory, small_to_device
-from fastscribe.model.encoder import Encoder
-from fastscribe.model.features import LogMel, mel_edges
-from fastscribe.model.model import Model
+from fastscribe.families.blocks.features import LogMel, mel_edges
+from fastscribe.families.conformer.encoder import Encoder
+from fastscribe.families.model import Model
 from fastscribe.training.attention_decoder import AttentionLossConfig
 from fastscribe.training.augment import augment_samples, batch_generator, mask_features, warp_bands
 from fastscribe.training.augment_config import AugmentConfig

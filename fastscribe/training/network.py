@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.config import ModelConfig
-from fastscribe.model.encoder import ConformerLayer, Encoder
-from fastscribe.model.model import Model
-from fastscribe.model.transducer import Predictor
+from fastscribe.families.blocks.transducer import Predictor
+from fastscribe.families.conformer.encoder import ConformerLayer, Encoder
+from fastscribe.families.model import Model
 from fastscribe.training.attention_decoder import AttentionLossConfig, attention_loss, dropped_branches
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.recipe import LossRecipe

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fastscribe.errors import UsageError
-from fastscribe.model.model import Model
+from fastscribe.families.model import Model
 from fastscribe.training.changed_model import Head
 from fastscribe.training.lora import add_adapters
 from fastscribe.training.recipe import Recipe

@@ -25,7 +25,7 @@ from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import DecoderName
 from fastscribe.cuda.device import short_switch_interval
 from fastscribe.errors import UsageError, first_line
-from fastscribe.model.model import Model, build_model
+from fastscribe.families.model import Model, build_model
 from fastscribe.training.attention_decoder import prepare_weights_
 from fastscribe.training.backgrounds import KINDS, BackgroundCorpus, BackgroundReader, LostFiles
 from fastscribe.training.batch_search import cached_batch_sizes

@@ -16,7 +16,7 @@ import time
 import torch
 
 from fastscribe.alignment.forced_alignment import LogProbs, align
-from fastscribe.model.ctc import CtcHead
+from fastscribe.families.blocks.ctc import CtcHead
 
 WIDTH, LABELS, FRAME_S, TOKENS_PER_S = 1024, 16385, 0.08, 3.5
 

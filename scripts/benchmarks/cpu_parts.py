@@ -5,8 +5,8 @@
 Three layers of random weights compute batches of noise in every dtype, in one thread. The figures are that thread's
 processor time for a layer, the smallest of the passes, taken by turns: other programs that share the machine change them
 least. A product "alone" is the same call again, right after the pass: its ceiling. `other` is what no part covers:
-attention's products, allocation, Python. The plain layer has torch's operators (model/encoder.py) in place of the loops
-(model/row_kernels.py).
+attention's products, allocation, Python. The plain layer has torch's operators (conformer/encoder.py) in place of the loops
+(blocks/row_kernels.py).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe.bench.machine import facts
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.config import EncoderConfig
-from fastscribe.model.cpu_form import to_cpu_form_, torch_dtype
-from fastscribe.model.cpu_layers import Matrix, Product, Rows, Stream, conformer_for_cpu_
-from fastscribe.model.encoder import Encoder
+from fastscribe.families.blocks.cpu_form import to_cpu_form_, torch_dtype
+from fastscribe.families.conformer.cpu_layers import Matrix, Product, Rows, Stream, conformer_for_cpu_
+from fastscribe.families.conformer.encoder import Encoder
 
 DTYPES = ("fp32", "bf16", "int8")
 _LAYERS = 3  # what a pass does once, such as the positions, is divided by it

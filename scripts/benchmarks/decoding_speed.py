@@ -23,7 +23,7 @@ from fastscribe.cuda.transducer_graphs import build_decoder
 from fastscribe.decode import label_looping
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.greedy import greedy
-from fastscribe.model.transducer import Transducer
+from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
 
 _INERTIA = 0.6  # correlation of one frame with the next

@@ -26,9 +26,9 @@ import torch
 from fastscribe import Failure, Transcriber, Transcript
 from fastscribe._system import processors
 from fastscribe.bench.edit_distance import edit_distance
-from fastscribe.cuda.fp8 import quantise_fp8_
-from fastscribe.model.model import Model
-from fastscribe.model.packed import pack_linears_
+from fastscribe.families.blocks.fp8 import quantise_fp8_
+from fastscribe.families.blocks.packed import pack_linears_
+from fastscribe.families.model import Model
 from fastscribe.pipeline import recognizer
 
 DTYPES = ("bf16", "int8", "fp8")

@@ -17,10 +17,10 @@ from fastscribe.bench.timing import time_call, wall_ms
 from fastscribe.bench.work import encoder_gflop_per_audio_s
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import ModelConfig
-from fastscribe.cuda.fused_layers import fuse_
 from fastscribe.errors import UsageError
-from fastscribe.model.encoder import Encoder
-from fastscribe.model.model import build_model
+from fastscribe.families.conformer.encoder import Encoder
+from fastscribe.families.conformer.fused_layers import fuse_
+from fastscribe.families.model import build_model
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Features, Frames
 from scripts.benchmarks import operation_speed

@@ -27,8 +27,8 @@ from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.ctc import CtcDecoder
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.label_looping import LabelLooping, Network
-from fastscribe.model.ctc import CtcHead
-from fastscribe.model.packed import pack_linears_
+from fastscribe.families.blocks.ctc import CtcHead
+from fastscribe.families.blocks.packed import pack_linears_
 from fastscribe.types import Frames
 from scripts.benchmarks import decoding_speed
 from scripts.benchmarks.gap_recovery import publish

@@ -154,7 +154,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def measure_load(path: Path, dtype: str) -> dict[str, float]:
-    from fastscribe.model.model import build_model
+    from fastscribe.families.model import build_model
     from fastscribe.pipeline import recognizer
     from fastscribe.transcriber import Transcriber
 
@@ -235,7 +235,7 @@ def make(folder: Path, shape: str) -> dict[str, float]:
     from fastscribe.bench.shapes import SHAPES
     from fastscribe.checkpoint import native
     from fastscribe.checkpoint.reader import Checkpoint
-    from fastscribe.model.model import Model
+    from fastscribe.families.model import Model
 
     config = SHAPES[shape]
     with torch.device("meta"):

@@ -26,7 +26,7 @@ from fastscribe.bench.memory import free_bytes, peak_bytes, release, reset_peak,
 from fastscribe.bench.timing import synchronize
 from fastscribe.config import FloatDtypeName, JointConfig
 from fastscribe.cuda.device import is_out_of_memory
-from fastscribe.model.transducer import Joint
+from fastscribe.families.blocks.transducer import Joint
 from fastscribe.training.loss import TransducerLossConfig, joint_transducer_loss, transducer_loss
 from fastscribe.training.plot import write_plot
 from scripts.benchmarks.loss_memory import (

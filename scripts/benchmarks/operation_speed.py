@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fastscribe.bench.timing import time_call
 from fastscribe.config import subsampled
-from fastscribe.model import operations as definition
+from fastscribe.families.blocks import operations as definition
 
 _TAPS, _MELS = 9, 128
 Arguments = tuple[Any, ...]
@@ -28,7 +28,7 @@ def operations(form: str) -> definition.Operations:
     """ "torch" or "triton"; "triton" raises if Triton is missing."""
     if form == "torch":
         return definition.TORCH
-    from fastscribe.cuda import triton_kernels
+    from fastscribe.families.blocks import triton_kernels
 
     return triton_kernels.TRITON
 

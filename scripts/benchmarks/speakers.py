@@ -9,7 +9,7 @@ eval-speakers): the diarisation error rate, with a collar of 0.25 s and without 
 gives to speakers.
 
 With a checkpoint of random weights all rates are bad: what counts is that both tools have the same. `--dtypes` has rows for
-more dtypes than fp32. `--loops` gives narrow models the layers of wide ones (model/cpu_layers.py), to measure those.
+more dtypes than fp32. `--loops` gives narrow models the layers of wide ones (conformer/cpu_layers.py), to measure those.
 
 Progress goes to stderr; the last line of stdout is one JSON document.
 """
@@ -32,7 +32,7 @@ from fastscribe import Options, Transcriber, Transcript
 from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.checkpoint.location import locate
 from fastscribe.evaluation.scores import Edits, normalizer
-from fastscribe.model import cpu_layers
+from fastscribe.families.conformer import cpu_layers
 from fastscribe.speakers.scores import cp_word_edits, diarization_edits
 from fastscribe.types import Turn
 from scripts.benchmarks.gap_recovery import publish

@@ -133,7 +133,7 @@ def _saved_bytes(step: Step) -> int:
 def _own_step(config: ModelConfig, features: Features, targets: Targets, is_checkpointed: bool) -> Step:
     import torch
 
-    from fastscribe.model.encoder import Encoder
+    from fastscribe.families.conformer.encoder import Encoder
     from fastscribe.training.gradient_checkpointing import checkpoint_encoder
     from fastscribe.training.loss.config import TransducerLossConfig
     from fastscribe.training.network import Network, new_model

@@ -5,7 +5,7 @@
 
 MODELS_DIR is tests/data/models. A pair is a Canary of that folder and an aligner: a CTC model of that folder, or one with
 random weights that is written to OUT_DIR/<pair>/aligner.nemo. NeMo's `save_to` omits the aligner from an archive, so `pack`
-adds its members under the names that NeMo's `restore_from` expects. tests/checkpoint/test_canary_aligner.py packs the same
+adds its members under the names that NeMo's `restore_from` expects. tests/families/canary/test_aligner.py packs the same
 archives in the same way; only golden.json and aligner.nemo are stored.
 
 OUT_DIR/<pair>/golden.json has, per file of AUDIO_DIR, the text, words and segments of `transcribe(timestamps=True)`: CPU,

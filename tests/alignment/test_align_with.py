@@ -15,8 +15,8 @@ from fastscribe.checkpoint.value import with_aligner
 from fastscribe.errors import CheckpointError
 from fastscribe.pipeline.recognizer import Recognizer
 from tests.conftest import AUDIO, MODELS, waveform
+from tests.families.granite.test_granite import batch_of
 from tests.helpers.processes import fastscribe
-from tests.model.test_granite import batch_of
 
 ALIGNER = str(MODELS / "ctc" / "model.nemo")
 FILES = sorted(AUDIO.glob("0*.flac"))[:3]

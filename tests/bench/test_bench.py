@@ -27,7 +27,7 @@ from fastscribe.checkpoint import native
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.checkpoint.validate import validate
 from fastscribe.config import Options
-from fastscribe.model.model import Model
+from fastscribe.families.model import Model
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.local import LocalExecutor

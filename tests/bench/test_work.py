@@ -21,8 +21,8 @@ from fastscribe.config import LocalAttention, ModelConfig
 from fastscribe.decode import aed
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.prompt import Prompt
-from fastscribe.model.features import LogMel
-from fastscribe.model.model import Model
+from fastscribe.families.blocks.features import LogMel
+from fastscribe.families.model import Model
 from fastscribe.types import Features, Frames
 from tests.checkpoint.test_known_models import read as read_published
 from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint

@@ -24,7 +24,7 @@ from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli.describe import describe
 from fastscribe.config import ChunkedAttention, LocalAttention, ModelConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, WeightsMismatch
-from fastscribe.model.model import build_model
+from fastscribe.families.model import build_model
 from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint, golden, model_path
 from tests.helpers.archives import unpacked
 

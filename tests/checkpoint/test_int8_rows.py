@@ -16,7 +16,7 @@ from fastscribe.checkpoint.lazy_weights import sources_of
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli.describe import describe
 from fastscribe.errors import CheckpointError
-from fastscribe.model.model import build_model
+from fastscribe.families.model import build_model
 from tests.conftest import ROOT
 
 PACKAGED = ROOT / "fastscribe" / "default_model"

@@ -27,7 +27,7 @@ from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.checkpoint.weights import load_safetensors, load_torch
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, WeightsMismatch
-from fastscribe.model.model import Model, build_model
+from fastscribe.families.model import Model, build_model
 from tests.checkpoint.test_checkpoint import same
 from tests.checkpoint.test_hostile_checkpoints import rezipped, saved
 from tests.conftest import MODELS, checkpoint, torch_threads

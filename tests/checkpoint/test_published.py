@@ -19,13 +19,13 @@ import torch
 import yaml
 
 from fastscribe.checkpoint import huggingface, names
-from fastscribe.checkpoint.language_heads import of_language
 from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.checkpoint.parameter_shapes import parameter_shapes
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.config import Options
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
-from fastscribe.model.model import build_model
+from fastscribe.families.indic.language_heads import of_language
+from fastscribe.families.model import build_model
 from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import AudioInfo, Utterance

@@ -27,7 +27,7 @@ from fastscribe.decode.beam import beam_search
 from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import Network
-from fastscribe.model.ctc import CtcHead
+from fastscribe.families.blocks.ctc import CtcHead
 from tests.cuda.test_transducer_graphs import PseudoWhile, chunked
 from tests.decode.test_aed import CONFIGS, LABELS, PROMPT, shrink, tiny_decoder
 from tests.decode.test_aed import random_frames as aed_frames

@@ -25,7 +25,7 @@ from fastscribe.decode.beam import beam_search
 from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import Network
-from fastscribe.model.ctc import CtcHead
+from fastscribe.families.blocks.ctc import CtcHead
 from fastscribe.text.tokenizer import from_characters
 from fastscribe.types import AudioInfo, Batch, Frames, Utterance
 from tests.context.test_boosting import Lists

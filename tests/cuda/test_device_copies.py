@@ -17,20 +17,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastscribe.audio import resample
 from fastscribe.cuda.device import host_array, small_to_device, to_device
-from fastscribe.cuda.fused_layers import fuse_
 from fastscribe.decode import aed, checked, label_looping
 from fastscribe.decode.ctc import CtcDecoder
 from fastscribe.decode.label_looping import Network
-from fastscribe.model import operations
-from fastscribe.model.ctc import CtcHead
-from fastscribe.model.features import LogMel
+from fastscribe.families.blocks import operations
+from fastscribe.families.blocks.ctc import CtcHead
+from fastscribe.families.blocks.features import LogMel
+from fastscribe.families.conformer.fused_layers import fuse_
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Batch, Features, Frames, NativeRows
 from tests.decode.test_aed import CONFIG, PROMPT, WIDTH, optimised, tiny_decoder
 from tests.decode.test_label_looping import tiny_transducer
 from tests.fakes.cuda import Copy, record_copies
-from tests.model.test_features import CONFIG as FEATURES
-from tests.model.test_model import random_encoder, small_config
+from tests.families.blocks.test_features import CONFIG as FEATURES
+from tests.families.conformer.test_encoder import random_encoder, small_config
 
 GPU, META = torch.device("cuda", 0), torch.device("meta")
 SAMPLES, NATIVE_SAMPLES = 32_000, 5_000

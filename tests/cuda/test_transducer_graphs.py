@@ -26,7 +26,7 @@ from fastscribe.cuda.transducer_graphs import GraphedDecoder, build_decoder
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.label_looping import Network
 from fastscribe.errors import UsageError
-from fastscribe.model.transducer import Transducer
+from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
 from tests.conftest import torch_threads
 from tests.cuda.test_while_loop import DEVICE, Code, FakeCuda, install

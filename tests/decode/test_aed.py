@@ -31,7 +31,7 @@ from fastscribe.decode.aed import AedDecoder, decoder_memory, greedy
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.prompt import Prompt
 from fastscribe.errors import UsageError
-from fastscribe.model.aed import AttentionDecoder
+from fastscribe.families.canary.attention_decoder import AttentionDecoder
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Frames, Hypothesis, Transcript

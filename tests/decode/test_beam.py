@@ -16,7 +16,7 @@ from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.beam import beam_search
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import Network
-from fastscribe.model.transducer import Transducer
+from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
 from scripts.default_model.ngrams import counted
 from tests.decode.test_label_looping import DURATIONS, one_thread, random_frames, steps, tiny_transducer  # noqa: F401

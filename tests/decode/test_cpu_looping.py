@@ -18,7 +18,7 @@ from fastscribe.decode import cpu_looping, looping_kernels
 from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.greedy import ENDLESS, greedy
 from fastscribe.decode.label_looping import LabelLooping, Network
-from fastscribe.model import cpu_layers
+from fastscribe.families.conformer import cpu_layers
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Frames, Hypothesis
 from tests.conftest import MODELS, checkpoint, torch_threads

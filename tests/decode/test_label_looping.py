@@ -28,8 +28,8 @@ from fastscribe.decode.label_looping import (
     step,
     unpack,
 )
-from fastscribe.model.ctc import CtcHead
-from fastscribe.model.transducer import Transducer
+from fastscribe.families.blocks.ctc import CtcHead
+from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Frames, Hypothesis
 from tests.conftest import torch_threads

@@ -25,7 +25,7 @@ from fastscribe.cuda.graph_capture import GraphsUnavailable
 from fastscribe.doctor import audio, hardware, packages
 from fastscribe.doctor.check import Check
 from fastscribe.errors import UsageError
-from fastscribe.model.int8 import int8_problem
+from fastscribe.families.blocks.int8 import int8_problem
 from fastscribe.pipeline.dtype_choice import candidates
 from tests.conftest import ROOT
 from tests.test_project import PYPROJECT
@@ -77,7 +77,7 @@ def measures() -> bool:
 def test_slow_paths_are_named(has: set[str], bf16: str, int8: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     monkeypatch.setattr(processors, "_listed", lambda: has)
-    monkeypatch.setattr("fastscribe.model.int8.int8_problem", lambda: None if int8 else "none of AVX2")
+    monkeypatch.setattr("fastscribe.families.blocks.int8.int8_problem", lambda: None if int8 else "none of AVX2")
     assert bf16 in hardware.bf16().finding
     assert (int8 or "none of AVX2") in hardware.int8().finding
 
@@ -95,7 +95,7 @@ def test_rates_that_cannot_be_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_slow_kernels_of_torch(vectors: str, packs: bool, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processors, "_listed", lambda: {"avx2"})
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
-    monkeypatch.setattr("fastscribe.model.packed.can_pack", lambda dtype: packs)
+    monkeypatch.setattr("fastscribe.families.blocks.packed.can_pack", lambda dtype: packs)
     check = hardware.torch_kernels()
     assert check.status == "missing" and line in check.finding
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fastscribe.cuda import fp8, fp8_format, fp8_triton
+from fastscribe.cuda import fp8_format, fp8_triton
+from fastscribe.families.blocks import fp8
 
 SHAPES = [(5, 24), (3, 1024), (1, 1), (7, 100), (2, 513)]
 

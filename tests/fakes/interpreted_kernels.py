@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention
-from fastscribe.cuda import triton_kernels
-from fastscribe.cuda.fused_granite import fuse_
-from fastscribe.cuda.operations import choose_operations
-from fastscribe.cuda.triton_kernels import TRITON
-from fastscribe.model.operations import POSITION_ROWS_MULTIPLE, TORCH, max_table_distance
+from fastscribe.families.blocks import triton_kernels
+from fastscribe.families.blocks.gpu_operations import choose_operations
+from fastscribe.families.blocks.operations import POSITION_ROWS_MULTIPLE, TORCH, max_table_distance
+from fastscribe.families.blocks.triton_kernels import TRITON
+from fastscribe.families.granite.fused_layers import fuse_
 from fastscribe.types import Features
-from tests.cuda.test_triton_kernels import check_subsampling, close, model_config, normal, real_frames
-from tests.model.test_granite import difference, random_encoder, small
+from tests.families.blocks.test_triton_kernels import check_subsampling, close, model_config, normal, real_frames
+from tests.families.granite.test_granite import difference, random_encoder, small
 
 # The interpreter of Triton 3.6 takes a loop's bound from an array of one number, which numpy deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning")

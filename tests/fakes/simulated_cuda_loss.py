@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from fastscribe.config import JointConfig
-from fastscribe.model.transducer import Joint
+from fastscribe.families.blocks.transducer import Joint
 from fastscribe.training.loss import TransducerLossConfig, cuda, joint, joint_transducer_loss, logits, transducer_loss
 
 CONFIGS = {

@@ -15,7 +15,7 @@ from fastscribe._system.user_cache import cache_folder
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.config import EncoderConfig
 from fastscribe.errors import UsageError
-from fastscribe.model.int8 import int8_problem
+from fastscribe.families.blocks.int8 import int8_problem
 from fastscribe.pipeline import dtype_choice, dtype_rates
 from fastscribe.pipeline.dtype_choice import candidates, choose_dtype, emulated_bf16
 from fastscribe.pipeline.dtype_rates import Widths, cpu_rates, measure, widths_of

@@ -17,8 +17,8 @@ from fastscribe.ray.run import RayTranscriber
 from fastscribe.ray.worker import Facts, Refusal, Setup, Worker
 from fastscribe.results.fingerprint import model_digest
 from fastscribe.types import Source
-from tests.checkpoint.test_language_heads import shapes
 from tests.conftest import AUDIO, MODELS
+from tests.families.indic.test_language_heads import shapes
 from tests.helpers import indic_folder
 
 MODEL, ALIGNER = (str(MODELS / name / "model.nemo") for name in ("canary2", "ctc"))

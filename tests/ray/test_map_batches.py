@@ -12,8 +12,8 @@ import fastscribe
 import fastscribe.ray
 from fastscribe import Options
 from fastscribe.errors import UsageError
-from tests.checkpoint.test_language_heads import shapes
 from tests.conftest import AUDIO, MODELS
+from tests.families.indic.test_language_heads import shapes
 from tests.helpers import indic_folder
 
 pa = pytest.importorskip("pyarrow", reason="needs the extra ray")

@@ -14,12 +14,12 @@ import torch
 from fastscribe._system.processors import has_native_bf16
 from fastscribe.checkpoint.reader import read_speaker_model
 from fastscribe.errors import CheckpointError
-from fastscribe.model import cpu_layers
-from fastscribe.model.cpu_attention import attend_with_loop
-from fastscribe.model.cpu_form import torch_dtype
-from fastscribe.model.cpu_layers import CpuLayers
-from fastscribe.model.int8 import int8_problem
+from fastscribe.families.blocks.cpu_form import torch_dtype
+from fastscribe.families.blocks.int8 import int8_problem
+from fastscribe.families.conformer import cpu_layers
+from fastscribe.families.conformer.cpu_layers import CpuLayers
 from fastscribe.pipeline.recognizer import prepare
+from fastscribe.speakers.cpu_attention import attend_with_loop
 from fastscribe.speakers.diarizer import Diarizer
 from tests.conftest import MODELS
 from tests.helpers import sortformer

@@ -14,7 +14,7 @@ import pytest
 from fastscribe._system import jit
 from fastscribe._system.jit import compile_cached, digest_of
 from fastscribe._system.thread_shares import equal_parts, share, together
-from fastscribe.model import row_kernels
+from fastscribe.families.blocks import row_kernels
 
 
 def _twice(x):

@@ -20,8 +20,8 @@ from fastscribe.checkpoint.names import from_nemo
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.checkpoint.value import with_aligner
 from fastscribe.errors import FastscribeError, UsageError
-from fastscribe.model.features import LogMel
-from fastscribe.model.model import Model, build_model
+from fastscribe.families.blocks.features import LogMel
+from fastscribe.families.model import Model, build_model
 from fastscribe.training import validation
 from fastscribe.training.attention_decoder import AttentionLossConfig, attention_loss, prepare_weights_
 from fastscribe.training.batch_size_probe import fits

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.errors import UsageError
-from fastscribe.model.features import LogMel, mel_edges
+from fastscribe.families.blocks.features import LogMel, mel_edges
 from fastscribe.training.augment import (
     AugmentConfig,
     add_babble,

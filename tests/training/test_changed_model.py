@@ -14,7 +14,7 @@ from fastscribe import Options, Transcriber
 from fastscribe.checkpoint import hf_export, nemo_export
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.errors import UsageError
-from fastscribe.model.model import build_model
+from fastscribe.families.model import build_model
 from fastscribe.text.tokenizer import Tokenizer, from_sentencepiece
 from fastscribe.training.bpe import train_vocabulary
 from fastscribe.training.changed_model import change_model

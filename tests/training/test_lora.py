@@ -11,7 +11,7 @@ import torch
 
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.errors import UsageError
-from fastscribe.model.model import Model, build_model
+from fastscribe.families.model import Model, build_model
 from fastscribe.training.data import prepare
 from fastscribe.training.lora import add_adapters
 from fastscribe.training.recipe import LoraRecipe, OptimiserRecipe, Recipe, parse_recipe

@@ -11,9 +11,9 @@ import torch
 
 from fastscribe.config import EncoderConfig
 from fastscribe.errors import UsageError
-from fastscribe.model.encoder import Encoder
-from fastscribe.model.features import LogMel
-from fastscribe.model.model import Model, build_model
+from fastscribe.families.blocks.features import LogMel
+from fastscribe.families.conformer.encoder import Encoder
+from fastscribe.families.model import Model, build_model
 from fastscribe.training.bpe import TextEncoder, clean_text
 from fastscribe.training.data import check_trainable
 from fastscribe.training.learner import targets_of

@@ -47,8 +47,8 @@ def shape(model: str | None, random: str | None) -> tuple[str, ModelConfig]:
     """Name and configuration of the model; nothing is made. Raises as subject does."""
     from fastscribe.bench.model_name import model_name
     from fastscribe.bench.shapes import SHAPES
-    from fastscribe.checkpoint.language_heads import of_language
     from fastscribe.checkpoint.reader import read_checkpoint
+    from fastscribe.families.indic.language_heads import of_language
 
     _check(model, random)
     if random is not None:

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from fastscribe.errors import UsageError
-from fastscribe.model.transducer import Joint
+from fastscribe.families.blocks.transducer import Joint
 from fastscribe.training.loss import cpu, layout
 from fastscribe.training.loss.config import RNNT, TransducerLossConfig
 from fastscribe.training.loss.logits import (

@@ -12,8 +12,8 @@ from fastscribe.config import Options
 from fastscribe.pipeline.recognizer import Recognizer
 from scripts.benchmarks.random_folder import write_cohere
 from tests.conftest import AUDIO, waveform
+from tests.families.granite.test_granite import batch_of
 from tests.helpers import cohere_folder
-from tests.model.test_granite import batch_of
 
 
 @pytest.mark.parametrize("num_tokens", [1, 12])

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from fastscribe.config import JointConfig
 from fastscribe.errors import UsageError
-from fastscribe.model.transducer import Joint
+from fastscribe.families.blocks.transducer import Joint
 from fastscribe.training import TransducerLossConfig, joint_transducer_loss, transducer_loss
 from fastscribe.training.loss import cuda, logits
 from scripts.benchmarks.loss_memory import (

@@ -19,7 +19,7 @@ from fastscribe._system import float_bits
 from fastscribe._system.jit import compile_cached
 from fastscribe.config import JointConfig
 from fastscribe.errors import UsageError
-from fastscribe.model.transducer import Joint
+from fastscribe.families.blocks.transducer import Joint
 from fastscribe.training import TransducerLossConfig, joint_transducer_loss, transducer_loss
 from fastscribe.training.loss import cpu, definition, joint, layout, recursion
 from tests.conftest import torch_threads

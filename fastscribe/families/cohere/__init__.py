@@ -1,0 +1,1 @@
+"""Cohere's speech model: Canary's decoder, from folders of transformers."""

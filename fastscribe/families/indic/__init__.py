@@ -1,0 +1,1 @@
+"""IndicConformer: outputs of its own for each language."""

@@ -1,0 +1,1 @@
+"""Convolutional encoders: Jasper, QuartzNet, ContextNet, Citrinet."""

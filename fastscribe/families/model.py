@@ -1,0 +1,216 @@
+"""The model: the encoder and the heads of a checkpoint. Reads no files."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, check_shapes
+from fastscribe.config import ModelConfig
+from fastscribe.families.blocks.ctc import CtcHead
+from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.families.canary.attention_decoder import Attention, AttentionDecoder
+from fastscribe.families.conformer.encoder import ConformerLayer, Encoder, Subsampling
+from fastscribe.families.granite.encoder import GraniteEncoder, GraniteLayer, GraniteLayers
+from fastscribe.families.jasper.encoder import ConvNorm, JasperEncoder
+from fastscribe.families.nemotron.language_prompt import LanguagePrompt
+from fastscribe.families.registry import ENCODER_FAMILIES
+from fastscribe.speakers.config import SpeakerModelConfig, VoiceModelConfig
+from fastscribe.speakers.sortformer import Sortformer
+from fastscribe.speakers.stacked_encoder import RotaryLayers, StackedEncoder
+from fastscribe.speakers.voice_model import VoiceModel
+
+Prepare = Callable[[str, nn.Module], None]
+M = TypeVar("M", "Model", Sortformer, VoiceModel)
+
+
+class Model(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        assert not config.language_heads, "language_heads.of_language() makes a model of one language"
+        self.config = config
+        self.encoder = ENCODER_FAMILIES[type(config.encoder)].build(config.encoder)
+        self.transducer: Transducer | None = None
+        if config.joint is not None:
+            assert config.predictor is not None
+            self.transducer = Transducer(
+                config.predictor, config.joint, config.durations, config.encoder.d_model, config.blank_id
+            )
+        self.ctc = CtcHead(config.encoder.d_model, config.blank_id + 1) if config.has_ctc else None
+        self.aed: AttentionDecoder | None = None
+        if config.aed is not None:
+            encoder = config.encoder
+            self.aed = AttentionDecoder(config.aed, encoder.d_model, config.num_labels, encoder.subsampling_factor)
+
+
+class _Uninitialised(TorchFunctionMode):
+    """Skips torch.nn.init. On meta tensors some of it imports torch's compiler, which takes a second and writes a folder."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return function(*args, **kwargs)
+
+
+def build_model(
+    config: ModelConfig,
+    weights: Mapping[str, torch.Tensor],
+    where: object,
+    prepare_: Prepare | None = None,
+    threads: int = 1,
+) -> Model:
+    """Build a model in eval mode and load it part by part (a layer, a block, a head).
+
+    Args:
+        config: config of the model.
+        weights: tensors by names of the model's state dict. Only `threads` parts of lazy weights, and the next, are in memory
+            at a time.
+        where: the checkpoint's path, for messages.
+        prepare_: called after loading a part, with its path ("encoder.layers.3") and a module whose only child is the part.
+            Weights have their stored dtype, so it must cast the part. It may also move or replace the part. Without it,
+            the model is in float32 on the CPU.
+        threads: that prepare parts, each on one core, while the next ones are read.
+
+    Returns:
+        The model.
+
+    Raises:
+        WeightsMismatch: lists every wrong name or shape, before any weight is read.
+        CheckpointError: a weight cannot be read or is not finite.
+    """
+    model = _empty(Model, config)
+    load_(model, weights, where, prepare_, threads)
+    return model
+
+
+def build_side_model(
+    config: SpeakerModelConfig | VoiceModelConfig,
+    weights: Mapping[str, torch.Tensor],
+    where: object,
+    prepare_: Prepare | None = None,
+) -> Sortformer | VoiceModel:
+    """Build a speaker or voice model, as build_model() a transcription model."""
+    model = _empty_side_model(config)
+    load_(model, weights, where, prepare_)
+    return model
+
+
+def check_side_weights(
+    config: SpeakerModelConfig | VoiceModelConfig, weights: Mapping[str, torch.Tensor], where: object
+) -> None:
+    """Raise WeightsMismatch if the weights of a speaker or voice model do not fit its config; reads no values."""
+    check_shapes(_shapes(_empty_side_model(config)), weights, where)
+
+
+def _empty_side_model(config: SpeakerModelConfig | VoiceModelConfig) -> Sortformer | VoiceModel:
+    is_speaker_model = isinstance(config, SpeakerModelConfig)
+    return _empty(Sortformer, config) if is_speaker_model else _empty(VoiceModel, config)
+
+
+def _empty(kind: Callable[[Any], M], config: object) -> M:
+    with torch.device("meta"), _Uninitialised():
+        return kind(config)
+
+
+def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def load_(
+    model: Model | Sortformer | VoiceModel,
+    weights: Mapping[str, torch.Tensor],
+    where: object,
+    prepare_: Prepare | None = None,
+    threads: int = 1,
+) -> None:
+    """Load a model without values part by part, and put it into eval mode. See build_model()."""
+    model.eval().requires_grad_(False)
+    check_shapes(_shapes(model), weights, where)
+
+    def read() -> Iterator[_Part]:
+        for owner, name, path in list(_parts(model)):
+            holder = nn.Module()
+            holder.add_module(name, owner.get_submodule(name))
+            _load_(holder.get_submodule(name), weights, path)
+            yield owner, name, path, holder
+
+    def finish(part: _Part) -> None:
+        owner, name, path, holder = part
+        if prepare_ is None:
+            holder.float()
+        else:
+            prepare_(path, holder)
+        setattr(owner, name, holder.get_submodule(name))
+
+    if threads == 1:
+        for part in read():
+            finish(part)
+        return
+    before = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(threads, "prepare", lambda: torch.set_num_threads(1)) as pool:
+            torch.set_num_threads(1)  # else the check of what is read waits for cores that prepare parts
+            running: deque[Future[None]] = deque()
+            for part in read():
+                if len(running) == threads:
+                    running.popleft().result()
+                running.append(pool.submit(finish, part))
+            for future in running:
+                future.result()
+    finally:
+        torch.set_num_threads(before)  # a thread's setting is also the default of threads to come
+
+
+_Part = tuple[nn.Module, str, str, nn.Module]  # its owner, its name there, its path, and a module that has nothing else
+_CONTAINERS = (
+    Model,
+    Sortformer,
+    VoiceModel,
+    Encoder,
+    StackedEncoder,
+    RotaryLayers,
+    JasperEncoder,
+    GraniteEncoder,
+    GraniteLayers,
+    Transducer,
+    AttentionDecoder,
+    nn.ModuleList,
+)
+
+
+def _parts(module: nn.Module, path: str = "") -> Iterator[tuple[nn.Module, str, str]]:
+    """Yield owner, name in the owner and path of every part; together the parts have all weights."""
+    assert isinstance(module, _CONTAINERS) and not list(module.parameters(recurse=False))
+    for name, child in module.named_children():
+        if isinstance(child, _CONTAINERS):
+            yield from _parts(child, f"{path}{name}.")
+        else:
+            yield module, name, f"{path}{name}"
+
+
+def _load_(part: nn.Module, weights: Mapping[str, torch.Tensor], path: str) -> None:
+    tensors = {}
+    for name in part.state_dict():
+        full_name = f"{path}.{name}"
+        is_omitted = name.endswith(COUNTER_SUFFIX) and full_name not in weights
+        tensors[name] = torch.zeros((), dtype=torch.long) if is_omitted else weights[full_name]
+    part.load_state_dict(tensors, assign=True)
+
+
+_OPTIMISED = (ConformerLayer, Subsampling, LanguagePrompt, ConvNorm, GraniteLayer, Attention)
+
+
+def optimise_(module: nn.Module) -> None:
+    """Convert everything below `module` to its inference form: the same function; weight names change."""
+    for child in list(module.modules()):
+        if isinstance(child, _OPTIMISED):
+            child.optimise_()

@@ -1,0 +1,1 @@
+"""Nemotron's multilingual models: FastConformer encoders that are told the language to write."""

@@ -1,0 +1,214 @@
+"""transformers' Canary: results equal those of its `generate`, and damaged folders are refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fastscribe.checkpoint import native
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.config import Options
+from fastscribe.decode.aed import greedy
+from fastscribe.decode.prompt import make_prompt
+from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError, WeightsMismatch
+from fastscribe.families.canary.huggingface import positions
+from fastscribe.families.model import build_model
+from fastscribe.pipeline.loader import collate
+from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.text.transcript import assemble
+from fastscribe.types import AudioInfo, Features, Hypothesis, Utterance
+from tests.conftest import AUDIO, MODELS, checkpoint, golden, recognizer, waveform
+
+FOLDER = MODELS / "hf_canary"
+NAMES = sorted(golden(FOLDER)["files"])
+HEAD, EMBEDDING = "proj_out.weight", "model.decoder.embed_tokens.weight"
+
+
+def utterance(wave: np.ndarray) -> Utterance:
+    return Utterance(AudioInfo("a.wav", "a.wav", 16000, 1, len(wave)), 0, len(wave))
+
+
+def features(names: list[str]) -> Features:
+    waves = [waveform(AUDIO / name) for name in names]
+    model = recognizer(FOLDER)
+    return model.features(*model.upload(collate([utterance(wave) for wave in waves], waves)))
+
+
+def text(hypothesis: Hypothesis) -> str:
+    loaded, whole = checkpoint(FOLDER), utterance(np.zeros(16000))
+    return assemble(whole.audio, [(whole, hypothesis)], loaded.tokenizer, loaded.config.frame_s, False).text
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 1000], ids=["one by one", "four", "all at once"])
+def test_tokens_and_text(batch_size: int) -> None:
+    model, entries = recognizer(FOLDER), golden(FOLDER)["files"]
+    for first in range(0, len(NAMES), batch_size):
+        names = NAMES[first : first + batch_size]
+        waves = [waveform(AUDIO / name) for name in names]
+        hypotheses = model.transcribe(collate([utterance(wave) for wave in waves], waves))
+        for name, hypothesis in zip(names, hypotheses, strict=True):
+            assert (name, list(hypothesis.token_ids)) == (name, entries[name]["ids"])
+            assert text(hypothesis) == entries[name]["text"]
+
+
+def test_frames_and_greedy() -> None:
+    model = recognizer(FOLDER)
+    prompt = make_prompt("canary2", checkpoint(FOLDER).tokenizer, Options(), 48)
+    assert list(prompt.ids) == golden(FOLDER)["prompt"]
+    assert model.model.aed is not None
+    for name in NAMES[::3]:
+        frames = model.encode(features([name]))
+        entry = golden(FOLDER)["files"][name]
+        assert frames.lengths_B.tolist() == [entry["encoder_frames"]]
+        assert list(greedy(model.model.aed, prompt, frames.frames_BTD[0]).token_ids) == entry["ids"]
+
+
+def test_goldens_differ() -> None:
+    """Outputs differ; some end with the end token and some at the last position."""
+    answers = [entry["ids"] for entry in golden(FOLDER)["files"].values()]
+    config = checkpoint(FOLDER).config.aed
+    assert config is not None
+    most = config.max_tokens - len(golden(FOLDER)["prompt"])
+    lengths = [len(ids) for ids in answers]
+    assert len({tuple(ids) for ids in answers}) >= 0.8 * len(answers)
+    assert max(lengths) == most and sorted(lengths)[len(lengths) // 2] in range(5, most)
+
+
+def test_positions() -> None:
+    """Reference in float64: wavelengths grow geometrically by a factor of 10000^((D - 2) / D)."""
+    for places, width in ((48, 32), (7, 4), (1024, 1024)):
+        rates = 10_000.0 ** (-2 * np.arange(width // 2) / width)
+        angles = np.arange(places)[:, None] * rates
+        expected = np.concatenate([np.sin(angles), np.cos(angles)], 1) / np.sqrt(width)
+        np.testing.assert_allclose(positions(places, width).numpy(), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # another dtype than the stored one, and the same
+def test_native_round_trip(tmp_path: Path, dtype: torch.dtype) -> None:
+    loaded = checkpoint(FOLDER)
+    native.write(loaded, tmp_path, dtype)
+    again = read_checkpoint(tmp_path)
+    assert again.config == loaded.config and again.tokenizer == loaded.tokenizer
+    model = Recognizer.build(again, "cpu", "fp32", Options())
+    wave = waveform(AUDIO / NAMES[0])
+    [hypothesis] = model.transcribe(collate([utterance(wave)], [wave]))
+    assert list(hypothesis.token_ids) == golden(FOLDER)["files"][NAMES[0]]["ids"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(FOLDER, tmp_path / "canary"))
+
+
+def change(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    values = json.loads(path.read_text(encoding="utf-8"))
+    edit(values)
+    path.write_text(json.dumps(values), encoding="utf-8")
+
+
+def change_weights(folder: Path, edit: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    edit(weights)
+    save_file(weights, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("decoder_config.head_dim", 16, r"decoder_config\.head_dim: 16 \(supported: 8, null\)"),
+        ("decoder_config.num_key_value_heads", 2, r"num_key_value_heads: 2 \(supported: 4, null\)"),
+        ("decoder_config.num_attention_heads", 5, "head_dim|num_key_value_heads"),
+        ("decoder_config.hidden_size", 48, r"decoder_config\.hidden_size: 48 \(supported: the encoder's 32\)"),
+        ("encoder_config.hidden_size", 64, r"decoder_config\.hidden_size: 32 \(supported: the encoder's 64\)"),
+        ("decoder_config.attention_bias", False, r"attention_bias: False \(supported: True\)"),
+        ("decoder_config.hidden_act", "silu", r"hidden_act: 'silu' \(supported: relu\)"),
+        (
+            "decoder_config.max_position_embeddings",
+            10**7,
+            r"max_position_embeddings: 10000000 \(supported: up to 8192\)",
+        ),
+        ("decoder_config.max_position_embeddings", 0, "max_position_embeddings"),
+        ("decoder_config.vocab_size", 128, r"decoder_config\.vocab_size: 128 \(supported: 136\)"),
+        ("decoder_config.new_switch", "on", r"decoder_config\.new_switch: 'on'"),
+        ("decoder_config", None, "no section config.decoder_config"),
+        ("encoder_config", None, "no section config.encoder_config"),
+        ("vocab_size", "x", "vocab_size"),
+        ("tie_word_embeddings", False, r"tie_word_embeddings: False \(supported: True\)"),
+        ("decoder_start_token_id", 4, r"decoder_start_token_id: 4 \(supported: the id of <\|startofcontext\|>"),
+        ("eos_token_id", 2, r"eos_token_id: 2 \(supported: the id of <\|endoftext\|>"),
+        ("eos_token_id", [3], r"eos_token_id: \[3\]"),
+        ("eos_token_id", 10**9, "eos_token_id"),
+    ],
+)
+def test_unsupported_settings(folder: Path, key: str, value: object, message: str) -> None:
+    *parts, last = key.split(".")
+
+    def edit(config: dict[str, Any]) -> None:
+        for part in parts:
+            config = config[part]
+        config[last] = value
+
+    change(folder / "config.json", edit)
+    with pytest.raises(CheckpointError, match=message) as error:
+        read_checkpoint(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_defaults(folder: Path) -> None:
+    """transformers omits keys of the outer config that equal the defaults of its class."""
+    keys = ("decoder_start_token_id", "eos_token_id", "tie_word_embeddings")
+    change(folder / "config.json", lambda config: [config.pop(key, None) for key in keys])
+    for key in ("head_dim", "num_key_value_heads"):
+        change(folder / "config.json", lambda config, key=key: config["decoder_config"].update({key: None}))
+    assert read_checkpoint(folder).config == checkpoint(FOLDER).config
+    for key in ("head_dim", "num_key_value_heads"):
+        change(folder / "config.json", lambda config, key=key: config["decoder_config"].pop(key))
+    with pytest.raises(UnsupportedCheckpoint, match="num_key_value_heads: 8"):  # the default of the class
+        read_checkpoint(folder)
+
+
+def rename_token(folder: Path, old: str, new: str) -> None:
+    path = folder / "tokenizer.json"
+    path.write_text(path.read_text(encoding="utf-8").replace(json.dumps(old), json.dumps(new)), encoding="utf-8")
+
+
+def test_vocabulary_without_prompt_token(folder: Path) -> None:
+    rename_token(folder, "<|pnc|>", "<|something|>")
+    with pytest.raises(UsageError, match=r"vocabulary has no <\|pnc\|>"):
+        Recognizer.build(read_checkpoint(folder), "cpu", "fp32", Options())
+    Recognizer.build(read_checkpoint(folder), "cpu", "fp32", Options(pnc=False))
+    rename_token(folder, "<|startofcontext|>", "<|else|>")
+    with pytest.raises(UnsupportedCheckpoint, match=r"decoder_start_token_id: 7 .*<\|startofcontext\|>"):
+        read_checkpoint(folder)
+
+
+def test_vocabulary_of_another_size(folder: Path) -> None:
+    change(folder / "config.json", lambda config: config.update(vocab_size=144))
+    change(folder / "config.json", lambda config: config["decoder_config"].update(vocab_size=144))
+    with pytest.raises(CheckpointError, match=r"no piece for ids \[136, "):
+        read_checkpoint(folder)
+
+
+def test_tied_or_stored_output_layer(folder: Path) -> None:
+    stored = load_file(folder / "model.safetensors")
+    assert HEAD not in stored and EMBEDDING in stored
+    loaded = read_checkpoint(folder)
+    torch.testing.assert_close(loaded.weights["aed.head.weight"], stored[EMBEDDING], rtol=0, atol=0)
+    own = torch.randn(stored[EMBEDDING].shape)
+    change_weights(folder, lambda weights: weights.update({HEAD: own}))
+    torch.testing.assert_close(read_checkpoint(folder).weights["aed.head.weight"], own, rtol=0, atol=0)
+
+
+def test_missing_and_unexpected_weights(folder: Path) -> None:
+    change_weights(folder, lambda weights: [weights.pop(EMBEDDING), weights.update(surplus=torch.zeros(1))])
+    loaded = read_checkpoint(folder)
+    with pytest.raises(WeightsMismatch, match=r"missing: aed.embedding.weight, aed.head.weight; unexpected: surplus"):
+        build_model(loaded.config, loaded.weights, folder)

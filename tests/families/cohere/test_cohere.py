@@ -1,0 +1,140 @@
+"""Cohere Transcribe: tokens and text equal transformers 5.23.0 in any batch, and its folder is read with every setting."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fastscribe.bench.shapes import SHAPES
+from fastscribe.checkpoint import huggingface, names, native
+from fastscribe.checkpoint.lazy_weights import TensorSource
+from fastscribe.checkpoint.parameter_shapes import parameter_shapes
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.config import ModelConfig, Options
+from fastscribe.decode.prompt import make_prompt
+from fastscribe.errors import UnsupportedCheckpoint, UsageError
+from fastscribe.families.blocks.features import LogMel
+from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.text.transcript import assemble
+from fastscribe.transcriber import Transcriber
+from tests.conftest import AUDIO, MODELS, golden, waveform
+from tests.families.granite.test_granite import batch_of
+from tests.helpers.cohere_folder import PROCESSOR_CONFIG, PUBLISHED_CONFIG, shapes, write_folder
+
+PROMPTS = {"en": Options(), "de": Options(language="de"), "en without punctuation": Options(pnc=False)}
+EXPECTED = golden(MODELS / "cohere")["prompts"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cohere") / "model"
+    write_folder(path)
+    return path
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "all at once"])
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_tokens_and_text_equal_transformers(folder: Path, prompt: str, together: bool) -> None:
+    loaded, expected = read_checkpoint(folder), EXPECTED[prompt]
+    model = Recognizer.build(loaded, "cpu", "fp32", PROMPTS[prompt], lambda line: None)
+    for chunk in [list(expected)] if together else [[name] for name in expected]:
+        batch = batch_of([waveform(AUDIO / name) for name in chunk])
+        for name, utterance, hypothesis in zip(chunk, batch.utterances, model.transcribe(batch), strict=True):
+            assert (name, list(hypothesis.token_ids)) == (name, expected[name]["ids"])
+            transcript = assemble(utterance.audio, [(utterance, hypothesis)], loaded.tokenizer, 0.08, False)
+            assert transcript.text == expected[name]["text"].strip()
+
+
+def test_the_goldens_say_something() -> None:
+    """Texts differ by audio and by language, and some end by themselves."""
+    answers = [entry["ids"] for files in EXPECTED.values() for entry in files.values()]
+    assert len({tuple(ids) for ids in answers}) > 6 and len({len(ids) for ids in answers}) > 3
+
+
+def test_prompts(folder: Path) -> None:
+    loaded = read_checkpoint(folder)
+    for prompt, options in PROMPTS.items():
+        expected = next(iter(EXPECTED[prompt].values()))["prompt"]
+        assert list(make_prompt("cohere", loaded.tokenizer, options, 48).ids) == expected
+    with pytest.raises(UsageError, match="--target-language en: this model does not translate"):
+        make_prompt("cohere", loaded.tokenizer, Options(language="de", target_language="en"), 48)
+    with pytest.raises(UsageError, match="--timestamps: this checkpoint does not write times"):
+        make_prompt("cohere", loaded.tokenizer, Options(timestamps=True), 48)
+
+
+def test_dither_depends_on_the_length_alone(folder: Path) -> None:
+    config = read_checkpoint(folder).config.features
+    samples_BS, lengths_B = torch.zeros(3, 9000), torch.tensor([9000, 4000, 4000])
+    mel_BMT = LogMel(config)(samples_BS, lengths_B).mel_BMT
+    alone_MT = LogMel(config)(samples_BS[1:2, :4000], lengths_B[1:2]).mel_BMT[0]
+    assert torch.equal(mel_BMT[1], mel_BMT[2]) and torch.equal(mel_BMT[1, :, : alone_MT.shape[1]], alone_MT)
+    without_BMT = LogMel(replace(config, dither=0.0))(samples_BS, lengths_B).mel_BMT
+    assert float((mel_BMT - without_BMT).abs().max()) > 1 and not samples_BS.any()
+
+
+def test_own_format_and_the_whole_program(folder: Path, tmp_path: Path) -> None:
+    native.write(read_checkpoint(folder), tmp_path, torch.float32)
+    name, entry = "16_1_00308.flac", EXPECTED["de"]["16_1_00308.flac"]
+    for path in (folder, tmp_path):
+        transcriber = Transcriber.load(path, "cpu", "fp32", Options(language="de"), lambda line: None)
+        [result] = transcriber.transcribe([str(AUDIO / name)])
+        assert result.text == entry["text"].strip()
+
+
+# --- what is published ----------------------------------------------------------------------------------------------
+
+
+def read_config(folder: Path, changes: dict, encoder: dict, extractor: dict) -> ModelConfig:
+    whole = json.loads(json.dumps(PUBLISHED_CONFIG)) | changes
+    whole["encoder_config"] |= encoder
+    processor = {"feature_extractor": PROCESSOR_CONFIG["feature_extractor"] | extractor}
+    (folder / "processor_config.json").write_text(json.dumps(processor))
+    return huggingface.read_config(folder, whole, folder)
+
+
+def test_published_configuration(tmp_path: Path) -> None:
+    found = read_config(tmp_path, {}, {}, {})
+    sources = {
+        name: TensorSource("bfloat16", shape, lambda: torch.empty(0))
+        for name, shape in shapes(PUBLISHED_CONFIG).items()
+    }
+    assert {n: s.shape for n, s in names.from_huggingface(sources, found.encoder).items()} == parameter_shapes(found)
+    assert (found.decoders, found.max_utterance_s, found.features.dither) == (("aed",), 35.0, 1e-5)
+    assert found.encoder == SHAPES["cohere-transcribe-03-2026"].encoder
+    assert found.aed.decoder == SHAPES["cohere-transcribe-03-2026"].aed.decoder
+    without_sizes = json.loads(json.dumps(PUBLISHED_CONFIG))
+    without_sizes["encoder_config"] = {"model_type": "parakeet_encoder"}
+    assert huggingface.read_config(tmp_path, without_sizes, tmp_path) == found
+
+
+@pytest.mark.parametrize(
+    ("changes", "encoder", "extractor", "named"),
+    [
+        ({"tie_word_embeddings": True}, {}, {}, r"config\.tie_word_embeddings: True"),
+        ({"hidden_size": 1280}, {}, {}, r"config\.hidden_size: 1280"),
+        ({"hidden_act": "gelu"}, {}, {}, r"config\.hidden_act: 'gelu'"),
+        ({"vocabulary": "other"}, {}, {}, r"config\.vocabulary: 'other'"),
+        ({}, {"hidden_act": "relu"}, {}, r"encoder_config\.hidden_act: 'relu'"),
+        ({}, {}, {"dither": 2.0}, r"features\.dither: 2\.0"),
+        ({}, {}, {"feature_size": 80}, r"feature_extractor\.feature_size: 80"),
+    ],
+)
+def test_unsupported_settings(changes: dict, encoder: dict, extractor: dict, named: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedCheckpoint, match=named):
+        read_config(tmp_path, changes, encoder, extractor)
+
+
+def test_end_token_of_another_vocabulary(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text()) | {"eos_token_id": 5}
+    with pytest.raises(UnsupportedCheckpoint, match=r"config\.eos_token_id: 5.*endoftext"):
+        huggingface.read(folder, config)
+
+
+def test_silence_of_no_samples(folder: Path) -> None:
+    model = Recognizer.build(read_checkpoint(folder), "cpu", "fp32", Options(), lambda line: None)
+    assert model.transcribe(batch_of([np.zeros(100, np.int16)]))[0].token_ids == ()

@@ -1,0 +1,294 @@
+"""Convolutional encoders: frames of NeMo, independent rows, and supported and unsupported settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastscribe.bench.random_model import random_checkpoint
+from fastscribe.bench.shapes import SHAPES
+from fastscribe.bench.work import LABELS_PER_S
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.checkpoint.validate import validate
+from fastscribe.cli.describe import describe
+from fastscribe.config import JasperBlockConfig, JasperConfig, ModelConfig, Options
+from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError
+from fastscribe.families.blocks.time_conv import TimeConv, pack_time_convs_
+from fastscribe.families.jasper.encoder import JasperEncoder
+from fastscribe.families.model import build_model
+from fastscribe.pipeline.loader import collate
+from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.training.data import prepare
+from fastscribe.training.recipe import DataRecipe, ManifestPart, Recipe
+from fastscribe.types import Features
+from tests.checkpoint.test_checkpoint import with_yaml
+from tests.conftest import AUDIO, CONVOLUTIONAL_NAMES, MODELS, checkpoint, golden, recognizer, waveform
+from tests.test_golden import utterance
+
+JASPER, QUARTZNET = MODELS / "jasper", MODELS / "quartznet"
+convolutional = pytest.mark.parametrize("name", CONVOLUTIONAL_NAMES)
+
+
+@convolutional
+def test_frames_equal_nemo(name: str) -> None:
+    """Batches of mixed lengths equal NeMo's results for single recordings; test_golden.py compares tokens of single ones."""
+    expected = golden(MODELS / name)["files"]
+    names = list(expected)
+    for first in range(6):
+        chunk = names[first::6]
+        waves = [waveform(AUDIO / file) for file in chunk]
+        found = recognizer(MODELS / name).transcribe(collate([utterance(wave) for wave in waves], waves))
+        for file, hypothesis in zip(chunk, found, strict=True):
+            assert list(hypothesis.token_ids) == expected[file]["tokens"], file
+            assert list(hypothesis.token_frames) == expected[file]["token_frames"], file
+
+
+@pytest.mark.parametrize("name", ["jasper", "quartznet"])
+def test_trained_models_transcribe(name: str) -> None:
+    text = golden(MODELS / name)["files"]["01_0_00010.flac"]["text"]
+    assert text == "at rice stadium a very large enthusiastic crowd greeted the president"
+
+
+@convolutional
+def test_frame_duration(name: str) -> None:
+    found = checkpoint(MODELS / name).config
+    assert found.frame_s == pytest.approx(golden(MODELS / name)["frame_seconds"])
+
+
+@convolutional
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(0, 90), min_size=1, max_size=4), st.integers(0, 3))
+@torch.inference_mode()
+def test_rows_independent_of_padding(name: str, lengths: list[int], more: int) -> None:
+    encoder = recognizer(MODELS / name).model.encoder
+    mel_BMT = torch.randn(len(lengths), encoder.config.num_mels, max(1, *lengths, 1) + more)
+    lengths_B = torch.tensor(lengths)
+    mel_BMT.masked_fill_(torch.arange(mel_BMT.shape[2]) >= lengths_B[:, None, None], 0.0)
+    together = encoder(Features(mel_BMT, lengths_B))
+    assert together.frames_BTD.shape[1] == encoder.num_frames(mel_BMT.shape[2])
+    for row, length in enumerate(lengths):
+        alone = encoder(Features(mel_BMT[row : row + 1, :, : max(1, length)], lengths_B[row : row + 1]))
+        count = int(alone.lengths_B)
+        assert count == int(together.lengths_B[row])
+        assert (count == 0) == (length == 0)
+        torch.testing.assert_close(together.frames_BTD[row, :count], alone.frames_BTD[0, :count], atol=1e-4, rtol=1e-4)
+
+
+@convolutional
+@torch.inference_mode()
+def test_folded_norms(name: str) -> None:
+    loaded = checkpoint(MODELS / name)
+    plain = build_model(loaded.config, loaded.weights, loaded.path).encoder
+    fused = recognizer(MODELS / name).model.encoder
+    features = Features(torch.randn(2, loaded.config.features.num_mels, 80), torch.tensor([80, 33]))
+    assert not any(isinstance(module, torch.nn.BatchNorm1d) for module in fused.modules())
+    torch.testing.assert_close(plain(features).frames_BTD, fused(features).frames_BTD, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation"), [(7, 1, 1), (7, 2, 1), (7, 3, 1), (7, 1, 2), (1, 1, 1), (1, 2, 1), (1, 3, 1)]
+)
+@torch.inference_mode()
+def test_packed_convolutions(dtype: torch.dtype, kernel: int, stride: int, dilation: int) -> None:
+    conv = TimeConv(24, 40, kernel, stride, dilation, groups=1).requires_grad_(False)
+    conv.bias = torch.nn.Parameter(torch.randn(40), requires_grad=False)
+    owner = torch.nn.Sequential(conv.to(dtype))
+    x_BCT = torch.randn(3, 24, 50).to(dtype)
+    expected = F.conv1d(x_BCT.float(), conv.weight.float(), conv.bias.float(), stride, kernel // 2 * dilation, dilation)
+    x_BC1T = x_BCT.unsqueeze(2).contiguous(memory_format=torch.channels_last)
+    tolerance = {"atol": 1e-4, "rtol": 1e-4} if dtype == torch.float32 else {"atol": 0.03, "rtol": 0.02}
+    torch.testing.assert_close(owner(x_BC1T).squeeze(2).float(), expected, **tolerance)
+    pack_time_convs_(owner, dtype)
+    torch.testing.assert_close(owner(x_BC1T).squeeze(2).float(), expected, **tolerance)
+
+
+def test_bf16() -> None:
+    wave = waveform(AUDIO / "07_0_00193.flac")
+    batch = collate([utterance(wave)], [wave])
+    exact, near = recognizer(QUARTZNET), Recognizer.build(checkpoint(QUARTZNET), "cpu", "bf16")
+    exact_BTD, near_BTD = (
+        model.encode(model.features(*model.upload(batch))).frames_BTD.float() for model in (exact, near)
+    )
+    assert (exact_BTD - near_BTD).norm() < 0.03 * exact_BTD.norm()
+    assert near.transcribe(batch)[0].token_ids == exact.transcribe(batch)[0].token_ids
+
+
+def test_config_json_round_trip() -> None:
+    for name in CONVOLUTIONAL_NAMES:
+        config = checkpoint(MODELS / name).config
+        assert ModelConfig.from_json(config.to_json()) == config
+    stored = config.to_json()
+    with pytest.raises(ValueError, match="kind 'x', not one of conformer, jasper"):
+        ModelConfig.from_json(stored | {"encoder": stored["encoder"] | {"kind": "x"}})
+    with pytest.raises(ValueError, match=r"blocks\.0: missing keys"):
+        ModelConfig.from_json(stored | {"encoder": stored["encoder"] | {"blocks": [{}]}})
+
+
+def test_inspect() -> None:
+    facts = describe(checkpoint(JASPER))
+    assert (facts["blocks"], facts["dense_blocks"], facts["separable_blocks"]) == (6, 3, 0)
+    assert facts["tokens"] == "character" and facts["family"] == "ctc" and facts["subsampling"] == "strides x2"
+
+
+def changed_block(**changes) -> dict:
+    """Change the config of a QuartzNet's second block."""
+    plain = {
+        "filters": 64,
+        "repeat": 2,
+        "kernel": [13],
+        "stride": [1],
+        "dilation": [1],
+        "dropout": 0.0,
+        "residual": True,
+    }
+    return plain | {"separable": True} | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"se": "yes"}, r"encoder\.jasper\.1\.se: 'yes'"),
+        ({"future_context": 3}, r"encoder\.jasper\.1\.future_context: 3"),
+        ({"residual_mode": "multiply"}, r"residual_mode: 'multiply'"),
+        ({"kernel": [13, 15]}, r"kernel: \[13, 15\]"),
+        ({"kernel": 10**9}, r"blocks\.kernel: 100000000"),
+        ({"kernel_size_factor": 1e300}, r"blocks\.kernel"),
+        ({"repeat": 10**9}, r"blocks\.repeat: 100000000"),
+        ({"filters": 10**9}, r"blocks\.filters: 100000000"),
+        ({"filters": -1}, r"filters: -1"),
+        ({"stride": [9]}, r"blocks\.stride: 9"),
+        ({"stride": [2], "dilation": [2]}, r"blocks\.1\.dilation: 2"),
+        ({"stride": [2]}, r"blocks\.1\.stride: 2"),  # the residual is not strided
+        ({"groups": 7}, r"blocks\.1\.groups: 7"),
+        ({"heads": 7}, r"blocks\.1\.heads: 7"),
+        ({"inplace_abn": True}, r"inplace_abn: True"),
+        ("not a block", "no section encoder.jasper.1"),
+    ],
+    ids=str,
+)
+def test_invalid_block(tmp_path: Path, changes: dict | str, message: str) -> None:
+    block = changed_block(**changes) if isinstance(changes, dict) else changes
+    source = QUARTZNET / "model.nemo"
+    blocks = [changed_block(stride=[2], repeat=1, kernel=[11], residual=False), block]
+    with pytest.raises(CheckpointError, match=message) as error:
+        read_checkpoint(with_yaml(tmp_path, source, encoder__jasper=blocks))
+    assert "\n" not in str(error.value) and len(str(error.value)) < 1000
+
+
+def test_settings_as_in_nemo(tmp_path: Path) -> None:
+    """Kernels are truncated, then made odd; a residual mode applies to later blocks; only masked filters are shared."""
+    blocks = [
+        changed_block(kernel=[13], kernel_size_factor=0.6, heads=8, residual_mode="max"),
+        changed_block(kernel=12, stride=1),
+        changed_block(residual=False, separable=False, heads=8),
+    ]
+    found = [
+        read_checkpoint(
+            with_yaml(
+                tmp_path / str(masked), QUARTZNET / "model.nemo", encoder__jasper=blocks, encoder__conv_mask=masked
+            )
+        ).config.encoder.blocks
+        for masked in (True, False)
+    ]
+    assert [block.kernel for block in found[0]] == [7, 13, 13]
+    assert [block.residual for block in found[0]] == ["max", "max", "none"]
+    assert [[block.heads for block in blocks] for blocks in found] == [[8, None, None], [None, None, None]]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("encoder__jasper", []),
+        ("encoder__jasper", [{}] * 2000),
+        ("encoder__jasper", "many"),
+        ("encoder__activation", "tanh"),
+        ("encoder__normalization_mode", "layer"),
+        ("encoder__frame_splicing", 3),
+        ("encoder__conv_mask", "yes"),
+        ("encoder__quantize", True),
+        ("encoder__feat_in", 80),
+    ],
+)
+def test_invalid_encoder(tmp_path: Path, key: str, value: object) -> None:
+    with pytest.raises(CheckpointError, match=key.replace("__", r"\.")) as error:
+        read_checkpoint(with_yaml(tmp_path, QUARTZNET / "model.nemo", **{key: value}))
+    assert len(str(error.value)) < 1000
+
+
+BLOCK = JasperBlockConfig(16, 1, 3, 1, False, 1, False, 1, None, "none", False)
+DENSE = replace(BLOCK, residual="add", dense=True)
+
+
+def with_blocks(*blocks: JasperBlockConfig) -> ModelConfig:
+    return replace(SHAPES["quartznet15x5"], encoder=JasperConfig(64, blocks, "relu", masked=True))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        ([BLOCK, DENSE, BLOCK, DENSE], "residual"),  # the last block's dense input is missing
+        ([BLOCK, DENSE, replace(BLOCK, residual="add")], "residual"),
+        ([DENSE, replace(DENSE, stride=2, residual="stride_add")], "stride"),
+        ([replace(BLOCK, kernel=4)], "kernel"),
+        ([replace(BLOCK, heads=4)], "heads"),
+        ([replace(BLOCK, stride=8, repeat=3)], "encoder stride"),
+        ([replace(BLOCK, residual="sum")], "blocks.residual"),
+        ([replace(BLOCK, dense=1)], "blocks.dense"),
+        ([replace(BLOCK, repeat=2.0)], "blocks.repeat"),
+        ([replace(BLOCK, repeat=64)] * 100, "4000 convolutions"),
+        ([DENSE] * 100, "4000 convolutions"),
+        ([BLOCK] * 257, "256 blocks"),
+        ([], "256 blocks"),
+    ],
+)
+def test_stored_blocks_must_match(blocks: list[JasperBlockConfig], message: str) -> None:
+    with pytest.raises(UnsupportedCheckpoint, match=message):
+        validate(with_blocks(*blocks), "here")
+    validate(with_blocks(BLOCK, DENSE, DENSE), "here")
+
+
+STRIDES = st.lists(st.tuples(st.sampled_from([1, 2, 3]), st.booleans()), min_size=1, max_size=4)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 50), STRIDES, st.booleans())
+@torch.inference_mode()
+def test_num_frames(length: int, strides: list[tuple[int, bool]], masked: bool) -> None:
+    blocks = [replace(BLOCK, filters=4, repeat=2, stride=stride, stride_last=last) for stride, last in strides]
+    config = JasperConfig(4, tuple(blocks), "relu", masked)
+    encoder = JasperEncoder(config).eval()
+    found = encoder(Features(torch.randn(1, 4, max(1, length)), torch.tensor([length])))
+    assert found.frames_BTD.shape[1] == encoder.num_frames(max(1, length))
+    beyond = 0 if masked or length == 0 else 1
+    wanted = min(length, -(-(length + beyond) // config.subsampling_factor))
+    assert int(found.lengths_B) == wanted
+
+
+def test_unsupported_options() -> None:
+    loaded = checkpoint(QUARTZNET)
+    for options, dtype, message in (
+        (Options(attention="full"), "fp32", "this model has none"),
+        (Options(decoder="tdt"), "fp32", "has ctc"),
+        (Options(), "int8", "--dtype int8"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            Recognizer.build(loaded, "cpu", dtype, options)
+    with pytest.raises(UsageError, match=r"only FastConformer .* can be trained"):
+        prepare(Recipe(DataRecipe((ManifestPart("no-such.jsonl"),))), loaded)
+
+
+@pytest.mark.parametrize("shape", ["tiny-jasper", "tiny-quartznet"])
+def test_random_models_write_text(shape: str) -> None:
+    model = Recognizer.build(random_checkpoint(shape), "cpu", "fp32")
+    waves = [waveform(AUDIO / name) for name in ("01_0_00010.flac", "07_0_00193.flac")]
+    found = model.transcribe(collate([utterance(wave) for wave in waves], waves))
+    seconds = sum(len(wave) for wave in waves) / 16000
+    assert 0.2 * LABELS_PER_S < sum(len(hypothesis.token_ids) for hypothesis in found) / seconds < 5 * LABELS_PER_S
+    assert len({label for hypothesis in found for label in hypothesis.token_ids}) > 5

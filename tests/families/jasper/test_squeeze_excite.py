@@ -1,0 +1,256 @@
+"""Squeeze-and-excite: the layer equals a slow definition, and Citrinet and ContextNet models equal NeMo 3.0.0 in any batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastscribe.bench.random_model import random_checkpoint
+from fastscribe.bench.work import LABELS_PER_S
+from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
+from fastscribe.checkpoint.value import Section
+from fastscribe.cli.describe import describe
+from fastscribe.config import JasperConfig, ModelConfig, Options
+from fastscribe.errors import CheckpointError, UsageError
+from fastscribe.families.blocks.padding import Padding
+from fastscribe.families.jasper.nemo import jasper
+from fastscribe.families.jasper.squeeze_excite import SqueezeExcite
+from fastscribe.families.model import build_model
+from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.text.transcript import assemble
+from fastscribe.types import Features, Frames
+from tests.conftest import AUDIO, MODELS, golden, waveform
+from tests.families.granite.test_granite import batch_of
+from tests.helpers.se_checkpoint import NAMES, se_config, write_checkpoint
+
+EXPECTED = golden(MODELS / "se")["models"]
+named = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checkpoint]:
+    return {name: read_checkpoint(write_checkpoint(name, tmp_path_factory.mktemp(name))) for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def built(loaded: dict[str, Checkpoint]) -> dict[str, Recognizer]:
+    return {name: Recognizer.build(checkpoint, "cpu", "fp32") for name, checkpoint in loaded.items()}
+
+
+def encode(model: Recognizer, files: list[str]) -> Frames:
+    return model.encode(model.features(*model.upload(batch_of([waveform(AUDIO / file) for file in files]))))
+
+
+# --- NeMo -----------------------------------------------------------------------------------------------------------
+
+
+@named
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "all at once"])
+def test_tokens_times_and_text_equal_nemo(
+    built: dict[str, Recognizer], loaded: dict[str, Checkpoint], name: str, together: bool
+) -> None:
+    expected, model, tokenizer = EXPECTED[name], built[name], loaded[name].tokenizer
+    for files in [list(expected)] if together else [[file] for file in expected]:
+        batch = batch_of([waveform(AUDIO / file) for file in files])
+        for file, utterance, hypothesis in zip(files, batch.utterances, model.transcribe(batch), strict=True):
+            assert (file, list(hypothesis.token_ids)) == (file, expected[file]["tokens"])
+            assert (file, list(hypothesis.token_frames)) == (file, expected[file]["token_frames"])
+            transcript = assemble(utterance.audio, [(utterance, hypothesis)], tokenizer, 0.08, False)
+            assert transcript.text == expected[file]["text"]
+
+
+@named
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "all at once"])
+def test_frames_equal_nemo(built: dict[str, Recognizer], name: str, together: bool) -> None:
+    for files in [list(EXPECTED[name])] if together else [[file] for file in EXPECTED[name]]:
+        frames = encode(built[name], files)
+        for row, file in enumerate(files):
+            expected, ours_TD = EXPECTED[name][file], frames.frames_BTD[row, : frames.lengths_B[row]]
+            assert len(ours_TD) == expected["num_frames"]
+            assert float(ours_TD.double().mean()) == pytest.approx(expected["mean"], rel=1e-4)
+            places = torch.linspace(0, ours_TD.numel() - 1, len(expected["sampled"])).long()
+            size = float(ours_TD.abs().mean())
+            assert ours_TD.flatten()[places].tolist() == pytest.approx(expected["sampled"], rel=1e-4, abs=1e-4 * size)
+
+
+def test_the_goldens_say_something() -> None:
+    for files in EXPECTED.values():
+        rows = [entry["tokens"] for entry in files.values()]
+        assert len({label for row in rows for label in row}) > 10 and len({tuple(row) for row in rows}) == len(rows)
+
+
+# --- the layer ------------------------------------------------------------------------------------------------------
+
+
+def slowly(layer: SqueezeExcite, x_CT: np.ndarray) -> np.ndarray:
+    """The definition, for the frames of one recording."""
+    squeeze, excite = layer.squeeze.weight.detach().double().numpy(), layer.excite.weight.detach().double().numpy()
+    scaled = np.empty(x_CT.shape)
+    means = [sum(channel) / len(channel) for channel in x_CT.astype(np.float64)]
+    hidden = [max(0.0, sum(w * m for w, m in zip(row, means, strict=True))) for row in squeeze]
+    for channel, row in enumerate(excite):
+        gate = 1.0 / (1.0 + np.exp(-sum(w * h for w, h in zip(row, hidden, strict=True))))
+        scaled[channel] = gate * x_CT[channel]
+    return scaled
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=4), st.integers(0, 3), st.integers(0, 99))
+@torch.inference_mode()
+def test_equals_the_definition(lengths: list[int], more: int, seed: int) -> None:
+    """Whatever lies in the padding; and a row without frames has no NaN."""
+    torch.manual_seed(seed)
+    layer = SqueezeExcite(6, 3, F.relu_)
+    layer.squeeze.weight.mul_(5), layer.excite.weight.mul_(5)
+    lengths_B, num_frames = torch.tensor(lengths), max(1, *lengths, 1) + more
+    x_BC1T = torch.randn(len(lengths), 6, 1, num_frames).contiguous(memory_format=torch.channels_last)
+    before_BCT = x_BC1T.squeeze(2).clone()
+    found_BCT = layer(x_BC1T, lengths_B, Padding.of(lengths_B, num_frames)).squeeze(2)
+    for row, length in enumerate(lengths):
+        assert not found_BCT[row, :, length:].any()
+        if length:
+            expected_CT = slowly(layer, before_BCT[row, :, :length].numpy())
+            np.testing.assert_allclose(found_BCT[row, :, :length].numpy(), expected_CT, atol=1e-5, rtol=1e-4)
+
+
+@named
+@settings(max_examples=25)
+@given(st.lists(st.integers(0, 90), min_size=1, max_size=4), st.integers(0, 3))
+@torch.inference_mode()
+def test_rows_do_not_depend_on_their_neighbours(
+    built: dict[str, Recognizer], name: str, lengths: list[int], more: int
+) -> None:
+    encoder, lengths_B = built[name].model.encoder, torch.tensor(lengths)
+    mel_BMT = torch.randn(len(lengths), encoder.config.num_mels, max(1, *lengths, 1) + more)
+    mel_BMT.masked_fill_(torch.arange(mel_BMT.shape[2]) >= lengths_B[:, None, None], 0.0)
+    together = encoder(Features(mel_BMT, lengths_B))
+    assert bool(together.frames_BTD.isfinite().all())
+    for row, length in enumerate(lengths):
+        alone = encoder(Features(mel_BMT[row : row + 1, :, : max(1, length)], lengths_B[row : row + 1]))
+        count = int(alone.lengths_B)
+        assert count == int(together.lengths_B[row])
+        ours, expected = together.frames_BTD[row, :count], alone.frames_BTD[0, :count]
+        torch.testing.assert_close(
+            ours, expected, atol=1e-4 * float(1 + expected.abs().max()) if count else 1, rtol=1e-4
+        )
+
+
+@named
+@torch.inference_mode()
+def test_inference_form(built: dict[str, Recognizer], loaded: dict[str, Checkpoint], name: str) -> None:
+    """Folded norms and packed weights change nothing."""
+    torch.manual_seed(1)
+    plain = build_model(loaded[name].config, loaded[name].weights, name).encoder
+    features = Features(torch.randn(2, plain.config.num_mels, 80), torch.tensor([80, 33]))
+    expected_BTD = plain(features).frames_BTD
+    found_BTD = built[name].model.encoder(features).frames_BTD
+    assert (found_BTD - expected_BTD)[0].norm() < 1e-4 * expected_BTD[0].norm()
+
+
+@pytest.mark.parametrize("shape", ["tiny-citrinet", "tiny-contextnet"])
+def test_bf16(shape: str) -> None:
+    files, checkpoint = ["05_0_00148.flac", "e03_one_second_exact.flac"], random_checkpoint(shape)
+    exact, near = (encode(Recognizer.build(checkpoint, "cpu", dtype), files) for dtype in ("fp32", "bf16"))
+    assert near.frames_BTD.dtype == torch.bfloat16
+    for row, length in enumerate(exact.lengths_B.tolist()):
+        exact_TD, near_TD = exact.frames_BTD[row, :length], near.frames_BTD[row, :length].float()
+        assert (exact_TD - near_TD).norm() < 0.03 * exact_TD.norm()
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+def blocks_of(name: str, **changes: Any) -> JasperConfig:
+    """Read the encoder of a model with changes of its second block."""
+    encoder = se_config(name)["encoder"]
+    encoder["jasper"][1] |= changes
+    return jasper(Section({key: encoder[key] for key in encoder if key != "_target_"}, "encoder", "here"))
+
+
+def test_settings_as_in_nemo() -> None:
+    """NeMo divides the width by 8 unless the block says otherwise, and looks at no context at inference."""
+    assert [block.se_hidden for block in blocks_of("citrinet").blocks] == [4, 4, 4, 4, 5, 5, 6]
+    assert [block.se_hidden for block in blocks_of("mixed").blocks] == [4, 16, 4, None, 5, 9]
+    assert blocks_of("citrinet", se_context_size=64, se_interpolation_mode="area") == blocks_of("citrinet")
+    assert blocks_of("citrinet", se_reduction_ratio=2).blocks[1].se_hidden == 16
+    assert blocks_of("citrinet", se=None, se_reduction_ratio=2).blocks[1].se_hidden is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"se": "yes"}, r"encoder\.jasper\.1\.se: 'yes'"),
+        ({"se_reduction_ratio": 0}, r"encoder\.jasper\.1\.se_reduction_ratio: 0"),
+        ({"se_reduction_ratio": 33}, r"blocks\.se_hidden: 0 \(supported: 1 to"),
+        ({"future_context": 2}, r"encoder\.jasper\.1\.future_context: 2 \(supported: -1\)"),
+        ({"residual_mode": "add"}, r"blocks\.1\.stride"),
+    ],
+    ids=str,
+)
+def test_refused_in_one_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    folder = write_checkpoint("citrinet", tmp_path)
+    path = folder / "model_config.yaml"
+    import yaml
+
+    whole = yaml.safe_load(path.read_text(encoding="utf-8"))
+    whole["encoder"]["jasper"][1] |= changes
+    path.write_text(yaml.safe_dump(whole), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=message) as refused:
+        read_checkpoint(folder)
+    assert "\n" not in str(refused.value)
+
+
+def test_weights_must_fit(tmp_path: Path) -> None:
+    folder = write_checkpoint("citrinet", tmp_path)
+    weights = torch.load(folder / "model_weights.ckpt", weights_only=True)
+    name = "encoder.encoder.1.mconv.8.fc.2.weight"
+    torch.save({key: value for key, value in weights.items() if key != name}, folder / "model_weights.ckpt")
+    damaged = read_checkpoint(folder)
+    with pytest.raises(CheckpointError, match=r"missing: encoder\.blocks\.1\.squeeze_excite\.excite\.weight"):
+        build_model(damaged.config, damaged.weights, folder)
+
+
+def test_stored_configs(loaded: dict[str, Checkpoint]) -> None:
+    for checkpoint in loaded.values():
+        assert ModelConfig.from_json(checkpoint.config.to_json()) == checkpoint.config
+    stored = loaded["citrinet"].config.to_json()
+    for block in stored["encoder"]["blocks"]:  # as early versions wrote them
+        del block["se_hidden"]
+    encoder = loaded["citrinet"].config.encoder
+    assert isinstance(encoder, JasperConfig)
+    plain = tuple(replace(block, se_hidden=None) for block in encoder.blocks)
+    assert ModelConfig.from_json(stored).encoder == replace(encoder, blocks=plain)
+
+
+def test_inspect(loaded: dict[str, Checkpoint]) -> None:
+    facts = describe(loaded["contextnet"])
+    assert (facts["blocks"], facts["squeeze_excite_blocks"], facts["decoders"]) == (6, 6, ["rnnt"])
+    assert facts["subsampling"] == "strides x8" and facts["frame_s"] == 0.08
+    assert describe(loaded["mixed"])["squeeze_excite_blocks"] == 5
+
+
+def test_unsupported_options(loaded: dict[str, Checkpoint]) -> None:
+    for options, dtype, message in (
+        (Options(attention="local:20,20"), "fp32", "this model has none"),
+        (Options(), "int8", "--dtype int8"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            Recognizer.build(loaded["citrinet"], "cpu", dtype, options)
+
+
+@pytest.mark.parametrize("shape", ["tiny-citrinet", "tiny-contextnet"])
+def test_random_models_write_text(shape: str) -> None:
+    model = Recognizer.build(random_checkpoint(shape), "cpu", "fp32")
+    waves = [waveform(AUDIO / file) for file in ("01_0_00010.flac", "07_0_00193.flac")]
+    found = model.transcribe(batch_of(waves))
+    seconds = sum(len(wave) for wave in waves) / 16000
+    assert 0.2 * LABELS_PER_S < sum(len(hypothesis.token_ids) for hypothesis in found) / seconds < 5 * LABELS_PER_S
+    assert len({label for hypothesis in found for label in hypothesis.token_ids}) > 5
