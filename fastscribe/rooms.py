@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -57,6 +58,14 @@ def needed(options: Any) -> tuple[str, ...]:
     return tuple(room.name for room in ROOMS if any(getattr(options, name) for name in room.options))
 
 
+def is_here(room: str) -> bool:
+    """Return True if this installation has the room's folder. Nothing of it is imported."""
+    try:
+        return find_spec(f"fastscribe.{room}") is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def enter(room: str, module: str, wanted_by: str) -> ModuleType:
     """Import a module of a room.
 
@@ -66,12 +75,13 @@ def enter(room: str, module: str, wanted_by: str) -> ModuleType:
         wanted_by: What the user asked for, for the error.
 
     Raises:
-        UsageError: This installation lacks the room.
+        UsageError: This installation lacks the room, or another one that it needs.
     """
-    name = f"fastscribe.{room}"
     try:
-        return import_module(f"{name}.{module}")
+        return import_module(f"fastscribe.{room}.{module}")
     except ModuleNotFoundError as error:
-        if error.name != name:
+        missing = next((one.name for one in ROOMS if f"{error.name}.".startswith(f"fastscribe.{one.name}.")), None)
+        if missing is None or is_here(missing):
             raise
-        raise UsageError(f"{wanted_by}: this installation lacks {name}, which has it") from error
+        why = "which has it" if missing == room else f"which fastscribe.{room} needs"
+        raise UsageError(f"{wanted_by}: this installation lacks fastscribe.{missing}, {why}") from error

@@ -2,7 +2,7 @@
 measured), 2 wrong usage or unusable model, 75 stopped at the run's own limit, 130 interrupted, 143 terminated, 141 stdout
 closed.
 
-One file per command; nothing heavy is imported before a command needs it.
+One file per command, which is imported when the command line names it (commands.py).
 """
 
 from __future__ import annotations
@@ -25,34 +25,13 @@ from fastscribe._system.signals import (
     Terminated,
     exit_without_cleanup,
 )
-from fastscribe.alignment import command as align
-from fastscribe.bench import commands as bench
-from fastscribe.cli import export, known_models, merge, models, schema, transcribe
-from fastscribe.cli.app import StdoutClosed, app
+from fastscribe.cli.app import StdoutClosed, Stopped, app
+from fastscribe.cli.commands import ProgramGroup
 from fastscribe.cli.terminal import discard_unwritable_output, say, show_table
-from fastscribe.doctor import command as doctor
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError, first_line
-from fastscribe.evaluation import command as evaluate
-from fastscribe.speakers import command as speakers
-from fastscribe.training import command as train
 from fastscribe.version import __version__
 
-__all__ = [
-    "align",
-    "app",
-    "bench",
-    "doctor",
-    "evaluate",
-    "export",
-    "known_models",
-    "main",
-    "merge",
-    "models",
-    "schema",
-    "speakers",
-    "train",
-    "transcribe",
-]
+__all__ = ["app", "main"]
 
 _ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
@@ -85,7 +64,7 @@ def _run(application: typer.Typer = app) -> int:
         code = INTERRUPTED
     except Terminated:
         code = TERMINATED
-    except train.TrainingStopped as stopped:
+    except Stopped as stopped:
         return stopped.code
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # typer makes 1 of it
@@ -159,7 +138,7 @@ fastscribe doctor               what works on this machine
 fastscribe --help               all commands: evaluate, train, bench ..."""
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(cls=ProgramGroup, invoke_without_command=True)
 def fastscribe(
     context: typer.Context,
     version: Annotated[

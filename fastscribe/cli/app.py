@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from copy import copy
 from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
@@ -186,15 +185,17 @@ def _discard(message: str) -> None:
     """Print nothing."""
 
 
-class _Group(TyperGroup):
+class Group(TyperGroup):
+    """A group of commands that says what is missing where a recording or an option stands in a command's place."""
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options before the command; name the command of an option that belongs to one."""
         typed = " ".join(args)
         try:
             return list(super().parse_args(ctx, args))
         except Exception as error:
-            first = self.commands.get("transcribe")
             name = getattr(error, "option_name", None)
+            first = None if name is None else self.commands.get("transcribe")
             if first is not None and name in {name for one in first.params for name in one.opts}:
                 error.message = f"{name} belongs to a command: {ctx.command_path} transcribe {typed}"  # type: ignore[attr-defined]
                 error.possibilities = None  # type: ignore[attr-defined]
@@ -209,8 +210,8 @@ class _Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the commands, and `transcribe`, which most users need, first."""
-        return sorted(super().list_commands(ctx), key=lambda name: name != "transcribe")
+        """Return the commands in their order."""
+        return list(self.commands)
 
 
 class DefaultCommandGroup(TyperGroup):
@@ -239,26 +240,12 @@ class Application(typer.Typer):
     def command(self, *arguments: Any, **settings: Any) -> Callable[[_Function], _Function]:
         return super().command(*arguments, **({"cls": Command} | settings))
 
-    def __call__(self, *arguments: Any, **settings: Any) -> Any:
-        """Run the command line, with the named command alone: typer takes 3 ms to build one, and would build all."""
-        given = arguments[0] if arguments else settings.get("args")
-        named = "".join((sys.argv[1:] if given is None else given)[:1])
-        commands = [
-            one for one in self.registered_commands if named == (one.name or getattr(one.callback, "__name__", None))
-        ]
-        groups = [one for one in self.registered_groups if named == one.name]
-        if self.registered_callback is None or not (commands or groups):
-            return super().__call__(*arguments, **settings)
-        alone = copy(self)
-        alone.registered_commands, alone.registered_groups = commands, groups
-        return super(Application, alone).__call__(*arguments, **settings)
-
 
 def new_app(name: str | None = None) -> Application:
     """An application with the settings of `fastscribe`; tools of the repository have applications of their own."""
     return Application(
         name=name,
-        cls=_Group,
+        cls=Group,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         add_completion=name is not None,  # a tool is no installed program
@@ -337,6 +324,18 @@ ReportHtml = Annotated[
         rich_help_panel="Messages and reports",
     ),
 ]
+
+
+class Stopped(Exception):
+    """A command has ended before its end, and has said so itself.
+
+    Args:
+        code: The exit code.
+    """
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 class StdoutClosed(Exception):

@@ -16,7 +16,7 @@ import typer
 
 from fastscribe._system.signals import HAS_NATIVE_THREADS
 from fastscribe.audio.formats import is_audio_name
-from fastscribe.cli.app import MODEL_HELP, app, find_model, option
+from fastscribe.cli.app import MODEL_HELP, Stopped, app, find_model, option
 from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.terminal import filter_mpg123_messages, say
 from fastscribe.config import TrainDtypeChoice
@@ -36,12 +36,8 @@ _BAR_WIDTH = 16
 _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
-class TrainingStopped(Exception):
-    """A signal stopped the run cleanly. The message is printed already; `code` is the exit code."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
+class TrainingStopped(Stopped):
+    """A signal stopped the run cleanly. The message is printed already."""
 
 
 @app.command(

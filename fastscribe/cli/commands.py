@@ -1,0 +1,88 @@
+"""The commands by name. A command is imported when it is looked up, so that a command line imports the one that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+import typer
+
+from fastscribe.cli.app import Group, app, new_app
+from fastscribe.rooms import ROOMS, enter, is_here
+
+# The module of each command of the core; the table of the rooms has those of the rooms.
+_CORE = {
+    "transcribe": "transcribe",
+    "export": "export",
+    "merge": "merge",
+    "inspect": "models",
+    "convert": "models",
+    "schema": "schema",
+    "models": "known_models",
+}
+_ROOMS = {name: (room.name, module) for room in ROOMS for name, module in room.commands.items()}
+# The order in --help. The others come last.
+_ORDER = (
+    "transcribe",
+    "align",
+    "doctor",
+    "evaluate",
+    "export",
+    "merge",
+    "inspect",
+    "convert",
+    "schema",
+    "speakers",
+    "train",
+)
+_PLACES = {name: place for place, name in enumerate(_ORDER)}
+
+
+class LazyCommands(Mapping[str, Any]):
+    """Typer's commands by name, without those of rooms that are missing.
+
+    To look up the command of a missing room raises UsageError.
+    """
+
+    def __init__(self) -> None:
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            self._built[name] = self._build(name)
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        names = [*_CORE, *(name for name, (room, _) in _ROOMS.items() if is_here(room))]
+        return iter(sorted(sorted(names), key=lambda name: _PLACES.get(name, len(_PLACES))))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __contains__(self, name: object) -> bool:
+        return name in _CORE or name in _ROOMS
+
+    def _build(self, name: str) -> Any:
+        """Import the module of a command, which registers it, and make typer's command of it alone."""
+        if name in _CORE:
+            import_module(f"fastscribe.cli.{_CORE[name]}")
+        elif name in _ROOMS:
+            enter(*_ROOMS[name], wanted_by=name)
+        else:
+            raise KeyError(name)
+        alone = new_app()
+        alone.registered_commands = [
+            one for one in app.registered_commands if name == (one.name or getattr(one.callback, "__name__", None))
+        ]
+        alone.registered_groups = [one for one in app.registered_groups if name == one.name]
+        built: Any = typer.main.get_command(alone)
+        return built.commands[name] if alone.registered_groups else built
+
+
+class ProgramGroup(Group):
+    """The group of all commands of `fastscribe`."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.commands: Any = LazyCommands()
