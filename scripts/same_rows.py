@@ -1,7 +1,7 @@
 """Whether another checkout of fastscribe writes the same rows: python -m scripts.same_rows OTHER_CHECKOUT.
 
 Each case is a command line, run with both checkouts in the same folder with the same recordings and models of tests/data, on
-the CPU. Standard output and all files that a run leaves must be the same byte for byte. Exceptions are locks, times and padding
+the CPU. Standard output and all files that a run leaves must be the same byte for byte. Exceptions are locks, times and batches
 in report.json, and the order of rows and of the journal's entries: a recording that is read slowly comes later. Prints a line a
 case; the exit code is 1 if anything differs.
 """
@@ -70,7 +70,12 @@ _CHANGING = {
     "total_s",
     "usd",
     "estimated_s",
+    "estimated_rtfx",
     "versions",
+    "batches",
+    "padding_share",
+    "padded_frames",
+    "devices",
 }
 RTTM = (
     "SPEAKER 01_0_00010 1 0.00 1.50 <NA> <NA> anna <NA> <NA>\nSPEAKER 01_0_00010 1 1.50 9.00 <NA> <NA> ben <NA> <NA>\n"
@@ -119,6 +124,15 @@ def _without_times(report: bytes) -> bytes:
     return json.dumps(cleaned(json.loads(report))).encode()
 
 
+def _first_change(old: bytes, new: bytes) -> str:
+    """Return what stands at the first difference, with a little before it."""
+    place = next(
+        (i for i, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), min(len(old), len(new))
+    )
+    start = max(0, place - 30)
+    return f"{old[start : place + 30]!r} became {new[start : place + 30]!r}"
+
+
 def differences(name: str, other: Path) -> list[str]:
     """Return what differs between this checkout and another one in a case."""
     with (
@@ -130,8 +144,10 @@ def differences(name: str, other: Path) -> list[str]:
         found = list(pool.map(lambda place: run(place[0], CASES[name], place[1]), places))
     (old_code, old_out, old_files), (code, out, files) = found
     wrong = [] if code == old_code else [f"exit code {code} for {old_code}"]
-    wrong += [] if out == old_out else ["standard output"]
-    wrong += [one for one in sorted(old_files.keys() | files.keys()) if old_files.get(one) != files.get(one)]
+    wrong += [] if out == old_out else [f"standard output: {_first_change(old_out, out)}"]
+    for one in sorted(old_files.keys() | files.keys()):
+        if old_files.get(one) != files.get(one):
+            wrong.append(f"{one}: {_first_change(old_files.get(one, b''), files.get(one, b''))}")
     if not old_files and not old_out and "wrong" not in name:
         wrong.append("the case wrote nothing")
     return wrong
