@@ -5,26 +5,19 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import OutputError
-from fastscribe.results.fingerprint import AS_GIVEN, fingerprint, languages_of
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
+    from fastscribe.results.outputs import Output
     from fastscribe.transcriber import Transcriber
 
 # These errors stop a run; any other error of an output file makes a Failure of its input.
 _DISK_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
-
-
-class Output(Protocol):
-    """A folder, a store or a stream."""
-
-    def write(self, result: Transcript | Failure) -> None:
-        """Write one result."""
 
 
 def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, style: OutputStyle) -> dict[str, Any]:
@@ -36,6 +29,8 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
         options: The run's options.
         style: The formats and their options.
     """
+    from fastscribe.results.fingerprint import AS_GIVEN, fingerprint, languages_of
+
     facts = transcriber._executor.facts
     resolved: dict[str, Any] = {"dtype": facts.dtype, "decoder": facts.decoder_name, "attention": facts.attention}
     resolved |= {"recover_gaps": transcriber._recovers_gaps}

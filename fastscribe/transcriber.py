@@ -30,7 +30,6 @@ from fastscribe.pipeline.windows import Ledger
 from fastscribe.pipeline.workers.devices import parse_devices
 from fastscribe.readable.edits import TextEdits
 from fastscribe.report.prices import price_of
-from fastscribe.results.fingerprint import content_digests
 from fastscribe.segmentation.vad import check_vad
 from fastscribe.speakers.rttm import RttmTurns
 from fastscribe.types import Failure, Transcript
@@ -167,6 +166,8 @@ class Transcriber:
 
     def _content_digests(self) -> dict[str, str]:
         """Return the digests of the models and files that the options name, by the option's name."""
+        from fastscribe.results.fingerprint import content_digests  # of a run with a journal
+
         return content_digests(self._options, self._turns_from_elsewhere())
 
     def _language_settings(self) -> dict[str, str]:

@@ -19,7 +19,7 @@ class Repeats:
     """Finds repeated inputs; `num` counts them. A million inputs take 16 to 32 MB."""
 
     def __init__(self) -> None:
-        from fastscribe.results.key_counter import KeyCounter  # here, because NumPy would slow down --help
+        from fastscribe._system.key_counter import KeyCounter  # here, because NumPy would slow down --help
 
         self.num = 0
         self._seen = KeyCounter()

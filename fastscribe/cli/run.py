@@ -52,10 +52,8 @@ if TYPE_CHECKING:
     from fastscribe.cli.run_page import RunPage
     from fastscribe.dry_run import DryRunReport
     from fastscribe.pipeline.stats import Progress, RunStats
-    from fastscribe.results.folder import FolderOutput
     from fastscribe.results.ledger import Ledger
-    from fastscribe.results.store import StoreOutput
-    from fastscribe.results.stream import StreamOutput
+    from fastscribe.results.outputs import Output
     from fastscribe.transcriber import Transcriber
 
 
@@ -125,7 +123,7 @@ def run(
     if not quiet and totals is not None and totals.not_given and stats.stopped is None:  # else not all are listed
         results = "1 result is of an input" if totals.not_given == 1 else f"{totals.not_given} results are of inputs"
         say(f"{job.target.where}: {results} not given this time")
-    not_made = _say_made_again(output, quiet) + _find_persons(job, stats, quiet)
+    not_made = _say_made_again(output.ledger, quiet) + _find_persons(job, stats, quiet)
     if stats.failed_before:
         were, them = ("was", "it") if stats.failed_before == 1 else ("were", "them")
         say(f"{stats.failed_before} failed in an earlier run and {were} left alone; --retry-failed tries {them} again")
@@ -243,21 +241,16 @@ def _is_one_short_stream(job: TranscribeJob, stats: RunStats) -> bool:
     return is_stream(job.inputs) and stats.files == 1 and stats.skipped == 0 and stats.audio_s <= SHORT_S
 
 
-def _say_made_again(output: FolderOutput | StoreOutput | StreamOutput, quiet: bool) -> int:
+def _say_made_again(ledger: Ledger, quiet: bool) -> int:
     """Print how many results got files without decoding, and which did not. Return the number of the latter."""
-    from fastscribe.results.folder import FolderLedger
-    from fastscribe.results.store import StoreLedger
-
-    if not isinstance(output.ledger, FolderLedger | StoreLedger):
-        return 0
-    num_made, not_made = output.ledger.num_made_again, output.ledger.not_made
+    num_made, not_made = ledger.num_made_again, ledger.not_made
     if num_made and not quiet:
         recordings = f"{num_made} finished recording{'s' if num_made > 1 else ''}"
-        layouts = sorted(output.ledger.laid_out_again)
+        layouts = sorted(ledger.laid_out_again)
         again = f"; their {' and '.join(layouts)} had another layout (--max-line-width and so on)" if layouts else ""
         say(f"made files for {recordings} from their rows, without decoding{again}")
-    if isinstance(output.ledger, FolderLedger) and output.ledger.renamed and not quiet:
-        first, num_renamed = output.ledger.renamed[0], len(output.ledger.renamed)
+    if ledger.renamed and not quiet:
+        first, num_renamed = ledger.renamed[0], len(ledger.renamed)
         results = f"{num_renamed} finished recordings" if num_renamed > 1 else "a finished recording"
         say(f"renamed the files of {results}, because another input has the same name: {first.old} is {first.new} now")
     if not_made:
@@ -347,25 +340,24 @@ def _tracks_line(audio: AudioInfo) -> str:
     return f"{audio.path} has {audio.num_tracks} audio tracks: the first is transcribed, --track 1 takes the second, and so on"
 
 
-def _open_output(
-    job: TranscribeJob, transcriber: Transcriber, say: Callable[[str], object]
-) -> FolderOutput | StoreOutput | StreamOutput:
-    from fastscribe.results.folder import FolderOutput
-    from fastscribe.results.store import StoreOutput
-    from fastscribe.results.stream import StreamOutput
+def _open_output(job: TranscribeJob, transcriber: Transcriber, say: Callable[[str], object]) -> Output:
+    from fastscribe.results.outputs import open_output
 
     target = job.target
-    if target.is_stdout:
-        if sys.stdout is None:
-            raise StdoutClosed
-        return StreamOutput(sys.stdout, job.style, target.shard, ordered=target.ordered, inputs=job.inputs)
-    fingerprint = _fingerprint(job, transcriber)
-    resume = {"overwrite": target.overwrite, "retry_failed": target.retry_failed, "ordered": target.ordered}
-    common: dict[str, Any] = {**resume, "inputs": job.inputs, "say": say}
+    if target.is_stdout and sys.stdout is None:
+        raise StdoutClosed
     try:
-        if target.directory is not None:
-            return FolderOutput(target.directory, job.style, fingerprint, target.shard, **common)
-        return StoreOutput(target.where, job.style, fingerprint, target.shard, **common)
+        return open_output(
+            target.directory or target.url or sys.stdout,
+            job.style,
+            {} if target.is_stdout else _fingerprint(job, transcriber),
+            target.shard,
+            overwrite=target.overwrite,
+            retry_failed=target.retry_failed,
+            ordered=target.ordered,
+            inputs=job.inputs,
+            say=say,
+        )
     except OSError as error:
         raise unusable_folder(target.where, error) from error
 
@@ -390,7 +382,7 @@ def _write_all(
     transcriber: Transcriber,
     job: TranscribeJob,
     listing: EarlyListing | None,
-    output: FolderOutput | StoreOutput | StreamOutput,
+    output: Output,
     event_log: EventLog,
     bar: ProgressBar,
     page: RunPage | None,
@@ -446,7 +438,7 @@ def _until_limit(transcriber: Transcriber) -> Iterator[None]:
 
 
 def _write(
-    output: FolderOutput | StoreOutput | StreamOutput,
+    output: Output,
     result: Transcript | Failure,
     transcriber: Transcriber,
     job: TranscribeJob,
@@ -466,26 +458,18 @@ def _check_any_input(num_inputs: int, shard: Shard, command: str = "transcribe")
 def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
     """Read what is left to do in the output folder without changing it."""
     from fastscribe.results.ledger import Ledger
-    from fastscribe.results.open_folder import FolderRun, read_ledger
+    from fastscribe.results.outputs import read_ledger
 
     target = job.target
     if target.overwrite or target.is_stdout:
         return Ledger(target.shard)
     fingerprint = _fingerprint(job, transcriber)
-    if target.directory is None:
-        return _store_ledger(job, fingerprint)
-    return read_ledger(
-        FolderRun(target.directory, job.style, fingerprint, target.shard, job.inputs, retry_failed=target.retry_failed)
-    )
-
-
-def _store_ledger(job: TranscribeJob, fingerprint: Mapping[str, Any]) -> Ledger:
-    from fastscribe.results.open_store import StoreRun
-    from fastscribe.results.store import read_store_ledger
-
-    target = job.target
-    run = StoreRun(target.where, job.style, fingerprint, target.shard, job.inputs, retry_failed=target.retry_failed)
     try:
-        return read_store_ledger(run)
+        place = target.directory or target.where
+        return read_ledger(
+            place, job.style, fingerprint, target.shard, retry_failed=target.retry_failed, inputs=job.inputs
+        )
     except OSError as error:
+        if target.url is None:
+            raise
         raise unusable_folder(target.where, error) from error

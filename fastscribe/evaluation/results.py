@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any, NamedTuple
 
+from fastscribe._system.key_counter import KeyCounter
 from fastscribe.audio.manifest import resolve, row_source
 from fastscribe.errors import ManifestError
 from fastscribe.evaluation.recording import Recording, recording_of
 from fastscribe.evaluation.rows import ResultRow, read_rows
 from fastscribe.evaluation.scores import Pair
-from fastscribe.results.key_counter import KeyCounter
 
 _BEYOND_MS = 500  # a result this much longer than its reference's audio is of other audio
 _SHOWN = 60  # characters of a text in a message

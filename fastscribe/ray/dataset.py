@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pyarrow as pa
 
-from fastscribe._system.remote import is_url
 from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.audio.row_languages import OtherLanguages
 from fastscribe.config import Options, OutputFormat, OutputStyle
@@ -23,12 +22,9 @@ from fastscribe.ray.library import ray_library
 from fastscribe.ray.pool import Size, placement
 from fastscribe.ray.rows import find_path_column, to_source
 from fastscribe.ray.run import RayTranscriber
+from fastscribe.results.outputs import Output, open_output
 from fastscribe.transcriber import run_stats
 from fastscribe.types import Failure, Source
-
-if TYPE_CHECKING:
-    from fastscribe.results.folder import FolderOutput
-    from fastscribe.results.store import StoreOutput
 
 _DEFAULTS = Options()
 _ROWS = 1024  # of the dataset at a time
@@ -100,7 +96,7 @@ def transcribe(
         fingerprint = run_fingerprint(transcriber, transcriber.model_digest, options, style)
         choices = {"overwrite": not resume, "retry_failed": retry_failed, "ordered": ordered, "say": say}
         target = _open(str(output), style, fingerprint, choices)
-        stack.enter_context(cast(AbstractContextManager[object], target))
+        stack.enter_context(target)
         start, others = perf_counter(), OtherLanguages(transcriber._config.language)
         with closing(transcriber._results(cast(Any, _sources(dataset, column)), target.ledger)) as results:
             for result in results:
@@ -120,17 +116,9 @@ def transcribe(
     return stats
 
 
-def _open(
-    output: str, style: OutputStyle, fingerprint: dict[str, Any], choices: dict[str, Any]
-) -> FolderOutput | StoreOutput:
+def _open(output: str, style: OutputStyle, fingerprint: dict[str, Any], choices: dict[str, Any]) -> Output:
     try:
-        if is_url(output):
-            from fastscribe.results.store import StoreOutput
-
-            return StoreOutput(output, style, fingerprint, **choices)
-        from fastscribe.results.folder import FolderOutput
-
-        return FolderOutput(Path(output), style, fingerprint, **choices)
+        return open_output(output, style, fingerprint, **choices)
     except OSError as error:
         raise UsageError(f"{output}: cannot be used for results: {error.strerror or error}") from error
 

@@ -11,13 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from fastscribe import rooms
 from fastscribe.config import CHANNELS, Options, OutputStyle, SubtitleStyle, streaming_text
-from fastscribe.context.phrases import digest as phrase_digest
-
-if TYPE_CHECKING:
-    from fastscribe.speakers.rttm import RttmTurns
 
 AS_GIVEN = "languages as given"  # languages_of() the fingerprint of an earlier version, if it is another one
 _FORMAT_VERSION = 1  # of the output; raise it when the content of rows or files changes
@@ -40,6 +37,13 @@ _BLOCK_BYTES = 1 << 25
 _READ_BYTES = 1 << 18  # fits into a processor's cache
 
 
+class Digested(Protocol):
+    """What a run reads besides its recordings and models, such as the turns of --rttm."""
+
+    def digest(self) -> str:
+        """Return a digest of its content."""
+
+
 def fingerprint(model_digest: str, resolved: Mapping[str, Any], options: Options, style: OutputStyle) -> dict[str, Any]:
     """Return the fingerprint, by the names of the command line's options.
 
@@ -52,7 +56,9 @@ def fingerprint(model_digest: str, resolved: Mapping[str, Any], options: Options
         style: The formats and their options; `tokens` alone counts, because it changes the rows.
     """
     chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    chosen["boost"] = phrase_digest(options.boost) if options.boost else _DEFAULTS.boost
+    chosen["boost"] = _DEFAULTS.boost
+    if options.boost:
+        chosen["boost"] = rooms.enter("context", "phrases", "--boost").digest(options.boost)
     if options.speaker_streaming is not None:
         chosen["speaker_streaming"] = streaming_text(options.speaker_streaming)
     defaulted = {name for name in _OPTIONAL if chosen[name] == getattr(_DEFAULTS, name)}
@@ -145,7 +151,7 @@ def model_digest(path: str | os.PathLike[str]) -> str:
 
 
 def content_digests(
-    options: Options, turns: RttmTurns | None, known: Mapping[str, str] = MappingProxyType({})
+    options: Options, turns: Digested | None, known: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
     """Return the digests of the models and files that options name, by the option's name.
 

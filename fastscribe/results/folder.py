@@ -23,7 +23,7 @@ from fastscribe.results.commit import finished_item
 from fastscribe.results.entries import NO_STATE, Entry, PreviousRun
 from fastscribe.results.file_names import FileNames
 from fastscribe.results.formats.writers import render
-from fastscribe.results.ledger import Ledger
+from fastscribe.results.journal_ledger import JournalLedger
 from fastscribe.results.names import Rename
 from fastscribe.results.open_folder import FolderRun, OpenFolder
 from fastscribe.results.result_files import ResultFiles
@@ -46,7 +46,7 @@ class Totals(NamedTuple):
         )
 
 
-class FolderLedger(Ledger):
+class FolderLedger(JournalLedger):
     """Ledger of a folder with a file for each input: it also chooses file names, and checks the files of earlier runs.
 
     Files that are missing, damaged or of another style are made again of the earlier result's row, without decoding.
@@ -54,10 +54,6 @@ class FolderLedger(Ledger):
 
     def __init__(self, shard: Shard, previous: PreviousRun, retry_failed: bool, files: ResultFiles) -> None:
         super().__init__(shard, previous, retry_failed)
-        self.not_made: list[OSError] = []  # why files of earlier results could not be made again
-        self.num_made_again = 0  # results
-        self.laid_out_again: set[str] = set()  # formats of files that had another layout of subtitles
-        self.renamed: list[Rename] = []  # of earlier results' files
         self.names = FileNames(files.formats, is_sharded=shard.count > 1)
         self._files = files
 
@@ -73,7 +69,6 @@ class FolderLedger(Ledger):
     def _adopt_earlier_result(self, source: Source | Failure, entry_index: int) -> bool:
         """Return True if the earlier result has its files, or has them again now."""
         previous = self._previous
-        assert previous is not None
         has_failed, key = previous.entries[["failed", "name"]][entry_index].item()
         with self.lock:
             found = self.names.find(source.id, source.index, key) if key else None
@@ -148,12 +143,12 @@ class FolderOutput:
         self._folder = OpenFolder(run, say)
         self._previous, self._committer = self._folder.journal.previous, self._folder.committer
         self._files = ResultFiles(directory, style, shard.suffix, self._folder.journal, self._committer)
-        self.ledger: Ledger
+        self.ledger: JournalLedger
         if self._files.formats:
             self.ledger = FolderLedger(shard, self._previous, retry_failed, self._files)
             self._names = self.ledger.names
         else:  # nothing to name, so no memory for names
-            self.ledger = Ledger(shard, self._previous, retry_failed)
+            self.ledger = JournalLedger(shard, self._previous, retry_failed)
             self._names = FileNames(())
         self._new, self._is_finished = Totals(), True
 

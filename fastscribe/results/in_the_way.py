@@ -15,6 +15,7 @@ from fastscribe.audio.repeats import Repeats
 from fastscribe.errors import UsageError
 from fastscribe.results.entries import Paths, PreviousRun, in_the_way
 from fastscribe.results.file_names import FileNames, file_formats
+from fastscribe.results.journal_ledger import JournalLedger
 from fastscribe.results.ledger import Ledger
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Source
@@ -22,7 +23,7 @@ from fastscribe.types import Failure, Source
 MAX_INPUTS = 100_000  # takes about two seconds; a later input with a file in its way becomes a Failure
 
 
-class FilesLedger(Ledger):
+class FilesLedger(JournalLedger):
     """Ledger to which a result is done only if it lists a file of every format: the others are still to be written."""
 
     def __init__(self, shard: Shard, previous: PreviousRun, retry_failed: bool, formats: Sequence[str]) -> None:
@@ -30,7 +31,6 @@ class FilesLedger(Ledger):
         self._formats = set(file_formats(formats))
 
     def _adopt_earlier_result(self, source: Source | Failure, entry_index: int) -> bool:
-        assert self._previous is not None
         has_failed = bool(self._previous.entries["failed"][entry_index])
         return has_failed or self._formats <= self._previous.sizes(entry_index).keys()
 

@@ -19,6 +19,7 @@ from fastscribe.results.edits import Edits
 from fastscribe.results.entries import Paths, PreviousRun, in_the_way, load_entries
 from fastscribe.results.folder_lock import FolderLock
 from fastscribe.results.in_the_way import FilesLedger, check_any_input, check_inputs
+from fastscribe.results.journal_ledger import JournalLedger
 from fastscribe.results.ledger import Ledger
 from fastscribe.results.merge import merged_files
 from fastscribe.results.overwrite import check_sharding, other_shardings, remove_results, remove_sharding
@@ -153,7 +154,7 @@ def _open_journal(run: FolderRun, say: Callable[[str], object]) -> journal.Journ
     return opened
 
 
-def read_ledger(run: FolderRun) -> Ledger:
+def read_folder_ledger(run: FolderRun) -> Ledger:
     """Return the ledger of a run, without changing its folder, which may not exist.
 
     Raises:
@@ -164,4 +165,4 @@ def read_ledger(run: FolderRun) -> Ledger:
         return Ledger(run.shard)
     previous = journal.load_readonly(run.paths, run.header)
     run.check_resumed(previous)
-    return Ledger(run.shard, previous, run.retry_failed)
+    return JournalLedger(run.shard, previous, run.retry_failed)

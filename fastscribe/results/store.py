@@ -20,7 +20,7 @@ from fastscribe.results.entries import NO_STATE, SUBTITLES, Entry
 from fastscribe.results.fingerprint import style_key
 from fastscribe.results.folder import Totals, totals_of
 from fastscribe.results.formats.writers import render
-from fastscribe.results.ledger import Ledger
+from fastscribe.results.journal_ledger import JournalLedger
 from fastscribe.results.names import OutputNames
 from fastscribe.results.object_folder import ObjectFolder
 from fastscribe.results.open_store import RESERVED_NAMES, OpenStore, StoredResults, StoreRun, find_shards
@@ -30,7 +30,7 @@ from fastscribe.results.stored import to_result
 from fastscribe.types import Failure, Source, Transcript
 
 
-class StoreLedger(Ledger):
+class StoreLedger(JournalLedger):
     """Ledger of an output URL: it also chooses file names, and looks for the files of earlier runs in a listing.
 
     Args:
@@ -47,9 +47,6 @@ class StoreLedger(Ledger):
         make_again: Callable[[int, int, Sequence[str]], bool] | None = None,
     ) -> None:
         super().__init__(run.shard, results.journal.previous, run.retry_failed)
-        self.not_made: list[OSError] = []  # why files of earlier results could not be made again
-        self.num_made_again = 0  # results
-        self.laid_out_again: set[str] = set()  # formats of files that had another layout of subtitles
         self._formats, self._results, self._make_again = run.formats, results, make_again
         self._style = style_key(run.style.subtitles)
         self._names = OutputNames(RESERVED_NAMES)
@@ -91,7 +88,7 @@ class StoreLedger(Ledger):
         return is_made
 
 
-def read_store_ledger(run: StoreRun) -> Ledger:
+def read_store_ledger(run: StoreRun) -> JournalLedger:
     """Return the ledger of a run, and write nothing.
 
     Raises:

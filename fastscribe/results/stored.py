@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fastscribe.audio.failures import relative_id
-from fastscribe.results.formats.writers import OWN_KEYS
+from fastscribe.results.formats.writers import OWN_KEYS, offset_suffix
 from fastscribe.types import (
     Alternative,
     AudioInfo,
@@ -210,9 +210,3 @@ def _length_s(fields: Mapping[str, Any], words: Sequence[Word]) -> float:
 
 def _id(path: str, offset: Any) -> str:
     return relative_id(path) + offset_suffix(offset)
-
-
-def offset_suffix(offset: Any) -> str:
-    """Return the end of the id of a row with this offset in seconds."""
-    has_offset = isinstance(offset, (int, float)) and 0 < offset < math.inf
-    return f"@{round(offset * 1000)}" if has_offset else ""

@@ -19,10 +19,9 @@ from fastscribe.audio.repeats import Repeats
 from fastscribe.audio.stdin import STDIN
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
-from fastscribe.results.formats.writers import render
+from fastscribe.results.formats.writers import offset_suffix, render
 from fastscribe.results.ledger import Ledger
 from fastscribe.results.shards import UNSHARDED, Shard
-from fastscribe.results.stored import offset_suffix
 from fastscribe.types import Failure, Source, Transcript
 
 SINGLE_FORMATS = frozenset(("srt", "vtt", "ass", "tsv", "textgrid"))

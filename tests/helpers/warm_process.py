@@ -46,6 +46,8 @@ PRELOADED = (
     "fastscribe.results.export",
     "fastscribe.results.folder",
     "fastscribe.results.open_store",
+    "fastscribe.results.formats.cue_files",
+    "fastscribe.results.outputs",
     "fastscribe.results.stream",
     "fastscribe.pipeline.recognizer",
     "fastscribe.ray.run",

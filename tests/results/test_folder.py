@@ -21,7 +21,7 @@ from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.commit import Appender
 from fastscribe.results.folder import FolderLedger, FolderOutput
-from fastscribe.results.ledger import Ledger
+from fastscribe.results.journal_ledger import JournalLedger
 from fastscribe.results.names import OutputNames, names_of
 from fastscribe.results.stream import StreamOutput
 from fastscribe.types import AudioInfo, Failure, Segment, Source, Transcript, Word
@@ -464,7 +464,7 @@ def test_row_that_does_not_fit_is_rolled_back(tmp_path: Path) -> None:
 def test_without_files_no_names_are_remembered(tmp_path: Path) -> None:
     with folder_output(tmp_path, "jsonl") as output:
         put(output, spoken("a.wav"))
-        assert not output._names._output_names._owners and type(output.ledger) is Ledger
+        assert not output._names._output_names._owners and type(output.ledger) is JournalLedger
 
 
 def test_streams_get_utf8_and_are_flushed_but_not_closed() -> None:

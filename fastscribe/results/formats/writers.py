@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.errors import OptionError
-from fastscribe.results.formats.ass import to_ass
-from fastscribe.results.formats.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
-from fastscribe.results.formats.textgrid import to_textgrid
 from fastscribe.speakers.merge_channels import turns
 from fastscribe.types import (
     Alternative,
@@ -53,10 +49,8 @@ OWN_KEYS = frozenset(
     )
 ).union(("removed_words", "redacted", "pred_voices"))
 _LINE_BREAKS = ("\x85", "\u2028", "\u2029")  # JSON allows them, but str.splitlines splits at them
-_WORD_JOINER = "\u2060"
-_ROUND_BRACKETS = str.maketrans("{}", "()")
-_ASS_ESCAPE = re.compile(r"\\(?=[nNhH])")
 _encode_line = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+DEFAULT_STYLE = SubtitleStyle()
 _encode_lines = json.JSONEncoder(ensure_ascii=False, allow_nan=False, indent=2).encode
 
 
@@ -79,18 +73,26 @@ def render(
         return to_jsonl(result, tokens)
     if format == "json":
         return to_json(result, tokens)
-    writers: dict[str, Callable[[Transcript], str]] = {
-        "srt": lambda transcript: to_srt(transcript, style),
-        "vtt": lambda transcript: to_vtt(transcript, style),
-        "ass": lambda transcript: to_ass(transcript, style),
-        "txt": to_txt,
-        "tsv": to_tsv,
-        "ctm": to_ctm,
-        "rttm": to_rttm,
-        "textgrid": to_textgrid,
-    }
-    writer = writers[format]
-    return "" if isinstance(result, Failure) else writer(result)
+    return "" if isinstance(result, Failure) else _writer(format, style)(result)
+
+
+def _writer(format: str, style: SubtitleStyle) -> Callable[[Transcript], str]:
+    """Return the function of a format that Failures have not. Only the module of this format is imported."""
+    texts = {"txt": to_txt, "tsv": to_tsv, "ctm": to_ctm, "rttm": to_rttm}
+    if format in texts:
+        return texts[format]
+    if format == "textgrid":
+        from fastscribe.results.formats.textgrid import to_textgrid
+
+        return to_textgrid
+    if format == "ass":
+        from fastscribe.results.formats.ass import to_ass
+
+        return lambda transcript: to_ass(transcript, style)
+    from fastscribe.results.formats.cue_files import to_srt, to_vtt
+
+    write = to_srt if format == "srt" else to_vtt
+    return lambda transcript: write(transcript, style)
 
 
 def rendered(transcript: Transcript, style: OutputStyle) -> RenderedTranscript:
@@ -172,33 +174,6 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
     return {**_carried(row), **_path(row, result.audio.path), **found}
 
 
-def to_srt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
-    """Return SubRip. It has markup (`<i>`, `{\\an8}`, `\\N`) but no escapes for it, and players know no entities.
-
-    So an invisible word joiner (U+2060) follows each `<` and splits `\\n` and `\\h`; VLC, ffmpeg and mpv then see no markup.
-    Braces become round brackets, because mpv hides them and their content. `&` stays. A speaker's name is before the first word
-    of a turn.
-    """
-    return "".join(
-        f"{number}\n{_clock(cue.start_ms, ',')} --> {_clock(cue.end_ms, ',')}\n{_escape_srt(cue.lines)}\n\n"
-        for number, cue in enumerate(to_cues(transcript, style, names_speakers=True), start=1)
-    )
-
-
-def to_vtt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
-    """Return WebVTT. With `style.highlight_words` each cue is repeated for each word, which is underlined, as in whisper.
-
-    Every player shows `<u>`. WebVTT's times inside a cue do nothing in Firefox, mpv and ffmpeg; elsewhere they need a style
-    sheet, or words appear one by one. The repeats follow each other without a gap. A speaker's name is in a voice tag, `<v>`.
-    """
-    cues = to_cues(transcript, style)
-    timed_texts = ((cue, text) for cue in cues for text in (_karaoke(cue) if style.highlight_words else _plain(cue)))
-    return "WEBVTT\n\n" + "".join(
-        f"{_clock(start_ms, '.')} --> {_clock(end_ms, '.')}\n{_voice(cue)}{text}\n\n"
-        for cue, (start_ms, end_ms, text) in timed_texts
-    )
-
-
 def to_txt(transcript: Transcript) -> str:
     """Return the text on one line; of a dialogue, a line for each turn, with the speaker's name."""
     if not transcript.speakers:
@@ -253,6 +228,12 @@ def to_rttm(transcript: Transcript) -> str:
 def spans_of(transcript: Transcript) -> Sequence[Turn | Segment]:
     """Return what says who speaks when: the turns of a speaker model or of --rttm, else the segments."""
     return transcript.turns or transcript.segments
+
+
+def offset_suffix(offset: Any) -> str:
+    """Return the end of the id of a row with this offset in seconds."""
+    has_offset = isinstance(offset, (int, float)) and 0 < offset < math.inf
+    return f"@{round(offset * 1000)}" if has_offset else ""
 
 
 def _carried(row: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -332,41 +313,6 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _without_nan(item) for key, item in value.items()}
     return [_without_nan(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _clock(time_ms: int, decimal_mark: str) -> str:
-    seconds, ms = divmod(time_ms, 1000)
-    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{decimal_mark}{ms:03d}"
-
-
-def _escape_srt(lines: tuple[str, ...]) -> str:
-    text = "\n".join(lines).translate(_ROUND_BRACKETS).replace("<", "<" + _WORD_JOINER)
-    return _ASS_ESCAPE.sub("\\\\" + _WORD_JOINER, text)
-
-
-def _voice(cue: Cue) -> str:
-    return "" if cue.speaker is None else f"<v {_escape_markup(clean_text(cue.speaker))}>"
-
-
-def _plain(cue: Cue) -> Iterator[tuple[int, int, str]]:
-    yield cue.start_ms, cue.end_ms, _escape_markup("\n".join(cue.lines))
-
-
-def _karaoke(cue: Cue) -> Iterator[tuple[int, int, str]]:
-    """Yield the cue for each word, with the word's times; once and plain if the cue is too short."""
-    spans = spoken_spans(cue)
-    if not spans:
-        yield from _plain(cue)
-    for start_ms, end_ms, span in spans:
-        line = cue.lines[span.line]
-        before, word, after = line[: span.begin], line[span.begin : span.end], line[span.end :]
-        marked = f"{_escape_markup(before)}<u>{_escape_markup(word)}</u>{_escape_markup(after)}"
-        lines = [marked if number == span.line else _escape_markup(line) for number, line in enumerate(cue.lines)]
-        yield start_ms, end_ms, "\n".join(lines)
-
-
-def _escape_markup(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _whole_ms(time_s: float) -> int:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
+from fastscribe.results.formats.cue_files import to_srt, to_vtt
 from fastscribe.results.formats.subtitles import to_cues
 from fastscribe.results.formats.writers import (
     render,
@@ -23,10 +24,8 @@ from fastscribe.results.formats.writers import (
     to_ctm,
     to_json,
     to_jsonl,
-    to_srt,
     to_tsv,
     to_txt,
-    to_vtt,
 )
 from fastscribe.types import AudioInfo, Failure, Gap, Segment, Token, Transcript, Word
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.results.key_counter import KeyCounter
+from fastscribe._system.key_counter import KeyCounter
 
 LAST = (1 << 64) - 1
 KEYS = st.one_of(st.sampled_from([0, 1, 2, LAST, LAST - 1, 1 << 63]), st.integers(0, LAST))

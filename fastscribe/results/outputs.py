@@ -1,0 +1,109 @@
+"""Where the results of a run go: one call opens a stream, a folder or an object store. Each loads only its own modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from fastscribe._system.remote import is_url
+from fastscribe.config import OutputStyle
+from fastscribe.results.ledger import Ledger
+from fastscribe.results.shards import UNSHARDED, Shard
+from fastscribe.types import Failure, Transcript
+
+Place = TextIO | Path | str  # a stream, a folder, or a folder's name or URL
+
+
+class Output(Protocol):
+    """An open output. It is a context manager; its end makes all results durable."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """Which inputs are to do. Give it to Transcriber._results()."""
+
+    def __enter__(self) -> Output: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None: ...
+
+    def write(self, result: Transcript | Failure) -> None:
+        """Write or queue one result. Raises OSError, OutputError."""
+
+    def flush(self) -> None:
+        """Wait until all results are durable. Raises OutputError."""
+
+    def totals(self) -> Any:
+        """Return what all runs have written there, as results.folder.Totals; None for a stream."""
+
+    def write_report(self, content: bytes, finished: bool = True) -> None:
+        """Write the run's report last: it says that the run is complete. Raises OutputError."""
+
+
+def open_output(
+    place: Place,
+    style: OutputStyle,
+    fingerprint: Mapping[str, Any],
+    shard: Shard = UNSHARDED,
+    *,
+    overwrite: bool = False,
+    retry_failed: bool = False,
+    ordered: bool = False,
+    inputs: Sequence[str] = (),
+    say: Callable[[str], object] = print,
+) -> Output:
+    """Open an output. In a folder or a store, the run goes on where an earlier one with the same fingerprint stopped.
+
+    Args:
+        place: A stream, a folder or a URL. A folder is made if need be.
+        style: The formats and their options. A stream has the first format alone; elsewhere rows are always written.
+        fingerprint: All that decides results besides the inputs. A stream needs none.
+        shard: The part of the inputs that this run transcribes.
+        overwrite: Remove the results of earlier runs first.
+        retry_failed: Transcribe inputs again that failed in an earlier run.
+        ordered: Write rows in the order of the inputs.
+        inputs: As the user gave them; their output names are checked before anything is written.
+        say: Shows one line to the user.
+
+    Raises:
+        UsageError: Another run writes there, or the place holds results of another kind that `overwrite` does not remove, or
+            a file that no run wrote is in the way.
+        OSError: The place cannot be read or written.
+    """
+    if not isinstance(place, Path | str):
+        from fastscribe.results.stream import StreamOutput
+
+        return StreamOutput(place, style, shard, ordered=ordered, inputs=inputs)
+    resume = {"overwrite": overwrite, "retry_failed": retry_failed, "ordered": ordered}
+    common: dict[str, Any] = {**resume, "inputs": inputs, "say": say}
+    if is_url(str(place)):
+        from fastscribe.results.store import StoreOutput
+
+        return StoreOutput(str(place), style, fingerprint, shard, **common)
+    from fastscribe.results.folder import FolderOutput
+
+    return FolderOutput(Path(place), style, fingerprint, shard, **common)
+
+
+def read_ledger(
+    place: Path | str,
+    style: OutputStyle,
+    fingerprint: Mapping[str, Any],
+    shard: Shard = UNSHARDED,
+    *,
+    retry_failed: bool = False,
+    inputs: Sequence[str] = (),
+) -> Ledger:
+    """Return the ledger that `open_output` with the same arguments would have, and write nothing.
+
+    Raises:
+        UsageError: As for open_output.
+        OSError: The place cannot be read.
+    """
+    if is_url(str(place)):
+        from fastscribe.results.open_store import StoreRun
+        from fastscribe.results.store import read_store_ledger
+
+        return read_store_ledger(StoreRun(str(place), style, fingerprint, shard, inputs, retry_failed=retry_failed))
+    from fastscribe.results.open_folder import FolderRun, read_folder_ledger
+
+    return read_folder_ledger(FolderRun(Path(place), style, fingerprint, shard, inputs, retry_failed=retry_failed))
