@@ -32,9 +32,9 @@ from fastscribe.evaluation.command import Problems
 from fastscribe.readable.options import Itn, Redact, RedactList, RemoveFillers, text_options
 
 if TYPE_CHECKING:
-    from fastscribe.evaluation.rows import ResultRow
     from fastscribe.readable.edits import TextEdits
     from fastscribe.results.export import Exported
+    from fastscribe.results.rows import ResultRow
     from fastscribe.speakers.renaming import Renaming
     from fastscribe.types import Failure, Transcript
 
@@ -272,9 +272,9 @@ def _print_rows(results: list[str], style: OutputStyle, changes: _Changes, probl
 
 def _usable(results: Iterable[str], changes: _Changes, problems: Problems) -> Iterator[Stored]:
     """Yield the stored results, changed and without voice prints, which are not for others; count the rows that are none."""
-    from fastscribe.evaluation.rows import read_rows
     from fastscribe.readable.stored import edited
     from fastscribe.results.export import stored_results
+    from fastscribe.results.rows import read_rows
     from fastscribe.types import Transcript
 
     found = stored_results(read_rows(results))

@@ -12,10 +12,10 @@ from fastscribe.cli.terminal import say
 from fastscribe.errors import AudioError, FastscribeError, ManifestError, UsageError
 
 if TYPE_CHECKING:
-    from fastscribe.evaluation.rows import ResultRow
     from fastscribe.readable.passages import Passage
     from fastscribe.readable.stored import Stored
     from fastscribe.report.review_page import ReviewItem
+    from fastscribe.results.rows import ResultRow
     from fastscribe.types import AudioInfo, Transcript
 
 _MAX_LINES = 20  # about recordings without a copy

@@ -291,7 +291,7 @@ def _score_speakers(
 
 
 def _say_incomplete(results: Iterable[str]) -> None:
-    from fastscribe.evaluation.rows import missing_shards
+    from fastscribe.results.rows import missing_shards
 
     for given in results:
         if shards := missing_shards(given):

@@ -18,8 +18,8 @@ from fastscribe._system.key_counter import KeyCounter
 from fastscribe.audio.manifest import resolve, row_source
 from fastscribe.errors import ManifestError
 from fastscribe.evaluation.recording import Recording, recording_of
-from fastscribe.evaluation.rows import ResultRow, read_rows
 from fastscribe.evaluation.scores import Pair
+from fastscribe.results.rows import ResultRow, read_rows
 
 _BEYOND_MS = 500  # a result this much longer than its reference's audio is of other audio
 _SHOWN = 60  # characters of a text in a message

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, pairwise
 from typing import NamedTuple
 
-from fastscribe.evaluation.rows import ResultRow
+from fastscribe.results.rows import ResultRow
 from fastscribe.types import Transcript, Word
 
 _MAX_PASSAGE_S = 15.0

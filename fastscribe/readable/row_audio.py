@@ -10,7 +10,7 @@ from fastscribe.audio.manifest import row_source
 from fastscribe.audio.probe import probe
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.errors import AudioError
-from fastscribe.evaluation.rows import ResultRow
+from fastscribe.results.rows import ResultRow
 from fastscribe.types import AudioInfo
 
 _STDIN = "-"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from fastscribe.errors import FastscribeError, ManifestError
-from fastscribe.evaluation.rows import ResultRow
 from fastscribe.readable.edits import TextEdits
 from fastscribe.readable.words import with_own_words
+from fastscribe.results.rows import ResultRow
 from fastscribe.types import Failure, Transcript
 
 Stored = tuple[Transcript | Failure, ResultRow]

@@ -19,7 +19,6 @@ import numpy as np
 from fastscribe._system.safe_files import open_append, status_of
 from fastscribe.config import OutputStyle
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.evaluation.rows import ResultRow
 from fastscribe.results import journal
 from fastscribe.results.commit import Appender, Committer
 from fastscribe.results.compact import compact, finish_compaction
@@ -29,6 +28,7 @@ from fastscribe.results.folder import FolderLedger, FolderOutput
 from fastscribe.results.folder_lock import FolderLock
 from fastscribe.results.repair import rows_changed
 from fastscribe.results.result_files import ResultFiles
+from fastscribe.results.rows import ResultRow
 from fastscribe.results.stored import NotAResult, has_tokens, to_result
 from fastscribe.types import BoolArray, Failure, Int64Array, Samples, Source, Transcript
 

@@ -94,7 +94,7 @@ def update_persons(
         UsageError: The file is none of its kind, or someone's change has made it wrong.
         OSError: It cannot be written.
     """
-    from fastscribe.evaluation.rows import ResultRow, read_rows
+    from fastscribe.results.rows import ResultRow, read_rows
     from fastscribe.speakers.persons import find_persons, read_if_any, speakers_of, write_persons
 
     def rows() -> Iterator[ResultRow]:

@@ -19,7 +19,7 @@ import numpy as np
 from fastscribe._system.safe_files import check_regular, write_atomic
 from fastscribe._system.safe_open import safe_read
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.evaluation.rows import ResultRow
+from fastscribe.results.rows import ResultRow
 from fastscribe.results.stored import NotAResult, stored_voices
 from fastscribe.speakers.clustering import cluster
 from fastscribe.types import Float32Array, Voice

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.evaluation.rows import read_rows
+from fastscribe.results.rows import read_rows
 from fastscribe.speakers.rttm import clipped, read_rttm, recording_names
 from fastscribe.types import AudioInfo, Turn
 

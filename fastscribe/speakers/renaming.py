@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fastscribe.errors import ManifestError
-from fastscribe.evaluation.rows import ResultRow
+from fastscribe.results.rows import ResultRow
 from fastscribe.speakers.persons import Persons, Recording
 from fastscribe.types import Failure, Segment, Transcript, Word
 

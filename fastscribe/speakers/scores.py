@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fastscribe.errors import ManifestError
-from fastscribe.evaluation.rows import ResultRow, read_rows
 from fastscribe.evaluation.scores import Edits, Score
 from fastscribe.results.formats.writers import spans_of
+from fastscribe.results.rows import ResultRow, read_rows
 from fastscribe.results.stored import NotAResult, to_result
 from fastscribe.speakers.references import Reference, SpeakerReferences
 from fastscribe.text.joining import join_texts

@@ -13,7 +13,7 @@ import pytest
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.json_lines import NotJsonLines, numbered_rows
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.evaluation.rows import read_rows
+from fastscribe.results.rows import read_rows
 from fastscribe.training.manifest import ExampleLimits, ManifestPart, read_manifests
 from fastscribe.types import Failure, Source
 

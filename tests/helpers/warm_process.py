@@ -42,7 +42,7 @@ PRELOADED = (
     "fastscribe.cli",
     "fastscribe.cli.describe",
     "fastscribe.dry_run",
-    "fastscribe.evaluation.rows",
+    "fastscribe.results.rows",
     "fastscribe.results.export",
     "fastscribe.results.folder",
     "fastscribe.results.open_store",

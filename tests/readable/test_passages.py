@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.audio.probe import probe
-from fastscribe.evaluation.rows import ResultRow
 from fastscribe.readable.clips import mp3_clip
 from fastscribe.readable.passages import least_certain, passages_of
+from fastscribe.results.rows import ResultRow
 from fastscribe.text.transcript import make_segment
 from fastscribe.types import Redaction, Samples, Source, Transcript, Word
 from tests.readable.test_fillers import AUDIO

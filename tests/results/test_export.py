@@ -10,11 +10,11 @@ import pytest
 
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.evaluation.rows import ResultRow, read_rows
 from fastscribe.results import journal
 from fastscribe.results.export import Exported, export_in_place, export_to_folder, stored_results
 from fastscribe.results.folder import FolderOutput
 from fastscribe.results.merge import merge
+from fastscribe.results.rows import ResultRow, read_rows
 from fastscribe.results.shards import Shard
 from tests.fakes.killed_disk import EVERY_FORMAT, ROWS_ALONE, run, sources, state_of
 from tests.helpers.power_cut import Disk, blocks_of_three, remake, watched

@@ -13,8 +13,8 @@ import pytest
 
 from fastscribe.cli.export import export
 from fastscribe.errors import UsageError
-from fastscribe.evaluation.rows import ResultRow
 from fastscribe.results.formats.writers import to_object
+from fastscribe.results.rows import ResultRow
 from fastscribe.speakers import persons
 from fastscribe.speakers.command import speakers as speakers_command
 from fastscribe.speakers.persons import (
