@@ -6,7 +6,7 @@ core imports rooms through enter() alone, so that adding a room, or deleting one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -24,11 +24,13 @@ class Room:
         name: The folder.
         options: Fields of Options that need it, if they are set.
         commands: The module of each of its commands, by the command's name.
+        offers: Functions of its module `room`, which runs with these options call; offered() names their callers.
     """
 
     name: str
     options: tuple[str, ...] = ()
     commands: Mapping[str, str] = field(default_factory=dict)
+    offers: tuple[str, ...] = ()
 
 
 ROOMS = (
@@ -36,6 +38,7 @@ ROOMS = (
         "speakers",
         ("speakers", "speaker_names", "speaker_streaming", "rttm", "voices"),
         {"speakers": "command"},
+        ("read_models", "build_models"),
     ),
     Room("alignment", ("align_with",), {"align": "command"}),
     Room("context", ("boost", "lm", "lm_weight")),
@@ -64,6 +67,23 @@ def is_here(room: str) -> bool:
         return find_spec(f"fastscribe.{room}") is not None
     except ModuleNotFoundError:
         return False
+
+
+def offered(function: str, options: Any) -> list[Callable[..., Any]]:
+    """Return a function of the door (the module `room`) of each room that these options need and that has it.
+
+    read_models(options, config): checkpoint.reader asks for the models that run beside the recogniser, by purpose.
+    build_models(checkpoints, device, prepare, dtype): pipeline.recognizer asks for them on its device, by purpose.
+
+    Raises:
+        UsageError: This installation lacks a room.
+    """
+    found = []
+    for room in ROOMS:
+        first = next((name for name in room.options if getattr(options, name)), None)
+        if first is not None and function in room.offers:
+            found.append(getattr(enter(room.name, "room", "--" + first.replace("_", "-")), function))
+    return found
 
 
 def enter(room: str, module: str, wanted_by: str) -> ModuleType:

@@ -151,7 +151,7 @@ class Transcriber:
             executor = pool.WorkerPool(chosen, start_message, lambda one: config.num_frames(one.duration_s), say)
             languages = language_filter_of(checkpoint, options, executor.facts.has_prompt)
         # the models own them now
-        checkpoint = replace(checkpoint, weights={}, aligner=None, speakers=None, voices=None)
+        checkpoint = replace(checkpoint, weights={}, aligner=None, others={})
         found = cls(checkpoint, executor, options, perf_counter() - start)
         found._edits, found._languages, found._rttm = edits, languages, rttm
         return found

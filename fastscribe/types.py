@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,7 +80,9 @@ class HeldSamples(Samples):
 
 
 File: TypeAlias = str | Medium | Samples  # a str is the path of a local file
-Purpose: TypeAlias = Literal["words", "turns", "voices"]
+# What an utterance is read for: "words" by the transcription model, anything else by a model that a room runs beside it.
+Purpose: TypeAlias = str
+WORDS: Purpose = "words"
 UtteranceKey: TypeAlias = tuple[int, int | None, int, Purpose]  # recording's index, channel, start, purpose
 
 
@@ -160,8 +162,7 @@ class Utterance:
     audio: AudioInfo
     start: int
     num_samples: int
-    # The model that reads it: the transcription model ("words"), a speaker model ("turns") or a voice model ("voices").
-    purpose: Purpose = "words"
+    purpose: Purpose = WORDS
 
     @property
     def key(self) -> UtteranceKey:
@@ -235,7 +236,7 @@ class Batch:
 
     @property
     def purpose(self) -> Purpose:
-        """The model that reads its utterances: see Utterance."""
+        """What its utterances are read for."""
         return self.utterances[0].purpose
 
 
@@ -283,10 +284,8 @@ class Hypothesis:
     nbest: tuple[Hypothesis, ...] = ()  # with Options.nbest: all hypotheses of the beam, this one first; else empty
     # Natural-log probabilities of the labels with blank, of every frame, for forced alignment; None elsewhere.
     emissions_TV: Float32Array | None = field(default=None, compare=False, repr=False)
-    # Of an utterance for the speaker model: the probability that each speaker speaks, of every frame. There are no tokens.
-    speakers_TN: Float32Array | None = field(default=None, compare=False, repr=False)
-    # Of an utterance for the voice model: its vector. There are no tokens.
-    voice_E: Float32Array | None = field(default=None, compare=False, repr=False)
+    # Of an utterance with another purpose than "words": what its room's model finds. There are no tokens.
+    found: Float32Array | None = field(default=None, compare=False, repr=False)
 
 
 class Token(NamedTuple):

@@ -34,6 +34,7 @@ from fastscribe.families.cohere import huggingface as hf_cohere
 from fastscribe.families.granite import huggingface as hf_granite
 from fastscribe.families.nemotron.languages import language_prompt
 
+SPEAKER_MODEL_TYPE = "nemotron3_diarization"  # of config.json; no model for transcription
 _STREAMING = ("nemotron_asr_streaming", "nemotron3_5_asr")
 FAMILIES = (
     "parakeet_ctc",

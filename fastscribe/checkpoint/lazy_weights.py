@@ -81,6 +81,11 @@ def sources_of(weights: Mapping[str, torch.Tensor]) -> Mapping[str, TensorSource
     return {name: _in_memory(tensor) for name, tensor in weights.items()}
 
 
+def float_sources(weights: Mapping[str, torch.Tensor]) -> list[TensorSource]:
+    """Return where the weights lie, without integers, which count steps of training."""
+    return [source for source in sources_of(weights).values() if source.dtype != "int64"]
+
+
 def _in_memory(tensor: torch.Tensor) -> TensorSource:
     return TensorSource(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), lambda: tensor)
 

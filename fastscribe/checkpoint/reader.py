@@ -12,24 +12,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fastscribe import rooms
 from fastscribe.checkpoint import huggingface, native, nemo
 from fastscribe.checkpoint.languages import languages_by_name
 from fastscribe.checkpoint.value import (
     Checkpoint,
-    SpeakerCheckpoint,
-    VoiceCheckpoint,
     one_line,
     read_json,
     with_aligner,
 )
-from fastscribe.config import CHANNELS, EncoderConfig, Options, streaming_text
-from fastscribe.errors import CheckpointError, SpeakerModelGiven, UnsupportedCheckpoint, UsageError
+from fastscribe.config import EncoderConfig, Options
+from fastscribe.errors import CheckpointError, SpeakerModelGiven, UsageError
 from fastscribe.families.indic.language_heads import of_language
 from fastscribe.families.nemotron.languages import known_languages
-from fastscribe.speakers import hf_sortformer, nemo_sortformer
-from fastscribe.speakers.nemo_voices import read_voice_model
 
-__all__ = ["Checkpoint", "check_config", "find_nemo_file", "read_checkpoint", "read_for_run", "read_speaker_model"]
+__all__ = ["Checkpoint", "check_config", "find_nemo_file", "read_checkpoint", "read_for_run"]
 
 CONFIG_NAME = "config.json"
 
@@ -64,58 +61,26 @@ def read_checkpoint(path: str | Path, say: Callable[[str], None] = lambda line: 
 
 
 def read_for_run(path: str | Path, options: Options, say: Callable[[str], None] = lambda line: None) -> Checkpoint:
-    """Read a checkpoint as a run uses it: of one language, with the aligner and the speaker model that the options name.
+    """Read a checkpoint as a run uses it: of one language, with the other models that the options name.
 
     Args:
         path: File or folder.
-        options: `language`, `lm_weight`, `speaker_streaming`, and the paths `lm`, `align_with`, `speakers` and `voices` are
-            used.
+        options: `language`, `lm_weight`, the paths `lm` and `align_with`, and what rooms read models for.
         say: Receives each line for the user.
 
     Raises:
         CheckpointError: A checkpoint is damaged, unsafe or not supported, or the aligner does not fit.
-        UsageError: The language is missing, or a checkpoint does not have it, or the language model or a setting of the
-            speaker model cannot be used.
+        UsageError: The language is missing, or a checkpoint does not have it, or the language model or a setting of a room's
+            model cannot be used.
     """
     checkpoint = of_language(read_checkpoint(path, say), options.language)
     checkpoint = _with_language_model(checkpoint, options, say)
-    if options.speakers not in (None, CHANNELS):
-        speakers = _with_streaming(read_speaker_model(options.speakers), options)
-        _check_rate(checkpoint, speakers, "--speakers")
-        checkpoint = replace(checkpoint, speakers=speakers)
-    if options.voices is not None:
-        voices = read_voice_model(options.voices)
-        _check_rate(checkpoint, voices, "--voices")
-        checkpoint = replace(checkpoint, voices=voices)
+    for read_models in rooms.offered("read_models", options):
+        others = {**checkpoint.others, **read_models(options, checkpoint.config)}
+        checkpoint = replace(checkpoint, others=others)
     if options.align_with is None:
         return checkpoint
     return with_aligner(checkpoint, of_language(read_checkpoint(options.align_with, say), options.language))
-
-
-def read_speaker_model(path: str | Path) -> SpeakerCheckpoint:
-    """Read a speaker model: NeMo's Sortformer, or a Hugging Face folder of Nemotron 3 Diarization.
-
-    Raises:
-        CheckpointError: There is none, or it is damaged, unsafe, not supported, or a model of another kind.
-    """
-    path = Path(path)
-    try:
-        config = _read_config_json(path) if path.is_dir() and (path / CONFIG_NAME).is_file() else {}
-        if config.get("model_type") == hf_sortformer.MODEL_TYPE:
-            return hf_sortformer.read(path, config)
-        return nemo_sortformer.read(path)
-    except MemoryError as error:
-        raise CheckpointError(path, "needs more memory than there is") from error
-
-
-def _with_streaming(checkpoint: SpeakerCheckpoint, options: Options) -> SpeakerCheckpoint:
-    if options.speaker_streaming is None:
-        return checkpoint
-    try:
-        return replace(checkpoint, config=checkpoint.config.with_streaming(options.speaker_streaming))
-    except ValueError as error:
-        given = streaming_text(options.speaker_streaming)
-        raise UsageError(f"--speaker-streaming {given}: {checkpoint.path}: {error}") from error
 
 
 def _with_language_model(checkpoint: Checkpoint, options: Options, say: Callable[[str], None]) -> Checkpoint:
@@ -131,12 +96,6 @@ def _with_language_model(checkpoint: Checkpoint, options: Options, say: Callable
     return replace(checkpoint, language_model=checkpoint.language_model.weighted(options.lm_weight))
 
 
-def _check_rate(checkpoint: Checkpoint, other: SpeakerCheckpoint | VoiceCheckpoint, option: str) -> None:
-    rate, own = checkpoint.config.features.sample_rate, other.config.features.sample_rate
-    if own != rate:
-        raise UnsupportedCheckpoint(other.path, f"sample rate of {option}", own, f"the model's {rate}")
-
-
 def check_config(folder: Path, where: object) -> None:
     """Check the configuration of a folder, whose weights may be missing.
 
@@ -148,7 +107,7 @@ def check_config(folder: Path, where: object) -> None:
         CheckpointError: a setting is missing or not supported.
     """
     try:
-        config = _read_config_json(folder)
+        config = read_config_json(folder)
     except FileNotFoundError:
         raise CheckpointError(where, f"holds no {CONFIG_NAME}") from None
     read_config = native.read_config if config.get("format") == native.FORMAT else huggingface.read_config
@@ -164,14 +123,14 @@ def _read(path: Path, say: Callable[[str], None]) -> Checkpoint:
     if (path / nemo.CONFIG_NAME).is_file():
         return nemo.read_folder(path)
     try:
-        config = _read_config_json(path)
+        config = read_config_json(path)
     except FileNotFoundError:
         config = {}
     if config.get("format") == native.FORMAT:
         return native.read(path, config)
     if config.get("model_type") in huggingface.FAMILIES:
         return huggingface.read(path, config)
-    if config.get("model_type") == hf_sortformer.MODEL_TYPE:
+    if config.get("model_type") == huggingface.SPEAKER_MODEL_TYPE:
         raise SpeakerModelGiven(path)
     nemo_file = find_nemo_file(path)
     if nemo_file is not None:
@@ -208,7 +167,8 @@ def _mode(path: Path) -> int:
         raise CheckpointError(path, f"cannot be opened: {one_line(error)}") from error
 
 
-def _read_config_json(folder: Path) -> dict[str, Any]:
+def read_config_json(folder: Path) -> dict[str, Any]:
+    """Return a folder's config.json. Raises FileNotFoundError, and CheckpointError for one that is no JSON object."""
     config = read_json(folder / CONFIG_NAME)
     if not isinstance(config, dict):
         raise CheckpointError(folder / CONFIG_NAME, "not a JSON object")

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastscribe._system.safe_open import safe_read
-from fastscribe.checkpoint.lazy_weights import TensorSource, sources_of
+from fastscribe.checkpoint.lazy_weights import float_sources
 from fastscribe.config import GraniteConfig, ModelConfig
 from fastscribe.errors import CheckpointError, FastscribeError, UnsupportedCheckpoint
-from fastscribe.speakers.config import SpeakerModelConfig, VoiceModelConfig
 from fastscribe.text.tokenizer import Tokenizer, from_folder
 
 if TYPE_CHECKING:
@@ -23,41 +22,9 @@ if TYPE_CHECKING:
     from fastscribe.context.backoff_model import BackoffModel
     from fastscribe.context.language_model import LanguageModel
 
-MAX_SPEAKERS = 64  # of a speaker model
 MAX_CONFIG_BYTES = 8 << 20  # IndicConformer's masks, listed three times, can take 5 MB
 # Exceptions of zipfile, pickle and torch on damaged bytes.
 DAMAGE = (RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
-
-
-@dataclass(frozen=True)
-class SpeakerCheckpoint:
-    """A speaker model on disk. Weights have the names of Sortformer's state dict, and are lazy."""
-
-    path: Path
-    source: str  # "nemo" or "huggingface"
-    config: SpeakerModelConfig
-    weights: Mapping[str, torch.Tensor]
-
-    @property
-    def num_parameters(self) -> int:
-        return sum(source.num_elements for source in _float_sources(self.weights))
-
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        return tuple(sorted({source.dtype for source in _float_sources(self.weights)}))
-
-
-@dataclass(frozen=True)
-class VoiceCheckpoint:
-    """A voice model on disk. Weights have the names of VoiceModel's state dict, and are lazy."""
-
-    path: Path
-    config: VoiceModelConfig
-    weights: Mapping[str, torch.Tensor]
-
-    @property
-    def num_parameters(self) -> int:
-        return sum(source.num_elements for source in sources_of(self.weights).values() if source.dtype != "int64")
 
 
 @dataclass(frozen=True)
@@ -78,13 +45,13 @@ class Checkpoint:
     aligner: Checkpoint | None = None  # CTC model that computes word times for an attention decoder (canary-1b-v2)
     # With config.language_heads: the tokenizer of each language. language_heads.of_language() makes a model of one.
     vocabularies: Mapping[str, Tokenizer] = field(default_factory=dict)
-    speakers: SpeakerCheckpoint | None = None  # a second model, which tells who speaks when
-    voices: VoiceCheckpoint | None = None  # another one, which makes voice prints
+    # By purpose (Utterance.purpose): the checkpoints of models that rooms run beside this one (rooms.py, read_models).
+    others: Mapping[str, Any] = field(default_factory=dict)
     other_language_model: LanguageModel | BackoffModel | None = None  # in place of `language_model`: of --lm
 
     @property
     def num_parameters(self) -> int:
-        return sum(source.num_elements for source in _float_sources(self.weights))
+        return sum(source.num_elements for source in float_sources(self.weights))
 
     @property
     def fused_model(self) -> LanguageModel | BackoffModel | None:
@@ -93,16 +60,12 @@ class Checkpoint:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        return tuple(sorted({source.dtype for source in _float_sources(self.weights)}))
+        return tuple(sorted({source.dtype for source in float_sources(self.weights)}))
 
     @property
     def stored_dtypes(self) -> tuple[str, ...]:
         """As `dtypes`, with those that reading changes as they are on the disk."""
-        return tuple(sorted({source.stored_dtype or source.dtype for source in _float_sources(self.weights)}))
-
-
-def _float_sources(weights: Mapping[str, torch.Tensor]) -> list[TensorSource]:
-    return [source for source in sources_of(weights).values() if source.dtype != "int64"]
+        return tuple(sorted({source.stored_dtype or source.dtype for source in float_sources(self.weights)}))
 
 
 def read_json(path: Path) -> Any:

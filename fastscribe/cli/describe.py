@@ -10,7 +10,8 @@ from fastscribe.config import EightBitDtypeName, EncoderConfig, GraniteConfig, J
 from fastscribe.speakers.config import EcapaConfig, StackingConfig
 
 if TYPE_CHECKING:
-    from fastscribe.checkpoint.value import Checkpoint, SpeakerCheckpoint, VoiceCheckpoint
+    from fastscribe.checkpoint.value import Checkpoint
+    from fastscribe.speakers.checkpoints import SpeakerCheckpoint, VoiceCheckpoint
 
 _UTTERANCE_S = 8.0  # the mean length of the Open ASR Leaderboard's recordings is near this
 
@@ -82,7 +83,7 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def describe_side_model(checkpoint: SpeakerCheckpoint | VoiceCheckpoint) -> dict[str, Any]:
     """Return the same for a speaker or voice model. Frames of chunks are the encoder's."""
-    from fastscribe.checkpoint.value import VoiceCheckpoint
+    from fastscribe.speakers.checkpoints import VoiceCheckpoint
 
     return _voice_model(checkpoint) if isinstance(checkpoint, VoiceCheckpoint) else _speaker_model(checkpoint)
 

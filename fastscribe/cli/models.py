@@ -18,7 +18,8 @@ from fastscribe.config import ExportFormat, FloatDtypeName, Options
 from fastscribe.errors import SpeakerModelGiven, UsageError, VoiceModelGiven
 
 if TYPE_CHECKING:
-    from fastscribe.checkpoint.value import Checkpoint, SpeakerCheckpoint, VoiceCheckpoint
+    from fastscribe.checkpoint.value import Checkpoint
+    from fastscribe.speakers.checkpoints import SpeakerCheckpoint, VoiceCheckpoint
 
 
 def _read_model(path: str) -> Checkpoint:
@@ -37,12 +38,12 @@ def _read_model(path: str) -> Checkpoint:
 def _read_side_model(path: str, kind: type[SpeakerModelGiven | VoiceModelGiven]) -> SpeakerCheckpoint | VoiceCheckpoint:
     """Read a speaker or voice model and check the names and shapes of its weights, not their values."""
     found = find_model(path, for_speakers=True)
-    from fastscribe.checkpoint.reader import read_speaker_model
-    from fastscribe.families.model import check_side_weights
     from fastscribe.speakers.nemo_voices import read_voice_model
+    from fastscribe.speakers.networks import check_weights
+    from fastscribe.speakers.readers import read_speaker_model
 
     checkpoint = (read_speaker_model if kind is SpeakerModelGiven else read_voice_model)(found)
-    check_side_weights(checkpoint.config, checkpoint.weights, checkpoint.path)
+    check_weights(checkpoint.config, checkpoint.weights, checkpoint.path)
     return checkpoint
 
 

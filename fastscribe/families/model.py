@@ -21,13 +21,9 @@ from fastscribe.families.granite.encoder import GraniteEncoder, GraniteLayer, Gr
 from fastscribe.families.jasper.encoder import ConvNorm, JasperEncoder
 from fastscribe.families.nemotron.language_prompt import LanguagePrompt
 from fastscribe.families.registry import ENCODER_FAMILIES
-from fastscribe.speakers.config import SpeakerModelConfig, VoiceModelConfig
-from fastscribe.speakers.sortformer import Sortformer
-from fastscribe.speakers.stacked_encoder import RotaryLayers, StackedEncoder
-from fastscribe.speakers.voice_model import VoiceModel
 
 Prepare = Callable[[str, nn.Module], None]
-M = TypeVar("M", "Model", Sortformer, VoiceModel)
+M = TypeVar("M", bound=nn.Module)
 
 
 class Model(nn.Module):
@@ -87,57 +83,46 @@ def build_model(
         WeightsMismatch: lists every wrong name or shape, before any weight is read.
         CheckpointError: a weight cannot be read or is not finite.
     """
-    model = _empty(Model, config)
+    model = empty(Model, config)
     load_(model, weights, where, prepare_, threads)
     return model
 
 
-def build_side_model(
-    config: SpeakerModelConfig | VoiceModelConfig,
-    weights: Mapping[str, torch.Tensor],
-    where: object,
-    prepare_: Prepare | None = None,
-) -> Sortformer | VoiceModel:
-    """Build a speaker or voice model, as build_model() a transcription model."""
-    model = _empty_side_model(config)
-    load_(model, weights, where, prepare_)
-    return model
-
-
-def check_side_weights(
-    config: SpeakerModelConfig | VoiceModelConfig, weights: Mapping[str, torch.Tensor], where: object
-) -> None:
-    """Raise WeightsMismatch if the weights of a speaker or voice model do not fit its config; reads no values."""
-    check_shapes(_shapes(_empty_side_model(config)), weights, where)
-
-
-def _empty_side_model(config: SpeakerModelConfig | VoiceModelConfig) -> Sortformer | VoiceModel:
-    is_speaker_model = isinstance(config, SpeakerModelConfig)
-    return _empty(Sortformer, config) if is_speaker_model else _empty(VoiceModel, config)
-
-
-def _empty(kind: Callable[[Any], M], config: object) -> M:
+def empty(kind: Callable[[Any], M], config: object) -> M:
+    """Build a network without values, for load_()."""
     with torch.device("meta"), _Uninitialised():
         return kind(config)
 
 
-def _shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+def shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each weight, by its name."""
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 def load_(
-    model: Model | Sortformer | VoiceModel,
+    model: nn.Module,
     weights: Mapping[str, torch.Tensor],
     where: object,
     prepare_: Prepare | None = None,
     threads: int = 1,
+    containers: tuple[type[nn.Module], ...] = (),
 ) -> None:
-    """Load a model without values part by part, and put it into eval mode. See build_model()."""
+    """Load a network without values part by part, and put it into eval mode. See build_model().
+
+    Args:
+        model: From empty().
+        weights: As build_model().
+        where: As build_model().
+        prepare_: As build_model().
+        threads: As build_model().
+        containers: Types of modules that have no weights but those of their parts, beside this file's own.
+    """
+    containers += _CONTAINERS
     model.eval().requires_grad_(False)
-    check_shapes(_shapes(model), weights, where)
+    check_shapes(shapes(model), weights, where)
 
     def read() -> Iterator[_Part]:
-        for owner, name, path in list(_parts(model)):
+        for owner, name, path in list(_parts(model, containers)):
             holder = nn.Module()
             holder.add_module(name, owner.get_submodule(name))
             _load_(holder.get_submodule(name), weights, path)
@@ -173,11 +158,7 @@ def load_(
 _Part = tuple[nn.Module, str, str, nn.Module]  # its owner, its name there, its path, and a module that has nothing else
 _CONTAINERS = (
     Model,
-    Sortformer,
-    VoiceModel,
     Encoder,
-    StackedEncoder,
-    RotaryLayers,
     JasperEncoder,
     GraniteEncoder,
     GraniteLayers,
@@ -187,12 +168,14 @@ _CONTAINERS = (
 )
 
 
-def _parts(module: nn.Module, path: str = "") -> Iterator[tuple[nn.Module, str, str]]:
+def _parts(
+    module: nn.Module, containers: tuple[type[nn.Module], ...], path: str = ""
+) -> Iterator[tuple[nn.Module, str, str]]:
     """Yield owner, name in the owner and path of every part; together the parts have all weights."""
-    assert isinstance(module, _CONTAINERS) and not list(module.parameters(recurse=False))
+    assert isinstance(module, containers) and not list(module.parameters(recurse=False))
     for name, child in module.named_children():
-        if isinstance(child, _CONTAINERS):
-            yield from _parts(child, f"{path}{name}.")
+        if isinstance(child, containers):
+            yield from _parts(child, containers, f"{path}{name}.")
         else:
             yield module, name, f"{path}{name}"
 

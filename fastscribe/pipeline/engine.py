@@ -38,7 +38,7 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.text.hypothesis_columns import problems_of
-from fastscribe.types import Batch, Frames, Hypothesis, Int32Array, Int64Array
+from fastscribe.types import WORDS, Batch, Frames, Hypothesis, Int32Array, Int64Array
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -136,7 +136,7 @@ class Engine:
 
     def _parts(self, batch: Batch) -> list[list[int]]:
         """Return the rows of parts with about as many samples; one part unless the device is a CPU's cores."""
-        if self.device.type != "cpu" or batch.purpose == "voices":
+        if self.device.type != "cpu" or not self.recognizer.stages(batch).runs_in_parts:
             return equal_shares(batch.lengths_B, 1)
         worthwhile = int(batch.lengths_B.sum() / (_MIN_PART_S * self.recognizer.sample_rate))
         return fastest_shares(batch.lengths_B, worthwhile, torch.get_num_threads())
@@ -237,7 +237,7 @@ class Engine:
                 features = stages.features(samples_BS, lengths_B)
             with times.time("encode"):
                 frames = stages.encode(features)
-                if batch.purpose == "words":
+                if batch.purpose == WORDS:
                     frames = self.recognizer.with_constraints(frames, batch)
         return _Encoded(batch, samples_BS, lengths_B, frames, times, self._model.record_event())
 
@@ -269,7 +269,7 @@ class Engine:
         lost = recover(self.device)
         if lost is not None:
             raise DeviceFailed(self.recognizer.device_name, lost) from lost
-        if is_out_of_memory(error) and batch.purpose == "words":  # the budget is of the recognizer's frames
+        if is_out_of_memory(error) and batch.purpose == WORDS:  # the budget is of the recognizer's frames
             self.budget.shrink(len(batch.utterances), self.recognizer.num_frames(batch))
         if len(batch.utterances) > 1:
             middle = len(batch.utterances) // 2

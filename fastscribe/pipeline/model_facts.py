@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from fastscribe.config import DecoderName
-from fastscribe.speakers.config import SpeakerModelConfig, VoiceModelConfig
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,7 @@ class ModelFacts:
         aligner_language: Tag of the one language whose outputs the aligner has (ModelConfig.language); None: it has the same
             for all, or there is no aligner.
         kept_language: Tag of the language that the run is kept to (context/language_filter.py); None: of none.
-        speaker_model: Config of Options.speakers' model; None without one.
-        voice_model: Config of Options.voices' model; None without one.
+        others: Configs of the models that rooms run beside this one, by purpose (Utterance.purpose).
         marks: Ids of the tokens of punctuation that begin no word.
         has_prompt: The decoder follows Options.language, target_language, pnc and timestamps.
         torch_version: Version of torch in the process that decodes.
@@ -41,8 +41,7 @@ class ModelFacts:
     recovers_gaps: bool
     aligner_language: str | None = None
     kept_language: str | None = None
-    speaker_model: SpeakerModelConfig | None = None
-    voice_model: VoiceModelConfig | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
     marks: frozenset[int] = frozenset()
     has_prompt: bool = False
     torch_version: str = ""

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
-from typing import get_args
+from typing import ClassVar, get_args
 
 import torch
 from torch import nn
 
+from fastscribe import rooms
 from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe._system.memory import peak_process_bytes
 from fastscribe._system.processors import cpu_name
@@ -63,12 +64,11 @@ from fastscribe.languages import check_languages
 from fastscribe.pipeline import cost_model
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.dtype_choice import NARROW_ON_CPU, choose_dtype
+from fastscribe.pipeline.interfaces import SideModel
 from fastscribe.pipeline.model_facts import ModelFacts
-from fastscribe.speakers.diarizer import Diarizer
-from fastscribe.speakers.voice_printer import VoicePrinter
 from fastscribe.text.encoder import WordEncoder
 from fastscribe.text.tokenizer import Tokenizer
-from fastscribe.types import Batch, Features, Frames, Hypothesis, Int32Array
+from fastscribe.types import WORDS, Batch, Features, Frames, Hypothesis, Int32Array
 
 _8_BIT = get_args(EightBitDtypeName)
 # Encoder frames in a CPU batch. Larger batches gain nothing once matrices are tall (docs/log.md, 2026-11-21). Narrow models
@@ -132,6 +132,7 @@ class Aligner:
 class Recognizer:
     """A model's stages on one device. build() makes it from a checkpoint."""
 
+    runs_in_parts: ClassVar[bool] = True  # on a CPU, the rows of a batch
     model: Model
     log_mel: LogMel
     encoder: Callable[[Features], Frames]  # the model's, or the same captured in graphs
@@ -143,8 +144,7 @@ class Recognizer:
     booster: Booster
     masks: VocabularyMasks | None = None  # None: the model has one language, or a prompt for it
     aligner: Aligner | None = None  # if the options ask for its times
-    diarizer: Diarizer | None = None  # if the options ask for a speaker model
-    voice_printer: VoicePrinter | None = None  # if the options ask for a voice model
+    others: Mapping[str, SideModel] = field(default_factory=dict)  # by purpose: models that rooms run beside it
     marks: frozenset[int] = frozenset()  # tokens of punctuation
 
     @classmethod
@@ -201,7 +201,9 @@ class Recognizer:
             features = checkpoint.config.features
             aligner = Aligner.build(checkpoint.aligner, features, chosen_device, chosen_dtype, options, say)
             decoder = aligner.decoder(decoder, checkpoint.aligner, checkpoint.tokenizer, options, say)
-        speakers = checkpoint.speakers
+        others: dict[str, SideModel] = {}
+        for build_models in rooms.offered("build_models", options):
+            others |= build_models(checkpoint.others, chosen_device, prepare, chosen_dtype)
         return cls(
             model,
             LogMel(checkpoint.config.features).to(chosen_device),
@@ -214,16 +216,13 @@ class Recognizer:
             Booster(options.boost, checkpoint.tokenizer, checkpoint.path, chosen_device, say, languages),
             None if languages is None else VocabularyMasks(languages, checkpoint.config.blank_id, chosen_device),
             aligner,
-            None if speakers is None else Diarizer.build(speakers, chosen_device, prepare, chosen_dtype),
-            None if checkpoint.voices is None else VoicePrinter.build(checkpoint.voices, chosen_device, prepare),
+            others,
             _marks(checkpoint.tokenizer),
         )
 
-    def stages(self, batch: Batch) -> Recognizer | Diarizer | VoicePrinter:
+    def stages(self, batch: Batch) -> Recognizer | SideModel:
         """Return what has the features, encode, submit and read of a batch."""
-        stages = {"words": self, "turns": self.diarizer, "voices": self.voice_printer}[batch.purpose]
-        assert stages is not None
-        return stages
+        return self if batch.purpose == WORDS else self.others[batch.purpose]
 
     @property
     def languages(self) -> LanguageFilter | None:
@@ -267,8 +266,7 @@ class Recognizer:
             DECODERS[self.decoder_name].recovers_gaps,
             self.aligner.model.config.language if self.aligner else None,
             self.languages.language if self.languages else None,
-            self.diarizer.config if self.diarizer else None,
-            self.voice_printer.config if self.voice_printer else None,
+            {purpose: model.config for purpose, model in self.others.items()},
             self.marks,
             DECODERS[self.decoder_name].has_prompt,
             str(torch.__version__),

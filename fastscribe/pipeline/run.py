@@ -21,7 +21,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol, get_args
+from typing import TYPE_CHECKING, Protocol
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.remote_file import forget_objects
@@ -46,7 +46,7 @@ from fastscribe.speakers.config import VoiceModelConfig
 from fastscribe.speakers.rttm import RttmTurns
 from fastscribe.speakers.voice_spans import MAX_STRETCH_S
 from fastscribe.text.tokenizer import Tokenizer
-from fastscribe.types import Failure, Hypothesis, Purpose, Transcript, Utterance
+from fastscribe.types import Failure, Hypothesis, Transcript, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.alignment.text_aligner import TextAligner
@@ -107,7 +107,7 @@ class Run:
         threads = options.threads or default_threads()  # more once there are URLs
         # The executor has other threads: inputs that hang or take long to probe must not keep batches from being read.
         self._preparers = ReplacingThreadPool(threads, "prepare")
-        self._speaker_model, self._voice_model = executor.facts.speaker_model, executor.facts.voice_model
+        self._speaker_model, self._voice_model = executor.facts.others.get("turns"), executor.facts.others.get("voices")
         if self._speaker_model is not None:
             self._max_held_s = _MAX_HELD_BYTES / _BYTES_PER_SAMPLE / config.features.sample_rate
         trusts = executor.opens_files
@@ -167,7 +167,9 @@ class Run:
     def plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
         """Yield batches of the utterances, longest first, within the executor's budget; then those for the other models."""
         given, budget, batch_size = list(utterances), self._executor.budget, self._options.batch_size
-        words, turns, voices = ([one for one in given if one.purpose == purpose] for purpose in get_args(Purpose))
+        words, turns, voices = (
+            [one for one in given if one.purpose == purpose] for purpose in ("words", "turns", "voices")
+        )
         yield from batching.plan(words, self.num_frames, budget, batch_size)
         # A speaker cache makes long recordings cost the same, but a batch holds their samples, padded to the longest.
         for group in batching.padded_within(turns, lambda one: one.duration_s, self._max_held_s / 2):

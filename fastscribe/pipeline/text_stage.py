@@ -85,12 +85,12 @@ class TextStage:
 
     def _turns(self, parts: Sequence[DecodedUtterance]) -> tuple[Turn, ...]:
         """Return the turns that a speaker model found in a recording's windows. Nobody speaks in digital silence."""
-        config, found = self.facts.speaker_model, []
+        config, found = self.facts.others.get("turns"), []
         if config is None:
             return ()
         frame_samples = round(config.frame_s * config.features.sample_rate)
         for utterance, hypothesis in sorted(parts, key=lambda part: part[0].start):
-            speakers_TN = hypothesis.speakers_TN
+            speakers_TN = hypothesis.found
             if speakers_TN is None:
                 speakers_TN = np.zeros((config.num_frames(utterance.num_samples), config.num_speakers), np.float32)
             found.append((utterance.start // frame_samples, speakers_TN))

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from fastscribe._system.processors import has_native_bf16
-from fastscribe.checkpoint.value import SpeakerCheckpoint
 from fastscribe.config import EncoderConfig
 from fastscribe.cuda.no_tf32 import no_tf32
 from fastscribe.families.blocks.cpu_form import torch_dtype
 from fastscribe.families.conformer.cpu_layers import conformer_for_cpu_, has_loops
 from fastscribe.families.conformer.encoder import Encoder
 from fastscribe.families.model import Prepare
+from fastscribe.speakers.checkpoints import SpeakerCheckpoint
 from fastscribe.speakers.config import SpeakerModelConfig
 from fastscribe.speakers.cpu_attention import transformer_for_cpu_
 from fastscribe.speakers.side_model import SideModel
@@ -30,6 +30,8 @@ _NOT_FINITE = "the speaker model's output holds NaN or infinite numbers"
 
 class Diarizer(SideModel[SpeakerCheckpoint, Sortformer]):
     """A speaker model's stages.
+
+    The result of an utterance (Hypothesis.found) is the probability that each speaker speaks, of every frame [T, N].
 
     On a CPU, the subsampling and the layers of a FastConformer and of the Transformer behind it are in the recognizer's dtype.
     All else is in float32 in every dtype: features, the frames that a speaker cache keeps, and what makes probabilities and
@@ -106,4 +108,4 @@ class Diarizer(SideModel[SpeakerCheckpoint, Sortformer]):
 
 def _hypothesis(speakers_TN: AnyArray) -> Hypothesis:
     is_finite = bool((speakers_TN >= 0).all())  # NaN compares as false
-    return Hypothesis(speakers_TN=speakers_TN.copy()) if is_finite else Hypothesis(problem=_NOT_FINITE)
+    return Hypothesis(found=speakers_TN.copy()) if is_finite else Hypothesis(problem=_NOT_FINITE)

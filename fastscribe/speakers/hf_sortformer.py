@@ -14,12 +14,7 @@ from typing import Any, get_args
 from fastscribe.checkpoint import huggingface
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import (
-    MAX_SPEAKERS,
-    Section,
-    SpeakerCheckpoint,
-    report_invalid_config,
-)
+from fastscribe.checkpoint.value import Section, report_invalid_config
 from fastscribe.config import (
     MAX_SPEAKER_FRAMES,
     SUBSAMPLING_FACTORS,
@@ -30,9 +25,10 @@ from fastscribe.config import (
     TransformerConfig,
 )
 from fastscribe.errors import UnsupportedCheckpoint
+from fastscribe.speakers.checkpoints import MAX_SPEAKERS, SpeakerCheckpoint
 from fastscribe.speakers.config import SpeakerCacheConfig, SpeakerModelConfig, StackingConfig
 
-MODEL_TYPE = "nemotron3_diarization"
+MODEL_TYPE = huggingface.SPEAKER_MODEL_TYPE
 _NAMES = (
     (r"^model\.audio_tower\.embedder\.projection\.", "encoder.subsampling.out."),
     (r"^model\.audio_tower\.input_layer_norm\.", "encoder.layers.first_norm."),

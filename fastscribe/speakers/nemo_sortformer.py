@@ -14,15 +14,11 @@ from fastscribe.checkpoint import names, nemo
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.nemo_config import conformer, features_of, target
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import (
-    MAX_SPEAKERS,
-    Section,
-    SpeakerCheckpoint,
-    report_invalid_config,
-)
+from fastscribe.checkpoint.value import Section, report_invalid_config
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.config import MAX_SPEAKER_FRAMES, EncoderConfig, ModelConfig, TransformerConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
+from fastscribe.speakers.checkpoints import MAX_SPEAKERS, SpeakerCheckpoint
 from fastscribe.speakers.config import SpeakerCacheConfig, SpeakerModelConfig
 
 _UNUSED = re.compile(r"^sortformer_modules\.hidden_to_spks\.")  # NeMo's forward pass does not use it

@@ -15,11 +15,12 @@ from fastscribe.checkpoint import names, nemo
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.nemo_config import features_of, target
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import Section, VoiceCheckpoint, report_invalid_config
+from fastscribe.checkpoint.value import Section, report_invalid_config
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.config import JasperBlockConfig, JasperConfig, ModelConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.families.jasper.nemo import jasper
+from fastscribe.speakers.checkpoints import VoiceCheckpoint
 from fastscribe.speakers.config import EcapaConfig, Pooling, VoiceModelConfig
 
 _COMPUTED = re.compile(r"^preprocessor\.featurizer\.(window|fb)$")

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import torch
 from torch import nn
 
-from fastscribe.checkpoint.value import SpeakerCheckpoint, VoiceCheckpoint
 from fastscribe.families.blocks.features import LogMel
-from fastscribe.families.model import Prepare, build_side_model
+from fastscribe.families.model import Prepare
+from fastscribe.speakers.checkpoints import SpeakerCheckpoint, VoiceCheckpoint
+from fastscribe.speakers.networks import build_network
 from fastscribe.types import Features, Frames
 
 C = TypeVar("C", SpeakerCheckpoint, VoiceCheckpoint)
@@ -26,7 +27,9 @@ Self = TypeVar("Self", bound="SideModel[Any, Any]")
 
 @dataclass(frozen=True)
 class SideModel(Generic[C, M]):
-    """Stages of a model on one device, in float32. build() makes it from a checkpoint."""
+    """Stages of a model on one device, in float32 (pipeline.interfaces.SideModel). build() makes it from a checkpoint."""
+
+    runs_in_parts: ClassVar[bool] = True
 
     model: M
     log_mel: LogMel
@@ -49,7 +52,7 @@ class SideModel(Generic[C, M]):
         Raises:
             WeightsMismatch: The weights do not fit the config.
         """
-        model = build_side_model(checkpoint.config, checkpoint.weights, checkpoint.path, prepare(device, "fp32"))
+        model = build_network(checkpoint.config, checkpoint.weights, checkpoint.path, prepare(device, "fp32"))
         return cls(cast(Any, model), LogMel(checkpoint.config.features).to(device), device)
 
     def features(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fastscribe.checkpoint.value import VoiceCheckpoint
 from fastscribe.cuda.no_tf32 import no_tf32
+from fastscribe.speakers.checkpoints import VoiceCheckpoint
 from fastscribe.speakers.config import VoiceModelConfig
 from fastscribe.speakers.side_model import SideModel
 from fastscribe.speakers.voice_model import VoiceModel
@@ -19,7 +19,9 @@ _NOT_FINITE = "the voice model's output holds NaN or infinite numbers"
 
 
 class VoicePrinter(SideModel[VoiceCheckpoint, VoiceModel]):
-    """A voice model's stages."""
+    """A voice model's stages. The result of an utterance (Hypothesis.found) is its vector [E]."""
+
+    runs_in_parts = False
 
     @property
     def config(self) -> VoiceModelConfig:
@@ -39,4 +41,4 @@ class VoicePrinter(SideModel[VoiceCheckpoint, VoiceModel]):
 
 def _hypothesis(voice_E: AnyArray) -> Hypothesis:
     is_usable = bool(np.isfinite(voice_E).all() and voice_E.any())
-    return Hypothesis(voice_E=voice_E.copy()) if is_usable else Hypothesis(problem=_NOT_FINITE)
+    return Hypothesis(found=voice_E.copy()) if is_usable else Hypothesis(problem=_NOT_FINITE)

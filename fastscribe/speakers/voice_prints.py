@@ -88,7 +88,7 @@ class VoicePrints:
             if number not in waiting.lost:
                 self._lost.add(outcome.path, waiting.transcript.voices[number].speaker, outcome.message)
             waiting.lost.add(number)
-        elif (voice_E := outcome.voice_E) is not None:
+        elif (voice_E := outcome.found) is not None:
             weighted_E = voice_E * np.float32(utterance.duration_s / np.linalg.norm(voice_E))
             waiting.sums[number] = waiting.sums[number] + weighted_E if number in waiting.sums else weighted_E
         if not waiting.speakers:

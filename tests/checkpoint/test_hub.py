@@ -29,11 +29,12 @@ from fastscribe import Transcriber, Transcript
 from fastscribe.checkpoint import hub as hub_module
 from fastscribe.checkpoint.hub.name import HubName
 from fastscribe.checkpoint.location import PACKAGED
-from fastscribe.checkpoint.reader import read_checkpoint, read_speaker_model
+from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli import app
 from fastscribe.context.language_model import FILE as LANGUAGE_MODEL
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.results.fingerprint import model_digest
+from fastscribe.speakers.readers import read_speaker_model
 from tests.conftest import AUDIO, DATA, MODELS
 from tests.fakes.hub_stub import Fault, Hub, serve
 from tests.helpers import nemotron_diarization

@@ -20,6 +20,7 @@ from fastscribe.types import Batch, Features, Frames, Hypothesis
 class FakeRecognizer:
     """Returns a recording's first sample as its token. Fails at given stages for given samples, a given number of times."""
 
+    runs_in_parts = True
     device = torch.device("cpu")
     device_name = "a fake"
     sample_rate = 16000

@@ -14,12 +14,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.checkpoint.reader import read_speaker_model
 from fastscribe.pipeline import engine
 from fastscribe.pipeline.engine import Engine, equal_shares, fastest_shares
 from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import prepare
 from fastscribe.speakers.diarizer import Diarizer
+from fastscribe.speakers.readers import read_speaker_model
 from fastscribe.types import Batch
 from tests.conftest import AUDIO, MODELS, recognizer, torch_threads, waveform
 from tests.helpers import sortformer
@@ -85,15 +85,15 @@ def test_a_speaker_model_reads_recordings_side_by_side(tmp_path: Path, monkeypat
     diarizer = Diarizer.build(read_speaker_model(path), torch.device("cpu"), prepare)
     words = batch()
     turns = replace(words, utterances=tuple(replace(one, purpose="turns") for one in words.utterances))
-    ours = Engine(replace(recognizer(MODELS / "tdt_demo"), diarizer=diarizer))
+    ours = Engine(replace(recognizer(MODELS / "tdt_demo"), others={"turns": diarizer}))
     [(_, expected)] = ours.push(turns)
     monkeypatch.setattr(engine, "_MIN_PART_S", 2.0)
     with torch_threads(2):
         assert len(ours._parts(turns)) == 2
         [(_, found)] = ours.push(turns)
     for one, other in zip(expected, found, strict=True):
-        assert one.speakers_TN is not None and other.speakers_TN is not None
-        np.testing.assert_allclose(one.speakers_TN, other.speakers_TN, atol=2e-5)
+        assert one.found is not None and other.found is not None
+        np.testing.assert_allclose(one.found, other.found, atol=2e-5)
 
 
 def test_a_failure_stays_in_its_part(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fastscribe.checkpoint.reader import check_config, read_checkpoint, read_speaker_model
+from fastscribe.checkpoint.reader import check_config, read_checkpoint
 from fastscribe.errors import CheckpointError, SpeakerModelGiven
+from fastscribe.speakers.readers import read_speaker_model
 from tests.conftest import MODELS
 from tests.helpers import nemotron_diarization, sortformer
 from tests.speakers.test_sortformer import probabilities

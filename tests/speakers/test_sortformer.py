@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from fastscribe._system.processors import has_native_bf16
-from fastscribe.checkpoint.reader import read_speaker_model
 from fastscribe.errors import CheckpointError
 from fastscribe.families.blocks.cpu_form import torch_dtype
 from fastscribe.families.blocks.int8 import int8_problem
@@ -21,6 +20,7 @@ from fastscribe.families.conformer.cpu_layers import CpuLayers
 from fastscribe.pipeline.recognizer import prepare
 from fastscribe.speakers.cpu_attention import attend_with_loop
 from fastscribe.speakers.diarizer import Diarizer
+from fastscribe.speakers.readers import read_speaker_model
 from tests.conftest import MODELS
 from tests.helpers import sortformer
 
@@ -42,7 +42,7 @@ def probabilities(path: Path, samples: Sequence[np.ndarray], dtype: str = "fp32"
         samples_BS[row, : len(one)] = torch.from_numpy(one)
     frames = diarizer.encode(diarizer.features(samples_BS, torch.tensor([len(one) for one in samples])))
     found = diarizer.read(diarizer.submit(frames).numpy(), frames)
-    return [one.speakers_TN for one in found if one.speakers_TN is not None]
+    return [one.found for one in found if one.found is not None]
 
 
 @pytest.fixture(params=sortformer.MODELS)

@@ -16,12 +16,13 @@ import soundfile
 from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
 from fastscribe.alignment.aligner import Aligner
 from fastscribe.audio.sound_file_cache import OpenSound
-from fastscribe.checkpoint.reader import read_for_run, read_speaker_model
+from fastscribe.checkpoint.reader import read_for_run
 from fastscribe.config import parse_streaming
 from fastscribe.errors import CheckpointError, OptionError
 from fastscribe.pipeline import preparation, recognizer, run
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.idle import IDLE
+from fastscribe.speakers.readers import read_speaker_model
 from fastscribe.speakers.turns import turns_of
 from fastscribe.types import Batch
 from tests.cli.test_cli import rows
@@ -273,7 +274,7 @@ def test_settings_of_another_project_have_the_same_names(speaker_models: dict[st
         "chunk_left_context": 2,
     }
     options = Options(speakers=str(speaker_models["nemotron"]), speaker_streaming=names)
-    found = read_for_run(MODEL, options).speakers
+    found = read_for_run(MODEL, options).others["turns"]
     assert found is not None and found.config == wanted
     assert wanted.num_seen(10**7) == found.config.num_seen(10**7)  # by which batches are planned
 
@@ -296,7 +297,7 @@ def test_inspect_shows_settings_as_the_option_takes_them(speaker_models: dict[st
     shown = json.loads(fastscribe("inspect", str(speaker_models["v2"]), "--json").stdout)["speaker_streaming"]
     assert shown.startswith("chunk_len=10,chunk_left_context=1,chunk_right_context=2,fifo_len=12,")
     chosen = Options(speakers=str(speaker_models["v2"]), speaker_streaming=parse_streaming(shown))  # type: ignore[arg-type]
-    found = read_for_run(MODEL, chosen).speakers
+    found = read_for_run(MODEL, chosen).others["turns"]
     assert found is not None and found.config == read_speaker_model(speaker_models["v2"]).config
     assert "speaker_streaming" not in json.loads(fastscribe("inspect", str(speaker_models["v1"]), "--json").stdout)
 

@@ -37,7 +37,7 @@ def vectors(path: Path, samples: Sequence[np.ndarray]) -> list[np.ndarray]:
         samples_BS[row, : len(one)] = torch.from_numpy(one)
     frames = printer.encode(printer.features(samples_BS, torch.tensor([len(one) for one in samples])))
     found = printer.read(printer.submit(frames).numpy(), frames)
-    return [one.voice_E for one in found if one.voice_E is not None]
+    return [one.found for one in found if one.found is not None]
 
 
 @pytest.fixture(params=voices.MODELS)
