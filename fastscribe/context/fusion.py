@@ -1,7 +1,7 @@
 """Language models on the decoder's device: what each label adds to the score of a text.
 
 Beam search keeps a number for each hypothesis, the model's state. `scores` are of all labels in a state, `after` is the state
-after a label, and `final` is what is added at the end of a text.
+after a label, and `final` is what is added at the end of a text (scorer.FusedModel).
 
 - `language_model.Tables` has a row of scores for each state. It suits small vocabularies.
 - `TokenTables` has the n-grams of an ARPA file whose units are the recognizer's tokens.
@@ -17,7 +17,7 @@ Shapes: N hypotheses, V labels without blank, U units, S states of the graph, A 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -26,31 +26,12 @@ from fastscribe.context.backoff_graph import BackoffGraph
 from fastscribe.context.backoff_model import BackoffModel
 from fastscribe.context.language_model import LanguageModel
 from fastscribe.context.word_lexicon import NO_WORD, ROOT, WordLexicon
+from fastscribe.decode.scorer import FusedModel
 
 _T = TypeVar("_T")
 
 
-class FusionTables(Protocol):
-    """A language model in beam search."""
-
-    @property
-    def start(self) -> int:
-        """State before a text's first label."""
-
-    def scores(self, state_N: torch.Tensor) -> torch.Tensor:
-        """Return what each label adds to the score [N, V]."""
-
-    def after(self, state_N: torch.Tensor, label_N: torch.Tensor) -> torch.Tensor:
-        """Return the state after a label [N], int64."""
-
-    def final(self, state_N: torch.Tensor) -> torch.Tensor | None:
-        """Return what the end of a text adds [N]; None: nothing."""
-
-    def to(self, device: torch.device) -> FusionTables:
-        """Return the tables on a device."""
-
-
-def tables_of(model: LanguageModel | BackoffModel | None) -> FusionTables | None:
+def tables_of(model: LanguageModel | BackoffModel | None) -> FusedModel | None:
     """Return the tables of a model on the CPU; None if it does not count."""
     if model is None or model.fusion.weight == model.fusion.bonus == 0:
         return None

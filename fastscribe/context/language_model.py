@@ -88,7 +88,7 @@ class LanguageModel:
 
 @dataclass(frozen=True)
 class Tables:
-    """The expanded model. Its methods are those of FusionTables (context/fusion.py)."""
+    """The expanded model. Its methods are those of scorer.FusedModel."""
 
     added_SV: torch.Tensor  # float16: added to a hypothesis's score by a token
     next_SV: torch.Tensor  # int32: state after the token

@@ -12,12 +12,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 
-from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.types import AnyArray
 
 _SWITCH_S = 2e-4
@@ -70,6 +69,13 @@ def shared_stream(device: torch.device, role: Literal["copy", "model", "decode"]
     The decode stream has high priority, because its kernels are short and depend on each other.
     """
     return Stream(device, high_priority=role == "decode")
+
+
+class Stopwatch(Protocol):
+    """Sums up seconds by stage."""
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Add seconds to a stage's."""
 
 
 class StageTimes:

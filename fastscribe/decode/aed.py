@@ -2,9 +2,9 @@
 
 The rules are NeMo's: all rows share a prompt; each step adds one token. A row ends at the model's maximum length or at a
 limit that grows with its frames. NeMo decodes published models with a beam of one, which ignores an end token at the
-first step; a second end token usually follows. With phrases to boost (boosting.py), a token without text, such as the end,
+first step; a second end token usually follows. With phrases to boost (scorer.py), a token without text, such as the end,
 stays what it is; the boost decides between the others. `greedy` is the reference. AedDecoder decodes batches and drops finished
-rows from them; cuda/aed_graphs.py replays the steps from CUDA graphs.
+rows from them; aed_graphs.py replays the steps from CUDA graphs.
 
 Shapes: B batch, T frames, R unfinished rows, N token positions, the first P of which hold the prompt.
 """
@@ -18,13 +18,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fastscribe.context.boosting import BoostTables, advance
-from fastscribe.context.boosting_reference import PhraseLists
 from fastscribe.cuda.device import small_to_device
 from fastscribe.decode.checked import NOT_FINITE, is_finite_sum
+from fastscribe.decode.decoder import DecoderMemory
 from fastscribe.decode.prompt import Prompt, hypothesis
+from fastscribe.decode.scorer import PhraseScores, ReferencePhrases, State, advance
 from fastscribe.families.canary.attention_decoder import AttentionDecoder, KeyValueCache
-from fastscribe.pipeline.cost_model import DecoderMemory
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 _SHRINK_BELOW = 0.75  # drop finished rows when fewer than this share are unfinished
@@ -37,7 +36,7 @@ _STEPS_PER_CHECK_ON_GPU = 8  # reading is_done_B from a GPU makes the host wait
 
 @torch.inference_mode()
 def greedy(
-    model: AttentionDecoder, prompt: Prompt, frames_TD: torch.Tensor, phrases: PhraseLists | None = None
+    model: AttentionDecoder, prompt: Prompt, frames_TD: torch.Tensor, phrases: ReferencePhrases[State] | None = None
 ) -> Hypothesis:
     """Decode one utterance, and run all tokens through the model at each step.
 
@@ -189,7 +188,7 @@ class AedState:
 
 @torch.inference_mode()
 def load_batch_(
-    model: AttentionDecoder, prompt: Prompt, state: AedState, frames: Frames, boost: BoostTables | None = None
+    model: AttentionDecoder, prompt: Prompt, state: AedState, frames: Frames, boost: PhraseScores | None = None
 ) -> None:
     """Load a batch into the first rows of the state, run the prompt and write the first token.
 
@@ -220,7 +219,7 @@ def _nemo_lengths(model: AttentionDecoder, frames: Frames) -> torch.Tensor:
 
 @torch.inference_mode()
 def step(
-    model: AttentionDecoder, prompt: Prompt, state: AedState, num_keys: int, boost: BoostTables | None = None
+    model: AttentionDecoder, prompt: Prompt, state: AedState, num_keys: int, boost: PhraseScores | None = None
 ) -> None:
     """Run each row's last token through the model and write the next one.
 
@@ -241,7 +240,7 @@ def _write_(
     logits_BV: torch.Tensor,
     prompt: Prompt,
     end_ids: tuple[int, ...],
-    boost: BoostTables | None,
+    boost: PhraseScores | None,
 ) -> None:
     state.position_1.add_(1).clamp_(max=state.written_BN.shape[1] - 1)
     logprobs_BV = torch.log_softmax(logits_BV.float(), 1)
@@ -259,7 +258,7 @@ def _write_(
     torch.logical_not(state.is_done_B.all(), out=state.active)
 
 
-def _choose_token(state: AedState, boost: BoostTables, logprobs_BV: torch.Tensor, ids_B: torch.Tensor) -> torch.Tensor:
+def _choose_token(state: AedState, boost: PhraseScores, logprobs_BV: torch.Tensor, ids_B: torch.Tensor) -> torch.Tensor:
     """Return each row's token with the boost, and go to the states after it."""
     next_BKV = boost.following(state.boost_BK)
     num_others = logprobs_BV.shape[1] - next_BKV.shape[2]

@@ -3,9 +3,8 @@
 Each step calls the joint network once, selects the best K extensions of a row's K beams, and calls the predictor for the
 beams that took a label. Each step records every beam's parent and extension; the host backtracks from the beams that it
 returns. Beams are compared by a hash of their labels. Finished rows go through every step unchanged, and so do dead beams,
-whose score is -inf: all but one at first, then merged ones. Language model scores are looked up by state (fusion.py), and so
-are those of phrases to boost (boosting.py). Tokens that are left out (vocabulary_mask.py) extend no beam; the labels that stay
-share their probability.
+whose score is -inf: all but one at first, then merged ones. Language model scores are looked up by state, and so are those of
+phrases to boost (scorer.py). Tokens that are left out extend no beam; the labels that stay share their probability.
 
 Shapes: B batch, T frames, K beams, R of them returned, N = B x K, J joint width, V labels with blank, U steps, H, L predictor,
 F fields of a beam: four, and a state in each list of phrases.
@@ -18,12 +17,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from fastscribe.context.boosting import Boost, BoostTables, advance
-from fastscribe.context.fusion import FusionTables
-from fastscribe.context.vocabulary_mask import VocabularyMask
 from fastscribe.decode.beam import max_steps
 from fastscribe.decode.greedy import ENDLESS
 from fastscribe.decode.label_looping import Network
+from fastscribe.decode.scorer import Boost, FusedModel, PhraseScores, TokenMask, advance
 from fastscribe.types import BoolArray, Float32Array, Frames, Hypothesis, Int32Array
 
 _NUM_FIELDS = 4  # of a beam without phrases
@@ -73,7 +70,7 @@ class BeamDecoder:
     """
 
     def __init__(
-        self, network: Network, width: int, language_model: FusionTables | None = None, has_nbest: bool = False
+        self, network: Network, width: int, language_model: FusedModel | None = None, has_nbest: bool = False
     ) -> None:
         self.network = network
         self.width = width
@@ -95,7 +92,7 @@ class BeamDecoder:
                 self._search(
                     encoded_BTJ[group],
                     frames.lengths_B[group, None],
-                    _part(frames.boost, group),
+                    None if frames.boost is None else frames.boost.part(group),
                     None if frames.mask is None else frames.mask.part(group),
                 )
                 for group in groups
@@ -123,7 +120,7 @@ class BeamDecoder:
         return [slice(start, min(start + rows, batch)) for start in range(0, batch, rows)]
 
     def _search(
-        self, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor, boost: Boost | None, mask: VocabularyMask | None
+        self, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor, boost: Boost | None, mask: TokenMask | None
     ) -> torch.Tensor:
         rows = _Encoded.of(encoded_BTJ, limit_B1, self.width)
         excluded_NV = None if mask is None else mask.excluded().repeat_interleave(self.width, 0)
@@ -180,12 +177,8 @@ class BeamDecoder:
         return replace(found[0], nbest=found) if self.num_returned > 1 else found[0]
 
 
-def _part(boost: Boost | None, rows: slice) -> Boost | None:
-    return None if boost is None else replace(boost, start_BK=boost.start_BK[rows])
-
-
 def _initial_beams(
-    network: Network, language_model: FusionTables | None, boost: Boost | None, batch: int, width: int
+    network: Network, language_model: FusedModel | None, boost: Boost | None, batch: int, width: int
 ) -> _Beams:
     like = network.predictor.first_gates_VG
     score_BK = torch.full((batch, width), -torch.inf, device=network.device)
@@ -201,8 +194,8 @@ def _initial_beams(
 
 def _step(
     network: Network,
-    language_model: FusionTables | None,
-    boost: BoostTables | None,
+    language_model: FusedModel | None,
+    boost: PhraseScores | None,
     excluded_NV: torch.Tensor | None,
     beams: _Beams,
     rows: _Encoded,

@@ -7,11 +7,11 @@ the last frame wait for the others. Two hypotheses with the same labels and fram
 with the sum of both probabilities. `max_symbols` works as in greedy.py, and a width of one is greedy decoding. A search
 that exceeds `max_steps` has no transcript.
 
-Shallow fusion (fusion.py) adds a weighted language model log-probability and a bonus to the score, but not to the labels'
-log-probabilities. With it, a width of one differs from greedy decoding. Phrases to boost (boosting.py) add to the score in the
+Shallow fusion (scorer.py) adds a weighted language model log-probability and a bonus to the score, but not to the labels'
+log-probabilities. With it, a width of one differs from greedy decoding. Phrases to boost add to the score in the
 same way. A hypothesis that ends in the middle of a phrase loses what the phrase gave it.
 
-Tokens that are left out (vocabulary_mask.py) extend no hypothesis. The labels that stay share their probability in proportion
+Tokens that are left out extend no hypothesis. The labels that stay share their probability in proportion
 to their own, so that blanks are as likely as before.
 
 batched_beam.py searches batches and is tested against this.
@@ -22,13 +22,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
-from fastscribe.context.boosting_reference import PhraseLists, State
-from fastscribe.context.fusion import FusionTables
 from fastscribe.decode.greedy import ENDLESS, Size, max_labels
+from fastscribe.decode.scorer import FusedModel, ReferencePhrases
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Hypothesis
 
@@ -46,7 +46,7 @@ class _Beam:
     state: torch.Tensor  # predictor state after the hypothesis's labels
     predicted_J: torch.Tensor  # predictor output after the joint's projection
     context: int = 0  # language model state
-    phrases: tuple[State, ...] = ()
+    phrases: tuple[Any, ...] = ()  # states in the lists of phrases
 
 
 @torch.inference_mode()
@@ -54,8 +54,8 @@ def beam_search(
     transducer: Transducer,
     frames_TD: torch.Tensor,
     width: int,
-    language_model: FusionTables | None = None,
-    phrases: PhraseLists | None = None,
+    language_model: FusedModel | None = None,
+    phrases: ReferencePhrases[Any] | None = None,
     excluded: Collection[int] = (),
 ) -> Hypothesis:
     """Search one utterance.
@@ -116,8 +116,8 @@ def _extend(
     transducer: Transducer,
     encoded_TJ: torch.Tensor,
     beam: _Beam,
-    language_model: FusionTables | None,
-    phrases: PhraseLists | None,
+    language_model: FusedModel | None,
+    phrases: ReferencePhrases[Any] | None,
     excluded: Collection[int],
 ) -> list[tuple[_Beam, int | None]]:
     """Extend a hypothesis by each label and by a blank."""

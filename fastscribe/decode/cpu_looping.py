@@ -17,17 +17,13 @@ import torch
 from torch import nn
 
 from fastscribe._system.float_bits import as_numpy
-from fastscribe.context.boosting import SCORE_NAMES, TABLE_NAMES
 from fastscribe.decode.greedy import max_labels
 from fastscribe.decode.label_looping import STATUS_ENDLESS, LabelLooping, Network
 from fastscribe.decode.looping_kernels import ENDED, IS_ENDLESS, SPOKE, kernels
+from fastscribe.decode.scorer import Constraint, HostChoice
 from fastscribe.types import AnyArray, Frames, Int64Array
 
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-_NO_TABLES = {
-    name: np.empty((0, 0) if name.endswith("RV") else 0, np.float32 if name in SCORE_NAMES else np.int64)
-    for name in TABLE_NAMES
-}
 _WINDOW = 4  # frames of a row and step
 
 
@@ -39,7 +35,8 @@ class CpuLooping(LabelLooping):
         self._window = window
         self._dtype = network.predictor.first_gates_VG.dtype
         self._table_VG = as_numpy(network.predictor.first_gates_VG.contiguous())
-        self._loops = kernels(_DTYPES[self._dtype], network.joint.activation_name)
+        self._variant = _DTYPES[self._dtype], network.joint.activation_name
+        self._loops = kernels(*self._variant)
         self._durations_D = np.array(network.durations, np.int64)
 
     @torch.inference_mode()
@@ -52,7 +49,7 @@ class CpuLooping(LabelLooping):
         position_B, repeats_B = np.zeros(batch, np.int64), np.zeros(batch, np.int64)
         max_labels_B, status_B = max_labels(frames.lengths_B).numpy().astype(np.int64), np.zeros(batch, np.int64)
         predictions = _Predictions(self, batch)
-        constraints = None if frames.boost is None and frames.mask is None else _Constraints(frames, network.blank_id)
+        choice = self._host_choice(frames)
         limits = (self._window, network.blank_id, self._durations_D, network.max_symbols)
         rows_A = np.flatnonzero(lengths_B > 0)
         while len(rows_A):
@@ -63,42 +60,18 @@ class CpuLooping(LabelLooping):
             status_A, input_A = np.empty(len(rows_A), np.int64), np.empty(len(rows_A), np.int64)
             rows = (position_B, lengths_B, max_labels_B, found.count_B, repeats_B)
             self._loops["choose"](logits_NX, rows_A, *limits, *rows, *found.columns, status_A, input_A)
-            if constraints is not None:
-                chosen = (found.count_B, found.ids_BS, found.logprobs_BS)
-                self._loops["prefer"](logits_NX, rows_A, input_A, network.blank_id, *chosen, *constraints.arrays)
+            if choice is not None:
+                choice(logits_NX, rows_A, input_A, found.count_B, found.ids_BS, found.logprobs_BS)
             status_B[rows_A] = status_A
             predictions.update(rows_A[status_A == SPOKE], found.last_labels())
             found.make_room()
             rows_A = rows_A[status_A < ENDED]
         return found.packed(status_B == IS_ENDLESS, num_frames + 1, has_durations=bool(network.durations))
 
-
-class _Constraints:
-    """The phrases to boost and the tokens that are left out, as `prefer` takes them.
-
-    Args:
-        frames: The batch.
-        num_labels: Without blank.
-
-    Attributes:
-        arrays: The last arguments of `prefer`.
-        states_BK: Each row's states in its lists of phrases, which `prefer` updates.
-    """
-
-    def __init__(self, frames: Frames, num_labels: int) -> None:
-        batch, boost, mask = len(frames.lengths_B), frames.boost, frames.mask
-        if mask is None:
-            excluded_LV, place_B = np.zeros((1, num_labels), np.bool_), np.zeros(batch, np.int64)
-        else:
-            excluded_LV, place_B = mask.excluded_LV.numpy(), mask.place_B
-        if boost is None:
-            self.states_BK, num_levels = np.zeros((batch, 0), np.int64), 0
-            tables = [_NO_TABLES[name] for name in TABLE_NAMES]
-        else:
-            self.states_BK, num_levels = boost.start_BK.astype(np.int64), boost.tables.num_levels
-            tables = [getattr(boost.tables, name).contiguous().numpy() for name in TABLE_NAMES]
-        scratch = (np.empty((self.states_BK.shape[1], num_labels + 1), np.int64), np.empty(num_labels, np.float32))
-        self.arrays = (excluded_LV, np.asarray(place_B, np.int64), self.states_BK, *tables, num_levels, *scratch)
+    def _host_choice(self, frames: Frames) -> HostChoice | None:
+        """Return what chooses labels instead of the model; None: nothing does."""
+        constraint: Constraint | None = frames.mask if frames.boost is None else frames.boost
+        return None if constraint is None else constraint.on_host(frames, self.network.blank_id, *self._variant)
 
 
 class _Labels:

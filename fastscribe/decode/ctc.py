@@ -7,11 +7,11 @@ log-probability is the logarithm of the mean probability over its run.
 The device computes each frame's label and probability; the host merges. `collapse` is the reference for one row, and
 `collapse_rows` does a whole batch in numpy.
 
-With phrases to boost (boosting.py), a frame's label depends on those before it: the device goes from frame to frame. A frame
+With phrases to boost (scorer.py), a frame's label depends on those before it: the device goes from frame to frame. A frame
 whose best label is blank stays blank. A label that goes on from the frame before keeps the score that it had there.
 `boosted_labels` is the reference for one row.
 
-With tokens that are left out (vocabulary_mask.py), a frame whose best label is blank stays blank too; else the best label of
+With tokens that are left out, a frame whose best label is blank stays blank too; else the best label of
 those that stay is taken. Probabilities are the model's.
 
 Shapes: B batch, T frames, V labels with blank, R runs of equal labels in all rows, N tokens of all rows, K lists of phrases.
@@ -25,9 +25,8 @@ from collections.abc import Collection
 import numpy as np
 import torch
 
-from fastscribe.context.boosting import Boost, advance
-from fastscribe.context.boosting_reference import PhraseLists
-from fastscribe.context.vocabulary_mask import VocabularyMask
+from fastscribe.decode.decoder import Parts
+from fastscribe.decode.scorer import Boost, ReferencePhrases, State, TokenMask, advance
 from fastscribe.families.blocks.ctc import CtcHead, split_for_logits
 from fastscribe.types import Float32Array, Frames, Hypothesis, Int32Array
 
@@ -55,7 +54,7 @@ class CtcDecoder:
         return torch.cat([frames.lengths_B.int(), *labels, *bits])
 
     def _chosen(
-        self, boost: Boost | None, mask: VocabularyMask | None, frames_BTD: torch.Tensor
+        self, boost: Boost | None, mask: TokenMask | None, frames_BTD: torch.Tensor
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return labels and probabilities, [N] each, of some rows at a time, with phrases to boost or tokens left out."""
         starts_BK = None if boost is None else boost.starts()
@@ -83,6 +82,12 @@ class CtcDecoder:
 
     def close(self) -> None:
         """Do nothing: `submit` keeps no memory."""
+
+
+def build(parts: Parts) -> CtcDecoder:
+    """Build the decoder."""
+    assert parts.model.ctc is not None
+    return CtcDecoder(parts.model.ctc, parts.model.config.blank_id)
 
 
 def decode(head: CtcHead, frames: Frames, blank_id: int) -> list[Hypothesis]:
@@ -116,7 +121,7 @@ def _boosted_rows(
 
 
 def boosted_labels(
-    logprobs_TV: torch.Tensor, phrases: PhraseLists, blank_id: int, excluded: Collection[int] = ()
+    logprobs_TV: torch.Tensor, phrases: ReferencePhrases[State], blank_id: int, excluded: Collection[int] = ()
 ) -> list[int]:
     """Return the label of each frame of one row, with phrases to boost and tokens that are left out."""
     labels: list[int] = []

@@ -7,8 +7,8 @@ RNN-T; Xu et al. 2023 for TDT):
 - TDT: label and duration are two arg maxes. Both blanks and labels advance by the duration, a blank by at least one frame.
 - After max_symbols consecutive labels at one frame, decoding advances one frame.
 
-- With phrases to boost, the model decides alone about blanks and durations; the boost decides between labels (boosting.py).
-- So it is with tokens that are left out (vocabulary_mask.py): the best of the others takes the place of such a label.
+- With phrases to boost, the model decides alone about blanks and durations; the boost decides between labels (scorer.py).
+- So it is with tokens that are left out: the best of the others takes the place of such a label.
 
 A row with more labels than `max_labels` has no transcript: its checkpoint is damaged or malicious.
 """
@@ -21,7 +21,7 @@ from typing import TypeVar
 import torch
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
-from fastscribe.context.boosting_reference import PhraseLists
+from fastscribe.decode.scorer import ReferencePhrases, State
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Hypothesis
 
@@ -47,7 +47,7 @@ ENDLESS = Hypothesis(
 def greedy(
     transducer: Transducer,
     frames_TD: torch.Tensor,
-    phrases: PhraseLists | None = None,
+    phrases: ReferencePhrases[State] | None = None,
     excluded: Collection[int] = (),
 ) -> Hypothesis:
     """Decode one utterance.

@@ -6,10 +6,10 @@ the longest row, whatever the batch size. Plain label-looping has an inner loop 
 
 Encoder frames and labels lie in flat arrays with a run of slots per row, so that only the number of rows is a shape.
 `load_batch_` writes a batch into a state of any size. `step` works in place, changes no shape and never waits for the
-device, so CUDA graphs capture the same functions (cuda/transducer_graphs.py). The result must equal that of greedy.py.
+device, so CUDA graphs capture the same functions (transducer_graphs.py). The result must equal that of greedy.py.
 
-With phrases to boost (boosting.py) or tokens that are left out (vocabulary_mask.py), another label may replace the model's
-where the chain of blanks ends. `step` chooses it in `_choose_label`, the one place where anything may come between the model's
+With phrases to boost or tokens that are left out (scorer.py), another label may replace the model's where the chain of blanks
+ends. `step` chooses it in `_choose_label`, the one place where anything may come between the model's
 scores and the label.
 
 Finished rows, and rows of the state beyond the batch, go through every step without effect: they may read their
@@ -30,9 +30,9 @@ import torch
 import torch.nn.functional as F
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
-from fastscribe.context.boosting import BoostTables, advance
 from fastscribe.decode.fast_predictor import FastPredictor
 from fastscribe.decode.greedy import ENDLESS, max_labels
+from fastscribe.decode.scorer import PhraseScores, advance
 from fastscribe.families.blocks.transducer import Joint, Transducer
 from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Frames, Int32Array
@@ -209,7 +209,7 @@ def load_batch_(network: Network, state: LoopState, frames: Frames) -> None:
 
 @torch.inference_mode()
 def step(
-    network: Network, state: LoopState, boost: BoostTables | None = None, excluded_LV: torch.Tensor | None = None
+    network: Network, state: LoopState, boost: PhraseScores | None = None, excluded_LV: torch.Tensor | None = None
 ) -> None:
     """Run the predictor, find each row's next label within its window and record it.
 
@@ -279,7 +279,7 @@ def _end_logits(network: Network, logits_BWX: torch.Tensor, end_offset_B1: torch
 def _choose_label(
     network: Network,
     state: LoopState,
-    boost: BoostTables | None,
+    boost: PhraseScores | None,
     excluded_LV: torch.Tensor | None,
     found_B: torch.Tensor,
     label_B: torch.Tensor,

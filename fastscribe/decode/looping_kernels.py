@@ -4,8 +4,7 @@ Nothing here is decorated. `kernels` compiles the loops for a dtype and an activ
 uint16, and is computed in float32. NaN of a frame that has a label reaches the label's log-probability (checked.py).
 
 Shapes: B batch, T frames, J joint width, H predictor width, G gates (4H: input, forget, cell, output), F rows that wrote a
-label, A rows that go on, N frames of their windows, X labels with blank plus durations, S label slots of a row, V labels
-without blank, K lists of phrases of a row, L places of languages. The automaton's arrays are those of context/context_graph.py.
+label, A rows that go on, N frames of their windows, X labels with blank plus durations, S label slots of a row.
 """
 
 from __future__ import annotations
@@ -176,81 +175,11 @@ def choose(
         n += stop - start
 
 
-def prefer(
-    logits_NX: Any, rows_A: Any, input_A: Any, blank: Any, count_B: Any, ids_BS: Any, logprobs_BS: Any, excluded_LV: Any,
-    place_B: Any, state_BK: Any, first_S: Any, count_S: Any, fail_S: Any, parent_S: Any, list_S: Any, score_S: Any,
-    at_risk_S: Any, tokens_A: Any, children_A: Any, root_children_RV: Any, num_levels: Any, next_KV: Any, scores_V: Any,
-) -> None:  # fmt: skip
-    """Replace the labels that `choose` recorded by the best of those that stay, with what phrases to boost add.
-
-    The model alone has decided that there is a label, and its duration (boosting.py).
-
-    Args:
-        logits_NX: As `choose` had them.
-        rows_A: The rows.
-        input_A: As `choose` wrote it.
-        blank: Id of the blank.
-        count_B: Each row's labels.
-        ids_BS: The labels; the last of each row is replaced.
-        logprobs_BS: Their log-probabilities.
-        excluded_LV: The labels that each language leaves out.
-        place_B: The row in it of each row's language.
-        state_BK: Each row's states in its lists of phrases; updated. K = 0 without phrases, and the next arrays are empty.
-        first_S: The automaton, to `num_levels`, as BoostTables has it.
-        count_S: See first_S.
-        fail_S: See first_S.
-        parent_S: See first_S.
-        list_S: See first_S.
-        score_S: See first_S.
-        at_risk_S: See first_S.
-        tokens_A: See first_S.
-        children_A: See first_S.
-        root_children_RV: See first_S.
-        num_levels: Most ends of a state, with itself.
-        next_KV: Scratch memory, with a column more.
-        scores_V: Scratch memory, float32.
-    """
-    num_lists = state_BK.shape[1]
-    for a in range(len(rows_A)):
-        if input_A[a] < 0:
-            continue
-        row, logits_X = rows_A[a], logits_NX[input_A[a]]
-        for v in range(blank):
-            scores_V[v] = _ZERO
-        for k in range(num_lists):
-            state = state_BK[row, k]
-            for v in range(blank):
-                next_KV[k, v] = root_children_RV[list_S[state], v]
-            for level in range(num_levels - 1, -1, -1):  # the longest end comes last, and wins
-                end = state
-                for _ in range(level):
-                    end = fail_S[end]
-                for arc in range(first_S[end], first_S[end] + count_S[end]):
-                    next_KV[k, tokens_A[arc]] = children_A[arc]
-            for v in range(blank):
-                following = next_KV[k, v]
-                before = score_S[state] if parent_S[following] == state else at_risk_S[state]
-                scores_V[v] += np.float32(score_S[following] - before)
-        excluded_V = excluded_LV[place_B[row]]
-        label, largest = -1, np.int32(0)
-        for v in range(blank):
-            if excluded_V[v]:
-                continue
-            key = np.int32(rank(np.float32(widen(logits_X[v]) + scores_V[v])))
-            if label < 0 or key > largest:
-                label, largest = v, key
-        for k in range(num_lists):
-            state_BK[row, k] = next_KV[k, label]
-        slot = count_B[row] - 1
-        ids_BS[row, slot] = label
-        logprobs_BS[row, slot] = log_probability(logits_X, label, blank + 1)
-
-
 _ACTIVATIONS = {"relu": relu, "tanh": tanh, "sigmoid": sigmoid}
 _FUNCTIONS = (
     bounded_exponential, exponential, order_key, value_of_key, sigmoid, tanh, rank, first_largest, log_probability,
 )  # fmt: skip
-_LOOPS = (lstm_cell, joint_inputs, choose, prefer)
+_LOOPS = (lstm_cell, joint_inputs, choose)
 
 
 @cache
@@ -261,6 +190,18 @@ def kernels(dtype: str, activation: str) -> dict[str, Any]:
         dtype: "float32" or "bfloat16".
         activation: "relu", "tanh" or "sigmoid".
     """
+    names, variant = functions(dtype, activation)
+    return {loop.__name__: compile_cached(rebind(loop, names, variant), **loop_options()) for loop in _LOOPS}
+
+
+@cache
+def functions(dtype: str, activation: str) -> tuple[dict[str, Any], str]:
+    """Return what the loops call, compiled, by name, for `rebind`; and a text that changes with it.
+
+    Args:
+        dtype: As for kernels().
+        activation: As for kernels().
+    """
     import numba
 
     variant = f"{dtype}_{activation}_{digest_of(float_bits, row_kernels, sys.modules[__name__])}"
@@ -270,5 +211,4 @@ def kernels(dtype: str, activation: str) -> dict[str, Any]:
         **{f.__name__: f for f in _FUNCTIONS},
         "activation": _ACTIVATIONS[activation],
     }
-    names = compile_together(numba.njit(**loop_options()), sources, variant)
-    return {loop.__name__: compile_cached(rebind(loop, names, variant), **loop_options()) for loop in _LOOPS}
+    return compile_together(numba.njit(**loop_options()), sources, variant), variant

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fastscribe.decode.decoder import DecoderMemory
 from fastscribe.pipeline.batching import Budget
 from fastscribe.types import Float64Array
 
@@ -33,14 +34,6 @@ class Pass:
     frames: int
     seconds: float
     bytes: float
-
-
-@dataclass(frozen=True)
-class DecoderMemory:
-    """Memory that the decoder needs for a batch, in bytes per encoder frame and per row; zero if it is negligible."""
-
-    frame_bytes: float = 0.0
-    row_bytes: float = 0.0  # independent of the row's length
 
 
 @dataclass(frozen=True)
@@ -71,7 +64,11 @@ def fit(passes: Sequence[Pass]) -> CostModel:
     return CostModel(*map(float, seconds), *map(float, size))
 
 
-def budget(model: CostModel, free_bytes: float, decoder_memory: DecoderMemory = DecoderMemory()) -> Budget:
+def budget(
+    model: CostModel,
+    free_bytes: float,
+    decoder_memory: DecoderMemory = DecoderMemory(),  # noqa: B008 - frozen
+) -> Budget:
     """Return the smallest budget in which the constant is at most 2 % of the time, limited by memory.
 
     A decoder with much memory per frame (attention) reads all its weights at each step, for any number of rows. It gets the

@@ -41,6 +41,7 @@ from fastscribe.config import (
 )
 from fastscribe.context.backoff_model import BackoffModel
 from fastscribe.context.booster import Booster
+from fastscribe.context.fusion import tables_of
 from fastscribe.context.language_filter import LanguageFilter
 from fastscribe.context.language_model import LanguageModel
 from fastscribe.context.vocabulary_mask import VocabularyMasks
@@ -49,7 +50,7 @@ from fastscribe.cuda.encoder_graphs import EncoderGraphs
 from fastscribe.cuda.graph_capture import GraphsUnavailable
 from fastscribe.cuda.no_tf32 import no_tf32
 from fastscribe.decode import checked
-from fastscribe.decode.decoder import Decoder
+from fastscribe.decode.decoder import Decoder, Parts
 from fastscribe.decode.families import DECODERS
 from fastscribe.decode.prompt import options_for_prompt
 from fastscribe.errors import CheckpointError, UsageError, first_line
@@ -195,7 +196,8 @@ class Recognizer:
         options = replace(options, beam=beam)
         model = _build_model(checkpoint, chosen_device, chosen_dtype, options, say)
         encoder = _encoder(model, chosen_device, options, say)
-        decoder = DECODERS[chosen_decoder].build(model, checkpoint, chosen_device, options, say)
+        fused = tables_of(checkpoint.fused_model) if beam > 1 else None
+        decoder = DECODERS[chosen_decoder].build(Parts(model, checkpoint, chosen_device, options, say, fused))
         aligner = None
         if (options.timestamps or options.align_with) and checkpoint.aligner is not None:
             features = checkpoint.config.features

@@ -13,6 +13,7 @@ import torch
 
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import DecoderName, Options
+from fastscribe.decode.decoder import Parts
 from fastscribe.decode.families import DECODERS
 from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import Pair, Score, evaluate, normalizer
@@ -109,7 +110,7 @@ def _recognizers(
         else:
             recognizer.decoder.close()
             build = DECODERS[recognizer.decoder_name].build
-            prompted = build(recognizer.model, checkpoint, recognizer.device, options, _discard)
+            prompted = build(Parts(recognizer.model, checkpoint, recognizer.device, options, _discard))
             recognizer = replace(recognizer, decoder=prompted)
         yield recognizer, order
 

@@ -19,10 +19,10 @@ import torch
 from fastscribe.bench.random_model import make_transducer_speak_
 from fastscribe.bench.timing import synchronize, time_call
 from fastscribe.config import GraphMode, ModelConfig
-from fastscribe.cuda.transducer_graphs import build_decoder
 from fastscribe.decode import label_looping
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.greedy import greedy
+from fastscribe.decode.transducer import build_greedy
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
 
@@ -58,7 +58,7 @@ def random_transducer(config: ModelConfig, device: torch.device, dtype: torch.dt
 
 def build(transducer: Transducer, device: torch.device, mode: GraphMode) -> Decoder:
     """Build the decoder. An unavailable mode raises UsageError, now or at the first batch."""
-    return build_decoder(transducer, device, mode, print)
+    return build_greedy(transducer, device, mode, print)
 
 
 def measure(decoder: Decoder, frames: Frames, device: torch.device) -> dict[str, Any]:

@@ -8,7 +8,8 @@ import torch
 
 from fastscribe.context import booster as module
 from fastscribe.context.booster import Booster
-from fastscribe.context.boosting import Boost, advance
+from fastscribe.context.boosting import Boost
+from fastscribe.decode.scorer import advance
 from fastscribe.text.tokenizer import from_characters
 from fastscribe.types import AudioInfo, Batch, Phrase, Utterance
 

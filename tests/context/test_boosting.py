@@ -14,21 +14,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.context.boosting import Boost, BoostTables, advance
+from fastscribe.context.boost_tables import BoostTables
+from fastscribe.context.boosting import Boost
 from fastscribe.context.boosting_reference import PhraseList, PhraseLists
 from fastscribe.context.context_graph import build_graph, join
 from fastscribe.context.phrases import TokenPath
-from fastscribe.cuda.aed_graphs import GraphedAed
-from fastscribe.cuda.transducer_graphs import GraphedDecoder
 from fastscribe.decode import aed, ctc, label_looping
 from fastscribe.decode.aed import AedDecoder
+from fastscribe.decode.aed_graphs import GraphedAed
 from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.beam import beam_search
 from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import Network
+from fastscribe.decode.scorer import advance
+from fastscribe.decode.transducer_graphs import GraphedDecoder
 from fastscribe.families.blocks.ctc import CtcHead
-from tests.cuda.test_transducer_graphs import PseudoWhile, chunked
 from tests.decode.test_aed import CONFIGS, LABELS, PROMPT, shrink, tiny_decoder
 from tests.decode.test_aed import random_frames as aed_frames
 from tests.decode.test_label_looping import (  # noqa: F401
@@ -41,6 +42,7 @@ from tests.decode.test_label_looping import (  # noqa: F401
     steps,
     tiny_transducer,
 )
+from tests.decode.test_transducer_graphs import PseudoWhile, chunked
 from tests.fakes.cuda import SimulatedCuda
 
 CPU = torch.device("cpu")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fastscribe.context import backoff_model, fusion
 from fastscribe.context.backoff_model import BackoffModel, read_language_model
-from fastscribe.context.fusion import FusionTables
 from fastscribe.decode.beam import beam_search
+from fastscribe.decode.scorer import FusedModel
 from fastscribe.errors import UsageError
 from fastscribe.text.tokenizer import Tokenizer, from_characters
 from tests.context.arpa_files import SlowArpa, random_arpa, written
@@ -35,13 +35,13 @@ def read(tmp_path: Path, text: str, tokenizer: Tokenizer, weight: float | None =
     return found
 
 
-def tables_of(model: BackoffModel) -> FusionTables:
+def tables_of(model: BackoffModel) -> FusedModel:
     found = fusion.tables_of(model)
     assert found is not None
     return found
 
 
-def sums(tables: FusionTables, tokens: list[int]) -> list[float]:
+def sums(tables: FusedModel, tokens: list[int]) -> list[float]:
     """Return the score of each beginning of a text, and of the whole text with its end."""
     state_1, total, found = torch.tensor([tables.start]), 0.0, []
     for token in tokens:

@@ -18,18 +18,17 @@ from fastscribe.context import vocabulary_mask
 from fastscribe.context.language_filter import LanguageFilter
 from fastscribe.context.phrases import TokenPath
 from fastscribe.context.vocabulary_mask import VocabularyMask, VocabularyMasks
-from fastscribe.cuda.transducer_graphs import GraphedDecoder
 from fastscribe.decode import ctc, label_looping
 from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.beam import beam_search
 from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import Network
+from fastscribe.decode.transducer_graphs import GraphedDecoder
 from fastscribe.families.blocks.ctc import CtcHead
 from fastscribe.text.tokenizer import from_characters
 from fastscribe.types import AudioInfo, Batch, Frames, Utterance
 from tests.context.test_boosting import Lists
-from tests.cuda.test_transducer_graphs import PseudoWhile, chunked
 from tests.decode.test_label_looping import (  # noqa: F401
     DURATIONS,
     NoHostSync,
@@ -38,6 +37,7 @@ from tests.decode.test_label_looping import (  # noqa: F401
     steps,
     tiny_transducer,
 )
+from tests.decode.test_transducer_graphs import PseudoWhile, chunked
 from tests.fakes.cuda import SimulatedCuda
 
 CPU = torch.device("cpu")

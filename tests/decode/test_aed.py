@@ -24,20 +24,20 @@ from fastscribe.bench.work import LABELS_PER_S, PROMPT_TOKENS
 from fastscribe.checkpoint import native
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import AedConfig, Options, TransformerConfig
-from fastscribe.cuda import aed_graphs
-from fastscribe.cuda.aed_graphs import GraphedAed, build_aed_decoder
-from fastscribe.decode import aed
+from fastscribe.decode import aed, aed_graphs
 from fastscribe.decode.aed import AedDecoder, decoder_memory, greedy
+from fastscribe.decode.aed_graphs import GraphedAed
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.prompt import Prompt
+from fastscribe.decode.prompted import build_aed
 from fastscribe.errors import UsageError
 from fastscribe.families.canary.attention_decoder import AttentionDecoder
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Frames, Hypothesis, Transcript
 from tests.conftest import AUDIO, MODELS, checkpoint
-from tests.cuda.test_transducer_graphs import PseudoWhile, chunked, fake, one_thread, simulated_cuda
 from tests.cuda.test_while_loop import DEVICE, FakeCuda
+from tests.decode.test_transducer_graphs import PseudoWhile, chunked, fake, one_thread, simulated_cuda
 from tests.fakes.cuda import SimulatedCuda
 
 __all__ = ["fake", "one_thread", "simulated_cuda"]  # fixtures
@@ -308,7 +308,7 @@ def test_steps_use_small_buckets(simulated_cuda: SimulatedCuda, monkeypatch: pyt
 def test_modes(fake: FakeCuda, mode: str) -> None:
     lines: list[str] = []
     model = tiny_decoder(CONFIG, 3)
-    decoder = build_aed_decoder(model, PROMPT, DEVICE, mode, lines.append)
+    decoder = build_aed(model, PROMPT, DEVICE, mode, lines.append)
     for lengths in ([3, 1, 5], [1], [9, 9, 9, 2, 1]):
         frames = random_frames(lengths)
         assert_greedy(model, frames, run(decoder, frames))
@@ -352,7 +352,7 @@ def test_decoder_memory_estimate(simulated_cuda: SimulatedCuda, config: AedConfi
 def test_no_graphs_on_cpu() -> None:
     for mode in ("full", "chunked"):
         with pytest.raises(UsageError, match=f"--cuda-graphs {mode}: needs a CUDA device"):
-            build_aed_decoder(tiny_decoder(CONFIG, 3), PROMPT, torch.device("cpu"), mode, pytest.fail)
+            build_aed(tiny_decoder(CONFIG, 3), PROMPT, torch.device("cpu"), mode, pytest.fail)
 
 
 def test_random_model_token_rate(tmp_path) -> None:
@@ -399,7 +399,7 @@ def test_device_modes_equal_greedy(mode: str, seed: int) -> None:
     torch.manual_seed(seed)
     batches = [random_frames(torch.randint(1, 30, (rows,)).tolist()) for rows in (8, 3, 1, 40, 8)]
     expected, model = tiny_decoder(CONFIGS[seed], seed), tiny_decoder(CONFIGS[seed], seed).cuda()
-    decoder = build_aed_decoder(model, PROMPT, torch.device("cuda"), mode, pytest.fail)
+    decoder = build_aed(model, PROMPT, torch.device("cuda"), mode, pytest.fail)
     on_device = [Frames(batch.frames_BTD.cuda(), batch.lengths_B.cuda()) for batch in batches]
     submitted = [decoder.submit(frames) for frames in on_device]
     for batch, frames, packed in zip(batches, on_device, submitted, strict=True):
@@ -418,7 +418,7 @@ def test_device_modes_agree_in_bf16() -> None:
     larger, frames = random_frames([99] * 30), random_frames([64] * 16)
     found = []
     for mode in ("full", "chunked"):
-        decoder = build_aed_decoder(model, PROMPT, torch.device("cuda"), mode, pytest.fail)
+        decoder = build_aed(model, PROMPT, torch.device("cuda"), mode, pytest.fail)
         for batch in (larger, frames):
             on_device = Frames(batch.frames_BTD.to("cuda", torch.bfloat16), batch.lengths_B.cuda())
             heard = run(decoder, on_device)

@@ -11,13 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.context.boosting import Boost, BoostTables, advance
+from fastscribe.context.boost_tables import BoostTables
+from fastscribe.context.boosting import Boost
 from fastscribe.context.context_graph import build_graph
 from fastscribe.context.phrases import TokenPath
-from fastscribe.decode import cpu_looping, looping_kernels
+from fastscribe.decode import looping_kernels
 from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.greedy import ENDLESS, greedy
 from fastscribe.decode.label_looping import LabelLooping, Network
+from fastscribe.decode.scorer import advance
 from fastscribe.families.conformer import cpu_layers
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Frames, Hypothesis
@@ -108,13 +110,13 @@ def test_the_best_label_with_phrases_from_every_state() -> None:
     next_N1V = tables.following(states_N1)
     expected_N = (logits_NX[:, :4] + tables.scores(states_N1, next_N1V)).argmax(1)
     frames = replace(random_frames([1] * num_states), boost=Boost(tables, states_N1.numpy()))
-    constraints = cpu_looping._Constraints(frames, 4)
+    assert frames.boost is not None
+    choice = frames.boost.on_host(frames, 4, "float32", "relu")
     ids_B1, logprobs_B1 = np.zeros((num_states, 1), np.int32), np.zeros((num_states, 1), np.float32)
     rows, counts = np.arange(num_states), np.ones(num_states, np.int64)
-    prefer = looping_kernels.kernels("float32", "relu")["prefer"]
-    prefer(logits_NX.numpy(), rows, rows, 4, counts, ids_B1, logprobs_B1, *constraints.arrays)
+    choice(logits_NX.numpy(), rows, rows, counts, ids_B1, logprobs_B1)
     assert ids_B1[:, 0].tolist() == expected_N.tolist()
-    assert constraints.states_BK.tolist() == advance(next_N1V, expected_N).tolist()
+    assert choice.states_BK.tolist() == advance(next_N1V, expected_N).tolist()
     assert logprobs_B1[:, 0] == pytest.approx(logits_NX.log_softmax(1).gather(1, expected_N[:, None])[:, 0], abs=1e-5)
 
 

@@ -8,7 +8,7 @@ each bucket of rows and frames, and a graph is captured for each number of posit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,15 +16,15 @@ import numpy as np
 import torch
 
 from fastscribe.config import GraphMode
-from fastscribe.context.boost_tables import FixedTables, Sizes, sizes_of
-from fastscribe.context.boosting import BoostTables
 from fastscribe.cuda.device import small_to_device
 from fastscribe.cuda.graph_capture import Generation
-from fastscribe.cuda.loops import MAX_WASTED_STEPS, DecoderGraphs, Loop, LoopMaker, bucket, decoder_for_mode
+from fastscribe.cuda.loops import MAX_WASTED_STEPS, Loop, LoopMaker, bucket
 from fastscribe.decode import aed
 from fastscribe.decode.aed import AedDecoder, AedState, load_batch_, pack, positions_needed, step, store_rows
 from fastscribe.decode.decoder import Decoder
+from fastscribe.decode.graph_modes import DecoderGraphs, decoder_for_mode
 from fastscribe.decode.prompt import Prompt
+from fastscribe.decode.scorer import Boost, FixedPlace, PhraseScores
 from fastscribe.families.canary.attention_decoder import AttentionDecoder
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
@@ -36,10 +36,10 @@ _MIN_ROWS = 8  # fewer rows cost the same, because reading the weights dominates
 _POSITION_MULTIPLE = 8  # positions, for attention kernels
 
 
-def build_aed_decoder(
+def build_on_gpu(
     model: AttentionDecoder, prompt: Prompt, device: torch.device, mode: GraphMode, say: Callable[[str], None]
 ) -> Decoder:
-    """Build the decoder of a model, which must stay on its device in its dtype. Arguments as in decoder_for_mode."""
+    """Build the decoder of a model on a GPU, which must stay there in its dtype. Arguments as in decoder_for_mode."""
     return decoder_for_mode(mode, device, say, lambda: AedDecoder(model, prompt), partial(GraphedAed, model, prompt))
 
 
@@ -49,8 +49,9 @@ class _Buffers:
     states: dict[tuple[int, int, int], AedState]  # views of `flat`, by rows, frames and lists of phrases
 
 
-_Phrases = tuple[int, BoostTables | None]  # lists of phrases of a row, and their tables
-_NO_PHRASES: _Phrases = (0, None)
+# Lists of phrases of a row, their tables, and what tells these apart.
+_Phrases = tuple[int, PhraseScores | None, Hashable]
+_NO_PHRASES: _Phrases = (0, None, None)
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ class GraphedAed:
     def __init__(self, model: AttentionDecoder, prompt: Prompt, make_loop: LoopMaker) -> None:
         self._model, self._prompt, self._make_loop = model, prompt, make_loop
         like = model.embedding.weight
-        self._tables = FixedTables(like.device)
-        self.captured: DecoderGraphs[tuple[int, int, int, int, Sizes], _Buffers, _CapturedSteps]
+        self._place: FixedPlace | None = None  # of phrases to boost
+        self.captured: DecoderGraphs[tuple[int, int, int, int, Hashable], _Buffers, _CapturedSteps]
         self.captured = DecoderGraphs(like.device, lambda size: _Buffers(like.new_zeros(size), {}), _MAX_CAPTURES)
 
     @torch.inference_mode()
@@ -76,7 +77,7 @@ class GraphedAed:
         batch, num_frames, _ = frames.frames_BTD.shape
         num_prompt, num_frames = len(self._prompt.ids), bucket(max(_MIN_FRAMES, num_frames))
         with self.captured.exclusive_use(frames):
-            phrases = self._tables.load(frames.boost)
+            phrases = _NO_PHRASES if frames.boost is None else self._load(frames.boost)
             captured = self._captured_for(bucket(batch), num_frames, num_prompt, phrases)
             whole = captured.state
             load_batch_(self._model, self._prompt, whole, frames, phrases[1])
@@ -97,7 +98,12 @@ class GraphedAed:
     def close(self) -> None:
         """Free graphs and buffers; garbage collection does the same."""
         self.captured.close()
-        self._tables.clear()
+        self._place = None
+
+    def _load(self, boost: Boost) -> _Phrases:
+        """Copy the tables of a batch to where graphs read them."""
+        self._place = self._place or boost.new_place()
+        return boost.start_BK.shape[1], *self._place.load(boost)
 
     def _drop_finished(
         self,
@@ -132,14 +138,14 @@ class GraphedAed:
         num_keys = min(num_keys, num_positions)
         sizes = (rows, num_frames, num_positions)
         make = partial(self._make, sizes, num_keys, phrases)
-        key = rows, num_frames, num_keys, phrases[0], sizes_of(phrases[1])
+        key = rows, num_frames, num_keys, phrases[0], phrases[2]
         return self.captured.get(key, self._model.cache_elements(*sizes), make)
 
     def _make(
         self, sizes: tuple[int, int, int], num_keys: int, phrases: _Phrases, buffers: _Buffers, generation: Generation
     ) -> _CapturedSteps:
         model, prompt = self._model, self._prompt  # a reference to self would be a cycle
-        num_lists, tables = phrases
+        num_lists, tables, _ = phrases
         state = self._state(sizes, num_lists, buffers)
         stop_1, is_running = torch.zeros_like(state.position_1), torch.zeros_like(state.active)
 

@@ -2,24 +2,22 @@
 
 One state is captured per bucket of rows, for any length; smaller batches are padded. All states share the flat arrays, which
 grow with the largest batch so far. With phrases to boost, a state also belongs to the sizes of the tables that its graphs read;
-the tables of a batch are copied there. Tokens that are left out (context/vocabulary_mask.py) are read where their table lies.
+the tables of a batch are copied there. Tokens that are left out are read where their table lies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from fastscribe.config import GraphMode
-from fastscribe.context.boost_tables import FixedTables, Sizes, sizes_of
-from fastscribe.context.boosting import BoostTables
 from fastscribe.cuda.graph_capture import Generation
-from fastscribe.cuda.loops import DecoderGraphs, Loop, LoopMaker, bucket, decoder_for_mode, power_of_two
-from fastscribe.decode.cpu_looping import CpuLooping
+from fastscribe.cuda.loops import Loop, LoopMaker, bucket, power_of_two
 from fastscribe.decode.decoder import Decoder
+from fastscribe.decode.graph_modes import DecoderGraphs, decoder_for_mode
 from fastscribe.decode.label_looping import (
     LabelLooping,
     LoopState,
@@ -30,32 +28,22 @@ from fastscribe.decode.label_looping import (
     slots_needed,
     step,
 )
+from fastscribe.decode.scorer import FixedPlace, PhraseScores
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Frames, Int32Array
 
 _MAX_CAPTURES = 24  # all buckets up to 16,384 rows
-# Rows, lists of phrases of a row, sizes of their tables, address of the table of tokens that are left out or 0.
-_Key = tuple[int, int, Sizes, int]
+# Rows, lists of phrases of a row, what tells their tables apart, address of the table of tokens that are left out or 0.
+_Key = tuple[int, int, Hashable, int]
 # Enough for 32,768 rows of one frame, which take two slots each: 86 MB with a joint of 640 in bf16.
 _MIN_SLOTS = 65_536
 
 
-def build_decoder(
-    transducer: Transducer, device: torch.device, mode: GraphMode, say: Callable[[str], None], *, is_wide: bool = False
-) -> Decoder:
-    """Build the decoder of a model, which must stay on its device in its dtype.
-
-    Args:
-        transducer: The model.
-        device: As in decoder_for_mode.
-        mode: As in decoder_for_mode.
-        say: As in decoder_for_mode.
-        is_wide: On a CPU, decode with loops that numba compiles.
-    """
+def build_on_gpu(transducer: Transducer, device: torch.device, mode: GraphMode, say: Callable[[str], None]) -> Decoder:
+    """Build the decoder of a model on a GPU, which must stay there in its dtype. Arguments as in decoder_for_mode."""
     network = Network.prepare(transducer)
-    plain = CpuLooping if is_wide and device.type == "cpu" else LabelLooping
-    return decoder_for_mode(mode, device, say, lambda: plain(network), partial(GraphedDecoder, network))
+    return decoder_for_mode(mode, device, say, lambda: LabelLooping(network), partial(GraphedDecoder, network))
 
 
 @dataclass(frozen=True)
@@ -72,16 +60,19 @@ class GraphedDecoder:
         self._make_loop = make_loop
         self.captured: DecoderGraphs[_Key, Slots, _CapturedState]
         self.captured = DecoderGraphs(network.device, partial(Slots.allocate, network), _MAX_CAPTURES)
-        self._tables = FixedTables(network.device)
+        self._place: FixedPlace | None = None  # of phrases to boost
 
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
         batch, num_frames, _ = frames.frames_BTD.shape
         with self.captured.exclusive_use(frames):
             rows, num_slots = bucket(batch), max(_MIN_SLOTS, power_of_two(slots_needed(frames)))
-            num_lists, tables = self._tables.load(frames.boost)
+            num_lists, tables, sizes = 0, None, None
+            if frames.boost is not None:
+                self._place = self._place or frames.boost.new_place()
+                num_lists, (tables, sizes) = frames.boost.start_BK.shape[1], self._place.load(frames.boost)
             excluded_LV = None if frames.mask is None else frames.mask.excluded_LV
-            key = rows, num_lists, sizes_of(tables), 0 if excluded_LV is None else excluded_LV.data_ptr()
+            key = rows, num_lists, sizes, 0 if excluded_LV is None else excluded_LV.data_ptr()
             captured = self.captured.get(key, num_slots, partial(self._make, rows, num_lists, tables, excluded_LV))
             load_batch_(self._network, captured.state, frames)
             captured.loop.run()
@@ -94,13 +85,13 @@ class GraphedDecoder:
     def close(self) -> None:
         """Free graphs and buffers; garbage collection does the same."""
         self.captured.close()
-        self._tables.clear()
+        self._place = None
 
     def _make(
         self,
         rows: int,
         num_lists: int,
-        tables: BoostTables | None,
+        tables: PhraseScores | None,
         excluded_LV: torch.Tensor | None,
         slots: Slots,
         generation: Generation,

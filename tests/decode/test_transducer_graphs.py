@@ -19,12 +19,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.cuda import loops, transducer_graphs, while_loop
+from fastscribe.cuda import loops, while_loop
 from fastscribe.cuda.graph_capture import Generation, GraphsUnavailable
 from fastscribe.cuda.loops import ChunkedLoop, LoopMaker, WhileLoop, bucket
-from fastscribe.cuda.transducer_graphs import GraphedDecoder, build_decoder
+from fastscribe.decode import graph_modes, transducer_graphs
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.label_looping import Network
+from fastscribe.decode.transducer import build_greedy
+from fastscribe.decode.transducer_graphs import GraphedDecoder
 from fastscribe.errors import UsageError
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
@@ -166,7 +168,7 @@ def test_loops_keep_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
         del loop
 
 
-# On a simulated device: every mode through build_decoder.
+# On a simulated device: every mode through build_greedy.
 
 
 @pytest.fixture
@@ -177,7 +179,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, simulated_cuda: SimulatedCuda) -> Fake
     fake.steps = simulated_cuda.steps
     while_loop._toolkit.cache_clear()
     monkeypatch.setattr(while_loop, "toolkit", lambda device: while_loop._toolkit(DEVICE))
-    monkeypatch.setattr(loops, "DelayedFlag", ListFlag)
+    monkeypatch.setattr(graph_modes, "DelayedFlag", ListFlag)
     return fake
 
 
@@ -195,7 +197,7 @@ def decode_all(decoder: Decoder, transducer: Transducer = TRANSDUCER) -> None:
 def test_modes(fake: FakeCuda, mode: str, version: str) -> None:
     fake.version = sys.modules["cuda.bindings"].__version__ = version
     lines: list[str] = []
-    decoder = build_decoder(TRANSDUCER, DEVICE, mode, lines.append)
+    decoder = build_greedy(TRANSDUCER, DEVICE, mode, lines.append)
     decode_all(decoder)
     assert not lines
     assert (fake.calls.count("cuGraphLaunch") > 0) == (mode in ("auto", "full"))
@@ -209,7 +211,7 @@ def test_capture_cache(
 ) -> None:
     monkeypatch.setattr(transducer_graphs, "_MAX_CAPTURES", 2)
     monkeypatch.setattr(transducer_graphs, "_MIN_SLOTS", 64)
-    decoder = build_decoder(TRANSDUCER, DEVICE, mode, pytest.fail)
+    decoder = build_greedy(TRANSDUCER, DEVICE, mode, pytest.fail)
 
     def captures_and_live() -> tuple[int, int]:
         return len(simulated_cuda.captured), len(simulated_cuda.live)
@@ -253,28 +255,28 @@ def test_min_slots(fake: FakeCuda) -> None:
 def test_without_conditional_nodes(fake: FakeCuda, call: str, failure: Code | Exception) -> None:
     fake.failures[call] = failure
     lines: list[str] = []
-    decoder = build_decoder(TRANSDUCER, DEVICE, "auto", lines.append)
+    decoder = build_greedy(TRANSDUCER, DEVICE, "auto", lines.append)
     decode_all(decoder)
     assert len(lines) == 1 and lines[0].startswith("CUDA graphs: full is unavailable (")
     assert lines[0].endswith("); using chunked")
     assert not fake.live  # handles of the attempt are freed
     with pytest.raises(UsageError, match=r"--cuda-graphs full: unavailable: \S"):
-        decode_all(build_decoder(TRANSDUCER, DEVICE, "full", lines.append))
+        decode_all(build_greedy(TRANSDUCER, DEVICE, "full", lines.append))
     assert len(lines) == 1 and not fake.live
-    decode_all(build_decoder(TRANSDUCER, DEVICE, "chunked", lines.append))
+    decode_all(build_greedy(TRANSDUCER, DEVICE, "chunked", lines.append))
 
 
 @pytest.mark.parametrize("method", ["capture_begin", "capture_end", "instantiate"])
 def test_without_capture(fake: FakeCuda, simulated_cuda: SimulatedCuda, method: str) -> None:
     simulated_cuda.failures[method] = [RuntimeError("no")] * 1000
     lines: list[str] = []
-    decoder = build_decoder(TRANSDUCER, DEVICE, "auto", lines.append)
+    decoder = build_greedy(TRANSDUCER, DEVICE, "auto", lines.append)
     assert not lines
     decode_all(decoder)
     modes = [line.rpartition(" ")[2] for line in lines]
     assert modes == ([] if method == "instantiate" else ["chunked", "off"])  # full does not use torch's executable
     for mode in ("chunked",) if method == "instantiate" else ("full", "chunked"):
-        decoder = build_decoder(TRANSDUCER, DEVICE, mode, lines.append)
+        decoder = build_greedy(TRANSDUCER, DEVICE, mode, lines.append)
         for _ in range(2):
             with pytest.raises(UsageError, match=f"--cuda-graphs {mode}: .*capture failed: no"):
                 decode_all(decoder)
@@ -282,7 +284,7 @@ def test_without_capture(fake: FakeCuda, simulated_cuda: SimulatedCuda, method: 
 
 def test_read_after_fallback(fake: FakeCuda) -> None:
     transducer = tiny_transducer(3, (), 10, -100.0)
-    decoder = build_decoder(transducer, DEVICE, "auto", lambda line: None)
+    decoder = build_greedy(transducer, DEVICE, "auto", lambda line: None)
     first, second = random_frames([4, 2]), random_frames([3] * 4)
     packed = decoder.submit(first)  # runs out of label slots
     fake.failures["cuGraphLaunch"] = Code.ERROR_NOT_SUPPORTED
@@ -294,7 +296,7 @@ def test_read_after_fallback(fake: FakeCuda) -> None:
 def test_out_of_memory_keeps_mode(fake: FakeCuda, simulated_cuda: SimulatedCuda, where: str) -> None:
     """The caller splits the batch; the mode does not change."""
     lines: list[str] = []
-    decoder = build_decoder(TRANSDUCER, DEVICE, "auto", lines.append)
+    decoder = build_greedy(TRANSDUCER, DEVICE, "auto", lines.append)
     decoder.submit(random_frames([3]))
     if where.startswith("cu"):
         fake.failures[where] = Code.ERROR_OUT_OF_MEMORY
@@ -313,7 +315,7 @@ def test_out_of_memory_after_launch(
     fake: FakeCuda, simulated_cuda: SimulatedCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The launch still runs when everything is dropped; dropping waits for it."""
-    decoder = build_decoder(TRANSDUCER, DEVICE, "chunked", pytest.fail)
+    decoder = build_greedy(TRANSDUCER, DEVICE, "chunked", pytest.fail)
     decoder.submit(random_frames([3]))
     monkeypatch.setattr(transducer_graphs, "pack", out_of_memory)
     with pytest.raises(torch.OutOfMemoryError):
@@ -329,12 +331,12 @@ def out_of_memory(*arguments: object) -> None:
 def test_on_a_cpu() -> None:
     lines: list[str] = []
     for mode in ("auto", "off"):
-        decode_all(build_decoder(TRANSDUCER, torch.device("cpu"), mode, lines.append))
+        decode_all(build_greedy(TRANSDUCER, torch.device("cpu"), mode, lines.append))
     for mode in ("full", "chunked"):
         with pytest.raises(UsageError, match=f"--cuda-graphs {mode}: needs a CUDA device"):
-            build_decoder(TRANSDUCER, torch.device("cpu"), mode, lines.append)
+            build_greedy(TRANSDUCER, torch.device("cpu"), mode, lines.append)
     with pytest.raises(UsageError, match="--cuda-graphs fast: not one of auto, full, chunked, off"):
-        build_decoder(TRANSDUCER, torch.device("cpu"), "fast", lines.append)
+        build_greedy(TRANSDUCER, torch.device("cpu"), "fast", lines.append)
     assert not lines
 
 
@@ -358,7 +360,7 @@ def test_device_modes_equal_greedy(seed: int) -> None:
     expected = tiny_transducer(seed, durations, 1 + seed % 10, 1.5)
     for mode in MODES:
         transducer = tiny_transducer(seed, durations, 1 + seed % 10, 1.5).cuda()
-        decoder = build_decoder(transducer, torch.device("cuda"), mode, pytest.fail)
+        decoder = build_greedy(transducer, torch.device("cuda"), mode, pytest.fail)
         submitted = []
         for batch in batches:
             frames = Frames(batch.frames_BTD.cuda(), batch.lengths_B.cuda())
@@ -378,7 +380,7 @@ def test_device_modes_agree_in_bf16(durations: tuple[int, ...]) -> None:
         transducer = tiny_transducer(3, durations, 10, 1.0)
         torch.manual_seed(0)
         transducer, frames = on_device(transducer, random_frames([20] * 16), torch.bfloat16)
-        decoder = build_decoder(transducer, torch.device("cuda"), mode, pytest.fail)
+        decoder = build_greedy(transducer, torch.device("cuda"), mode, pytest.fail)
         found.append(run(decoder, frames))
         decoder.close()
     assert found[0] == found[1] == found[2]
@@ -392,7 +394,7 @@ def test_device_no_leak(mode: str) -> None:
     transducer, frames = on_device(tiny_transducer(3, (), 10, 1.0), random_frames([20] * 4), torch.float32)
 
     def cycle() -> None:
-        decoder = build_decoder(transducer, torch.device("cuda"), mode, pytest.fail)
+        decoder = build_greedy(transducer, torch.device("cuda"), mode, pytest.fail)
         run(decoder, frames)
         decoder.close()
 
@@ -417,7 +419,7 @@ def test_device_generations(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transducer_graphs, "_MIN_SLOTS", 64)
     expected = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0)
     transducer = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0).cuda()
-    decoder = build_decoder(transducer, torch.device("cuda"), mode, pytest.fail)
+    decoder = build_greedy(transducer, torch.device("cuda"), mode, pytest.fail)
     for rows, num_frames in ((1, 9), (1, 90), (1, 200), (2, 40), (4, 40), (1, 40), (8, 20), (16, 9), (1, 9), (2, 9)):
         batch = random_frames([num_frames] * rows)
         frames = Frames(batch.frames_BTD.cuda(), batch.lengths_B.cuda())
@@ -490,7 +492,7 @@ def test_device_with_busy_thread(mode: str) -> None:
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        decoder = build_decoder(transducer, torch.device("cuda"), mode, pytest.fail)
+        decoder = build_greedy(transducer, torch.device("cuda"), mode, pytest.fail)
         with torch.cuda.stream(torch.cuda.Stream(priority=-1)):
             for rows in (1, 3, 8, 20, 70, 100):
                 batch = random_frames([15] * rows)
@@ -508,7 +510,7 @@ def test_device_with_busy_thread(mode: str) -> None:
 def test_device_submit_does_not_wait() -> None:
     """The loop is enqueued while the device is still busy with a long kernel."""
     transducer, frames = on_device(tiny_transducer(3, (), 10, 1.0), random_frames([20] * 4), torch.float32)
-    decoder = build_decoder(transducer, torch.device("cuda"), "full", pytest.fail)
+    decoder = build_greedy(transducer, torch.device("cuda"), "full", pytest.fail)
     run(decoder, frames)
     torch.cuda._sleep(2_000_000_000)
     busy = torch.cuda.Event()
