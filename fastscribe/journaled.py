@@ -56,7 +56,7 @@ def _languages_as_given(transcriber: Transcriber, options: Options) -> dict[str,
     language, target = options.language, options.target_language
     if language == AUTO or not (facts.has_prompt or language_prompt_of(config) is not None):
         given = (target or language) if options.changes_text else None
-        language, target = given or facts.kept_language or config.language or facts.aligner_language, None
+        language, target = given or facts.language, None
     return {name: tag for name, tag in (("--language", language), ("--target-language", target)) if tag is not None}
 
 

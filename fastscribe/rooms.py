@@ -38,11 +38,11 @@ ROOMS = (
         "speakers",
         ("speakers", "speaker_names", "speaker_streaming", "rttm", "voices"),
         {"speakers": "command"},
-        ("read_models", "build_models"),
+        ("open_stage", "locate_models", "read_models", "build_models", "needs_whole_recordings"),
     ),
     Room("alignment", ("align_with",), {"align": "command"}),
     Room("context", ("boost", "lm", "lm_weight")),
-    Room("readable", ("remove_fillers", "itn", "redact", "redact_names")),
+    Room("readable", ("remove_fillers", "itn", "redact", "redact_names"), offers=("open_edits",)),
     Room("training", (), {"train": "command"}),
     Room("evaluation", (), {"evaluate": "command"}),
     Room("report"),
@@ -72,6 +72,10 @@ def is_here(room: str) -> bool:
 def offered(function: str, options: Any) -> list[Callable[..., Any]]:
     """Return a function of the door (the module `room`) of each room that these options need and that has it.
 
+    open_stage(options): transcriber asks for what the room does in every run (pipeline.interfaces.RoomStage).
+    locate_models(options, say): transcriber asks for the options with paths in place of names on the hub.
+    open_edits(options, known, says_language): transcriber asks for what changes the texts (pipeline.interfaces.Edits).
+    needs_whole_recordings(options): cli.run asks before it starts helpers, which see parts of recordings.
     read_models(options, config): checkpoint.reader asks for the models that run beside the recogniser, by purpose.
     build_models(checkpoints, device, prepare, dtype): pipeline.recognizer asks for them on its device, by purpose.
 

@@ -54,7 +54,7 @@ def transcribe(
     model = check_load(model, device, dtype, options)
     with _lock:
         transcriber = _loaded(model, device, dtype, options)
-        transcriber._read_changed_turns()
+        transcriber._refresh()
         with closing(transcriber.transcribe(audio)) as results:
             found = list(islice(results, 2))
     if len(found) != 1:

@@ -5,37 +5,37 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from fastscribe import rooms
 from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.checkpoint.language_choice import language_filter_of, language_prompt_of
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
-from fastscribe.config import CHANNELS, Options, check_load
-from fastscribe.context.language_filter import LanguageFilter
+from fastscribe.config import Options, check_load
 from fastscribe.decode.prompt import DEFAULT_LANGUAGE, prompt_languages
 from fastscribe.errors import UsageError
 from fastscribe.families.nemotron.languages import choose_language
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
+from fastscribe.pipeline.interfaces import Additions, Edits, RoomStage
+from fastscribe.pipeline.model_facts import RunModel
 from fastscribe.pipeline.presentation import in_order, with_bar
-from fastscribe.pipeline.run import Run, Watcher
-from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats
+from fastscribe.pipeline.run import Run
+from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats, Watcher
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.windows import Ledger
-from fastscribe.pipeline.workers.devices import parse_devices
-from fastscribe.readable.edits import TextEdits
 from fastscribe.report.prices import price_of
 from fastscribe.segmentation.vad import check_vad
-from fastscribe.speakers.rttm import RttmTurns
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
+    from fastscribe.context.language_filter import LanguageFilter
     from fastscribe.pipeline.engine import Engine
     from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.pipeline.recognizer import Recognizer
@@ -77,9 +77,9 @@ class Transcriber:
         self.progress = Progress()
         self._watcher: Watcher | None = None
         self._limit: TimeLimit | None = None
-        self._edits: TextEdits | None = None
+        self._edits: Edits | None = None
         self._languages: LanguageFilter | None = None
-        self._rttm: RttmTurns | None = None
+        self._opened_stages: Sequence[RoomStage] | None = None
         self._auto_budget: Budget | None = None
         self._is_running = False
 
@@ -120,21 +120,25 @@ class Transcriber:
         model = check_load(model, device, dtype, options, "all" if devices is None else devices)
         if devices is not None and device != "auto":
             raise UsageError("device and devices exclude each other: devices alone names all devices")
-        chosen = None if devices is None else parse_devices(devices)  # before a download
+        chosen = None
+        if devices is not None:
+            from fastscribe.pipeline.workers.devices import parse_devices
+
+            chosen = parse_devices(devices)  # before a download
         if options.vad == "silero":
             check_vad()
-        rttm = None if options.rttm is None else RttmTurns(options.rttm)
+        stages = _open_stages(options)
         if isinstance(model, str):
             model = locate(model, say)
         start = perf_counter()
         if options.align_with is not None:
             options = replace(options, align_with=str(locate(options.align_with, say)))
-        if options.speakers not in (None, CHANNELS):
-            options = replace(options, speakers=str(locate(options.speakers, say, for_speakers=True)))
-        if options.voices is not None:
-            options = replace(options, voices=str(locate(options.voices, say, for_speakers=True)))
+        for locate_models in rooms.offered("locate_models", options):
+            options = locate_models(options, say)
         checkpoint = read_for_run(model, options, say)
-        edits = TextEdits.of_model(options, checkpoint.languages, bool(checkpoint.tokenizer.languages))
+        says_language, edits = bool(checkpoint.tokenizer.languages), None
+        for open_edits in rooms.offered("open_edits", options):
+            edits = open_edits(options, checkpoint.languages, says_language)
         executor: Executor
         if chosen is None:
             from fastscribe.pipeline.engine import Engine
@@ -153,7 +157,7 @@ class Transcriber:
         # the models own them now
         checkpoint = replace(checkpoint, weights={}, aligner=None, others={})
         found = cls(checkpoint, executor, options, perf_counter() - start)
-        found._edits, found._languages, found._rttm = edits, languages, rttm
+        found._edits, found._languages, found._opened_stages = edits, languages, stages
         return found
 
     @classmethod
@@ -168,7 +172,11 @@ class Transcriber:
         """Return the digests of the models and files that the options name, by the option's name."""
         from fastscribe.results.fingerprint import content_digests  # of a run with a journal
 
-        return content_digests(self._options, self._turns_from_elsewhere())
+        return self._digests_of_rooms(content_digests(self._options))
+
+    def _digests_of_rooms(self, digests: Mapping[str, str]) -> dict[str, str]:
+        """Return the digests with those of files that rooms have read."""
+        return {**digests, **{name: digest for stage in self._stages for name, digest in stage.digests().items()}}
 
     def _language_settings(self) -> dict[str, str]:
         """Return the part of a fingerprint about languages: equal for options that give the same results."""
@@ -185,19 +193,20 @@ class Transcriber:
             names = sorted(name for name, number in prompt.languages.items() if number == index != prompt.index)
             language = names[0] if names else edits
         else:
-            language = facts.kept_language or config.language or facts.aligner_language or edits
+            language = facts.language or edits
         return {name: tag for name, tag in (("language", language), ("target_language", target)) if tag is not None}
 
-    def _turns_from_elsewhere(self) -> RttmTurns | None:
-        """Return the turns of Options.rttm, which are read once."""
-        if self._rttm is None and self._options.rttm is not None:
-            self._rttm = RttmTurns(self._options.rttm)
-        return self._rttm
+    @property
+    def _stages(self) -> Sequence[RoomStage]:
+        """What rooms do in every run; it has read what the options name once."""
+        if self._opened_stages is None:
+            self._opened_stages = _open_stages(self._options)
+        return self._opened_stages
 
-    def _read_changed_turns(self) -> None:
-        """Read the file of Options.rttm again if it has changed since it was read."""
-        if self._rttm is not None and self._rttm.has_changed:
-            self._rttm = RttmTurns(self._rttm.path)
+    def _refresh(self) -> None:
+        """Read files of the options again that have changed since they were read."""
+        for stage in self._stages:
+            stage.refresh()
 
     @property
     def options(self) -> Options:
@@ -302,21 +311,20 @@ class Transcriber:
 
     def _new_run(self) -> Run:
         """Reset `progress` and the executor's budget and return a run. Close it to stop its threads."""
-        self.progress = Progress()
+        self.progress = Progress(watcher=self._watcher)
         self._executor.begin(self._options, self._budget(), self.progress.stopwatch, self._limit)
-        return Run(
-            self._config,
-            self._tokenizer,
-            self._executor,
-            self._options,
-            self._recovers_gaps,
-            self.progress,
-            self._watcher,
-            self._limit,
-            self._edits,
-            self._languages,
-            self._turns_from_elsewhere(),
-        )
+        added = self._additions()
+        self.progress.reports = added.reports
+        options = replace(self._options, recover_gaps=self._recovers_gaps)
+        model = RunModel(self._config, self._tokenizer)
+        return Run(model, self._executor, options, added, self.progress, self._limit)
+
+    def _additions(self) -> Additions:
+        """Return what rooms add to a run."""
+        found = Additions(filter=self._languages, edits=self._edits)
+        for stage in self._stages:
+            found = stage.add_to(found, self._config, self._options, self._executor.facts)
+        return found
 
     def _budget(self) -> Budget:
         """Return the budget of a batch; infinite if only the number of rows is limited."""
@@ -328,6 +336,11 @@ class Transcriber:
         if self._auto_budget is None:  # kept, with what it has learnt, for later runs
             self._auto_budget = self._executor.choose_budget()
         return self._auto_budget
+
+
+def _open_stages(options: Options) -> list[RoomStage]:
+    """Return what rooms do in runs with these options. Raises UsageError for a file that cannot be used."""
+    return [open_stage(options) for open_stage in rooms.offered("open_stage", options)]
 
 
 def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | None) -> RunStats:

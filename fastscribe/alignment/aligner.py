@@ -7,11 +7,13 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.alignment.emissions import EmissionDecoder, max_batch_frames
+from fastscribe.alignment.known_texts import KnownTexts
 from fastscribe.alignment.text_aligner import TextAligner
 from fastscribe.alignment.texts import Texts
 from fastscribe.checkpoint.reader import Checkpoint
@@ -19,8 +21,8 @@ from fastscribe.config import Options, check_load
 from fastscribe.errors import CheckpointError, OptionError, UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
+from fastscribe.pipeline.interfaces import Additions
 from fastscribe.pipeline.recognizer import Recognizer
-from fastscribe.pipeline.run import Run
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Transcript
 
@@ -130,10 +132,13 @@ class Aligner(Transcriber):
         assert recognizer.model.ctc is not None
         return replace(recognizer, decoder=EmissionDecoder(recognizer.model.ctc, checkpoint.config.blank_id))
 
-    def _new_run(self) -> Run:
-        run = super()._new_run()
-        run.align_texts(self.text_aligner, self.texts.attach)
-        return run
+    def _additions(self) -> Additions:
+        return replace(
+            super()._additions(),
+            attach=self.texts.attach,
+            make_texts=partial(KnownTexts, self.text_aligner),
+            max_held_s=self.text_aligner.max_held_s,
+        )
 
     def _budget(self) -> Budget:
         """Return the budget of a batch, with at most as many frames as the host takes log-probabilities of at once."""

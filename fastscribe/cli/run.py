@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
+from fastscribe import rooms
 from fastscribe._system import signals
 from fastscribe._system.collector import without_collector
 from fastscribe._system.gpus import num_gpus
@@ -176,14 +177,12 @@ def _say_stopped(job: TranscribeJob, stats: RunStats) -> None:
 def _with_helpers(job: TranscribeJob) -> TranscribeJob:
     """Return the job for a process with the GPU and helpers beside it, which keep it busy with many files.
 
-    A few files are done sooner in this process, and so are those of a speaker or voice model, which sees whole recordings.
+    A few files are done sooner in this process, and so are those of a room that sees whole recordings.
     Helpers have not been tried on Windows.
     """
-    options = job.options
-    has_other_models = (
-        options.voices is not None or options.rttm is not None or options.speakers not in (None, CHANNELS)
-    )
-    if job.devices is not None or job.texts is not None or job.cluster is not None or has_other_models:
+    if job.devices is not None or job.texts is not None or job.cluster is not None:
+        return job
+    if any(needs_whole(job.options) for needs_whole in rooms.offered("needs_whole_recordings", job.options)):
         return job
     gpu = re.fullmatch("auto|cuda(?::([0-9]+))?", job.device)
     if gpu is None or sys.platform == "win32" or not num_gpus() or not has_many(job.inputs, MANY_INPUTS):
@@ -419,9 +418,8 @@ def _write_all(
     if others.num:
         bar.say(others.line)
     edits, languages = transcriber._edits, transcriber._languages
-    lost = transcriber.progress.lost_prints
     changed = [*(edits.lines if edits else ()), *(languages.lines if languages else ())]
-    for line in [*short.lines, *lone.lines, *lost.lines, *changed]:
+    for line in [*short.lines, *lone.lines, *transcriber.progress.lines, *changed]:
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 

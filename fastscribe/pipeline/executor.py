@@ -7,7 +7,7 @@ A run hands over planned batches of utterances, not samples, and gets hypotheses
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from fastscribe.config import Options, OutputStyle
@@ -19,11 +19,10 @@ from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.types import Failure, Hypothesis, Utterance
 
 if TYPE_CHECKING:
+    from fastscribe.pipeline.interfaces import Edits, MakeTexts
     from fastscribe.pipeline.preparation import Preparation
     from fastscribe.pipeline.text_stage import TextStage
-    from fastscribe.pipeline.texts import Texts
     from fastscribe.pipeline.windows import InputGroups
-    from fastscribe.readable.edits import TextEdits
 
 Plan: TypeAlias = Sequence[Utterance]
 # Utterances of one batch, or a part of them, with a result each: all are hypotheses, or all are failures.
@@ -35,12 +34,11 @@ class Elsewhere(NamedTuple):
 
     Attributes:
         inputs: Prepares the inputs.
-        make_texts: Returns what makes the texts (texts.Texts): of the threads that help, a stopwatch, and a function that takes
-            each result.
+        make_texts: Returns what makes the texts.
     """
 
     inputs: InputGroups
-    make_texts: Callable[..., Texts]
+    make_texts: MakeTexts
 
 
 class Executor(Protocol):
@@ -82,7 +80,7 @@ class Executor(Protocol):
             UsageError: The devices are closed.
         """
 
-    def elsewhere(self, preparation: Preparation, stage: TextStage, edits: TextEdits | None) -> Elsewhere | None:
+    def elsewhere(self, preparation: Preparation, stage: TextStage, edits: Edits | None) -> Elsewhere | None:
         """Return who prepares the inputs of the run and makes its texts; None: this process does. begin() comes first.
 
         Args:

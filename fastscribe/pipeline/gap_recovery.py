@@ -7,16 +7,17 @@ words (segmentation/sparse.py) is listed either way. The recordings in flight wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, TypeAlias
 
 from fastscribe.config import Options
 from fastscribe.errors import AudioError
 from fastscribe.segmentation import gaps, sparse
 from fastscribe.segmentation.sparse import SparseSpeech
 from fastscribe.text.transcript import DecodedUtterance
-from fastscribe.types import Gap, Hypothesis, Transcript, Turn, Utterance
+from fastscribe.types import Failure, Gap, Hypothesis, Transcript, Utterance
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,17 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Recovery:
-    """A decoded recording: its channels, and the turns that a speaker model found."""
+    """A decoded recording: its channels, and what a room understood of it (interfaces.TranscriptStage)."""
 
     candidates: tuple[Candidate, ...]
-    turns: tuple[Turn, ...] = ()
+    understood: Any = None
 
     @property
     def utterances(self) -> tuple[Utterance, ...]:
         """What the model should decode again, of all channels."""
         return tuple(utterance for one in self.candidates for utterance in one.to_decode)
+
+
+# A step towards a recording's transcript: what became of it, or the call that makes the next step.
+TextResult: TypeAlias = Transcript | Failure | Recovery  # a Recovery needs the model again
+Step: TypeAlias = "TextResult | Callable[[], Step]"  # a call, which raises nothing, reads audio

@@ -25,9 +25,9 @@ from fastscribe.segmentation.silence import with_cuts
 from fastscribe.types import Utterance
 
 if TYPE_CHECKING:
+    from fastscribe.pipeline.interfaces import Edits
     from fastscribe.pipeline.preparation import Preparation
     from fastscribe.pipeline.text_stage import TextStage
-    from fastscribe.readable.edits import TextEdits
 
 BATCHES_AHEAD = 2
 
@@ -65,7 +65,7 @@ class LocalExecutor:
         self.engine.budget, self.engine.stopwatch = budget, stopwatch
         self._readers = ReplacingThreadPool(options.threads or default_threads(), "read")
 
-    def elsewhere(self, preparation: Preparation, stage: TextStage, edits: TextEdits | None) -> None:
+    def elsewhere(self, preparation: Preparation, stage: TextStage, edits: Edits | None) -> None:
         """Return None: this process does all."""
 
     def execute(self, plans: Iterable[Plan | Idle]) -> Generator[Outcome | Idle, None, None]:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from fastscribe.config import DecoderName
+from fastscribe.config import DecoderName, ModelConfig
+from fastscribe.text.tokenizer import Tokenizer
+
+
+class RunModel(NamedTuple):
+    """What the process that plans a run keeps of a checkpoint."""
+
+    config: ModelConfig
+    tokenizer: Tokenizer
 
 
 @dataclass(frozen=True)
@@ -22,9 +30,7 @@ class ModelFacts:
         token_frame_s: Length in seconds of a frame of Hypothesis.token_frames.
         zero_duration_punctuation: The decoder's timestamps give punctuation no time.
         recovers_gaps: Default of Options.recover_gaps.
-        aligner_language: Tag of the one language whose outputs the aligner has (ModelConfig.language); None: it has the same
-            for all, or there is no aligner.
-        kept_language: Tag of the language that the run is kept to (context/language_filter.py); None: of none.
+        language: Tag of the one language that the run writes, by the model, its aligner or the options; None: not known.
         others: Configs of the models that rooms run beside this one, by purpose (Utterance.purpose).
         marks: Ids of the tokens of punctuation that begin no word.
         has_prompt: The decoder follows Options.language, target_language, pnc and timestamps.
@@ -39,8 +45,7 @@ class ModelFacts:
     token_frame_s: float
     zero_duration_punctuation: bool
     recovers_gaps: bool
-    aligner_language: str | None = None
-    kept_language: str | None = None
+    language: str | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
     marks: frozenset[int] = frozenset()
     has_prompt: bool = False

@@ -266,13 +266,19 @@ class Recognizer:
             self.token_frame_s,
             self.zero_duration_punctuation,
             DECODERS[self.decoder_name].recovers_gaps,
-            self.aligner.model.config.language if self.aligner else None,
-            self.languages.language if self.languages else None,
+            self._language,
             {purpose: model.config for purpose, model in self.others.items()},
             self.marks,
             DECODERS[self.decoder_name].has_prompt,
             str(torch.__version__),
         )
+
+    @property
+    def _language(self) -> str | None:
+        """Tag of the one language that is written; None: not known. The filter's counts first, the aligner's last."""
+        kept, aligner = self.languages, self.aligner
+        found = (kept.language if kept else None) or self.model.config.language
+        return found or (aligner.model.config.language if aligner else None)
 
     @property
     def token_frame_s(self) -> float:

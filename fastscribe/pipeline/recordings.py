@@ -4,54 +4,40 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from fastscribe.audio.media import is_held
-from fastscribe.pipeline.gap_recovery import Recovery
+from fastscribe.pipeline.gap_recovery import Recovery, TextResult
+from fastscribe.pipeline.interfaces import FollowUp, Texts
 from fastscribe.pipeline.preparation import PreparedInput, release
 from fastscribe.pipeline.stats import Progress
-from fastscribe.pipeline.text_stage import TextResult
-from fastscribe.pipeline.texts import Texts
 from fastscribe.pipeline.windows import num_channels, work_s
-from fastscribe.speakers.voice_prints import VoicePrints
 from fastscribe.text.transcript import DecodedUtterance
-from fastscribe.types import AudioInfo, Failure, Hypothesis, Transcript, Utterance
-
-if TYPE_CHECKING:
-    from fastscribe.alignment.text_aligner import TextAligner
+from fastscribe.types import WORDS, AudioInfo, Failure, Hypothesis, Transcript, Utterance
 
 
 class RecordingsInFlight:
     """A recording is here from its plan until its result leaves; nothing is kept of it then.
 
     Args:
-        make_texts: Returns what makes transcripts of utterances and hands them to a function.
-        progress: Counts the audio that is done, and times the aligner of texts.
-        hears_voices: A voice model makes voice prints of the speakers.
+        texts: Makes transcripts of utterances.
+        progress: Counts the audio that is done.
+        follow_up: Has more decoded after a transcript; None: every transcript is finished.
 
     Attributes:
-        aligner: Makes results of known texts instead of the decoder's; None: the texts are the decoder's.
         finished: Results that wait to leave.
-        texts: Makes transcripts of utterances.
-        voices: Makes voice prints of the speakers.
+        texts: As given.
     """
 
-    def __init__(
-        self, make_texts: Callable[[Callable[[TextResult], None]], Texts], progress: Progress, hears_voices: bool
-    ) -> None:
-        self._progress, self._hears_voices = progress, hears_voices
+    def __init__(self, texts: Texts, progress: Progress, follow_up: FollowUp | None) -> None:
+        self.texts, self._progress, self._follow_up = texts, progress, follow_up
         self._waiting: dict[int, tuple[int, list[DecodedUtterance]]] = {}  # by index: utterances expected, decoded
         self._undone: dict[int, tuple[float, int]] = {}  # by index: seconds to decode, of all channels; their number
-        self._to_align: list[tuple[AudioInfo, Sequence[DecodedUtterance]]] = []  # decoded recordings
         self._to_recover: list[Utterance] = []  # not planned yet
         self._recoveries: dict[int, Recovery] = {}  # by index: of recordings that are decoded again
-        self._heard: dict[int, AudioInfo] = {}  # by index: where to hear the voices of a decoded recording
-        self.aligner: TextAligner | None = None
+        self._audios: dict[int, AudioInfo] = {}  # by index: decoded recordings as a follow-up reads them
         self.finished: deque[Transcript | Failure] = deque()
-        self.voices = VoicePrints(self.finished.append, progress.lost_prints)
-        self.texts = make_texts(self._take)
 
     def undone_s(self) -> float:
         """Return the seconds of audio in flight that are not decoded yet, of all channels."""
@@ -65,38 +51,46 @@ class RecordingsInFlight:
         return [utterance for item in items for utterance in self._expect(item)]
 
     def flush(self) -> None:
-        """Begin the texts of what a batch has completed, or align it together."""
+        """Begin the texts of what a batch has completed."""
         self.texts.flush()
-        if self.aligner is not None and self._to_align:
-            recordings, self._to_align = self._to_align, []
-            with self._progress.stopwatch.time("align"):
-                self.finished += self.aligner.align(recordings)
+
+    def collect(self, wait: bool = False) -> bool:
+        """Take in the texts that are made; with `wait`, wait for one. Return False if there were none."""
+        results = self.texts.collect(wait)
+        for result in results:
+            self._take(result)
+        return bool(results)
 
     def take_finished(self) -> Iterator[Transcript | Failure]:
         """Yield the finished recordings, each once."""
-        self.texts.collect()
+        self.collect()
         while self.finished:
             yield _released(self.finished.popleft())
 
     def utterances_to_recover(self) -> list[Utterance]:
         """Return the utterances to decode again, each once."""
-        self.texts.collect()
+        self.collect()
         found, self._to_recover = self._to_recover, []
         return found
+
+    def utterances_to_follow_up(self, batch_frames: float = 0.0, max_held_s: float = math.inf) -> list[Utterance]:
+        """Return the utterances that another model reads of finished transcripts, each once. As FollowUp.take()."""
+        return [] if self._follow_up is None else self._follow_up.take(batch_frames, max_held_s)
 
     def add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> None:
         """Add an utterance to its recording. After one that failed, the recording's others are dropped."""
         index = utterance.audio.index
-        if utterance.purpose == "voices":
-            self.voices.add(utterance, outcome)
+        if self._follow_up is not None and utterance.purpose == self._follow_up.purpose:
+            transcript = self._follow_up.add(utterance, outcome)
+            self.finished += () if transcript is None else (transcript,)
             return
         if index not in self._waiting:
             return
         expected, parts = self._waiting[index]
         if not isinstance(outcome, Failure):
-            parts.append((utterance, outcome if self.aligner is None or expected == 1 else self.aligner.held(outcome)))
+            parts.append((utterance, outcome if expected == 1 else self.texts.kept(outcome)))
             if len(parts) < expected:
-                self._count_done(index, 0.0 if utterance.purpose == "turns" else utterance.duration_s)
+                self._count_done(index, utterance.duration_s if utterance.purpose == WORDS else 0.0)
                 return
         del self._waiting[index]
         self._count_done(index, math.inf)
@@ -133,26 +127,22 @@ class RecordingsInFlight:
     def _complete(self, parts: Sequence[DecodedUtterance]) -> None:
         """Take in a recording that was decoded for the first time."""
         audio = parts[0][0].audio
-        if self.aligner is not None:
-            self._to_align.append((audio, parts))
-            return
-        if self._hears_voices:
-            self._heard[audio.index] = audio
+        if self._follow_up is not None:
+            self._audios[audio.index] = audio
         self.texts.first(parts)
 
     def _take(self, result: TextResult) -> None:
-        """Finish a recording, with a voice model after the prints of its voices; or have its speech without words decoded."""
+        """Finish a recording, after what another model finds in it; or have its speech without words decoded."""
         if isinstance(result, Recovery):
             to_decode = result.utterances
             self._recoveries[to_decode[0].audio.index] = result
             self._to_recover += self._expect(to_decode)
             return
-        audio = self._heard.pop(result.index, None)
-        if audio is None or isinstance(result, Failure):
+        audio = self._audios.pop(result.index, None)
+        if audio is None or self._follow_up is None or isinstance(result, Failure):
             self.finished.append(result)
-            return
-        channels = zip(result.speakers, result.speaker_channels, strict=False)
-        self.voices.submit(result, {"": audio} | {name: replace(audio, channel=channel) for name, channel in channels})
+        elif (transcript := self._follow_up.begin(result, audio)) is not None:
+            self.finished.append(transcript)
 
 
 def _released(result: Transcript | Failure) -> Transcript | Failure:

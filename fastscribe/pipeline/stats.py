@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 from fastscribe.audio.repeats import Repeats
 from fastscribe.report.prices import usd_per_audio_hours
-from fastscribe.types import Failure, Transcript
+from fastscribe.types import Failure, Transcript, Utterance
 
 
 class Stopwatch:
@@ -67,23 +67,19 @@ class DeviceShare:
 _ADDED = ("batches", "utterances", "audio_s", "busy_s", "peak_bytes", "died")
 
 
-@dataclass
-class LostPrints:
-    """Speakers without a voice print because a stretch of theirs could not be read or heard."""
-
-    num: int = 0
-    first: str = ""  # what happened to the first of them
-
-    def add(self, path: str, speaker: str, message: str) -> None:
-        self.num += 1
-        self.first = self.first or f"{path}, {speaker}: {message}"
+class Report(Protocol):
+    """What a room counts in a run (Progress calls it)."""
 
     @property
     def lines(self) -> list[str]:
-        """A line for the user, if there are any."""
-        speakers = "1 speaker has" if self.num == 1 else f"{self.num:,} speakers have"
-        first = self.first if self.num == 1 else f"the first is {self.first}"
-        return [f"--voices: {speakers} no print, because a stretch could not be heard: {first}"] if self.num else []
+        """Lines for the user at the end of the run."""
+
+
+class Watcher(Protocol):
+    """Observes every decoded batch. Called by the thread that drives the model."""
+
+    def batch(self, utterances: Sequence[Utterance], num_frames: Sequence[int]) -> None:
+        """Receive a decoded batch's utterances and their lengths in encoder frames."""
 
 
 @dataclass
@@ -108,11 +104,25 @@ class Progress:
     gap_s: float = 0.0
     recovered_words: int = 0  # that gap recovery added, in files transcribed
     recovered_s: float = 0.0
-    lost_prints: LostPrints = field(default_factory=LostPrints)
     padded_frames: int = 0
     real_frames: int = 0
     first_batch_at: float | None = None  # time.perf_counter() when the first batch had its results
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    reports: Sequence[Report] = ()  # of rooms
+    watcher: Watcher | None = None
+
+    @property
+    def lines(self) -> list[str]:
+        """Lines of rooms for the user, at the end of the run."""
+        return [line for report in self.reports for line in report.lines]
+
+    def count_batch(self, utterances: Sequence[Utterance], lengths: Sequence[int]) -> None:
+        """Count a decoded batch, by the lengths of its utterances in encoder frames."""
+        self.first_batch_at = self.first_batch_at or perf_counter()
+        self.real_frames += sum(lengths)
+        self.padded_frames += len(lengths) * max(lengths)
+        if self.watcher is not None:
+            self.watcher.batch(utterances, lengths)
 
     def count(self, result: Transcript | Failure) -> None:
         """Count a result of the run."""

@@ -6,30 +6,21 @@ and its steps can be pickled, so any process can make them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import TypeAlias
-
-import numpy as np
 
 from fastscribe.audio.failures import to_failure
-from fastscribe.config import CHANNELS, Options
-from fastscribe.pipeline.gap_recovery import Candidate, Recovery
+from fastscribe.config import Options
+from fastscribe.pipeline.gap_recovery import Candidate, Recovery, Step, TextResult
+from fastscribe.pipeline.interfaces import PLAIN_TRANSCRIPTS, TranscriptStage
 from fastscribe.pipeline.model_facts import ModelFacts
-from fastscribe.speakers.dialogues import dialogue
-from fastscribe.speakers.rttm import RttmTurns
-from fastscribe.speakers.turns import stitched, turns_of
-from fastscribe.speakers.word_speakers import with_speakers
 from fastscribe.text import transcript
 from fastscribe.text.nbest import nbest
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import DecodedUtterance
-from fastscribe.types import AudioInfo, Failure, HeldSamples, Transcript, Turn
-
-TextResult: TypeAlias = Transcript | Failure | Recovery  # a Recovery needs the model again
-Step: TypeAlias = "TextResult | Callable[[], Step]"  # a call, which raises nothing, reads audio
+from fastscribe.types import WORDS, AudioInfo, Failure, Transcript
 
 
 def finished(step: Step) -> TextResult:
@@ -48,24 +39,25 @@ class TextStage:
         recovers_gaps: Decode speech without words again.
         tokenizer: The model's tokenizer.
         facts: What the executor says of the model.
-        rttm: Has the turns of each recording's speakers; None: they come from elsewhere.
+        room: Takes part.
     """
 
     options: Options
     recovers_gaps: bool
     tokenizer: Tokenizer
     facts: ModelFacts
-    rttm: RttmTurns | None = None
+    room: TranscriptStage = PLAIN_TRANSCRIPTS
 
     def first(self, parts: Sequence[DecodedUtterance]) -> Step:
         """Return the first step of a recording from all its decoded utterances, in any order."""
-        turns, candidates = self._turns([one for one in parts if one[0].purpose == "turns"]), []
-        for own in _by_channel([one for one in parts if one[0].purpose == "words"]).values():
+        understood = self.room.understand([one for one in parts if one[0].purpose != WORDS])
+        candidates = []
+        for own in _by_channel([one for one in parts if one[0].purpose == WORDS]).values():
             made = self._assemble(own[0][0].audio, own)
             if isinstance(made, Failure):
                 return made
             candidates.append(Candidate(made, own))
-        recovery = Recovery(tuple(candidates), turns)
+        recovery = Recovery(tuple(candidates), understood)
         return partial(self._search, recovery) if any(any(one.spans) for one in candidates) else self.give_up(recovery)
 
     def again(self, recovery: Recovery, parts: Sequence[DecodedUtterance]) -> Step:
@@ -77,24 +69,12 @@ class TextStage:
             if isinstance(made, Failure):
                 return made
             channels.append(one.with_gaps(made, own))
-        return self._finish(channels, recovery.turns)
+        return self.room.transcript(channels, recovery.understood)
 
     def give_up(self, recovery: Recovery) -> Step:
         """Return the next step of a recording of which nothing is decoded again: it has its words, and gaps."""
-        return self._finish([one.with_gaps(one.transcript) for one in recovery.candidates], recovery.turns)
-
-    def _turns(self, parts: Sequence[DecodedUtterance]) -> tuple[Turn, ...]:
-        """Return the turns that a speaker model found in a recording's windows. Nobody speaks in digital silence."""
-        config, found = self.facts.others.get("turns"), []
-        if config is None:
-            return ()
-        frame_samples = round(config.frame_s * config.features.sample_rate)
-        for utterance, hypothesis in sorted(parts, key=lambda part: part[0].start):
-            speakers_TN = hypothesis.found
-            if speakers_TN is None:
-                speakers_TN = np.zeros((config.num_frames(utterance.num_samples), config.num_speakers), np.float32)
-            found.append((utterance.start // frame_samples, speakers_TN))
-        return turns_of(stitched(found), config.frame_s, parts[0][0].audio.duration_s, self.options.speaker_names)
+        channels = [one.with_gaps(one.transcript) for one in recovery.candidates]
+        return self.room.transcript(channels, recovery.understood)
 
     def _search(self, recovery: Recovery) -> Step:
         try:
@@ -103,18 +83,6 @@ class TextStage:
             return recovery if recovery.utterances else self.give_up(recovery)
         except BaseException as error:  # even one that would end the thread becomes this file's Failure
             return to_failure(recovery.candidates[0].transcript.audio, "load", error)
-
-    def _finish(self, channels: Sequence[Transcript], turns: Sequence[Turn]) -> Step:
-        """Return the transcript with the speakers that are known: of several channels, the dialogue."""
-        if self.options.speakers == CHANNELS:
-            return dialogue(channels, self.options.speaker_names)
-        [whole] = channels
-        if isinstance(whole.audio.file, HeldSamples):
-            whole = replace(whole, audio=whole.audio.file.audio)
-        try:
-            return with_speakers(whole, turns if self.rttm is None else self.rttm.of(whole.audio))
-        except Exception as error:  # one bad file becomes a Failure and the run goes on
-            return to_failure(whole.audio, "assemble", error)
 
     def _assemble(
         self, audio: AudioInfo, parts: Sequence[DecodedUtterance], recovered: Sequence[DecodedUtterance] = ()

@@ -14,8 +14,8 @@ from fastscribe.audio.given import all_of, sources
 from fastscribe.audio.media import held_memory
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.config import Options
-from fastscribe.context.language_filter import LanguageFilter
 from fastscribe.pipeline.idle import IDLE, Idle
+from fastscribe.pipeline.interfaces import Additions
 from fastscribe.pipeline.loader import REMOTE_THREADS
 from fastscribe.pipeline.preparation import Preparation, PreparedInput, release
 from fastscribe.pipeline.sort_buffer import PreparationGroup, SortBuffer
@@ -26,7 +26,6 @@ from fastscribe.types import Failure, Source
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
 
-AttachText = Callable[[Source | Failure], Source | Failure]
 Window = list[PreparedInput]
 InputGroup: TypeAlias = PreparationGroup[Source | Failure, PreparedInput]
 
@@ -67,12 +66,10 @@ class InputWindows:
 
     Attributes:
         error: What the caller's iterator raised, if it did.
-        languages: Has the language that each recording is kept to; None: of none.
-        attach_text: Returns a source with its text, or the Failure of one without; None: the run needs no texts.
 
     Args:
         preparation: Probes and cuts.
-        options: The run's options.
+        rooms: Gives inputs what their results are made of, and decides on those that are not done.
         preparers: Threads that prepare. The first URL makes them more, unless the options say how many.
         progress: Counts what is found, skipped and queued.
         elsewhere: Prepares inputs instead of the threads; None: the threads do.
@@ -81,15 +78,14 @@ class InputWindows:
     def __init__(
         self,
         preparation: Preparation,
-        options: Options,
+        rooms: Additions,
         preparers: ReplacingThreadPool,
         progress: Progress,
         elsewhere: InputGroups | None = None,
     ) -> None:
         self.error: Exception | None = None
-        self.attach_text: AttachText | None = None
-        self.languages: LanguageFilter | None = None
-        self._preparation, self._options, self._elsewhere = preparation, options, elsewhere
+        self._preparation, self._options, self._rooms = preparation, preparation.options, rooms
+        self._elsewhere = elsewhere
         self._preparers, self._progress = preparers, progress
         self._buffer: SortBuffer[Source | Failure, PreparedInput] | None = None
         self._last_data = 0  # id of the memory that the last source holds
@@ -101,7 +97,7 @@ class InputWindows:
             self._buffer.close()
 
     def read(
-        self, inputs: Inputs, ledger: Ledger | None, max_window_s: float, holds: bool = False, waits: bool = True
+        self, inputs: Inputs, ledger: Ledger | None, max_window_s: float, holds: bool = True, waits: bool = True
     ) -> Iterator[Window | Idle]:
         """Yield the inputs, probed and split into utterances, in windows that are sorted together. Callable once.
 
@@ -109,14 +105,15 @@ class InputWindows:
             inputs: As Transcriber.transcribe().
             ledger: Decides which inputs belong to the run.
             max_window_s: Seconds of audio that fill a window.
-            holds: Read each recording as a whole, because several models see it.
+            holds: Read each recording as a whole if several models see it.
             waits: False: yield IDLE at once where inputs are prepared elsewhere; the caller waits to be woken.
         """
         options, progress = self._options, self._progress
         repeats = None if ledger is None else progress.repeats  # without a ledger each input gets a result
         found = self._with_threads(sources(self._until_error(inputs), progress.left_out, repeats))
-        expected = expected_sources(found, ledger, options, self.attach_text)
+        expected = expected_sources(found, ledger, options, self._rooms.attach)
         preparation, elsewhere = replace(self._preparation, holds=holds), self._elsewhere
+        holds = holds and preparation.room.holds
         self._buffer = SortBuffer(
             expected if elsewhere is None else self._undone(expected, ledger),
             partial(self._prepare, ledger, preparation),
@@ -168,12 +165,12 @@ class InputWindows:
     def _undone(
         self, sources: Generator[Source | Failure, None, None], ledger: Ledger | None
     ) -> Generator[Source | Failure, None, None]:
-        """Yield the inputs that no earlier run has done, with the language that each is kept to."""
+        """Yield the inputs that no earlier run has done."""
         for source in sources:
             if ledger is not None and ledger.is_done(source):
                 self._num_done += 1
             else:
-                yield self._with_language(source)
+                yield self._filtered(source)
 
     def _prepare(
         self, ledger: Ledger | None, preparation: Preparation, source: Source | Failure
@@ -181,13 +178,13 @@ class InputWindows:
         """Prepare one input. Return None if an earlier run has done it. Called from several threads."""
         if ledger is not None and ledger.is_done(source):
             return None
-        return preparation.prepare(self._with_language(source))
+        return preparation.prepare(self._filtered(source))
 
-    def _with_language(self, source: Source | Failure) -> Source | Failure:
-        """Return an input with its language; after the ledger, to which a row is the same with another language."""
-        if self.languages is None or isinstance(source, Failure):
+    def _filtered(self, source: Source | Failure) -> Source | Failure:
+        """Return an input as a room has it; after the ledger, to which a row is the same with another language."""
+        if self._rooms.filter is None or isinstance(source, Failure):
             return source
-        kept = self.languages.apply(source)
+        kept = self._rooms.filter.apply(source)
         if isinstance(kept, Failure):
             release(source.file)
         return kept
@@ -197,13 +194,13 @@ def expected_sources(
     sources: Iterable[Source | Failure],
     ledger: Ledger | None,
     options: Options,
-    attach_text: AttachText | None = None,
+    attach: Callable[[Source | Failure], Source | Failure] | None = None,
 ) -> Generator[Source | Failure, None, None]:
     """Number the sources by position, set the channel and the track that they do not name, and yield those of this run."""
     for index, source in enumerate(sources):
         numbered: Source | Failure = replace(source, index=index)
-        if attach_text is not None:
-            numbered = attach_text(numbered)
+        if attach is not None:
+            numbered = attach(numbered)
         if isinstance(numbered, Source):
             track = options.track if numbered.track is None else numbered.track
             if track is not None or options.channel is not None:

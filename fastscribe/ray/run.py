@@ -28,7 +28,6 @@ from fastscribe.ray.library import connected
 from fastscribe.ray.node_model import on_all_nodes
 from fastscribe.ray.pool import Died, Done, Handle, Results, Size, WorkerPool
 from fastscribe.ray.worker import ChunkStats, Facts, Setup, unpacked
-from fastscribe.readable.edits import TextEdits
 from fastscribe.report.prices import price_of
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Transcript
@@ -65,7 +64,7 @@ class RayTranscriber(Transcriber):
         self._workers = _RemoteExecutor(pool, facts)
         self._executor = cast("Executor", self._workers)
         self.progress = Progress()
-        self._watcher, self._limit, self._edits, self._languages = None, None, None, None
+        self._watcher, self._limit, self._edits, self._languages, self._opened_stages = None, None, None, None, None
         self._is_running = False
         self._said: set[str] = set()
         self._stack = ExitStack()
@@ -147,6 +146,8 @@ class RayTranscriber(Transcriber):
         if not (options.redact and isinstance(result, Failure)):
             return result
         if self._edits is None:
+            from fastscribe.readable.edits import TextEdits
+
             self._edits = TextEdits.of_model(replace(options, remove_fillers=False, itn=False), (), says_language=True)
         return result if self._edits is None else self._edits.apply(result)
 

@@ -111,7 +111,7 @@ class Worker:
             models = ("align_with", "speakers", "voices")
             options, digests = options_on_node(options, models, setup.run_id, self._said.append)
             found = Transcriber.load(model.path, setup.device, setup.dtype, options, self._said.append)
-            digests = content_digests(options, found._turns_from_elsewhere(), digests)
+            digests = found._digests_of_rooms(content_digests(options, digests))
         except (FastscribeError, OSError) as error:
             return Refusal(" ".join(str(error).split()))
         self._transcriber = found
@@ -152,7 +152,7 @@ class Worker:
         if group:
             yield group
         progress, edits = self._transcriber.progress, self._transcriber._edits
-        self._said += progress.lost_prints.lines
+        self._said += progress.lines
         if edits is not None:
             self._said += edits.lines
             edits.left_alone.clear()

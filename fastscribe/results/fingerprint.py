@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from fastscribe import rooms
 from fastscribe.config import CHANNELS, Options, OutputStyle, SubtitleStyle, streaming_text
@@ -35,13 +35,6 @@ _MODEL_FILES = frozenset(("language_model.safetensors.gz",))
 _MODEL_FOLDERS = ("", "aligner")  # subfolders with model files
 _BLOCK_BYTES = 1 << 25
 _READ_BYTES = 1 << 18  # fits into a processor's cache
-
-
-class Digested(Protocol):
-    """What a run reads besides its recordings and models, such as the turns of --rttm."""
-
-    def digest(self) -> str:
-        """Return a digest of its content."""
 
 
 def fingerprint(model_digest: str, resolved: Mapping[str, Any], options: Options, style: OutputStyle) -> dict[str, Any]:
@@ -150,14 +143,11 @@ def model_digest(path: str | os.PathLike[str]) -> str:
     return "sha256:" + digest.hexdigest()[:32]
 
 
-def content_digests(
-    options: Options, turns: Digested | None, known: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, str]:
-    """Return the digests of the models and files that options name, by the option's name.
+def content_digests(options: Options, known: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """Return the digests of the models that options name, by the option's name.
 
     Args:
         options: The run's options.
-        turns: The turns of Options.rttm, if it is given.
         known: Digests that need not be computed again.
 
     Raises:
@@ -165,8 +155,7 @@ def content_digests(
     """
     models = {name: getattr(options, name) for name in ("align_with", "lm", "speakers", "voices")}
     named = {name: path for name, path in models.items() if path is not None and (name, path) != ("speakers", CHANNELS)}
-    digests = {name: known.get(name) or model_digest(path) for name, path in named.items()}
-    return digests if turns is None else digests | {"rttm": turns.digest()}
+    return {name: known.get(name) or model_digest(path) for name, path in named.items()}
 
 
 def _model_files(root: Path) -> list[Path]:

@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fastscribe.config import ModelConfig, Options
-from fastscribe.pipeline.interfaces import SideModel
+from fastscribe.config import CHANNELS, ModelConfig, Options
+from fastscribe.pipeline.interfaces import RoomStage, SideModel
+from fastscribe.speakers.recordings import TURNS
+from fastscribe.speakers.voice_prints import VOICES
 
 if TYPE_CHECKING:
     import torch
 
     from fastscribe.families.model import Prepare
 
-TURNS, VOICES = "turns", "voices"  # purposes of utterances: for the speaker model, for the voice model
+
+def needs_whole_recordings(options: Options) -> bool:
+    """Return True if a model or turns from elsewhere see whole recordings, which stay in the process that plans."""
+    return options.voices is not None or options.rttm is not None or options.speakers not in (None, CHANNELS)
+
+
+def locate_models(options: Options, say: Callable[[str], None]) -> Options:
+    """Return the options with paths of the models that they name, which are downloaded if need be. Raises CheckpointError."""
+    from fastscribe.checkpoint.location import locate
+
+    if options.speakers not in (None, CHANNELS):
+        options = replace(options, speakers=str(locate(options.speakers, say, for_speakers=True)))
+    if options.voices is not None:
+        options = replace(options, voices=str(locate(options.voices, say, for_speakers=True)))
+    return options
+
+
+def open_stage(options: Options) -> RoomStage:
+    """Return what speakers add to runs with these options. Raises UsageError if the file of `rttm` cannot be used."""
+    from fastscribe.speakers.stage import SpeakerStage
+
+    return SpeakerStage(options)
 
 
 def read_models(options: Options, config: ModelConfig) -> Mapping[str, Any]:

@@ -7,15 +7,17 @@ utterances like others: the run puts those of many recordings into one batch, an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fastscribe.pipeline.stats import LostPrints
 from fastscribe.segmentation.loudness import frame_length
-from fastscribe.speakers.voice_spans import alone, choose_stretches, example, turns_of_words
+from fastscribe.speakers.config import VoiceModelConfig
+from fastscribe.speakers.lost_prints import LostPrints
+from fastscribe.speakers.voice_spans import MAX_STRETCH_S, alone, choose_stretches, example, turns_of_words
 from fastscribe.types import AudioInfo, Failure, Float32Array, Hypothesis, Transcript, Utterance, UtteranceKey, Voice
+
+VOICES = "voices"  # purpose of what a voice model reads
 
 
 @dataclass
@@ -29,58 +31,64 @@ class _Waiting:
 
 
 class VoicePrints:
-    """The recordings of a run whose voices are heard. One thread uses it.
+    """The recordings of a run whose voices are heard (pipeline.interfaces.FollowUp). One thread uses it.
 
     Args:
-        finish: Called with each transcript, with its voices.
+        config: The voice model's.
+        batch_size: Options.batch_size.
         lost: Counts the speakers of whom a stretch cannot be heard. They have no print.
     """
 
-    def __init__(self, finish: Callable[[Transcript], None], lost: LostPrints) -> None:
-        self._finish, self._lost = finish, lost
+    purpose = VOICES
+
+    def __init__(self, config: VoiceModelConfig, batch_size: int | None, lost: LostPrints) -> None:
+        self._config, self._batch_size, self._lost = config, batch_size, lost
         self._waiting: dict[int, _Waiting] = {}  # by the recording's index
         self._to_hear: list[Utterance] = []
         self._held_s = 0.0  # length of the recordings of `_to_hear`
 
-    def submit(self, transcript: Transcript, audio_of: Mapping[str, AudioInfo]) -> None:
-        """Take in a transcript with speakers.
-
-        Args:
-            transcript: The transcript.
-            audio_of: Where to hear each speaker, by name; "" for all others.
-        """
+    def begin(self, transcript: Transcript, audio: AudioInfo) -> Transcript | None:
+        """Take in a transcript with speakers, who are heard in `audio`. Return it if there is nothing to hear."""
+        channels = zip(transcript.speakers, transcript.speaker_channels, strict=False)
+        audio_of = {name: replace(audio, channel=channel) for name, channel in channels}
         spans_of = alone(transcript.turns or turns_of_words(transcript))
         waiting, voices = _Waiting(transcript), []
         for number, speaker in enumerate(transcript.speakers):
             spans = spans_of.get(speaker, [])
             speech_s = sum(end_s - begin_s for begin_s, end_s in spans)
             voices.append(Voice(speaker, speech_s, *example(spans)))
-            audio = audio_of.get(speaker, audio_of.get("", transcript.audio))
             for span in choose_stretches(spans):
-                utterance = _utterance(audio, *span)
+                utterance = _utterance(audio_of.get(speaker, audio), *span)
                 waiting.speakers[utterance.key] = number
                 self._to_hear.append(utterance)
         waiting.transcript = replace(transcript, voices=tuple(voices))
-        if waiting.speakers:
-            self._waiting[transcript.index] = waiting
-            self._held_s += transcript.audio.duration_s
-        else:
-            self._finish(waiting.transcript)
+        if not waiting.speakers:
+            return waiting.transcript
+        self._waiting[transcript.index] = waiting
+        self._held_s += transcript.audio.duration_s
+        return None
 
-    def take_utterances(self, num_seconds: float = 0.0, max_held_s: float = math.inf) -> list[Utterance]:
+    def take(self, batch_frames: float = 0.0, max_held_s: float = math.inf) -> list[Utterance]:
         """Return the stretches to hear.
 
         Args:
-            num_seconds: None are returned before they have this length together.
+            batch_frames: None are returned before they fill a batch of this number of frames; infinite: of the number of rows
+                that the options name.
             max_held_s: All are returned if their recordings, which may be held in memory, are longer than this together.
         """
-        if sum(one.duration_s for one in self._to_hear) < num_seconds and self._held_s <= max_held_s:
+        batch_s = (self._batch_size or 1) * MAX_STRETCH_S
+        if math.isfinite(batch_frames):
+            batch_s = batch_frames * self._config.frame_s
+        if sum(one.duration_s for one in self._to_hear) < batch_s and self._held_s <= max_held_s:
             return []
         to_hear, self._to_hear, self._held_s = self._to_hear, [], 0.0
         return to_hear
 
-    def add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> None:
-        """Take in a stretch that was heard; digital silence counts for nothing. One that failed costs the speaker's print."""
+    def add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> Transcript | None:
+        """Take in a stretch that was heard, and return a transcript whose last one it is.
+
+        Digital silence counts for nothing. A stretch that failed costs the speaker's print.
+        """
         index = utterance.audio.index
         waiting = self._waiting[index]
         number = waiting.speakers.pop(utterance.key)
@@ -91,9 +99,10 @@ class VoicePrints:
         elif (voice_E := outcome.found) is not None:
             weighted_E = voice_E * np.float32(utterance.duration_s / np.linalg.norm(voice_E))
             waiting.sums[number] = waiting.sums[number] + weighted_E if number in waiting.sums else weighted_E
-        if not waiting.speakers:
-            del self._waiting[index]
-            self._finish(_with_prints(waiting))
+        if waiting.speakers:
+            return None
+        del self._waiting[index]
+        return _with_prints(waiting)
 
 
 def _utterance(audio: AudioInfo, begin_s: float, end_s: float) -> Utterance:
@@ -101,7 +110,7 @@ def _utterance(audio: AudioInfo, begin_s: float, end_s: float) -> Utterance:
     frame_samples = frame_length(audio.sample_rate)
     start = round(begin_s * audio.sample_rate) // frame_samples * frame_samples
     end = min(round(end_s * audio.sample_rate), audio.num_samples)
-    return Utterance(audio, start, max(0, end - start), "voices")
+    return Utterance(audio, start, max(0, end - start), VOICES)
 
 
 def _with_prints(waiting: _Waiting) -> Transcript:

@@ -152,7 +152,7 @@ def test_an_aligner_leaves_nothing_out(folder: MakeFolder, tmp_path: Path) -> No
     aligner = Aligner.load(folder("ctc"), "cpu", "fp32", Options(language="el"), said.append)
     [result] = aligner.align(rows)
     assert isinstance(result, Failure) and result.message == "nothing of its text was heard"
-    assert not any("left out" in line for line in said) and aligner._executor.facts.kept_language is None
+    assert not any("left out" in line for line in said) and aligner._executor.facts.language is None
 
 
 def test_the_command_says_it_and_resumes_in_one_language(folder: MakeFolder, tmp_path: Path) -> None:

@@ -55,7 +55,8 @@ def run(
     options = Options(speakers=speakers, max_utterance_s=40.0, recover_gaps=True, threads=1)
     transcriber = Transcriber.load(MODELS / "tdt_demo" / "model.nemo", device="cpu", dtype="fp32", options=options)
     [result] = transcriber.transcribe([str(path)])
-    stage = TextStage(options, True, transcriber._tokenizer, transcriber._executor.facts)
+    room = transcriber._additions().transcripts
+    stage = TextStage(options, True, transcriber._tokenizer, transcriber._executor.facts, room)
     return pickle.loads(pickle.dumps(stage)), result
 
 

@@ -19,9 +19,10 @@ from fastscribe.audio.sound_file_cache import OpenSound
 from fastscribe.checkpoint.reader import read_for_run
 from fastscribe.config import parse_streaming
 from fastscribe.errors import CheckpointError, OptionError
-from fastscribe.pipeline import preparation, recognizer, run
+from fastscribe.pipeline import recognizer
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.idle import IDLE
+from fastscribe.speakers import recordings, stage
 from fastscribe.speakers.readers import read_speaker_model
 from fastscribe.speakers.turns import turns_of
 from fastscribe.types import Batch
@@ -129,7 +130,7 @@ def test_a_batch_of_the_speaker_model_holds_few_samples_beside_a_long_recording(
     speaker_models: dict[str, Path], monkeypatch: Any
 ) -> None:
     """With a cache, long and short recordings cost the same; padded to the longest, they would not fit in memory."""
-    monkeypatch.setattr(run, "_MAX_HELD_BYTES", 2 * 30 * RATE * 4)  # of two windows, 30 seconds each
+    monkeypatch.setattr(stage, "_MAX_HELD_BYTES", 2 * 30 * RATE * 4)  # of two windows, 30 seconds each
     options = Options(speakers=str(speaker_models["v2"]), max_utterance_s=8.0)
     with Transcriber.load(MODEL, device="cpu", dtype="fp32", options=options) as transcriber:
         batches = []
@@ -176,7 +177,7 @@ def test_a_dry_run_reads_no_recording_as_a_whole(
     def refuse(*_: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(preparation, "read_whole", refuse)
+    monkeypatch.setattr(recordings, "read_whole", refuse)
     options = Options(speakers=str(speaker_models["v2"]))
     with (
         Transcriber.load(MODEL, device="cpu", dtype="fp32", options=options) as transcriber,

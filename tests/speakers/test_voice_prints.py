@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,11 @@ import torch
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.pipeline.engine import Engine
-from fastscribe.pipeline.stats import LostPrints
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.results.formats.writers import to_jsonl
 from fastscribe.results.stored import NotAResult, stored_voices, to_result
 from fastscribe.speakers import voice_spans
+from fastscribe.speakers.lost_prints import LostPrints
 from fastscribe.speakers.voice_printer import VoicePrinter
 from fastscribe.speakers.voice_prints import VoicePrints
 from fastscribe.speakers.voice_spans import alone, choose_stretches, turns_of_words
@@ -168,15 +169,15 @@ def test_a_limit_drops_no_decoded_recording_whose_voices_fit(voice_model: Path, 
 
 
 def test_long_recordings_are_not_kept_for_a_full_batch() -> None:
-    finished: list[Transcript | Failure] = []
-    prints = VoicePrints(finished.append, LostPrints())
+    config: Any = SimpleNamespace(frame_s=0.5)
+    prints = VoicePrints(config, None, LostPrints())
     for index in range(3):
         audio = AudioInfo("a", "a", RATE, 1, 3600 * RATE, index=index)
-        prints.submit(Transcript(audio, "", (), (), speakers=("a",), turns=(Turn(0.0, 5.0, "a"),)), {})
+        transcript = Transcript(audio, "", (), (), speakers=("a",), turns=(Turn(0.0, 5.0, "a"),))
+        assert prints.begin(transcript, audio) is None
         is_enough = index == 2
-        assert bool(prints.take_utterances(100.0, 2.5 * 3600)) == is_enough
-    assert not prints.take_utterances()
-    assert not finished
+        assert bool(prints.take(200.0, 2.5 * 3600)) == is_enough
+    assert not prints.take()
 
 
 def test_a_voice_that_cannot_be_heard_costs_its_print_alone(
@@ -204,7 +205,7 @@ def test_a_voice_that_cannot_be_heard_costs_its_print_alone(
     assert isinstance(first, Transcript) and isinstance(second, Transcript) and first.words
     assert sum(one.embedding_E is None for one in first.voices) == 1  # of the longest stretch
     assert all(one.embedding_E is not None for one in second.voices)
-    [line] = transcriber.progress.lost_prints.lines
+    [line] = transcriber.progress.lines
     assert line.startswith(f"--voices: 1 speaker has no print, because a stretch could not be heard: {files[0]}, ")
     assert line.endswith("the voice model's output holds NaN or infinite numbers")
 
@@ -251,7 +252,7 @@ def test_a_recording_that_is_gone_when_its_voices_are_heard_keeps_its_words(
     transcriber = Transcriber.load(MODEL, "cpu", "fp32", Options(voices=str(voice_model), rttm=str(turns), threads=1))
     [found] = transcriber.transcribe([str(file)])
     assert isinstance(found, Transcript) and found.words and found.voices[0].embedding_E is None
-    assert transcriber.progress.lost_prints.num == 1
+    assert len(transcriber.progress.lines) == 1
 
 
 def test_the_command_finds_persons_and_keeps_names(voice_model: Path, tmp_path: Path) -> None:

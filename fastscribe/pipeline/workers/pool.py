@@ -29,6 +29,7 @@ from fastscribe.pipeline.batch_layout import BatchLayout
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Elsewhere, Outcome, Plan
 from fastscribe.pipeline.idle import IDLE, Idle
+from fastscribe.pipeline.interfaces import Edits
 from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.pipeline.prefetch import Prefetcher
 from fastscribe.pipeline.preparation import Preparation
@@ -46,7 +47,6 @@ from fastscribe.pipeline.workers.process import StderrRelay, WorkerProcess
 from fastscribe.pipeline.workers.reads import ReadBatch
 from fastscribe.pipeline.workers.stages import MakeTextStage, PrepareStage, ReadStage
 from fastscribe.pipeline.workers.texts import HelperTexts
-from fastscribe.readable.edits import TextEdits
 from fastscribe.segmentation.silence import with_cuts
 from fastscribe.types import AudioInfo, Failure, Hypothesis, Utterance
 
@@ -180,7 +180,7 @@ class WorkerPool:
             if slot.ready is not None:
                 self._begin_on(number)
 
-    def elsewhere(self, preparation: Preparation, stage: TextStage, edits: TextEdits | None) -> Elsewhere:
+    def elsewhere(self, preparation: Preparation, stage: TextStage, edits: Edits | None) -> Elsewhere:
         made = MakeTextStage(stage, edits, self.style)
         stages: dict[messages.Kind, Any] = {
             "read": ReadStage(),

@@ -14,11 +14,11 @@ from fastscribe.audio.failures import to_failure
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.config import OutputStyle
 from fastscribe.pipeline.batch_layout import BatchLayout, ReadRow
-from fastscribe.pipeline.gap_recovery import Recovery
+from fastscribe.pipeline.gap_recovery import Recovery, TextResult
+from fastscribe.pipeline.interfaces import Edits
 from fastscribe.pipeline.preparation import Preparation, PreparedInput
-from fastscribe.pipeline.text_stage import TextResult, TextStage, finished
+from fastscribe.pipeline.text_stage import TextStage, finished
 from fastscribe.pipeline.workers.arena import SharedMemory
-from fastscribe.readable.edits import TextEdits
 from fastscribe.results.formats.writers import rendered
 from fastscribe.types import AudioInfo, Failure, Hypothesis, RenderedTranscript, Source, Transcript, Utterance
 
@@ -69,7 +69,7 @@ class ReadStage:
 
 @dataclass(frozen=True)
 class TextResults:
-    """What became of a recording, and the transcripts that an option left as they were (TextEdits.left_alone)."""
+    """What became of a recording, and the transcripts that an option left as they were (Edits.left_alone)."""
 
     result: TextResult
     left_alone: Sequence[tuple[str, str]] = ()
@@ -86,7 +86,7 @@ class MakeTextStage:
     """
 
     stage: TextStage
-    edits: TextEdits | None
+    edits: Edits | None
     style: OutputStyle | None
 
     def opened(self, memory: SharedMemory, shared: Sequence[Hypothesis]) -> Callable[[TextItem], TextResults]:

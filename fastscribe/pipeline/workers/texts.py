@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import is_held
 from fastscribe.errors import DeviceFailed
-from fastscribe.pipeline.gap_recovery import Recovery
+from fastscribe.pipeline.gap_recovery import Recovery, TextResult
 from fastscribe.pipeline.stats import Stopwatch
-from fastscribe.pipeline.text_stage import TextResult
 from fastscribe.pipeline.texts import LocalTexts
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.workers.helpers import HelperPool, Job
@@ -50,7 +49,6 @@ class HelperTexts:
         homes: By the index of a remote recording, the helper that has its bytes.
         pool: Makes the calls that read audio which this process holds.
         stopwatch: Times the steps of this process and of the helpers.
-        take: Receives each result.
     """
 
     is_finished = True
@@ -63,20 +61,22 @@ class HelperTexts:
         homes: Mapping[int, int],
         pool: ReplacingThreadPool,
         stopwatch: Stopwatch,
-        take: Callable[[TextResult], None],
     ) -> None:
-        self._stage, self._helpers, self._wake, self._homes, self._take = stage, helpers, wake, homes, take
-        self._local = LocalTexts(stage.stage, pool, stopwatch, lambda result: self._take_results(stage.edited(result)))
+        self._stage, self._helpers, self._wake, self._homes = stage, helpers, wake, homes
+        self._local = LocalTexts(stage.stage, pool, stopwatch)
         self._gathered: list[_Gathered] = []
         self._audios: dict[int, AudioInfo] = {}  # by index: of recordings that are decoded again
         self._num_in_flight = 0
-        self._results: SimpleQueue[tuple[AudioInfo, Any]] = SimpleQueue()
+        self._results: SimpleQueue[tuple[AudioInfo, Any]] = SimpleQueue()  # of helpers
 
     def rows(self, results: Sequence[Hypothesis | Failure]) -> Sequence[Any]:
         """Return a batch's results one a row, without making objects of columns."""
         if not isinstance(results, HypothesisColumns):
             return results
         return [Row(results, row) for row in range(len(results))]
+
+    def kept(self, result: Hypothesis) -> Hypothesis:
+        return result
 
     def first(self, parts: Sequence[DecodedUtterance]) -> None:
         self._gather(parts[0][0].audio, parts, None)
@@ -102,16 +102,16 @@ class HelperTexts:
         if job:
             self._submit(job)
 
-    def collect(self) -> None:
-        self._local.collect()
+    def collect(self, wait: bool = False) -> Sequence[TextResult]:
+        made = self._edited(self._local.collect())
         while not self._results.empty():
-            self._take_next()
+            made.append(self._next())
+        if wait and not made:
+            return [self._next()] if self._num_in_flight else self._edited(self._local.collect(wait=True))
+        return made
 
-    def wait(self) -> bool:
-        if self._num_in_flight:
-            self._take_next()
-            return True
-        return self._local.wait()
+    def _edited(self, results: Sequence[TextResult]) -> list[TextResult]:
+        return [self._counted(self._stage.edited(result)) for result in results]
 
     def _gather(self, audio: AudioInfo, parts: Sequence[Any], recovery: Recovery | None) -> None:
         if is_held(audio.file):
@@ -140,7 +140,8 @@ class HelperTexts:
 
         self._helpers.submit(Job("text", _together(hypotheses), items, done, is_remote=home is not None, prefers=home))
 
-    def _take_next(self) -> None:
+    def _next(self) -> TextResult:
+        """Return the next result of a helper."""
         audio, result = self._results.get()
         self._num_in_flight -= 1
         if isinstance(result, DeviceFailed):  # no helper can be started
@@ -157,12 +158,12 @@ class HelperTexts:
             self._audios[audio.index] = audio
         elif audio.given_key is not None:
             result = replace(result, result=replace(made, given_key=audio.given_key))
-        self._take_results(result)
+        return self._counted(result)
 
-    def _take_results(self, results: TextResults) -> None:
+    def _counted(self, results: TextResults) -> TextResult:
         if results.left_alone and self._stage.edits is not None:
             self._stage.edits.left_alone.update(results.left_alone)
-        self._take(results.result)
+        return results.result
 
 
 def _hypothesis(given: Hypothesis | Row) -> Hypothesis:

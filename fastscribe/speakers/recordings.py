@@ -1,0 +1,95 @@
+"""What speakers need of a recording when it is prepared: its channels, its turns, or all of its samples (InputStage)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from fastscribe.audio.read import read
+from fastscribe.pipeline.interfaces import PlainInputs
+from fastscribe.speakers.channels import distinct_channels
+from fastscribe.speakers.config import SpeakerModelConfig
+from fastscribe.speakers.dialogues import check_names
+from fastscribe.speakers.rttm import RttmTurns
+from fastscribe.speakers.turns import windows
+from fastscribe.types import AudioInfo, HeldSamples, Utterance
+
+TURNS = "turns"  # purpose of what a speaker model reads
+
+
+@dataclass(frozen=True)
+class ChannelInputs(PlainInputs):
+    """Each channel that differs is transcribed by itself.
+
+    Args:
+        names: Of the speakers (Options.speaker_names).
+    """
+
+    names: Sequence[str] | None
+    needs_file = True  # which has the number of channels
+
+    def channels(self, audio: AudioInfo) -> Sequence[AudioInfo]:
+        check_names(audio, self.names)
+        return [replace(audio, channel=channel) for channel in distinct_channels(audio)]
+
+
+@dataclass(frozen=True)
+class RttmInputs(PlainInputs):
+    """Each recording has turns from another tool; one without fails before a model sees it."""
+
+    rttm: RttmTurns
+    needs_file = True  # which says where a row's part begins
+
+    def check(self, audio: AudioInfo) -> None:
+        self.rttm.of(audio)
+
+
+@dataclass(frozen=True)
+class ModelInputs(PlainInputs):
+    """A speaker model reads each recording, which is held in memory for both models.
+
+    Args:
+        config: The speaker model's.
+        sample_rate: The recogniser's.
+    """
+
+    config: SpeakerModelConfig
+    sample_rate: int
+    needs_file = holds = True
+
+    def hold(self, audio: AudioInfo) -> AudioInfo:
+        return read_whole(audio, self.sample_rate)
+
+    def utterances(self, audio: AudioInfo) -> Iterable[Utterance]:
+        return speaker_spans(audio, self.config)
+
+
+def read_whole(audio: AudioInfo, sample_rate: int) -> AudioInfo:
+    """Read a recording. Return one of its samples in memory, mono at `sample_rate`. Raises AudioError."""
+    samples_S = read(audio, 0, audio.num_samples, sample_rate=sample_rate)
+    held = HeldSamples(samples_S[:, None], sample_rate, audio.id, audio)
+    return replace(
+        audio,
+        sample_rate=sample_rate,
+        channels=1,
+        num_samples=len(samples_S),
+        start=0,
+        file=held,
+        is_int16=held.is_int16,
+        track=None,
+        channel=None,
+    )
+
+
+def speaker_spans(audio: AudioInfo, config: SpeakerModelConfig) -> Iterator[Utterance]:
+    """Yield what a speaker model sees of a recording: all, or overlapping windows as long as what it learnt from."""
+    if config.cache is not None:
+        yield Utterance(audio, 0, audio.num_samples, TURNS)
+        return
+    frame_samples = round(config.frame_s * audio.sample_rate)
+    num_frames = math.ceil(audio.num_samples / frame_samples)
+    for begin, end in windows(num_frames, round(config.trained_s / config.frame_s)):
+        start = begin * frame_samples
+        num_samples = min(end * frame_samples, audio.num_samples) - start
+        yield Utterance(audio, start, num_samples, TURNS)
