@@ -11,12 +11,13 @@ import math
 import operator
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
+from fastscribe import rooms
 from fastscribe.errors import OptionError
 from fastscribe.languages import AUTO, language_tag
 from fastscribe.types import Phrase
@@ -477,16 +478,6 @@ _LIMITS: dict[str, tuple[int, int | None]] = {
 }
 
 
-# NeMo's names of a streaming speaker model's settings, in frames of its encoder: field of SpeakerCacheConfig, least value.
-STREAMING_SETTINGS = {
-    "chunk_len": ("chunk_frames", 1),
-    "chunk_left_context": ("left_frames", 0),
-    "chunk_right_context": ("right_frames", 0),
-    "fifo_len": ("queue_frames", 0),
-    "spkcache_len": ("cache_frames", 1),
-    "spkcache_update_period": ("update_frames", 1),
-}
-MAX_SPEAKER_FRAMES = 1 << 16  # of a speaker cache, its queue or a chunk
 _PATHS = ("speakers", "rttm", "voices", "align_with", "lm")  # a str also names a model on the hub
 
 
@@ -515,8 +506,8 @@ class Options:
     # Of the channels, in order, or of a speaker model's speakers, in the order in which they begin to speak. None: "channel 1"
     # or "speaker 1" and so on.
     speaker_names: tuple[str, ...] | None = None
-    # Settings of a streaming speaker model in place of its checkpoint's, by NeMo's names (STREAMING_SETTINGS): a mapping, kept
-    # as pairs in the order of the names. What is not named stays.
+    # Settings of a streaming speaker model in place of its checkpoint's, by NeMo's names (speakers/settings.py). A mapping is
+    # kept as pairs in the order of the names. What is not named stays.
     speaker_streaming: tuple[tuple[str, int], ...] | None = None
     rttm: str | None = (
         None  # path of speakers' turns from elsewhere: a file, or a folder with a file for each recording
@@ -570,12 +561,12 @@ class Options:
             parse_attention(self.attention)
         if self.lm_weight is not None and not 0 <= self.lm_weight <= MAX_LM_WEIGHT:
             raise OptionError("lm_weight", self.lm_weight, f"not a number from 0 to {MAX_LM_WEIGHT:g}")
-        self._check_speakers()
-        self._check_redact()
         object.__setattr__(self, "boost", _phrases(self.boost))
         for name in ("language", "target_language"):
             if (text := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _tag(name, text))
+        for check_options in rooms.offered("check_options", self):
+            check_options(self)
 
     def _convert(self) -> None:
         """Check the types, and set each value to the one type of its field."""
@@ -598,9 +589,7 @@ class Options:
                 except OverflowError:
                     raise OptionError(name, value, f"not a number{unit}: it is too large") from None
         for name in _LIMITS:
-            object.__setattr__(self, name, _integer(getattr(self, name)))
-        if self.speaker_streaming is not None:
-            object.__setattr__(self, "speaker_streaming", _streaming(self.speaker_streaming))
+            object.__setattr__(self, name, whole_number(getattr(self, name)))
         for name in ("redact", "redact_names", "speaker_names"):
             if (value := getattr(self, name)) is not None or name != "speaker_names":
                 object.__setattr__(self, name, _names(name, value))
@@ -610,92 +599,10 @@ class Options:
         """True if the text is changed after decoding, for which its language must be known."""
         return self.remove_fillers or self.itn or bool(self.redact)
 
-    def _check_speakers(self) -> None:
-        if self.speakers is not None and not self.speakers:
-            raise OptionError("speakers", self.speakers, f"neither {CHANNELS} nor a speaker model")
-        if self.speakers == CHANNELS and self.channel is not None:
-            raise OptionError("channel", self.channel, "speakers takes all channels: leave one of the two out")
-        if self.speakers is not None and self.rttm is not None:
-            raise OptionError("rttm", self.rttm, "speakers finds them too: leave one of the two out")
-        if self.voices is not None and self.speakers is None and self.rttm is None:
-            raise OptionError("voices", self.voices, "nothing says who speaks: give speakers or rttm too")
-        if self.speaker_streaming is not None and self.speakers in (None, CHANNELS):
-            problem = "it is for a speaker model, and speakers names none"
-            raise OptionError("speaker_streaming", streaming_text(self.speaker_streaming), problem)
-        if self.speaker_names is None:
-            return
-        if self.speakers is None:
-            raise OptionError("speaker_names", ",".join(self.speaker_names), "speakers is not given")
-        if not self.speaker_names:
-            raise OptionError("speaker_names", self.speaker_names, "there is no name")
-        for name in self.speaker_names:
-            _check_name(self.speaker_names, name)
-
-    def _check_redact(self) -> None:
-        for name in ("redact", "redact_names"):
-            object.__setattr__(self, name, tuple(dict.fromkeys(getattr(self, name))))
-        unknown = next((one for one in self.redact if one not in get_args(RedactName)), None)
-        if unknown is not None:
-            raise OptionError("redact", unknown, f"not one of {', '.join(get_args(RedactName))}")
-        if ("names" in self.redact) != bool(self.redact_names):
-            needs = (
-                "there is no list of names" if "names" in self.redact else "there are names, but redact has no names"
-            )
-            raise OptionError("redact", ",".join(self.redact), needs)
-
-
-def parse_streaming(text: str) -> list[tuple[str, int | str]]:
-    """Divide `chunk_len=340,fifo_len=40` into pairs for Options, which refuses what is no number. Raises OptionError."""
-    pairs = [part.strip().partition("=") for part in text.split(",")]
-    if not all(equals for _, equals, _ in pairs):
-        problem = "not settings such as chunk_len=340,fifo_len=40"
-        raise OptionError("speaker_streaming", text, problem, names_options=False)
-    return [(name.strip(), _number_in(value.strip())) for name, _, value in pairs]
-
-
-def _number_in(text: str) -> int | str:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text
-
 
 def streaming_text(pairs: Iterable[tuple[str, object]]) -> str:
     """Write settings of a streaming speaker model as the command line takes them."""
     return ",".join(f"{name}={value}" for name, value in pairs)
-
-
-def _streaming(given: Any) -> tuple[tuple[str, int], ...]:
-    pairs = given.items() if isinstance(given, Mapping) else given
-    try:
-        pairs = [(name, value) for name, value in pairs]
-    except (TypeError, ValueError):
-        raise OptionError("speaker_streaming", given, "not a mapping of names to frames") from None
-    found: dict[str, int] = {}
-    for name, value in pairs:
-        if not isinstance(name, str) or name not in STREAMING_SETTINGS:
-            problem = f"not one of {', '.join(STREAMING_SETTINGS)}"
-            raise OptionError("speaker_streaming", name, problem, names_options=False)
-        if name in found:
-            raise OptionError("speaker_streaming", name, "named twice")
-        (_, least), number = STREAMING_SETTINGS[name], _integer(value)
-        if type(number) is not int or not least <= number <= MAX_SPEAKER_FRAMES:
-            problem = f"not a number of frames from {least} to {MAX_SPEAKER_FRAMES:,}"
-            raise OptionError("speaker_streaming", f"{name}={value}", problem)
-        found[name] = number
-    if not found:
-        raise OptionError("speaker_streaming", given, "there is no setting")
-    return tuple((name, found[name]) for name in STREAMING_SETTINGS if name in found)
-
-
-def _check_name(names: Sequence[str], name: str) -> None:
-    """Check a speaker's name, which files have on a line."""
-    problem = ""
-    if not name.strip() or not name.isprintable() or name != name.strip():
-        problem = "a name is empty, or has spaces around it or characters that cannot be printed"
-    elif names.count(name) > 1:
-        problem = f"names {name} twice"
-    elif re.fullmatch(r"(channel|speaker) [0-9]+", name):
-        problem = f"{name} is the name of a {name.split()[0]} without one"
-    if problem:
-        raise OptionError("speaker_names", ",".join(names), problem)
 
 
 def _path(name: str, value: Any) -> str | None:
@@ -714,7 +621,7 @@ def _check_real(name: str, value: object, unit: str = "") -> None:
         raise OptionError(name, value, f"not a number{unit}")
 
 
-def _integer(value: Any) -> Any:
+def whole_number(value: Any) -> Any:
     """Return an integer of another library, such as NumPy, as int; anything else as it is."""
     return operator.index(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 

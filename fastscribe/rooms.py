@@ -38,11 +38,11 @@ ROOMS = (
         "speakers",
         ("speakers", "speaker_names", "speaker_streaming", "rttm", "voices"),
         {"speakers": "command"},
-        ("open_stage", "locate_models", "read_models", "build_models", "needs_whole_recordings"),
+        ("check_options", "open_stage", "locate_models", "read_models", "build_models", "needs_whole_recordings"),
     ),
     Room("alignment", ("align_with",), {"align": "command"}),
     Room("context", ("boost", "lm", "lm_weight")),
-    Room("readable", ("remove_fillers", "itn", "redact", "redact_names"), offers=("open_edits",)),
+    Room("readable", ("remove_fillers", "itn", "redact", "redact_names"), offers=("check_options", "open_edits")),
     Room("training", (), {"train": "command"}),
     Room("evaluation", (), {"evaluate": "command"}),
     Room("report"),
@@ -56,9 +56,9 @@ def needed(options: Any) -> tuple[str, ...]:
     """Return the names of the rooms that a run with these options needs, in the order of the table.
 
     Args:
-        options: The run's Options; a field that is None, False or empty is not set.
+        options: The run's Options; a field with its default is not set.
     """
-    return tuple(room.name for room in ROOMS if any(getattr(options, name) for name in room.options))
+    return tuple(room.name for room in ROOMS if any(_is_set(options, name) for name in room.options))
 
 
 def is_here(room: str) -> bool:
@@ -69,9 +69,15 @@ def is_here(room: str) -> bool:
         return False
 
 
+def _is_set(options: Any, name: str) -> bool:
+    value, default = getattr(options, name), getattr(type(options), name)
+    return value is not default and (default is None or bool(value != default))
+
+
 def offered(function: str, options: Any) -> list[Callable[..., Any]]:
     """Return a function of the door (the module `room`) of each room that these options need and that has it.
 
+    check_options(options): config.Options has the room's options checked.
     open_stage(options): transcriber asks for what the room does in every run (pipeline.interfaces.RoomStage).
     locate_models(options, say): transcriber asks for the options with paths in place of names on the hub.
     open_edits(options, known, says_language): transcriber asks for what changes the texts (pipeline.interfaces.Edits).
@@ -84,7 +90,7 @@ def offered(function: str, options: Any) -> list[Callable[..., Any]]:
     """
     found = []
     for room in ROOMS:
-        first = next((name for name in room.options if getattr(options, name)), None)
+        first = next((name for name in room.options if _is_set(options, name)), None)
         if first is not None and function in room.offers:
             found.append(getattr(enter(room.name, "room", "--" + first.replace("_", "-")), function))
     return found

@@ -7,10 +7,11 @@ import os
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from fastscribe import rooms
 from fastscribe._system.remote import is_url
 from fastscribe.checkpoint.location import DEFAULT
 from fastscribe.cli.app import MODEL_HELP, ReportHtml, app, find_model, local_file, options_in
@@ -56,7 +57,6 @@ from fastscribe.config import (
     OutputStyle,
     SubtitleStyle,
     VadName,
-    parse_streaming,
 )
 from fastscribe.context.phrases import read_phrases
 from fastscribe.errors import UsageError
@@ -100,6 +100,11 @@ def _second_model(
     if name is None or (for_speakers and name == CHANNELS) or (cluster is not None and not os.path.exists(name)):
         return name
     return os.path.abspath(find_model(name, show_progress=show_progress, for_speakers=for_speakers))
+
+
+def _streaming(text: str) -> Any:
+    """Return the value of Options.speaker_streaming."""
+    return rooms.enter("speakers", "settings", "--speaker-streaming").parse_streaming(text)
 
 
 # The groups of --help.
@@ -530,7 +535,7 @@ def transcribe(
         channel=channel,
         speakers=_second_model(speakers, cluster, not (quiet or no_progress), for_speakers=True),
         speaker_names=None if speaker_names is None else tuple(map(str.strip, speaker_names.split(","))),
-        speaker_streaming=None if speaker_streaming is None else parse_streaming(speaker_streaming),  # type: ignore[arg-type]
+        speaker_streaming=None if speaker_streaming is None else _streaming(speaker_streaming),
         rttm=None if rttm is None else os.path.abspath(rttm),
         voices=_second_model(voices, cluster, not (quiet or no_progress), for_speakers=True),
         track=track,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fastscribe.config import Options
 from fastscribe.pipeline.interfaces import Edits
+from fastscribe.readable.settings import check_options as check_options
 
 
 def open_edits(options: Options, known: Sequence[str], says_language: bool) -> Edits | None:

@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from fastscribe.config import Options
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
-from fastscribe.speakers.config import SpeakerModelConfig, VoiceModelConfig
-from fastscribe.speakers.recordings import TURNS
-from fastscribe.speakers.voice_prints import VOICES
+from fastscribe.speakers.config import TURNS, VOICES, SpeakerModelConfig, VoiceModelConfig
 from fastscribe.types import Utterance
 
 # Frames of a speaker model's batch on a CPU: four recordings, two for each of two cores, which read all weights for each chunk.

@@ -10,8 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from fastscribe.config import STREAMING_SETTINGS, EncoderConfig, FeaturesConfig, JasperConfig, Size, TransformerConfig
+from fastscribe.config import EncoderConfig, FeaturesConfig, JasperConfig, Size, TransformerConfig
+from fastscribe.speakers.settings import STREAMING_SETTINGS
 
+TURNS, VOICES = "turns", "voices"  # purposes of utterances: for the speaker model, for the voice model
 Pooling = Literal["attention", "xvector", "tap"]
 
 

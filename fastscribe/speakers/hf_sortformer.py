@@ -16,7 +16,6 @@ from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import Section, report_invalid_config
 from fastscribe.config import (
-    MAX_SPEAKER_FRAMES,
     SUBSAMPLING_FACTORS,
     EncoderConfig,
     FeaturesConfig,
@@ -27,6 +26,7 @@ from fastscribe.config import (
 from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.speakers.checkpoints import MAX_SPEAKERS, SpeakerCheckpoint
 from fastscribe.speakers.config import SpeakerCacheConfig, SpeakerModelConfig, StackingConfig
+from fastscribe.speakers.settings import MAX_SPEAKER_FRAMES
 
 MODEL_TYPE = huggingface.SPEAKER_MODEL_TYPE
 _NAMES = (

@@ -16,10 +16,11 @@ from fastscribe.checkpoint.nemo_config import conformer, features_of, target
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import Section, report_invalid_config
 from fastscribe.checkpoint.weights import load_torch
-from fastscribe.config import MAX_SPEAKER_FRAMES, EncoderConfig, ModelConfig, TransformerConfig
+from fastscribe.config import EncoderConfig, ModelConfig, TransformerConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.speakers.checkpoints import MAX_SPEAKERS, SpeakerCheckpoint
 from fastscribe.speakers.config import SpeakerCacheConfig, SpeakerModelConfig
+from fastscribe.speakers.settings import MAX_SPEAKER_FRAMES
 
 _UNUSED = re.compile(r"^sortformer_modules\.hidden_to_spks\.")  # NeMo's forward pass does not use it
 _NAMES = (

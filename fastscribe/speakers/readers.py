@@ -11,6 +11,7 @@ from fastscribe.config import CHANNELS, ModelConfig, Options, streaming_text
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError
 from fastscribe.speakers import hf_sortformer, nemo_sortformer
 from fastscribe.speakers.checkpoints import SpeakerCheckpoint, VoiceCheckpoint
+from fastscribe.speakers.config import TURNS, VOICES
 from fastscribe.speakers.nemo_voices import read_voice_model
 
 
@@ -46,11 +47,11 @@ def read_models(options: Options, config: ModelConfig) -> Mapping[str, SpeakerCh
     """
     found: dict[str, SpeakerCheckpoint | VoiceCheckpoint] = {}
     if options.speakers not in (None, CHANNELS):
-        found["turns"] = _with_streaming(read_speaker_model(options.speakers), options)
-        _check_rate(config, found["turns"], "--speakers")
+        found[TURNS] = _with_streaming(read_speaker_model(options.speakers), options)
+        _check_rate(config, found[TURNS], "--speakers")
     if options.voices is not None:
-        found["voices"] = read_voice_model(options.voices)
-        _check_rate(config, found["voices"], "--voices")
+        found[VOICES] = read_voice_model(options.voices)
+        _check_rate(config, found[VOICES], "--voices")
     return found
 
 

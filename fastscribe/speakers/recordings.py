@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 from fastscribe.audio.read import read
 from fastscribe.pipeline.interfaces import PlainInputs
 from fastscribe.speakers.channels import distinct_channels
-from fastscribe.speakers.config import SpeakerModelConfig
+from fastscribe.speakers.config import TURNS, SpeakerModelConfig
 from fastscribe.speakers.dialogues import check_names
 from fastscribe.speakers.rttm import RttmTurns
 from fastscribe.speakers.turns import windows
 from fastscribe.types import AudioInfo, HeldSamples, Utterance
-
-TURNS = "turns"  # purpose of what a speaker model reads
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from fastscribe.config import CHANNELS, ModelConfig, Options
 from fastscribe.pipeline.interfaces import RoomStage, SideModel
-from fastscribe.speakers.recordings import TURNS
-from fastscribe.speakers.voice_prints import VOICES
+from fastscribe.speakers.config import TURNS, VOICES
+from fastscribe.speakers.settings import check_options as check_options
 
 if TYPE_CHECKING:
     import torch

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fastscribe.segmentation.loudness import frame_length
-from fastscribe.speakers.config import VoiceModelConfig
+from fastscribe.speakers.config import VOICES, VoiceModelConfig
 from fastscribe.speakers.lost_prints import LostPrints
 from fastscribe.speakers.voice_spans import MAX_STRETCH_S, alone, choose_stretches, example, turns_of_words
 from fastscribe.types import AudioInfo, Failure, Float32Array, Hypothesis, Transcript, Utterance, UtteranceKey, Voice
-
-VOICES = "voices"  # purpose of what a voice model reads
 
 
 @dataclass

@@ -24,7 +24,7 @@ from typing import Any
 from fastscribe import Options, Transcriber, Transcript
 from fastscribe._system.processors import cpu_name, instruction_names, usable_processors
 from fastscribe.bench import machine
-from fastscribe.config import parse_streaming
+from fastscribe.speakers.settings import parse_streaming
 from scripts.benchmarks.gap_recovery import ROOT, publish
 from scripts.benchmarks.speakers import make_dialogues
 

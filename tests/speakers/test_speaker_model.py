@@ -17,13 +17,13 @@ from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
 from fastscribe.alignment.aligner import Aligner
 from fastscribe.audio.sound_file_cache import OpenSound
 from fastscribe.checkpoint.reader import read_for_run
-from fastscribe.config import parse_streaming
 from fastscribe.errors import CheckpointError, OptionError
 from fastscribe.pipeline import recognizer
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.idle import IDLE
 from fastscribe.speakers import recordings, stage
 from fastscribe.speakers.readers import read_speaker_model
+from fastscribe.speakers.settings import parse_streaming
 from fastscribe.speakers.turns import turns_of
 from fastscribe.types import Batch
 from tests.cli.test_cli import rows
