@@ -29,7 +29,6 @@ from fastscribe.pipeline.run import Run
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats, Watcher
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.windows import Ledger
-from fastscribe.report.prices import price_of
 from fastscribe.segmentation.vad import check_vad
 from fastscribe.types import Failure, Transcript
 
@@ -288,6 +287,10 @@ class Transcriber:
             wall_s: Seconds that the run took.
         """
         facts, shares = self._executor.facts, self._executor.shares()
+        if price_per_hour is None and not facts.is_gpu:  # the list has none of CPUs, whose names identify no machine
+            return None, None
+        from fastscribe.pipeline.prices import price_of
+
         is_one_kind = len({one.device for one in shares if one.device}) <= 1
         return price_of(facts.device_name if is_one_kind else "", price_per_hour, max(1, len(shares)))
 

@@ -1,7 +1,7 @@
 """What transcription costs: stored speeds beside the prices of machines that they were measured on.
 
 A configuration is a row with an RTFx over many recordings in a benchmark's document, and says what that RTFx is of; it meets
-every list price of its own hardware (report/prices.py), GPUs beside CPUs, as in NVIDIA's comparison of a million hours. A
+every list price of its own hardware (pipeline/prices.py), GPUs beside CPUs, as in NVIDIA's comparison of a million hours. A
 machine with several GPUs is taken to keep all of them as busy as the one measured. Where no price is known the cost is
 None.
 """
@@ -13,7 +13,8 @@ from typing import Any
 
 from fastscribe.bench.stored import Hardware, hardware, is_number
 from fastscribe.errors import UsageError
-from fastscribe.report.prices import PRICES, Price, price_of, usd_per_audio_hours, words
+from fastscribe.pipeline.prices import PRICES, Price, price_of, words
+from fastscribe.pipeline.stats import usd_per_audio_hours
 
 __all__ = ["compare", "offers", "price_of", "usd_per_hours"]
 

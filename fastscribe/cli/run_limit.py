@@ -17,7 +17,6 @@ from fastscribe._system.process_age import process_age_s
 from fastscribe._system.signals import TimeIsOver, start_timer, stop_timer
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.pipeline.workers.devices import parse_devices
-from fastscribe.report.prices import price_of
 
 STOPPED = 75  # exit code, EX_TEMPFAIL of sysexits.h: the same command may be tried again
 _TIME = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", re.ASCII)
@@ -166,6 +165,8 @@ def _price(stop_at_usd: float, device: str, devices: str | None, price_per_hour:
         return price_per_hour
     names = _gpu_names(device, devices)
     if len(set(names)) == 1:
+        from fastscribe.pipeline.prices import price_of
+
         usd_per_hour, _ = price_of(names[0], None, len(names))
         if usd_per_hour is not None:
             return usd_per_hour

@@ -34,6 +34,7 @@ class ModelFacts:
         others: Configs of the models that rooms run beside this one, by purpose (Utterance.purpose).
         marks: Ids of the tokens of punctuation that begin no word.
         has_prompt: The decoder follows Options.language, target_language, pnc and timestamps.
+        is_gpu: The device is a GPU.
         torch_version: Version of torch in the process that decodes.
     """
 
@@ -49,4 +50,5 @@ class ModelFacts:
     others: Mapping[str, Any] = field(default_factory=dict)
     marks: frozenset[int] = frozenset()
     has_prompt: bool = False
+    is_gpu: bool = False
     torch_version: str = ""

@@ -270,7 +270,8 @@ class Recognizer:
             {purpose: model.config for purpose, model in self.others.items()},
             self.marks,
             DECODERS[self.decoder_name].has_prompt,
-            str(torch.__version__),
+            is_gpu=self.device.type == "cuda",
+            torch_version=str(torch.__version__),
         )
 
     @property

@@ -10,7 +10,6 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from fastscribe.audio.repeats import Repeats
-from fastscribe.report.prices import usd_per_audio_hours
 from fastscribe.types import Failure, Transcript, Utterance
 
 
@@ -247,3 +246,10 @@ class RunStats:
             ],
             "versions": self.versions,
         }
+
+
+def usd_per_audio_hours(rtfx: float, usd_per_hour: float | None, audio_hours: float) -> float | None:
+    """Return the cost of `audio_hours` at this speed and price; None if either is unknown."""
+    if usd_per_hour is None or rtfx <= 0:
+        return None
+    return audio_hours * usd_per_hour / rtfx

@@ -20,6 +20,7 @@ from fastscribe.dry_run import DryRunReport
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
+from fastscribe.pipeline.prices import price_of
 from fastscribe.pipeline.stats import DeviceShare, Progress
 from fastscribe.pipeline.windows import Ledger
 from fastscribe.ray.chunks import ChunkQueue, Item
@@ -28,7 +29,6 @@ from fastscribe.ray.library import connected
 from fastscribe.ray.node_model import on_all_nodes
 from fastscribe.ray.pool import Died, Done, Handle, Results, Size, WorkerPool
 from fastscribe.ray.worker import ChunkStats, Facts, Setup, unpacked
-from fastscribe.report.prices import price_of
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Transcript
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fastscribe.bench.price_comparison import compare, usd_per_hours
 from fastscribe.cli import app
 from fastscribe.errors import UsageError
-from fastscribe.report.prices import PRICES
+from fastscribe.pipeline.prices import PRICES
 from tests.helpers.bench_documents import AMD, H200, SAPPHIRE_RAPIDS, document, speed, stored
 
 

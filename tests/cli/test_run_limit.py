@@ -8,8 +8,8 @@ import torch
 from fastscribe.cli import run_limit
 from fastscribe.cli.run_limit import LimitCheck, RunLimit, choose_limit, parse_time
 from fastscribe.errors import CheckpointError, UsageError
+from fastscribe.pipeline.prices import list_price
 from fastscribe.pipeline.workers import devices
-from fastscribe.report.prices import list_price
 from tests.conftest import AUDIO
 from tests.helpers.processes import fastscribe
 

@@ -57,7 +57,7 @@ def test_no_recorder_without_option() -> None:
     program = (
         "import sys; sys.argv[1:] = ['transcribe', sys.argv[1], '-m', sys.argv[2], '-q']\n"
         "from fastscribe.cli import _run; assert _run() == 0\n"
-        "light = {'fastscribe.report.files', 'fastscribe.report.prices'}\n"
+        "light = {'fastscribe.report.files', 'fastscribe.pipeline.prices'}\n"
         "assert not {name for name in sys.modules if name.startswith('fastscribe.report.')} - light"
     )
     done = subprocess.run([sys.executable, "-c", program, FIRST, MODEL], capture_output=True, text=True, check=False)

@@ -13,7 +13,7 @@ import typer
 from fastscribe.bench.commands.common import JsonFile, ReportHtml, bench, check_places, leave
 from fastscribe.bench.document import not_measured
 from fastscribe.cli.terminal import show
-from fastscribe.report.prices import MAX_USD
+from fastscribe.pipeline.prices import MAX_USD
 
 _HEADER = (
     "   USD/1,000 h  USD/1,000,000 h  x cheapest      RTFx    USD/h  kWh/1,000 h  "

@@ -18,7 +18,7 @@ from fastscribe.cli.app import option, repeated_choice
 from fastscribe.cli.terminal import say, show
 from fastscribe.config import DtypeChoice
 from fastscribe.errors import UsageError
-from fastscribe.report.prices import MAX_USD
+from fastscribe.pipeline.prices import MAX_USD
 
 if TYPE_CHECKING:
     from fastscribe.bench.roofline import Roofline

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.report import prices
-from fastscribe.report.prices import PRICES, list_price, price_of, usd_per_audio_hours
+from fastscribe.pipeline import prices
+from fastscribe.pipeline.prices import PRICES, list_price, price_of
+from fastscribe.pipeline.stats import usd_per_audio_hours
 
 
 def test_prices_have_sources() -> None:

@@ -165,10 +165,3 @@ def price_of(device_name: str, price_per_hour: float | None, num_devices: int = 
         return None, None
     times = f"{num_devices} x " if num_devices > 1 else ""
     return num_devices * price.usd_per_hour, times + price.cited
-
-
-def usd_per_audio_hours(rtfx: float, usd_per_hour: float | None, audio_hours: float) -> float | None:
-    """Return the cost of `audio_hours` at this speed and price; None if either is unknown."""
-    if usd_per_hour is None or rtfx <= 0:
-        return None
-    return audio_hours * usd_per_hour / rtfx
