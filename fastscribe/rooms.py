@@ -38,7 +38,15 @@ ROOMS = (
         "speakers",
         ("speakers", "speaker_names", "speaker_streaming", "rttm", "voices"),
         {"speakers": "command"},
-        ("check_options", "open_stage", "locate_models", "read_models", "build_models", "needs_whole_recordings"),
+        (
+            "check_options",
+            "open_stage",
+            "locate_models",
+            "read_models",
+            "build_models",
+            "needs_whole_recordings",
+            "open_counts",
+        ),
     ),
     Room("alignment", ("align_with",), {"align": "command"}),
     Room("context", ("boost", "lm", "lm_weight")),
@@ -82,6 +90,7 @@ def offered(function: str, options: Any) -> list[Callable[..., Any]]:
     locate_models(options, say): transcriber asks for the options with paths in place of names on the hub.
     open_edits(options, known, says_language): transcriber asks for what changes the texts (pipeline.interfaces.Edits).
     needs_whole_recordings(options): cli.run asks before it starts helpers, which see parts of recordings.
+    open_counts(options): cli.run gives it each result by count(), and prints its `lines` at the end.
     read_models(options, config): checkpoint.reader asks for the models that run beside the recogniser, by purpose.
     build_models(checkpoints, device, prepare, dtype): pipeline.recognizer asks for them on its device, by purpose.
 

@@ -39,12 +39,11 @@ from fastscribe.cli.terminal import (
     say,
     show_table,
 )
-from fastscribe.config import CHANNELS, DtypeName, DtypePolicy, FloatDtypeName
+from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName
 from fastscribe.errors import UsageError
 from fastscribe.journaled import run_fingerprint, write_result
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.results.shards import Shard
-from fastscribe.speakers.lone_speakers import LoneSpeakers
 from fastscribe.types import AudioInfo, Failure, Transcript
 
 MANY_INPUTS = 256  # a GPU with this number of inputs gets helpers
@@ -393,14 +392,15 @@ def _write_all(
     inputs: Any = job.inputs if listing is None else listing
     results = transcriber._results(inputs, output.ledger)
     says_tracks = says_tracks and job.options.track is None
-    others, lone, short = OtherLanguages(transcriber._config.language), LoneSpeakers(), ShortFiles()
+    others, short = OtherLanguages(transcriber._config.language), ShortFiles()
+    counts = [open_counts(job.options) for open_counts in rooms.offered("open_counts", job.options)]
     writing = bar.paused if job.target.is_stdout else nullcontext
     with _until_limit(transcriber), closing(results):
         for result in results:
             others.count(result)
             short.count(result)
-            if job.options.speakers == CHANNELS:
-                lone.count(result)
+            for one in counts:
+                one.count(result)
             if says_tracks and isinstance(result, Transcript) and result.audio.num_tracks > 1:
                 says_tracks = False
                 bar.say(_tracks_line(result.audio))
@@ -419,7 +419,7 @@ def _write_all(
         bar.say(others.line)
     edits, languages = transcriber._edits, transcriber._languages
     changed = [*(edits.lines if edits else ()), *(languages.lines if languages else ())]
-    for line in [*short.lines, *lone.lines, *transcriber.progress.lines, *changed]:
+    for line in [*short.lines, *(line for one in counts for line in one.lines), *transcriber.progress.lines, *changed]:
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 

@@ -13,14 +13,19 @@ _REASONS = {
 
 
 class LoneSpeakers:
-    """Counts dialogues of one speaker, by the reason."""
+    """Counts dialogues of one speaker, by the reason.
 
-    def __init__(self) -> None:
+    Args:
+        are_dialogues: The results are; else nothing is counted.
+    """
+
+    def __init__(self, are_dialogues: bool = True) -> None:
+        self._are_dialogues = are_dialogues
         self._counts: Counter[str] = Counter()
 
     def count(self, result: Transcript | Failure) -> None:
         """Count a result if it is a dialogue of one speaker."""
-        if isinstance(result, Transcript) and len(result.speakers) == 1:
+        if self._are_dialogues and isinstance(result, Transcript) and len(result.speakers) == 1:
             self._counts["mono" if result.audio.channels == 1 else "copies"] += 1
 
     @property
