@@ -75,12 +75,6 @@ def merge(channels: Sequence[Transcript], speakers: Sequence[str]) -> Transcript
     )
 
 
-def turns(segments: Sequence[Segment]) -> list[tuple[str | None, str]]:
-    """Return the turns of a dialogue, each with its speaker and its text: consecutive segments of the same speaker."""
-    grouped = groupby(segments, lambda segment: segment.speaker)
-    return [(speaker, join_texts(segment.text for segment in group)) for speaker, group in grouped]
-
-
 def without_words(transcript: Transcript, numbers: set[int]) -> Transcript:
     """Return a channel's transcript without some of its words, by their positions among all, and without their tokens."""
     segments, number = [], 0

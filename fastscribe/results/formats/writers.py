@@ -18,7 +18,7 @@ from typing import Any
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.errors import OptionError
-from fastscribe.speakers.merge_channels import turns
+from fastscribe.text.joining import join_turns
 from fastscribe.types import (
     Alternative,
     Failure,
@@ -178,7 +178,7 @@ def to_txt(transcript: Transcript) -> str:
     """Return the text on one line; of a dialogue, a line for each turn, with the speaker's name."""
     if not transcript.speakers:
         return clean_text(transcript.text) + "\n"
-    return "".join(f"{clean_text(f'{speaker}: {text}')}\n" for speaker, text in turns(transcript.segments)) or "\n"
+    return "".join(f"{clean_text(f'{speaker}: {text}')}\n" for speaker, text in join_turns(transcript.segments)) or "\n"
 
 
 def to_tsv(transcript: Transcript) -> str:

@@ -1,0 +1,122 @@
+"""A plain run needs no room, and an option or a command of a room that is not installed says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from fastscribe import Options, UsageError, rooms
+from fastscribe.rooms import ROOMS
+from tests.conftest import AUDIO, MODELS
+
+CLIP, MODEL = sorted(AUDIO.glob("*.flac"))[0], MODELS / "tdt_demo" / "model.nemo"
+ALL = [room.name for room in ROOMS]
+# Rooms that a plain run still imports: from Python, and by the command.
+STILL_IMPORTED = ("context", "alignment")
+STILL_IMPORTED_BY_COMMAND = (*STILL_IMPORTED, "readable", "report", "evaluation")
+# Hides folders of the package, as if they were deleted, and runs a program.
+HIDING = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        for room in {rooms!r}:
+            if (name + ".").startswith(f"fastscribe.{{room}}."):
+                raise ModuleNotFoundError(f"No module named 'fastscribe.{{room}}'", name=f"fastscribe.{{room}}")
+
+sys.meta_path.insert(0, Hidden())
+{program}
+"""
+COMMAND = "import runpy; sys.argv = ['fastscribe', *{arguments!r}]; runpy.run_module('fastscribe', run_name='__main__')"
+LIBRARY = """
+import json
+from fastscribe import Transcriber
+with Transcriber.load({model!r}, "cpu", "fp32") as transcriber:
+    [found] = transcriber.transcribe([{clip!r}])
+print(json.dumps({{"text": found.text}}))
+"""
+# An option of each room, as the command line takes it, and as Python does.
+OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "speakers": (["--speakers", "channels"], {"speakers": "channels"}),
+    "readable": (["--remove-fillers"], {"remove_fillers": True}),
+}
+
+
+def python(hidden: list[str], program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process that lacks these rooms."""
+    command = [sys.executable, "-c", HIDING.format(rooms=hidden, program=program)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ)
+
+
+def command(hidden: list[str], *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run `fastscribe` in a process that lacks these rooms."""
+    return python(hidden, COMMAND.format(arguments=[*map(str, arguments)]))
+
+
+def text_of(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stderr
+    return str(json.loads(done.stdout.splitlines()[-1])["text"])
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    found = text_of(command([], "transcribe", CLIP, "-m", MODEL, "--dtype", "fp32", "--device", "cpu"))
+    assert found
+    return found
+
+
+def test_a_plain_command_needs_no_room(text: str) -> None:
+    hidden = [room for room in ALL if room not in STILL_IMPORTED_BY_COMMAND]
+    assert text_of(command(hidden, "transcribe", CLIP, "-m", MODEL, "--dtype", "fp32", "--device", "cpu")) == text
+
+
+def test_a_plain_run_from_python_needs_no_room(text: str) -> None:
+    hidden = [room for room in ALL if room not in STILL_IMPORTED]
+    assert text_of(python(hidden, LIBRARY.format(model=str(MODEL), clip=str(CLIP)))) == text
+
+
+@pytest.mark.parametrize("room", OPTIONS)
+def test_an_option_of_a_room_that_is_missing_is_refused(room: str) -> None:
+    arguments, _ = OPTIONS[room]
+    if room in STILL_IMPORTED_BY_COMMAND:
+        pytest.skip("the command imports it")
+    done = command([room], "transcribe", CLIP, "-m", MODEL, *arguments)
+    assert done.returncode == 2
+    assert f"{arguments[0]}: this installation lacks fastscribe.{room}, which has it" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("room", OPTIONS)
+def test_other_rooms_do_not_miss_it(room: str) -> None:
+    """The options of a room are checked without any other room."""
+    _, options = OPTIONS[room]
+    others = [one for one in ALL if one != room]
+    done = python(others, f"from fastscribe import Options\nprint(Options(**{options!r}))")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("room", "name"), [(room.name, name) for room in ROOMS for name in room.commands])
+def test_a_command_of_a_room_that_is_missing_is_refused(room: str, name: str) -> None:
+    done = command([room], name)
+    assert done.returncode == 2
+    assert f"this installation lacks fastscribe.{room}, which has it" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+def test_doors_have_what_the_table_offers(room: rooms.Room) -> None:
+    if room.offers:
+        door = rooms.enter(room.name, "room", "a test")
+        assert [name for name in room.offers if not callable(getattr(door, name, None))] == []
+    assert [name for name in room.options if name not in Options.__dataclass_fields__] == []
+
+
+def test_a_field_with_its_default_needs_no_room() -> None:
+    assert rooms.needed(Options()) == ()
+    assert rooms.needed(Options(itn=False, redact=[], speakers=None)) == ()  # type: ignore[arg-type]
+    assert rooms.needed(Options(speakers="channels", redact=("numbers",))) == ("speakers", "readable")
+    with pytest.raises(UsageError, match="speaker_names"):
+        Options(speaker_names=())
