@@ -19,7 +19,7 @@ from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.types import Failure, Hypothesis, Utterance
 
 if TYPE_CHECKING:
-    from fastscribe.pipeline.interfaces import Edits, MakeTexts
+    from fastscribe.pipeline.interfaces import Additions, MakeTexts
     from fastscribe.pipeline.preparation import Preparation
     from fastscribe.pipeline.text_stage import TextStage
     from fastscribe.pipeline.windows import InputGroups
@@ -29,15 +29,15 @@ Plan: TypeAlias = Sequence[Utterance]
 Outcome: TypeAlias = tuple[Sequence[Utterance], Sequence[Hypothesis | Failure]]
 
 
-class Elsewhere(NamedTuple):
-    """What other processes do of a run beside decoding.
+class HostWork(NamedTuple):
+    """What is done for a run beside decoding.
 
     Attributes:
-        inputs: Prepares the inputs.
+        inputs: Prepares the inputs in other processes; None: threads of this process do.
         make_texts: Returns what makes the texts.
     """
 
-    inputs: InputGroups
+    inputs: InputGroups | None
     make_texts: MakeTexts
 
 
@@ -80,13 +80,13 @@ class Executor(Protocol):
             UsageError: The devices are closed.
         """
 
-    def elsewhere(self, preparation: Preparation, stage: TextStage, edits: Edits | None) -> Elsewhere | None:
-        """Return who prepares the inputs of the run and makes its texts; None: this process does. begin() comes first.
+    def host_work(self, preparation: Preparation, stage: TextStage, rooms: Additions) -> HostWork:
+        """Return who prepares the inputs of the run and makes its texts. begin() comes first.
 
         Args:
             preparation: Prepares an input.
             stage: Makes the text of a recording.
-            edits: Changes the texts.
+            rooms: What rooms add to the run; they may need this process.
         """
 
     def execute(self, plans: Iterable[Plan | Idle]) -> Generator[Outcome | Idle, None, None]:

@@ -14,18 +14,19 @@ from fastscribe.config import Options, OutputStyle
 from fastscribe.cuda.device import host_array, short_switch_interval
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
-from fastscribe.pipeline.executor import Outcome, Plan
+from fastscribe.pipeline.executor import HostWork, Outcome, Plan
 from fastscribe.pipeline.idle import IDLE, Idle
 from fastscribe.pipeline.loader import REMOTE_THREADS, Loaded, default_threads, load_batches
 from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
+from fastscribe.pipeline.texts import local_texts
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.segmentation.silence import with_cuts
 from fastscribe.types import Utterance
 
 if TYPE_CHECKING:
-    from fastscribe.pipeline.interfaces import Edits
+    from fastscribe.pipeline.interfaces import Additions
     from fastscribe.pipeline.preparation import Preparation
     from fastscribe.pipeline.text_stage import TextStage
 
@@ -65,8 +66,8 @@ class LocalExecutor:
         self.engine.budget, self.engine.stopwatch = budget, stopwatch
         self._readers = ReplacingThreadPool(options.threads or default_threads(), "read")
 
-    def elsewhere(self, preparation: Preparation, stage: TextStage, edits: Edits | None) -> None:
-        """Return None: this process does all."""
+    def host_work(self, preparation: Preparation, stage: TextStage, rooms: Additions) -> HostWork:
+        return HostWork(None, local_texts(stage, rooms))
 
     def execute(self, plans: Iterable[Plan | Idle]) -> Generator[Outcome | Idle, None, None]:
         device = self.engine.recognizer.device

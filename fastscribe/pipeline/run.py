@@ -19,7 +19,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,6 @@ from fastscribe.pipeline.preparation import Preparation
 from fastscribe.pipeline.recordings import RecordingsInFlight
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.text_stage import TextStage
-from fastscribe.pipeline.texts import LocalTexts
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.windows import InputWindows, Ledger, Window, work_s
@@ -82,12 +80,9 @@ class Run:
         self._preparers = ReplacingThreadPool(threads, "prepare")
         preparation = Preparation(config, options, by_phrase, rooms.inputs, trusts_manifests=executor.opens_files)
         stage = TextStage(options, bool(options.recover_gaps), model.tokenizer, executor.facts, rooms.transcripts)
-        is_here = rooms.needs_whole_recordings or rooms.make_texts is not None
-        elsewhere = None if is_here else executor.elsewhere(preparation, stage, rooms.edits)
-        inputs = None if elsewhere is None else elsewhere.inputs
-        self._inputs = InputWindows(preparation, rooms, self._preparers, progress, inputs)
-        make_texts = rooms.make_texts or (partial(LocalTexts, stage) if elsewhere is None else elsewhere.make_texts)
-        texts = make_texts(self._preparers, progress.stopwatch)
+        work = executor.host_work(preparation, stage, rooms)
+        self._inputs = InputWindows(preparation, rooms, self._preparers, progress, work.inputs)
+        texts = work.make_texts(self._preparers, progress.stopwatch)
         self._recordings = RecordingsInFlight(texts, progress, rooms.follow_up)
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 from queue import SimpleQueue
 
 from fastscribe.pipeline.gap_recovery import Recovery, Step, TextResult
+from fastscribe.pipeline.interfaces import Additions, MakeTexts
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.text_stage import TextStage, finished
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
@@ -17,6 +18,11 @@ from fastscribe.text.transcript import DecodedUtterance
 from fastscribe.types import Failure, Hypothesis
 
 MAX_CALLS = 1000  # that threads make; then the thread that drives the model waits for them
+
+
+def local_texts(stage: TextStage, rooms: Additions) -> MakeTexts:
+    """Return what makes the texts of a run in this process: a room's, if it has its own."""
+    return rooms.make_texts or partial(LocalTexts, stage)
 
 
 class LocalTexts:

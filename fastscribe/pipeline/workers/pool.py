@@ -27,14 +27,15 @@ from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import DeviceFailed, FastscribeError, RecordingKilledProcess, UsageError, first_line
 from fastscribe.pipeline.batch_layout import BatchLayout
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.executor import Elsewhere, Outcome, Plan
+from fastscribe.pipeline.executor import HostWork, Outcome, Plan
 from fastscribe.pipeline.idle import IDLE, Idle
-from fastscribe.pipeline.interfaces import Edits
+from fastscribe.pipeline.interfaces import Additions
 from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.pipeline.prefetch import Prefetcher
 from fastscribe.pipeline.preparation import Preparation
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
 from fastscribe.pipeline.text_stage import TextStage
+from fastscribe.pipeline.texts import local_texts
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.workers import messages
@@ -180,8 +181,10 @@ class WorkerPool:
             if slot.ready is not None:
                 self._begin_on(number)
 
-    def elsewhere(self, preparation: Preparation, stage: TextStage, edits: Edits | None) -> Elsewhere:
-        made = MakeTextStage(stage, edits, self.style)
+    def host_work(self, preparation: Preparation, stage: TextStage, rooms: Additions) -> HostWork:
+        if rooms.needs_whole_recordings or rooms.make_texts is not None:
+            return HostWork(None, local_texts(stage, rooms))
+        made = MakeTextStage(stage, rooms.edits, self.style)
         stages: dict[messages.Kind, Any] = {
             "read": ReadStage(),
             "prepare": PrepareStage(preparation),
@@ -190,7 +193,7 @@ class WorkerPool:
         self.helpers.set_up(stages)
         inputs = HelperInputs(preparation, self.helpers, self._wake, self._homes)
         self._wakes = True
-        return Elsewhere(inputs, partial(HelperTexts, made, self.helpers, self._wake, self._homes))
+        return HostWork(inputs, partial(HelperTexts, made, self.helpers, self._wake, self._homes))
 
     def execute(self, plans: Iterable[Plan | Idle]) -> Generator[Outcome | Idle, None, None]:
         assert self._readers is not None, "begin() comes first"
