@@ -24,10 +24,8 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.interfaces import Additions, Edits, RoomStage
 from fastscribe.pipeline.model_facts import RunModel
-from fastscribe.pipeline.presentation import in_order, with_bar
 from fastscribe.pipeline.run import Run
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats, Watcher
-from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.windows import Ledger
 from fastscribe.segmentation.vad import check_vad
 from fastscribe.types import Failure, Transcript
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.engine import Engine
     from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.pipeline.recognizer import Recognizer
+    from fastscribe.pipeline.time_limit import TimeLimit
 
 _DEFAULTS = Options()
 
@@ -273,8 +272,12 @@ class Transcriber:
         """
         results = self._results(inputs)
         if ordered:
+            from fastscribe.pipeline.presentation import in_order
+
             results = in_order(results)
         if progress:
+            from fastscribe.pipeline.presentation import with_bar
+
             results = with_bar(results, lambda: self.progress, inputs)
         with closing(results):
             yield from results

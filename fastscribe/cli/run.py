@@ -42,7 +42,6 @@ from fastscribe.cli.terminal import (
 from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName
 from fastscribe.errors import UsageError
 from fastscribe.journaled import run_fingerprint, write_result
-from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.results.shards import Shard
 from fastscribe.types import AudioInfo, Failure, Transcript
 
@@ -90,6 +89,8 @@ def run(
         transcriber = loaded.enter_context(_load(job, bar.say))
         transcriber._started_at = started_at
         if job.limit is not None:
+            from fastscribe.pipeline.time_limit import TimeLimit
+
             transcriber._limit = TimeLimit(job.limit.started_s + job.limit.work_s)
         event_log.started(transcriber)
         bar.watch(lambda: transcriber.progress)  # which each run replaces

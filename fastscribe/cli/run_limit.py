@@ -16,7 +16,6 @@ from time import perf_counter
 from fastscribe._system.process_age import process_age_s
 from fastscribe._system.signals import TimeIsOver, start_timer, stop_timer
 from fastscribe.errors import CheckpointError, UsageError
-from fastscribe.pipeline.workers.devices import parse_devices
 
 STOPPED = 75  # exit code, EX_TEMPFAIL of sysexits.h: the same command may be tried again
 _TIME = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", re.ASCII)
@@ -176,6 +175,8 @@ def _price(stop_at_usd: float, device: str, devices: str | None, price_per_hour:
 def _gpu_names(device: str, devices: str | None) -> list[str]:
     """Return the names of the GPUs in use; none on a CPU, whose name does not identify the machine."""
     if devices is not None:
+        from fastscribe.pipeline.workers.devices import parse_devices
+
         gpus = list(dict.fromkeys(one.name for one in parse_devices(devices) if one.kind == "cuda"))
     elif device != "cpu":
         from fastscribe.pipeline.recognizer import choose_device

@@ -60,7 +60,6 @@ from fastscribe.config import (
 )
 from fastscribe.context.phrases import read_phrases
 from fastscribe.errors import UsageError
-from fastscribe.pipeline.workers.devices import parse_devices
 from fastscribe.readable.options import Itn, Redact, RedactList, RemoveFillers, check_text_options
 from fastscribe.results.shards import choose_shard
 
@@ -513,6 +512,8 @@ def transcribe(
     if devices is not None:
         if device != "auto":
             raise typer.BadParameter("--device and --devices exclude each other: --devices alone names all devices")
+        from fastscribe.pipeline.workers.devices import parse_devices
+
         parse_devices(devices)  # before a download
     options = Options(
         decoder=decoder,

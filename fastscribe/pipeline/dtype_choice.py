@@ -18,7 +18,6 @@ from fastscribe.errors import UsageError
 from fastscribe.families.blocks.fp8 import fp8_problem
 from fastscribe.families.blocks.int8 import int8_problem
 from fastscribe.families.registry import ENCODER_FAMILIES
-from fastscribe.pipeline.dtype_rates import CannotKeep, cpu_rates, widths_of
 
 # Models narrower than this are fast in any dtype on a CPU, and in fp32 they are exact (docs/log.md, 2026-11-21).
 NARROW_ON_CPU = 256
@@ -98,6 +97,8 @@ def _on_cpu(name: str, encoder: EncoderConfigs, say: Callable[[str], None]) -> s
     dtypes = candidates(name, encoder.d_model, has_matrices)
     if len(dtypes) == 1:
         return dtypes[0]
+    from fastscribe.pipeline.dtype_rates import CannotKeep, cpu_rates, widths_of
+
     widths = widths_of(encoder)
     try:  # of all that "fastest" compares, so that one measurement serves both
         rates = cpu_rates(widths, candidates("fastest", encoder.d_model, has_matrices))

@@ -15,13 +15,13 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.idle import Idle
 from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
-from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.types import Failure, Hypothesis, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.pipeline.interfaces import Additions, MakeTexts
     from fastscribe.pipeline.preparation import Preparation
     from fastscribe.pipeline.text_stage import TextStage
+    from fastscribe.pipeline.time_limit import TimeLimit
     from fastscribe.pipeline.windows import InputGroups
 
 Plan: TypeAlias = Sequence[Utterance]

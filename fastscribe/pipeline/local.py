@@ -21,7 +21,6 @@ from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
 from fastscribe.pipeline.texts import local_texts
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
-from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.segmentation.silence import with_cuts
 from fastscribe.types import Utterance
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.interfaces import Additions
     from fastscribe.pipeline.preparation import Preparation
     from fastscribe.pipeline.text_stage import TextStage
+    from fastscribe.pipeline.time_limit import TimeLimit
 
 BATCHES_AHEAD = 2
 

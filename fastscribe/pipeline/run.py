@@ -37,12 +37,12 @@ from fastscribe.pipeline.recordings import RecordingsInFlight
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.text_stage import TextStage
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
-from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.windows import InputWindows, Ledger, Window, work_s
 from fastscribe.types import WORDS, Failure, Hypothesis, Transcript, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
+    from fastscribe.pipeline.time_limit import TimeLimit
 
 _BATCHES_PER_WINDOW = 64
 _IDLE_S = 0.25  # the longest wait of what is to be decoded again for the next window, or for others

@@ -134,7 +134,7 @@ def test_a_dtype_must_be_faster_by_a_margin(processor: Callable[[str], None], mo
     processor("Zen 4")
     for fp32, wanted in ((113.0, "bf16"), (117.0, "fp32")):
         found = dtype_rates.Rates({"bf16": 100.0, "int8": 90.0, "fp32": fp32})
-        monkeypatch.setattr(dtype_choice, "cpu_rates", lambda *_, found=found: found)
+        monkeypatch.setattr(dtype_rates, "cpu_rates", lambda *_, found=found: found)
         assert choose_dtype("auto", CPU, WIDE, print) == wanted
     found = dtype_rates.Rates({"fp32": 1.0})  # bf16 was hopeless
     assert choose_dtype("auto", CPU, WIDE, print) == "fp32"
