@@ -34,10 +34,11 @@ class KnownTexts:
     def kept(self, result: Hypothesis) -> Hypothesis:
         return self._aligner.held(result)
 
-    def first(self, parts: Sequence[DecodedUtterance]) -> None:
+    def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[TextResult]:
         self._waiting.append((parts[0][0].audio, parts))
+        return ()
 
-    def again(self, recovery: Recovery, parts: Sequence[DecodedUtterance], failed: bool) -> None:
+    def again(self, recovery: Recovery, parts: Sequence[DecodedUtterance], failed: bool) -> Sequence[TextResult]:
         raise AssertionError("a known text has no gaps to recover")
 
     def flush(self) -> None:

@@ -181,17 +181,17 @@ class Texts(Protocol):
     def kept(self, result: Hypothesis) -> Hypothesis:
         """Return a row as it waits for the others of its recording."""
 
-    def first(self, parts: Sequence[DecodedUtterance]) -> None:
-        """Take in all utterances of a recording."""
+    def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[TextResult]:
+        """Take in all utterances of a recording. Return the results that are there at once; collect() returns the others."""
 
-    def again(self, recovery: Recovery, parts: Sequence[DecodedUtterance], failed: bool) -> None:
-        """Take in the utterances that were decoded again. If one has `failed`, the words of the first decoding stay."""
+    def again(self, recovery: Recovery, parts: Sequence[DecodedUtterance], failed: bool) -> Sequence[TextResult]:
+        """Take in the utterances that were decoded again, as first(). If one has `failed`, the first decoding's words stay."""
 
     def flush(self) -> None:
         """Begin what is gathered. The run calls it after each batch."""
 
     def collect(self, wait: bool = False) -> Sequence[TextResult]:
-        """Return the results that are there, each once; with `wait` and none there, wait for one. None: nothing is left."""
+        """Return the results that are there, each once; with `wait`, wait for one: none are returned if nothing is left."""
 
 
 class MakeTexts(Protocol):

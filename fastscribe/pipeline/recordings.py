@@ -57,8 +57,7 @@ class RecordingsInFlight:
     def collect(self, wait: bool = False) -> bool:
         """Take in the texts that are made; with `wait`, wait for one. Return False if there were none."""
         results = self.texts.collect(wait)
-        for result in results:
-            self._take(result)
+        self._take(results)
         return bool(results)
 
     def take_finished(self) -> Iterator[Transcript | Failure]:
@@ -98,7 +97,7 @@ class RecordingsInFlight:
         if has_failed:
             release(utterance.audio.file if utterance.audio.unread is None else utterance.audio.unread.file)
         if recovery is not None:
-            self.texts.again(recovery, parts, has_failed)
+            self._take(self.texts.again(recovery, parts, has_failed))
         elif isinstance(outcome, Failure):
             self.finished.append(outcome)
         else:
@@ -129,9 +128,13 @@ class RecordingsInFlight:
         audio = parts[0][0].audio
         if self._follow_up is not None:
             self._audios[audio.index] = audio
-        self.texts.first(parts)
+        self._take(self.texts.first(parts))
 
-    def _take(self, result: TextResult) -> None:
+    def _take(self, results: Sequence[TextResult]) -> None:
+        for result in results:
+            self._take_one(result)
+
+    def _take_one(self, result: TextResult) -> None:
         """Finish a recording, after what another model finds in it; or have its speech without words decoded."""
         if isinstance(result, Recovery):
             to_decode = result.utterances

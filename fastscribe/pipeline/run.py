@@ -175,7 +175,7 @@ class Run:
                     self._count_frames(utterances, results)
                     for utterance, result in zip(utterances, self._recordings.texts.rows(results), strict=True):
                         self._recordings.add(utterance, result)
-                        if self._recordings.collect() or self._recordings.finished:
+                        if self._recordings.finished:
                             yield from self._take_finished()  # at once: many transcripts together would leave the CPU's cache
                 self._recordings.flush()
                 yield from self._take_finished()

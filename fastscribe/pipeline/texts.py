@@ -38,9 +38,8 @@ class LocalTexts:
 
     def __init__(self, stage: TextStage, pool: ReplacingThreadPool, stopwatch: Stopwatch) -> None:
         self._stage, self._pool, self._stopwatch = stage, pool, stopwatch
-        self._made: list[TextResult] = []
         self._called: SimpleQueue[TextResult] = SimpleQueue()  # by the threads
-        self._num_calls = 0  # whose results are not in `_made`
+        self._num_calls = 0  # whose results are not taken
 
     def rows(self, results: Sequence[Hypothesis | Failure]) -> Sequence[Hypothesis | Failure]:
         return results
@@ -48,35 +47,33 @@ class LocalTexts:
     def kept(self, result: Hypothesis) -> Hypothesis:
         return result
 
-    def first(self, parts: Sequence[DecodedUtterance]) -> None:
-        self._make(partial(self._stage.first, parts))
+    def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[TextResult]:
+        return self._make(partial(self._stage.first, parts))
 
-    def again(self, recovery: Recovery, parts: Sequence[DecodedUtterance], failed: bool) -> None:
+    def again(self, recovery: Recovery, parts: Sequence[DecodedUtterance], failed: bool) -> Sequence[TextResult]:
         stage = self._stage
-        self._make(partial(stage.give_up, recovery) if failed else partial(stage.again, recovery, parts))
+        return self._make(partial(stage.give_up, recovery) if failed else partial(stage.again, recovery, parts))
 
     def flush(self) -> None:
         """Do nothing: every step is made at once."""
 
-    def _make(self, make: Callable[[], Step]) -> None:
+    def _make(self, make: Callable[[], Step]) -> Sequence[TextResult]:
         with self._stopwatch.time("assemble"):
             step = make()
         if isinstance(step, TextResult):
-            self._made.append(step)
-            return
+            return (step,)
         self._num_calls += 1
         self._pool.submit(lambda: self._called.put(finished(step)))
-        while self._num_calls > MAX_CALLS:
-            self._take_called()
+        return [self._next_called() for _ in range(self._num_calls - MAX_CALLS)]
 
     def collect(self, wait: bool = False) -> Sequence[TextResult]:
+        found = []
         while not self._called.empty():
-            self._take_called()
-        if wait and self._num_calls and not self._made:
-            self._take_called()
-        made, self._made = self._made, []
-        return made
+            found.append(self._next_called())
+        if wait and self._num_calls and not found:
+            found.append(self._next_called())
+        return found
 
-    def _take_called(self) -> None:
-        self._made.append(self._called.get())
+    def _next_called(self) -> TextResult:
         self._num_calls -= 1
+        return self._called.get()

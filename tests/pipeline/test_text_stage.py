@@ -35,13 +35,13 @@ class Seen:
         self.again: list[tuple[Recovery, Sequence[DecodedUtterance]]] = []
         first, again = LocalTexts.first, LocalTexts.again
 
-        def watched(texts: LocalTexts, parts: Sequence[DecodedUtterance]) -> None:
+        def watched(texts: LocalTexts, parts: Sequence[DecodedUtterance]) -> Sequence[Any]:
             self.first.append(parts)
-            first(texts, parts)
+            return first(texts, parts)
 
-        def watched_again(texts: LocalTexts, recovery: Recovery, parts: Sequence[Any], failed: bool) -> None:
+        def watched_again(texts: LocalTexts, recovery: Recovery, parts: Sequence[Any], failed: bool) -> Sequence[Any]:
             self.again.append((recovery, parts))
-            again(texts, recovery, parts, failed)
+            return again(texts, recovery, parts, failed)
 
         monkeypatch.setattr(LocalTexts, "first", watched)
         monkeypatch.setattr(LocalTexts, "again", watched_again)

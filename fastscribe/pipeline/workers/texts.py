@@ -78,12 +78,12 @@ class HelperTexts:
     def kept(self, result: Hypothesis) -> Hypothesis:
         return result
 
-    def first(self, parts: Sequence[DecodedUtterance]) -> None:
-        self._gather(parts[0][0].audio, parts, None)
+    def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[TextResult]:
+        return self._gather(parts[0][0].audio, parts, None)
 
-    def again(self, recovery: Recovery, parts: Sequence[DecodedUtterance], failed: bool) -> None:
+    def again(self, recovery: Recovery, parts: Sequence[DecodedUtterance], failed: bool) -> Sequence[TextResult]:
         audio = recovery.candidates[0].transcript.audio
-        self._gather(self._audios.pop(audio.index, audio), () if failed else parts, recovery)
+        return self._gather(self._audios.pop(audio.index, audio), () if failed else parts, recovery)
 
     def flush(self) -> None:
         """Submit what is gathered."""
@@ -113,16 +113,15 @@ class HelperTexts:
     def _edited(self, results: Sequence[TextResult]) -> list[TextResult]:
         return [self._counted(self._stage.edited(result)) for result in results]
 
-    def _gather(self, audio: AudioInfo, parts: Sequence[Any], recovery: Recovery | None) -> None:
+    def _gather(self, audio: AudioInfo, parts: Sequence[Any], recovery: Recovery | None) -> Sequence[TextResult]:
         if is_held(audio.file):
             whole = [(utterance, _hypothesis(given)) for utterance, given in parts]
             if recovery is None:
-                self._local.first(whole)
-            else:
-                self._local.again(recovery, whole, failed=not whole)
-            return
+                return self._edited(self._local.first(whole))
+            return self._edited(self._local.again(recovery, whole, failed=not whole))
         utterances, hypotheses = zip(*parts, strict=True) if parts else ((), ())
         self._gathered.append(_Gathered(audio, utterances, hypotheses, recovery))
+        return ()
 
     def _submit(self, gathered: Sequence[_Gathered], home: int | None = None) -> None:
         items: list[TextItem] = []
