@@ -72,13 +72,6 @@ class Samples:
         return self.samples_SC.dtype == "int16"
 
 
-@dataclass(frozen=True, eq=False)
-class HeldSamples(Samples):
-    """The samples of a recording that was read as a whole, because several models see it. `audio` is the recording itself."""
-
-    audio: AudioInfo
-
-
 File: TypeAlias = str | Medium | Samples  # a str is the path of a local file
 # What an utterance is read for: "words" by the transcription model, anything else by a model that a room runs beside it.
 Purpose: TypeAlias = str

@@ -13,11 +13,12 @@ from fastscribe.pipeline.gap_recovery import Step
 from fastscribe.pipeline.interfaces import PlainTranscripts
 from fastscribe.speakers.config import SpeakerModelConfig
 from fastscribe.speakers.dialogues import dialogue
+from fastscribe.speakers.recordings import HeldSamples
 from fastscribe.speakers.rttm import RttmTurns
 from fastscribe.speakers.turns import stitched, turns_of
 from fastscribe.speakers.word_speakers import with_speakers
 from fastscribe.text.transcript import DecodedUtterance
-from fastscribe.types import HeldSamples, Transcript, Turn
+from fastscribe.types import Transcript, Turn
 
 
 @dataclass(frozen=True)

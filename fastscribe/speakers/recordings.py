@@ -13,7 +13,14 @@ from fastscribe.speakers.config import TURNS, SpeakerModelConfig
 from fastscribe.speakers.dialogues import check_names
 from fastscribe.speakers.rttm import RttmTurns
 from fastscribe.speakers.turns import windows
-from fastscribe.types import AudioInfo, HeldSamples, Utterance
+from fastscribe.types import AudioInfo, Samples, Utterance
+
+
+@dataclass(frozen=True, eq=False)
+class HeldSamples(Samples):
+    """The samples of a recording that was read as a whole, because several models see it. `audio` is the recording itself."""
+
+    audio: AudioInfo
 
 
 @dataclass(frozen=True)
