@@ -14,6 +14,7 @@ import typer
 from fastscribe._system.remote import is_url
 from fastscribe.cli.app import StdoutClosed, app, option, options_in
 from fastscribe.cli.job import check_output_dir
+from fastscribe.cli.problems import Problems
 from fastscribe.cli.subtitle_options import (
     DEFAULT_CHARS_PER_SECOND,
     DEFAULTS,
@@ -28,7 +29,6 @@ from fastscribe.cli.subtitle_options import (
 from fastscribe.cli.terminal import say
 from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle, SubtitleStyle
 from fastscribe.errors import ManifestError, OutputError, UsageError
-from fastscribe.evaluation.command import Problems
 from fastscribe.readable.options import Itn, Redact, RedactList, RemoveFillers, text_options
 
 if TYPE_CHECKING:

@@ -48,9 +48,9 @@ from fastscribe.types import AudioInfo, Failure, Transcript
 MANY_INPUTS = 256  # a GPU with this number of inputs gets helpers
 
 if TYPE_CHECKING:
-    from fastscribe.cli.run_page import RunPage
     from fastscribe.dry_run import DryRunReport
     from fastscribe.pipeline.stats import Progress, RunStats
+    from fastscribe.report.transcribe_page import RunPage
     from fastscribe.results.ledger import Ledger
     from fastscribe.results.outputs import Output
     from fastscribe.transcriber import Transcriber
@@ -372,7 +372,7 @@ def _fingerprint(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]
 def _page(job: TranscribeJob, transcriber: Transcriber) -> RunPage | None:
     if job.report_html is None:
         return None
-    from fastscribe.cli.run_page import RunPage
+    from fastscribe.report.transcribe_page import RunPage
 
     return RunPage(job.report_html, job, transcriber)
 

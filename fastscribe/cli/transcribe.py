@@ -554,7 +554,7 @@ def transcribe(
     target = OutputTarget(folder, url, choose_shard(shard, os.environ), overwrite, retry_failed, ordered)
     page = None
     if report_html is not None:
-        from fastscribe.cli.run_page import page_path
+        from fastscribe.report.transcribe_page import page_path
 
         page = page_path(report_html, target.shard)
     is_brief = quiet or (not dry_run and cluster is None and is_one_short_file(inputs))

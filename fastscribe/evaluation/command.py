@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from fastscribe._system.text_layout import count_of
 from fastscribe.cli.app import StdoutClosed, app, option
+from fastscribe.cli.problems import Problems
 from fastscribe.cli.terminal import say
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.evaluation.scores import NormalizerName
@@ -20,7 +21,6 @@ from fastscribe.version import __version__
 if TYPE_CHECKING:
     from fastscribe.evaluation.scores import Evaluation, Pair
 
-_MAX_SHOWN = 20  # problems that are printed one by one
 _NAMES_SHOWN = 5  # recordings that only one run has
 _CHANGES_SHOWN = 10  # recordings that got better, and worse
 _COLLAR_S = 0.25  # NIST's
@@ -313,30 +313,6 @@ def _say_unpaired(name: str, only: Sequence[Pair]) -> None:
         names = ", ".join(pair.name for pair in only[:_NAMES_SHOWN]) + (" .." if len(only) > _NAMES_SHOWN else "")
         is_in = "is in" if len(only) == 1 else "are in"
         say(f"{count_of(len(only), 'recording')} {is_in} {name} only, and not compared: {names}")
-
-
-class Problems:
-    """Rows that could not be used: a line each on stderr, up to a point."""
-
-    def __init__(self) -> None:
-        self.num = 0
-
-    def add(self, problems: Iterable[ManifestError]) -> None:
-        for problem in problems:
-            self.num += 1
-            if self.num <= _MAX_SHOWN:
-                say(str(problem))
-
-    def without_problems(self, pairs: Iterable[Pair | ManifestError]) -> Iterator[Pair]:
-        for pair in pairs:
-            if isinstance(pair, ManifestError):
-                self.add([pair])
-            else:
-                yield pair
-
-    def report_rest(self) -> None:
-        if self.num > _MAX_SHOWN:
-            say(f"and {count_of(self.num - _MAX_SHOWN, 'more row')} that cannot be used")
 
 
 def _check(evaluation: Evaluation, group_by: tuple[str, ...]) -> None:

@@ -11,9 +11,9 @@ import typer
 from fastscribe._system.remote import is_url
 from fastscribe._system.text_layout import count_of
 from fastscribe.cli.app import app, option
+from fastscribe.cli.problems import Problems
 from fastscribe.cli.terminal import say
 from fastscribe.errors import ManifestError, OutputError, UsageError
-from fastscribe.evaluation.command import Problems
 
 if TYPE_CHECKING:
     from fastscribe.speakers.persons import Persons

@@ -19,9 +19,10 @@ import typer.main
 
 from fastscribe import Options
 from fastscribe.bench.commands.common import finish
-from fastscribe.cli import app, run_page
+from fastscribe.cli import app
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
+from fastscribe.report import transcribe_page as run_page
 from fastscribe.results.shards import Shard
 from tests.cli.test_cli import FIRST, MODEL, transcribe
 from tests.conftest import AUDIO
