@@ -25,12 +25,14 @@ class Room:
         options: Fields of Options that need it, if they are set.
         commands: The module of each of its commands, by the command's name.
         offers: Functions of its module `room`, which runs with these options call; offered() names their callers.
+        flags: Options on the command line that its module `options` adds to commands, by the command's name.
     """
 
     name: str
     options: tuple[str, ...] = ()
     commands: Mapping[str, str] = field(default_factory=dict)
     offers: tuple[str, ...] = ()
+    flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 ROOMS = (
@@ -38,7 +40,7 @@ ROOMS = (
         "speakers",
         ("speakers", "speaker_names", "speaker_streaming", "rttm", "voices"),
         {"speakers": "command"},
-        (
+        offers=(
             "check_options",
             "open_stage",
             "locate_models",
@@ -47,16 +49,25 @@ ROOMS = (
             "needs_whole_recordings",
             "open_counts",
         ),
+        flags={
+            "transcribe": ("--speakers", "--speaker-names", "--speaker-streaming", "--rttm", "--voices"),
+            "evaluate": ("--speaker-references", "--collar"),
+        },
     ),
-    Room("alignment", ("align_with",), {"align": "command"}),
-    Room("context", ("boost", "lm", "lm_weight")),
-    Room("readable", ("remove_fillers", "itn", "redact", "redact_names"), offers=("check_options", "open_edits")),
+    Room("alignment", ("align_with",), {"align": "command"}, flags={"transcribe": ("--align-with",)}),
+    Room("context", ("boost", "lm", "lm_weight"), flags={"transcribe": ("--boost", "--lm", "--lm-weight")}),
+    Room(
+        "readable",
+        ("remove_fillers", "itn", "redact", "redact_names"),
+        offers=("check_options", "open_edits"),
+        flags={"transcribe": ("--remove-fillers", "--itn", "--redact", "--redact-list")},
+    ),
     Room("training", (), {"train": "command"}),
     Room("evaluation", (), {"evaluate": "command"}),
-    Room("report"),
+    Room("report", flags={"transcribe": ("--report-html",)}),
     Room("bench", (), {"bench": "commands"}),
     Room("doctor", (), {"doctor": "command"}),
-    Room("ray"),
+    Room("ray", flags={"transcribe": ("--engine", "--ray-address", "--ray-workers")}),
 )
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fastscribe._system.remote import is_url
+from fastscribe.alignment.run_part import AlignPart
 from fastscribe.alignment.texts import Texts
 from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
 from fastscribe.checkpoint.location import DEFAULT
 from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_in
-from fastscribe.cli.event_log import EventLog
-from fastscribe.cli.job import OutputTarget, TranscribeJob, check_output_dir, is_one_short_file
+from fastscribe.cli.job import TranscribeJob, is_one_short_file
 from fastscribe.cli.run import run
 from fastscribe.cli.run_options import (
     Channel,
@@ -28,6 +26,8 @@ from fastscribe.cli.run_options import (
     Quiet,
     RetryFailed,
     Tokens,
+    make_style,
+    make_target,
 )
 from fastscribe.cli.subtitle_options import (
     DEFAULT_CHARS_PER_SECOND,
@@ -38,7 +38,6 @@ from fastscribe.cli.subtitle_options import (
     MaxLines,
     MaxLineWidth,
     MinCueS,
-    parse_formats,
 )
 from fastscribe.cli.terminal import log_to
 from fastscribe.config import (
@@ -47,10 +46,8 @@ from fastscribe.config import (
     OUTPUT_FORMATS,
     DtypeChoice,
     Options,
-    OutputStyle,
     SubtitleStyle,
 )
-from fastscribe.results.shards import choose_shard
 
 basic_option, audio_option = options_in("Basics"), options_in("Audio")
 output_option, job_option = options_in("Output"), options_in("Big jobs")
@@ -143,16 +140,10 @@ def align(
     """
     if log_file is not None:
         log_to(log_file)
-    style = OutputStyle(
-        parse_formats(format) or ("jsonl",),
-        tokens,
-        SubtitleStyle(max_line_width, max_lines, max_cue_s, min_cue_s, max_chars_per_second or None, highlight_words),
+    subtitles = SubtitleStyle(
+        max_line_width, max_lines, max_cue_s, min_cue_s, max_chars_per_second or None, highlight_words
     )
-    if output_dir is None and len(style.formats) > 1:
-        raise typer.BadParameter("several formats need --output-dir")
-    for name, given in (("--retry-failed", retry_failed), ("--overwrite", overwrite)):
-        if given and output_dir is None:
-            raise typer.BadParameter(f"{name} needs --output-dir")
+    style = make_style(format, tokens, subtitles, output_dir, retry_failed=retry_failed, overwrite=overwrite)
     texts = Texts(text)
     texts.check(has_several=len(inputs) > 1)
     if text is None and not any(extension(given) in MANIFEST_EXTENSIONS or given == "-" for given in inputs):
@@ -165,16 +156,12 @@ def align(
         track=track,
         threads=threads,
     )
-    if output_dir is not None:
-        check_output_dir(output_dir)
-    url = output_dir if output_dir is not None and is_url(output_dir) else None
-    folder = Path(output_dir) if output_dir is not None and url is None else None
-    target = OutputTarget(folder, url, choose_shard(shard, os.environ), overwrite, retry_failed, ordered)
+    target = make_target(output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered)
     is_brief = quiet or is_one_short_file(inputs)
     if model is None and is_brief:
         model = DEFAULT  # without the line about it
     model = str(find_model(model, show_progress=not (quiet or no_progress)))
     job = TranscribeJob(inputs, model, device, dtype, options, style, target, None)
-    job = replace(job, log_file=log_file, texts=texts)
-    with EventLog(None) as event_log:
-        run(job, event_log, quiet, show_progress=not (quiet or no_progress), show_report=not is_brief)
+    part = AlignPart(texts)
+    job = replace(job, log_file=log_file, engine=part.engine, parts=(part,))
+    run(job, None, quiet, show_progress=not (quiet or no_progress), show_report=not is_brief)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -17,10 +17,9 @@ from typer.core import TyperCommand, TyperGroup
 from fastscribe.audio.folders import MAGIC
 from fastscribe.audio.formats import is_audio_name
 from fastscribe.checkpoint.location import locate
-from fastscribe.cli import completion, other_tools
+from fastscribe.cli import completion
 from fastscribe.cli.terminal import say
 from fastscribe.errors import OptionError, UsageError
-from fastscribe.report.files import check_page
 
 _NEAR = 0.7  # similarity of a suggested option; --force is no near miss of --format
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -44,6 +43,7 @@ _METAVARS = {
 _URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\\\]")
 _LIMIT = re.compile(r" *\[(?:x>=[0-9.]+|[0-9.]+<=x<=[0-9.]+)\]|; (?:x>=[0-9.]+|[0-9.]+<=x<=[0-9.]+)(?=\])")
 _COMPLETED = {"--format": completion.formats, "--init": completion.models, "--model": completion.models}
+OTHERS_VALUES = ("--device", "--devices", "--dtype", "--format", "--vad")  # other tools have other values for them
 _METAVAR_OF = {name: metavar for metavar, names in _METAVARS.items() for name in names.split()}
 
 
@@ -67,8 +67,11 @@ class Command(TyperCommand):
         long_names = {name: max(one.opts, key=len) for one in options for name in (*one.opts, *one.secondary_opts)}
         flags = {name: other for one in options if one.is_flag for name, other in _opposites(one)}
         own_values = {max(one.opts, key=len): re.split(r"[<|>]", one.metavar or "") for one in options}
-        log = _discard if {"-q", "--quiet"} & set(args) else say
-        args = other_tools.translate(args, long_names, flags, own_values, log, self.name == "transcribe")
+        if _may_be_of_others(args, long_names):
+            from fastscribe.cli.other_tools import translate
+
+            log = _discard if {"-q", "--quiet"} & set(args) else say
+            args = translate(args, long_names, flags, own_values, log, self.name == "transcribe")
         try:
             return list(super().parse_args(ctx, args))
         except Exception as error:
@@ -158,6 +161,17 @@ def _variables(ctx: Any, message: str) -> list[str]:
     named = set(re.findall("--[a-z-]+", message))
     found = [one for one in ctx.command.params if named & set(one.opts) and _is_from_environment(ctx, one)]
     return [str(one.envvar) for one in found]
+
+
+def _may_be_of_others(args: Sequence[str], long_names: Mapping[str, str]) -> bool:
+    """Return True if other_tools.py may have something to say about a command line: False for most."""
+    for word in args[: args.index("--")] if "--" in args else args:
+        is_option = word.startswith("-") and word != "-"
+        if not word or "=" in word or word.lower() in ("true", "false"):
+            return True
+        if is_option and long_names.get(word.replace("_", "-"), OTHERS_VALUES[0]) in OTHERS_VALUES:
+            return True
+    return "" in args
 
 
 def _opposites(flag: Any) -> list[tuple[str, str]]:
@@ -277,10 +291,14 @@ def find_model(
 def option(*names: str, **settings: Any) -> Any:
     """Make a typer option that the environment variable FASTSCRIBE_<LONG NAME> also sets, with its metavar and values."""
     long = next(name for name in names if name.startswith("--"))
-    variable = "FASTSCRIBE_" + long.partition("/")[0].removeprefix("--").replace("-", "_").upper()
     settings.setdefault("metavar", _METAVAR_OF.get(long))
     settings.setdefault("autocompletion", _COMPLETED.get(long))
-    return typer.Option(*names, envvar=variable, show_envvar=False, **settings)
+    return typer.Option(*names, envvar=variable_of(long.partition("/")[0]), show_envvar=False, **settings)
+
+
+def variable_of(option: str) -> str:
+    """Return the environment variable that sets an option."""
+    return "FASTSCRIBE_" + option.removeprefix("--").replace("-", "_").upper()
 
 
 def options_in(group: str) -> Callable[..., Any]:
@@ -308,22 +326,6 @@ def repeated_choice(*names: str, among: Sequence[str], **settings: Any) -> Any:
         return [word for word in among if word.startswith(incomplete)]
 
     return option(*names, metavar=f"<{'|'.join(among)}>", callback=check, autocompletion=complete, **settings)
-
-
-def _check_page_path(path: Path | None) -> Path | None:
-    path = local_file(path)
-    return None if path is None else check_page(path)
-
-
-ReportHtml = Annotated[
-    Path | None,
-    option(
-        "--report-html",
-        callback=_check_page_path,
-        help="Write a report with charts to this HTML file.",
-        rich_help_panel="Messages and reports",
-    ),
-]
 
 
 class Stopped(Exception):

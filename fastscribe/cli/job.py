@@ -6,18 +6,21 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastscribe._system.remote import is_url, store_for
 from fastscribe._system.safe_files import is_device
-from fastscribe.alignment.texts import Texts
 from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
 from fastscribe.audio.stdin import STDIN
-from fastscribe.cli.run_limit import RunLimit
+from fastscribe.cli.run_part import LOCAL, Engine, RunPart
 from fastscribe.cli.terminal import filter_mpg123_messages
 from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle
 from fastscribe.errors import UsageError
 from fastscribe.results.shards import Shard
 from fastscribe.types import Source
+
+if TYPE_CHECKING:
+    from fastscribe.cli.run_limit import RunLimit
 
 SHORT_S = 300.0
 _MAX_SHORT_BYTES = 200_000_000  # five minutes at the highest rates in use
@@ -44,16 +47,14 @@ class OutputTarget:
 
 
 @dataclass(frozen=True)
-class RayCluster:
-    """Where --engine ray runs: the cluster's address, and the number of workers; None: as Ray finds them."""
-
-    address: str | None = None
-    workers: int | None = None
-
-
-@dataclass(frozen=True)
 class TranscribeJob:
-    """One command: what to transcribe, with which model and options, and where the results go."""
+    """One command: what to transcribe, with which model and options, and where the results go.
+
+    Attributes:
+        devices: What --devices names, in place of `device`.
+        engine: Where the model is.
+        parts: What rooms do in the run.
+    """
 
     inputs: list[str]
     model: str
@@ -63,13 +64,12 @@ class TranscribeJob:
     style: OutputStyle
     target: OutputTarget
     price_per_hour: float | None
-    report_html: Path | None = None
     events: Path | None = None
     log_file: Path | None = None
-    devices: str | None = None  # instead of `device`
+    devices: str | None = None
     limit: RunLimit | None = None
-    cluster: RayCluster | None = None  # None: the model runs in this process
-    texts: Texts | None = None  # of `fastscribe align`; None: the recordings are transcribed
+    engine: Engine = LOCAL
+    parts: tuple[RunPart, ...] = ()
 
 
 def is_one_short_file(inputs: Sequence[str]) -> bool:
@@ -103,7 +103,8 @@ def check_paths(job: TranscribeJob) -> None:
             the same file, or a file that no run wrote is in the way, as far as this is known now.
     """
     own: dict[str, str] = {}  # files that this run writes, and the option or name of each
-    for option, path in (("--report-html", job.report_html), ("--events", job.events), ("--log-file", job.log_file)):
+    parts = [named for part in job.parts for named in part.files(job.target).items()]
+    for option, path in (*parts, ("--events", job.events), ("--log-file", job.log_file)):
         if path is not None and not is_device(path):
             real_path = os.path.realpath(path)
             if real_path in own:

@@ -17,7 +17,6 @@ from fastscribe._system.process_age import process_age_s
 from fastscribe._system.signals import TimeIsOver, start_timer, stop_timer
 from fastscribe.errors import CheckpointError, UsageError
 
-STOPPED = 75  # exit code, EX_TEMPFAIL of sysexits.h: the same command may be tried again
 _TIME = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", re.ASCII)
 _UNITS_S = (86_400.0, 3600.0, 60.0, 1.0)
 # The end of a run, from the last batch to the exit: results are written, the report too.

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
+from fastscribe._system.remote import is_url
 from fastscribe.cli.app import local_file, options_in
+from fastscribe.cli.job import OutputTarget, check_output_dir
+from fastscribe.cli.subtitle_options import parse_formats
+from fastscribe.config import OutputStyle, SubtitleStyle
+from fastscribe.results.shards import choose_shard
 
 _basic_option, _audio_option, _output_option = options_in("Basics"), options_in("Audio"), options_in("Output")
 _job_option, _message_option = options_in("Big jobs"), options_in("Messages and reports")
@@ -43,3 +52,38 @@ LogFile = Annotated[
         "--log-file", callback=local_file, help="Append messages with times to this file.\fIt is new or an earlier log."
     ),
 ]
+
+
+def make_style(
+    format: Iterable[str] | None,
+    tokens: bool,
+    subtitles: SubtitleStyle,
+    output_dir: str | None,
+    *,
+    retry_failed: bool,
+    overwrite: bool,
+) -> OutputStyle:
+    """Return the formats and their options.
+
+    Raises:
+        UsageError: A format is unknown.
+        typer.BadParameter: Options need --output-dir.
+    """
+    style = OutputStyle(parse_formats(format) or ("jsonl",), tokens, subtitles)
+    if output_dir is None and len(style.formats) > 1:
+        raise typer.BadParameter("several formats need --output-dir")
+    for name, given in (("--retry-failed", retry_failed), ("--overwrite", overwrite)):
+        if given and output_dir is None:
+            raise typer.BadParameter(f"{name} needs --output-dir")
+    return style
+
+
+def make_target(
+    output_dir: str | None, shard: str | None, *, overwrite: bool, retry_failed: bool, ordered: bool
+) -> OutputTarget:
+    """Return where the results go. Raises UsageError for a file in place of a folder, and for a shard that is none."""
+    if output_dir is not None:
+        check_output_dir(output_dir)
+    url = output_dir if output_dir is not None and is_url(output_dir) else None
+    folder = Path(output_dir) if output_dir is not None and url is None else None
+    return OutputTarget(folder, url, choose_shard(shard, os.environ), overwrite, retry_failed, ordered)

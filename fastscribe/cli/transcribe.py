@@ -7,18 +7,15 @@ import os
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fastscribe import rooms
-from fastscribe._system.remote import is_url
 from fastscribe.checkpoint.location import DEFAULT
-from fastscribe.cli.app import MODEL_HELP, ReportHtml, app, find_model, local_file, options_in
-from fastscribe.cli.event_log import EventLog
-from fastscribe.cli.job import OutputTarget, RayCluster, TranscribeJob, check_output_dir, is_one_short_file, is_stream
-from fastscribe.cli.run import report_dry_run, run
-from fastscribe.cli.run_limit import choose_limit
+from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_in
+from fastscribe.cli.job import TranscribeJob, is_one_short_file, is_stream
+from fastscribe.cli.room_options import CommandWithRooms, room_parts
+from fastscribe.cli.run import run
 from fastscribe.cli.run_options import (
     Channel,
     Device,
@@ -30,7 +27,10 @@ from fastscribe.cli.run_options import (
     Quiet,
     RetryFailed,
     Tokens,
+    make_style,
+    make_target,
 )
+from fastscribe.cli.run_part import LOCAL, Engine, FindModel
 from fastscribe.cli.subtitle_options import (
     DEFAULT_CHARS_PER_SECOND,
     DEFAULTS,
@@ -40,28 +40,25 @@ from fastscribe.cli.subtitle_options import (
     MaxLines,
     MaxLineWidth,
     MinCueS,
-    parse_formats,
 )
 from fastscribe.cli.terminal import log_to, say
 from fastscribe.config import (
-    CHANNELS,
     MAX_BATCH_SIZE,
     MAX_BEAM,
-    MAX_LM_WEIGHT,
     MAX_THREADS,
     OUTPUT_FORMATS,
     DecoderName,
     DtypeChoice,
     GraphMode,
     Options,
-    OutputStyle,
     SubtitleStyle,
     VadName,
 )
-from fastscribe.context.phrases import read_phrases
 from fastscribe.errors import UsageError
-from fastscribe.readable.options import Itn, Redact, RedactList, RemoveFillers, check_text_options
-from fastscribe.results.shards import choose_shard
+
+if TYPE_CHECKING:
+    from fastscribe.cli.event_log import EventLog
+    from fastscribe.cli.run_limit import RunLimit
 
 
 def _frames(value: str | None) -> int | Literal["auto"] | None:
@@ -72,38 +69,15 @@ def _frames(value: str | None) -> int | Literal["auto"] | None:
     return int(value)
 
 
-def _cluster(
-    engine: str, address: str | None, workers: int | None, device: str, devices: str | None, report_html: Path | None
-) -> RayCluster | None:
-    """Return where --engine ray runs; None without it. Raises typer.BadParameter for options that do not fit."""
-    if engine == "local":
-        for name, given in (("--ray-address", address), ("--ray-workers", workers)):
-            if given is not None:
-                raise typer.BadParameter(f"{name} needs --engine ray")
-        return None
-    if device not in ("auto", "cpu", "cuda"):
-        raise typer.BadParameter(
-            f"--device {device}: with --engine ray it is auto, cpu or cuda: Ray numbers the devices"
-        )
-    if devices is not None:
-        raise typer.BadParameter("--devices and --engine ray exclude each other: Ray gives each worker its device")
-    if report_html is not None:
-        raise typer.BadParameter("--report-html shows the batches of one process, so it does not go with --engine ray")
-    return RayCluster(address, workers)
+def _finder(engine: Engine, show_progress: bool) -> FindModel:
+    """Return what finds further models. The nodes of a cluster look up names for themselves."""
 
+    def find(name: str | None, *, for_speakers: bool = False) -> str | None:
+        if name is None or not (engine.is_here or os.path.exists(name)):
+            return name
+        return os.path.abspath(find_model(name, show_progress=show_progress, for_speakers=for_speakers))
 
-def _second_model(
-    name: str | None, cluster: RayCluster | None, show_progress: bool, for_speakers: bool = False
-) -> str | None:
-    """Return what --align-with or --speakers names: the channels, a path, or a name that each node of a cluster looks up."""
-    if name is None or (for_speakers and name == CHANNELS) or (cluster is not None and not os.path.exists(name)):
-        return name
-    return os.path.abspath(find_model(name, show_progress=show_progress, for_speakers=for_speakers))
-
-
-def _streaming(text: str) -> Any:
-    """Return the value of Options.speaker_streaming."""
-    return rooms.enter("speakers", "settings", "--speaker-streaming").parse_streaming(text)
+    return find
 
 
 # The groups of --help.
@@ -117,8 +91,9 @@ speed_option, message_option = options_in("Speed"), options_in("Messages and rep
 _DEFAULTS = Options()
 
 
-@app.command(epilog="Example: fastscribe transcribe calls/ -m model.nemo -o out -f jsonl,srt")
+@app.command(cls=CommandWithRooms, epilog="Example: fastscribe transcribe calls/ -m model.nemo -o out -f jsonl,srt")
 def transcribe(
+    context: typer.Context,
     inputs: Annotated[
         list[str],
         typer.Argument(
@@ -214,43 +189,6 @@ def transcribe(
             "models always time their words.",
         ),
     ] = False,
-    align_with: Annotated[
-        str | None,
-        decoding_option(
-            "--align-with",
-            metavar="MODEL",
-            help="Take word times from this CTC model.\fCTC or hybrid: forced alignment of the text with its CTC head, for "
-            "models that write no times. It costs the time of its encoder.",
-        ),
-    ] = None,
-    boost: Annotated[
-        str | None,
-        decoding_option(
-            "--boost",
-            metavar="FILE",
-            help="Phrases to prefer: names, terms.\fA text file with a phrase a line, in UTF-8. A tab and a number after a "
-            "phrase are its weight, where 1 is the usual one. A manifest's row may have phrases of its own in a field boost.",
-        ),
-    ] = None,
-    lm: Annotated[
-        Path | None,
-        decoding_option(
-            "--lm",
-            metavar="FILE",
-            callback=local_file,
-            help="N-gram language model for the beam.\fAn ARPA file, also gzipped, of the model's tokens (NeMo's script for "
-            "KenLM) or of words, or a language_model.safetensors.gz. For RNN-T and TDT; the beam is 8 if --beam does not say.",
-        ),
-    ] = None,
-    lm_weight: Annotated[
-        float | None,
-        decoding_option(
-            "--lm-weight",
-            min=0,
-            max=MAX_LM_WEIGHT,
-            help="Its weight beside the audio.\f0: none. Default: what the language model names, or 0.2.",
-        ),
-    ] = _DEFAULTS.lm_weight,
     max_utterance_s: Annotated[
         float | None,
         audio_option(
@@ -273,56 +211,6 @@ def transcribe(
         ),
     ] = _DEFAULTS.recover_gaps,
     channel: Channel = None,
-    speakers: Annotated[
-        str | None,
-        audio_option(
-            "--speakers",
-            metavar="channels|MODEL",
-            help="Tell who speaks.\fBy channel, or by a speaker model: channels is for calls with a party on each channel: "
-            "each is transcribed by itself, and words that leak from one into another are written once. A model (NVIDIA's "
-            "Sortformer) tells up to eight speakers of one channel apart: its path or Hugging Face name, such as "
-            "nvidia/diar_streaming_sortformer_4spk-v2.1.",
-        ),
-    ] = None,
-    speaker_names: Annotated[
-        str | None,
-        audio_option(
-            "--speaker-names",
-            metavar="A,B",
-            help="Names of the speakers.\fIn the order of the channels, or in which a model's speakers begin to speak, "
-            "separated by commas, such as agent,customer. Default: channel 1 (speaker 1) and so on.",
-        ),
-    ] = None,
-    speaker_streaming: Annotated[
-        str | None,
-        audio_option(
-            "--speaker-streaming",
-            metavar="NAME=N",
-            help="Settings of a streaming speaker model.\fIn place of the checkpoint's, by NeMo's names, such as "
-            "chunk_len=340,chunk_right_context=40,fifo_len=40,spkcache_update_period=300; also chunk_left_context and "
-            "spkcache_len. In frames of its encoder. Longer chunks cost less.",
-        ),
-    ] = None,
-    rttm: Annotated[
-        Path | None,
-        audio_option(
-            "--rttm",
-            metavar="FILE|DIR",
-            callback=local_file,
-            help="Take turns from RTTM.\fWords get the speakers that another tool found: a file, or a folder with a file for "
-            "each recording.",
-        ),
-    ] = None,
-    voices: Annotated[
-        str | None,
-        audio_option(
-            "--voices",
-            metavar="MODEL",
-            help="Tell whose voices they are.\fWith --speakers or --rttm: a voice model (NVIDIA's TitaNet or ECAPA-TDNN: its "
-            "path or Hugging Face name, such as nvidia/speakerverification_en_titanet_large) makes a voice print of each "
-            "speaker. fastscribe speakers finds the persons of all recordings by them.",
-        ),
-    ] = None,
     track: Annotated[
         int | None,
         audio_option(
@@ -331,10 +219,6 @@ def transcribe(
             help="Audio track of videos. Default: 0, the first.\fA manifest's row may have an audio_track.",
         ),
     ] = None,
-    remove_fillers: RemoveFillers = False,
-    itn: Itn = False,
-    redact: Redact = None,
-    redact_list: RedactList = None,
     max_line_width: MaxLineWidth = DEFAULTS.max_line_width,
     max_lines: MaxLines = DEFAULTS.max_lines,
     max_cue_s: MaxCueS = DEFAULTS.max_cue_s,
@@ -351,32 +235,6 @@ def transcribe(
             help="Do part I of N (from 0), or auto/N.\fThe parts are by a hash of the files' names. auto/N: the part that a "
             "SLURM array, a Kubernetes indexed job or an AWS Batch array names. Default: that of a SLURM array, if it runs in "
             "one. See fastscribe merge.",
-        ),
-    ] = None,
-    engine: Annotated[
-        Literal["local", "ray"],
-        job_option(
-            "--engine",
-            help="Run here, or on a Ray cluster.\fray needs the extra ray. The results are the same. See "
-            "the guide to Ray.",
-        ),
-    ] = "local",
-    ray_address: Annotated[
-        str | None,
-        job_option(
-            "--ray-address",
-            metavar="ADDRESS",
-            help="Cluster of --engine ray.\fauto, or HOST:PORT. Default: the one that RAY_ADDRESS names or that runs on this "
-            "machine; else this machine alone.",
-        ),
-    ] = None,
-    ray_workers: Annotated[
-        int | None,
-        job_option(
-            "--ray-workers",
-            metavar="N",
-            min=1,
-            help="Processes with a model on the cluster.\fDefault: one for each GPU, or for each node without GPUs.",
         ),
     ] = None,
     devices: Annotated[
@@ -476,45 +334,23 @@ def transcribe(
             "of an earlier run.",
         ),
     ] = None,
-    report_html: ReportHtml = None,
 ) -> None:
     """Transcribe recordings. Transcripts go to stdout or a folder; progress and a report of speed and cost go to stderr."""
     if log_file is not None:
         log_to(log_file)
-    style = OutputStyle(
-        parse_formats(format) or ("jsonl",),
-        tokens,
-        SubtitleStyle(max_line_width, max_lines, max_cue_s, min_cue_s, max_chars_per_second or None, highlight_words),
+    subtitles = SubtitleStyle(
+        max_line_width, max_lines, max_cue_s, min_cue_s, max_chars_per_second or None, highlight_words
     )
-    if output_dir is None and len(style.formats) > 1:
-        raise typer.BadParameter("several formats need --output-dir")
-    for name, given in (("--retry-failed", retry_failed), ("--overwrite", overwrite)):
-        if given and output_dir is None:
-            raise typer.BadParameter(f"{name} needs --output-dir")
+    style = make_style(format, tokens, subtitles, output_dir, retry_failed=retry_failed, overwrite=overwrite)
     if price_per_hour is not None and not math.isfinite(price_per_hour):
         raise typer.BadParameter("--price-per-hour: not a number of USD")
-    if speakers == CHANNELS and channel is not None:
-        raise typer.BadParameter("--channel and --speakers exclude each other: --speakers channels takes all channels")
-    if speaker_names is not None and speakers is None:
-        raise typer.BadParameter("--speaker-names needs --speakers")
-    if speaker_streaming is not None and speakers in (None, CHANNELS):
-        raise typer.BadParameter("--speaker-streaming is for a speaker model: --speakers MODEL")
-    if rttm is not None and speakers is not None:
-        raise typer.BadParameter("--rttm and --speakers exclude each other: both say who speaks")
-    if voices is not None and speakers is None and rttm is None:
-        raise typer.BadParameter("--voices needs --speakers or --rttm, which tell who speaks when")
-    redaction = check_text_options(redact, redact_list)
-    if redaction["redact"] and tokens:
-        raise typer.BadParameter("--tokens and --redact exclude each other: tokens spell the words that are redacted")
-    cluster = _cluster(engine, ray_address, ray_workers, device, devices, report_html)
-    if report_html is not None and dry_run:
-        raise typer.BadParameter("--report-html and --dry-run exclude each other")
-    if devices is not None:
-        if device != "auto":
-            raise typer.BadParameter("--device and --devices exclude each other: --devices alone names all devices")
-        from fastscribe.pipeline.workers.devices import parse_devices
-
-        parse_devices(devices)  # before a download
+    parts = tuple(room_parts(context))
+    engine = next((part.engine for part in parts if part.engine is not None), LOCAL)
+    _check_devices(device, devices)
+    show_progress = not (quiet or no_progress)
+    fields: dict[str, Any] = {
+        name: value for part in parts for name, value in part.fields(_finder(engine, show_progress)).items()
+    }
     options = Options(
         decoder=decoder,
         beam=beam,
@@ -528,56 +364,64 @@ def transcribe(
         target_language=target_language,
         pnc=pnc,
         timestamps=timestamps,
-        boost=() if boost is None else read_phrases(boost),
-        align_with=_second_model(align_with, cluster, not (quiet or no_progress)),
-        lm=None if lm is None else os.path.abspath(lm),
-        lm_weight=lm_weight,
         vad=vad,
         channel=channel,
-        speakers=_second_model(speakers, cluster, not (quiet or no_progress), for_speakers=True),
-        speaker_names=None if speaker_names is None else tuple(map(str.strip, speaker_names.split(","))),
-        speaker_streaming=None if speaker_streaming is None else _streaming(speaker_streaming),
-        rttm=None if rttm is None else os.path.abspath(rttm),
-        voices=_second_model(voices, cluster, not (quiet or no_progress), for_speakers=True),
         track=track,
         recover_gaps=recover_gaps,
         window=window,
         threads=threads,
-        remove_fillers=remove_fillers,
-        itn=itn,
-        **redaction,  # type: ignore[arg-type]
+        **fields,
     )
-    if output_dir is not None:
-        check_output_dir(output_dir)
-    url = output_dir if output_dir is not None and is_url(output_dir) else None
-    folder = Path(output_dir) if output_dir is not None and url is None else None
-    target = OutputTarget(folder, url, choose_shard(shard, os.environ), overwrite, retry_failed, ordered)
-    page = None
-    if report_html is not None:
-        from fastscribe.report.transcribe_page import page_path
-
-        page = page_path(report_html, target.shard)
-    is_brief = quiet or (not dry_run and cluster is None and is_one_short_file(inputs))
+    target = make_target(output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered)
+    is_brief = quiet or (not dry_run and engine.is_here and is_one_short_file(inputs))
     if model is None and is_brief:
         model = DEFAULT  # without the line about it
-    limit = choose_limit(stop_at_usd, stop_after, device, price_per_hour, devices)
-    if limit is not None and cluster is not None:
+    limit = _limit(stop_at_usd, stop_after, device, price_per_hour, devices)
+    if limit is not None and not engine.is_here:
         raise typer.BadParameter(
-            f"{limit.option} and --engine ray exclude each other: stop the run with SIGTERM instead"
+            f"{limit.option} and {engine.option} exclude each other: stop the run with SIGTERM instead"
         )
     late_notes: list[str] = []  # of a stream to stdout: only its end tells whether the text alone is printed
     is_late = not dry_run and output_dir is None and is_stream(inputs)
     tell = late_notes.append if model is None and is_late else say
-    show_progress = not (quiet or no_progress)
     with nullcontext() if limit is None or dry_run else limit.enforced():
-        if cluster is None or model is None:
+        if engine.is_here or model is None:
             model = str(find_model(model, tell, show_progress=show_progress))
         elif os.path.exists(model):
             model = os.path.abspath(model)  # the workers look up other names, each node for itself
-        job = TranscribeJob(inputs, model, device, dtype, options, style, target, price_per_hour, page)
-        job = replace(job, events=events, log_file=log_file, limit=limit, devices=devices, cluster=cluster)
-        with EventLog(events) as event_log:
+        job = TranscribeJob(inputs, model, device, dtype, options, style, target, price_per_hour)
+        job = replace(job, events=events, log_file=log_file, limit=limit, devices=devices, engine=engine, parts=parts)
+        with nullcontext() if events is None else _event_log(events) as event_log:
             if dry_run:
+                from fastscribe.cli.report_dry_run import report_dry_run
+
                 report_dry_run(job, quiet)
             else:
                 run(job, event_log, quiet, show_progress, show_report=not is_brief, late_notes=late_notes)
+
+
+def _check_devices(device: str, devices: str | None) -> None:
+    """Raise typer.BadParameter or UsageError for --devices that cannot be used, before a download."""
+    if devices is None:
+        return
+    if device != "auto":
+        raise typer.BadParameter("--device and --devices exclude each other: --devices alone names all devices")
+    from fastscribe.pipeline.workers.devices import parse_devices
+
+    parse_devices(devices)
+
+
+def _limit(
+    stop_at_usd: float | None, stop_after: str | None, device: str, price_per_hour: float | None, devices: str | None
+) -> RunLimit | None:
+    if stop_at_usd is None and stop_after is None:
+        return None
+    from fastscribe.cli.run_limit import choose_limit
+
+    return choose_limit(stop_at_usd, stop_after, device, price_per_hour, devices)
+
+
+def _event_log(path: Path) -> EventLog:
+    from fastscribe.cli.event_log import EventLog
+
+    return EventLog(path)

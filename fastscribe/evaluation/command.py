@@ -11,23 +11,26 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from fastscribe._system.text_layout import count_of
-from fastscribe.cli.app import StdoutClosed, app, option
+from fastscribe.cli.app import app, option
 from fastscribe.cli.problems import Problems
+from fastscribe.cli.room_options import CommandWithRooms, room_parts
 from fastscribe.cli.terminal import say
-from fastscribe.errors import ManifestError, UsageError
+from fastscribe.errors import UsageError
+from fastscribe.evaluation.printing import print_parts, versions
 from fastscribe.evaluation.scores import NormalizerName
-from fastscribe.version import __version__
 
 if TYPE_CHECKING:
     from fastscribe.evaluation.scores import Evaluation, Pair
 
 _NAMES_SHOWN = 5  # recordings that only one run has
 _CHANGES_SHOWN = 10  # recordings that got better, and worse
-_COLLAR_S = 0.25  # NIST's
 
 
-@app.command(epilog="Example: fastscribe evaluate out/transcripts.jsonl --group-by speaker --diff 10")
+@app.command(
+    cls=CommandWithRooms, epilog="Example: fastscribe evaluate out/transcripts.jsonl --group-by speaker --diff 10"
+)
 def evaluate(
+    context: typer.Context,
     results: Annotated[
         list[str],
         typer.Argument(
@@ -76,25 +79,6 @@ def evaluate(
             help="Compare with this other run over the same recordings: the difference with an interval, and what changed.",
         ),
     ] = None,
-    speaker_references: Annotated[
-        list[str] | None,
-        option(
-            "--speaker-references",
-            metavar="PATH",
-            help="Score who says what, by these references: cpWER and DER. RTTM (DER alone), STM, SegLST (.json), or "
-            "JSONL rows with segments and speakers: a file, or a folder of files; may be repeated. Needs the extra "
-            "eval-speakers.",
-        ),
-    ] = None,
-    collar: Annotated[
-        float | None,
-        option(
-            "--collar",
-            min=0,
-            metavar="SECONDS",
-            help="For DER: leave out this much on either side of each reference turn's begin and end. Default: 0.25.",
-        ),
-    ] = None,
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compute word and character error rates, in total and by group. Scores go to stdout, bad rows to stderr."""
@@ -107,16 +91,13 @@ def evaluate(
     normalize = scoring.normalizer(normalizer)
     problems = Problems()
     _say_incomplete([*results, *([against] if against else ())])
-    if speaker_references:
+    for part in room_parts(context):  # scores something else than words
         others = {"--against": against, "--manifest": manifest, "--group-by": group_by, "--diff": diff}
         others |= {"--hypothesis-field": hypothesis_field}
         others |= {"--reference-field": reference_field if reference_field != Fields.reference else None}
-        _refuse_beside_speakers(others)
-        collar_s = _COLLAR_S if collar is None else collar
-        _score_speakers(results, speaker_references, normalizer, collar_s, problems, skip_failed, as_json)
+        part.refuse_beside(others)
+        part.score(results, normalizer, problems, skip_failed=skip_failed, as_json=as_json)
         return
-    if collar is not None:
-        raise UsageError("--collar is for the speakers of --speaker-references")
     references = References(manifest, fields) if manifest else None
     if against is not None:
         if against == "-" and "-" in results:
@@ -161,9 +142,9 @@ def evaluate(
     if as_json:
         settings = {"normalizer": normalizer, "unusable_rows": problems.num, "references_without_result": unused}
         rates = report.to_object(evaluation, fields.group_by, not skip_failed)
-        _print([json.dumps({**settings, **rates, "versions": _versions(normalizer)}, ensure_ascii=False)])
+        print_parts([json.dumps({**settings, **rates, "versions": versions(normalizer)}, ensure_ascii=False)])
     else:
-        _print(
+        print_parts(
             [_preamble(normalizer, evaluation, skip_failed), report.to_table(evaluation, fields.group_by).rstrip("\n")]
         )
         _show_worst(evaluation)
@@ -213,80 +194,18 @@ def _compare(
             **unpaired,
             **report.to_object(comparison, diff),
             **grouped,
-            "versions": _versions(normalizer),
+            "versions": versions(normalizer),
         }
-        _print([json.dumps(found, ensure_ascii=False)])
+        print_parts([json.dumps(found, ensure_ascii=False)])
     else:
         max_changes = _CHANGES_SHOWN if diff is None else diff
-        _print([f"normalizer {normalizer}\n", report.to_table(comparison, *names)])
-        _print(report.group_lines(group_by, groups))
+        print_parts([f"normalizer {normalizer}\n", report.to_table(comparison, *names)])
+        print_parts(report.group_lines(group_by, groups))
         if _has_colours():
             report.print_in_colour(comparison, max_changes)
         else:
-            _print(report.change_lines(comparison, max_changes))
+            print_parts(report.change_lines(comparison, max_changes))
     if problems.num or any(only):
-        raise typer.Exit(1)
-
-
-def _refuse_beside_speakers(options: Mapping[str, object]) -> None:
-    given = next((name for name, value in options.items() if value), None)
-    if given is not None:
-        raise UsageError(f"{given} and --speaker-references exclude each other: speakers have scores of their own")
-
-
-def _score_speakers(
-    results: Sequence[str],
-    paths: Sequence[str],
-    normalizer: NormalizerName,
-    collar_s: float,
-    problems: Problems,
-    skip_failed: bool,
-    as_json: bool,
-) -> None:
-    """Print the scores of who says what.
-
-    Raises:
-        typer.Exit: Exit code 1: rows are unusable, or references have no result.
-        UsageError: References cannot be read, or there is nothing to score.
-    """
-    from fastscribe.evaluation import scores as scoring
-    from fastscribe.speakers import error_report as report
-    from fastscribe.speakers.references import SpeakerReferences
-    from fastscribe.speakers.scores import EXTRA, MODULES, SpeakerEvaluation, evaluate_speakers
-
-    scoring.check_modules(MODULES, "--speaker-references", EXTRA)
-    references, evaluation = SpeakerReferences(paths), SpeakerEvaluation()
-    normalize = scoring.normalizer(normalizer)
-    for found in evaluate_speakers(results, references, normalize, collar_s, not skip_failed):
-        if isinstance(found, ManifestError):
-            problems.add([found])
-        else:
-            evaluation = found
-    problems.report_rest()
-    if not evaluation.recordings:
-        raise UsageError("nothing to score: no row with speakers, of which there is a reference")
-    unused = references.unused()
-    if unused:
-        names = ", ".join(unused[:_NAMES_SHOWN]) + (" .." if len(unused) > _NAMES_SHOWN else "")
-        has_none = "has no result, and is" if len(unused) == 1 else "have no result, and are"
-        say(f"{count_of(len(unused), 'recording')} of the references {has_none} not counted: {names}")
-    if as_json:
-        settings = {
-            "normalizer": normalizer,
-            "collar_s": collar_s,
-            "failed_count_as_silence": not skip_failed,
-            "unusable_rows": problems.num,
-            "references_without_result": len(unused),
-        }
-        versions = _versions(normalizer, *MODULES)
-        _print([json.dumps({**settings, **report.to_object(evaluation), "versions": versions}, ensure_ascii=False)])
-    else:
-        failed = (
-            f"; failed recordings: {evaluation.num_failed:,}, {'left out' if skip_failed else 'counted as silence'}"
-        )
-        preamble = f"normalizer {normalizer}; collar {collar_s:g} s" + (failed if evaluation.num_failed else "")
-        _print([preamble + "\n", report.to_table(evaluation).rstrip("\n")])
-    if problems.num or unused:
         raise typer.Exit(1)
 
 
@@ -341,26 +260,8 @@ def _show_worst(evaluation: Evaluation) -> None:
     if evaluation.worst and _has_colours():
         print_in_colour(evaluation.worst)
     else:
-        _print(f"\n{diff_title(aligned)}\n{marked_diff(aligned)}" for aligned in evaluation.worst)
+        print_parts(f"\n{diff_title(aligned)}\n{marked_diff(aligned)}" for aligned in evaluation.worst)
 
 
 def _has_colours() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _print(parts: Iterable[str]) -> None:
-    if sys.stdout is None:
-        raise StdoutClosed
-    try:
-        for part in parts:
-            print(part)
-        sys.stdout.flush()
-    except BrokenPipeError as error:
-        raise StdoutClosed from error
-
-
-def _versions(normalizer: NormalizerName, *scorers: str) -> dict[str, str]:
-    from importlib.metadata import version
-
-    packages = (*(scorers or ("jiwer",)), *(("whisper-normalizer",) if normalizer == "whisper-en" else ()))
-    return {"fastscribe": __version__} | {package: version(package) for package in packages}

@@ -9,6 +9,8 @@ from typing import Annotated, get_args
 import typer
 
 from fastscribe.cli.app import options_in
+from fastscribe.cli.room_options import AddedOptions, value_of
+from fastscribe.cli.run_part import RunPart
 from fastscribe.config import Options, RedactName
 from fastscribe.errors import UsageError
 
@@ -99,3 +101,19 @@ def _names(path: Path) -> tuple[str, ...]:
     if not names:
         raise UsageError(f"--redact-list {path}: has no names: write one on each line")
     return names
+
+
+def _of_transcribe(
+    context: typer.Context,
+    remove_fillers: RemoveFillers = False,
+    itn: Itn = False,
+    redact: Redact = None,
+    redact_list: RedactList = None,
+) -> RunPart:
+    redaction = check_text_options(redact, redact_list)
+    if redaction["redact"] and value_of(context, "tokens"):
+        raise typer.BadParameter("--tokens and --redact exclude each other: tokens spell the words that are redacted")
+    return RunPart(remove_fillers=remove_fillers, itn=itn, **redaction)
+
+
+OPTIONS = {"transcribe": AddedOptions(_of_transcribe, after="--ordered")}

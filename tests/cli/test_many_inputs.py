@@ -15,8 +15,9 @@ from fastscribe.audio.repeats import Repeats
 from fastscribe.cli import early_listing, run
 from fastscribe.cli.early_listing import EarlyListing
 from fastscribe.cli.input_count import has_many
-from fastscribe.cli.job import OutputTarget, RayCluster, TranscribeJob
+from fastscribe.cli.job import OutputTarget, TranscribeJob
 from fastscribe.config import Options, OutputStyle
+from fastscribe.ray.options import RayEngine
 from fastscribe.results.shards import UNSHARDED
 from tests.conftest import AUDIO, MODELS
 
@@ -53,7 +54,7 @@ def test_other_runs_stay_in_one_process(folder: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(run, "num_gpus", lambda: 1)
     few = job(*sorted(folder.glob("*.wav"))[1:])
     others = [Options(speakers="model"), Options(rttm="turns"), Options(speakers="model", voices="model")]
-    for one in (few, *(job(folder, options=options) for options in others), replace(job(folder), cluster=RayCluster())):
+    for one in (few, *(job(folder, options=options) for options in others), replace(job(folder), engine=RayEngine())):
         assert run._with_helpers(one).devices is None
     assert run._with_helpers(job(folder, options=Options(speakers="channels"))).devices == "0"
     assert run._with_helpers(replace(job(folder), devices="0,1")).devices == "0,1"

@@ -9,12 +9,15 @@ import pytest
 import typer
 
 from fastscribe.cli import app
+from fastscribe.cli.app import OTHERS_VALUES, _may_be_of_others
 from fastscribe.cli.other_tools import ALWAYS_ON, INSTEAD, OTHER_VALUES, RENAMED, SAME_VALUES, translate
 from fastscribe.errors import UsageError
 from tests.conftest import ROOT
 from tests.helpers.markdown import documents
 
-PARAMETERS: list[Any] = typer.main.get_command(app).commands["transcribe"].params  # type: ignore[attr-defined]
+COMMAND: Any = typer.main.get_command(app).commands["transcribe"]  # type: ignore[attr-defined]
+COMMAND.add_rooms()
+PARAMETERS: list[Any] = COMMAND.params
 OPTIONS = {name for one in PARAMETERS for name in one.opts}
 FLAGS = {name: "" for one in PARAMETERS if getattr(one, "is_flag", False) for name in one.opts} | {"--pnc": "--no-pnc"}
 LONG = {name: name for name in OPTIONS if name.startswith("--")} | {
@@ -111,3 +114,18 @@ def test_the_page_names_what_works_as_it_is() -> None:
     assert ROOT / "docs" / "switching.md" in documents()
     for name in RENAMED.keys() | ALWAYS_ON.keys():
         assert f"`{name}`" in page or f"`{name.replace('-', '_').replace('__', '--')}" in page, name
+
+
+def test_a_command_line_of_ours_does_without_this_module() -> None:
+    """The options with other values elsewhere are those that app.py names."""
+    assert {*SAME_VALUES, *OTHER_VALUES} == set(OTHERS_VALUES)
+    long_names = {**LONG, "-q": "--quiet"}
+    for plain in (
+        "a.wav -m model.nemo",
+        "- -o out -q --beam 4",
+        "a.wav --batch_size 8 --ordered",
+        "a.wav -- --fp16 a=b",
+    ):
+        assert not _may_be_of_others(plain.split(), long_names), plain
+    for word in ("--fp16", "--device", "-f", "--pnc=True", "rnnt_decoding.beam=4", "true", "", "-x"):
+        assert _may_be_of_others(["a.wav", word], long_names), word

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,9 @@ def test_every_command_has_variables() -> None:
 
     group = typer.main.get_command(app)
     for name in ("transcribe", "merge", "evaluate"):
-        for parameter in group.commands[name].params:  # type: ignore[attr-defined]
+        one: Any = group.commands[name]  # type: ignore[attr-defined]
+        one.make_context(name, [], resilient_parsing=True)  # with the options of all rooms
+        for parameter in one.params:
             if parameter.param_type_name == "option" and parameter.name != "help":
                 long = next(flag for flag in parameter.opts if flag.startswith("--"))
                 assert parameter.envvar == "FASTSCRIBE_" + long[2:].replace("-", "_").upper(), long

@@ -107,6 +107,7 @@ def test_prompt_counts_for_models_with_prompts() -> None:
 
 def test_names_are_those_of_the_options() -> None:
     command = typer.main.get_command(app).commands["transcribe"]  # type: ignore[attr-defined]
+    command.add_rooms()
     known = {option for parameter in command.params for option in parameter.opts}
     shown = of(style=OutputStyle(("srt",)))
     assert [name for name in shown if name.startswith("--") and name not in known] == []

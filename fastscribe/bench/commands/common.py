@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastscribe.cli.app import Application, DefaultCommandGroup, app, option
-from fastscribe.cli.app import ReportHtml as ReportHtml
 from fastscribe.cli.terminal import filter_mpg123_messages, say
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.report.files import check_place, write_page
+from fastscribe.report.options import ReportHtml as ReportHtml
 
 if TYPE_CHECKING:
     import torch

@@ -1,0 +1,79 @@
+"""`fastscribe transcribe --dry-run`: what a run would do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from fastscribe.cli.app import StdoutClosed
+from fastscribe.cli.job import TranscribeJob, check_paths, unusable_folder
+from fastscribe.cli.run import loaded
+from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard
+from fastscribe.cli.run_output import fingerprint_of
+from fastscribe.cli.terminal import dry_run_table, failure_line, filter_mpg123_messages, say, show_table
+from fastscribe.types import Failure
+
+if TYPE_CHECKING:
+    from fastscribe.results.ledger import Ledger
+    from fastscribe.transcriber import Transcriber
+
+
+def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
+    """Print what a run would do: a table on stderr and one JSON object on stdout. Write nothing.
+
+    Args:
+        job: The command's options.
+        quiet: Print no table.
+
+    Raises:
+        typer.Exit: Exit code 1: an input cannot be transcribed, or failed in an earlier run.
+        FastscribeError: Wrong options, or an unusable model or folder.
+    """
+    if sys.stdout is None:
+        raise StdoutClosed
+    check_paths(job)
+    say_shard(job.target.shard, quiet)
+    with loaded(job, say) as transcriber:
+        ready_s = 0.0 if job.limit is None else job.limit.elapsed_s
+        usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour, 0.0)
+        ledger = _ledger(job, transcriber)
+        with filter_mpg123_messages():
+            found = job.engine.estimate(job, transcriber, ledger, usd_per_hour, _show_failure)
+    check_any_input(found.files + found.failed + found.skipped, job.target.shard)
+    say_listing(found.left_out, found.repeated, quiet)
+    check = None if job.limit is None else job.limit.check(ready_s, found.estimated_s)
+    if not quiet:
+        show_table(dry_run_table(found, check))
+    try:
+        print(json.dumps(found.to_json() | ({} if check is None else check.to_json())), flush=True)
+    except BrokenPipeError as error:
+        raise StdoutClosed from error
+    if found.failed + found.failed_before:
+        raise typer.Exit(1)
+
+
+def _show_failure(failure: Failure) -> None:
+    say(failure_line(failure))
+
+
+def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
+    """Read what is left to do in the output folder without changing it."""
+    from fastscribe.results.ledger import Ledger
+    from fastscribe.results.outputs import read_ledger
+
+    target = job.target
+    if target.overwrite or target.is_stdout:
+        return Ledger(target.shard)
+    fingerprint = fingerprint_of(job, transcriber)
+    try:
+        place = target.directory or target.where
+        return read_ledger(
+            place, job.style, fingerprint, target.shard, retry_failed=target.retry_failed, inputs=job.inputs
+        )
+    except OSError as error:
+        if target.url is None:
+            raise
+        raise unusable_folder(target.where, error) from error

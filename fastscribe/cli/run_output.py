@@ -1,0 +1,43 @@
+"""Where the results of `fastscribe transcribe` go: stdout, a folder or a URL."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fastscribe.cli.app import StdoutClosed
+from fastscribe.cli.job import TranscribeJob, unusable_folder
+from fastscribe.journaled import run_fingerprint
+
+if TYPE_CHECKING:
+    from fastscribe.results.outputs import Output
+    from fastscribe.transcriber import Transcriber
+
+
+def open_run_output(job: TranscribeJob, transcriber: Transcriber, say: Callable[[str], object]) -> Output:
+    """Open stdout, the folder or the URL of a run. Raises UsageError."""
+    from fastscribe.results.outputs import open_output
+
+    target = job.target
+    if target.is_stdout and sys.stdout is None:
+        raise StdoutClosed
+    try:
+        return open_output(
+            target.directory or target.url or sys.stdout,
+            job.style,
+            {} if target.is_stdout else fingerprint_of(job, transcriber),
+            target.shard,
+            overwrite=target.overwrite,
+            retry_failed=target.retry_failed,
+            ordered=target.ordered,
+            inputs=job.inputs,
+            say=say,
+        )
+    except OSError as error:
+        raise unusable_folder(target.where, error) from error
+
+
+def fingerprint_of(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
+    """Return all that decides the results besides the inputs."""
+    return run_fingerprint(transcriber, job.engine.digest(job, transcriber), job.options, job.style)

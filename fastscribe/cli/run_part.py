@@ -1,0 +1,141 @@
+"""What a room does in a run of `fastscribe transcribe` or `fastscribe align`, and where the model of a run is.
+
+A room's options make a RunPart. cli/run.py calls it: before the run, for each result, and after the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fastscribe._system.collector import without_collector
+from fastscribe.types import Failure, Transcript
+
+if TYPE_CHECKING:
+    from fastscribe.cli.job import OutputTarget, TranscribeJob
+    from fastscribe.dry_run import DryRunReport
+    from fastscribe.pipeline.stats import RunStats
+    from fastscribe.results.ledger import Ledger
+    from fastscribe.transcriber import Transcriber
+
+
+class FindModel(Protocol):
+    """Returns the path of a further model that an option names (transcribe.py makes it)."""
+
+    def __call__(self, name: str | None, *, for_speakers: bool = False) -> str | None:
+        """Return the path, or a name that each node of a cluster looks up; None for None. Raises CheckpointError."""
+
+
+class RunPart:
+    """A room's part in a run. This one sets fields of Options and does nothing else.
+
+    Attributes:
+        engine: Has the run's model; None: the room leaves that to others.
+        needs_words: Results must come with their words.
+    """
+
+    engine: Engine | None = None
+    needs_words = False
+
+    def __init__(self, **fields: Any) -> None:
+        self._fields = fields
+
+    def fields(self, find_model: FindModel) -> Mapping[str, Any]:
+        """Return the fields of Options that the room sets.
+
+        Args:
+            find_model: Finds, and downloads if need be, what an option names.
+        """
+        return self._fields
+
+    def files(self, target: OutputTarget) -> Mapping[str, Path]:
+        """Return files that the room writes, by option. Raises UsageError if another file is there."""
+        return {}
+
+    def during(self, job: TranscribeJob, transcriber: Transcriber) -> AbstractContextManager[object]:
+        """Return a context manager around the run, which sees the error that ends one."""
+        return nullcontext()
+
+    def result(self, written: Transcript | Failure) -> None:
+        """Take in a result that is written."""
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """Lines for the user about the results, after the last one."""
+        return ()
+
+    def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
+        """Do what comes after the report. Return 1 if that failed, which the room has said; else 0."""
+        return 0
+
+
+class Engine(Protocol):
+    """Where the model of a run is.
+
+    Attributes:
+        option: The option that chose it, for messages; "": none did.
+        is_here: It is in this process, or on devices of this machine.
+        takes_helpers: Processes beside it may read and write for it.
+    """
+
+    option: str
+    is_here: bool
+    takes_helpers: bool
+
+    def load(self, job: TranscribeJob, say: Callable[[str], None]) -> AbstractContextManager[Transcriber]:
+        """Return a context manager that yields the transcriber, whose processes end with the block."""
+
+    def digest(self, job: TranscribeJob, transcriber: Transcriber) -> str:
+        """Return the digest of the model's content."""
+
+    def estimate(
+        self,
+        job: TranscribeJob,
+        transcriber: Transcriber,
+        ledger: Ledger,
+        usd_per_hour: float | None,
+        on_failure: Callable[[Failure], None],
+    ) -> DryRunReport:
+        """Return what a run would do."""
+
+
+class LocalEngine:
+    """The Engine of a run on this machine."""
+
+    option, is_here, takes_helpers = "", True, True
+
+    @contextmanager
+    def load(self, job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcriber]:
+        """Yield a transcriber with the model, in this process or in one for each of several devices."""
+        with without_collector():
+            from fastscribe.transcriber import Transcriber
+
+        device = job.device if job.devices is None else "auto"
+        with Transcriber.load(Path(job.model), device, job.dtype, job.options, say, devices=job.devices) as transcriber:
+            if not any(part.needs_words for part in job.parts):
+                transcriber._executor.style = job.style
+            yield transcriber
+
+    def digest(self, job: TranscribeJob, transcriber: Transcriber) -> str:
+        """Return the digest of the model's files."""
+        from fastscribe.results.fingerprint import model_digest
+
+        return model_digest(job.model)
+
+    def estimate(
+        self,
+        job: TranscribeJob,
+        transcriber: Transcriber,
+        ledger: Ledger,
+        usd_per_hour: float | None,
+        on_failure: Callable[[Failure], None],
+    ) -> DryRunReport:
+        """Probe the inputs, and time a few batches."""
+        from fastscribe.dry_run import estimate_run
+
+        return estimate_run(transcriber, job.inputs, ledger, usd_per_hour, on_failure)
+
+
+LOCAL = LocalEngine()

@@ -1,0 +1,154 @@
+"""Options of `fastscribe transcribe` and `fastscribe evaluate` about speakers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fastscribe.cli.app import local_file, option, options_in
+from fastscribe.cli.room_options import AddedOptions, value_of
+from fastscribe.cli.run_part import FindModel, RunPart
+from fastscribe.config import CHANNELS
+from fastscribe.errors import UsageError
+from fastscribe.speakers.settings import parse_streaming
+
+if TYPE_CHECKING:
+    from fastscribe.cli.job import TranscribeJob
+    from fastscribe.pipeline.stats import RunStats
+
+_audio_option = options_in("Audio")
+_COLLAR_S = 0.25  # NIST's
+
+
+class SpeakersPart(RunPart):
+    """Tells who speaks, in the fields of Options, and finds the persons of a finished run by voice."""
+
+    def fields(self, find_model: FindModel) -> Mapping[str, Any]:
+        """Return the fields, with the paths of the models."""
+        speakers, voices = self._fields["speakers"], self._fields["voices"]
+        found = {
+            "speakers": speakers if speakers == CHANNELS else find_model(speakers, for_speakers=True),
+            "voices": find_model(voices, for_speakers=True),
+        }
+        return {**self._fields, **found}
+
+    def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
+        """Find the persons of a finished run with voice prints. Return 1 if that failed."""
+        folder = job.target.directory
+        if job.options.voices is None or stats.stopped is not None or folder is None or job.target.shard.count > 1:
+            return 0
+        from fastscribe.speakers.command import after_run
+
+        return int(not after_run(folder, quiet))
+
+
+def _of_transcribe(
+    context: typer.Context,
+    speakers: Annotated[
+        str | None,
+        _audio_option(
+            "--speakers",
+            metavar="channels|MODEL",
+            help="Tell who speaks.\fBy channel, or by a speaker model: channels is for calls with a party on each channel: "
+            "each is transcribed by itself, and words that leak from one into another are written once. A model (NVIDIA's "
+            "Sortformer) tells up to eight speakers of one channel apart: its path or Hugging Face name, such as "
+            "nvidia/diar_streaming_sortformer_4spk-v2.1.",
+        ),
+    ] = None,
+    speaker_names: Annotated[
+        str | None,
+        _audio_option(
+            "--speaker-names",
+            metavar="A,B",
+            help="Names of the speakers.\fIn the order of the channels, or in which a model's speakers begin to speak, "
+            "separated by commas, such as agent,customer. Default: channel 1 (speaker 1) and so on.",
+        ),
+    ] = None,
+    speaker_streaming: Annotated[
+        str | None,
+        _audio_option(
+            "--speaker-streaming",
+            metavar="NAME=N",
+            help="Settings of a streaming speaker model.\fIn place of the checkpoint's, by NeMo's names, such as "
+            "chunk_len=340,chunk_right_context=40,fifo_len=40,spkcache_update_period=300; also chunk_left_context and "
+            "spkcache_len. In frames of its encoder. Longer chunks cost less.",
+        ),
+    ] = None,
+    rttm: Annotated[
+        Path | None,
+        _audio_option(
+            "--rttm",
+            metavar="FILE|DIR",
+            callback=local_file,
+            help="Take turns from RTTM.\fWords get the speakers that another tool found: a file, or a folder with a file for "
+            "each recording.",
+        ),
+    ] = None,
+    voices: Annotated[
+        str | None,
+        _audio_option(
+            "--voices",
+            metavar="MODEL",
+            help="Tell whose voices they are.\fWith --speakers or --rttm: a voice model (NVIDIA's TitaNet or ECAPA-TDNN: its "
+            "path or Hugging Face name, such as nvidia/speakerverification_en_titanet_large) makes a voice print of each "
+            "speaker. fastscribe speakers finds the persons of all recordings by them.",
+        ),
+    ] = None,
+) -> RunPart:
+    if speakers == CHANNELS and value_of(context, "channel") is not None:
+        raise typer.BadParameter("--channel and --speakers exclude each other: --speakers channels takes all channels")
+    if speaker_names is not None and speakers is None:
+        raise typer.BadParameter("--speaker-names needs --speakers")
+    if speaker_streaming is not None and speakers in (None, CHANNELS):
+        raise typer.BadParameter("--speaker-streaming is for a speaker model: --speakers MODEL")
+    if rttm is not None and speakers is not None:
+        raise typer.BadParameter("--rttm and --speakers exclude each other: both say who speaks")
+    if voices is not None and speakers is None and rttm is None:
+        raise typer.BadParameter("--voices needs --speakers or --rttm, which tell who speaks when")
+    return SpeakersPart(
+        speakers=speakers,
+        speaker_names=None if speaker_names is None else tuple(map(str.strip, speaker_names.split(","))),
+        speaker_streaming=None if speaker_streaming is None else parse_streaming(speaker_streaming),
+        rttm=None if rttm is None else os.path.abspath(rttm),
+        voices=voices,
+    )
+
+
+def _of_evaluate(
+    speaker_references: Annotated[
+        list[str] | None,
+        option(
+            "--speaker-references",
+            metavar="PATH",
+            help="Score who says what, by these references: cpWER and DER. RTTM (DER alone), STM, SegLST (.json), or "
+            "JSONL rows with segments and speakers: a file, or a folder of files; may be repeated. Needs the extra "
+            "eval-speakers.",
+        ),
+    ] = None,
+    collar: Annotated[
+        float | None,
+        option(
+            "--collar",
+            min=0,
+            metavar="SECONDS",
+            help="For DER: leave out this much on either side of each reference turn's begin and end. Default: 0.25.",
+        ),
+    ] = None,
+) -> Any:
+    if not speaker_references:
+        if collar is not None:
+            raise UsageError("--collar is for the speakers of --speaker-references")
+        return None
+    from fastscribe.speakers.evaluate import SpeakerScoring
+
+    return SpeakerScoring(speaker_references, _COLLAR_S if collar is None else collar)
+
+
+OPTIONS = {
+    "transcribe": AddedOptions(_of_transcribe, after="--channel"),
+    "evaluate": AddedOptions(_of_evaluate, after="--against"),
+}
