@@ -153,10 +153,12 @@ def _check_url(url: str) -> None:
 
 
 def _output_urls(target: OutputTarget) -> list[str]:
-    from fastscribe.results.entries import Paths
+    if target.url is None:
+        return []
+    from fastscribe.results.paths import Paths
 
     paths = Paths(Path(), target.shard.suffix)
-    return [f"{target.url.rstrip('/')}/{path.name}" for path in (paths.rows, paths.report)] if target.url else []
+    return [f"{target.url.rstrip('/')}/{path.name}" for path in (paths.rows, paths.report)]
 
 
 def _check_store(url: str) -> None:
@@ -174,7 +176,7 @@ def unusable_folder(folder: Path | str, error: OSError) -> UsageError:
 
 
 def _add_folder_files(own: dict[str, str], folder: Path, shard: Shard) -> None:
-    from fastscribe.results.entries import Paths  # here, because NumPy would slow down --help
+    from fastscribe.results.paths import Paths  # here, because NumPy would slow down --help
 
     paths = Paths(folder, shard.suffix)
     for path in (paths.rows, paths.journal, paths.report, paths.lock):
@@ -186,13 +188,9 @@ def _add_folder_files(own: dict[str, str], folder: Path, shard: Shard) -> None:
 
 def _check_folder(job: TranscribeJob, folder: Path) -> None:
     """Check a folder without a journal; with one, the run checks the folder once it knows its fingerprint."""
-    from fastscribe.results.entries import Paths
-    from fastscribe.results.in_the_way import check_inputs
+    from fastscribe.results.outputs import check_new_folder
 
-    paths = Paths(folder, job.target.shard.suffix)
     try:
-        if not paths.has_begun:
-            paths.check()
-            check_inputs(folder, job.style.formats, job.inputs, job.target.shard)
+        check_new_folder(folder, job.style.formats, job.inputs, job.target.shard)
     except OSError as error:
         raise unusable_folder(folder, error) from error

@@ -49,7 +49,7 @@ def merge(
 
 def _merge(folders: list[str], destination: str, ordered: bool) -> MergeResult:
     from fastscribe.results.merge import merge as merge_folders
-    from fastscribe.results.store_merge import merge_store
+    from fastscribe.results.merge_objects import merge_store
 
     urls = [name for name in (*folders, destination) if is_url(name)]
     if not urls:

@@ -1,188 +1,40 @@
-"""Group commit of finished recordings into an output folder. Neither a kill nor a power cut loses any of them.
-
-The folder has a write-ahead log. A recording's files are written under temporary names; its row and its journal line are
-queued in memory. One thread takes all queued recordings at a time and
-
-1. writes their rows and journal lines into `.block`, and waits until the block and the temporary files are durable;
-2. renames the files and appends the rows, and waits until both are durable;
-3. appends the journal lines, and waits until they are durable.
-
-So the journal lists durable results only. If the process or the machine stops in between, the next run repeats steps 2 and 3
-of a whole block (`redo`). If the block is torn, no file has been renamed yet.
-"""
+"""The queue of finished recordings: one thread takes all that wait and has the storage make them durable together."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import stat
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext, suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from itertools import chain
-from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
-from zlib import crc32
+from time import monotonic
 
-from fastscribe._system.safe_files import (
-    Barrier,
-    InTheWay,
-    check_regular,
-    is_regular,
-    open_append,
-    remove,
-    rename,
-    replace,
-    status_of,
-    sync,
-    sync_folder,
-    with_path,
-)
-from fastscribe._system.safe_open import safe_open
 from fastscribe.errors import OutputError
-from fastscribe.results.entries import BLOCK_START, Entry, Paths, rename_line
-from fastscribe.results.names import Rename
+from fastscribe.results.items import Item
+from fastscribe.results.storage import Storage
 
-_MAX_QUEUED = 2048  # recordings, until `add` waits
-_MAX_BYTES = 1 << 26  # rows that wait, likewise
-
-
-class PendingFile(NamedTuple):
-    """One file of a block, relative to the output folder."""
-
-    name: str
-    temp: str  # name of the temporary file
-    size: int
-    crc: int
-    is_replacing: bool  # the journal may list a file of this name
-
-
-class Item(NamedTuple):
-    """One finished recording, or one rename of a finished recording's files."""
-
-    line: bytes  # for the journal
-    row: bytes = b""
-    files: tuple[PendingFile, ...] = ()
-    obsolete: tuple[str, ...] = ()  # files of earlier results to remove
-    moves: tuple[tuple[str, str], ...] = ()
-    name: str = ""  # of its files
-
-
-def finished_item(entry: Entry, row: bytes, files: Sequence[PendingFile], obsolete: Sequence[str]) -> Item:
-    return Item(entry.line(), row, tuple(files), tuple(obsolete), name=entry.name)
-
-
-def rename_item(rename: Rename, formats: Iterable[str]) -> Item:
-    moves = tuple((f"{rename.old}.{one}", f"{rename.new}.{one}") for one in formats)
-    return Item(rename_line(rename), moves=moves, name=rename.old)
-
-
-@dataclass(frozen=True)
-class Block:
-    """Items to commit together, with the offsets in rows and journal at which theirs begin."""
-
-    rows_begin: int
-    journal_begin: int
-    rows: bytes
-    lines: bytes
-    files: list[PendingFile] = field(default_factory=list)
-    obsolete: list[str] = field(default_factory=list)
-    moves: list[tuple[str, str]] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, items: Sequence[Item], rows_begin: int, journal_begin: int) -> Block:
-        return cls(
-            rows_begin,
-            journal_begin,
-            b"".join(item.row for item in items),
-            b"".join(item.line for item in items),
-            [file for item in items for file in item.files],
-            [name for item in items for name in item.obsolete],
-            [move for item in items for move in item.moves],
-        )
-
-    def to_bytes(self) -> bytes:
-        """Return a header line with a digest, followed by rows and lines."""
-        content = self.rows + self.lines
-        header = {
-            "fastscribe_block": 1,
-            "rows": [self.rows_begin, len(self.rows)],
-            "lines": [self.journal_begin, len(self.lines)],
-            "files": self.files,
-            "obsolete": self.obsolete,
-            "moves": self.moves,
-        }
-        text = json.dumps(header)
-        digest = hashlib.blake2b(text.encode() + content, digest_size=16).hexdigest()
-        return f'{text[:-1]}, "digest": "{digest}"}}\n'.encode() + content
-
-    @classmethod
-    def from_bytes(cls, stored: bytes) -> Block | None:
-        """Parse what `to_bytes` returned. Return None for anything else, and for a torn file."""
-        head, _, content = stored.partition(b"\n")
-        try:
-            header: Mapping[str, Any] = json.loads(head)
-            text = head[: head.rindex(b', "digest"')] + b"}"
-            if header["digest"] != hashlib.blake2b(text + content, digest_size=16).hexdigest():
-                return None
-        except (ValueError, TypeError, KeyError):
-            return None
-        (rows_begin, num_rows), (journal_begin, _) = header["rows"], header["lines"]
-        files = [PendingFile(*fields) for fields in header["files"]]
-        moves = [(old, new) for old, new in header["moves"]]
-        rows, lines = content[:num_rows], content[num_rows:]
-        return cls(rows_begin, journal_begin, rows, lines, files, header["obsolete"], moves)
-
-    def temp_paths(self, directory: Path) -> Iterator[Path]:
-        return (directory / file.temp for file in self.files)
-
-    def folders(self, directory: Path) -> Iterator[Path]:
-        """Yield the folders in which this changes names. May repeat one."""
-        yield from {directory, *((directory / file.name).parent for file in self.files)}
-        yield from {
-            (directory / name).parent for name in (*self.obsolete, *(name for move in self.moves for name in move))
-        }
+_MAX_BYTES = 1 << 26  # of items that wait, until `add` does
 
 
 class Committer:
-    """Makes finished recordings durable in a thread of its own.
+    """Commits finished recordings in a thread of its own.
 
     After an error nothing more is committed, and every method raises the error as an OutputError. The next run repeats what
     was not committed.
 
     Args:
-        paths: The output folder's files.
-        rows: The open file of rows; None if the run writes none.
-        journal: The open journal.
+        storage: Where they go, and how they gather before.
     """
 
-    def __init__(self, paths: Paths, rows: Appender | None, journal: Appender) -> None:
-        self._paths, self._rows, self._journal = paths, rows, journal
-        self._barrier = Barrier()
-        self._barrier.watch(paths.directory)
+    def __init__(self, storage: Storage) -> None:
+        self._storage, self._pace = storage, storage.pace
         self._changed = threading.Condition()  # of all below
         self._queued: list[Item] = []
         self._current: list[Item] = []
-        self._num_bytes = 0
+        self._num_bytes = self._num_flushing = 0
         self._is_closing = False
         self._error: OutputError | None = None
-        self._rows_end = rows.end if rows is not None else 0
-        self._folder: Path | None = None
+        self._start_s = self._last_s = monotonic()
         self._thread = threading.Thread(target=self._work, name="commit", daemon=True)
         self._thread.start()
-
-    @property
-    def rows_end(self) -> int:
-        """Offset of the end of the rows, in bytes, once the queue is committed."""
-        return self._rows_end
-
-    def watch(self, folder: Path) -> None:
-        """Register a folder before files are written into it."""
-        if folder != self._folder:
-            self._barrier.watch(folder)
-            self._folder = folder
 
     def add(self, item: Item) -> None:
         """Queue an item; wait while the queue is full. Raise OutputError if an earlier item could not be committed."""
@@ -190,8 +42,7 @@ class Committer:
             self._changed.wait_for(self._has_room)
             self._raise()
             self._queued.append(item)
-            self._num_bytes += len(item.row)
-            self._rows_end += len(item.row)
+            self._num_bytes += item.num_bytes
             self._changed.notify_all()
 
     def is_queued(self, name: str) -> bool:
@@ -202,262 +53,74 @@ class Committer:
     def flush(self) -> None:
         """Wait until all items are durable. Raises OutputError."""
         with self._changed:
-            self._changed.wait_for(lambda: self._error is not None or not (self._queued or self._current))
+            self._num_flushing += 1
+            self._changed.notify_all()
+            try:
+                self._changed.wait_for(lambda: self._error is not None or not (self._queued or self._current))
+            finally:
+                self._num_flushing -= 1
             self._raise()
 
     def close(self) -> None:
         """Make everything durable, and end the thread. Raises OutputError."""
         try:
             self.flush()
-            remove(self._paths.block)
-            sync_folder(self._paths.directory)
+            self._storage.end_commits()
         finally:
             with self._changed:
                 self._is_closing = True
                 self._changed.notify_all()
             self._thread.join()
             for item in self._queued:
-                discard_temps(self._paths.directory, item.files)
-            self._barrier.close()
+                self._storage.discard(item.files)
 
     def _has_room(self) -> bool:
-        return self._error is not None or (len(self._queued) < _MAX_QUEUED and self._num_bytes < _MAX_BYTES)
+        has_room = len(self._queued) < self._pace.max_queued and self._num_bytes < _MAX_BYTES
+        return self._error is not None or has_room
 
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
 
     def _work(self) -> None:
-        while True:
+        while items := self._take():
+            error = self._commit(items)
             with self._changed:
-                self._changed.wait_for(lambda: self._queued or self._is_closing)
-                if self._error is not None or not self._queued:
-                    return
-                self._current, self._queued, self._num_bytes = self._queued, [], 0
-                self._changed.notify_all()
-            error = self._commit(self._current)
-            with self._changed:
-                self._error, self._current = error, []
+                self._error, self._current, self._last_s = error, [], monotonic()
                 self._changed.notify_all()
                 if error is not None:
                     return
 
+    def _take(self) -> list[Item]:
+        """Wait until a commit is due, and return its items; none if the thread has to end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queued or self._is_closing)
+            self._changed.wait_for(self._is_due, self._pause_s())
+            items, num_bytes = self._queued[: self._pace.max_results], 0
+            for number, item in enumerate(items, start=1):
+                num_bytes += item.num_bytes
+                if num_bytes >= self._pace.max_bytes:
+                    del items[number:]
+            del self._queued[: len(items)]
+            self._num_bytes -= num_bytes
+            self._current = items
+            self._changed.notify_all()
+            return items
+
+    def _is_due(self) -> bool:
+        is_full = len(self._queued) >= self._pace.max_results or self._num_bytes >= self._pace.max_bytes
+        return is_full or self._is_closing or self._num_flushing > 0
+
+    def _pause_s(self) -> float:
+        now, pace = monotonic(), self._pace
+        pause_s = min(pace.max_pause_s, max(pace.min_pause_s, pace.pause_share * (now - self._start_s)))
+        return max(0.0, self._last_s + pause_s - now)
+
     def _commit(self, items: Sequence[Item]) -> OutputError | None:
         try:
-            block = Block.of(items, self._rows.end if self._rows is not None else 0, self._journal.end)
-            commit(block, self._paths, self._barrier, self._rows, self._journal)
+            self._storage.commit(items)
         except OSError as error:
-            return OutputError(str(error.filename or self._paths.directory), error)
+            return OutputError(str(error.filename or self._storage.where), error)
         except BaseException as error:  # if the thread died, the run would wait for ever
-            return OutputError(str(self._paths.directory), OSError(None, f"{type(error).__name__}: {error}"))
+            return OutputError(self._storage.where, OSError(None, f"{type(error).__name__}: {error}"))
         return None
-
-
-class Appender:
-    """A file that only this process appends to, in whole lines."""
-
-    def __init__(self, file: BinaryIO, path: Path) -> None:
-        self._file, self.path = file, path
-        self.end = file.seek(0, os.SEEK_END)
-        self._identity = _identity(os.fstat(file.fileno()))
-
-    def append(self, lines: bytes) -> None:
-        """Append lines. If the disk is full, truncate the file to whole lines.
-
-        Raises:
-            OSError: The lines cannot be written, or another process changed the file (see `check`).
-        """
-        self.check()
-        try:
-            written = self._file.write(lines) or 0
-            while written < len(lines):
-                written += self._file.write(lines[written:]) or 0
-        except OSError as error:
-            self._file.truncate(self.end)
-            raise with_path(error, self.path) from error
-        except BaseException:
-            self._file.truncate(self.end)
-            raise
-        self.end += len(lines)
-
-    def check(self) -> None:
-        """Raise OSError if another file has the name now, or if the size changed: appended lines would be lost."""
-        status = status_of(self.path)
-        if status is None or self._identity != _identity(status) or status.st_size != self.end:
-            raise OSError(None, "it was changed by someone else while the run was writing to it", str(self.path))
-
-    def sync(self) -> None:
-        try:
-            sync(self._file)
-        except OSError as error:
-            raise with_path(error, self.path) from error
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
-
-
-def commit(block: Block, paths: Paths, barrier: Barrier, rows: Appender | None, journal: Appender) -> None:
-    """Carry out the three steps. Raise OSError with the file's name."""
-    try:
-        for file in (rows, journal):
-            if file is not None:
-                file.check()
-        _write_block(paths.block, block.to_bytes())
-        _wait_for_block(block, paths, barrier)
-    except OSError:
-        discard_temps(paths.directory, block.files)
-        raise
-    _complete(block, paths, barrier, rows, journal)
-
-
-def _wait_for_block(block: Block, paths: Paths, barrier: Barrier) -> None:
-    barrier.wait(chain([paths.block], block.temp_paths(paths.directory)), block.folders(paths.directory))
-
-
-def _complete(block: Block, paths: Paths, barrier: Barrier, rows: Appender | None, journal: Appender) -> None:
-    """Carry out steps 2 and 3."""
-    _rename_files(block, paths.directory)
-    if rows is not None and block.rows:
-        rows.append(block.rows)
-    barrier.wait([rows.path] if rows is not None else [], block.folders(paths.directory))
-    journal.append(block.lines)
-    journal.sync()
-
-
-def _write_block(path: Path, content: bytes) -> None:
-    """Write the block in place: the journal has the last block, and a torn block is ignored."""
-    check_regular(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
-    try:
-        with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
-            file.write(content)
-    except OSError as error:
-        raise with_path(error, path) from error
-
-
-def _rename_files(block: Block, directory: Path) -> None:
-    """Rename and remove files. Idempotent, so that it can be repeated after a kill."""
-    for old, new in block.moves:
-        if is_regular(directory / old):
-            if status_of(directory / new) is not None:
-                raise InTheWay(directory / new)
-            rename(directory / old, directory / new)
-    for file in block.files:
-        path, temp = os.path.join(directory, file.name), os.path.join(directory, file.temp)
-        status = status_of(path)
-        if status is not None and not (file.is_replacing and stat.S_ISREG(status.st_mode)):
-            if status_of(temp) is None:  # an earlier attempt renamed it
-                continue
-            raise InTheWay(path)
-        with suppress(FileNotFoundError) if status is not None else nullcontext():
-            replace(temp, path)
-    for name in block.obsolete:
-        if is_regular(directory / name):
-            remove(directory / name)
-
-
-def discard_temps(directory: Path, files: Iterable[PendingFile]) -> None:
-    for file in files:
-        with suppress(OSError):
-            remove(directory / file.temp)
-
-
-# --- after a kill or a power cut -------------------------------------------------------------------------------------
-
-
-def redo(paths: Paths) -> None:
-    """Complete or undo the block that the last run had begun when it stopped. Raises OSError, InTheWay.
-
-    The block is completed if it is whole, its files exist, and rows and journal end where it begins or within it.
-    """
-    block = _read_block(paths.block)
-    if block is not None and not _is_in_journal(block, paths.journal):
-        rows_fit = not block.rows or _fits(paths.rows, block.rows_begin, block.rows)
-        if rows_fit and _fits(paths.journal, block.journal_begin, block.lines) and _has_files(block, paths.directory):
-            _redo_block(block, paths)
-        else:
-            _undo(block, paths.directory)
-    if status_of(paths.block) is not None:
-        remove(paths.block)
-        sync_folder(paths.directory)
-
-
-def _read_block(path: Path) -> Block | None:
-    if not is_regular(path):
-        return None
-    with safe_open(path) as file:
-        stored = file.read()
-    return Block.from_bytes(stored) if stored.startswith(BLOCK_START) else None
-
-
-def _tail(path: Path, begin: int, size: int) -> bytes | None:
-    """Return up to `size` + 1 bytes from offset `begin`; None if the file is shorter than `begin`."""
-    status = status_of(path)
-    if status is None:
-        return b"" if begin == 0 else None
-    if status.st_size < begin:
-        return None
-    with safe_open(path) as file:
-        file.seek(begin)
-        return file.read(size + 1)
-
-
-def _is_in_journal(block: Block, path: Path) -> bool:
-    tail = _tail(path, block.journal_begin, len(block.lines))
-    return tail is not None and tail[: len(block.lines)] == block.lines
-
-
-def _fits(path: Path, begin: int, added: bytes) -> bool:
-    """Return True if nothing but a beginning of `added` follows offset `begin`. A power cut may leave zeros in it."""
-    tail = _tail(path, begin, len(added))
-    if tail is None or len(tail) > len(added):
-        return False
-    written = tail.rstrip(b"\0")
-    return added.startswith(written)
-
-
-def _has_files(block: Block, directory: Path) -> bool:
-    """Return True if each file is whole, under its temporary name or, once renamed, under its own."""
-    for file in block.files:
-        temp = directory / file.temp
-        if not _matches(temp if status_of(temp) is not None else directory / file.name, file):
-            return False
-    return True
-
-
-def _matches(path: Path, file: PendingFile) -> bool:
-    if not is_regular(path) or os.lstat(path).st_size != file.size:
-        return False
-    with safe_open(path) as opened:
-        return crc32(opened.read()) == file.crc
-
-
-def _redo_block(block: Block, paths: Paths) -> None:
-    """Carry out steps 2 and 3 again. The block stays until they are done."""
-    with closing(Barrier()) as barrier, ExitStack() as files:
-        for folder in block.folders(paths.directory):
-            barrier.watch(folder)
-        _wait_for_block(block, paths, barrier)
-        rows = files.enter_context(closing(_reopened(paths.rows, block.rows_begin))) if block.rows else None
-        journal = files.enter_context(closing(_reopened(paths.journal, block.journal_begin)))
-        _complete(block, paths, barrier, rows, journal)
-
-
-def _reopened(path: Path, end: int) -> Appender:
-    file = open_append(path)
-    file.truncate(end)
-    return Appender(file, path)
-
-
-def _undo(block: Block, directory: Path) -> None:
-    """Remove the block's files: temporary ones, and unchanged renamed ones."""
-    for file in block.files:
-        path, temp = directory / file.name, directory / file.temp
-        if is_regular(temp):
-            remove(temp)
-        elif not file.is_replacing and _matches(path, file):
-            remove(path)

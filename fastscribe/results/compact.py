@@ -22,15 +22,8 @@ from fastscribe._system.safe_files import (
     write_atomic,
 )
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.results.entries import (
-    SWAP,
-    Paths,
-    first_line,
-    is_row,
-    latest_entry_indices,
-    load_entries_and_names,
-    parse_entry,
-)
+from fastscribe.results.entries import is_row, latest_entry_indices, load_entries_and_names, parse_entry
+from fastscribe.results.paths import SWAP, Paths, first_line
 from fastscribe.types import BoolArray, Int64Array, RecordArray
 
 CHANGED = "was changed since the last run; use another folder, or --overwrite"

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fastscribe.errors import UsageError
-from fastscribe.results.entries import Paths, read_header
+from fastscribe.results.paths import Paths, read_header
 from fastscribe.results.shards import Shard
 
 

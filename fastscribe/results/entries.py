@@ -1,4 +1,4 @@
-"""The lines of a journal, and the paths beside it. Other modules act on them.
+"""The lines of a journal. Other modules act on them.
 
 The first line is the fingerprint (fingerprint.py): all that decides results. Each other line describes a finished input: its
 `key`, which identifies it; its `state`, which tells whether it has changed; the offsets of its row in `transcripts.jsonl`;
@@ -10,34 +10,22 @@ line `{"renamed", "to"}` records a rename of finished files.
 from __future__ import annotations
 
 import json
-import re
-import stat
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import numpy as np
 
-from fastscribe._system.safe_files import InTheWay, check_regular, is_regular, starts_with, status_of
 from fastscribe._system.safe_open import safe_open
 from fastscribe.config import OUTPUT_FORMATS
-from fastscribe.errors import UsageError
 from fastscribe.results.names import Rename, name_key
-from fastscribe.types import Int64Array, RecordArray, UInt64Array
+from fastscribe.types import BoolArray, Int64Array, RecordArray, UInt64Array
 
-VERSION = 2
 SUBTITLES = ("srt", "vtt", "ass")
 FILE_FORMATS = tuple(format for format in OUTPUT_FORMATS if format != "jsonl")
 NO_STATE = 0  # of no input
 NO_FILE = (1 << 32) - 1  # instead of a size; larger files are recorded with the largest size below
-HEADER_KEY = "fastscribe_journal"
-HEADER_START = f'{{"{HEADER_KEY}":'.encode()
-BLOCK_START = b'{"fastscribe_block":'
-SWAP = b"fastscribe: both temporary files are complete\n"
-_JOURNAL_NAME = re.compile(r"journal(\.shard-\d+-of-\d+)?\.jsonl", re.ASCII)
 _BLOCK_ENTRIES = 4096
 _NUM_INT64 = 1 << 63
 ENTRY = np.dtype(
@@ -109,98 +97,6 @@ def rename_line(rename: Rename) -> bytes:
     return (json.dumps({"renamed": rename.old, "to": rename.new}) + "\n").encode()
 
 
-@dataclass(frozen=True)
-class Paths:
-    """The files of one shard of an output folder."""
-
-    directory: Path
-    suffix: str  # shards.Shard.suffix
-
-    @classmethod
-    def from_journal(cls, path: Path) -> Paths | None:
-        """Return the paths that belong to a journal; None if no run wrote it."""
-        match = _JOURNAL_NAME.fullmatch(path.name)
-        paths = cls(path.parent, match[1] or "") if match else None
-        return paths if paths is not None and paths.is_ours else None
-
-    @property
-    def is_ours(self) -> bool:
-        """True if the journal is a journal, or empty: an empty file has nothing to lose."""
-        if not is_regular(self.journal):
-            return False
-        line = first_line(self.journal)
-        return line.startswith(HEADER_START) or HEADER_START.startswith(line.rstrip(b"\0"))
-
-    @property
-    def has_begun(self) -> bool:
-        """True if the journal's first line is whole; without it, the journal has no entries."""
-        return self.is_ours and first_line(self.journal).endswith(b"\n")
-
-    @property
-    def num_shards(self) -> int:
-        return int(self.suffix.rpartition("-")[2]) if self.suffix else 1
-
-    @property
-    def rows(self) -> Path:
-        return self.directory / f"transcripts{self.suffix}.jsonl"
-
-    @property
-    def journal(self) -> Path:
-        return self.directory / f"journal{self.suffix}.jsonl"
-
-    @property
-    def report(self) -> Path:
-        return self.directory / f"report{self.suffix}.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.directory / f".lock{self.suffix}"
-
-    @property
-    def swap(self) -> Path:
-        """The marker that both temporary files are complete."""
-        return self.directory / f".swap{self.suffix}"
-
-    @property
-    def block(self) -> Path:
-        """The recordings of the commit in progress."""
-        return self.directory / f".block{self.suffix}"
-
-    @property
-    def has_rows(self) -> bool:
-        """True unless an older version ran without the format jsonl: then a file of the rows' name is not ours."""
-        return "jsonl" in read_header(self.journal).get("--format", ("jsonl",))
-
-    def check(self, besides: Collection[Path] = ()) -> None:
-        """Raise UsageError if one of these names has a file that no run wrote, except `besides`. Changes nothing."""
-        own = (self.journal, self.rows, self.report, self.swap, self.block)
-        try:
-            check_regular(*own)
-            for path in own:
-                status = status_of(path) if path not in besides else None
-                if status is not None and status.st_size and not self._is_own(path):
-                    raise InTheWay(path)
-        except InTheWay as error:
-            raise in_the_way([str(error.filename)]) from None
-
-    def _is_own(self, path: Path) -> bool:
-        if path == self.journal or not self.has_begun:
-            return path == self.journal and self.is_ours
-        if path == self.rows:
-            return self.has_rows
-        if path == self.block:  # written in place: a power cut may truncate it
-            return starts_with(path, re.compile(re.escape(BLOCK_START))) or BLOCK_START.startswith(first_line(path))
-        return starts_with(path, re.compile(rb'\{\s*"files":' if path == self.report else re.escape(SWAP)))
-
-
-def in_the_way(paths: Sequence[str]) -> UsageError:
-    """Return the error for files that no run wrote, where this run would write. It names the first."""
-    others = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
-    return UsageError(
-        f"{paths[0]}{others}: no journal says that fastscribe wrote this file: move it away, or name another output folder"
-    )
-
-
 class PreviousRun:
     """Journal entries of earlier runs. Safe to read from several threads.
 
@@ -221,6 +117,14 @@ class PreviousRun:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    @property
+    def is_live(self) -> BoolArray:
+        """Which entries are the last of their key, and stand for a result."""
+        is_live: BoolArray = np.zeros(len(self.entries), bool)
+        is_live[self.entry_indices] = True
+        is_live &= self.entries["state"] != NO_STATE
+        return is_live
 
     def find(self, key: int) -> int | None:
         """Return the index of the live entry of an input; None if there is none."""
@@ -257,26 +161,6 @@ def _last_indices(values: UInt64Array) -> tuple[UInt64Array, Int64Array]:
 def _index_of(value: int, values: UInt64Array, entry_indices: Int64Array) -> int | None:
     at = bisect_left(values, np.uint64(value))  # numpy's own search lets go of the interpreter's lock
     return int(entry_indices[at]) if at < len(values) and int(values[at]) == value else None
-
-
-def read_header(path: Path) -> Mapping[str, Any]:
-    """Return the fingerprint. Raise UsageError if the file is no journal of this version."""
-    return parse_header(first_line(path), path)
-
-
-def parse_header(line: bytes, where: Path | str) -> Mapping[str, Any]:
-    """Return the fingerprint in a journal's first line, as `read_header` does."""
-    try:
-        header = json.loads(line)
-        version, fingerprint = header[HEADER_KEY], header["fingerprint"]
-    except (ValueError, TypeError, KeyError):
-        raise UsageError(f"{where}: is not a journal of fastscribe's: move it away, or use another folder") from None
-    if version != VERSION or not isinstance(fingerprint, dict):
-        raise UsageError(
-            f"{where}: was written by another version of fastscribe (format {version}, this one has {VERSION}); "
-            "use another folder, or --overwrite"
-        )
-    return fingerprint
 
 
 def load_entries(path: Path) -> RecordArray:
@@ -382,22 +266,6 @@ def latest_entry_indices(entries: RecordArray) -> Int64Array:
     return np.sort(PreviousRun(entries).entry_indices)
 
 
-def recorded_size(path: Path) -> int | None:
-    """Return a file's size in bytes as the journal records it; None if there is no regular file."""
-    status = status_of(path)
-    return min(status.st_size, NO_FILE - 1) if status is not None and stat.S_ISREG(status.st_mode) else None
-
-
-def has_checksum(path: Path, crc: int | None) -> bool:
-    """Return True if a file's content has this CRC-32, or if there is none to compare: older versions list sizes alone."""
-    return crc is None or crc32(path.read_bytes()) == crc
-
-
 def is_row(row: bytes) -> bool:
     """Return True if this is one whole line of JSON Lines."""
     return row.startswith(b"{") and row.find(b"\n") == len(row) - 1
-
-
-def first_line(path: Path) -> bytes:
-    with safe_open(path) as file:
-        return file.readline()

@@ -6,9 +6,8 @@ promises as for a run: the lock, a commit that survives a kill, and nothing repl
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -16,19 +15,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastscribe._system.safe_files import open_append, status_of
 from fastscribe.config import OutputStyle
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.results import journal
-from fastscribe.results.commit import Appender, Committer
-from fastscribe.results.compact import compact, finish_compaction
-from fastscribe.results.entries import NO_STATE, Paths, in_the_way, read_header
+from fastscribe.results.commit import Committer
+from fastscribe.results.compact import compact
+from fastscribe.results.entries import NO_STATE
 from fastscribe.results.file_names import FileNames, file_formats
-from fastscribe.results.folder import FolderLedger, FolderOutput
-from fastscribe.results.folder_lock import FolderLock
+from fastscribe.results.output import open_journaled
+from fastscribe.results.paths import Paths, in_the_way, read_header
 from fastscribe.results.repair import rows_changed
 from fastscribe.results.result_files import ResultFiles
 from fastscribe.results.rows import ResultRow
+from fastscribe.results.storage_folder import FolderStorage, journals_in
 from fastscribe.results.stored import NotAResult, has_tokens, to_result
 from fastscribe.types import BoolArray, Failure, Int64Array, Samples, Source, Transcript
 
@@ -53,18 +51,15 @@ class _OpenRun:
         OSError: The folder cannot be written.
     """
 
-    def __init__(self, paths: Paths, style: OutputStyle, opened: ExitStack) -> None:
-        paths.check()
-        finish_compaction(paths)
-        self.paths = paths
-        self.journal = journal.resume_unedited(paths)
-        opened.callback(self.journal.close)
-        rows = opened.enter_context(closing(Appender(open_append(paths.rows), paths.rows)))
-        self.committer = Committer(paths, rows, self.journal.file)
+    def __init__(self, storage: FolderStorage, style: OutputStyle, opened: ExitStack) -> None:
+        self.storage, self.paths = storage, storage.paths
+        opened.callback(storage.end_writing)
+        self.journal = storage.open_unedited()
+        self.committer = Committer(storage)
         opened.callback(self.committer.close)
         tokens = self.journal.fingerprint.get("--tokens") is True
         style = OutputStyle(style.formats, tokens, style.subtitles)
-        self.files = ResultFiles(paths.directory, style, paths.suffix, self.journal, self.committer)
+        self.files = ResultFiles(storage, style, self.journal, self.committer)
 
     @property
     def live(self) -> Int64Array:
@@ -83,8 +78,7 @@ class _OpenRun:
 
 def runs_of(directory: Path) -> list[Paths]:
     """Return the paths of the runs whose journals are in a folder: one, or one for each shard."""
-    found = (Paths.from_journal(path) for path in sorted(directory.glob("journal*.jsonl")))
-    return [paths for paths in found if paths is not None and paths.has_begun]
+    return [paths for paths in journals_in(directory) if paths.has_begun]
 
 
 def export_in_place(directory: Path, style: OutputStyle, say: Callable[[str], object] = print) -> Exported:
@@ -102,19 +96,20 @@ def export_in_place(directory: Path, style: OutputStyle, say: Callable[[str], ob
         OutputError: The same, for files that were queued.
     """
     exported = Exported()
-    all_paths = runs_of(directory)
+    storages = [FolderStorage(directory, paths.shard) for paths in runs_of(directory)]
     with ExitStack() as locks:
-        for paths in all_paths:
-            locks.enter_context(closing(FolderLock(paths.lock)))
+        for storage in storages:
+            locks.callback(storage.close, False, False)
+            storage.lock(say)
         with ExitStack() as opened:
-            runs = [_OpenRun(paths, style, opened) for paths in all_paths]
+            runs = [_OpenRun(storage, style, opened) for storage in storages]
             names = _new_names(runs, style.formats)
-            _check(runs, names, directory)
+            _check(runs, names)
             for run, own in zip(runs, names, strict=True):
                 for entry_index, name, outdated in _to_do(run, own):
                     has_failed = _make(run, entry_index, name, outdated)
                     exported = exported.plus(bool(outdated), has_failed)
-        for line in chain.from_iterable(run.files.edits.lines() for run in runs):
+        for line in chain.from_iterable(run.storage.edits.lines() for run in runs):
             say(line)
         for run in runs:  # without the lines that are replaced
             entries = run.journal.previous.entries
@@ -126,8 +121,11 @@ def export_in_place(directory: Path, style: OutputStyle, say: Callable[[str], ob
 def _make(run: _OpenRun, entry_index: int, name: str, formats: Sequence[str]) -> bool:
     """Make a result's files. Return True if the recording has failed."""
     entry = run.journal.previous.entries[entry_index]
-    if formats and not run.files.make_again(entry_index, name, int(entry["order"]), formats):
-        raise rows_changed(run.paths.rows)
+    if formats:
+        stored = run.files.stored(entry_index, int(entry["order"]))
+        if stored is None:
+            raise rows_changed(run.paths.rows)
+        run.files.make_again(entry_index, name, stored, formats)
     return bool(entry["failed"])
 
 
@@ -155,16 +153,16 @@ def _to_do(run: _OpenRun, new_names: Mapping[int, str]) -> Iterator[tuple[int, s
         yield entry_index, owned or new_names[entry_index], run.files.outdated(entry_index, owned)
 
 
-def _check(runs: Iterable[_OpenRun], names: Iterable[Mapping[int, str]], directory: Path) -> None:
+def _check(runs: Iterable[_OpenRun], names: Iterable[Mapping[int, str]]) -> None:
     """Raise UsageError if a row is no result, or a file that no journal lists has the name of one to make."""
     taken = []
     for run, own in zip(runs, names, strict=True):
         for entry_index, name, outdated in _to_do(run, own):
-            if outdated and not run.files.has_row(entry_index):
+            if outdated and run.files.stored(entry_index) is None:
                 raise rows_changed(run.paths.rows)
             listed = run.journal.previous.sizes(entry_index) if entry_index not in own else {}
-            paths = [os.path.join(directory, f"{name}.{format}") for format in outdated if format not in listed]
-            taken += [path for path in paths if status_of(path) is not None]
+            files = [f"{name}.{format}" for format in outdated if format not in listed]
+            taken += [run.storage.path_of(file) for file in files if run.storage.is_taken(file)]
     if taken:
         raise in_the_way(taken)
 
@@ -219,7 +217,7 @@ def export_to_folder(
     tokens = has_tokens(head[-1][1].fields) and "--redact" not in settings
     style = OutputStyle(style.formats, tokens, style.subtitles)
     exported = Exported()
-    with FolderOutput(directory, style, {"export": True, "--tokens": tokens, **settings}, say=say) as output:
+    with open_journaled(directory, style, {"export": True, "--tokens": tokens, **settings}, say=say) as output:
         for result, row in (pair for pairs in (head, pending) for pair in pairs):
             source = _source(result, row)
             output.ledger.expect(source)
@@ -229,11 +227,9 @@ def export_to_folder(
             has_failed = isinstance(result, Failure)
             gets_files = not has_failed or "json" in style.formats or style.formats == ("jsonl",)
             exported = exported.plus(not is_done and gets_files, has_failed)
-        ledger = output.ledger
-        if isinstance(ledger, FolderLedger):
-            if ledger.not_made:
-                raise ledger.not_made[0]
-            exported = exported._replace(made=exported.made + ledger.num_made_again)
+        if output.ledger.not_made:
+            raise output.ledger.not_made[0]
+        exported = exported._replace(made=exported.made + output.ledger.num_made_again)
     return exported
 
 

@@ -13,6 +13,7 @@ from fastscribe.results.names import OutputNames, Rename, name_key, names_of
 
 # The run writes report.json, and a shard its report.shard-I-of-N.json; fastscribe speakers writes speakers.json.
 _RESERVED = {"json": ("report", "speakers")}
+_RESERVED_AT_URLS = ("report",)  # whatever the formats, since the first version that wrote to URLs
 
 
 class NameChange(NamedTuple):
@@ -31,11 +32,13 @@ class FileNames:
     Args:
         formats: Formats of the outputs that are a file each.
         is_sharded: True if other shards finish some of the inputs.
+        can_rename: False: every name keeps its input's extension (`a.wav.srt`), so that none ever changes.
     """
 
-    def __init__(self, formats: Sequence[str], is_sharded: bool = False) -> None:
-        self._formats, self._is_sharded = tuple(formats), is_sharded
-        self._output_names = OutputNames(name for format in formats for name in _RESERVED.get(format, ()))
+    def __init__(self, formats: Sequence[str], is_sharded: bool = False, can_rename: bool = True) -> None:
+        self._formats, self._is_sharded, self.can_rename = tuple(formats), is_sharded, can_rename
+        reserved = [name for format in formats for name in _RESERVED.get(format, ())]
+        self._output_names = OutputNames(reserved if can_rename else _RESERVED_AT_URLS)
         self._names: dict[int, str] = {}  # by the input's index
         self._indices: dict[str, int] = {}  # the inverse
         self._previous_names: dict[int, str] = {}  # before the rename, by index
@@ -61,7 +64,7 @@ class FileNames:
         Returns:
             Renames that make room for the name.
         """
-        name, renames = self._output_names.claim(id)
+        name, renames = self._output_names.claim(id) if self.can_rename else (self._output_names.take_full(id), [])
         changes = [self._change(rename) for rename in renames if rename.old not in self._renamed_names]
         if index is not None:
             self._names[index], self._indices[name] = name, index
@@ -82,7 +85,7 @@ class FileNames:
         """Return the name with this key, if the input has it, had it, or gets it once another input shares its name."""
         name, former = self._names[index], self._previous_names.get(index)
         short, full = names_of(id)
-        possible = (name, former, full + name.removeprefix(short))
+        possible = (name, former, full + name.removeprefix(short)) if self.can_rename else (name,)
         return next((one for one in possible if one is not None and name_key(one) == key), None)
 
     def finish(self, index: int, has_failed: bool) -> None:

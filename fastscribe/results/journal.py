@@ -10,37 +10,33 @@ from typing import Any
 
 import numpy as np
 
-from fastscribe._system.safe_files import open_append, write_atomic
+from fastscribe._system.safe_files import write_atomic
 from fastscribe._system.safe_open import safe_open
 from fastscribe.errors import UsageError
-from fastscribe.results.commit import Appender, redo
-from fastscribe.results.entries import (
-    ENTRY,
-    HEADER_KEY,
-    VERSION,
-    Entry,
-    Paths,
-    PreviousRun,
-    is_row,
-    load_entries_and_names,
-    parse_entry,
-    read_header,
-)
+from fastscribe.results.block import redo
+from fastscribe.results.entries import ENTRY, Entry, PreviousRun, is_row, load_entries_and_names, parse_entry
 from fastscribe.results.fingerprint import comparable
 from fastscribe.results.names import name_key
+from fastscribe.results.paths import Paths, header_line, read_header
 from fastscribe.results.repair import check_unedited, load_intact_entries, repair
 
 _ABSENT = object()
 
 
 class Journal:
-    """An open journal and the entries of earlier runs. Use `begin` or `resume`."""
+    """The results of earlier runs, as their journal has them. Use `begin` or `resume`.
 
-    def __init__(self, paths: Paths, previous: PreviousRun) -> None:
-        self.paths = paths
-        self.previous = previous
-        self.fingerprint = read_header(paths.journal)
-        self.file = Appender(open_append(paths.journal), paths.journal)
+    Args:
+        paths: The folder's files.
+        previous: The entries of earlier runs.
+        fingerprint: Of the run that wrote them.
+        is_new: There was no journal before.
+    """
+
+    def __init__(
+        self, paths: Paths, previous: PreviousRun, fingerprint: Mapping[str, Any], is_new: bool = False
+    ) -> None:
+        self.paths, self.previous, self.fingerprint, self.is_new = paths, previous, fingerprint, is_new
 
     def entry(self, entry_index: int) -> Entry:
         """Return an earlier result's entry, with the name of its files when the journal was opened."""
@@ -65,15 +61,11 @@ class Journal:
             row = file.read(entry.end - entry.begin)
         return row if is_row(row) else b""
 
-    def close(self) -> None:
-        self.file.close()
-
 
 def begin(paths: Paths, fingerprint: Mapping[str, Any]) -> Journal:
     """Create an empty journal. The caller has checked that there is none. Raises OSError."""
-    header = json.dumps({HEADER_KEY: VERSION, "fingerprint": fingerprint}, ensure_ascii=False) + "\n"
-    write_atomic(paths.journal, header.encode())
-    return Journal(paths, PreviousRun(np.zeros(0, ENTRY)))
+    write_atomic(paths.journal, header_line(fingerprint))
+    return Journal(paths, PreviousRun(np.zeros(0, ENTRY)), fingerprint, is_new=True)
 
 
 def resume(paths: Paths, fingerprint: Mapping[str, Any], say: Callable[[str], object] = print) -> Journal:
@@ -90,7 +82,7 @@ def resume(paths: Paths, fingerprint: Mapping[str, Any], say: Callable[[str], ob
     """
     _check_fingerprint(paths, fingerprint)
     redo(paths)
-    return Journal(paths, PreviousRun(repair(paths, say)))
+    return Journal(paths, PreviousRun(repair(paths, say)), read_header(paths.journal))
 
 
 def resume_unedited(paths: Paths) -> Journal:
@@ -98,7 +90,7 @@ def resume_unedited(paths: Paths) -> Journal:
     _check_fingerprint(paths, None)
     redo(paths)
     check_unedited(paths)
-    return Journal(paths, PreviousRun(repair(paths)))
+    return Journal(paths, PreviousRun(repair(paths)), read_header(paths.journal))
 
 
 def load_readonly(paths: Paths, fingerprint: Mapping[str, Any]) -> PreviousRun:

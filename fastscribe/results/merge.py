@@ -30,8 +30,9 @@ from fastscribe._system.safe_files import (
 )
 from fastscribe._system.safe_open import safe_read
 from fastscribe.errors import UsageError
-from fastscribe.results.entries import Paths, in_the_way, is_row, latest_entry_indices, load_entries, read_header
+from fastscribe.results.entries import is_row, latest_entry_indices, load_entries
 from fastscribe.results.fingerprint import comparable
+from fastscribe.results.paths import Paths, in_the_way, read_header
 from fastscribe.results.shards import Shard
 from fastscribe.types import RecordArray
 

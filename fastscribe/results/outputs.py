@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from fastscribe._system.remote import is_url
 from fastscribe.config import OutputStyle
 from fastscribe.results.ledger import Ledger
 from fastscribe.results.shards import UNSHARDED, Shard
@@ -33,7 +32,7 @@ class Output(Protocol):
         """Wait until all results are durable. Raises OutputError."""
 
     def totals(self) -> Any:
-        """Return what all runs have written there, as results.folder.Totals; None for a stream."""
+        """Return what all runs have written there, as results.output.Totals; None for a stream."""
 
     def write_report(self, content: bytes, finished: bool = True) -> None:
         """Write the run's report last: it says that the run is complete. Raises OutputError."""
@@ -73,15 +72,41 @@ def open_output(
         from fastscribe.results.stream import StreamOutput
 
         return StreamOutput(place, style, shard, ordered=ordered, inputs=inputs)
-    resume = {"overwrite": overwrite, "retry_failed": retry_failed, "ordered": ordered}
-    common: dict[str, Any] = {**resume, "inputs": inputs, "say": say}
-    if is_url(str(place)):
-        from fastscribe.results.store import StoreOutput
+    from fastscribe.results.output import open_journaled
 
-        return StoreOutput(str(place), style, fingerprint, shard, **common)
-    from fastscribe.results.folder import FolderOutput
+    return open_journaled(
+        place,
+        style,
+        fingerprint,
+        shard,
+        overwrite=overwrite,
+        retry_failed=retry_failed,
+        ordered=ordered,
+        inputs=inputs,
+        say=say,
+    )
 
-    return FolderOutput(Path(place), style, fingerprint, shard, **common)
+
+def check_new_folder(directory: Path, formats: Sequence[str], inputs: Sequence[str], shard: Shard) -> None:
+    """Check a folder without a journal, before a model is loaded; with one, `open_output` checks it, which knows its settings.
+
+    Args:
+        directory: The folder, which may not exist and is not changed.
+        formats: Formats of the outputs.
+        inputs: As the user gave them: files, folders, globs, manifests.
+        shard: The part of the inputs that this run transcribes.
+
+    Raises:
+        UsageError: A file that no run wrote has the name of an output.
+        OSError: The folder cannot be read.
+    """
+    from fastscribe.results.in_the_way import check_inputs
+    from fastscribe.results.storage_folder import FolderStorage
+
+    storage = FolderStorage(directory, shard)
+    if not storage.paths.has_begun:
+        storage.check_own_names()
+        check_inputs(storage, formats, inputs, Ledger(shard))
 
 
 def read_ledger(
@@ -99,11 +124,6 @@ def read_ledger(
         UsageError: As for open_output.
         OSError: The place cannot be read.
     """
-    if is_url(str(place)):
-        from fastscribe.results.open_store import StoreRun
-        from fastscribe.results.store import read_store_ledger
+    from fastscribe.results.output import OutputRun, read_journaled
 
-        return read_store_ledger(StoreRun(str(place), style, fingerprint, shard, inputs, retry_failed=retry_failed))
-    from fastscribe.results.open_folder import FolderRun, read_folder_ledger
-
-    return read_folder_ledger(FolderRun(Path(place), style, fingerprint, shard, inputs, retry_failed=retry_failed))
+    return read_journaled(place, OutputRun(style, fingerprint, shard, inputs, retry_failed=retry_failed))

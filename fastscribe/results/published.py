@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fastscribe.results.object_folder import ObjectFolder
-from fastscribe.results.store_commit import keep_edited
+from fastscribe._system.safe_files import InTheWay
+from fastscribe.results.objects import ObjectFolder
 
 
 def publish(folder: ObjectFolder, rows: str, note: str, path: Path) -> None:
@@ -24,13 +24,13 @@ def publish(folder: ObjectFolder, rows: str, note: str, path: Path) -> None:
     Raises:
         OSError: The store cannot be read or written.
     """
-    keep_if_edited(folder, rows, note)
+    keep_rows_if_edited(folder, rows, note)
     sizes = [size for size in (folder.size(rows), path.stat().st_size) if size is not None]
     folder.put(note, (json.dumps({"bytes": sizes}) + "\n").encode())  # a kill may leave either
     folder.upload(rows, path)
 
 
-def keep_if_edited(folder: ObjectFolder, rows: str, note: str) -> None:
+def keep_rows_if_edited(folder: ObjectFolder, rows: str, note: str) -> None:
     """Copy rows that someone edited to a name beside. Without a note they are as a run left them. Raises OSError."""
     try:
         sizes = list(json.loads(folder.read_if_there(note))["bytes"])
@@ -38,3 +38,24 @@ def keep_if_edited(folder: ObjectFolder, rows: str, note: str) -> None:
         return
     if folder.size(rows) not in (None, *sizes):
         keep_edited(folder, rows)
+
+
+def keep_edited(folder: ObjectFolder, name: str) -> str | None:
+    """Copy an object that someone edited, `a.srt`, to `a.previous.srt` or the next free name.
+
+    Returns:
+        The name of the copy; None if the object is not there or empty.
+
+    Raises:
+        OSError: The store cannot be read or written.
+    """
+    stem, _, extension = name.rpartition(".")
+    content, number = folder.read_if_there(name), 1
+    while content:
+        try:
+            copy = f"{stem}.previous{f'.{number}' if number > 1 else ''}.{extension}"
+            folder.create(copy, content)
+            return copy
+        except InTheWay:
+            number += 1
+    return None

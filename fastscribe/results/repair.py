@@ -19,8 +19,9 @@ import numpy as np
 from fastscribe._system.safe_files import open_new, sync, unused_name, write_atomic
 from fastscribe.errors import UsageError
 from fastscribe.results.compact import CHANGED
-from fastscribe.results.entries import NO_STATE, Paths, first_line, is_row, load_entries, read_lines, rename_line
+from fastscribe.results.entries import NO_STATE, is_row, load_entries, read_lines, rename_line
 from fastscribe.results.names import Rename
+from fastscribe.results.paths import Paths, first_line
 from fastscribe.types import RecordArray
 
 _COPY_BYTES = 1 << 20

@@ -1,4 +1,4 @@
-"""Files of results in an output folder: one for each input and format, under a temporary name until commit.py renames it.
+"""Files of results: one for each input and format, staged until a commit gives them their names.
 
 A file that the journal does not list is never replaced, renamed or removed: InTheWay. A listed file that someone edited
 since stays as it is; only if a new result needs its name, it is kept beside, as `x.previous.srt`.
@@ -7,59 +7,46 @@ since stays as it is; only if a new result needs its name, it is kept beside, as
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Collection, Sequence
 from zlib import crc32
 
-from fastscribe._system.safe_files import (
-    InTheWay,
-    discard_temp,
-    is_truncated_or_blank,
-    keep_edited_copy,
-    status_of,
-    temp_path_for,
-    write_temp,
-)
+from fastscribe._system.safe_files import InTheWay
 from fastscribe.config import OutputStyle
-from fastscribe.results.commit import Committer, PendingFile, discard_temps, finished_item, rename_item
-from fastscribe.results.edits import Edits
-from fastscribe.results.entries import SUBTITLES, Entry, has_checksum, recorded_size
+from fastscribe.results.commit import Committer
+from fastscribe.results.entries import SUBTITLES, Entry
 from fastscribe.results.file_names import NameChange, file_formats
 from fastscribe.results.fingerprint import older_style, style_key
 from fastscribe.results.formats.writers import render
+from fastscribe.results.items import Item, StagedFile
 from fastscribe.results.journal import Journal
 from fastscribe.results.names import Rename
+from fastscribe.results.storage import Storage
 from fastscribe.results.stored import to_result
 from fastscribe.types import Failure, Transcript
 
 
 class ResultFiles:
-    """Writer of results' files. Not thread-safe: callers hold Ledger.lock, except for `exist`.
+    """Writer of results' files. Not thread-safe: callers hold Ledger.lock, except for `outdated` and `stored`.
 
     Args:
-        directory: The output folder.
+        storage: Where the files are.
         style: The formats; those but jsonl are a file for each input.
-        shard_suffix: Suffix of temporary names, so that a shard removes its own leftovers only.
         journal: Lists the files of earlier runs.
         committer: Queue of all changes.
     """
 
-    def __init__(
-        self, directory: Path, style: OutputStyle, shard_suffix: str, journal: Journal, committer: Committer
-    ) -> None:
+    def __init__(self, storage: Storage, style: OutputStyle, journal: Journal, committer: Committer) -> None:
         self.formats = file_formats(style.formats)
-        self._directory, self._style, self._shard_suffix = directory, style, shard_suffix
+        self.storage, self._style = storage, style
         self._journal, self._previous, self._committer = journal, journal.previous, committer
         self._style_key, self._older_layout = style_key(style.subtitles), older_style(journal.fingerprint)
         self._older_style = style_key(self._older_layout)
-        self.edits = Edits()
 
     def outdated(self, entry_index: int, name: str | None) -> list[str]:
         """Return the formats whose file an earlier result lacks, or has damaged or in another style.
 
-        A file that someone edited is none of these: it stays, and `edits` lists it. An edit that keeps the size is noticed
-        only where the style is another, because nothing else makes a run read the files.
+        A file that someone edited is none of these: it stays, and the storage's `edits` lists it. An edit that keeps the size
+        is noticed only where the style is another, because nothing else makes a run read the files.
 
         Args:
             entry_index: The result's journal entry.
@@ -80,28 +67,29 @@ class ResultFiles:
 
     def _is_outdated(self, entry_index: int, name: str, format: str, style: int) -> bool:
         """Return True if a file of an earlier result is missing, damaged or of another style, and nobody's edit."""
-        path = self._path(name, format)
-        found = recorded_size(path)
+        file = f"{name}.{format}"
+        found = self.storage.size(file)
         if found is None:
             return True
         if found == self._previous.sizes(entry_index)[format] and style == self._style_key:
             return False
-        is_edited = self._is_edited(path, entry_index, format, style)
+        is_edited = self._is_edited(file, entry_index, format, style)
         if is_edited:
-            self.edits.kept[str(path)] = None
+            self.storage.edits.kept[self.storage.path_of(file)] = None
         return not is_edited
 
-    def _is_edited(self, path: Path, entry_index: int, format: str, style: int) -> bool:
-        """Return True unless a file is as its run wrote it, or empty, zeros or a beginning of that, as a power cut leaves it.
+    def _is_edited(self, file: str, entry_index: int, format: str, style: int) -> bool:
+        """Return True unless a file is as its run wrote it, or as a kill or a power cut may leave it.
 
         The beginning of a file of subtitles whose layout is neither this run's nor the folder's counts as edited.
         """
-        if self._is_as_written(path, entry_index, format):
-            return False
-        layout = self._older_layout if style == self._older_style else self._style.subtitles
-        result = self._stored(self._journal.entry(entry_index))
-        written = render(result, format, self._style.tokens, layout) if result is not None else ""
-        return not is_truncated_or_blank(path, written.encode())
+
+        def written() -> bytes:
+            layout = self._older_layout if style == self._older_style else self._style.subtitles
+            found = self.stored(entry_index)
+            return render(found[0], format, self._style.tokens, layout).encode() if found is not None else b""
+
+        return not (self._is_as_written(file, entry_index, format) or self.storage.is_damaged(file, written))
 
     def name_of(self, entry_index: int) -> str:
         """Return the name of an earlier result's files; "" if it has none."""
@@ -111,51 +99,51 @@ class ResultFiles:
         """Return the formats of an earlier result's subtitles that have another layout than this run's."""
         return self._previous.other_layouts(entry_index, self._style_key)
 
-    def make_again(self, entry_index: int, name: str, order: int, formats: Sequence[str]) -> bool:
+    def make_again(
+        self, entry_index: int, name: str, stored: tuple[Transcript | Failure, bytes], formats: Sequence[str]
+    ) -> None:
         """Make files from the row of an earlier result, and queue them with their entry.
 
         Args:
             entry_index: The result's journal entry.
             name: The files' name: the result's own, or a new one if it has none.
-            order: The input's position.
+            stored: The result and its row, from `stored`, with the input's position.
             formats: Formats of the files.
-
-        Returns:
-            False if the row is no result; then nothing was changed.
 
         Raises:
             InTheWay: A file that the journal does not list has the name of one of them.
             OSError: A file cannot be written.
             OutputError: An earlier result could not be committed.
         """
-        entry = self._journal.entry(entry_index)
-        result = self._stored(entry, order)
-        if result is None:
-            return False
+        result, row = stored
         files = self.write(name, result, formats)
         try:
+            entry = self._journal.entry(entry_index)
             kept = entry if entry.name == name else entry._replace(sizes={}, checksums={}, styles={})
             obsolete = [] if kept is entry else self.take_obsolete(name, entry_index, files)
+            order = (result if isinstance(result, Failure) else result.audio).index
             entry = self.listed(kept._replace(name=name, order=order), files)
-            self._committer.add(finished_item(entry, b"", files, obsolete))
+            self._committer.add(Item(name, entry, row, False, tuple(files), tuple(obsolete)))
         except BaseException:
-            self.discard(files)
+            self.storage.discard(files)
             raise
         self._previous.is_made_again[entry_index] = True
-        return True
 
-    def has_row(self, entry_index: int) -> bool:
-        """Return True if the row of an earlier result is one, so that files can be made of it."""
-        return self._stored(self._journal.entry(entry_index)) is not None
+    def stored(self, entry_index: int, order: int = 0) -> tuple[Transcript | Failure, bytes] | None:
+        """Return the result in an earlier result's row, and the row; None if there is no such row.
 
-    def _stored(self, entry: Entry, order: int = 0) -> Transcript | Failure | None:
-        """Return the result in an earlier result's row; None if there is none."""
+        Args:
+            entry_index: The result's journal entry.
+            order: The input's position in this run.
+        """
+        entry = self._journal.entry(entry_index)
+        row = self._journal.row(entry)
         try:
-            return to_result(json.loads(self._journal.row(entry)), entry.id, entry.audio_s, order)
+            return to_result(json.loads(row), entry.id, entry.audio_s, order), row
         except ValueError:
             return None
 
-    def listed(self, entry: Entry, files: Sequence[PendingFile]) -> Entry:
+    def listed(self, entry: Entry, files: Sequence[StagedFile]) -> Entry:
         """Return the entry with these files, besides those that it lists already."""
         if not files:
             return entry
@@ -166,8 +154,8 @@ class ResultFiles:
             styles={**entry.styles, **{format: self._style_key for format in SUBTITLES if format in new}},
         )
 
-    def write(self, name: str, result: Transcript | Failure, formats: Sequence[str] | None = None) -> list[PendingFile]:
-        """Write a result's temporary files.
+    def write(self, name: str, result: Transcript | Failure, formats: Sequence[str] | None = None) -> list[StagedFile]:
+        """Stage a result's files.
 
         Args:
             name: Name of the files without a format's extension.
@@ -180,11 +168,11 @@ class ResultFiles:
 
         Raises:
             InTheWay: A file that the journal does not list has the name of one of them.
-            OSError: A file cannot be written. No temporary file is left.
+            OSError: A file cannot be written. None stays staged.
         """
         owner = self._previous.find_by_name(name)
         listed = self._previous.sizes(owner)
-        files: list[PendingFile] = []
+        files: list[StagedFile] = []
         try:
             for format in self.formats if formats is None else formats:
                 content = render(result, format, self._style.tokens, self._style.subtitles).encode()
@@ -196,19 +184,13 @@ class ResultFiles:
                     if isinstance(result, Failure) and formats is None:
                         continue
                     raise
-                temp = self._write_temp(name, format, content)
-                crc = crc32(content)
-                files.append(PendingFile(f"{name}.{format}", temp, len(content), crc, is_replacing=format in listed))
+                files.append(self.storage.stage(f"{name}.{format}", content, is_listed=format in listed))
         except BaseException:
-            self.discard(files)
+            self.storage.discard(files)
             raise
         return files
 
-    def discard(self, files: Iterable[PendingFile]) -> None:
-        """Remove temporary files that the committer has not taken."""
-        discard_temps(self._directory, files)
-
-    def take_obsolete(self, name: str, entry_index: int | None, files: Sequence[PendingFile]) -> list[str]:
+    def take_obsolete(self, name: str, entry_index: int | None, files: Sequence[StagedFile]) -> list[str]:
         """Return files of earlier results that a new result makes obsolete. Later calls do not return them again.
 
         Args:
@@ -228,10 +210,10 @@ class ResultFiles:
             if index is None or previous.find_by_name(former) != index:
                 continue
             for format in previous.sizes(index):
-                path = self._path(former, format)
-                if f"{former}.{format}" not in written and recorded_size(path) is not None:
-                    self._check_replaceable(path, index, format, b"")
-                    found.append(f"{former}.{format}")
+                file = f"{former}.{format}"
+                if file not in written and self.storage.size(file) is not None:
+                    self._check_replaceable(file, index, format, b"")
+                    found.append(file)
             previous.are_files_replaced[index] = True
         return found
 
@@ -245,7 +227,7 @@ class ResultFiles:
         is_earlier = bool(change.formats) and self.rename(rename, change.formats)
         for name in (rename.old, rename.new) if change.is_pending else (rename.new,):  # leftovers of a killed run
             for format in self.formats:
-                discard_temp(self._shard_path(name, format))
+                self.storage.discard_stale(f"{name}.{format}")
         return is_earlier
 
     def rename(self, rename: Rename, formats: Collection[str]) -> bool:
@@ -262,63 +244,55 @@ class ResultFiles:
             self._committer.flush()
         earlier = self._previous.sizes(self._previous.find_by_name(rename.old))
         formats = dict.fromkeys([*formats, *earlier])
-        present = [format for format in formats if recorded_size(self._path(rename.old, format)) is not None]
-        if not present or any(status_of(self._path(rename.new, format)) is not None for format in present):
+        present = [format for format in formats if self.storage.size(f"{rename.old}.{format}") is not None]
+        if not present or any(self.storage.is_taken(f"{rename.new}.{format}") for format in present):
             return False
-        self._committer.add(rename_item(rename, present))
+        moves = tuple((f"{rename.old}.{format}", f"{rename.new}.{format}") for format in present)
+        self._committer.add(Item(rename.old, rename=rename, moves=moves))
         return bool(earlier)
-
-    def _write_temp(self, name: str, format: str, content: bytes) -> str:
-        """Write a temporary file, and its folder if need be. Return its name, relative to the output folder."""
-        path = self._shard_path(name, format)
-        try:
-            self._committer.watch(path.parent)
-            write_temp(path, content)
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._committer.watch(path.parent)
-            write_temp(path, content)
-        return os.path.relpath(temp_path_for(path), self._directory)
 
     def _check_after_renames(self, name: str, format: str, owner: int | None, content: bytes) -> None:
         """Check that a file can be replaced; wait for a queued rename of the file that is there."""
-        path = self._path(name, format)
+        file = f"{name}.{format}"
         try:
-            self._check_replaceable(path, owner, format, content)
+            self._check_replaceable(file, owner, format, content)
         except InTheWay:
             if not self._committer.is_queued(name):
                 raise
             self._committer.flush()
-            self._check_replaceable(path, owner, format, content)
+            self._check_replaceable(file, owner, format, content)
 
-    def _check_replaceable(self, path: Path, owner: int | None, format: str, content: bytes) -> None:
-        """Raise InTheWay unless `path` is free or a regular file that the journal lists. Keep an edited one beside.
+    def _check_replaceable(self, file: str, owner: int | None, format: str, content: bytes) -> None:
+        """Raise InTheWay unless the name is free or has a regular file that the journal lists. Keep an edited one beside.
 
         Args:
-            path: Where a result's file goes.
+            file: The name of a result's file.
             owner: The journal entry that lists files of this name, if any.
             format: The file's format.
             content: The new content. A beginning of it, as a power cut leaves files, is no edit.
         """
-        if status_of(path) is None:
+        if not self.storage.is_taken(file):
             return
-        if owner is None or format not in self._previous.sizes(owner) or recorded_size(path) is None:
-            raise InTheWay(path)
-        if not self._is_as_written(path, owner, format) and not is_truncated_or_blank(path, content):
-            self.edits.set_aside[str(path)] = keep_edited_copy(path).name
+        if owner is None or format not in self._previous.sizes(owner):
+            if self.storage.is_left_over(file):
+                return
+            raise InTheWay(self.storage.path_of(file))
+        size = self.storage.size(file)
+        if size is None:
+            raise InTheWay(self.storage.path_of(file))
+        has_same_size = size == self._previous.sizes(owner)[format]
+        is_as_written = self._is_as_written(file, owner, format) if self.storage.is_local else has_same_size
+        if not is_as_written and not self.storage.is_damaged(file, lambda: content):
+            self.storage.set_aside(file)
 
-    def _is_as_written(self, path: Path, owner: int, format: str) -> bool:
+    def _is_as_written(self, file: str, owner: int, format: str) -> bool:
         """Return True if a file's content is what its run wrote. Entries of older versions tell the size alone."""
-        if recorded_size(path) != self._previous.sizes(owner)[format]:
+        if self.storage.size(file) != self._previous.sizes(owner)[format]:
             return False
-        entry = self._journal.entry(owner)
-        result = None if format in entry.checksums else self._stored(entry)
-        if result is None:
-            return has_checksum(path, entry.checksums.get(format))
-        return path.read_bytes() == render(result, format, self._style.tokens, self._older_layout).encode()
-
-    def _path(self, name: str, format: str) -> Path:
-        return self._directory / f"{name}.{format}"
-
-    def _shard_path(self, name: str, format: str) -> Path:
-        return self._path(name, format + self._shard_suffix)
+        crc = self._journal.entry(owner).checksums.get(format)
+        if crc is not None:
+            return crc32(self.storage.read(file)) == crc
+        found = self.stored(owner) if self.storage.is_local else None
+        if found is None:
+            return True
+        return self.storage.read(file) == render(found[0], format, self._style.tokens, self._older_layout).encode()

@@ -17,7 +17,7 @@ import pytest
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.folders import match_depth, split_pattern
 from fastscribe.audio.inputs import Source, expand
-from fastscribe.results.entries import Paths
+from fastscribe.results.paths import Paths
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure
 

@@ -13,8 +13,8 @@ from fastscribe._system import remote
 from fastscribe._system.remote.file_system import FileSystemStore
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError
-from fastscribe.results import store_commit, store_lock
-from fastscribe.results.store import StoreOutput
+from fastscribe.results import object_lock, storage_object
+from fastscribe.results.output import open_journaled
 from fastscribe.types import Failure, Source
 from tests.fakes.killed_disk import result_of
 
@@ -51,9 +51,9 @@ def killed_store() -> Iterator[KilledStore]:
     store._store._fs.store.clear()
     with (
         mock.patch.object(remote, "store_for", return_value=store),
-        mock.patch.object(store_commit, "MIN_PAUSE_S", 0.0),
-        mock.patch.object(store_commit, "PAUSE_SHARE", 0.0),
-        mock.patch.object(store_lock, "_lives_here", return_value=False),
+        mock.patch.object(storage_object, "MIN_PAUSE_S", 0.0),
+        mock.patch.object(storage_object, "PAUSE_SHARE", 0.0),
+        mock.patch.object(object_lock, "_lives_here", return_value=False),
     ):
         yield store
 
@@ -73,7 +73,7 @@ def public(objects: dict[str, bytes]) -> dict[str, bytes]:
 def run(inputs: Sequence[Source | Failure], style: OutputStyle = STYLE, **options: Any) -> list[str]:
     """Announce all inputs, and finish them in order. Returns the paths finished now."""
     written = []
-    with StoreOutput(URL, style, {"model": "m"}, **({"say": str, "ordered": True} | options)) as output:
+    with open_journaled(URL, style, {"model": "m"}, **({"say": str, "ordered": True} | options)) as output:
         expected = [source for source in inputs if output.ledger.expect(source)]
         for source in expected:
             if not output.ledger.is_done(source):

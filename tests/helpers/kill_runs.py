@@ -53,11 +53,13 @@ CALLS = {
 CALLS |= {"mkdir", "flush", "link", "flock", "seek", "pwrite", "remove", "lstat"}
 WRITERS = (
     "safe_files",
+    "block",
     "commit",
     "journal",
     "compact",
     "repair",
-    "folder",
+    "storage_folder",
+    "output",
     "result_files",
     "overwrite",
     "folder_lock",

@@ -44,14 +44,15 @@ PRELOADED = (
     "fastscribe.dry_run",
     "fastscribe.results.rows",
     "fastscribe.results.export",
-    "fastscribe.results.folder",
-    "fastscribe.results.open_store",
+    "fastscribe.results.output",
+    "fastscribe.results.storage_folder",
+    "fastscribe.results.storage_object",
     "fastscribe.results.formats.cue_files",
     "fastscribe.results.outputs",
     "fastscribe.results.stream",
     "fastscribe.pipeline.recognizer",
     "fastscribe.ray.run",
-    "fastscribe.results.store_merge",
+    "fastscribe.results.merge_objects",
     "fastscribe.transcriber",
 )
 OPTIONAL = ("pydantic.plugin._loader", "pydantic.type_adapter", "typer._adapters")  # some versions of typer use them

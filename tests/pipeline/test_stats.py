@@ -7,8 +7,9 @@ import pytest
 
 from fastscribe.cli.terminal import report_table
 from fastscribe.pipeline.stats import DeviceShare, RunStats, Stopwatch
-from fastscribe.results.entries import ENTRY, Paths
+from fastscribe.results.entries import ENTRY
 from fastscribe.results.merge import MergeResult, ShardResult, merged_report
+from fastscribe.results.paths import Paths
 from fastscribe.results.shards import Shard
 
 

@@ -18,12 +18,12 @@ from fastscribe.errors import OutputError, UsageError
 from fastscribe.report.files import check_page, write_page
 from fastscribe.report.markup import page
 from fastscribe.results import compact as compact_module
-from fastscribe.results.entries import Paths
-from fastscribe.results.folder import FolderOutput
-from fastscribe.results.in_the_way import check_inputs
+from fastscribe.results.output import JournaledOutput, open_journaled
+from fastscribe.results.outputs import check_new_folder
+from fastscribe.results.paths import Paths
 from fastscribe.results.shards import UNSHARDED, Shard
 from tests.cli.test_cli import FIRST, rows, transcribe
-from tests.results.test_folder import failed, put, spoken
+from tests.results.test_output import failed, put, spoken
 
 
 @pytest.fixture
@@ -171,15 +171,15 @@ def test_inputs_are_checked_by_their_output_names(tmp_path: Path, kind: str) -> 
             "fifo": lambda path=path: os.mkfifo(path),
         }
         makers[kind]()
-    check_inputs(out, ("jsonl",), inputs, UNSHARDED)
-    check_inputs(out, ("srt",), inputs, UNSHARDED)
-    check_inputs(tmp_path / "new", ("txt",), inputs, UNSHARDED)
+    check_new_folder(out, ("jsonl",), inputs, UNSHARDED)
+    check_new_folder(out, ("srt",), inputs, UNSHARDED)
+    check_new_folder(tmp_path / "new", ("txt",), inputs, UNSHARDED)
     with pytest.raises(UsageError, match=r"out/x\.wav\.txt \(and 1 more\)"):
-        check_inputs(out, ("txt",), inputs, UNSHARDED)
+        check_new_folder(out, ("txt",), inputs, UNSHARDED)
     problems = []
     for index in range(4):
         try:
-            check_inputs(out, ("txt",), inputs, Shard(index, 4))
+            check_new_folder(out, ("txt",), inputs, Shard(index, 4))
         except UsageError as error:
             problems.append(str(error))
     assert len(problems) in (1, 2)
@@ -191,8 +191,8 @@ def test_users_file_of_a_failure_does_not_stop_a_resume(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     inputs, out = [str(tmp_path / name) for name in ("a.wav", "b.wav")], tmp_path / "out"
 
-    def output(**options: bool) -> FolderOutput:
-        return FolderOutput(out, OutputStyle(("txt",)), {}, inputs=inputs, **options)
+    def output(**options: bool) -> JournaledOutput:
+        return open_journaled(out, OutputStyle(("txt",)), {}, inputs=inputs, **options)
 
     first = [spoken("a.wav"), failed("b.wav", 1)]
     with output() as opened:
@@ -208,7 +208,7 @@ def test_users_file_of_a_failure_does_not_stop_a_resume(tmp_path: Path) -> None:
 
 
 def test_full_disk_while_sorting_rows_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = FolderOutput(tmp_path, OutputStyle(), {}, ordered=True)
+    output = open_journaled(tmp_path, OutputStyle(), {}, ordered=True)
     for index in (1, 0):
         put(output, spoken(f"{index}.wav", index=index))
 
@@ -220,6 +220,6 @@ def test_full_disk_while_sorting_rows_is_one_line(tmp_path: Path, monkeypatch: p
         output.close()
     assert not list(tmp_path.glob(".*part")) and not Paths(tmp_path, "").swap.exists()
     monkeypatch.undo()
-    again = FolderOutput(tmp_path, OutputStyle(), {}, ordered=True)
+    again = open_journaled(tmp_path, OutputStyle(), {}, ordered=True)
     assert np.all(~again._previous.entries["failed"]) and len(again._previous) == 2
     again.close()

@@ -20,10 +20,11 @@ from fastscribe._system.safe_files import open_append
 from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.errors import UsageError
 from fastscribe.results import entries as lines
-from fastscribe.results import journal, open_folder
-from fastscribe.results.commit import Appender
-from fastscribe.results.entries import Entry, Paths, PreviousRun
-from fastscribe.results.folder import FolderOutput
+from fastscribe.results import journal, storage_folder
+from fastscribe.results.block import Appender
+from fastscribe.results.entries import Entry, PreviousRun
+from fastscribe.results.output import open_journaled
+from fastscribe.results.paths import Paths, read_header
 from tests.fakes.killed_disk import EVERY_FORMAT, ROWS_ALONE, STYLE, run, sources, state_of
 from tests.helpers.power_cut import Disk, State, blocks_of_three, remake, watched
 
@@ -127,13 +128,13 @@ def test_power_cut_while_sorting_or_dropping_rows(tmp_path: Path, corpus: Corpus
     disk = Disk(tmp_path / "whole", seed=1)
     with watched(disk), pytest.MonkeyPatch.context() as patch:
         patch.setattr(disk, "before", lambda: None)  # the states of the run itself have their own test
-        compact = open_folder.compact
+        compact = storage_folder.compact
 
         def watched_compact(*arguments: Any) -> None:
             patch.undo()
             compact(*arguments)
 
-        patch.setattr(open_folder, "compact", watched_compact)
+        patch.setattr(storage_folder, "compact", watched_compact)
         go(tmp_path / "whole")
     assert len(disk.states) > 10
     for state in disk.states:
@@ -272,11 +273,12 @@ def test_edit_noticed_late_is_an_error(tmp_path: Path, corpus: Corpus) -> None:
 
 def test_an_edit_among_very_many_rows_is_an_error(tmp_path: Path) -> None:
     paths, fingerprint = Paths(tmp_path, ""), {"model": "m"}
-    written = journal.begin(paths, fingerprint)
+    journal.begin(paths, fingerprint)
+    written = Appender(open_append(paths.journal), paths.journal)
     row = b'{"audio_filepath": "a", "error": {}}\n'
     for number in range(1500):
         entry = Entry("a", number + 1, 0, number * len(row), (number + 1) * len(row), number, False)
-        written.file.append(entry.line())
+        written.append(entry.line())
     written.close()
     paths.rows.write_bytes(b" " + row * 1500)
     with pytest.raises(UsageError, match="changed"):
@@ -284,7 +286,6 @@ def test_an_edit_among_very_many_rows_is_an_error(tmp_path: Path) -> None:
     paths.rows.write_bytes(row * 1500)
     resumed = journal.resume(paths, fingerprint)
     assert len(resumed.previous) == 1500
-    resumed.close()
 
 
 def test_foreign_write_during_the_run_stops_it(tmp_path: Path) -> None:
@@ -305,7 +306,7 @@ FINGERPRINT = {"model": "sha256:1", "--dtype": "fp32", "--channel": ["a"], "gone
 
 def test_other_settings_are_named(tmp_path: Path) -> None:
     paths = Paths(tmp_path, "")
-    journal.begin(paths, FINGERPRINT).close()
+    journal.begin(paths, FINGERPRINT)
     content = paths.journal.read_bytes()
     other = {"model": "sha256:1", "--dtype": "bf16", "--channel": ("a", "é"), "new": None}
     with pytest.raises(UsageError) as raised:
@@ -316,7 +317,7 @@ def test_other_settings_are_named(tmp_path: Path) -> None:
         assert temp in said
     assert "model was" not in said
     assert paths.journal.read_bytes() == content
-    journal.resume(paths, {**FINGERPRINT, "--channel": ("a",)}).close()
+    journal.resume(paths, {**FINGERPRINT, "--channel": ("a",)})
 
 
 def test_folders_of_older_versions_are_resumed(tmp_path: Path, corpus: Corpus) -> None:
@@ -346,9 +347,9 @@ def test_folders_of_older_versions_are_resumed(tmp_path: Path, corpus: Corpus) -
 
 def test_folder_without_rows_is_one_line(tmp_path: Path) -> None:
     paths = Paths(tmp_path, "")
-    journal.begin(paths, {"model": "m", "--format": ["srt"], "--max-lines": 2}).close()
+    journal.begin(paths, {"model": "m", "--format": ["srt"], "--max-lines": 2})
     with pytest.raises(UsageError, match="an older version ran here without the format jsonl"):
-        FolderOutput(tmp_path, OutputStyle(("srt",)), {"model": "m"})
+        open_journaled(tmp_path, OutputStyle(("srt",)), {"model": "m"})
 
 
 @pytest.mark.parametrize(
@@ -357,14 +358,14 @@ def test_folder_without_rows_is_one_line(tmp_path: Path) -> None:
 def test_file_that_is_no_journal_is_kept(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "journal.jsonl").write_bytes(content)
     with pytest.raises(UsageError, match=r"move it away|another version"):
-        FolderOutput(tmp_path, STYLE, {})
+        open_journaled(tmp_path, STYLE, {})
     assert (tmp_path / "journal.jsonl").read_bytes() == content
 
 
 def test_a_journal_of_another_version(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").write_text('{"fastscribe_journal": 99, "fingerprint": {}}\n')
     with pytest.raises(UsageError, match="another version of fastscribe"):
-        lines.read_header(tmp_path / "journal.jsonl")
+        read_header(tmp_path / "journal.jsonl")
 
 
 @pytest.mark.parametrize(

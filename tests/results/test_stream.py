@@ -13,7 +13,7 @@ from fastscribe.errors import UsageError
 from fastscribe.results.stream import SINGLE_FORMATS, StreamOutput, check_inputs
 from fastscribe.types import Source, Transcript
 from tests.audio.test_inputs import touch, write_manifest
-from tests.results.test_folder import failed, spoken
+from tests.results.test_output import failed, spoken
 
 
 def written(inputs: list[str], *results: Transcript) -> str:

@@ -282,15 +282,15 @@ def test_results_exceed_the_file_size_limit(run, clips, tmp_path: Path, limit: i
 # The folder is renamed before it is removed: files that the committer renames meanwhile would stop rmtree half way.
 REMOVED = """
 import os, shutil
-from fastscribe.results import folder as output
-original, calls = output.FolderOutput.write, []
+from fastscribe.results import output
+original, calls = output.JournaledOutput.write, []
 def write(self, result):
     calls.append(result)
     if len(calls) == 5:
         os.rename({out!r}, {out!r} + ".removed")
         shutil.rmtree({out!r} + ".removed")
     return original(self, result)
-output.FolderOutput.write = write
+output.JournaledOutput.write = write
 """
 
 

@@ -19,10 +19,10 @@ from fastscribe._system.safe_files import InTheWay, starts_with
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.results.commit import Appender
-from fastscribe.results.folder import FolderLedger, FolderOutput
+from fastscribe.results.block import Appender
 from fastscribe.results.journal_ledger import JournalLedger
 from fastscribe.results.names import OutputNames, names_of
+from fastscribe.results.output import FileLedger, JournaledOutput, open_journaled
 from fastscribe.results.stream import StreamOutput
 from fastscribe.types import AudioInfo, Failure, Segment, Source, Transcript, Word
 
@@ -38,11 +38,11 @@ def failed(id: str, index: int = 0) -> Failure:
     return Failure("/in/" + id, id, "load", "AudioError", "broken", None, index)
 
 
-def folder_output(directory: Path, *formats: str, **options: bool) -> FolderOutput:
-    return FolderOutput(directory, OutputStyle(formats), {}, **options)
+def folder_output(directory: Path, *formats: str, **options: bool) -> JournaledOutput:
+    return open_journaled(directory, OutputStyle(formats), {}, **options)
 
 
-def put(output: FolderOutput | StreamOutput, result: Transcript | Failure) -> None:
+def put(output: JournaledOutput | StreamOutput, result: Transcript | Failure) -> None:
     """Announce an input and write its result."""
     item = result if isinstance(result, Failure) else result.audio
     source = Source(item.path, item.path, item.id, index=item.index)
@@ -184,7 +184,7 @@ MADE = SubtitleStyle(max_line_width=20)
 
 def cues_again(directory: Path, said: list[str], style: SubtitleStyle = MADE, **options: bool) -> str:
     """Run over two recordings with subtitles, and return the first one's."""
-    with FolderOutput(directory, OutputStyle(("srt",), subtitles=style), {}, say=said.append, **options) as output:
+    with open_journaled(directory, OutputStyle(("srt",), subtitles=style), {}, say=said.append, **options) as output:
         for index, id in enumerate(("a.wav", "b.wav")):
             put(output, replace(spoken(id, CUES.text, index), segments=(CUES,)))
     return (directory / "a.srt").read_text()
@@ -228,7 +228,7 @@ def test_a_changed_recording_sets_an_edited_file_aside_and_names_it(tmp_path: Pa
     write_all(tmp_path, ["a.wav"], "txt")
     (tmp_path / "a.txt").write_text("by hand")
     said: list[str] = []
-    with FolderOutput(tmp_path, OutputStyle(("txt",)), {}, say=said.append) as output:
+    with open_journaled(tmp_path, OutputStyle(("txt",)), {}, say=said.append) as output:
         source = Source("/in/a.wav", "/in/a.wav", "a.wav", row={"changed": True})
         assert output.ledger.expect(source) and not output.ledger.is_done(source)
         output.write(spoken("a.wav", "new"))
@@ -248,7 +248,7 @@ def test_a_file_of_another_size_is_made_again(tmp_path: Path, cut: int) -> None:
             source = Source("/in/" + id, "/in/" + id, id, index=index)
             assert output.ledger.expect(source)
             assert output.ledger.is_done(source)
-        assert isinstance(output.ledger, FolderLedger) and output.ledger.num_made_again == 1
+        assert isinstance(output.ledger, FileLedger) and output.ledger.num_made_again == 1
     assert contents(tmp_path) == files
 
 
@@ -281,16 +281,16 @@ def test_what_a_run_does_to_earlier_files_is_counted(tmp_path: Path, ids: tuple[
     """Renamed for an input with the same name, and laid out again; a new format is neither."""
     write_all(tmp_path, ["a.wav", "b.wav"], "vtt")
     style = OutputStyle(("srt", "vtt"), subtitles=SubtitleStyle(max_line_width=20))
-    with FolderOutput(tmp_path, style, {}) as output:
+    with open_journaled(tmp_path, style, {}) as output:
         for index, id in enumerate(ids):
             put(output, spoken(id, index=index))
-        assert isinstance(output.ledger, FolderLedger)
+        assert isinstance(output.ledger, FileLedger)
         assert output.ledger.renamed == [("a", "a.wav")]
         assert output.ledger.laid_out_again == {"vtt"}
-    with FolderOutput(tmp_path, style, {}) as output:
+    with open_journaled(tmp_path, style, {}) as output:
         for index, id in enumerate(ids):
             put(output, spoken(id, index=index))
-        assert isinstance(output.ledger, FolderLedger)
+        assert isinstance(output.ledger, FileLedger)
         assert not output.ledger.renamed and not output.ledger.laid_out_again
 
 
@@ -527,7 +527,7 @@ def test_name_taken_by_another_input_is_rewritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_users_rows_file_is_never_touched(tmp_path: Path, overwrite: bool) -> None:
     def run(**options: bool) -> None:
-        with FolderOutput(tmp_path, OutputStyle(("txt",)), {"--format": ["txt"]}, **options) as output:
+        with open_journaled(tmp_path, OutputStyle(("txt",)), {"--format": ["txt"]}, **options) as output:
             put(output, spoken("a.wav"))
 
     run()

@@ -11,8 +11,8 @@ import pytest
 
 from fastscribe._system import remote
 from fastscribe.results.entries import PreviousRun
-from fastscribe.results.object_folder import ObjectFolder
-from fastscribe.results.store_journal import StoreJournal, find_runs
+from fastscribe.results.object_journal import ObjectJournal, find_runs
+from fastscribe.results.objects import ObjectFolder
 from tests.fakes.killed_disk import sources
 from tests.fakes.killed_store import URL, KilledStore, contents, files, killed_store, public, run, run_killed
 
@@ -30,7 +30,7 @@ def listed() -> dict[str, dict[str, int]]:
     if not runs:
         return {}
     assert not runs[0].without_rows
-    journal = StoreJournal(folder, runs[0])
+    journal = ObjectJournal(folder, runs[0])
     previous: PreviousRun = journal.previous
     live = [index for index in previous.entry_indices.tolist() if previous.entries["state"][index]]
     found = {journal.entry(index).name: previous.sizes(index) for index in live}

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from fastscribe.errors import UsageError
-from fastscribe.results import store_lock
-from fastscribe.results.object_folder import ObjectFolder
-from fastscribe.results.store_lock import StoreLock
+from fastscribe.results import object_lock
+from fastscribe.results.object_lock import ObjectLock
+from fastscribe.results.objects import ObjectFolder
 
 URL = "memory://locked"
 
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectFolder]:
-    monkeypatch.setattr(store_lock, "STALE_S", 0.05)
-    monkeypatch.setattr(store_lock, "POLL_S", 0.01)
+    monkeypatch.setattr(object_lock, "STALE_S", 0.05)
+    monkeypatch.setattr(object_lock, "POLL_S", 0.01)
     found = ObjectFolder(URL)
     found.delete([name for name, _ in found.list()])
     yield found
@@ -31,8 +31,8 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectFolder]:
 
 def acquired(
     folder: ObjectFolder, name: str, say: Callable[[str], object] = lambda message: pytest.fail(message)
-) -> StoreLock:
-    lock = StoreLock(folder, name)
+) -> ObjectLock:
+    lock = ObjectLock(folder, name)
     lock.acquire(lambda: [found for found, _ in folder.list()], say)
     return lock
 
@@ -75,7 +75,7 @@ def test_a_killed_run_of_this_machine_is_not_waited_for(folder: ObjectFolder) ->
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     for process, ticks in ((ended.pid, 1), (os.getpid(), 1)):  # the number may belong to another process by now
-        left_by(folder, process=process, machine=store_lock._machine(), ticks=ticks)
+        left_by(folder, process=process, machine=object_lock._machine(), ticks=ticks)
         acquired(folder, "next").release()
 
 

@@ -1,7 +1,7 @@
 """The objects below an output URL, by names relative to it.
 
 A store replaces an object in one step and lists what was written, but it neither appends nor renames. What resume builds on
-this is in store_journal.py and store_commit.py.
+this is in object_journal.py and storage_object.py.
 """
 
 from __future__ import annotations

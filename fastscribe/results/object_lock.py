@@ -20,14 +20,14 @@ from time import monotonic
 from typing import Any
 
 from fastscribe.errors import UsageError
-from fastscribe.results.object_folder import ObjectFolder
+from fastscribe.results.objects import ObjectFolder
 
 RENEW_S = 20.0
 STALE_S = 120.0
 POLL_S = 2.0
 
 
-class StoreLock:
+class ObjectLock:
     """A lock that is held from `acquire` to `release`.
 
     Args:

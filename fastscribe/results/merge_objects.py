@@ -8,14 +8,12 @@ from shutil import copyfile
 from tempfile import TemporaryDirectory
 
 from fastscribe.errors import UsageError
-from fastscribe.results.entries import Paths, in_the_way
 from fastscribe.results.merge import MergeResult, merge
-from fastscribe.results.object_folder import ObjectFolder
-from fastscribe.results.published import keep_if_edited, publish
-from fastscribe.results.store_journal import STATE, StoredRuns, StoreJournal, find_runs
-
-_MARKER = f"{STATE}/merged.json"  # says that a merge wrote the files of these names
-_ROWS, _REPORT = "transcripts.jsonl", "report.json"
+from fastscribe.results.object_journal import STATE, ObjectJournal, StoredRuns, find_runs
+from fastscribe.results.objects import ObjectFolder
+from fastscribe.results.paths import Paths, in_the_way
+from fastscribe.results.published import publish
+from fastscribe.results.storage_object import MERGED, MERGED_FILES
 
 
 def merge_store(url: str, ordered: bool) -> MergeResult:
@@ -38,34 +36,23 @@ def merge_store(url: str, ordered: bool) -> MergeResult:
             raise UsageError(f"{url}: holds the results of a run that was not divided into shards: nothing to merge")
         if not shards:
             raise UsageError(f"{url}: no shards here (transcribe --shard I/N -o {url} makes them)")
-        foreign = [] if folder.exists(_MARKER) else [name for name in (_ROWS, _REPORT) if folder.exists(name)]
+        foreign = [] if folder.exists(MERGED) else [name for name in MERGED_FILES if folder.exists(name)]
         if foreign:
             raise in_the_way([folder.url_of(name) for name in foreign])
         for runs in shards:
             _download(folder, runs, Path(temp))
+        rows, report = MERGED_FILES
         merged = merge([Path(temp)], Path(temp), ordered)
-        folder.delete([_REPORT])  # until the new one is there, the rows may be newer
-        publish(folder, _ROWS, _MARKER, Path(temp) / _ROWS)
-        folder.upload(_REPORT, Path(temp) / _REPORT)
+        folder.delete([report])  # until the new one is there, the rows may be newer
+        publish(folder, rows, MERGED, Path(temp) / rows)
+        folder.upload(report, Path(temp) / report)
         return merged
-
-
-def merged_files(folder: ObjectFolder) -> list[str]:
-    """Return the names of the files of an earlier merge. Raises OSError."""
-    return [_REPORT, _ROWS] if folder.exists(_MARKER) else []
-
-
-def remove_merged(folder: ObjectFolder) -> None:
-    """Delete the files of an earlier merge. Raises OSError."""
-    keep_if_edited(folder, _ROWS, _MARKER)
-    folder.delete(merged_files(folder))
-    folder.delete([_MARKER])
 
 
 def _download(folder: ObjectFolder, runs: StoredRuns, directory: Path) -> None:
     """Write a shard's files as a run into a folder would have written them."""
     paths = Paths(directory, runs.shard.suffix)
-    with closing(StoreJournal(folder, runs)) as journal:
+    with closing(ObjectJournal(folder, runs)) as journal:
         copyfile(journal.join_rows(ordered=False), paths.rows)
         copyfile(journal.paths.journal, paths.journal)
     report = folder.read_if_there(paths.report.name)

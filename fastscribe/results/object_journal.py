@@ -4,7 +4,7 @@
         published.json                    the sizes of its transcripts.jsonl (published.py)
         000001-3f9c02aa/                  one run
             run.json                      the fingerprint; written first, deleted last
-            alive.json                    the lock (store_lock.py), while the run lives
+            alive.json                    the lock (object_lock.py), while the run lives
             000001.rows.jsonl             the rows of one commit, and the names of the files that it writes
             000001.journal.jsonl          its journal lines (entries.py): this object says that the commit is complete
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
@@ -27,23 +27,13 @@ import numpy as np
 
 from fastscribe._system.safe_files import open_append, write_atomic
 from fastscribe.errors import UsageError
+from fastscribe.results.block import Appender
 from fastscribe.results.compact import CHANGED, compact
-from fastscribe.results.entries import (
-    FILE_FORMATS,
-    HEADER_KEY,
-    NO_FILE,
-    NO_STATE,
-    VERSION,
-    Entry,
-    Paths,
-    PreviousRun,
-    load_entries,
-    parse_entry,
-    parse_header,
-)
+from fastscribe.results.entries import FILE_FORMATS, NO_FILE, NO_STATE, Entry, PreviousRun, load_entries, parse_entry
 from fastscribe.results.journal import Journal, check_same_settings
 from fastscribe.results.names import name_key
-from fastscribe.results.object_folder import ObjectFolder
+from fastscribe.results.objects import ObjectFolder
+from fastscribe.results.paths import Paths, header_line, parse_header
 from fastscribe.results.shards import Shard
 from fastscribe.types import RecordArray
 
@@ -149,11 +139,7 @@ def begun_by_all(folder: ObjectFolder, runs: StoredRuns) -> dict[str, int]:
     return begun
 
 
-def header(fingerprint: Mapping[str, Any]) -> bytes:
-    return (json.dumps({HEADER_KEY: VERSION, "fingerprint": fingerprint}, ensure_ascii=False) + "\n").encode()
-
-
-class StoreJournal:
+class ObjectJournal(Journal):
     """The results of a shard's earlier runs, and of this one, in a temporary folder that has an output folder's format.
 
     Rows are downloaded at the end of a run only.
@@ -171,42 +157,41 @@ class StoreJournal:
         self._folder = folder
         self._temp = TemporaryDirectory(prefix="fastscribe-")
         try:
-            self.paths = Paths(Path(self._temp.name), runs.shard.suffix)
-            self.fingerprint = _read_fingerprint(folder, runs)
+            paths = Paths(Path(self._temp.name), runs.shard.suffix)
+            self._earlier = _read_fingerprint(folder, runs)
             self._commits: list[tuple[str, int]] = []  # each commit, and the size of its rows in bytes
-            write_atomic(self.paths.journal, header(self.fingerprint or {}))
             self._begins: list[int] = []  # where each commit's rows begin among all
             self._rows_end = 0
+            write_atomic(paths.journal, header_line(self._earlier or {}))
+            self._lines = Appender(open_append(paths.journal), paths.journal)
             names = map(journal_name, runs.commits)
-            with open_append(self.paths.journal) as journal:
-                for commit, content in zip(runs.commits, folder.map(folder.read, names), strict=True):
-                    entries = _parse(content, folder.url_of(journal_name(commit)))
-                    if commit in runs.without_rows:
-                        entries = [without_row(entry) for entry in entries]
-                    journal.write(self._shifted(commit, entries))
-            self._journal = Journal(self.paths, PreviousRun(load_entries(self.paths.journal)))
+            for commit, content in zip(runs.commits, folder.map(folder.read, names), strict=True):
+                entries = _parse(content, folder.url_of(journal_name(commit)))
+                self.append(commit, map(without_row, entries) if commit in runs.without_rows else entries)
+            super().__init__(paths, PreviousRun(load_entries(paths.journal)), self._earlier or {})
         except BaseException:
-            self._temp.cleanup()
+            self.close()
             raise
-        self.previous = self._journal.previous
 
     def check(self, fingerprint: Mapping[str, Any]) -> None:
         """Raise UsageError if the results are of a run with other settings."""
-        if self.fingerprint is not None:
-            check_same_settings(self._folder.url, self.fingerprint, fingerprint)
+        if self._earlier is not None:
+            check_same_settings(self._folder.url, self._earlier, fingerprint)
 
-    def append(self, commit: str, entries: Sequence[Entry]) -> None:
+    def append(self, commit: str, entries: Iterable[Entry]) -> None:
         """Note a commit that is complete.
 
         Args:
             commit: Its name.
-            entries: With the offsets of their rows in the commit's object.
+            entries: With the offsets of their rows in the commit's object; in the journal they count from the start of all.
         """
-        self._journal.file.append(self._shifted(commit, entries))
-
-    def entry(self, entry_index: int) -> Entry:
-        """Return an earlier result's entry; its offsets count from the start of all rows."""
-        return self._journal.entry(entry_index)
+        found, begin = list(entries), self._rows_end
+        size = max((entry.end for entry in found), default=0)
+        self._commits.append((commit, size))
+        self._begins.append(begin)
+        self._rows_end += size
+        lines = [entry._replace(begin=begin + entry.begin, end=begin + entry.end).line() for entry in found]
+        self._lines.append(b"".join(lines))
 
     def row(self, entry: Entry) -> bytes:
         """Download an earlier result's row; b"" if it has none. Raises OSError."""
@@ -214,7 +199,10 @@ class StoreJournal:
         if entry.end == entry.begin:
             return b""
         start = entry.begin - self._begins[place]
-        return self._folder.read(rows_name(self._commits[place][0]), start, entry.end - entry.begin)
+        try:
+            return self._folder.read(rows_name(self._commits[place][0]), start, entry.end - entry.begin)
+        except FileNotFoundError:  # someone deleted the object during this run
+            return b""
 
     def join_rows(self, ordered: bool) -> Path:
         """Download all rows; return a file of those that are valid now, in the order of their completion or of the inputs.
@@ -223,7 +211,7 @@ class StoreJournal:
             UsageError: The rows were changed.
             OSError: The store cannot be read, or the temporary folder cannot be written.
         """
-        self._journal.close()
+        self._lines.close()
         commits = [(commit, size) for commit, size in self._commits if size]
         names = [rows_name(commit) for commit, _ in commits]
         with self.paths.rows.open("wb") as file:
@@ -238,16 +226,9 @@ class StoreJournal:
         return self.paths.rows
 
     def close(self) -> None:
-        self._journal.close()
+        if hasattr(self, "_lines"):
+            self._lines.close()
         self._temp.cleanup()
-
-    def _shifted(self, commit: str, entries: Sequence[Entry]) -> bytes:
-        """Return journal lines whose offsets count from the start of all rows."""
-        begin, size = self._rows_end, max((entry.end for entry in entries), default=0)
-        self._commits.append((commit, size))
-        self._begins.append(begin)
-        self._rows_end += size
-        return b"".join(entry._replace(begin=begin + entry.begin, end=begin + entry.end).line() for entry in entries)
 
 
 def _read_fingerprint(folder: ObjectFolder, runs: StoredRuns) -> dict[str, Any] | None:

@@ -15,9 +15,9 @@ from fastscribe._system import remote
 from fastscribe._system.safe_files import InTheWay
 from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.errors import OutputError, UsageError
+from fastscribe.results.merge_objects import merge_store
+from fastscribe.results.output import JournaledOutput, open_journaled
 from fastscribe.results.shards import Shard
-from fastscribe.results.store import StoreOutput
-from fastscribe.results.store_merge import merge_store
 from fastscribe.types import AudioInfo, Failure, Segment, Source, Transcript, Word
 from tests.helpers.object_store import FaultyStore, object_store
 
@@ -36,8 +36,8 @@ def url(server: FaultyStore) -> str:
     return f"s3://bucket/{next(_numbers)}/out"
 
 
-def opened(url: str, *formats: str, **options: Any) -> StoreOutput:
-    return StoreOutput(url, OutputStyle(formats), {}, **({"say": str} | options))
+def opened(url: str, *formats: str, **options: Any) -> JournaledOutput:
+    return open_journaled(url, OutputStyle(formats), {}, **({"say": str} | options))
 
 
 def spoken(id: str, text: str, index: int) -> Transcript:
@@ -45,7 +45,7 @@ def spoken(id: str, text: str, index: int) -> Transcript:
     return Transcript(audio, text, (), ())
 
 
-def put(output: StoreOutput, id: str, text: str = "hello", index: int = 0, result: Failure | None = None) -> bool:
+def put(output: JournaledOutput, id: str, text: str = "hello", index: int = 0, result: Failure | None = None) -> bool:
     """Announce an input and write its result. Return False if it is done, or another shard's."""
     source = Source("/in/" + id, "/in/" + id, id, index=index)
     if not output.ledger.expect(source) or output.ledger.is_done(source):
@@ -209,7 +209,7 @@ def test_an_edit_of_the_same_length_stays_when_the_layout_changes(url: str) -> N
 
     def go(width: int) -> list[str]:
         style, said = OutputStyle(("srt",), subtitles=SubtitleStyle(max_line_width=width)), list[str]()
-        with StoreOutput(url, style, {}, say=said.append) as output:
+        with open_journaled(url, style, {}, say=said.append) as output:
             for index, id in enumerate(("a.wav", "b.wav")):
                 source = Source("/in/" + id, "/in/" + id, id, index=index)
                 output.ledger.expect(source)
@@ -250,13 +250,13 @@ def test_other_settings_need_another_folder(url: str) -> None:
     write_all(url, "a.wav")
     before = contents(url, hidden=True)
     with pytest.raises(UsageError, match=f"{url}: holds results of a run with other settings .*--beam was 1, is 4"):
-        StoreOutput(url, OutputStyle(), {"--beam": 4}, say=str)
+        open_journaled(url, OutputStyle(), {"--beam": 4}, say=str)
     assert contents(url, hidden=True) == before
 
 
 def test_two_runs_that_both_believe_to_be_alone_damage_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastscribe.results.store_lock.check_dead", lambda *given: None)
-    monkeypatch.setattr("fastscribe.results.store_lock.StoreLock.check", lambda lock: None)
+    monkeypatch.setattr("fastscribe.results.object_lock.check_dead", lambda *given: None)
+    monkeypatch.setattr("fastscribe.results.object_lock.ObjectLock.check", lambda lock: None)
     with opened(url, "jsonl", "txt") as first, opened(url, "jsonl", "txt") as second:
         for output, ids in ((first, ["a.wav", "b.wav"]), (second, ["a.wav", "c.wav"])):
             for index, id in enumerate(ids):
@@ -296,7 +296,7 @@ def test_subtitles_of_another_layout_are_made_of_the_rows(url: str) -> None:
     texts = []
     for width in (42, 10):
         style = OutputStyle(("srt",), subtitles=SubtitleStyle(max_line_width=width))
-        with StoreOutput(url, style, {}, say=str) as output:
+        with open_journaled(url, style, {}, say=str) as output:
             source = Source("/in/a.wav", "/in/a.wav", "a.wav")
             assert output.ledger.expect(source)
             assert output.ledger.is_done(source) is bool(texts)
