@@ -22,6 +22,7 @@ import numpy as np
 
 from fastscribe._system.positioned_read import BINARY
 from fastscribe._system.shared_calls import SharedCalls
+from fastscribe.audio.failures import ContainerError, NotAContainer
 from fastscribe.audio.formats import MISSING_TOLERANCE_S, missing_problem
 from fastscribe.audio.guarded_file import GuardedFile
 from fastscribe.audio.media import is_held
@@ -58,18 +59,6 @@ def demuxers() -> list[str]:
     import av
 
     return sorted(set(_DEMUXERS.split(",")) & av.formats_available)
-
-
-class ContainerError(Exception):
-    """A container that cannot be read; `problem` is one line without the path."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
-
-
-class NotAContainer(ContainerError):
-    """FFmpeg does not recognise the file."""
 
 
 class TrackHeader(NamedTuple):

@@ -14,6 +14,18 @@ from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo, Failure, Source
 
 
+class ContainerError(Exception):
+    """A container that cannot be read (containers.py); `problem` is one line without the path."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+class NotAContainer(ContainerError):
+    """FFmpeg does not recognise the file."""
+
+
 def is_utf8(text: str) -> bool:
     """Return False for text with surrogates: file names that are not UTF-8, or half a pair from JSON."""
     try:

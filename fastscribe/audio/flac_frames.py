@@ -15,7 +15,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from fastscribe.audio.media import Content
-from fastscribe.audio.mp3_header import after_tags
+from fastscribe.audio.tags import after_tags
 
 TAIL_BYTES = 1 << 14  # the last frame begins within these, unless it is very large
 HEADER_BYTES = 16  # the longest frame header

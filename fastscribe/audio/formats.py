@@ -1,4 +1,4 @@
-"""File names taken for audio or for a manifest, and the formats that are read.
+"""Names of inputs that are taken for audio or for a manifest, and the formats that are read.
 
 Names only select files in a folder and word the errors. Opening a file decides whether it is audio (probe.py). Nothing is
 opened here.
@@ -10,9 +10,12 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
 
 from fastscribe._system.remote import is_url, name_of
+from fastscribe.types import Failure, Source
 
+STDIN = "-"
 MANIFEST_EXTENSIONS = frozenset({"json", "jsonl", "manifest"})
 # Files that FFmpeg's libraries read (containers.py). Those that are video in most cases may have no audio track.
 CONTAINER_EXTENSIONS = frozenset(
@@ -70,6 +73,15 @@ HEADERLESS = frozenset({"raw"})  # libsndfile cannot know the rate and the sampl
 _RUN_FILE = re.compile(r"(transcripts|journal)(\.shard-\d+-of-\d+)?\.jsonl|report(\.shard-\d+-of-\d+)?\.json", re.ASCII)
 _MAX_EXTENSION = 8  # characters
 MISSING_TOLERANCE_S = 0.1  # a header may promise this much more than the file holds: MP3 lengths are estimates
+
+
+class Manifest(NamedTuple):
+    """A manifest among the inputs, not read yet."""
+
+    path: str
+
+
+Found: TypeAlias = Source | Failure | Manifest  # what an input names
 
 
 def missing_problem(promised_s: float, held_s: float) -> str | None:

@@ -4,6 +4,8 @@ Lazy: the first file of a manifest or folder comes out before the last is listed
 input that cannot be used becomes a Failure of stage "input", and the rest goes on. A file that is reached twice comes once.
 Files of a folder that are not audio by their names are counted. Two inputs may have the same id (`a/x.wav` and `b/x.wav`
 given as files); the output stage makes names unique.
+
+Readers of manifests, of lists, of stdin and of stores are imported when such an input comes.
 """
 
 from __future__ import annotations
@@ -18,13 +20,16 @@ from collections.abc import Iterable, Iterator
 from fastscribe._system.remote import is_url
 from fastscribe.audio.failures import input_failure, is_utf8, relative_id, system_problem
 from fastscribe.audio.folders import MAGIC, match_depth, split_pattern, walk
-from fastscribe.audio.formats import MANIFEST_EXTENSIONS, count_left_out, extension, is_audio_name
-from fastscribe.audio.json_lines import starts_rows, wide_encoding
-from fastscribe.audio.lists import lines_in, paths_in
-from fastscribe.audio.manifest import Found, Manifest, read_manifest, rows_of
+from fastscribe.audio.formats import (
+    MANIFEST_EXTENSIONS,
+    STDIN,
+    Found,
+    Manifest,
+    count_left_out,
+    extension,
+    is_audio_name,
+)
 from fastscribe.audio.repeats import Repeats
-from fastscribe.audio.stdin import STDIN, is_audio, recording, split_head
-from fastscribe.audio.urls import expand_url
 from fastscribe.types import Failure, Source
 
 __all__ = ["Source", "expand"]
@@ -52,7 +57,7 @@ def expand(
         for found in _expand(path, stdin, left_out):
             if isinstance(found, Manifest):
                 if repeats is None or not repeats.is_repeated_manifest(found.path):
-                    yield from read_manifest(found.path)
+                    yield from _from_manifest(found.path)
             elif repeats is None or not repeats.is_repeated(found):
                 yield found
 
@@ -61,11 +66,23 @@ def _expand(path: str, stdin: Iterable[bytes] | None, left_out: Counter[str]) ->
     if path == STDIN:
         yield from _from_stdin(stdin, left_out)
     elif is_url(path):
-        yield from expand_url(path, left_out, has_patterns=True)
+        yield from _from_url(path, left_out, has_patterns=True)
     elif MAGIC.search(path) and not os.path.lexists(path):
         yield from _from_pattern(path, left_out)
     else:
         yield from _from_path(path, os.path.basename(path), left_out)
+
+
+def _from_manifest(path: str) -> Iterator[Source | Failure]:
+    from fastscribe.audio.manifest import read_manifest
+
+    return read_manifest(path)
+
+
+def _from_url(url: str, left_out: Counter[str], has_patterns: bool) -> Iterator[Found]:
+    from fastscribe.audio.urls import expand_url
+
+    return expand_url(url, left_out, has_patterns)
 
 
 def names_file(path: str) -> bool:
@@ -78,12 +95,22 @@ def names_file(path: str) -> bool:
 
 def _from_list(blocks: Iterable[bytes], left_out: Counter[str]) -> Iterator[Found]:
     """Sources of the paths in a list. Wildcards have no meaning."""
+    from fastscribe.audio.lists import paths_in
+
     for line in paths_in(blocks):
         path = _decoded(line)
         if is_url(path):
-            yield from expand_url(path, left_out, has_patterns=False)
+            yield from _from_url(path, left_out, has_patterns=False)
             continue
         yield from _from_path(path, os.path.basename(path), left_out)
+
+
+def _from_rows(blocks: Iterable[bytes]) -> Iterator[Source | Failure]:
+    """Sources of a manifest's rows on stdin."""
+    from fastscribe.audio.lists import lines_in
+    from fastscribe.audio.manifest import rows_of
+
+    return rows_of(STDIN, lines_in(blocks))
 
 
 def _decoded(name: bytes) -> str:
@@ -99,13 +126,16 @@ def _from_stdin(stdin: Iterable[bytes] | None, left_out: Counter[str]) -> Iterat
     if stdin is None and sys.stdin is None:
         yield input_failure(STDIN, "stdin is closed")
         return
+    from fastscribe.audio.json_lines import starts_rows, wide_encoding
+    from fastscribe.audio.stdin import is_audio, recording, split_head
+
     head, blocks = split_head(_blocks(sys.stdin.fileno()) if stdin is None else stdin)
     if (encoding := wide_encoding(head)) is not None:
         yield input_failure(STDIN, f"is {encoding}: save it as UTF-8")
     elif is_audio(head):
         yield recording(blocks)
     elif starts_rows(head):
-        yield from rows_of(STDIN, lines_in(blocks))
+        yield from _from_rows(blocks)
     else:
         yield from _from_list(blocks, left_out)
 

@@ -11,26 +11,16 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from fastscribe._system.remote import is_url, join_url, read_lines
 from fastscribe.audio.failures import input_failure, is_utf8, printable, relative_id, system_problem
 from fastscribe.audio.json_lines import NotJsonLines, numbered_rows
-from fastscribe.audio.remote_file import RemoteFile
-from fastscribe.context.phrases import PhraseError, phrases_of_row
+from fastscribe.audio.phrase_lines import PhraseError, phrases_of_row
 from fastscribe.errors import ManifestError
 from fastscribe.types import Failure, Medium, Phrase, Source
 
 _MAX_DEPTH = 100  # nesting of a row that can be written again; Python's limit is near 1,000
-
-
-class Manifest(NamedTuple):
-    """A manifest among the inputs, not read yet."""
-
-    path: str
-
-
-Found: TypeAlias = Source | Failure | Manifest
 
 
 def read_manifest(path: str) -> Iterator[Source | Failure]:
@@ -161,7 +151,11 @@ def _phrases(manifest: str, number: int, fields: Mapping[str, Any]) -> tuple[Phr
 
 def _opened(manifest: str, path: str) -> str | Medium:
     resolved = resolve(manifest, path)
-    return RemoteFile(resolved) if is_url(resolved) else resolved
+    if not is_url(resolved):
+        return resolved
+    from fastscribe.audio.remote_file import RemoteFile
+
+    return RemoteFile(resolved)
 
 
 def resolve(manifest: str, path: str) -> str:

@@ -13,7 +13,7 @@ import io
 import mmap
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from threading import Lock
@@ -26,6 +26,7 @@ from fastscribe.types import File, Medium, Samples, Source
 _FIND_BYTES = 1 << 16  # searched at a time
 _file_locks: WeakValueDictionary[int, Lock] = WeakValueDictionary()  # by id of a caller's file
 _locks_lock = Lock()
+_caches: list[Callable[[], None]] = []  # each frees what a module keeps of the media of a run
 
 
 class LocalFile:
@@ -79,6 +80,18 @@ class EncodedBytes:
 
     def open(self) -> BinaryIO:
         return io.BytesIO(self.content)  # shares the memory
+
+
+class RemoteMedium:
+    """A recording at a URL (remote_file.py), which tells one from others without the code that talks to stores."""
+
+    def share(self) -> None:
+        """Let a copy of this file that another process sends back find what is known of the object, and its bytes."""
+        raise NotImplementedError
+
+    def drop(self) -> None:
+        """Free the bytes once no other recording needs them. They are fetched again if they are read again."""
+        raise NotImplementedError
 
 
 class FileObject:
@@ -155,6 +168,17 @@ class _View(io.RawIOBase):
 
 def medium_of(file: str | Medium) -> Medium:
     return LocalFile(file) if isinstance(file, str) else file
+
+
+def register_cache(forget: Callable[[], None]) -> None:
+    """Have forget_media() call `forget`, which frees what a module keeps of media."""
+    _caches.append(forget)
+
+
+def forget_media() -> None:
+    """Free what is kept of the media of a run that has ended."""
+    for forget in _caches:
+        forget()
 
 
 def local_path(source: Source) -> str:

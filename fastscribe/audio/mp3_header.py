@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from fastscribe.audio.tags import ID3V1_BYTES, after_tags
+
 if TYPE_CHECKING:
     from fastscribe.audio.media import Content
 
@@ -22,7 +24,6 @@ BIT_RATES = {  # kbit/s by (MPEG 1, layer) and by the header's four bits; 0 (fre
 }
 RESYNC_BYTES = 1 << 16  # of other data between two frames; the walk stops at a longer gap
 FRAMES_TO_SYNC = 4  # in a row, before bytes that look like a header count as one
-ID3V1_BYTES = 128
 FIRST_FRAME_BYTES = 256  # the part that is parsed
 
 Kind = tuple[float, dict[bytes, int]]  # seconds in a frame; bytes in a frame by the first three bytes of its header
@@ -93,20 +94,6 @@ def _frames_follow(data: Content, at: int) -> bool:
     else:
         return True
     return first < at <= len(data) and after_tags(data, at) >= len(data)
-
-
-def after_tags(data: Content, at: int) -> int:
-    """Return the offset after the ID3 and APE tags at `at`."""
-    while True:
-        if data[at : at + 3] == b"ID3" and len(data) - at >= 10:
-            a, b, c, d = data[at + 6 : at + 10]
-            at += 10 + (a << 21 | b << 14 | c << 7 | d) + (10 if data[at + 5] & 0x10 else 0)
-        elif data[at : at + 3] == b"TAG":
-            at += ID3V1_BYTES
-        elif data[at : at + 8] == b"APETAGEX":
-            at += 32 + int.from_bytes(data[at + 12 : at + 16], "little")
-        else:
-            return at
 
 
 class _XingFrame(NamedTuple):

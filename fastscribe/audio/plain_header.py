@@ -2,15 +2,13 @@
 
 Opening a file with libsndfile takes several times as long, and a run does it for every file. Anything unusual (another
 sample type, a missing size, a truncated file, tags in front) is None here, and libsndfile decides; tests compare the two.
+What reads the frames of FLAC files, or looks behind a WAV's samples, is imported when such a file comes.
 """
 
 from __future__ import annotations
 
 import struct
 from typing import BinaryIO, NamedTuple
-
-from fastscribe.audio.flac_frames import TAIL_BYTES, after_blocks, ends_at, is_position_plausible
-from fastscribe.audio.wav_header import is_chunk_name, is_wav_behind
 
 HEAD_BYTES = 4096  # other chunks may precede a WAV's samples
 MAX_CHANNELS = 8
@@ -61,7 +59,7 @@ def _wav(head: bytes, num_bytes: int, file: BinaryIO) -> PlainHeader | None:
             behind_bytes = num_bytes - end
             if behind_bytes < 0:
                 return None
-            if behind_bytes > MAX_BEHIND_BYTES and (not _is_chunk(file, end) or is_wav_behind(file, end, num_bytes)):
+            if behind_bytes > MAX_BEHIND_BYTES and not _are_chunks(file, end, num_bytes):
                 return None
             return PlainHeader(*kind, size // (2 * kind[1]), True)
         if name == b"fmt ":
@@ -74,9 +72,12 @@ def _wav(head: bytes, num_bytes: int, file: BinaryIO) -> PlainHeader | None:
     return None
 
 
-def _is_chunk(file: BinaryIO, at: int) -> bool:
+def _are_chunks(file: BinaryIO, at: int, num_bytes: int) -> bool:
+    """Return True if a chunk begins behind the samples, and no other WAV file."""
+    from fastscribe.audio.wav_header import is_chunk_name, is_wav_behind
+
     name = _read_at(file, at, 4)
-    return len(name) == 4 and is_chunk_name(name)
+    return len(name) == 4 and is_chunk_name(name) and not is_wav_behind(file, at, num_bytes)
 
 
 def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:
@@ -91,6 +92,8 @@ def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:
 
 def _flac(head: bytes, file: BinaryIO, num_bytes: int) -> PlainHeader | None:
     """Read the STREAMINFO block, which comes first (RFC 9639, section 8.2), and verify it with the last frame and others."""
+    from fastscribe.audio.flac_frames import TAIL_BYTES, after_blocks, ends_at, is_position_plausible
+
     block_type, block_bytes = head[4:5], int.from_bytes(head[5:8], "big")
     if block_type not in (b"\x00", b"\x80") or block_bytes != 34 or len(head) < 42:
         return None

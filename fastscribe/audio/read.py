@@ -13,19 +13,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import soundfile
 import soxr
 
-from fastscribe.audio.containers import ContainerError
-from fastscribe.audio.failures import system_problem
+from fastscribe.audio.failures import ContainerError, system_problem
 from fastscribe.audio.formats import MISSING_TOLERANCE_S
 from fastscribe.audio.rates import context, output_length
-from fastscribe.audio.sound_file_cache import MIN_CACHED_S, OpenSound, cached_open
+from fastscribe.audio.sound_file_cache import MIN_CACHED_S, cached_open
 from fastscribe.errors import AudioError
 from fastscribe.types import AnyArray, AudioInfo, Float32Array, SampleArray, Utterance
+
+if TYPE_CHECKING:
+    from fastscribe.audio.sound_file_cache import OpenSound
 
 _CHANNELS_ADDED_IN_PAIRS = 8  # from this number on, numpy adds channels in another order
 

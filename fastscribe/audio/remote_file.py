@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from fastscribe._system import remote
 from fastscribe._system.shared_calls import SharedCalls
+from fastscribe.audio.media import RemoteMedium, register_cache
 
 SMALL_BYTES = 4 << 20
 MAX_HELD_BYTES = 512 << 20
@@ -45,7 +46,7 @@ def divide_memory(processes: int) -> None:
     MAX_HELD_BYTES, MAX_CACHED_BYTES = MAX_HELD_BYTES // processes, MAX_CACHED_BYTES // processes
 
 
-class RemoteFile:
+class RemoteFile(RemoteMedium):
     """A recording in an object. All recordings in the same version of an object share what is known of it, and its bytes.
 
     Args:
@@ -85,13 +86,11 @@ class RemoteFile:
         return self._in_store().open()
 
     def share(self) -> None:
-        """Let a copy of this file that another process sends back find what is known of the object, and its bytes."""
         with self._lock, _lock:
             if self._object is not None and self._object.found is not None:
                 _in_use[self.identity, self._object.found] = self._object
 
     def drop(self) -> None:
-        """Free the bytes once no other recording needs them. They are fetched again if they are read again."""
         with self._lock:
             if self._object is not None:
                 self._found, self._object = self._object.found, None
@@ -301,3 +300,4 @@ def _shared(url: str, found: remote.RemoteObject | None) -> _Object:
 _held, _blocks = _Held(), _Blocks()
 _in_use: WeakValueDictionary[_Known, _Object] = WeakValueDictionary()
 _lock = RLock()  # an object may be collected while this thread holds it
+register_cache(forget_objects)

@@ -2,8 +2,8 @@
 
 An MP3 has no index: to seek, the decoder walks the headers of all frames before the position, 0.1 s for each hour of audio,
 and again each time the file is opened. An open file remembers the way. Several containers are like that, and all are slow to
-open. The last bit of a decoded float (4e-8 of full scale)
-depends on the decoder's earlier position, so only reads far into a file use the cache.
+open. The last bit of a decoded float (4e-8 of full scale) depends on the decoder's earlier position, so only reads far into a
+file use the cache. Containers and samples in memory have readers of their own, imported when such a recording comes.
 """
 
 from __future__ import annotations
@@ -11,20 +11,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from threading import Lock
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import soundfile
-
-from fastscribe.audio.containers import Track
 from fastscribe.audio.media import is_held, medium_of
-from fastscribe.audio.samples import SampleReader
 from fastscribe.audio.sound import Sound, SoundObject
 from fastscribe.types import File, Medium, Samples
+
+if TYPE_CHECKING:
+    import soundfile
+
+    from fastscribe.audio.containers import Track
+    from fastscribe.audio.samples import SampleReader
+
+    OpenSound: TypeAlias = soundfile.SoundFile | Track | SampleReader
 
 MIN_CACHED_S = 600.0
 _MAX_OPEN = 32  # idle files; the one idle for longest is closed first
 
-OpenSound: TypeAlias = soundfile.SoundFile | Track | SampleReader
 _Key = tuple[str | Medium, int | None, str]
 _idle: list[tuple[_Key, OpenSound]] = []
 _lock = Lock()
@@ -45,6 +48,8 @@ def cached_open(file: File, use_cache: bool, track: int | None = None) -> Iterat
         OSError: the bytes cannot be read.
     """
     if isinstance(file, Samples):
+        from fastscribe.audio.samples import SampleReader
+
         yield SampleReader(file)
         return
     if not use_cache:
@@ -80,7 +85,11 @@ def open_with_libsndfile(medium: Medium) -> soundfile.SoundFile:
 
 def _open(file: str | Medium, track: int | None) -> OpenSound:
     medium = medium_of(file)
-    return open_with_libsndfile(medium) if track is None else Track(medium, track)
+    if track is None:
+        return open_with_libsndfile(medium)
+    from fastscribe.audio.containers import Track
+
+    return Track(medium, track)
 
 
 def _acquire(file: str | Medium, track: int | None) -> tuple[OpenSound, _Key | None]:
@@ -94,7 +103,7 @@ def _acquire(file: str | Medium, track: int | None) -> tuple[OpenSound, _Key | N
 
 
 def _release(key: _Key | None, sound: OpenSound) -> None:
-    if key is None or sound.format not in ("MP3", Track.format):
+    if key is None or (key[1] is None and sound.format != "MP3"):  # a container has a track
         sound.close()
         return
     with _lock:

@@ -13,8 +13,14 @@ from collections.abc import Iterator
 from fastscribe._system import remote
 from fastscribe.audio.failures import input_failure, is_utf8, relative_id
 from fastscribe.audio.folders import MAGIC, match_depth, split_pattern
-from fastscribe.audio.formats import MANIFEST_EXTENSIONS, count_left_out, extension, is_audio_name
-from fastscribe.audio.manifest import Found, Manifest
+from fastscribe.audio.formats import (
+    MANIFEST_EXTENSIONS,
+    Found,
+    Manifest,
+    count_left_out,
+    extension,
+    is_audio_name,
+)
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.errors import UsageError
 from fastscribe.types import Source

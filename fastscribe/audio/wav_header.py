@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import BinaryIO, NamedTuple
 
-from fastscribe.audio.mp3_header import after_tags
+from fastscribe.audio.tags import after_tags
 
 STREAMED_BYTES = 0x7FFF0000  # writers into a pipe store 0, 0x7ffff000, 0xffffffff or the like as the size
 PADDING_BYTES = 1 << 16  # this many zeros are padding, whatever follows them; fewer may be a pause between words

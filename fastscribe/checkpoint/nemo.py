@@ -21,7 +21,7 @@ from typing import IO, Any, TypeVar
 import yaml
 
 from fastscribe._system.safe_open import safe_open
-from fastscribe.audio.stdin import HEAD_BYTES, has_known_format
+from fastscribe.audio.first_bytes import HEAD_BYTES, has_known_format
 from fastscribe.checkpoint import names, tar
 from fastscribe.checkpoint.lazy_weights import LazyWeights
 from fastscribe.checkpoint.nemo_config import model_config

@@ -14,10 +14,9 @@ from threading import Event, Thread
 
 from fastscribe._system.remote import is_url
 from fastscribe.audio.folders import MAGIC, match_depth, split_pattern, walk
-from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension, is_audio_name
+from fastscribe.audio.formats import MANIFEST_EXTENSIONS, STDIN, extension, is_audio_name
 from fastscribe.audio.inputs import expand, names_file
 from fastscribe.audio.repeats import Repeats
-from fastscribe.audio.stdin import STDIN
 
 _SAMPLE_BYTES = 1 << 20  # of a manifest
 

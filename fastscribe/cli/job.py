@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from fastscribe._system.remote import is_url, store_for
 from fastscribe._system.safe_files import is_device
-from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
-from fastscribe.audio.stdin import STDIN
+from fastscribe.audio.formats import MANIFEST_EXTENSIONS, STDIN, extension
 from fastscribe.cli.run_part import LOCAL, Engine, RunPart
 from fastscribe.cli.terminal import filter_mpg123_messages
 from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle

@@ -21,8 +21,8 @@ from fastscribe import rooms
 from fastscribe._system import signals
 from fastscribe._system.gpus import num_gpus
 from fastscribe._system.process_age import process_age_s
+from fastscribe.audio.formats import STDIN
 from fastscribe.audio.row_languages import OtherLanguages
-from fastscribe.audio.stdin import STDIN
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.input_count import has_many
 from fastscribe.cli.job import SHORT_S, TranscribeJob, check_paths, is_stream

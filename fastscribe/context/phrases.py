@@ -1,7 +1,6 @@
-"""Lists of phrases to boost: their file format, the spellings of a phrase, and their tokens.
+"""Lists of phrases to boost: their files, the spellings of a phrase, and their tokens.
 
-A list is UTF-8 text with a phrase a line. A tab and a number after the phrase are its weight: 1 is the usual one, 2 counts
-twice. Blank lines and lines that begin with # are ignored. context_graph.py turns the tokens into an automaton.
+A list is UTF-8 text with a phrase a line (audio/phrase_lines.py). context_graph.py turns the tokens into an automaton.
 """
 
 from __future__ import annotations
@@ -14,77 +13,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
-from fastscribe.config import MAX_BOOST_WEIGHT
+from fastscribe.audio.phrase_lines import PhraseError, parse_phrases, split_lines
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.text.encoder import WordEncoder
 from fastscribe.text.tokenizer import LANGUAGE_MODEL, WORD_MARK, Tokenizer, from_sentencepiece
 from fastscribe.types import Phrase
 
 MAX_FILE_BYTES = 64 << 20
-MAX_CHARACTERS = 200  # of a phrase
-MAX_PHRASES = 100_000  # of a list: about 5 GB while they are prepared
 _MAX_HYPHENATED_WORDS = 3  # longer phrases have no spelling with hyphens for spaces
 _MAX_KEPT = 20_000  # encoded phrases, about 3 kB each
 # Characters without gain: chosen on one half of the sentences of scripts/benchmarks/boost.py (docs/log.md, 2026-11-24).
 _SHORT_LIST, _WITHOUT_GAIN = 100, 1.15
 _MAX_SHOWN = 5  # phrases named in a warning
-_LINE_END = re.compile(r"\r\n|\r|\n")
-_JOINERS = re.compile("[\u200c\u200d]")  # letters of Persian and of India's languages are written with them
 _WORD_BEGIN = re.compile(r"(?<!\w)\w")
 _HYPHENS = re.compile(r"(?<=\w)[-\u2010\u2011](?=\w)")
-
-
-class PhraseError(UsageError):
-    """A line of a list that is no phrase."""
-
-
-def parse_phrases(lines: Iterable[str], where: str) -> tuple[Phrase, ...]:
-    """Parse the lines of a list.
-
-    Args:
-        lines: The lines, with or without their ends.
-        where: What holds them, for messages.
-
-    Returns:
-        The phrases in order. A phrase that stands twice has its last weight.
-
-    Raises:
-        PhraseError: A line is not a phrase with an optional weight; the message names it.
-    """
-    found: dict[str, Phrase] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        try:
-            phrase = _parse(line)
-        except ValueError as error:
-            raise PhraseError(f"{where}: line {number}: {error}") from None
-        found[phrase.text] = phrase
-        if len(found) > MAX_PHRASES:
-            raise PhraseError(f"{where}: more than {MAX_PHRASES:,} phrases")
-    return tuple(found.values())
-
-
-def _parse(line: str) -> Phrase:
-    text, tab, given = line.rstrip("\r\n").partition("\t")
-    text = " ".join(text.split())
-    if not text:
-        raise ValueError("a weight without a phrase before it")
-    if not _JOINERS.sub("", text).isprintable():
-        raise ValueError("a phrase has characters that cannot be printed")
-    if len(text) > MAX_CHARACTERS:
-        raise ValueError(f"a phrase of {len(text)} characters; at most {MAX_CHARACTERS}")
-    if not any(character.isalnum() for character in text):
-        raise ValueError(f"{text!r} has no letter and no digit")
-    if not tab:
-        return Phrase(text)
-    try:
-        weight = float(given)
-    except ValueError:
-        weight = math.nan
-    if not 0 < weight <= MAX_BOOST_WEIGHT:
-        raise ValueError(f"weight {given.strip()!r:.40}: not a number above 0, up to {MAX_BOOST_WEIGHT:g}")
-    return Phrase(text, weight)
 
 
 def read_phrases(path: str) -> tuple[Phrase, ...]:
@@ -101,24 +43,7 @@ def read_phrases(path: str) -> tuple[Phrase, ...]:
     except UnicodeDecodeError as error:
         number = content[: error.start].count(b"\n") + 1
         raise PhraseError(f"{path}: line {number}: not valid UTF-8") from None
-    return parse_phrases(_LINE_END.split(text), path)
-
-
-def phrases_of_row(value: object) -> tuple[Phrase, ...]:
-    """Return the phrases in the `boost` field of a manifest's row.
-
-    Args:
-        value: A string with a phrase a line, a list of such lines, or None.
-
-    Raises:
-        PhraseError: It is none of these, or a line is no phrase.
-    """
-    if value is None:
-        return ()
-    lines = _LINE_END.split(value) if isinstance(value, str) else value
-    if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
-        raise PhraseError("boost is not a string with a phrase a line, nor a list of phrases")
-    return parse_phrases(lines, "boost")
+    return parse_phrases(split_lines(text), path)
 
 
 def digest(phrases: Iterable[Phrase]) -> str:

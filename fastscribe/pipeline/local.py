@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from fastscribe.audio.failures import to_failure
-from fastscribe.audio.remote_file import RemoteFile
+from fastscribe.audio.media import RemoteMedium
 from fastscribe.config import Options, OutputStyle
 from fastscribe.cuda.device import host_array, short_switch_interval
 from fastscribe.pipeline.batching import Budget
@@ -151,4 +151,4 @@ class LocalExecutor:
 
 def _is_remote(utterance: Utterance) -> bool:
     unread = utterance.audio.unread
-    return isinstance(utterance.audio.file if unread is None else unread.file, RemoteFile)
+    return isinstance(utterance.audio.file if unread is None else unread.file, RemoteMedium)

@@ -10,9 +10,8 @@ import itertools
 from dataclasses import dataclass
 
 from fastscribe.audio.failures import to_failure
-from fastscribe.audio.media import is_held
+from fastscribe.audio.media import RemoteMedium, is_held
 from fastscribe.audio.probe import planned, probe
-from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.audio.sound_file_cache import close_held
 from fastscribe.config import ModelConfig, Options
 from fastscribe.pipeline.interfaces import PLAIN_INPUTS, InputStage
@@ -91,7 +90,7 @@ class Preparation:
 
 def release(file: File) -> None:
     """Free what reading a recording has left in memory."""
-    if isinstance(file, RemoteFile):
+    if isinstance(file, RemoteMedium):
         file.drop()  # the caller may keep the transcript
     elif is_held(file):
         close_held(file)

@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from fastscribe.audio.failures import to_failure
-from fastscribe.audio.remote_file import forget_objects
+from fastscribe.audio.media import forget_media
 from fastscribe.audio.sound_file_cache import close_held
 from fastscribe.config import Options
 from fastscribe.pipeline import batching
@@ -90,7 +90,7 @@ class Run:
         self._inputs.close()
         self._executor.end()
         self._preparers.close()
-        forget_objects()
+        forget_media()
         close_held()
 
     def results(self, inputs: Inputs, ledger: Ledger | None) -> Iterator[Transcript | Failure]:

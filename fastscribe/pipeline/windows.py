@@ -11,8 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from fastscribe.audio.given import all_of, sources
-from fastscribe.audio.media import held_memory
-from fastscribe.audio.remote_file import RemoteFile
+from fastscribe.audio.media import RemoteMedium, held_memory
 from fastscribe.config import Options
 from fastscribe.pipeline.idle import IDLE, Idle
 from fastscribe.pipeline.interfaces import Additions
@@ -145,7 +144,7 @@ class InputWindows:
     def _with_threads(self, sources: Iterable[Source | Failure]) -> Iterator[Source | Failure]:
         """Pass the sources on; the first in a store starts the threads that wait for it."""
         for source in sources:
-            if self._options.threads is None and isinstance(source, Source) and isinstance(source.file, RemoteFile):
+            if self._options.threads is None and isinstance(source, Source) and isinstance(source.file, RemoteMedium):
                 self._preparers.threads = max(self._preparers.threads, REMOTE_THREADS)
             yield source
 

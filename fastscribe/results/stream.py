@@ -14,9 +14,9 @@ from itertools import islice
 from typing import TextIO
 
 from fastscribe._system.text_layout import escaped
+from fastscribe.audio.formats import STDIN
 from fastscribe.audio.inputs import expand, names_file
 from fastscribe.audio.repeats import Repeats
-from fastscribe.audio.stdin import STDIN
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
 from fastscribe.results.formats.writers import offset_suffix, render

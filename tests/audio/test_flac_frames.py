@@ -12,7 +12,7 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.audio import probe as probe_module
+from fastscribe.audio import flac_frames
 from fastscribe.audio.flac_frames import (
     _coded_number,
     _has_valid_checksum,
@@ -168,6 +168,6 @@ def test_file_removed_during_check(tmp_path, monkeypatch):
     def gone(path, num_samples):
         raise FileNotFoundError(2, "gone")
 
-    monkeypatch.setattr(probe_module, "flac_ends_at", gone)
+    monkeypatch.setattr(flac_frames, "flac_ends_at", gone)
     content = with_samples(write(tmp_path / "a.flac", RATE), 7)
     assert problem(tmp_path / "a.flac", content) == "no such file or folder"

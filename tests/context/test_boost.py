@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fastscribe import Options, Transcriber, Transcript
-from fastscribe.context.phrases import digest, parse_phrases
+from fastscribe.audio.phrase_lines import parse_phrases
+from fastscribe.context.phrases import digest
 from fastscribe.errors import UsageError
 from fastscribe.types import Failure, Phrase
 from tests.conftest import AUDIO, MODELS

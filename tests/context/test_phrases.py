@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fastscribe.context import phrases
 from fastscribe.context.phrases import (
     PhraseEncoder,
     PhraseError,
     digest,
     encode_all,
-    parse_phrases,
     read_phrases,
     spellings,
 )
@@ -40,28 +38,6 @@ def test_lines(tmp_path: Path) -> None:
     path = tmp_path / "words.txt"
     path.write_bytes("\ufeff# names\r\nJosé  Álvarez\r\n\r\n  \nZumthor\t2.5\nZumthor\t3\n C#  \t 0.5\n".encode())
     assert read_phrases(str(path)) == (Phrase("José Álvarez"), Phrase("Zumthor", 3.0), Phrase("C#", 0.5))
-    assert parse_phrases([], "x") == ()
-
-
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("\t2", "without a phrase"),
-        ("name\tmany", "weight 'many': not a number above 0, up to 100"),
-        ("name\t0", "weight '0'"),
-        ("name\t-1", "weight '-1'"),
-        ("name\t101", "weight '101'"),
-        ("name\tnan", "weight 'nan'"),
-        ("name\t", "weight ''"),
-        ("...", "no letter and no digit"),
-        ("a" * 201, "201 characters; at most 200"),
-        ("na\u0007me", "cannot be printed"),
-    ],
-)
-def test_bad_lines_are_named(line: str, problem: str) -> None:
-    with pytest.raises(PhraseError, match="list: line 3: ") as raised:
-        parse_phrases(["# a comment", "good", line], "list")
-    assert problem in str(raised.value)
 
 
 def test_unreadable_lists(tmp_path: Path) -> None:
@@ -153,20 +129,3 @@ def test_unknown_phrases_are_named_once() -> None:
     assert [bool(paths) for paths in encoded] == [True] + [False] * 7
     with pytest.raises(UsageError, match=r"can write none of the phrases: x$"):
         encode_all([Phrase("x")], encoder, lines.append)
-
-
-def test_row_field() -> None:
-    assert (
-        phrases.phrases_of_row("one\ntwo\t2")
-        == phrases.phrases_of_row(["one", "two\t2"])
-        == (
-            Phrase("one"),
-            Phrase("two", 2.0),
-        )
-    )
-    assert phrases.phrases_of_row(None) == ()
-    for value in (3, ["one", 2], {"one": 2}):
-        with pytest.raises(PhraseError, match="boost is not a string"):
-            phrases.phrases_of_row(value)
-    with pytest.raises(PhraseError, match="boost: line 2: weight"):
-        phrases.phrases_of_row("one\ntwo\tx")

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from fastscribe.audio.failures import to_failure
-from fastscribe.audio.media import is_held
-from fastscribe.audio.remote_file import RemoteFile
+from fastscribe.audio.media import RemoteMedium, is_held
 from fastscribe.pipeline.preparation import Preparation, PreparedInput
 from fastscribe.pipeline.sort_buffer import PreparationGroup
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
@@ -61,7 +60,7 @@ class _Inputs(PreparationGroup[Source | Failure, PreparedInput]):
             if isinstance(source, Failure) or is_held(source.file):
                 here.append(index)
             else:
-                (remote if isinstance(source.file, RemoteFile) else local).append(index)
+                (remote if isinstance(source.file, RemoteMedium) else local).append(index)
         self.may_be_slow = bool(here)
         if local:
             self._submit(local, False, finished)

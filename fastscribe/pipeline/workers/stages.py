@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fastscribe.audio.failures import to_failure
-from fastscribe.audio.remote_file import RemoteFile
+from fastscribe.audio.media import RemoteMedium
 from fastscribe.config import OutputStyle
 from fastscribe.pipeline.batch_layout import BatchLayout, ReadRow
 from fastscribe.pipeline.gap_recovery import Recovery, TextResult
@@ -23,7 +23,7 @@ from fastscribe.results.formats.writers import rendered
 from fastscribe.types import AudioInfo, Failure, Hypothesis, RenderedTranscript, Source, Transcript, Utterance
 
 # By the recording's index: what this process has of remote recordings that are in flight, so that they are fetched once.
-kept_files: dict[int, RemoteFile] = {}
+kept_files: dict[int, RemoteMedium] = {}
 _NO_AUDIO = AudioInfo("", "", 1, 1, 0)
 # A recording's utterances, the place of the first one's hypothesis among the job's, and what was decoded before.
 TextItem: TypeAlias = tuple[Sequence[Utterance], int, Recovery | None]
@@ -37,10 +37,10 @@ class PrepareStage:
 
     def opened(self, memory: SharedMemory, shared: None) -> Callable[[Source], PreparedInput]:
         def prepare(source: Source) -> PreparedInput:
-            if isinstance(source.file, RemoteFile):
+            if isinstance(source.file, RemoteMedium):
                 kept_files[source.index] = source.file
             prepared = self.preparation.prepare(source)
-            if isinstance(source.file, RemoteFile):
+            if isinstance(source.file, RemoteMedium):
                 source.file.share()
             return prepared
 

@@ -1,0 +1,308 @@
+"""Read the header of any file that is not plain WAV or FLAC, with libsndfile or FFmpeg's libraries, and check it.
+
+The libraries read what is left of a truncated file, and the first of several that were joined, without an error. So a reader of
+ours looks at what the file's format promises; docs/log.md says for each what the libraries say instead. `_STARTS` names the
+module of each reader, which is imported when a file of its format comes.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import closing
+from functools import cached_property
+from typing import TYPE_CHECKING, BinaryIO
+
+import soundfile
+
+from fastscribe._system.remote import is_url
+from fastscribe.audio.failures import ContainerError, NotAContainer
+from fastscribe.audio.first_bytes import HEAD_BYTES, LIBSNDFILE_MAGIC, has_known_format, is_for_libsndfile, is_text
+from fastscribe.audio.formats import (
+    CONTAINER_EXTENSIONS,
+    FORMATS,
+    MISSING_TOLERANCE_S,
+    STDIN,
+    UNSUPPORTED_SUBTYPES,
+    extension,
+    missing_problem,
+)
+from fastscribe.audio.media import whole_content
+from fastscribe.audio.plain_header import PlainHeader
+from fastscribe.audio.sound_file_cache import open_with_libsndfile
+from fastscribe.errors import AudioError
+from fastscribe.types import Medium, Source
+
+if TYPE_CHECKING:
+    from fastscribe.audio.containers import TrackHeader
+    from fastscribe.audio.data_size import DataSize
+    from fastscribe.audio.ogg_pages import OggEnd
+    from fastscribe.audio.wav_header import WavLengths
+
+# How files begin whose headers a module reads. FLAC and MP3 are known once libsndfile has opened them; containers.py reads
+# all others.
+_STARTS: dict[str, tuple[bytes, ...]] = {
+    "wav_header": (b"RIFF", b"RIFX", b"RF64", b"BW64", b"ID3", b"TAG", b"APETAGEX"),  # tags may stand in front
+    "ogg_pages": (b"OggS",),
+    "data_size": (b"FORM", b"caff", b"riff", b".snd", b"dns.", b"NIST_1A", b"RIFF", b"\x30\x26\xb2\x75"),  # AVI; ASF
+}
+NO_LENGTH = "its header leaves its length out"
+UNKNOWN_SAMPLES = 1 << 62  # libsndfile's count if the header has no length
+CONVERT = "convert it, e.g. with ffmpeg"
+JOINED = "several recordings in one: give each as a file of its own, or join their samples, e.g. with sox"
+CONVERT_WAV = f"{CONVERT} -ignore_length 1 -i IN.wav OUT.wav"  # by default ffmpeg trusts the header
+# libsndfile guesses a constant-bitrate MP3's length from its first frame; the padding byte makes an hour this much wrong.
+GUESS_TOLERANCE = 3e-4
+_LIST_EXTENSIONS = frozenset({"", "txt", "lst", "list", "csv", "tsv"})
+_LIST_HINT = "; a list of paths, one a line without other columns, goes to stdin: fastscribe transcribe - < LIST"
+_TEXT_BYTES = 4096
+# Of WAV files that libsndfile decodes: PCM, MS ADPCM, floats, A-law, µ-law, IMA ADPCM, GSM, G.721, NMS ADPCM, MP3, extensible.
+SAMPLE_TYPES = frozenset((1, 2, 3, 6, 7, 0x11, 0x31, 0x38, 0x40, 0x55, 0xFFFE))
+# A header may promise at most the longest silence that fits in the file's bytes, so that memory stays bounded. FLAC has
+# frames of 65,535 samples in 11 bytes; Ogg Opus, Ogg Vorbis and the rest take 16 bytes a second and more.
+MAX_FLAC_SAMPLES_A_BYTE = 6000
+MIN_BYTES_A_SECOND = 10
+
+
+class _Opened:
+    """A source whose file is open, at any position, and what its header promises."""
+
+    def __init__(self, source: Source, medium: Medium, file: BinaryIO, num_bytes: int) -> None:
+        self.source, self.medium, self.file, self.num_bytes = source, medium, file, num_bytes
+        file.seek(0)
+        self.head = file.read(HEAD_BYTES)
+
+    def error(self, problem: str) -> AudioError:
+        return AudioError(self.source.path, problem)
+
+    @cached_property
+    def wav_lengths(self) -> WavLengths | None:
+        """Lengths of a WAV file; None for other formats and missing sizes."""
+        if not self.head.startswith(_STARTS["wav_header"]):
+            return None
+        from fastscribe.audio.wav_header import wav_lengths
+
+        return wav_lengths(self.file, self.num_bytes)
+
+    @cached_property
+    def ogg_end(self) -> OggEnd | None:
+        """Both ends of an Ogg file; None for other formats."""
+        if not self.head.startswith(_STARTS["ogg_pages"]):
+            return None
+        from fastscribe.audio.ogg_pages import ogg_end
+
+        return ogg_end(self.file, self.num_bytes)
+
+    @cached_property
+    def data_size(self) -> DataSize | None:
+        """Size of the samples in a format that states it; None for other formats."""
+        if not self.head.startswith(_STARTS["data_size"]):
+            return None
+        from fastscribe.audio.data_size import data_size
+
+        return data_size(self.file, self.num_bytes)
+
+
+def unusual_header(source: Source, medium: Medium, file: BinaryIO, num_bytes: int) -> PlainHeader | TrackHeader:
+    """Read and check the header of a file.
+
+    Args:
+        source: The recording.
+        medium: Where its bytes are.
+        file: The open file, at any position.
+        num_bytes: Its size.
+
+    Returns:
+        A PlainHeader if libsndfile reads the file, a TrackHeader if FFmpeg's libraries do.
+
+    Raises:
+        AudioError: The file is no recording, or one that would be read in part only.
+        OSError: The file cannot be read.
+    """
+    if not isinstance(file, io.FileIO):
+        return _checked_header(_Opened(source, medium, file, num_bytes))
+    buffered = io.BufferedReader(file)
+    try:
+        return _checked_header(_Opened(source, medium, buffered, num_bytes))
+    finally:
+        buffered.detach()  # the caller closes the file
+
+
+def _checked_header(opened: _Opened) -> PlainHeader | TrackHeader:
+    if not is_for_libsndfile(opened.head) and (track := _track_header(opened)) is not None:
+        return track
+    _check_wav(opened)
+    _check_ogg(opened)
+    return _sound_header(opened)
+
+
+def _track_header(opened: _Opened) -> TrackHeader | None:
+    """Read the track's header with FFmpeg's libraries; None if they do not recognise the file."""
+    from fastscribe.audio.containers import track_header
+    from fastscribe.audio.mp4_boxes import mp4_problem
+
+    source, size = opened.source, opened.data_size
+    if size is not None and size.is_joined:
+        raise opened.error(JOINED)
+    if size is not None and size.is_truncated:
+        raise opened.error(_truncated_message(size.promised_bytes, size.held_bytes))
+    if (problem := mp4_problem(opened.file, opened.num_bytes)) is not None:
+        raise opened.error(problem)
+    try:
+        header = track_header(opened.medium, source.track or 0)
+    except NotAContainer as error:
+        is_audio_on_stdin = source.path == STDIN and has_known_format(opened.head)
+        if extension(source.path) in CONTAINER_EXTENSIONS or is_audio_on_stdin:
+            raise opened.error(f"{error.problem}: check that a player opens it") from error
+        return None
+    except ContainerError as error:
+        raise opened.error(error.problem) from error
+    _check_bytes(opened, header.num_samples / max(1, header.sample_rate))
+    return header
+
+
+def _sound_header(opened: _Opened) -> PlainHeader | TrackHeader:
+    """Read the header with libsndfile, or with FFmpeg's libraries where libsndfile cannot or would read a part only."""
+    size = opened.data_size
+    try:
+        with closing(open_with_libsndfile(opened.medium)) as sound:
+            sample_rate, channels, num_samples = sound.samplerate, sound.channels, sound.frames
+            sound_format, subtype = sound.format, sound.subtype
+    except soundfile.SoundFileError as error:
+        if (track := _track_header(opened)) is not None:
+            return track
+        raise opened.error(_unreadable_message(error, opened)) from error
+    if subtype.startswith("ALAC") and (track := _track_header(opened)) is not None:
+        return track
+    if sound_format not in FORMATS or subtype.startswith(UNSUPPORTED_SUBTYPES):
+        kind = f"{sound_format} files" if sound_format not in FORMATS else f"{sound_format} files of {subtype} samples"
+        raise opened.error(f"{kind} are not read: convert it to wav or flac, e.g. with ffmpeg or sox")
+    if size is not None and size.is_joined:
+        raise opened.error(JOINED)
+    if size is not None and size.is_truncated:
+        _check_size(opened, size.promised_bytes, size.held_bytes, num_samples / max(1, sample_rate))
+    if num_samples >= UNKNOWN_SAMPLES:
+        if sound_format == "FLAC" and (track := _track_header(opened)) is not None:  # counts its frames
+            return track
+        raise opened.error(f"{NO_LENGTH} (a stream?): {CONVERT}")
+    if num_samples > 0 and sound_format == "MP3":
+        known = _mp3_samples(opened, sample_rate, num_samples)
+        if known is None and (track := _track_header(opened)) is not None:
+            return track
+        num_samples = num_samples if known is None else known
+    if num_samples <= 0:
+        raise opened.error(_no_samples_message(opened))
+    if sound_format == "FLAC":
+        _check_flac(opened, sample_rate, num_samples)
+    else:
+        _check_bytes(opened, num_samples / sample_rate)
+    end = opened.ogg_end
+    if end is not None and end.rate > 0:  # libsndfile may have stopped early, at a damaged page
+        _check_length(opened, end.min_samples / end.rate, num_samples / sample_rate)
+    return PlainHeader(sample_rate, channels, num_samples, subtype == "PCM_16")
+
+
+def _check_flac(opened: _Opened, sample_rate: int, num_samples: int) -> None:
+    from fastscribe.audio.flac_frames import flac_ends_at
+
+    with whole_content(opened.file) as data:
+        if num_samples > MAX_FLAC_SAMPLES_A_BYTE * opened.num_bytes or not flac_ends_at(data, num_samples):
+            length_s = num_samples / sample_rate
+            problem = f"damaged, truncated or several in one: it does not end after the {length_s:.2f} s of its header"
+            raise opened.error(f"{problem}: {CONVERT}")
+
+
+def _check_bytes(opened: _Opened, length_s: float) -> None:
+    if length_s > opened.num_bytes / MIN_BYTES_A_SECOND:
+        problem = f"damaged: its header promises {length_s:.0f} s, which {opened.num_bytes} bytes cannot hold"
+        raise opened.error(problem)
+
+
+def _check_wav(opened: _Opened) -> None:
+    lengths = opened.wav_lengths
+    if lengths is None:
+        return
+    if lengths.is_truncated:
+        _check_size(opened, lengths.promised_bytes, lengths.held_bytes, lengths.held_s)
+    if lengths.is_joined:
+        raise opened.error(JOINED)
+    if lengths.promised_s > 0 and _has_more_samples(lengths):  # libsndfile may handle a stated length of 0
+        given = f"its header gives {lengths.promised_s:.2f} s, it holds {lengths.held_s:.2f} s"
+        raise opened.error(f"{given}: {CONVERT_WAV}")
+
+
+def _check_ogg(opened: _Opened) -> None:
+    end = opened.ogg_end
+    if end is None:
+        return
+    if not end.complete:
+        raise opened.error("truncated: ends in the middle of an Ogg page")
+    if end.chained:
+        raise opened.error(f"holds several streams one after another: {CONVERT}")
+    if end.damaged:
+        raise opened.error("damaged: its first or last Ogg pages are not whole")
+
+
+def _check_length(opened: _Opened, promised_s: float, held_s: float) -> None:
+    if (problem := missing_problem(promised_s, held_s)) is not None:
+        raise opened.error(problem)
+
+
+def _check_size(opened: _Opened, promised_bytes: int, held_bytes: int, held_s: float) -> None:
+    """Tolerate a header that is wrong by a few samples, as some writers leave it."""
+    if held_s == 0 or held_s * (promised_bytes / held_bytes - 1) > MISSING_TOLERANCE_S:
+        raise opened.error(_truncated_message(promised_bytes, held_bytes, held_s))
+
+
+def _truncated_message(promised_bytes: int, held_bytes: int, held_s: float = 0.0) -> str:
+    """`held_s` is the length of the audio in the file, 0 if it is unknown."""
+    if held_bytes == 0 or held_s == 0:
+        return f"truncated: header promises {promised_bytes:,} bytes of samples, file holds {held_bytes:,}"
+    lengths = f"header promises {held_s * promised_bytes / held_bytes:.2f} s, file holds {held_s:.2f} s"
+    return f"truncated: {lengths} ({promised_bytes:,} and {held_bytes:,} bytes)"
+
+
+def _has_more_samples(lengths: WavLengths) -> bool:
+    return lengths.has_more_samples and lengths.held_s - lengths.promised_s > MISSING_TOLERANCE_S
+
+
+def _no_samples_message(opened: _Opened) -> str:
+    lengths = opened.wav_lengths
+    has_some = lengths is not None and lengths.promised_s == 0 and _has_more_samples(lengths)
+    return f"{NO_LENGTH}: {CONVERT}" if has_some else "holds no samples"
+
+
+def _mp3_samples(opened: _Opened, sample_rate: int, num_samples: int) -> int | None:
+    """libsndfile's number, or the true one if that was a guess beyond the end.
+
+    None: the file holds more (several in one, or a guess that is too small). libsndfile reads no further than its number.
+    """
+    from fastscribe.audio.mp3_header import mp3_length_s
+
+    with whole_content(opened.file) as data:
+        length = mp3_length_s(data)
+    if length is None:
+        return num_samples
+    (held_s, is_stated), length_s = length, num_samples / sample_rate
+    if held_s - length_s > max(MISSING_TOLERANCE_S, GUESS_TOLERANCE * held_s):
+        return None
+    if is_stated:
+        _check_length(opened, length_s, held_s)
+        return num_samples
+    return min(num_samples, round(held_s * sample_rate))
+
+
+def _unreadable_message(error: soundfile.SoundFileError, opened: _Opened) -> str:
+    path, code = opened.source.path, getattr(error, "code", None)
+    lengths = opened.wav_lengths
+    if lengths is not None and lengths.sample_type not in SAMPLE_TYPES:
+        kind = f"{lengths.sample_type:#06x}"
+        return f"a WAV file of samples of type {kind}, which libsndfile does not decode: {CONVERT}"
+    if path.endswith("/") and is_url(path):
+        return "not audio; a web server lists no folders: name its files, or a manifest of their URLs"
+    if code in (1, 7):  # "Format not recognised", and mpg123's failures under a misleading name
+        opened.file.seek(0)
+        head = opened.file.read(_TEXT_BYTES)
+        if is_text(head) and not head.startswith(LIBSNDFILE_MAGIC):
+            return "is text, not audio" + (_LIST_HINT if extension(path) in _LIST_EXTENSIONS else "")
+        return "not audio, or in a format that neither libsndfile nor FFmpeg reads"
+    return f"cannot be opened, damaged or unsupported (libsndfile: {getattr(error, 'error_string', error)})"
