@@ -27,7 +27,6 @@ from fastscribe.pipeline.model_facts import RunModel
 from fastscribe.pipeline.run import Run
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats, Watcher
 from fastscribe.pipeline.windows import Ledger
-from fastscribe.segmentation.vad import check_vad
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
@@ -124,6 +123,8 @@ class Transcriber:
 
             chosen = parse_devices(devices)  # before a download
         if options.vad == "silero":
+            from fastscribe.segmentation.vad import check_vad
+
             check_vad()
         stages = _open_stages(options)
         if isinstance(model, str):

@@ -25,7 +25,6 @@ from fastscribe.audio.inputs import expand
 from fastscribe.audio.media import EncodedBytes, FileObject
 from fastscribe.audio.probe import SAMPLE_RATES
 from fastscribe.audio.repeats import Repeats
-from fastscribe.audio.samples import to_samples
 from fastscribe.errors import AudioError
 from fastscribe.types import AnyArray, Failure, File, Samples, Source
 
@@ -182,6 +181,8 @@ def _file(audio: Audio, name: str, channels_first: bool) -> File:
     """Return where the data are, which have no path."""
     data: Any = audio.data
     if _is_array(data):
+        from fastscribe.audio.samples import to_samples
+
         return Samples(to_samples(_array(data), channels_first), _rate(audio.sample_rate), name)
     is_content = isinstance(data, (bytes, bytearray, memoryview))
     if not is_content and not hasattr(data, "read"):

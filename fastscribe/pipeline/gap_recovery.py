@@ -1,8 +1,9 @@
 """Gap recovery: a second pass over recordings with long stretches without words.
 
-These stretches are searched for speech (segmentation/gaps.py), which is decoded again. Channels of a recording that are
-transcribed by themselves stay together. Without recovery, the transcript only lists such speech as gaps. Speech with few
-words (segmentation/sparse.py) is listed either way. The recordings in flight wait for both passes (recordings.py).
+These stretches (segmentation/spans.py) are searched for speech (segmentation/gaps.py), which is decoded again. Channels of a
+recording that are transcribed by themselves stay together. Without recovery, the transcript only lists such speech as gaps.
+Speech with few words (segmentation/sparse.py) is listed either way. The recordings in flight wait for both passes
+(recordings.py). The searches are imported when a recording has such a stretch.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastscribe.config import Options
 from fastscribe.errors import AudioError
-from fastscribe.segmentation import gaps, sparse
-from fastscribe.segmentation.sparse import SparseSpeech
+from fastscribe.segmentation import spans as word_gaps
+from fastscribe.segmentation.spans import Span
 from fastscribe.text.transcript import DecodedUtterance
 from fastscribe.types import Failure, Gap, Hypothesis, Transcript, Utterance
+
+if TYPE_CHECKING:
+    from fastscribe.segmentation.sparse import SparseSpeech
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,10 @@ class Candidate:
 
     def with_gaps(self, transcript: Transcript, decoded: Sequence[DecodedUtterance] = ()) -> Transcript:
         """Return `transcript`, which has the words of `decoded`, with the speech that still has no or few words as its gaps."""
+        if not (decoded or self.speech or self.sparse or self.unread):
+            return replace(transcript, gaps=())
+        from fastscribe.segmentation import gaps
+
         utterances = [utterance for utterance, _ in decoded]
         not_decoded = [(utterance, Hypothesis()) for utterance in self.speech if utterance not in utterances]
         wordless = self.unread or gaps.remaining_gaps([*not_decoded, *decoded])
@@ -44,12 +52,14 @@ class Candidate:
         return replace(transcript, gaps=gaps.merge((*wordless, *sparse)))
 
     @cached_property
-    def spans(self) -> tuple[list[gaps.Span], list[gaps.Span]]:
+    def spans(self) -> tuple[list[Span], list[Span]]:
         """The spans to search: those without words, and those with few."""
-        return gaps.find_untranscribed_spans(self.transcript), sparse.find_sparse_spans(self.transcript)
+        return word_gaps.find_untranscribed_spans(self.transcript), word_gaps.find_sparse_spans(self.transcript)
 
     def searched(self, options: Options, recovers: bool) -> Candidate:
         """Read the spans. Return the candidate with their speech; with `recovers`, what is new of it is to be decoded."""
+        from fastscribe.segmentation import gaps, sparse
+
         transcript, (spans, sparse_spans) = self.transcript, self.spans
         try:
             surroundings = gaps.Surroundings(transcript, [*spans, *sparse_spans], options)

@@ -25,7 +25,6 @@ from fastscribe._system.processors import cpu_name
 from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.alignment.aligning_decoder import AligningDecoder
 from fastscribe.alignment.script import Speller
-from fastscribe.audio import resample
 from fastscribe.checkpoint.language_choice import has_aligner_of_a_language, language_filter_of, language_prompt_of
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import (
@@ -294,7 +293,11 @@ class Recognizer:
         """Return samples [B, S] at the model's rate and lengths [B] on the device. Keep `batch` until the copy is done."""
         lengths_B = small_to_device(batch.lengths_B, self.device)
         samples_BS = to_device(batch.samples_BS, self.device)
-        return resample.fill(batch, samples_BS, self.sample_rate), lengths_B
+        if batch.native:  # rows that the device resamples
+            from fastscribe.audio.resample import fill
+
+            samples_BS = fill(batch, samples_BS, self.sample_rate)
+        return samples_BS, lengths_B
 
     def features(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
         """Return the log-mel features, and the aligner's if it has its own."""

@@ -1,6 +1,6 @@
 """Search for speech without words, so that the model can decode it again as an utterance of its own.
 
-The search reads the audio of each span of MIN_SPAN_S or more between words, with some context. Only clear speech counts:
+The search reads the audio of each long span between words (segmentation/spans.py), with some context. Only clear speech counts:
 about as loud as the words nearby, well above the noise floor, at least MIN_SPEECH_S long in total, and varying in loudness,
 unlike hum and steady noise. With --vad, the detector (segmentation/vad.py) decides instead. Words of a second decoding join
 the transcript (text/transcript.py marks them); speech that still has none becomes one of the transcript's gaps.
@@ -26,10 +26,9 @@ from fastscribe.segmentation.loudness import (
     runs,
 )
 from fastscribe.segmentation.segment import LEAD_S, choose_pieces
-from fastscribe.segmentation.vad import SPEECH, speech_probability
+from fastscribe.segmentation.spans import Span
 from fastscribe.types import AudioInfo, BoolArray, Float64Array, Gap, Hypothesis, Transcript, Utterance
 
-MIN_SPAN_S = 2.0
 MIN_SPEECH_S = 1.0
 _CONTEXT_S = 10.0  # audio on either side of a span: gives the noise floor and the level of words
 _WORD_MARGIN_S = 0.3  # words may begin earlier or end later than their times
@@ -42,19 +41,7 @@ _MIN_DB = -60.0  # relative to full scale
 _MIN_VARIATION_DB = 6.0  # between a run's 10th and 90th percentile
 _MIN_SAME_SHARE = 0.9  # decoding this share of an utterance again would give the same words
 
-Span = tuple[float, float]  # begin and end in seconds
 _Place = TypeVar("_Place", int, float)
-
-
-def find_untranscribed_spans(transcript: Transcript) -> list[Span]:
-    """Return the spans of at least MIN_SPAN_S before, between and after the words, in order."""
-    found, end_s = [], 0.0
-    for word in transcript.words:
-        if word.start_s - end_s >= MIN_SPAN_S:
-            found.append((end_s, word.start_s))
-        end_s = max(end_s, word.end_s)
-    duration_s = transcript.audio.duration_s
-    return [*found, (end_s, duration_s)] if duration_s - end_s >= MIN_SPAN_S else found
 
 
 def find_clear_speech(transcript: Transcript, spans: Sequence[Span], surroundings: Surroundings) -> list[Utterance]:
@@ -140,9 +127,15 @@ class Surroundings:
         if stretch not in self._read:
             last = min(self._audio.num_samples, stop * self.frame_samples)
             part = self._audio.part(begin * self.frame_samples, last - begin * self.frame_samples)
-            measure = speech_probability if self.options.vad == "silero" else frame_energy
-            self._read[stretch] = measure(part, self.frame_samples)
+            self._read[stretch] = self._measured(part)
         return first, self._read[stretch][first - begin : end - begin]
+
+    def _measured(self, part: AudioInfo) -> Float64Array:
+        if self.options.vad != "silero":
+            return frame_energy(part, self.frame_samples)
+        from fastscribe.segmentation.vad import speech_probability
+
+        return speech_probability(part, self.frame_samples)
 
     def _around(self, start_s: float, end_s: float) -> tuple[int, int]:
         rate = self._audio.sample_rate
@@ -156,6 +149,8 @@ def listen(start_s: float, end_s: float, surroundings: Surroundings) -> Heard:
     origin, loudness = surroundings.loudness(start_s, end_s)
     first, last = (round(time_s / frame_s) - origin for time_s in (start_s, end_s))
     if surroundings.options.vad == "silero":
+        from fastscribe.segmentation.vad import SPEECH
+
         quiet = loudness < SPEECH
         speech = ~quiet[first:last]
     else:

@@ -24,7 +24,6 @@ import numpy as np
 from fastscribe.config import VadName
 from fastscribe.segmentation.loudness import frame_energy, frame_length, quiet_frames, runs
 from fastscribe.segmentation.silence import MIN_TRIMMED_S, find_sound, steady_quiet, trim_silence
-from fastscribe.segmentation.vad import SPEECH, speech_probability
 from fastscribe.types import AudioInfo, BoolArray, Float64Array, Utterance
 
 LEAD_S = 0.24  # silence before an utterance's first word
@@ -38,7 +37,6 @@ _MIN_SILENCE_S = 1.0  # shortest piece of silence
 # Chosen on clips joined to recordings (docs/log.md, 2026-11-23): pauses from this length separate phrases, which are this long
 # at least.
 _PHRASE_PAUSE_S, _MIN_PHRASE_S = 0.5, 3.0
-_SILENT = SPEECH / 2  # lowest probability that may be speech
 _MIN_STEPS = 20  # encoder frames: shorter pieces are cut off the grid
 
 Span = tuple[int, int]
@@ -76,9 +74,11 @@ def split(
     unit_s = frame_samples / audio.sample_rate
     grid_s = frame_s if max_utterance_s >= _MIN_STEPS * frame_s else 0.0
     if vad == "silero":
+        from fastscribe.segmentation.vad import SILENT, SPEECH, speech_probability
+
         loudness = speech_probability(audio, frame_samples)
         quiet = loudness < SPEECH
-        silent = loudness < _SILENT if by_phrase else loudness == 0
+        silent = loudness < SILENT if by_phrase else loudness == 0
     else:
         loudness = frame_energy(audio, frame_samples)
         quiet = quiet_frames(loudness, unit_s)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 SPEECH = 0.5  # lowest probability that counts as speech
+SILENT = SPEECH / 2  # lowest probability that may be speech
 _RATE = 16_000
 _CHUNK = 512
 _CONTEXT = 64  # samples of the previous chunk, repeated in front of each chunk

@@ -24,11 +24,11 @@ from fastscribe.segmentation import gaps
 from fastscribe.segmentation.gaps import (
     Surroundings,
     find_clear_speech,
-    find_untranscribed_spans,
     is_new_stretch,
     remaining_gaps,
 )
 from fastscribe.segmentation.loudness import frame_energy
+from fastscribe.segmentation.spans import find_untranscribed_spans
 from fastscribe.types import AudioInfo, Gap, Hypothesis, Segment, Source, Utterance, Word
 from tests.cli.test_cli import FIRST, MODEL
 from tests.conftest import AUDIO, MODELS, waveform

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe import Options, Transcriber, Transcript
-from fastscribe.segmentation import sparse
-from fastscribe.segmentation.gaps import MIN_SPAN_S, Surroundings, find_untranscribed_spans, merge
-from fastscribe.segmentation.sparse import SLOWEST, SparseSpeech, find_sparse_spans, find_sparse_speech
+from fastscribe.segmentation.gaps import Surroundings, merge
+from fastscribe.segmentation.spans import MIN_SPAN_S, SLOWEST, find_sparse_spans, find_untranscribed_spans, stretches
+from fastscribe.segmentation.sparse import SparseSpeech, find_sparse_speech
 from fastscribe.types import Gap, Hypothesis, Utterance, Word
 from tests.conftest import MODELS
 from tests.segmentation.test_gaps import CLIPS, RATE, noise, recording, silence, with_words
@@ -32,7 +32,7 @@ def test_every_sparse_stretch_is_met(steps_s: list[float], share: float, word_s:
     excess = {
         (i, j): ends[j] - begins[i] - (j - i) * word_s for i, j in itertools.combinations_with_replacement(places, 2)
     }
-    found = list(sparse._stretches(begins, ends, word_s))
+    found = list(stretches(begins, ends, word_s))
     assert all(before[1] < after[0] for before, after in itertools.pairwise(found))
     for first, last in found:
         assert excess[first, last] >= MIN_SPAN_S - 1e-9

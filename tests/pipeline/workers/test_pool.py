@@ -34,7 +34,7 @@ from fastscribe.pipeline.workers import pool as workers_pool
 from fastscribe.pipeline.workers.arena import Arena
 from fastscribe.pipeline.workers.pool import num_helpers
 from fastscribe.readable.edits import TextEdits
-from fastscribe.segmentation import gaps
+from fastscribe.segmentation import gaps, spans
 from tests.conftest import AUDIO, MODELS
 from tests.helpers import worker_faults
 from tests.helpers.processes import command, fastscribe
@@ -212,6 +212,7 @@ def test_speech_without_words_is_decoded_again(
     """What the caller gave with a recording is still there after the second decoding."""
     paths = linked(tmp_path, ["gap0.flac", "gap5.flac", "well.flac"])
     given = [Audio(path, key=object()) for path in paths]
+    worker_faults.damage_spans(spans, monkeypatch.setattr)
     worker_faults.damage_gaps(gaps, monkeypatch.setattr)
     alone = Transcriber.load(MODEL, "cpu", "fp32", replace(OPTIONS, recover_gaps=True))
     monkeypatch.setattr(pool.transcriber, "_recovers_gaps", True)
