@@ -1,9 +1,14 @@
-"""A file object for a C library: its errors are kept, because the library would print them and see the end of the file."""
+"""A file object for a C library: its errors are kept, because the library would print them and see the end of the file.
+
+FFmpeg's libraries (containers.py) and libsndfile (SoundObject) read recordings through it that are no local files.
+"""
 
 from __future__ import annotations
 
 import os
 from typing import Any, BinaryIO
+
+from fastscribe.audio.sound import Sound
 
 
 class GuardedFile:
@@ -47,3 +52,33 @@ class GuardedFile:
 
     def close(self) -> None:
         self.file.close()
+
+
+class SoundObject(Sound):
+    """A Sound of a file object, which it closes. Its methods raise the errors of the file object."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._guard = GuardedFile(file)
+        try:
+            super().__init__(self._guard)
+        except BaseException:
+            file.close()
+            self._guard.check()
+            raise
+        self._guard.check()
+
+    def seek(self, frames: int, whence: int = os.SEEK_SET) -> int:
+        try:
+            return int(super().seek(frames, whence))
+        finally:
+            self._guard.check()
+
+    def buffer_read_into(self, buffer: Any, dtype: str) -> int:
+        try:
+            return int(super().buffer_read_into(buffer, dtype))
+        finally:
+            self._guard.check()
+
+    def close(self) -> None:
+        super().close()
+        self._guard.close()

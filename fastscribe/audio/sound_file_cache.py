@@ -14,7 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
 
 from fastscribe.audio.media import is_held, medium_of
-from fastscribe.audio.sound import Sound, SoundObject
+from fastscribe.audio.sound import Sound
 from fastscribe.types import File, Medium, Samples
 
 if TYPE_CHECKING:
@@ -80,7 +80,11 @@ def close_held(wanted: File | None = None) -> None:
 
 def open_with_libsndfile(medium: Medium) -> soundfile.SoundFile:
     """Open a file with libsndfile. Raises SoundFileError, and OSError if the bytes cannot be read."""
-    return SoundObject(medium.open()) if medium.local_path is None else Sound(medium.local_path)
+    if medium.local_path is not None:
+        return Sound(medium.local_path)
+    from fastscribe.audio.guarded_file import SoundObject
+
+    return SoundObject(medium.open())
 
 
 def _open(file: str | Medium, track: int | None) -> OpenSound:

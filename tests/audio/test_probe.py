@@ -300,6 +300,16 @@ def test_wav_streamed_size(tmp_path, size):
     assert probe(source(with_data_size(write(tmp_path / "a.wav"), size))).num_samples == RATE
 
 
+def test_wav_size_of_the_whole_file_behind_a_long_header(tmp_path):
+    """Some writers store the file's size, or that less 8, as the samples'."""
+    path = write(tmp_path / "a.wav")
+    content = path.read_bytes()
+    content = content[:12] + b"LIST" + struct.pack("<I", 9000) + bytes(9000) + content[12:]
+    for size in (len(content), len(content) - 8):
+        path.write_bytes(content)
+        assert probe(source(with_data_size(path, size))).num_samples == RATE
+
+
 def test_wav_unfinished(tmp_path):
     path = with_data_size(write(tmp_path / "a.wav"), 0)
     assert problem(path) == "its header leaves its length out: convert it, e.g. with ffmpeg"
