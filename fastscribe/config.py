@@ -1,7 +1,8 @@
 """Settings that the checkpoint fixes (ModelConfig and its parts, no defaults) and those of the user (Options, with defaults).
 
-Readers in checkpoint/ fill a ModelConfig from NeMo's YAML, Hugging Face's JSON or fastscribe's own JSON. The latter is
-`asdict` of these classes, so a field added here is a field stored there.
+The readers of checkpoint/ and families/ fill a ModelConfig from NeMo's YAML, Hugging Face's JSON or fastscribe's own JSON. The
+latter is `asdict` of these classes, so a field added here is a field stored there. The encoder's settings are in config.py of
+its family's folder.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_args
 
 from fastscribe import rooms
 from fastscribe.errors import OptionError
@@ -24,9 +25,7 @@ from fastscribe.types import Phrase
 
 if TYPE_CHECKING:
     import torch
-    from _typeshed import DataclassInstance
 
-_Part = TypeVar("_Part", bound="DataclassInstance")
 Size = TypeVar("Size", int, "torch.Tensor")
 
 RedactName = Literal["names", "numbers"]
@@ -53,14 +52,9 @@ LogGuard = Literal["add", "clamp"]
 FeatureNorm = Literal["per_feature", "all_features", "peak", "none"]
 MelScale = Literal["slaney", "htk"]
 Edges = Literal["zeros", "reflect"]
-ConvNorm = Literal["batch_norm", "layer_norm"]
-Subsampling = Literal["dw_striding", "striding"]
-JasperActivation = Literal["relu", "hardtanh", "selu", "silu", "gelu", "identity"]
-JasperResidual = Literal["add", "stride_add", "max"]  # "stride_add": the input, with the block's strides
 JointActivation = Literal["relu", "tanh", "sigmoid"]
 TransformerActivation = Literal["relu", "gelu"]
 PromptForm = Literal["canary", "canary2", "cohere"]
-SUBSAMPLING_FACTORS = (2, 4, 8, 16, 32)
 DEFAULT_MAX_UTTERANCE_S = 40.0
 MIN_UTTERANCE_S = 1.0  # of the limit: shorter pieces hold no words
 MIN_LINE_WIDTH = 2  # columns, of one wide character
@@ -172,142 +166,49 @@ AttentionConfigs = LocalAttention | ChunkedAttention
 ATTENTION_KINDS: dict[str, type[AttentionConfigs]] = {"local": LocalAttention, "chunked": ChunkedAttention}
 
 
-@dataclass(frozen=True)
-class LanguagePromptConfig:
-    """Layers after the encoder that tell it the language to write (Nemotron 3.5 ASR): a one-hot beside each frame."""
+class EncoderSettings(Protocol):
+    """What the encoder config of every family has. It is a frozen dataclass in config.py of the family's folder.
 
-    num_prompts: int  # length of the one-hot
-    hidden: int
-    languages: Mapping[str, int]  # index of each language in the one-hot, by the checkpoint's names
-    index: int  # of the language that the model is told
-
-
-@dataclass(frozen=True)
-class EncoderConfig:
-    """FastConformer encoder (Rekesh et al. 2023)."""
-
-    num_mels: int
-    num_layers: int
-    d_model: int
-    num_heads: int
-    ff_hidden: int
-    conv_kernel: int
-    conv_norm: ConvNorm
-    use_bias: bool
-    xscaling: bool
-    subsampling: Subsampling
-    subsampling_factor: int
-    subsampling_channels: int
-    # Folders of early versions lack the keys below.
-    attention: AttentionConfigs | None = None  # None: every frame attends to all
-    contexts: tuple[ChunkedAttention, ...] = ()  # a streaming model's choices of `attention`, its default first
-    causal_subsampling: bool = False  # windows end at their frame, in time and in frequency
-    causal_conv: bool = False  # in the layers
-    language_prompt: LanguagePromptConfig | None = None
-
-    def num_frames(self, mel_frames: int) -> int:
-        """Return the number of output frames."""
-        return subsampled(mel_frames, self.subsampling_factor.bit_length() - 1, self.causal_subsampling)
-
-
-def subsampled(size: Size, times: int, is_causal: bool) -> Size:
-    """Return the size after `times` stride-2 convolutions with kernel 3.
-
-    They are padded by 1 on both sides, causal ones by 2 before and 1 after.
+    Attributes:
+        family: Name of the folder in families/. Stored configs have it as `kind` (families/stored_config.py).
+        has_matrices: It has linear layers, which int8 and fp8 quantise.
+        separates_words: Spaces alone separate the words of its models' texts, also before punctuation.
     """
-    for _ in range(times):
-        size = size // 2 + 1 if is_causal else (size + 1) // 2
-    return size
 
-
-@dataclass(frozen=True)
-class JasperBlockConfig:
-    """`repeat` convolutions in a row; the residual is added to the last one's output."""
-
-    filters: int
-    repeat: int
-    kernel: int
-    stride: int  # of each convolution, or of the last alone (stride_last)
-    stride_last: bool
-    dilation: int
-    separable: bool  # each convolution is depthwise plus pointwise
-    groups: int  # groups of the pointwise (or non-separable) convolutions; their outputs are shuffled
-    heads: int | None  # number of filters that a depthwise convolution's channels share in turn; None: one each
-    residual: JasperResidual | Literal["none"]
-    dense: bool  # the residual adds the inputs of this block and of all dense blocks before it
-    # Folders of early versions lack the key.
-    se_hidden: int | None = (
-        None  # width of the squeeze-and-excite layer after the last convolution; None: there is none
-    )
+    family: ClassVar[str]
+    has_matrices: ClassVar[bool]
+    separates_words: ClassVar[bool]
 
     @property
-    def total_stride(self) -> int:
-        return int(self.stride ** (1 if self.stride_last else self.repeat))
-
-
-@dataclass(frozen=True)
-class JasperConfig:
-    """Convolutional encoder: Jasper (Li et al. 2019), QuartzNet (Kriman et al. 2019), ContextNet (Han et al. 2020), Citrinet
-    (Majumdar et al. 2021) and mixtures of them."""
-
-    num_mels: int
-    blocks: tuple[JasperBlockConfig, ...]
-    activation: JasperActivation
-    masked: bool  # False: the masked frame that the STFT adds beyond a recording's end counts as a frame
-    kind: str = "jasper"
+    def num_mels(self) -> int:
+        """Mel bins of its input."""
 
     @property
     def d_model(self) -> int:
-        return self.blocks[-1].filters
+        """Width of its output."""
 
     @property
     def subsampling_factor(self) -> int:
-        return math.prod(block.total_stride for block in self.blocks)
+        """Mel frames for each output frame."""
 
-    def num_frames(self, mel_frames: int) -> int:
+    @property
+    def num_tokens(self) -> int | None:
+        """Labels and blank of a head inside it; None: it has none."""
+
+    @property
+    def attends(self) -> str:
+        """The text that parse_attention reads, "blocks:N", or "none" for an encoder without attention."""
+
+    @property
+    def has_loops(self) -> bool:
+        """True if it is so wide that loops between its products pay on a CPU, for which numba is imported."""
+
+    @property
+    def largest_matrix(self) -> tuple[int, int]:
+        """Inputs and outputs of its largest matrices; of a convolutional one, channels in its middle."""
+
+    def num_frames(self, mel_frames: int, /) -> int:
         """Return the number of output frames."""
-        return math.ceil(mel_frames / self.subsampling_factor)
-
-
-@dataclass(frozen=True)
-class GraniteConfig:
-    """Conformer of Granite Speech 5.0 TurboCTC (Saon et al. 2026).
-
-    A frame attends to its block, positions are learnt (Shaw et al. 2018), some layers halve the frames, and the frames after
-    the middle layer are conditioned on their own CTC probabilities (Nozaki and Komatsu 2021).
-    """
-
-    num_mels: int
-    num_layers: int
-    d_model: int
-    num_heads: int
-    ff_hidden: int
-    conv_kernel: int
-    conv_width: int  # channels of the depthwise convolution
-    use_bias: bool  # in the feed-forward layers
-    block: int  # frames of a block, at each layer's own rate
-    max_distance: int  # of two frames in the stored table of positions
-    strided_layers: tuple[int, ...]  # numbers of the layers that halve the frames
-    num_tokens: int  # labels and blank
-    kind: str = "granite"
-
-    @property
-    def subsampling_factor(self) -> int:
-        return GRANITE_STACKED << len(self.strided_layers)
-
-    def num_frames(self, mel_frames: int) -> int:
-        """Return the number of output frames. A halving layer drops an odd last frame."""
-        return -(-mel_frames // GRANITE_STACKED) >> len(self.strided_layers)
-
-
-GRANITE_STACKED = 2  # mel frames that a GraniteConfig's encoder takes as one
-EncoderConfigs = EncoderConfig | JasperConfig | GraniteConfig
-# Encoder configs by the stored `kind`. Folders of early versions have no kind and hold conformers.
-ENCODER_KINDS: dict[str, type[EncoderConfigs]] = {
-    "conformer": EncoderConfig,
-    "jasper": JasperConfig,
-    "granite": GraniteConfig,
-}
 
 
 @dataclass(frozen=True)
@@ -359,7 +260,7 @@ class ModelConfig:
     """
 
     features: FeaturesConfig
-    encoder: EncoderConfigs
+    encoder: EncoderSettings
     predictor: PredictorConfig | None
     joint: JointConfig | None
     durations: tuple[int, ...]
@@ -392,10 +293,8 @@ class ModelConfig:
 
     @property
     def attention(self) -> str:
-        """The text that parse_attention reads, "blocks:N", or "none" for an encoder without attention."""
-        if isinstance(self.encoder, GraniteConfig):
-            return f"blocks:{self.encoder.block}"
-        return str(self.encoder.attention or "full") if isinstance(self.encoder, EncoderConfig) else "none"
+        """How the encoder attends (EncoderSettings.attends)."""
+        return self.encoder.attends
 
     @property
     def family(self) -> str:
@@ -422,47 +321,8 @@ class ModelConfig:
         return max(1, self.encoder.num_frames(frames))
 
     def to_json(self) -> dict[str, Any]:
+        """Return what families/stored_config.py reads."""
         return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ModelConfig:
-        """Build a config from to_json's output. Raises ValueError that names missing or unknown keys."""
-        return _from_mapping(cls, data, "config")
-
-
-def _from_mapping(cls: type[_Part], data: Mapping[str, Any], where: str) -> _Part:
-    if not isinstance(data, Mapping):
-        raise ValueError(f"{where}: not a JSON object")
-    fields = {field.name: str(field.type) for field in dataclasses.fields(cls)}
-    required = {field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING}
-    missing, unknown = required - data.keys(), data.keys() - fields.keys()
-    if missing or unknown:
-        raise ValueError(f"{where}: missing keys {sorted(missing)}, unknown keys {sorted(unknown)}")
-    values = dict(data)
-    for name, annotation in fields.items():
-        part = globals().get(annotation.removesuffix(" | None"))
-        if annotation == "EncoderConfigs":
-            part = _kind(ENCODER_KINDS, "conformer", values[name], f"{where}.{name}")
-        if annotation == "AttentionConfigs | None":
-            part = _kind(ATTENTION_KINDS, "local", values.get(name), f"{where}.{name}")
-        if isinstance(part, type) and dataclasses.is_dataclass(part) and values.get(name) is not None:
-            values[name] = _from_mapping(part, values[name], f"{where}.{name}")
-    for name in {"durations", "strided_layers", "language_heads"} & values.keys():
-        values[name] = tuple(values[name])
-    if "contexts" in values:
-        contexts = enumerate(values["contexts"])
-        values["contexts"] = tuple(_from_mapping(ChunkedAttention, one, f"{where}.contexts.{i}") for i, one in contexts)
-    if "blocks" in values:
-        blocks = enumerate(values["blocks"])
-        values["blocks"] = tuple(_from_mapping(JasperBlockConfig, block, f"{where}.blocks.{i}") for i, block in blocks)
-    return cls(**values)
-
-
-def _kind(kinds: Mapping[str, type[_Part]], default: str, data: Any, where: str) -> type[_Part]:
-    kind = data.get("kind", default) if isinstance(data, Mapping) else default
-    if kind not in kinds:
-        raise ValueError(f"{where}: kind {kind!r}, not one of {', '.join(kinds)}")
-    return kinds[kind]
 
 
 # The least and the greatest value of each number in Options.

@@ -49,7 +49,7 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
 
 def _languages_as_given(transcriber: Transcriber, options: Options) -> dict[str, str]:
     """Return the part of a fingerprint about languages as earlier versions wrote it, whose folders go on."""
-    from fastscribe.checkpoint.language_choice import language_prompt_of
+    from fastscribe.families.conformer.config import language_prompt_of
     from fastscribe.languages import AUTO
 
     facts, config = transcriber._executor.facts, transcriber._config

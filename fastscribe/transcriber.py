@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from fastscribe import rooms
 from fastscribe._system.standard_streams import log_to_stderr
-from fastscribe.checkpoint.language_choice import language_filter_of, language_prompt_of
+from fastscribe.checkpoint.language_choice import language_filter_of
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
 from fastscribe.config import Options, check_load
 from fastscribe.decode.prompt import DEFAULT_LANGUAGE, prompt_languages
 from fastscribe.errors import UsageError
-from fastscribe.families.nemotron.languages import choose_language
+from fastscribe.families.conformer.config import language_prompt_of
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.interfaces import Additions, Edits, RoomStage
@@ -188,6 +188,8 @@ class Transcriber:
             target = None if target == language else target
             language = None if edits is None and language == DEFAULT_LANGUAGE else language
         elif (prompt := language_prompt_of(config)) is not None:
+            from fastscribe.families.nemotron.languages import choose_language
+
             index = choose_language(prompt, options.language)
             names = sorted(name for name, number in prompt.languages.items() if number == index != prompt.index)
             language = names[0] if names else edits

@@ -36,7 +36,7 @@ from fastscribe.bench import ceilings, machine, synthetic, throughput_passes
 from fastscribe.bench.document import describe_error
 from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.shapes import SHAPES
-from fastscribe.checkpoint import native
+from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.config import GraphMode
 from fastscribe.decode.families import DECODERS
@@ -60,7 +60,7 @@ TEST_DATA = ROOT / "tests" / "data"
 _LOGIT_SPREAD = 3.0  # of a random attention decoder
 # Test modules in the order of what they decide.
 _LOW_LEVEL = (
-    "families/blocks/test_triton_kernels.py",
+    "families/conformer/test_triton_kernels.py",
     "families/blocks/test_dot_product_attention.py",
     "families/conformer/test_subsampling.py",
     "families/blocks/test_quantized.py",
@@ -175,7 +175,7 @@ class Part:
         if not folder.exists():
             unfinished = folder.with_name(f"{shape}.part")
             shutil.rmtree(unfinished, ignore_errors=True)
-            native.write(self._random(shape), unfinished, torch.bfloat16)
+            native_writer.write(self._random(shape), unfinished, torch.bfloat16)
             unfinished.rename(folder)
         return folder
 
@@ -588,7 +588,7 @@ def _roomy(part: Part, shape: str) -> Path:
         bias[end_id] = _LOGIT_SPREAD * NormalDist().inv_cdf((1 / 40) ** (1 / made.config.num_labels))
         config = replace(made.config, aed=replace(aed, tokens_per_frame=1.0, max_extra_tokens=50))
         weights = {**made.weights, "aed.head.weight": weight, "aed.head.bias": bias}
-        native.write(replace(made, config=config, weights=weights), folder, torch.bfloat16)
+        native_writer.write(replace(made, config=config, weights=weights), folder, torch.bfloat16)
     return folder
 
 

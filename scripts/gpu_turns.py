@@ -151,7 +151,8 @@ def copy_into_nemo(theirs: dict[str, Any], encoder: Any, ours: dict[str, Any]) -
     from fastscribe.checkpoint.names import from_nemo
 
     # In-memory sources read as the tensors themselves, in our shapes.
-    renamed = from_nemo(sources_of(theirs), encoder).items()
+    has_transformer = any(name.startswith("transf_decoder.") for name in theirs)
+    renamed = from_nemo(sources_of(theirs), encoder, has_transformer).items()
     kept = {name: source.read() for name, source in renamed if not name.endswith(COUNTER_SUFFIX)}
     if kept.keys() != ours.keys():
         raise ValueError(f"names differ: {sorted(kept.keys() ^ ours.keys())[:6]}")

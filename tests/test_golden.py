@@ -21,7 +21,6 @@ from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.greedy import greedy
 from fastscribe.errors import UsageError
 from fastscribe.families.blocks.int8 import int8_problem
-from fastscribe.families.conformer import cpu_layers
 from fastscribe.families.conformer.cpu_layers import CpuLayers
 from fastscribe.families.conformer.encoder import Encoder
 from fastscribe.pipeline.loader import collate
@@ -152,7 +151,7 @@ def test_tokens_times_and_text_equal_reference(folder: Path, batch_size: int) ->
 @golden_folders
 def test_the_layers_of_wide_encoders_equal_reference(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No stored checkpoint is wide enough for the CPU's layers and decoding loops, so the limit is lifted."""
-    monkeypatch.setattr(cpu_layers, "MIN_WIDTH", 1)
+    monkeypatch.setattr("fastscribe.families.conformer.config.MIN_WIDTH_OF_LOOPS", 1)
 
     def build(folder: Path, decoder: str) -> Any:
         model = recognizer.__wrapped__(folder, decoder)  # the cached one has the plain layers

@@ -12,7 +12,8 @@ from fastscribe import Options, Transcriber, UsageError
 from fastscribe.checkpoint.languages import languages_by_name
 from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.reader import CheckpointError, read_checkpoint
-from fastscribe.config import LanguagePromptConfig, OutputStyle
+from fastscribe.config import OutputStyle
+from fastscribe.families.conformer.config import LanguagePromptConfig
 from fastscribe.families.nemotron.languages import choose_language
 from fastscribe.journaled import run_fingerprint
 from fastscribe.languages import check_languages, find_language, language_tag

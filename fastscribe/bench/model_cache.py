@@ -19,7 +19,7 @@ from fastscribe._system.safe_files import sync_path
 from fastscribe._system.user_cache import cache_folder
 from fastscribe.bench import random_model, synthetic
 from fastscribe.bench.shapes import SHAPES
-from fastscribe.checkpoint import native
+from fastscribe.checkpoint import native_writer
 from fastscribe.errors import UsageError
 
 _DIGITS = 12  # of the digest
@@ -37,7 +37,7 @@ def cached_model(shape: str, device: str, say: Callable[[str], None]) -> Path:
     except OSError as error:
         raise _cannot_keep(folder.parent, error) from error
     try:
-        native.write(random_model.random_checkpoint(shape, device=device), unfinished, torch.bfloat16)
+        native_writer.write(random_model.random_checkpoint(shape, device=device), unfinished, torch.bfloat16)
         for old in folder.parent.glob(f"{shape}-{'?' * _DIGITS}"):
             if old != folder:
                 shutil.rmtree(old, ignore_errors=True)

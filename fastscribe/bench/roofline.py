@@ -19,12 +19,15 @@ from torch import nn
 from fastscribe.bench import ceilings
 from fastscribe.bench.timing import time_call
 from fastscribe.bench.work import Work
-from fastscribe.config import EncoderConfig, EncoderConfigs, GraniteConfig, JasperConfig
+from fastscribe.config import EncoderSettings
 from fastscribe.cuda.device import free_bytes
-from fastscribe.families.blocks.cpu_form import torch_dtype
 from fastscribe.families.blocks.fp8 import quantise_fp8_
 from fastscribe.families.blocks.int8 import Int8Linear, quantise_int8_, quantise_rows
 from fastscribe.families.blocks.packed import pack_linears_
+from fastscribe.families.conformer.config import EncoderConfig
+from fastscribe.families.cpu_form import torch_dtype
+from fastscribe.families.granite.config import GraniteConfig
+from fastscribe.families.jasper.config import JasperConfig
 
 _MAX_ROWS = 32_768
 _COPY_BYTES = {"cpu": 1 << 28, "cuda": 4 << 30}
@@ -102,7 +105,7 @@ def of(rates: tuple[float, float], work: Work, batch_audio_s: float) -> Roofline
     return Roofline(*rates, work.gflop, work.mb_in_batches_of(batch_audio_s))
 
 
-def matrix_rate(encoder: EncoderConfigs, device: torch.device, dtype: str, rows: int) -> float:
+def matrix_rate(encoder: EncoderSettings, device: torch.device, dtype: str, rows: int) -> float:
     """TFLOP/s over a layer's matrices, each by the share of the work that it has; feed-forward ones are there twice."""
     with torch.inference_mode():
         layer = _MATRICES[type(encoder)](encoder).eval()

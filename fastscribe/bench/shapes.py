@@ -16,23 +16,18 @@ from typing import Any, Literal
 
 from fastscribe.bench.work import LABELS_PER_S, PROMPT_TOKENS
 from fastscribe.config import (
-    GRANITE_STACKED,
     AedConfig,
     ChunkedAttention,
-    EncoderConfig,
     FeaturesConfig,
-    GraniteConfig,
-    JasperActivation,
-    JasperBlockConfig,
-    JasperConfig,
-    JasperResidual,
     JointConfig,
-    LanguagePromptConfig,
     ModelConfig,
     PredictorConfig,
     PromptForm,
     TransformerConfig,
 )
+from fastscribe.families.conformer.config import EncoderConfig, LanguagePromptConfig
+from fastscribe.families.granite.config import GRANITE_STACKED, GraniteConfig
+from fastscribe.families.jasper.config import JasperActivation, JasperBlockConfig, JasperConfig, JasperResidual
 from fastscribe.families.jasper.nemo import odd
 
 

@@ -25,7 +25,7 @@ from fastscribe.bench.roofline import Roofline
 from fastscribe.config import Options, OutputStyle
 from fastscribe.cuda.device import is_out_of_memory
 from fastscribe.errors import UsageError
-from fastscribe.families.blocks.cpu_form import torch_dtype
+from fastscribe.families.cpu_form import torch_dtype
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
 from fastscribe.transcriber import Transcriber

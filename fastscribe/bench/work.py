@@ -16,18 +16,16 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from fastscribe.config import (
-    GRANITE_STACKED,
     AedConfig,
     ChunkedAttention,
     EightBitDtypeName,
-    EncoderConfig,
-    EncoderConfigs,
-    GraniteConfig,
-    JasperConfig,
+    EncoderSettings,
     ModelConfig,
     TransformerConfig,
-    subsampled,
 )
+from fastscribe.families.conformer.config import EncoderConfig, subsampled
+from fastscribe.families.granite.config import GRANITE_STACKED, GraniteConfig
+from fastscribe.families.jasper.config import JasperConfig
 
 LABELS_PER_S = 3.5  # of speech, about
 PROMPT_TOKENS = 9  # of an attention decoder
@@ -201,7 +199,7 @@ def _conformer_elements(encoder: EncoderConfig, mel_frames: int) -> dict[str, fl
     return {"subsampling": _subsampling_elements(encoder, mel_frames), **layers}
 
 
-def encoder_parameters(encoder: EncoderConfigs) -> int:
+def encoder_parameters(encoder: EncoderSettings) -> int:
     """Matrices and convolutions; biases and norms, a thousandth of them, are left out."""
     return _COUNTS[type(encoder)].parameters(encoder)
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, TensorSource, sources_of
 from fastscribe.checkpoint.value import Checkpoint
-from fastscribe.config import ChunkedAttention, EncoderConfig, ExportFormat, ModelConfig
+from fastscribe.config import ChunkedAttention, ExportFormat, ModelConfig
 from fastscribe.errors import UnsupportedCheckpoint, UsageError
+from fastscribe.families.conformer.config import EncoderConfig
 
 if TYPE_CHECKING:
     import torch

@@ -9,13 +9,14 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastscribe.checkpoint import names
 from fastscribe.checkpoint.exchange import check_config, check_family, refuse, sources_with_counters, stored_dtypes
 from fastscribe.checkpoint.hf_tokenizer import first_special, tokenizer_json, with_blank
 from fastscribe.checkpoint.huggingface import model_config
 from fastscribe.checkpoint.value import Checkpoint, Section
 from fastscribe.checkpoint.weight_writers import write_safetensors
-from fastscribe.config import EncoderConfig, FeaturesConfig, FloatDtypeName, ModelConfig
+from fastscribe.config import FeaturesConfig, FloatDtypeName, ModelConfig
+from fastscribe.families.conformer.config import EncoderConfig
+from fastscribe.families.conformer.export_names import to_huggingface
 from fastscribe.text.tokenizer import from_huggingface
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def write(checkpoint: Checkpoint, files: dict[str, bytes], folder: Path, dtype: 
         OSError: the folder cannot be written.
     """
     assert isinstance(checkpoint.config.encoder, EncoderConfig)
-    sources = names.to_huggingface(sources_with_counters(checkpoint), checkpoint.config.encoder)
+    sources = to_huggingface(sources_with_counters(checkpoint), checkpoint.config.encoder)
     write_safetensors(folder / "model.safetensors", sources, stored_dtypes(sources, dtype))
     for name, content in files.items():
         (folder / name).write_bytes(content)
@@ -63,7 +64,7 @@ def files_of(checkpoint: Checkpoint, dtype: FloatDtypeName) -> dict[str, bytes]:
     stored = _config(config, encoder, pad_id, dtype)
     processor = _processor(config.features, head)
     check_config(
-        checkpoint, "hf", lambda: model_config(Section(stored, "config", "new"), Section(processor, "", "new"), "new")
+        checkpoint, "hf", lambda: model_config(Section(stored, "config", "new"), Section(processor, "", "new"))
     )
     tokenizer, tokens = _tokenizer(checkpoint, _PAD if head == "ctc" else _BLANK)
     contents = {

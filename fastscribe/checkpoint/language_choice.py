@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from fastscribe.checkpoint.value import Checkpoint
-from fastscribe.config import EncoderConfig, LanguagePromptConfig, ModelConfig, Options
+from fastscribe.config import Options
 from fastscribe.context.language_filter import LanguageFilter
-
-
-def language_prompt_of(config: ModelConfig) -> LanguagePromptConfig | None:
-    """Return the config of the layers that tell the model a language, if it has them."""
-    return config.encoder.language_prompt if isinstance(config.encoder, EncoderConfig) else None
+from fastscribe.families.conformer.config import language_prompt_of
 
 
 def language_filter_of(checkpoint: Checkpoint, options: Options, has_prompt: bool) -> LanguageFilter | None:

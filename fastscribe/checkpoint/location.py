@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fastscribe._system.remote import is_url
-from fastscribe.checkpoint import hub
-from fastscribe.checkpoint.hub.name import PREFIX
+from fastscribe.checkpoint.hub_name import PREFIX, HubName
 from fastscribe.errors import CheckpointError, UsageError
 
 PACKAGED = Path(__file__).parents[1] / "default_model"
@@ -55,7 +54,7 @@ def locate(
         raise CheckpointError(model, problem)
     if not os.path.lexists(model) and (hint := other_family(model)):
         raise CheckpointError(model, hint)
-    name = None if os.path.exists(model) else hub.HubName.parse(model)
+    name = None if os.path.exists(model) else HubName.parse(model)
     if name is None:
         if model.startswith(PREFIX) and not os.path.lexists(model):
             raise CheckpointError(model, f"no name on the Hugging Face hub; names there are {PREFIX}organisation/name")
@@ -70,6 +69,8 @@ def locate(
             f"no such path, though {first} exists: check the spelling; the Hugging Face hub's model is {PREFIX}{model}"
         )
         raise CheckpointError(model, problem)
+    from fastscribe.checkpoint import hub
+
     wanted = {"prefer_nemo": prefer_nemo, "for_speakers": for_speakers}
     return hub.download(name, say, show_progress=show_progress, **wanted, announce=not is_explicit)
 

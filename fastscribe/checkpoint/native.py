@@ -3,7 +3,6 @@ and an optional language model. A timestamps aligner is a folder of the same for
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastscribe._system.safe_open import safe_read
-from fastscribe.checkpoint.int8_rows import quantised, restored
-from fastscribe.checkpoint.lazy_weights import LazyWeights, sources_of
+from fastscribe.checkpoint.formats import FORMAT
+from fastscribe.checkpoint.int8_rows import restored
+from fastscribe.checkpoint.lazy_weights import LazyWeights
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import (
     Checkpoint,
@@ -22,18 +22,15 @@ from fastscribe.checkpoint.value import (
     read_tokenizer,
     report_invalid_config,
 )
-from fastscribe.checkpoint.weight_writers import write_safetensors
 from fastscribe.checkpoint.weights import load_safetensors
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
+from fastscribe.families.stored_config import config_from_json
 from fastscribe.languages import language_tag
 
 if TYPE_CHECKING:
-    import torch
-
     from fastscribe.context.language_model import LanguageModel
 
-FORMAT = "fastscribe"
 FORMAT_VERSION = 1
 KEEPS_SPACES_KEY = "keeps_spaces"  # true: keep spaces before punctuation as in training; NeMo removes them
 LANGUAGES_KEY = "languages"  # tags of the languages that the model knows
@@ -107,7 +104,7 @@ def read_config(folder: Path, stored: Mapping[str, Any], where: object) -> Model
             where, f"format_version {stored.get('format_version')!r}; this fastscribe reads {FORMAT_VERSION}"
         )
     with report_invalid_config(f"{where}: config.json"):
-        config = ModelConfig.from_json(stored["model"])
+        config = config_from_json(stored["model"])
         validate(config, f"{where}: config.json")
         if config.language_heads:  # convert writes models of one language
             raise UnsupportedCheckpoint(where, "language_heads", list(config.language_heads), "none")
@@ -126,40 +123,3 @@ def _language_model(folder: Path, config: ModelConfig) -> LanguageModel | None:
     except (OSError, ValueError) as error:
         raise CheckpointError(path, f"cannot be read: {one_line(error)}") from error
     return language_model.parse(content, path, config.blank_id)
-
-
-def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, in_8_bits: bool = False) -> None:
-    """Write a checkpoint without BatchNorm's counters, which inference never reads.
-
-    Args:
-        checkpoint: the model.
-        folder: created if needed.
-        dtype: dtype of float weights.
-        in_8_bits: store matrices as int8_rows.py says, which loses some precision.
-
-    Raises:
-        CheckpointError: a weight is not finite or cannot be read.
-        OSError: the folder cannot be written.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    if checkpoint.aligner is not None:  # first, because config.json marks a complete folder
-        write(checkpoint.aligner, folder / ALIGNER_FOLDER, dtype, in_8_bits)
-    sources = {name: source for name, source in sources_of(checkpoint.weights).items() if source.dtype != "int64"}
-    dtypes = dict.fromkeys(sources, dtype)
-    if in_8_bits:
-        sources, dtypes = quantised(sources, dtype)
-    write_safetensors(folder / "model.safetensors", sources, dtypes)
-    for name, content in checkpoint.tokenizer.files.items():
-        (folder / name).write_bytes(content)
-    if checkpoint.language_model is not None:
-        from fastscribe.context import language_model
-
-        (folder / language_model.FILE).write_bytes(language_model.serialize(checkpoint.language_model))
-    stored = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": checkpoint.config.to_json()}
-    if checkpoint.tokenizer.attached == "nowhere":
-        stored[KEEPS_SPACES_KEY] = True
-    if checkpoint.languages:
-        stored[LANGUAGES_KEY] = list(checkpoint.languages)
-    if checkpoint.has_random_weights:
-        stored[RANDOM_KEY] = True
-    (folder / "config.json").write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")

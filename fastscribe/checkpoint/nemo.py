@@ -23,6 +23,7 @@ import yaml
 from fastscribe._system.safe_open import safe_open
 from fastscribe.audio.first_bytes import HEAD_BYTES, has_known_format
 from fastscribe.checkpoint import names, tar
+from fastscribe.checkpoint.formats import NEMO_CONFIG_NAME as CONFIG_NAME
 from fastscribe.checkpoint.lazy_weights import LazyWeights
 from fastscribe.checkpoint.nemo_config import model_config
 from fastscribe.checkpoint.nemo_heads import heads_of
@@ -40,7 +41,6 @@ from fastscribe.checkpoint.value import (
 )
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.errors import CheckpointError, SpeakerModelGiven, UnsupportedCheckpoint, VoiceModelGiven
-from fastscribe.families.indic.language_heads import check_vocabularies
 from fastscribe.languages import language_tag
 from fastscribe.text.tokenizer import (
     MAX_PIECES,
@@ -51,7 +51,6 @@ from fastscribe.text.tokenizer import (
     from_sentencepiece,
 )
 
-CONFIG_NAME = "model_config.yaml"
 WEIGHTS_NAME = "model_weights.ckpt"
 ALIGNER_CONFIG_NAME = "timestamps_asr_model_config.yaml"
 ALIGNER_WEIGHTS_NAME = "timestamps_asr_model_weights.ckpt"
@@ -243,8 +242,10 @@ def _read_model(
         model = model_config(config, heads_of(config, stored_weights), len(tokenizer.pieces), what)
         validate(model, what)
         if model.language_heads:
+            from fastscribe.families.indic.language_heads import check_vocabularies
+
             check_vocabularies(config, vocabularies)
-    weights = names.from_nemo(stored_weights(), model.encoder)
+    weights = names.from_nemo(stored_weights(), model.encoder, has_transformer=model.aed is not None)
     tokenizer = adapt_tokenizer(tokenizer, model)
     is_random = config.values.get(RANDOM_KEY) is True
     languages = () if model.aed else _languages(config)

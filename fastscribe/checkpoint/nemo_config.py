@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
 from typing import get_args
 
 from fastscribe.checkpoint.nemo_heads import Heads
 from fastscribe.checkpoint.value import Section
 from fastscribe.config import (
-    SUBSAMPLING_FACTORS,
-    AttentionConfigs,
-    ChunkedAttention,
-    ConvNorm,
-    EncoderConfig,
-    EncoderConfigs,
+    AedConfig,
+    EncoderSettings,
     FeaturesConfig,
     JointActivation,
     JointConfig,
-    LanguagePromptConfig,
-    LocalAttention,
     LogGuard,
     MelNorm,
     ModelConfig,
     PredictorConfig,
-    Subsampling,
     Window,
 )
 from fastscribe.errors import UnsupportedCheckpoint
-from fastscribe.families.canary.nemo import aed
-from fastscribe.families.indic.language_heads import language_heads
-from fastscribe.families.jasper.nemo import jasper
-from fastscribe.families.nemotron.languages import AUTO, language_prompt
+from fastscribe.families.registry import NEMO_ENCODERS, module_of
 
 # Keys that language_heads() and check_vocabularies() read. The last one, a token's number in its language, has no order.
 _LANGUAGE_KEYS = (
@@ -57,16 +45,19 @@ def model_config(config: Section, heads: Heads, num_labels: int, where: object) 
         UnsupportedCheckpoint: names the key and value that are not supported.
     """
     features = features_of(config.part("preprocessor"))
-    encoder = _encoder(config.part("encoder"))
+    section = config.part("encoder")
+    encoder: EncoderSettings = module_of(NEMO_ENCODERS[target(section, *NEMO_ENCODERS)], "nemo").encoder_config(section)
     if encoder.num_mels != features.num_mels:
         raise UnsupportedCheckpoint(
             where, "encoder.feat_in", encoder.num_mels, f"preprocessor.features {features.num_mels}"
         )
-    if heads.language_prompt and isinstance(encoder, EncoderConfig):
-        encoder = replace(encoder, language_prompt=_language_prompt(config, encoder.d_model))
+    if heads.language_prompt:
+        from fastscribe.families.nemotron.nemo import with_language_prompt
+
+        encoder = with_language_prompt(encoder, config)
     predictor = joint = None
     durations: tuple[int, ...] = ()
-    languages = language_heads(config, is_hybrid=heads.transducer and heads.ctc)
+    languages = _language_heads(config, heads)
     has_languages = bool(languages)
     if heads.transducer:
         predictor = _predictor(config.part("decoder"), num_labels, has_languages)
@@ -82,9 +73,23 @@ def model_config(config: Section, heads: Heads, num_labels: int, where: object) 
         durations=durations,
         has_ctc=heads.ctc,
         num_labels=num_labels,
-        aed=aed(config, num_labels) if heads.aed else None,
+        aed=_aed(config, num_labels) if heads.aed else None,
         language_heads=languages,
     )
+
+
+def _language_heads(config: Section, heads: Heads) -> tuple[str, ...]:
+    if config.part("tokenizer", optional=True).get("type", None) != "multilingual":
+        return ()
+    from fastscribe.families.indic.language_heads import language_heads
+
+    return language_heads(config, is_hybrid=heads.transducer and heads.ctc)
+
+
+def _aed(config: Section, num_labels: int) -> AedConfig:
+    from fastscribe.families.canary.nemo import aed
+
+    return aed(config, num_labels)
 
 
 def target(section: Section, *classes: str) -> str:
@@ -150,116 +155,6 @@ def _guard_value(section: Section) -> float:
     if isinstance(value, str) and value in _FLOAT32_LIMITS:
         return _FLOAT32_LIMITS[value]
     return section.number("log_zero_guard_value", 2**-24) or 0.0
-
-
-def _encoder(section: Section) -> EncoderConfigs:
-    return _ENCODERS[target(section, *_ENCODERS)](section)
-
-
-def conformer(section: Section) -> EncoderConfig:
-    """Convert the section of a FastConformer. Raises UnsupportedCheckpoint naming key and value."""
-    d_model, kernel = section.positive("d_model"), section.positive("conv_kernel_size", 31)
-    if kernel % 2 == 0:
-        raise UnsupportedCheckpoint(section.where, "encoder.conv_kernel_size", kernel, "odd numbers")
-    section.choose("feat_out", -1, (-1, d_model, None))
-    symmetric, causal = (None, kernel // 2, [kernel // 2, kernel // 2]), ("causal", [kernel - 1, 0])
-    # "dcc" (dynamic chunked convolution) is for streaming; NeMo's forward pass does not read it.
-    section.choose("conv_context_style", "regular", ("regular", "dcc"))
-    section.choose("reduction", None, (None,))
-    section.ignore("reduction_position", "reduction_factor", "untie_biases", "pos_emb_max_len", "sync_max_audio_length")
-    section.ignore("subsampling_conv_chunking_factor", "att_context_probs", "att_chunk_context_size")
-    section.ignore("use_pytorch_sdpa", "use_pytorch_sdpa_backends")
-    section.ignore("stochastic_depth_drop_prob", "stochastic_depth_mode", "stochastic_depth_start_layer")
-    section.ignore("dropout", "dropout_pre_encoder", "dropout_emb", "dropout_att")
-    own_channels = section.get("subsampling_conv_channels", None) not in (None, -1)
-    attention, contexts = _attention(section)
-    config = EncoderConfig(
-        num_mels=section.positive("feat_in"),
-        num_layers=section.positive("n_layers"),
-        d_model=d_model,
-        num_heads=section.positive("n_heads", 4),
-        ff_hidden=d_model * section.positive("ff_expansion_factor", 4),
-        conv_kernel=kernel,
-        conv_norm=section.choose("conv_norm_type", "batch_norm", get_args(ConvNorm)),
-        use_bias=section.choose("use_bias", True, (True, False)),
-        xscaling=section.choose("xscaling", True, (True, False)),
-        subsampling=section.choose("subsampling", "striding", get_args(Subsampling)),
-        subsampling_factor=section.choose("subsampling_factor", 4, SUBSAMPLING_FACTORS),
-        subsampling_channels=section.positive("subsampling_conv_channels") if own_channels else d_model,
-        attention=attention,
-        contexts=contexts,
-        causal_subsampling=bool(section.choose("causal_downsampling", False, (False, True, None))),
-        causal_conv=section.choose("conv_context_size", None, (*symmetric, *causal)) in causal,
-    )
-    section.finish()
-    return config
-
-
-_ENCODERS: dict[str, Callable[[Section], EncoderConfigs]] = {"ConformerEncoder": conformer, "ConvASREncoder": jasper}
-
-
-def _attention(section: Section) -> tuple[AttentionConfigs | None, tuple[ChunkedAttention, ...]]:
-    """Return the attention, and the contexts of a streaming model."""
-    section.ignore("global_tokens_spacing")  # irrelevant with at most one global token
-    is_local = section.choose("self_attention_model", "rel_pos", ("rel_pos", "rel_pos_local_attn")) != "rel_pos"
-    styles = ("regular",) if is_local else ("regular", "chunked_limited", "chunked_limited_with_rc")
-    style = section.choose("att_context_style", "regular", styles)
-    if is_local:
-        return _local_attention(section), ()
-    section.choose("global_tokens", 0, (0, None))
-    section.ignore("global_attn_separate")
-    if style == "chunked_limited":
-        contexts = _contexts(section)
-        return (contexts[0], contexts) if contexts else (None, ())
-    if style == "regular":
-        section.choose("att_context_size", None, (None, [-1, -1], [[-1, -1]]))
-    else:
-        section.ignore("att_context_size")  # chunks are for streaming; NeMo uses full attention by default
-    return None, ()
-
-
-def _contexts(section: Section) -> tuple[ChunkedAttention, ...]:
-    """Return the contexts of a streaming model, of which NeMo uses the first; none for full attention."""
-    size = section.take("att_context_size", list)
-    sizes = size if size and isinstance(size[0], list) else [size]
-    if sizes == [[-1, -1]]:
-        return ()
-    try:
-        contexts = tuple(ChunkedAttention(left, right) for left, right in sizes)
-        if len(set(contexts)) < len(sizes) or (len(sizes) > 1 and any(context.right < 0 for context in contexts)):
-            raise ValueError("a context comes twice, or has no chunks")
-    except (ValueError, TypeError) as error:
-        supported = "[left, right], or a list of different ones, with left a multiple of right + 1 or -1"
-        raise UnsupportedCheckpoint(section.where, section.path("att_context_size"), size, supported) from error
-    return contexts
-
-
-def _local_attention(section: Section) -> LocalAttention:
-    section.choose("global_attn_separate", False, (False, None))
-    num_global = section.choose("global_tokens", 0, (0, 1, None)) or 0
-    size = section.take("att_context_size", list)
-    left_right = size[0] if size and isinstance(size[0], list) else size  # NeMo uses the first of several
-    try:
-        left, right = left_right
-        return LocalAttention(left, right, num_global)
-    except ValueError as error:
-        raise UnsupportedCheckpoint(
-            section.where,
-            section.path("att_context_size"),
-            size,
-            "[left, right] with one above 0 in rel_pos_local_attn",
-        ) from error
-
-
-def _language_prompt(config: Section, d_model: int) -> LanguagePromptConfig | None:
-    """Return the prompt of a model of class EncDecRNNTBPEModelWithPrompt, None if it has none."""
-    section = config.part("model_defaults", optional=True)
-    if not section.choose("initialize_prompt_feature", False, (True, False, None)):
-        return None
-    languages = section.part("prompt_dictionary").values
-    if "False" in languages:  # YAML's reading of the Norwegian `no`
-        languages["no"] = languages.pop("False")
-    return language_prompt(section, section.positive("num_prompts", 128), 2 * d_model, languages, AUTO)
 
 
 def _predictor(section: Section, num_labels: int, has_languages: bool) -> PredictorConfig:

@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import yaml
 
 from fastscribe._system.safe_files import write_atomic
-from fastscribe.checkpoint import names
 from fastscribe.checkpoint.exchange import check_config, check_family, refuse, sources_with_counters, stored_dtypes
+from fastscribe.checkpoint.formats import NEMO_CONFIG_NAME as CONFIG_NAME
 from fastscribe.checkpoint.lazy_weights import TensorSource
-from fastscribe.checkpoint.nemo import CONFIG_NAME, RANDOM_KEY, WEIGHTS_NAME, parse_yaml
+from fastscribe.checkpoint.nemo import RANDOM_KEY, WEIGHTS_NAME, parse_yaml
 from fastscribe.checkpoint.nemo_config import model_config
 from fastscribe.checkpoint.nemo_heads import heads_of
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.checkpoint.weight_writers import write_state
-from fastscribe.config import EncoderConfig, FeaturesConfig, ModelConfig
+from fastscribe.config import FeaturesConfig, ModelConfig
+from fastscribe.families.conformer.config import EncoderConfig
+from fastscribe.families.conformer.export_names import to_nemo
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def write(checkpoint: Checkpoint, path: Path, dtype: torch.dtype) -> None:
         OSError: the file cannot be written. `path` is as before.
     """
     members = files_of(checkpoint)
-    sources = names.to_nemo(sources_with_counters(checkpoint), checkpoint.config)
+    sources = to_nemo(sources_with_counters(checkpoint), checkpoint.config)
     dtypes = stored_dtypes(sources, dtype)
     tables = _feature_tables(checkpoint.config.features)
     dtypes |= {name: table.dtype for name, table in tables.items()}
@@ -212,7 +214,7 @@ def _transducer(config: ModelConfig) -> dict[str, Any]:
             "jointnet": {
                 "joint_hidden": joint.hidden,
                 "activation": joint.activation,
-                "dropout": _TRANSDUCER_DROPOUT,  # above 0: it decides a layer's number in names.to_nemo()
+                "dropout": _TRANSDUCER_DROPOUT,  # above 0: it decides a layer's number in to_nemo()
                 "encoder_hidden": width,
                 "pred_hidden": predictor.hidden,
             },

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fastscribe import rooms
-from fastscribe.checkpoint import huggingface, native, nemo
+from fastscribe.checkpoint.formats import CONFIG_NAME, FORMAT, NEMO_CONFIG_NAME, SPEAKER_MODEL_TYPE
 from fastscribe.checkpoint.languages import languages_by_name
 from fastscribe.checkpoint.value import (
     Checkpoint,
@@ -21,14 +21,12 @@ from fastscribe.checkpoint.value import (
     read_json,
     with_aligner,
 )
-from fastscribe.config import EncoderConfig, Options
+from fastscribe.config import Options
 from fastscribe.errors import CheckpointError, SpeakerModelGiven, UsageError
-from fastscribe.families.indic.language_heads import of_language
-from fastscribe.families.nemotron.languages import known_languages
+from fastscribe.families.conformer.config import language_prompt_of
+from fastscribe.families.registry import MODEL_TYPES
 
 __all__ = ["Checkpoint", "check_config", "find_nemo_file", "read_checkpoint", "read_for_run"]
-
-CONFIG_NAME = "config.json"
 
 
 def read_checkpoint(path: str | Path, say: Callable[[str], None] = lambda line: None) -> Checkpoint:
@@ -52,9 +50,11 @@ def read_checkpoint(path: str | Path, say: Callable[[str], None] = lambda line: 
         checkpoint = _read(path, say)
     except MemoryError as error:
         raise CheckpointError(path, "needs more memory than there is") from error
-    encoder = checkpoint.config.encoder
-    if isinstance(encoder, EncoderConfig) and encoder.language_prompt is not None:
-        return replace(checkpoint, languages=known_languages(encoder.language_prompt))
+    prompt = language_prompt_of(checkpoint.config)
+    if prompt is not None:
+        from fastscribe.families.nemotron.languages import known_languages
+
+        return replace(checkpoint, languages=known_languages(prompt))
     if checkpoint.languages or checkpoint.config.aed is not None:
         return checkpoint
     return replace(checkpoint, languages=languages_by_name(checkpoint.path))
@@ -73,14 +73,14 @@ def read_for_run(path: str | Path, options: Options, say: Callable[[str], None] 
         UsageError: The language is missing, or a checkpoint does not have it, or the language model or a setting of a room's
             model cannot be used.
     """
-    checkpoint = of_language(read_checkpoint(path, say), options.language)
+    checkpoint = _of_language(read_checkpoint(path, say), options)
     checkpoint = _with_language_model(checkpoint, options, say)
     for read_models in rooms.offered("read_models", options):
         others = {**checkpoint.others, **read_models(options, checkpoint.config)}
         checkpoint = replace(checkpoint, others=others)
     if options.align_with is None:
         return checkpoint
-    return with_aligner(checkpoint, of_language(read_checkpoint(options.align_with, say), options.language))
+    return with_aligner(checkpoint, _of_language(read_checkpoint(options.align_with, say), options))
 
 
 def _with_language_model(checkpoint: Checkpoint, options: Options, say: Callable[[str], None]) -> Checkpoint:
@@ -110,39 +110,68 @@ def check_config(folder: Path, where: object) -> None:
         config = read_config_json(folder)
     except FileNotFoundError:
         raise CheckpointError(where, f"holds no {CONFIG_NAME}") from None
-    read_config = native.read_config if config.get("format") == native.FORMAT else huggingface.read_config
-    read_config(folder, config, where)
+    if config.get("format") == FORMAT:
+        from fastscribe.checkpoint import native
+
+        native.read_config(folder, config, where)
+        return
+    from fastscribe.checkpoint import huggingface
+
+    huggingface.read_config(folder, config, where)
 
 
 def _read(path: Path, say: Callable[[str], None]) -> Checkpoint:
     mode = _mode(path)
     if stat.S_ISREG(mode):
-        return nemo.read_archive(path)
+        return _read_nemo(path)
     if not stat.S_ISDIR(mode):
         raise CheckpointError(path, "neither a file nor a folder")
-    if (path / nemo.CONFIG_NAME).is_file():
-        return nemo.read_folder(path)
+    if (path / NEMO_CONFIG_NAME).is_file():
+        return _read_nemo(path)
     try:
         config = read_config_json(path)
     except FileNotFoundError:
         config = {}
-    if config.get("format") == native.FORMAT:
+    if config.get("format") == FORMAT:
+        from fastscribe.checkpoint import native
+
         return native.read(path, config)
-    if config.get("model_type") in huggingface.FAMILIES:
-        return huggingface.read(path, config)
-    if config.get("model_type") == huggingface.SPEAKER_MODEL_TYPE:
+    if config.get("model_type") in MODEL_TYPES:
+        return _read_huggingface(path, config)
+    if config.get("model_type") == SPEAKER_MODEL_TYPE:
         raise SpeakerModelGiven(path)
     nemo_file = find_nemo_file(path)
     if nemo_file is not None:
         reason = f"its {CONFIG_NAME} is not of a supported model" if config else f"it has no {CONFIG_NAME}"
         say(f"{path}: using {nemo_file.name}; {reason}")
-        return nemo.read_archive(nemo_file)
+        return _read_nemo(nemo_file)
     if not config:
-        raise CheckpointError(path, f"not a model folder: holds no {CONFIG_NAME}, {nemo.CONFIG_NAME} or .nemo file")
+        raise CheckpointError(path, f"not a model folder: holds no {CONFIG_NAME}, {NEMO_CONFIG_NAME} or .nemo file")
     if "nemo_model_name" in config or "nemo_model_type" in config:
         name = config.get("nemo_model_name", "the model")
         raise CheckpointError(path, f"{CONFIG_NAME} describes NeMo's encoder alone; give the .nemo file of {name}")
-    return huggingface.read(path, config)
+    return _read_huggingface(path, config)
+
+
+def _read_nemo(path: Path) -> Checkpoint:
+    from fastscribe.checkpoint import nemo
+
+    return nemo.read_folder(path) if path.is_dir() else nemo.read_archive(path)
+
+
+def _read_huggingface(folder: Path, config: dict[str, Any]) -> Checkpoint:
+    from fastscribe.checkpoint import huggingface
+
+    return huggingface.read(folder, config)
+
+
+def _of_language(checkpoint: Checkpoint, options: Options) -> Checkpoint:
+    """Return the model of one language, if the checkpoint has outputs for each."""
+    if not checkpoint.config.language_heads:
+        return checkpoint
+    from fastscribe.families.indic.language_heads import of_language
+
+    return of_language(checkpoint, options.language)
 
 
 def find_nemo_file(folder: Path) -> Path | None:

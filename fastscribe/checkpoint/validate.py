@@ -1,34 +1,30 @@
-"""Validation of a ModelConfig from any reader: types, ranges, allowed values, and consistency."""
+"""Validation of a ModelConfig from any reader: types, ranges, allowed values, and consistency.
+
+What an encoder may have is in limits.py of its family's folder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from fastscribe.config import (
     LABELS_PER_FRAME_GUARD,
-    SUBSAMPLING_FACTORS,
     AedConfig,
-    ConvNorm,
     Edges,
-    EncoderConfig,
     FeatureNorm,
-    GraniteConfig,
-    JasperActivation,
-    JasperBlockConfig,
-    JasperConfig,
-    JasperResidual,
     JointActivation,
     LogGuard,
     MelNorm,
     MelScale,
     ModelConfig,
     PromptForm,
-    Subsampling,
     TransformerActivation,
     Window,
 )
 from fastscribe.errors import UnsupportedCheckpoint
+from fastscribe.families.registry import module_of
 from fastscribe.languages import language_tag
 from fastscribe.text.tokenizer import MAX_PIECES
 
@@ -40,27 +36,6 @@ _SIZES = {  # smallest, largest
     "features.hop_length": (1, 1 << 16),
     "features.frame_multiple": (1, 64),
     "encoder.num_mels": (1, 1024),
-    "encoder.num_layers": (1, 256),
-    "encoder.d_model": (2, 1 << 14),
-    "encoder.num_heads": (1, 256),
-    "encoder.ff_hidden": (1, 1 << 17),
-    "encoder.conv_kernel": (1, 1023),
-    "encoder.subsampling_channels": (1, 1 << 14),
-    "encoder.conv_width": (1, 1 << 16),
-    "encoder.block": (1, 1 << 12),
-    "encoder.max_distance": (1, 1 << 14),
-    "encoder.num_tokens": (2, MAX_PIECES + 1),
-    "language_prompt.num_prompts": (1, 1 << 12),
-    "language_prompt.hidden": (1, 1 << 15),
-    "language_prompt.index": (0, 1 << 12),
-    "blocks.filters": (2, 1 << 14),
-    "blocks.repeat": (1, 64),
-    "blocks.kernel": (1, 1023),
-    "blocks.stride": (1, 8),
-    "blocks.dilation": (1, 256),
-    "blocks.groups": (1, 1 << 14),
-    "blocks.heads": (1, 1 << 14),
-    "blocks.se_hidden": (1, 1 << 14),
     "predictor.hidden": (1, 1 << 14),
     "predictor.num_layers": (1, 32),
     "joint.hidden": (1, 1 << 14),
@@ -89,8 +64,6 @@ _NULLABLE = (
     "features.preemphasis",
     "features.peak_range",
     "joint.max_symbols",
-    "blocks.heads",
-    "blocks.se_hidden",
     "aed.max_extra_tokens",
     "trained_utterance_s",
 )
@@ -103,19 +76,6 @@ _WORDS: dict[str, tuple[Any, ...]] = {
     "features.mel_scale": get_args(MelScale),
     "features.periodic_window": (True, False),
     "features.edges": get_args(Edges),
-    "encoder.conv_norm": get_args(ConvNorm),
-    "encoder.use_bias": (True, False),
-    "encoder.xscaling": (True, False),
-    "encoder.subsampling": get_args(Subsampling),
-    "encoder.subsampling_factor": SUBSAMPLING_FACTORS,
-    "encoder.causal_subsampling": (True, False),
-    "encoder.causal_conv": (True, False),
-    "encoder.activation": get_args(JasperActivation),
-    "encoder.masked": (True, False),
-    "blocks.stride_last": (True, False),
-    "blocks.separable": (True, False),
-    "blocks.residual": ("none", *get_args(JasperResidual)),
-    "blocks.dense": (True, False),
     "joint.activation": get_args(JointActivation),
     "transformer.activation": get_args(TransformerActivation),
     "transformer.pre_norm": (True, False),
@@ -127,23 +87,39 @@ _WORDS: dict[str, tuple[Any, ...]] = {
 _MAX_DURATION, _MAX_DURATIONS = 1000, 100
 # Limits of the cost of a second of audio. NeMo has 100 hops and 12 to 50 frames per second, and windows of 2 to 4 hops.
 _MAX_HOPS_PER_SECOND, _MAX_FRAMES_PER_SECOND, _MAX_HOPS_PER_FFT = 500, 100, 64
-_MAX_BLOCKS, _MAX_CONVOLUTIONS, _MAX_STRIDE = (
-    256,
-    4000,
-    64,
-)  # of a Jasper encoder; convolutions include those of residuals
+MAX_STRIDE = 64  # mel frames of an encoder's frame
+
+
+@dataclass(frozen=True)
+class Limits:
+    """LIMITS of limits.py in a family's folder: the values that its encoder's settings may have.
+
+    Attributes:
+        sizes: The smallest and the largest value of whole numbers, by key: "encoder." and the field, or a part and its field.
+        words: The values of other fields.
+        check: Raises UnsupportedCheckpoint if the fields do not fit each other. Takes the settings and the checkpoint's name.
+        parts: Name of each part, and the function from the settings to all such parts.
+        nullable: Keys of numbers that may be null.
+    """
+
+    sizes: Mapping[str, tuple[int, int]]
+    words: Mapping[str, tuple[Any, ...]]
+    check: Callable[[Any, object], None]
+    parts: Mapping[str, Callable[[Any], Iterable[Any]]] = field(default_factory=dict)
+    nullable: tuple[str, ...] = ()
 
 
 def validate(config: ModelConfig, where: object) -> None:
     """Raise UnsupportedCheckpoint for the first key with an unsupported value; `where` names the checkpoint."""
-    for table, kinds in ((_SIZES, (int,)), (_NUMBERS, (int, float))):
+    own: Limits = module_of(config.encoder.family, "limits").LIMITS
+    for table, kinds in (({**_SIZES, **own.sizes}, (int,)), (_NUMBERS, (int, float))):
         for key, (low, high) in table.items():
-            for value in _values(config, key):
+            for value in _values(config, key, own):
                 fits = type(value) in kinds and low <= value <= high
-                if not fits and not (value is None and key in _NULLABLE):
+                if not fits and not (value is None and key in (*_NULLABLE, *own.nullable)):
                     raise UnsupportedCheckpoint(where, key, value, f"{low} to {high}")
-    for key, words in _WORDS.items():
-        for value in _values(config, key):
+    for key, words in {**_WORDS, **own.words}.items():
+        for value in _values(config, key, own):
             if not any(type(value) is type(word) and value == word for word in words):
                 raise UnsupportedCheckpoint(where, key, value, ", ".join(map(str, words)))
     for tag in (*config.language_heads, *filter(None, (config.language,))):
@@ -154,19 +130,20 @@ def validate(config: ModelConfig, where: object) -> None:
     if not all(type(duration) is int and 0 <= duration <= _MAX_DURATION for duration in config.durations):
         raise UnsupportedCheckpoint(where, "durations", list(config.durations), f"whole numbers, 0 to {_MAX_DURATION}")
     _check_fit(config, where)
+    own.check(config.encoder, where)
+    if config.aed is not None:
+        _check_aed(config.aed, config.num_labels, where)
 
 
-def _values(config: ModelConfig, key: str) -> list[Any]:
+def _values(config: ModelConfig, key: str, own: Limits) -> list[Any]:
     """Return all values of a key; none if the model has no such part."""
     part, _, name = key.rpartition(".")
-    return [getattr(owner, name) for owner in _owners(config, part) if owner is not None and name in vars(owner)]
+    return [getattr(owner, name) for owner in _owners(config, part, own) if owner is not None and name in vars(owner)]
 
 
-def _owners(config: ModelConfig, part: str) -> Iterable[Any]:
-    if part == "blocks":
-        return config.encoder.blocks if isinstance(config.encoder, JasperConfig) else ()
-    if part == "language_prompt":
-        return (config.encoder.language_prompt,) if isinstance(config.encoder, EncoderConfig) else ()
+def _owners(config: ModelConfig, part: str, own: Limits) -> Iterable[Any]:
+    if part in own.parts:
+        return own.parts[part](config.encoder)
     if part == "transformer":
         return (config.aed.decoder, config.aed.bridge) if config.aed is not None else ()
     return (getattr(config, part) if part else config,)
@@ -208,11 +185,8 @@ def _check_fit(config: ModelConfig, where: object) -> None:
     ):
         if not fits:
             raise UnsupportedCheckpoint(where, key, value, supported)
-    if isinstance(encoder, GraniteConfig) and encoder.num_tokens != config.num_labels + 1:
+    if encoder.num_tokens not in (None, config.num_labels + 1):
         raise UnsupportedCheckpoint(where, "encoder.num_tokens", encoder.num_tokens, f"{config.num_labels + 1}")
-    _CHECKS[type(encoder)](encoder, where)
-    if config.aed is not None:
-        _check_aed(config.aed, config.num_labels, where)
 
 
 def _check_aed(aed: AedConfig, num_labels: int, where: object) -> None:
@@ -222,77 +196,3 @@ def _check_aed(aed: AedConfig, num_labels: int, where: object) -> None:
         if stack.hidden % stack.num_heads or stack.hidden != aed.decoder.hidden:
             supported = f"{aed.decoder.hidden}, a multiple of the heads"
             raise UnsupportedCheckpoint(where, "transformer width", stack.hidden, supported)
-
-
-def _check_conformer(encoder: EncoderConfig, where: object) -> None:
-    if encoder.d_model % encoder.num_heads or encoder.d_model % 2:
-        supported = f"even multiples of {encoder.num_heads} heads"
-        raise UnsupportedCheckpoint(where, "encoder width", encoder.d_model, supported)
-    if encoder.conv_kernel % 2 == 0:
-        raise UnsupportedCheckpoint(where, "encoder.conv_kernel", encoder.conv_kernel, "odd numbers")
-    if encoder.contexts and encoder.attention != encoder.contexts[0]:
-        supported = f"the first context, {encoder.contexts[0]}"
-        raise UnsupportedCheckpoint(where, "encoder.attention", str(encoder.attention), supported)
-    if (prompt := encoder.language_prompt) is not None:
-        for index in (prompt.index, *prompt.languages.values()):
-            if type(index) is not int or not 0 <= index < prompt.num_prompts:
-                supported = f"0 to {prompt.num_prompts - 1}"
-                raise UnsupportedCheckpoint(where, "language_prompt.languages", index, supported)
-
-
-def _check_jasper(encoder: JasperConfig, where: object) -> None:
-    """Check each block, and that residuals match the channels and frames that they are added to."""
-    if not 0 < len(encoder.blocks) <= _MAX_BLOCKS:
-        raise UnsupportedCheckpoint(where, "encoder.blocks", len(encoder.blocks), f"1 to {_MAX_BLOCKS} blocks")
-    channels, inputs, dense, convolutions = encoder.num_mels, [encoder.num_mels], [], 0
-    for number, block in enumerate(encoder.blocks):
-        dense += [channels] * block.dense
-        residuals = [] if block.residual == "none" else list(dense) if block.dense else [channels]
-        is_strided = block.total_stride > 1
-        own_stride = block.stride if block.residual == "stride_add" else 1
-        convolutions += block.repeat + len(residuals)
-        for fits, name, value, supported in (
-            (block.kernel % 2 == 1, "kernel", block.kernel, "odd numbers"),
-            (block.stride == 1 or block.dilation == 1, "dilation", block.dilation, "1 with a stride"),
-            (all(n % block.groups == 0 for n in (block.filters, channels)), "groups", block.groups, "divisors"),
-            (block.heads is None or block.separable, "heads", block.heads, "null without separable"),
-            (not any(n % (block.heads or 1) for n in _widths(block, channels)), "heads", block.heads, "divisors"),
-            (not residuals or residuals == inputs, "residual", block.residual, "of the blocks just before"),
-            (not residuals or own_stride == block.total_stride, "stride", block.stride, "the residual's"),
-            (not (block.dense and is_strided), "stride", block.stride, "1 in dense blocks"),
-            (convolutions <= _MAX_CONVOLUTIONS, "repeat", block.repeat, f"{_MAX_CONVOLUTIONS} convolutions in all"),
-        ):
-            if not fits:
-                raise UnsupportedCheckpoint(where, f"encoder.blocks.{number}.{name}", value, supported)
-        channels = block.filters
-        inputs = [*inputs, channels] if block.dense and residuals else [channels]
-    if encoder.subsampling_factor > _MAX_STRIDE:
-        raise UnsupportedCheckpoint(where, "encoder stride", encoder.subsampling_factor, f"up to {_MAX_STRIDE}")
-
-
-def _check_granite(encoder: GraniteConfig, where: object) -> None:
-    strided, layers = encoder.strided_layers, range(encoder.num_layers)
-    for fits, name, value, supported in (
-        (encoder.d_model % encoder.num_heads == 0, "width", encoder.d_model, f"multiples of {encoder.num_heads} heads"),
-        (encoder.conv_kernel % 2 == 1, "conv_kernel", encoder.conv_kernel, "odd numbers"),
-        (encoder.block <= encoder.max_distance, "block", encoder.block, f"up to {encoder.max_distance}, the positions"),
-        (encoder.subsampling_factor <= _MAX_STRIDE, "stride", encoder.subsampling_factor, f"up to {_MAX_STRIDE}"),
-        (
-            *(strided == tuple(sorted(set(strided))) and all(type(n) is int and n in layers for n in strided),),
-            *("strided_layers", list(strided), "numbers of layers, in order"),
-        ),
-    ):
-        if not fits:
-            raise UnsupportedCheckpoint(where, f"encoder.{name}", value, supported)
-
-
-def _widths(block: JasperBlockConfig, in_channels: int) -> tuple[int, ...]:
-    """Return the channels of the block's depthwise convolutions."""
-    return (in_channels, block.filters) if block.repeat > 1 else (in_channels,)
-
-
-_CHECKS: dict[type, Callable[[Any, object], None]] = {
-    EncoderConfig: _check_conformer,
-    JasperConfig: _check_jasper,
-    GraniteConfig: _check_granite,
-}

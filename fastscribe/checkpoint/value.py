@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastscribe._system.safe_open import safe_read
 from fastscribe.checkpoint.lazy_weights import float_sources
-from fastscribe.config import GraniteConfig, ModelConfig
+from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, FastscribeError, UnsupportedCheckpoint
 from fastscribe.text.tokenizer import Tokenizer, from_folder
 
@@ -93,10 +93,11 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def adapt_tokenizer(tokenizer: Tokenizer, config: ModelConfig, has_aligner: bool = False) -> Tokenizer:
     """Adapt the tokenizer to the model: NeMo does not change the sentences of an attention decoder.
 
-    With an aligner, and in Granite models, words are separated by spaces alone. The model of one language writes that one.
+    With an aligner, and where the encoder's settings say so, spaces alone separate words. The model of one language writes
+    that one.
     """
     tokenizer = replace(tokenizer, language=config.language) if config.language else tokenizer
-    if isinstance(config.encoder, GraniteConfig):
+    if config.encoder.separates_words:
         return replace(tokenizer, attached="nowhere")
     if config.aed is None:
         return tokenizer

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 from fastscribe.bench.work import encoder_gflop_per_audio_s
-from fastscribe.config import EightBitDtypeName, EncoderConfig, GraniteConfig, JasperConfig, streaming_text
+from fastscribe.config import EightBitDtypeName, streaming_text
+from fastscribe.families.conformer.config import EncoderConfig
+from fastscribe.families.granite.config import GraniteConfig
+from fastscribe.families.jasper.config import JasperConfig
 from fastscribe.speakers.config import EcapaConfig, StackingConfig
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ def _read_model(path: str) -> Checkpoint:
     """Read a checkpoint and check the names and shapes of its weights, not their values."""
     found = find_model(path)
     from fastscribe.checkpoint.lazy_weights import check_shapes
-    from fastscribe.checkpoint.parameter_shapes import parameter_shapes
     from fastscribe.checkpoint.reader import read_checkpoint
+    from fastscribe.families.parameter_shapes import parameter_shapes
 
     checkpoint = read_checkpoint(found, say)
     for part in filter(None, (checkpoint, checkpoint.aligner)):
@@ -155,7 +155,7 @@ def _check_new(out: Path, to: ExportFormat | None) -> None:
 def _write(checkpoint: Checkpoint, out: Path, dtype: FloatDtypeName, to: ExportFormat | None) -> None:
     import torch
 
-    from fastscribe.checkpoint import hf_export, native, nemo_export
+    from fastscribe.checkpoint import hf_export, native_writer, nemo_export
 
     torch_dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
     if to == "nemo":
@@ -164,7 +164,7 @@ def _write(checkpoint: Checkpoint, out: Path, dtype: FloatDtypeName, to: ExportF
         files = hf_export.files_of(checkpoint, dtype)
         _write_folder(out, lambda new: hf_export.write(checkpoint, files, new, torch_dtype))
     else:
-        _write_folder(out, lambda new: native.write(checkpoint, new, torch_dtype))
+        _write_folder(out, lambda new: native_writer.write(checkpoint, new, torch_dtype))
 
 
 def _write_folder(folder: Path, write: Callable[[Path], None]) -> None:

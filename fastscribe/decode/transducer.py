@@ -10,7 +10,6 @@ from fastscribe.config import GraphMode
 from fastscribe.decode.decoder import Decoder, Parts, check_graph_mode
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.families.blocks.transducer import Transducer
-from fastscribe.families.conformer.cpu_layers import has_loops
 
 
 def build(parts: Parts) -> Decoder:
@@ -27,7 +26,7 @@ def build(parts: Parts) -> Decoder:
         raise CheckpointError(path, "its joint network makes numbers that are not finite: damaged weights")
     if (options.beam or 1) > 1:
         return _build_beam(parts, model.transducer)
-    is_wide = has_loops(model.config.encoder)
+    is_wide = model.config.encoder.has_loops
     return build_greedy(model.transducer, parts.device, options.cuda_graphs, parts.say, is_wide=is_wide)
 
 

@@ -99,8 +99,8 @@ def bf16() -> Check:
 
 def int8() -> Check:
     """Whether --dtype int8 works, and through what."""
-    from fastscribe.families.blocks.cpu_form import torch_dtype
     from fastscribe.families.blocks.int8 import int8_problem
+    from fastscribe.families.cpu_form import torch_dtype
 
     problem = int8_problem()
     rest = "bf16" if torch_dtype("int8").itemsize == 2 else "fp32"
@@ -178,8 +178,8 @@ def gpu_kernels() -> Check:
 
     from fastscribe.checkpoint.location import PACKAGED
     from fastscribe.checkpoint.reader import read_checkpoint
-    from fastscribe.config import EncoderConfig
-    from fastscribe.families.blocks.gpu_operations import choose_operations
+    from fastscribe.families.conformer.config import EncoderConfig
+    from fastscribe.families.conformer.gpu_operations import choose_operations
 
     try:
         device = _cuda()

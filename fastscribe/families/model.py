@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -13,36 +13,53 @@ from torch.overrides import TorchFunctionMode
 
 from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, check_shapes
 from fastscribe.config import ModelConfig
-from fastscribe.families.blocks.ctc import CtcHead
-from fastscribe.families.blocks.transducer import Transducer
-from fastscribe.families.canary.attention_decoder import Attention, AttentionDecoder
-from fastscribe.families.conformer.encoder import ConformerLayer, Encoder, Subsampling
-from fastscribe.families.granite.encoder import GraniteEncoder, GraniteLayer, GraniteLayers
-from fastscribe.families.jasper.encoder import ConvNorm, JasperEncoder
-from fastscribe.families.nemotron.language_prompt import LanguagePrompt
-from fastscribe.families.registry import ENCODER_FAMILIES
+from fastscribe.families.blocks.forms import Container, Optimised
+from fastscribe.families.encoder_family import encoder_family
+
+if TYPE_CHECKING:
+    from fastscribe.families.blocks.ctc import CtcHead
+    from fastscribe.families.blocks.transducer import Transducer
+    from fastscribe.families.canary.attention_decoder import AttentionDecoder
 
 Prepare = Callable[[str, nn.Module], None]
 M = TypeVar("M", bound=nn.Module)
 
 
-class Model(nn.Module):
+class Model(Container):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         assert not config.language_heads, "language_heads.of_language() makes a model of one language"
         self.config = config
-        self.encoder = ENCODER_FAMILIES[type(config.encoder)].build(config.encoder)
-        self.transducer: Transducer | None = None
-        if config.joint is not None:
-            assert config.predictor is not None
-            self.transducer = Transducer(
-                config.predictor, config.joint, config.durations, config.encoder.d_model, config.blank_id
-            )
-        self.ctc = CtcHead(config.encoder.d_model, config.blank_id + 1) if config.has_ctc else None
-        self.aed: AttentionDecoder | None = None
-        if config.aed is not None:
-            encoder = config.encoder
-            self.aed = AttentionDecoder(config.aed, encoder.d_model, config.num_labels, encoder.subsampling_factor)
+        self.encoder: Any = encoder_family(config.encoder).build(config.encoder)
+        self.transducer = _transducer(config)
+        self.ctc = _ctc(config)
+        self.aed = _attention_decoder(config)
+
+
+def _transducer(config: ModelConfig) -> Transducer | None:
+    if config.joint is None:
+        return None
+    from fastscribe.families.blocks.transducer import Transducer
+
+    assert config.predictor is not None
+    return Transducer(config.predictor, config.joint, config.durations, config.encoder.d_model, config.blank_id)
+
+
+def _ctc(config: ModelConfig) -> CtcHead | None:
+    if not config.has_ctc:
+        return None
+    from fastscribe.families.blocks.ctc import CtcHead
+
+    return CtcHead(config.encoder.d_model, config.blank_id + 1)
+
+
+def _attention_decoder(config: ModelConfig) -> AttentionDecoder | None:
+    if config.aed is None:
+        return None
+    from fastscribe.families.canary.attention_decoder import AttentionDecoder
+
+    encoder = config.encoder
+    return AttentionDecoder(config.aed, encoder.d_model, config.num_labels, encoder.subsampling_factor)
 
 
 class _Uninitialised(TorchFunctionMode):
@@ -115,9 +132,9 @@ def load_(
         where: As build_model().
         prepare_: As build_model().
         threads: As build_model().
-        containers: Types of modules that have no weights but those of their parts, beside this file's own.
+        containers: Types of modules that have no weights but those of their parts, beside Container.
     """
-    containers += _CONTAINERS
+    containers += (Container, nn.ModuleList)
     model.eval().requires_grad_(False)
     check_shapes(shapes(model), weights, where)
 
@@ -156,16 +173,6 @@ def load_(
 
 
 _Part = tuple[nn.Module, str, str, nn.Module]  # its owner, its name there, its path, and a module that has nothing else
-_CONTAINERS = (
-    Model,
-    Encoder,
-    JasperEncoder,
-    GraniteEncoder,
-    GraniteLayers,
-    Transducer,
-    AttentionDecoder,
-    nn.ModuleList,
-)
 
 
 def _parts(
@@ -189,11 +196,8 @@ def _load_(part: nn.Module, weights: Mapping[str, torch.Tensor], path: str) -> N
     part.load_state_dict(tensors, assign=True)
 
 
-_OPTIMISED = (ConformerLayer, Subsampling, LanguagePrompt, ConvNorm, GraniteLayer, Attention)
-
-
 def optimise_(module: nn.Module) -> None:
     """Convert everything below `module` to its inference form: the same function; weight names change."""
     for child in list(module.modules()):
-        if isinstance(child, _OPTIMISED):
+        if isinstance(child, Optimised):
             child.optimise_()

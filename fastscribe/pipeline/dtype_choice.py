@@ -13,11 +13,8 @@ from typing import get_args
 import torch
 
 from fastscribe._system.processors import NO_BF16, has_native_bf16, may_gain_from_bf16
-from fastscribe.config import DtypeChoice, DtypePolicy, EncoderConfigs, FloatDtypeName
+from fastscribe.config import DtypeChoice, DtypePolicy, EncoderSettings, FloatDtypeName
 from fastscribe.errors import UsageError
-from fastscribe.families.blocks.fp8 import fp8_problem
-from fastscribe.families.blocks.int8 import int8_problem
-from fastscribe.families.registry import ENCODER_FAMILIES
 
 # Models narrower than this are fast in any dtype on a CPU, and in fp32 they are exact (docs/log.md, 2026-11-21).
 NARROW_ON_CPU = 256
@@ -30,14 +27,14 @@ def check_dtype(name: str, device: torch.device) -> None:
         raise UsageError(f"--dtype {name}: not one of {', '.join(get_args(DtypeChoice))}")
     problem = None
     if name == "int8":
-        problem = int8_problem() if device.type == "cpu" else "int8 is for CPUs; GPUs have fp8"
+        problem = _int8_problem() if device.type == "cpu" else "int8 is for CPUs; GPUs have fp8"
     elif name == "fp8":
-        problem = fp8_problem(device)
+        problem = _fp8_problem(device)
     if problem is not None:
         raise UsageError(f"--dtype {name}: unavailable: {problem}")
 
 
-def choose_dtype(name: str, device: torch.device, encoder: EncoderConfigs, say: Callable[[str], None]) -> str:
+def choose_dtype(name: str, device: torch.device, encoder: EncoderSettings, say: Callable[[str], None]) -> str:
     """Return the dtype.
 
     Args:
@@ -56,8 +53,20 @@ def choose_dtype(name: str, device: torch.device, encoder: EncoderConfigs, say: 
         return name
     if device.type == "cpu":
         return _on_cpu(name, encoder, say)
-    has_matrices = ENCODER_FAMILIES[type(encoder)].has_matrices
-    return "fp8" if name == "fastest" and has_matrices and fp8_problem(device) is None else "bf16"
+    return "fp8" if name == "fastest" and encoder.has_matrices and _fp8_problem(device) is None else "bf16"
+
+
+def _int8_problem() -> str | None:
+    """Return why the CPU has no int8, None if it has it. Imported here, as few runs ask."""
+    from fastscribe.families.blocks.int8 import int8_problem
+
+    return int8_problem()
+
+
+def _fp8_problem(device: torch.device) -> str | None:
+    from fastscribe.families.blocks.fp8 import fp8_problem
+
+    return fp8_problem(device)
 
 
 def candidates(name: str, d_model: int, has_matrices: bool = True) -> tuple[str, ...]:
@@ -69,7 +78,7 @@ def candidates(name: str, d_model: int, has_matrices: bool = True) -> tuple[str,
         return ("fp32",)
     floats: tuple[str, ...] = get_args(FloatDtypeName)  # fp32 first
     found = floats[::-1] if has_native_bf16() else floats if may_gain_from_bf16() else floats[:1]
-    if name == "auto" or not has_matrices or int8_problem() is not None:
+    if name == "auto" or not has_matrices or _int8_problem() is not None:
         return found
     return ("int8", *found) if found[0] == "fp32" else ("bf16", "int8", "fp32")
 
@@ -92,16 +101,15 @@ def emulated_bf16() -> str | None:
     return f"emulated, because {NO_BF16}; fp32 is faster and more exact"
 
 
-def _on_cpu(name: str, encoder: EncoderConfigs, say: Callable[[str], None]) -> str:
-    has_matrices = ENCODER_FAMILIES[type(encoder)].has_matrices
-    dtypes = candidates(name, encoder.d_model, has_matrices)
+def _on_cpu(name: str, encoder: EncoderSettings, say: Callable[[str], None]) -> str:
+    dtypes = candidates(name, encoder.d_model, encoder.has_matrices)
     if len(dtypes) == 1:
         return dtypes[0]
     from fastscribe.pipeline.dtype_rates import CannotKeep, cpu_rates, widths_of
 
     widths = widths_of(encoder)
     try:  # of all that "fastest" compares, so that one measurement serves both
-        rates = cpu_rates(widths, candidates("fastest", encoder.d_model, has_matrices))
+        rates = cpu_rates(widths, candidates("fastest", encoder.d_model, encoder.has_matrices))
     except CannotKeep as reason:
         say(f"--dtype {name}: {dtypes[0]}, by the processor's instruction sets; not measured, because {reason}")
         return dtypes[0]

@@ -24,10 +24,9 @@ from torch import nn
 from fastscribe._system.processors import cpu_name, instructions
 from fastscribe._system.safe_files import write_atomic
 from fastscribe._system.user_cache import cache_folder
-from fastscribe.config import EncoderConfigs, JasperConfig
+from fastscribe.config import EncoderSettings
 from fastscribe.errors import first_line
-from fastscribe.families.blocks.cpu_form import to_cpu_form_, torch_dtype
-from fastscribe.families.conformer.cpu_layers import CpuFeedForward, Matrix, Norm, Product, Stream, has_loops
+from fastscribe.families.cpu_form import to_cpu_form_, torch_dtype
 from fastscribe.version import __version__
 
 _ROWS = 800  # half of a CPU batch; more change no rate
@@ -68,12 +67,9 @@ class CannotKeep(Exception):
     """The rates cannot be kept, so nothing was measured: the next run might find others. The text is the reason."""
 
 
-def widths_of(encoder: EncoderConfigs) -> Widths:
-    """Return those of the encoder's largest matrices; of a convolutional one, channels in its middle."""
-    if isinstance(encoder, JasperConfig):
-        channels = encoder.blocks[len(encoder.blocks) // 2].filters
-        return Widths(channels, channels)
-    return Widths(encoder.d_model, encoder.ff_hidden, has_loops(encoder))
+def widths_of(encoder: EncoderSettings) -> Widths:
+    """Return those of the encoder's largest matrices."""
+    return Widths(*encoder.largest_matrix, encoder.has_loops)
 
 
 def cpu_rates(widths: Widths, dtypes: Sequence[str]) -> Rates:
@@ -164,6 +160,8 @@ def _pass_of(widths: Widths, dtype: str) -> Pass:
     to_cpu_form_(layer, dtype, quantises=True)
     if not widths.with_loops:
         return layer
+    from fastscribe.families.conformer.cpu_layers import CpuFeedForward, Matrix, Norm, Product, Stream
+
     feed_forward, linear_out = CpuFeedForward(layer.linear1, layer.linear2), Matrix(layer.linear_out)
     norms = [Norm(nn.LayerNorm(widths.inputs), matrix.stores) for matrix in (feed_forward, linear_out)]
 

@@ -25,15 +25,13 @@ from fastscribe._system.processors import cpu_name
 from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.alignment.aligning_decoder import AligningDecoder
 from fastscribe.alignment.script import Speller
-from fastscribe.checkpoint.language_choice import has_aligner_of_a_language, language_filter_of, language_prompt_of
+from fastscribe.checkpoint.language_choice import has_aligner_of_a_language, language_filter_of
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import (
     ChunkedAttention,
     DecoderName,
     EightBitDtypeName,
-    EncoderConfig,
     FeaturesConfig,
-    GraniteConfig,
     ModelConfig,
     Options,
     parse_attention,
@@ -53,13 +51,11 @@ from fastscribe.decode.decoder import Decoder, Parts
 from fastscribe.decode.families import DECODERS
 from fastscribe.decode.prompt import options_for_prompt
 from fastscribe.errors import CheckpointError, UsageError, first_line
-from fastscribe.families.blocks.cpu_form import to_cpu_form_, torch_dtype
 from fastscribe.families.blocks.features import LogMel
-from fastscribe.families.blocks.fp8 import quantise_fp8_
-from fastscribe.families.conformer.cpu_layers import has_loops, import_numba_meanwhile
+from fastscribe.families.conformer.config import EncoderConfig, language_prompt_of
+from fastscribe.families.cpu_form import import_numba_meanwhile, to_cpu_form_, torch_dtype
+from fastscribe.families.encoder_family import encoder_family
 from fastscribe.families.model import Model, Prepare, build_model, optimise_
-from fastscribe.families.nemotron.languages import choose_language
-from fastscribe.families.registry import ENCODER_FAMILIES
 from fastscribe.languages import check_languages
 from fastscribe.pipeline import cost_model
 from fastscribe.pipeline.batching import Budget
@@ -349,7 +345,7 @@ class Recognizer:
         """Return the batch budget: measured with a few encoder passes on a GPU, a constant on a CPU."""
         if self.device.type == "cpu":
             encoder = self.model.config.encoder
-            if has_loops(encoder):
+            if encoder.has_loops:
                 return Budget(_LARGE_CPU_BATCH_FRAMES, max_padding=_MAX_PADDING_OF_LOOPS)
             return Budget(_LARGE_CPU_BATCH_FRAMES if encoder.d_model < NARROW_ON_CPU else _CPU_BATCH_FRAMES)
         decoder_memory = DECODERS[self.decoder_name].decoder_memory(self.model)
@@ -390,18 +386,18 @@ class Recognizer:
 
 def _build_model(checkpoint: Checkpoint, device: torch.device, dtype: str, options: Options, say: Log) -> Model:
     """Return the checkpoint's model in its inference form, on its device in its dtype."""
-    if dtype in _8_BIT and not ENCODER_FAMILIES[type(checkpoint.config.encoder)].has_matrices:
+    if dtype in _8_BIT and not checkpoint.config.encoder.has_matrices:
         raise UsageError(f"--dtype {dtype}: this encoder has no matrices that multiply in 8 bits: bf16 or fp32")
     config = with_language(with_attention(checkpoint.config, options.attention), options.language)
     threads = 1
-    if device.type != "cuda" and has_loops(config.encoder):
+    if device.type != "cuda" and config.encoder.has_loops:
         import_numba_meanwhile()
         threads = min(_MAX_PREPARING, torch.get_num_threads())
     model = build_model(config, checkpoint.weights, checkpoint.path, prepare(device, dtype), threads)
     if device.type == "cuda":
         _prepare_for_gpu_(model, dtype, say)
     else:
-        ENCODER_FAMILIES[type(config.encoder)].prepare_for_cpu_(model.encoder)
+        encoder_family(config.encoder).prepare_for_cpu_(model.encoder)
     return model
 
 
@@ -424,10 +420,12 @@ def _move_to_gpu_(path: str, part: nn.Module, device: torch.device, dtype: torch
 
 
 def _prepare_for_gpu_(model: Model, dtype: str, say: Callable[[str], None]) -> None:
-    prepare_ = ENCODER_FAMILIES[type(model.config.encoder)].prepare_for_gpu_
+    prepare_ = encoder_family(model.config.encoder).prepare_for_gpu_
     if (remark := prepare_(model.encoder, dtype == "fp8")) is not None:
         say(remark)
     if dtype == "fp8":
+        from fastscribe.families.blocks.fp8 import quantise_fp8_
+
         quantise_fp8_(model.encoder)
 
 
@@ -435,8 +433,9 @@ def _encoder(
     model: Model, device: torch.device, options: Options, say: Callable[[str], None]
 ) -> Callable[[Features], Frames]:
     mode = options.cuda_graphs
+    encoder: Callable[[Features], Frames] = model.encoder
     if device.type != "cuda" or mode == "off":
-        return model.encoder
+        return encoder
 
     def give_up(reason: GraphsUnavailable) -> None:
         if mode != "auto":
@@ -477,7 +476,7 @@ def with_attention(config: ModelConfig, text: str | None) -> ModelConfig:
         return config
     encoder = config.encoder
     if not isinstance(encoder, EncoderConfig):
-        has = f"attends in {config.attention}, which is fixed" if isinstance(encoder, GraniteConfig) else "has none"
+        has = "has none" if encoder.attends == "none" else f"attends in {encoder.attends}, which is fixed"
         raise UsageError(f"--attention {text}: this model {has}")
     attention = parse_attention(text)
     if encoder.contexts and attention not in encoder.contexts:
@@ -493,6 +492,8 @@ def with_language(config: ModelConfig, language: str | None) -> ModelConfig:
     prompt, encoder = language_prompt_of(config), config.encoder
     if prompt is None or not isinstance(encoder, EncoderConfig):
         return config
+    from fastscribe.families.nemotron.languages import choose_language
+
     told = replace(prompt, index=choose_language(prompt, language))
     return replace(config, encoder=replace(encoder, language_prompt=told))
 

@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from fastscribe.config import EncoderConfig, FeaturesConfig, JasperConfig, Size, TransformerConfig
+from fastscribe.config import FeaturesConfig, Size, TransformerConfig
+from fastscribe.families.conformer.config import EncoderConfig
+from fastscribe.families.jasper.config import JasperConfig
 from fastscribe.speakers.settings import STREAMING_SETTINGS
 
 TURNS, VOICES = "turns", "voices"  # purposes of utterances: for the speaker model, for the voice model

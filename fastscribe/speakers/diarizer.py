@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from fastscribe._system.processors import has_native_bf16
-from fastscribe.config import EncoderConfig
 from fastscribe.cuda.no_tf32 import no_tf32
-from fastscribe.families.blocks.cpu_form import torch_dtype
-from fastscribe.families.conformer.cpu_layers import conformer_for_cpu_, has_loops
+from fastscribe.families.conformer.config import EncoderConfig
+from fastscribe.families.conformer.cpu_layers import conformer_for_cpu_
 from fastscribe.families.conformer.encoder import Encoder
+from fastscribe.families.cpu_form import torch_dtype
 from fastscribe.families.model import Prepare
 from fastscribe.speakers.checkpoints import SpeakerCheckpoint
 from fastscribe.speakers.config import SpeakerModelConfig
@@ -73,7 +73,7 @@ class Diarizer(SideModel[SpeakerCheckpoint, Sortformer]):
         model.layers_dtype = torch_dtype(layers_dtype)
         if device.type == "cpu" and isinstance(model.encoder, Encoder):
             conformer_for_cpu_(model.encoder)
-            if has_loops(model.encoder.config) and model.layers_dtype == torch.bfloat16 and has_native_bf16():
+            if model.encoder.config.has_loops and model.layers_dtype == torch.bfloat16 and has_native_bf16():
                 transformer_for_cpu_(model.layers)
         return diarizer
 

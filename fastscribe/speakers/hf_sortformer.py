@@ -12,23 +12,19 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fastscribe.checkpoint import huggingface
+from fastscribe.checkpoint.formats import SPEAKER_MODEL_TYPE
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import Section, report_invalid_config
-from fastscribe.config import (
-    SUBSAMPLING_FACTORS,
-    EncoderConfig,
-    FeaturesConfig,
-    ModelConfig,
-    TransformerActivation,
-    TransformerConfig,
-)
+from fastscribe.config import FeaturesConfig, ModelConfig, TransformerActivation, TransformerConfig
 from fastscribe.errors import UnsupportedCheckpoint
+from fastscribe.families.conformer.config import SUBSAMPLING_FACTORS, EncoderConfig
+from fastscribe.families.conformer.huggingface import read_features
 from fastscribe.speakers.checkpoints import MAX_SPEAKERS, SpeakerCheckpoint
 from fastscribe.speakers.config import SpeakerCacheConfig, SpeakerModelConfig, StackingConfig
 from fastscribe.speakers.settings import MAX_SPEAKER_FRAMES
 
-MODEL_TYPE = huggingface.SPEAKER_MODEL_TYPE
+MODEL_TYPE = SPEAKER_MODEL_TYPE
 _NAMES = (
     (r"^model\.audio_tower\.embedder\.projection\.", "encoder.subsampling.out."),
     (r"^model\.audio_tower\.input_layer_norm\.", "encoder.layers.first_norm."),
@@ -67,9 +63,7 @@ def speaker_model_config(section: Section, processor: Section) -> SpeakerModelCo
     section.choose("model_type", None, (MODEL_TYPE,))
     head = section.part("head_config", optional=True)
     encoder = _encoder(section.part("audio_config", optional=True))
-    extractor = processor.part("feature_extractor")
-    extractor.name = "feature_extractor"
-    features = huggingface.read_features(extractor, encoder.num_mels, is_streaming=True)
+    features = read_features(huggingface.extractor_of(processor), encoder.num_mels, is_streaming=True)
     _check_sizes(features, encoder, section.where)
     factor, num_speakers = encoder.subsampling_factor, head.whole("num_speakers", 8, 1, MAX_SPEAKERS)
     head.choose("audio_hidden_size", 512, (encoder.d_model,))

@@ -11,13 +11,16 @@ from functools import partial
 from pathlib import Path
 
 from fastscribe.checkpoint import names, nemo
+from fastscribe.checkpoint.formats import NEMO_CONFIG_NAME
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
-from fastscribe.checkpoint.nemo_config import conformer, features_of, target
+from fastscribe.checkpoint.nemo_config import features_of, target
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import Section, report_invalid_config
 from fastscribe.checkpoint.weights import load_torch
-from fastscribe.config import EncoderConfig, ModelConfig, TransformerConfig
+from fastscribe.config import ModelConfig, TransformerConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
+from fastscribe.families.conformer.config import EncoderConfig
+from fastscribe.families.conformer.nemo import encoder_config
 from fastscribe.speakers.checkpoints import MAX_SPEAKERS, SpeakerCheckpoint
 from fastscribe.speakers.config import SpeakerCacheConfig, SpeakerModelConfig
 from fastscribe.speakers.settings import MAX_SPEAKER_FRAMES
@@ -50,7 +53,7 @@ def _read(where: Path, open_member: nemo.OpenMember, config: Section) -> Speaker
     if not is_sortformer(config):
         option = "--voices" if nemo.is_voice_model(config) else "--model"
         raise CheckpointError(where, f"no speaker model (Sortformer): it is for {option}, and --speakers needs one")
-    with report_invalid_config(f"{where}: {nemo.CONFIG_NAME}"):
+    with report_invalid_config(f"{where}: {NEMO_CONFIG_NAME}"):
         model = speaker_model_config(config)
         # The limits of sizes are those of a transcription model with this encoder.
         assert isinstance(model.encoder, EncoderConfig)
@@ -66,7 +69,7 @@ def is_sortformer(config: Section) -> bool:
 
 def _renamed(weights: Mapping[str, TensorSource], encoder: EncoderConfig) -> dict[str, TensorSource]:
     renamed = {}
-    for name, source in names.from_nemo(weights, encoder).items():
+    for name, source in names.from_nemo(weights, encoder, has_transformer=True).items():
         if _UNUSED.match(name):
             continue
         for pattern, replacement in _NAMES:
@@ -111,7 +114,7 @@ def speaker_model_config(config: Section) -> SpeakerModelConfig:
 
 def _encoder(section: Section) -> EncoderConfig:
     target(section, "ConformerEncoder")
-    return conformer(section)
+    return encoder_config(section)
 
 
 def _transformer(section: Section) -> TransformerConfig:

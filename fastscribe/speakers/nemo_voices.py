@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import get_args
 
 from fastscribe.checkpoint import names, nemo
+from fastscribe.checkpoint.formats import NEMO_CONFIG_NAME
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.nemo_config import features_of, target
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import Section, report_invalid_config
 from fastscribe.checkpoint.weights import load_torch
-from fastscribe.config import JasperBlockConfig, JasperConfig, ModelConfig
+from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
-from fastscribe.families.jasper.nemo import jasper
+from fastscribe.families.jasper.config import JasperBlockConfig, JasperConfig
+from fastscribe.families.jasper.nemo import encoder_config
 from fastscribe.speakers.checkpoints import VoiceCheckpoint
 from fastscribe.speakers.config import EcapaConfig, Pooling, VoiceModelConfig
 
@@ -69,7 +71,7 @@ def read_voice_model(path: str | Path) -> VoiceCheckpoint:
 def _read(where: Path, open_member: nemo.OpenMember, config: Section) -> VoiceCheckpoint:
     if not nemo.is_voice_model(config):
         raise CheckpointError(where, "no voice model (TitaNet, ECAPA-TDNN), which --voices needs")
-    with report_invalid_config(f"{where}: {nemo.CONFIG_NAME}"):
+    with report_invalid_config(f"{where}: {NEMO_CONFIG_NAME}"):
         model = voice_model_config(config)
     weights = load_torch(open_member(nemo.WEIGHTS_NAME), f"{where}: {nemo.WEIGHTS_NAME}")
     return VoiceCheckpoint(where, model, LazyWeights(_renamed(weights, model)))
@@ -84,7 +86,7 @@ def voice_model_config(config: Section) -> VoiceModelConfig:
     if target(section, "ConvASREncoder", "ECAPAEncoder") == "ECAPAEncoder":
         encoder = _ecapa(section, _frame_multiple(preprocessor))
     else:
-        encoder = jasper(section)
+        encoder = encoder_config(section)
     if encoder.num_mels != features.num_mels:
         raise UnsupportedCheckpoint(config.where, "encoder.feat_in", encoder.num_mels, str(features.num_mels))
     # The limits of sizes are those of a transcription model with such an encoder.

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.config import EncoderConfig
 from fastscribe.families.blocks.dot_product_attention import aligned_size
 from fastscribe.families.canary.attention_decoder import BridgeLayer
+from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.conformer.encoder import Encoder
 from fastscribe.speakers.config import SpeakerModelConfig
 from fastscribe.speakers.speaker_cache import SpeakerMemory

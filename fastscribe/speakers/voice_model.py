@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.config import JasperConfig
+from fastscribe.families.jasper.config import JasperConfig
 from fastscribe.families.jasper.encoder import JasperEncoder
 from fastscribe.speakers.config import VoiceModelConfig
 from fastscribe.speakers.ecapa import EcapaEncoder

@@ -12,8 +12,10 @@ import numpy as np
 
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.checkpoint.validate import validate as check_config
-from fastscribe.config import EncoderConfig, GraniteConfig, ModelConfig
+from fastscribe.config import ModelConfig
 from fastscribe.errors import UsageError
+from fastscribe.families.conformer.config import EncoderConfig
+from fastscribe.families.granite.config import GraniteConfig
 from fastscribe.languages import language_tag
 from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.backgrounds import BackgroundCorpus

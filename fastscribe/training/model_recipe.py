@@ -7,16 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fastscribe.config import (
-    SUBSAMPLING_FACTORS,
-    ConvNorm,
-    EncoderConfig,
-    FeaturesConfig,
-    JointConfig,
-    ModelConfig,
-    PredictorConfig,
-)
+from fastscribe.config import FeaturesConfig, JointConfig, ModelConfig, PredictorConfig
 from fastscribe.errors import UsageError
+from fastscribe.families.conformer.config import SUBSAMPLING_FACTORS, ConvNorm, EncoderConfig
 from fastscribe.training.bpe import VocabularyKind
 
 TRANSDUCER_SIZES = ("predictor_hidden", "predictor_layers", "joint_hidden")

@@ -25,7 +25,7 @@ from fastscribe._system.safe_files import (
     temp_path_for,
     write_atomic,
 )
-from fastscribe.checkpoint import native
+from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.model_folder import new_model, remove_model
 from fastscribe.checkpoint.native import ALIGNER_FOLDER
 from fastscribe.checkpoint.reader import Checkpoint
@@ -154,7 +154,7 @@ class RunFolder:
         old = _previous(folder)
         try:
             with new_model(folder) as new:
-                native.write(checkpoint, new, dtype)
+                native_writer.write(checkpoint, new, dtype)
             remove_model(old)
             if folder.exists():
                 folder.rename(old)

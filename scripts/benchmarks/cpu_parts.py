@@ -31,10 +31,10 @@ import torch
 from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe.bench.machine import facts
 from fastscribe.bench.shapes import SHAPES
-from fastscribe.config import EncoderConfig
-from fastscribe.families.blocks.cpu_form import to_cpu_form_, torch_dtype
+from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.conformer.cpu_layers import Matrix, Product, Rows, Stream, conformer_for_cpu_
 from fastscribe.families.conformer.encoder import Encoder
+from fastscribe.families.cpu_form import to_cpu_form_, torch_dtype
 
 DTYPES = ("fp32", "bf16", "int8")
 _LAYERS = 3  # what a pass does once, such as the positions, is divided by it

@@ -38,9 +38,9 @@ from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import LabelLooping, Network
 from fastscribe.errors import UsageError
-from fastscribe.families.blocks.cpu_form import torch_dtype
 from fastscribe.families.blocks.packed import pack_linears_
 from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.families.cpu_form import torch_dtype
 from fastscribe.pipeline.batching import Budget
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Frames, Hypothesis

@@ -45,7 +45,8 @@ def build(form: str, checkpoint: Checkpoint, device: torch.device) -> Encode:
         if not isinstance(encoder, Encoder):
             raise UsageError(f"{form}: this encoder has no such form")
         fuse_(encoder, operation_speed.operations(form.removeprefix("fused_")))
-    return torch.inference_mode()(encoder.forward)
+    encode: Encode = torch.inference_mode()(encoder.forward)
+    return encode
 
 
 def random_features(config: ModelConfig, lengths_s: Sequence[float], device: torch.device) -> Features:

@@ -233,7 +233,7 @@ def make(folder: Path, shape: str) -> dict[str, float]:
 
     from fastscribe.bench.random_model import random_tokenizer
     from fastscribe.bench.shapes import SHAPES
-    from fastscribe.checkpoint import native
+    from fastscribe.checkpoint import native_writer
     from fastscribe.checkpoint.reader import Checkpoint
     from fastscribe.families.model import Model
 
@@ -249,8 +249,8 @@ def make(folder: Path, shape: str) -> dict[str, float]:
     }
     checkpoint = Checkpoint(folder, "fastscribe", config, random_tokenizer(config), weights, has_random_weights=True)
     write_nemo(replace(checkpoint, weights=weights), folder / f"{shape}.nemo")
-    native.write(checkpoint, folder / "fp32", torch.float32)
-    native.write(checkpoint, folder / "bf16", torch.bfloat16)
+    native_writer.write(checkpoint, folder / "fp32", torch.float32)
+    native_writer.write(checkpoint, folder / "bf16", torch.bfloat16)
     return {}
 
 

@@ -14,8 +14,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fastscribe.bench.timing import time_call
-from fastscribe.config import subsampled
-from fastscribe.families.blocks import operations as definition
+from fastscribe.families.conformer import operations as definition
+from fastscribe.families.conformer.config import subsampled
 
 _TAPS, _MELS = 9, 128
 Arguments = tuple[Any, ...]
@@ -28,7 +28,7 @@ def operations(form: str) -> definition.Operations:
     """ "torch" or "triton"; "triton" raises if Triton is missing."""
     if form == "torch":
         return definition.TORCH
-    from fastscribe.families.blocks import triton_kernels
+    from fastscribe.families.conformer import triton_kernels
 
     return triton_kernels.TRITON
 

@@ -32,7 +32,7 @@ from fastscribe import Options, Transcriber, Transcript
 from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.checkpoint.location import locate
 from fastscribe.evaluation.scores import Edits, normalizer
-from fastscribe.families.conformer import cpu_layers
+from fastscribe.families.conformer import config as conformer_config
 from fastscribe.speakers.scores import cp_word_edits, diarization_edits
 from fastscribe.types import Turn
 from scripts.benchmarks.gap_recovery import publish
@@ -135,7 +135,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]
     hours = round(sum(soundfile.info(path).duration for path in paths) / 3600, 3)
     named = {"dialogues": len(paths), "length_s": arguments.length_s, "hours": hours}
     if arguments.loops:
-        cpu_layers.MIN_WIDTH = 1
+        conformer_config.MIN_WIDTH_OF_LOOPS = 1
     rows = []
     for dtype in arguments.dtypes:
         found = of_fastscribe(arguments, dtype, paths)

@@ -63,7 +63,7 @@ def training_turns(
     import torch
 
     from fastscribe.bench.shapes import SHAPES
-    from fastscribe.config import EncoderConfig
+    from fastscribe.families.conformer.config import EncoderConfig
     from fastscribe.training.data import check_trainable
     from scripts.benchmarks.training_speed import Case, _noise
 

@@ -23,7 +23,7 @@ from fastscribe.bench.random_model import random_checkpoint, random_tokenizer
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.bench.timing import time_call
 from fastscribe.bench.work import LABELS_PER_S
-from fastscribe.checkpoint import native
+from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.checkpoint.validate import validate
 from fastscribe.config import Options
@@ -108,7 +108,7 @@ def test_random_model_is_reproducible_and_storable(tmp_path: Path) -> None:
         random_checkpoint("tiny", seed=1).weights["encoder.subsampling.out.weight"],
         again.weights["encoder.subsampling.out.weight"],
     )
-    native.write(again, tmp_path / "model", torch.float32)
+    native_writer.write(again, tmp_path / "model", torch.float32)
     stored = read_checkpoint(tmp_path / "model")
     assert stored.config == again.config and stored.tokenizer == again.tokenizer
     assert stored.has_random_weights and again.has_random_weights

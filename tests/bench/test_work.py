@@ -15,7 +15,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from fastscribe.bench import roofline, work
 from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.shapes import SHAPES
-from fastscribe.checkpoint.parameter_shapes import parameter_shapes
 from fastscribe.cli.describe import describe
 from fastscribe.config import LocalAttention, ModelConfig
 from fastscribe.decode import aed
@@ -23,6 +22,7 @@ from fastscribe.decode.greedy import greedy
 from fastscribe.decode.prompt import Prompt
 from fastscribe.families.blocks.features import LogMel
 from fastscribe.families.model import Model
+from fastscribe.families.parameter_shapes import parameter_shapes
 from fastscribe.types import Features, Frames
 from tests.checkpoint.test_known_models import read as read_published
 from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint

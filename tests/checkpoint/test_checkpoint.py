@@ -19,12 +19,13 @@ import torch
 import yaml
 
 from fastscribe.bench.work import encoder_gflop_per_audio_s
-from fastscribe.checkpoint import native
+from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli.describe import describe
-from fastscribe.config import ChunkedAttention, LocalAttention, ModelConfig
+from fastscribe.config import ChunkedAttention, LocalAttention
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, WeightsMismatch
 from fastscribe.families.model import build_model
+from fastscribe.families.stored_config import config_from_json
 from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint, golden, model_path
 from tests.helpers.archives import unpacked
 
@@ -78,7 +79,7 @@ def test_tar_gzip_and_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_native_round_trip(model_folder: Path, tmp_path: Path, dtype: torch.dtype) -> None:
     original = read_checkpoint(model_path(model_folder))
-    native.write(original, tmp_path / "own", dtype)
+    native_writer.write(original, tmp_path / "own", dtype)
     again = read_checkpoint(tmp_path / "own")
     assert again.source == "fastscribe"
     assert again.config == original.config
@@ -89,10 +90,10 @@ def test_native_round_trip(model_folder: Path, tmp_path: Path, dtype: torch.dtyp
     build_model(again.config, again.weights, "own")
     assert again.tokenizer == original.tokenizer
     taught = replace(original, tokenizer=replace(original.tokenizer, attached="nowhere"))
-    native.write(taught, tmp_path / "own", dtype)
+    native_writer.write(taught, tmp_path / "own", dtype)
     assert read_checkpoint(tmp_path / "own").tokenizer == taught.tokenizer != original.tokenizer
     stated = replace(original, config=replace(original.config, trained_utterance_s=12.5))
-    native.write(stated, tmp_path / "own", dtype)
+    native_writer.write(stated, tmp_path / "own", dtype)
     again = read_checkpoint(tmp_path / "own")
     assert again.config == stated.config and describe(again)["trained_utterance_s"] == 12.5
     assert original.config.trained_utterance_s is None and "trained_utterance_s" not in describe(original)
@@ -101,11 +102,11 @@ def test_native_round_trip(model_folder: Path, tmp_path: Path, dtype: torch.dtyp
 def test_config_json_round_trip(model_folder: Path) -> None:
     config = checkpoint(model_folder).config
     data = json.loads(json.dumps(config.to_json()))
-    assert ModelConfig.from_json(data) == config
+    assert config_from_json(data) == config
     data["encoder"]["colour"] = 1
     del data["num_labels"]
     with pytest.raises(ValueError, match="num_labels"):
-        ModelConfig.from_json(data)
+        config_from_json(data)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,7 @@ def local(**changes) -> dict:
 def test_local_attention(tmp_path: Path, changes: dict, expected: LocalAttention | None) -> None:
     config = read_checkpoint(with_yaml(tmp_path, **local(**changes))).config
     assert config.encoder.attention == expected
-    assert ModelConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    assert config_from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
 @pytest.mark.parametrize(
@@ -275,7 +276,7 @@ def test_contexts(tmp_path: Path, size: list, contexts: tuple[ChunkedAttention, 
     yaml = {"encoder__att_context_style": "chunked_limited", "encoder__att_context_size": size}
     config = read_checkpoint(with_yaml(tmp_path, **yaml)).config
     assert (config.encoder.contexts, config.encoder.attention) == (contexts, contexts[0] if contexts else None)
-    assert ModelConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    assert config_from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
 @pytest.mark.parametrize(
@@ -290,10 +291,10 @@ def test_invalid_contexts(tmp_path: Path, size: object) -> None:
 def test_folder_without_attention_key() -> None:
     data = read_checkpoint(NEMO).config.to_json()
     del data["encoder"]["attention"]
-    assert ModelConfig.from_json(data) == read_checkpoint(NEMO).config
+    assert config_from_json(data) == read_checkpoint(NEMO).config
     data["encoder"]["attention"] = {"left": -1, "right": 2}
     with pytest.raises(ValueError, match="-1"):
-        ModelConfig.from_json(data)
+        config_from_json(data)
 
 
 def test_tokenizer_of_another_size(tmp_path: Path) -> None:
@@ -311,7 +312,7 @@ def test_tokenizer_of_another_size(tmp_path: Path) -> None:
     with pytest.raises(WeightsMismatch, match="wrong shape"):
         build_model(loaded.config, loaded.weights, folder)
 
-    native.write(read_checkpoint(NEMO), tmp_path / "own", torch.float32)
+    native_writer.write(read_checkpoint(NEMO), tmp_path / "own", torch.float32)
     shutil.copytree(MODELS / "hf_ctc", tmp_path / "hf")
     for folder in (tmp_path / "own", tmp_path / "hf"):
         (folder / "tokenizer.model").write_bytes(other)
@@ -353,7 +354,7 @@ def test_tokenizer_of_another_size(tmp_path: Path) -> None:
     ],
 )
 def test_native_settings_are_checked(tmp_path: Path, key: str, value: object) -> None:
-    native.write(read_checkpoint(NEMO), tmp_path, torch.float32)
+    native_writer.write(read_checkpoint(NEMO), tmp_path, torch.float32)
     stored = json.loads((tmp_path / "config.json").read_text())
     part, _, name = key.rpartition(".")
     (stored["model"][part] if part else stored["model"])[name] = value
@@ -669,7 +670,7 @@ def test_nemo_file_beside_model_ignored(tmp_path: Path) -> None:
 
 def test_flops() -> None:
     """24 layers of width 1024, 8 s utterances: 15.1 GFLOP per second of audio, counted independently."""
-    config = ModelConfig.from_json(
+    config = config_from_json(
         checkpoint(MODELS / "tdt_demo").config.to_json()
         | {
             "encoder": checkpoint(MODELS / "tdt_demo").config.to_json()["encoder"]

@@ -27,7 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from fastscribe.checkpoint import native, random_access, tar
+from fastscribe.checkpoint import native_writer, random_access, tar
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.checkpoint.weights import load_safetensors, load_torch
 from fastscribe.errors import CheckpointError
@@ -691,7 +691,7 @@ def huggingface(change: Callable[[Path], object]) -> Make:
 
 def own(change: Callable[[Path], object]) -> Make:
     def make(folder: Path) -> Path:
-        native.write(checkpoint(MODELS / "hybrid"), folder / "own", torch.float32)
+        native_writer.write(checkpoint(MODELS / "hybrid"), folder / "own", torch.float32)
         change(folder / "own")
         return folder / "own"
 

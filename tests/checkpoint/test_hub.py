@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 
 from fastscribe import Transcriber, Transcript
 from fastscribe.checkpoint import hub as hub_module
-from fastscribe.checkpoint.hub.name import HubName
+from fastscribe.checkpoint.hub_name import HubName
 from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli import app

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fastscribe.checkpoint import native
+from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.int8_rows import is_stored_in_rows
 from fastscribe.checkpoint.lazy_weights import sources_of
 from fastscribe.checkpoint.reader import read_checkpoint
@@ -32,14 +32,14 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, weight in weights.items():
         if weight.is_floating_point():
             weights[name] = weight * (1 + 0.1 * torch.rand(weight.shape, generator=generator))
-    native.write(replace(packaged, weights=weights), made, torch.bfloat16)
+    native_writer.write(replace(packaged, weights=weights), made, torch.bfloat16)
     return made
 
 
 @pytest.fixture(scope="module")
 def folder(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("model") / "int8"
-    native.write(read_checkpoint(plain), made, torch.bfloat16, in_8_bits=True)
+    native_writer.write(read_checkpoint(plain), made, torch.bfloat16, in_8_bits=True)
     return made
 
 
@@ -78,7 +78,7 @@ def test_written_again(folder: Path, tmp_path: Path) -> None:
     zero = {name: again.weights[name] for name in again.weights}
     zero[MATRIX] = zero[MATRIX].clone()
     zero[MATRIX][3] = 0
-    native.write(replace(again, weights=zero), tmp_path / "own", torch.float32, in_8_bits=True)
+    native_writer.write(replace(again, weights=zero), tmp_path / "own", torch.float32, in_8_bits=True)
     stored = load_file(tmp_path / "own" / "model.safetensors")
     assert stored[MATRIX].dtype == torch.int8 and stored[MATRIX + ".row_scales"].dtype == torch.float32
     found = read_checkpoint(tmp_path / "own").weights

@@ -15,11 +15,11 @@ from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.nemo import parse_yaml
 from fastscribe.checkpoint.nemo_config import model_config
 from fastscribe.checkpoint.nemo_heads import heads_of
-from fastscribe.checkpoint.parameter_shapes import parameter_shapes
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.checkpoint.value import Section
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError
+from fastscribe.families.parameter_shapes import parameter_shapes
 from scripts.model_table import MARK, model_table
 from tests.conftest import ROOT, SHARED
 from tests.helpers import cohere_folder, granite_folder
@@ -35,7 +35,7 @@ def read(name: str) -> ModelConfig:
     if name in FOLDERS:
         of = FOLDERS[name]
         return huggingface.model_config(
-            Section(of.PUBLISHED_CONFIG, "config", name), Section(of.PROCESSOR_CONFIG, "", name), name
+            Section(of.PUBLISHED_CONFIG, "config", name), Section(of.PROCESSOR_CONFIG, "", name)
         )
     whole = config(name)
     section = parse_yaml(yaml.safe_dump(whole, allow_unicode=True).encode(), name)

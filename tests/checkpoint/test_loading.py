@@ -19,15 +19,15 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fastscribe.bench.shapes import SHAPES
-from fastscribe.checkpoint import native, state_pickle
+from fastscribe.checkpoint import native_writer, state_pickle
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource, sources_of
-from fastscribe.checkpoint.parameter_shapes import parameter_shapes
 from fastscribe.checkpoint.random_access import MemoryBytes
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.checkpoint.weights import load_safetensors, load_torch
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, WeightsMismatch
 from fastscribe.families.model import Model, build_model
+from fastscribe.families.parameter_shapes import parameter_shapes
 from tests.checkpoint.test_checkpoint import same
 from tests.checkpoint.test_hostile_checkpoints import rezipped, saved
 from tests.conftest import MODELS, checkpoint, torch_threads
@@ -205,7 +205,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from fastscribe.bench.random_model import random_tokenizer
 
     folder = tmp_path_factory.mktemp("large")
-    native.write(replace(made, tokenizer=random_tokenizer(config)), folder, torch.float32)
+    native_writer.write(replace(made, tokenizer=random_tokenizer(config)), folder, torch.float32)
     return folder
 
 
@@ -268,15 +268,15 @@ def test_weights_equal_libraries(tmp_path: Path) -> None:
 
 def test_safetensors_file_equal(tmp_path: Path) -> None:
     loaded = read_checkpoint(NEMO)
-    native.write(loaded, tmp_path, torch.bfloat16)
+    native_writer.write(loaded, tmp_path, torch.bfloat16)
     weights = {name: tensor.bfloat16() for name, tensor in loaded.weights.items() if tensor.is_floating_point()}
     save_file(weights, tmp_path / "theirs", metadata={"format": "pt"})
     assert (tmp_path / SAFETENSORS).read_bytes() == (tmp_path / "theirs").read_bytes()
 
 
 def test_write_over_source(tmp_path: Path) -> None:
-    native.write(read_checkpoint(HF), tmp_path, torch.float32)
-    native.write(read_checkpoint(tmp_path), tmp_path, torch.float32)
+    native_writer.write(read_checkpoint(HF), tmp_path, torch.float32)
+    native_writer.write(read_checkpoint(tmp_path), tmp_path, torch.float32)
     original = read_checkpoint(HF)
     assert all(
         torch.equal(tensor, original.weights[name]) for name, tensor in read_checkpoint(tmp_path).weights.items()
@@ -285,7 +285,7 @@ def test_write_over_source(tmp_path: Path) -> None:
 
 def test_failed_write_leaves_no_weights(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds NaN"):
-        native.write(read_checkpoint(spoilt(tmp_path / "bad")), tmp_path / "own", torch.float32)
+        native_writer.write(read_checkpoint(spoilt(tmp_path / "bad")), tmp_path / "own", torch.float32)
     assert list((tmp_path / "own").iterdir()) == []
 
 

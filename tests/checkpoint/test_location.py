@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastscribe.checkpoint import hub, location
-from fastscribe.checkpoint.hub.name import HubName
+from fastscribe.checkpoint.hub_name import HubName
 from fastscribe.checkpoint.location import locate
 from fastscribe.errors import CheckpointError, UsageError
 

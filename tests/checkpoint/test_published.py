@@ -18,14 +18,14 @@ import sentencepiece
 import torch
 import yaml
 
-from fastscribe.checkpoint import huggingface, names
+from fastscribe.checkpoint import huggingface
 from fastscribe.checkpoint.lazy_weights import TensorSource
-from fastscribe.checkpoint.parameter_shapes import parameter_shapes
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.config import Options
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.families.indic.language_heads import of_language
 from fastscribe.families.model import build_model
+from fastscribe.families.parameter_shapes import parameter_shapes
 from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import AudioInfo, Utterance
@@ -372,6 +372,9 @@ def test_published_streaming_folder(tmp_path: Path) -> None:
     header = json.loads((folder / "safetensors_header.json").read_text(encoding="utf-8"))
     theirs = {name: tuple(value["shape"]) for name, value in header.items() if name != "__metadata__"}
     sources = {name: TensorSource("float32", shape, lambda: torch.empty(0)) for name, shape in theirs.items()}
-    ours = {name: source.shape for name, source in names.from_huggingface(sources, found.encoder).items()}
+    ours = {
+        name: source.shape
+        for name, source in huggingface.our_names(sources, {"model_type": "nemotron3_5_asr"}, found).items()
+    }
     assert ours == parameter_shapes(found)
     assert found.encoder.language_prompt is not None and found.encoder.language_prompt.languages["no"] == 27

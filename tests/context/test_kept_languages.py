@@ -42,10 +42,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> MakeFolder:
 
 
 def _make(source: Path, folder: Path) -> None:
-    from fastscribe.checkpoint import native
+    from fastscribe.checkpoint import native_writer
     from fastscribe.checkpoint.reader import read_checkpoint
 
-    native.write(read_checkpoint(source), folder, torch.float32)
+    native_writer.write(read_checkpoint(source), folder, torch.float32)
     size = len(from_sentencepiece((folder / "tokenizer.model").read_bytes()).pieces)
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(

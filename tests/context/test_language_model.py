@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
 from fastscribe import Options, Transcriber
-from fastscribe.checkpoint import native
+from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint, read_for_run
 from fastscribe.cli.describe import describe
 from fastscribe.config import OutputStyle
@@ -243,14 +243,14 @@ def hybrid() -> Checkpoint:
 
 
 def test_model_folder_round_trip(tmp_path: Path, hybrid: Checkpoint) -> None:
-    native.write(hybrid, tmp_path, torch.bfloat16)
+    native_writer.write(hybrid, tmp_path, torch.bfloat16)
     found = read_checkpoint(tmp_path).language_model
     assert found is not None and found.fusion == Fusion(0.0, -1000.0, 3)
     assert serialize(found) == (tmp_path / FILE).read_bytes()
 
 
 def test_damaged_file_in_model_folder(tmp_path: Path, hybrid: Checkpoint) -> None:
-    native.write(hybrid, tmp_path, torch.bfloat16)
+    native_writer.write(hybrid, tmp_path, torch.bfloat16)
     (tmp_path / FILE).write_bytes(serialize(made(3)))
     with pytest.raises(CheckpointError, match=r"language_model.*for 3 tokens"):
         read_checkpoint(tmp_path)

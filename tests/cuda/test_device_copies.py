@@ -20,9 +20,9 @@ from fastscribe.cuda.device import host_array, small_to_device, to_device
 from fastscribe.decode import aed, checked, label_looping
 from fastscribe.decode.ctc import CtcDecoder
 from fastscribe.decode.label_looping import Network
-from fastscribe.families.blocks import operations
 from fastscribe.families.blocks.ctc import CtcHead
 from fastscribe.families.blocks.features import LogMel
+from fastscribe.families.conformer import operations
 from fastscribe.families.conformer.fused_layers import fuse_
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Batch, Features, Frames, NativeRows

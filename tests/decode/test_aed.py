@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.work import LABELS_PER_S, PROMPT_TOKENS
-from fastscribe.checkpoint import native
+from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import AedConfig, Options, TransformerConfig
 from fastscribe.decode import aed, aed_graphs
@@ -357,7 +357,7 @@ def test_no_graphs_on_cpu() -> None:
 
 def test_random_model_token_rate(tmp_path) -> None:
     made = random_checkpoint("tiny-canary")
-    native.write(made, tmp_path / "model", torch.float32)
+    native_writer.write(made, tmp_path / "model", torch.float32)
     stored = read_checkpoint(tmp_path / "model")
     assert stored.config == made.config and stored.tokenizer == made.tokenizer
     lines: list[str] = []

@@ -14,7 +14,7 @@ import soundfile
 import torch
 
 from fastscribe import Transcriber
-from fastscribe.checkpoint import native
+from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import Options
 from fastscribe.decode import checked, label_looping
@@ -157,7 +157,7 @@ def damaged_model(folder: Path, name: str, tensor_name: str) -> Path:
     sound = checkpoint(MODELS / name)
     weights = {key: torch.sign(t) * 1e38 if key == tensor_name else t for key, t in sound.weights.items()}
     assert weights.keys() == sound.weights.keys() and tensor_name in weights
-    native.write(replace(sound, weights=weights), folder, torch.float32)
+    native_writer.write(replace(sound, weights=weights), folder, torch.float32)
     return folder
 
 
@@ -248,7 +248,7 @@ def test_endless_checkpoint_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     name = "transducer.joint.output.bias"
     weights[name] = weights[name].clone()
     weights[name][sound.config.blank_id] = -1e6
-    native.write(
+    native_writer.write(
         replace(sound, config=replace(sound.config, joint=joint), weights=weights), tmp_path / "m", torch.float32
     )
     found = list(Transcriber.load(tmp_path / "m", device="cpu", dtype="fp32").transcribe([FILES[0]]))

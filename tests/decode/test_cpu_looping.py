@@ -20,7 +20,6 @@ from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.greedy import ENDLESS, greedy
 from fastscribe.decode.label_looping import LabelLooping, Network
 from fastscribe.decode.scorer import advance
-from fastscribe.families.conformer import cpu_layers
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Frames, Hypothesis
 from tests.conftest import MODELS, checkpoint, torch_threads
@@ -133,5 +132,5 @@ def test_activations(name: str) -> None:
 def test_wide_models_decode_with_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint_ = checkpoint(MODELS / "tdt_demo")
     assert type(Recognizer.build(checkpoint_, "cpu", "fp32").decoder) is LabelLooping
-    monkeypatch.setattr(cpu_layers, "MIN_WIDTH", 1)
+    monkeypatch.setattr("fastscribe.families.conformer.config.MIN_WIDTH_OF_LOOPS", 1)
     assert type(Recognizer.build(checkpoint_, "cpu", "fp32").decoder) is CpuLooping

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention
-from fastscribe.families.blocks import triton_kernels
-from fastscribe.families.blocks.gpu_operations import choose_operations
-from fastscribe.families.blocks.operations import POSITION_ROWS_MULTIPLE, TORCH, max_table_distance
-from fastscribe.families.blocks.triton_kernels import TRITON
+from fastscribe.families.conformer import triton_kernels
+from fastscribe.families.conformer.gpu_operations import choose_operations
+from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, TORCH, max_table_distance
+from fastscribe.families.conformer.triton_kernels import TRITON
 from fastscribe.families.granite.fused_layers import fuse_
 from fastscribe.types import Features
-from tests.families.blocks.test_triton_kernels import check_subsampling, close, model_config, normal, real_frames
+from tests.families.conformer.test_triton_kernels import check_subsampling, close, model_config, normal, real_frames
 from tests.families.granite.test_granite import difference, random_encoder, small
 
 # The interpreter of Triton 3.6 takes a loop's bound from an array of one number, which numpy deprecates.

@@ -17,8 +17,8 @@ from triton.compiler import ASTSource
 
 from fastscribe.config import LocalAttention
 from fastscribe.cuda import fp8_triton
-from fastscribe.families.blocks import triton_kernels
-from fastscribe.families.blocks.operations import POSITION_ROWS_MULTIPLE
+from fastscribe.families.conformer import triton_kernels
+from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE
 
 CAPABILITIES = (80, 90, 100)
 _POINTERS = {

@@ -13,9 +13,9 @@ import torch
 from fastscribe._system import processors
 from fastscribe._system.user_cache import cache_folder
 from fastscribe.bench.shapes import SHAPES
-from fastscribe.config import EncoderConfig
 from fastscribe.errors import UsageError
 from fastscribe.families.blocks.int8 import int8_problem
+from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.pipeline import dtype_choice, dtype_rates
 from fastscribe.pipeline.dtype_choice import candidates, choose_dtype, emulated_bf16
 from fastscribe.pipeline.dtype_rates import Widths, cpu_rates, measure, widths_of
@@ -44,7 +44,7 @@ def processor(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def has(name: str) -> None:
         monkeypatch.setattr(processors, "_listed", lambda: {*SETS[name], "fpu", "sse2"})
         problem = None if processors.has_native_int8() or processors.has_avx2() else "no AVX2"
-        monkeypatch.setattr(dtype_choice, "int8_problem", lambda: problem)
+        monkeypatch.setattr(dtype_choice, "_int8_problem", lambda: problem)
 
     return has
 

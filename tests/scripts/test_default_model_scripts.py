@@ -26,7 +26,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.checkpoint import native
+from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.context.language_model import FILE, Fusion
 from fastscribe.errors import UsageError
@@ -245,7 +245,7 @@ def make_language_model(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_language_model_of_a_book_and_a_manifest(tmp_path: Path) -> None:
-    native.write(read_checkpoint(PACKAGED), tmp_path / "model", torch.bfloat16)
+    native_writer.write(read_checkpoint(PACKAGED), tmp_path / "model", torch.bfloat16)
     book, manifest, kept_back = (tmp_path / name for name in ("book.txt", "train.jsonl", "test.jsonl"))
     book.write_text("It was late. It was late.\n\nNobody came to the old house by the sea.", "utf-8")
     manifest.write_text(json.dumps({"text": "It was early."}) + "\n", "utf-8")
@@ -259,7 +259,7 @@ def test_a_language_model_of_a_book_and_a_manifest(tmp_path: Path) -> None:
 
 
 def test_unreadable_language_model_is_not_written(tmp_path: Path) -> None:
-    native.write(read_checkpoint(PACKAGED), tmp_path / "model", torch.bfloat16)
+    native_writer.write(read_checkpoint(PACKAGED), tmp_path / "model", torch.bfloat16)
     before = (tmp_path / "model" / FILE).read_bytes()
     book = tmp_path / "book.txt"
     book.write_text("It was late. It was late.", "utf-8")
@@ -279,7 +279,7 @@ def test_unreadable_language_model_is_not_written(tmp_path: Path) -> None:
 def test_a_mean_model_has_the_mean_of_the_weights(tmp_path: Path) -> None:
     first = read_checkpoint(PACKAGED)
     weights = {name: tensor + 1.0 if tensor.is_floating_point() else tensor for name, tensor in first.weights.items()}
-    native.write(replace(first, weights=weights), tmp_path / "other", torch.bfloat16)
+    native_writer.write(replace(first, weights=weights), tmp_path / "other", torch.bfloat16)
     average(tmp_path / "mean", PACKAGED, tmp_path / "other", check=True)
     other, mean = (read_checkpoint(tmp_path / name) for name in ("other", "mean"))
     assert mean.config == first.config and mean.tokenizer.pieces == first.tokenizer.pieces

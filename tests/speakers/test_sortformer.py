@@ -13,10 +13,10 @@ import torch
 
 from fastscribe._system.processors import has_native_bf16
 from fastscribe.errors import CheckpointError
-from fastscribe.families.blocks.cpu_form import torch_dtype
 from fastscribe.families.blocks.int8 import int8_problem
-from fastscribe.families.conformer import cpu_layers
+from fastscribe.families.conformer.config import MIN_WIDTH_OF_LOOPS
 from fastscribe.families.conformer.cpu_layers import CpuLayers
+from fastscribe.families.cpu_form import torch_dtype
 from fastscribe.pipeline.recognizer import prepare
 from fastscribe.speakers.cpu_attention import attend_with_loop
 from fastscribe.speakers.diarizer import Diarizer
@@ -55,12 +55,12 @@ def model(name: str, tmp_path: Path) -> Path:
     return sortformer.write_nemo(tmp_path / "model.nemo", sortformer.config(name))
 
 
-@pytest.mark.parametrize("min_width", [1, cpu_layers.MIN_WIDTH])
+@pytest.mark.parametrize("min_width", [1, MIN_WIDTH_OF_LOOPS])
 def test_probabilities_are_those_of_nemo(
     name: str, model: Path, min_width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The layers of wide encoders give them too."""
-    monkeypatch.setattr(cpu_layers, "MIN_WIDTH", min_width)
+    monkeypatch.setattr("fastscribe.families.conformer.config.MIN_WIDTH_OF_LOOPS", min_width)
     for samples, expected in zip(recordings(), GOLDENS[name], strict=True):
         [found] = probabilities(model, [samples])
         assert found.shape == (-(-(len(samples) // 160) // 8), 4)
@@ -82,7 +82,7 @@ def test_subsampling_and_layers_are_in_the_dtype_of_the_run(
     """In torch's layers and in those of wide encoders. A cache of random weights soon keeps other frames: a chunk counts."""
     if dtype == "int8" and (problem := int8_problem()):
         pytest.skip(problem)
-    monkeypatch.setattr(cpu_layers, "MIN_WIDTH", min_width)
+    monkeypatch.setattr("fastscribe.families.conformer.config.MIN_WIDTH_OF_LOOPS", min_width)
     built = Diarizer.build(read_speaker_model(model), torch.device("cpu"), prepare, dtype).model
     assert isinstance(built.encoder.layers, CpuLayers) is (min_width == 1)
     assert built.layers[0].attention.out.weight.dtype == torch_dtype(dtype)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from fastscribe.config import EncoderConfig
 from fastscribe.errors import UsageError
 from fastscribe.families.blocks.features import LogMel
+from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.conformer.encoder import Encoder
 from fastscribe.families.model import Model, build_model
 from fastscribe.training.bpe import TextEncoder, clean_text

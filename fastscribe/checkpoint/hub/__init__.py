@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from fastscribe.checkpoint.hub import problems
 from fastscribe.checkpoint.hub.choice import Choice, choose
-from fastscribe.checkpoint.hub.name import HubName, is_commit
+from fastscribe.checkpoint.hub_name import HubName, is_commit
 from fastscribe.errors import CheckpointError, HubUnreachable, SpeakerModelGiven, UnsupportedCheckpoint, first_line
 
 __all__ = ["HubName", "cached", "download"]

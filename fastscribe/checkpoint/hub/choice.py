@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastscribe.checkpoint.hub.name import HubName
+from fastscribe.checkpoint.hub_name import HubName
 from fastscribe.errors import CheckpointError, SpeakerModelGiven
 from fastscribe.text.tokenizer import LANGUAGE_MODEL
 

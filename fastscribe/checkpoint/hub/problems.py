@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from fastscribe.checkpoint.hub.name import HubName
+from fastscribe.checkpoint.hub_name import HubName
 from fastscribe.errors import CheckpointError, HubUnreachable, first_line
 
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"

@@ -23,16 +23,20 @@ from torch import nn
 from fastscribe._system.processors import has_avx2, has_native_int8, instruction_names
 from fastscribe.errors import first_line
 from fastscribe.families.blocks import int8_avx2, int8_packing
-from fastscribe.families.blocks.packed import LAYER_MATRICES, example_linear, linears_below, pop_activation_
+from fastscribe.families.blocks.packed import (
+    LAYER_MATRICES,
+    LevelsLinear,
+    example_linear,
+    linears_below,
+    pop_activation_,
+)
 from fastscribe.families.blocks.row_kernels import LEVELS, MIN_MAXIMUM, SHIFT
 
 _BLOCK_ELEMENTS = 1 << 18  # a thread's of a block of rows: 1 MiB in float32, which a second-level cache holds
 
 
-class Int8Linear(nn.Module):
+class Int8Linear(LevelsLinear):
     """y = activation(x W' + b) in x's dtype, [..., K] to [..., N]. `activation` is "none" or "swish" (SiLU)."""
-
-    bias_N: torch.Tensor | None
 
     def __init__(self, linear: nn.Linear, activation: str = "none") -> None:
         super().__init__()

@@ -40,6 +40,17 @@ class PackedLinear(nn.Module):
         return multiply(x, self.weight, self.bias, self.activation, [], "")
 
 
+class LevelsLinear(nn.Module):
+    """A layer whose inputs are levels of 8 bits, with a scale for each row: int8.py has it."""
+
+    scale_N: torch.Tensor
+    bias_N: torch.Tensor | None
+
+    def product(self, levels_RK: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Compute levels W' [R, N] in `dtype`; times the rows' scales plus the bias, it is the result."""
+        raise NotImplementedError
+
+
 class UnpackedLinear(nn.Module):
     """y = x W' + b by MKL. A row's result does not depend on the number of rows, as with PackedLinear.
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fastscribe.config import JointConfig, PredictorConfig
+from fastscribe.families.blocks.forms import Container
 
 _ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}
 
@@ -73,7 +74,7 @@ class Joint(nn.Module):
         return logits
 
 
-class Transducer(nn.Module):
+class Transducer(Container):
     """Predictor and joint network, with blank id, TDT durations (empty for RNN-T) and max_symbols."""
 
     def __init__(

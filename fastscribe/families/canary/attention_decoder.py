@@ -17,6 +17,7 @@ from torch import nn
 
 from fastscribe.config import AedConfig, TransformerConfig
 from fastscribe.families.blocks.dot_product_attention import align_bias, aligned_size, attend
+from fastscribe.families.blocks.forms import Container, Optimised
 from fastscribe.types import Frames
 
 _MASKED = -1e9  # added to masked scores; larger than any score, also of stale values in the cache
@@ -55,7 +56,7 @@ class KeyValueCache:
         self.mask_B11T[:count] = other.mask_B11T
 
 
-class Attention(nn.Module):
+class Attention(Optimised):
     """Multi-head attention; `optimise_` joins matrices that have the same input."""
 
     def __init__(self, config: TransformerConfig, is_self_attention: bool) -> None:
@@ -192,7 +193,7 @@ class DecoderLayer(nn.Module):
         return out_BQD
 
 
-class AttentionDecoder(nn.Module):
+class AttentionDecoder(Container):
     def __init__(self, config: AedConfig, d_model: int, num_labels: int, subsampling_factor: int) -> None:
         super().__init__()
         self.config = config

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastscribe.checkpoint.lazy_weights import TensorSource
-from fastscribe.checkpoint.value import Section
-from fastscribe.config import AedConfig, TransformerConfig
+from fastscribe.checkpoint.huggingface import HARMLESS, extractor_of, read_weights
+from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
+from fastscribe.checkpoint.value import Checkpoint, Section, read_tokenizer
+from fastscribe.config import AedConfig, ModelConfig, TransformerConfig
 from fastscribe.errors import UnsupportedCheckpoint
+from fastscribe.families.conformer.config import EncoderConfig
+from fastscribe.families.conformer.huggingface import encoder_config, read_features
+from fastscribe.families.conformer.names import from_huggingface
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +26,60 @@ if TYPE_CHECKING:
 _MAX_POSITIONS = 8192  # positions are not stored, so without a limit a config could request all memory
 _MAX_WAVE = 10_000.0  # longest wavelength of the position embeddings, in tokens
 _START, _END = ("decoder_start_token_id", 7, "<|startofcontext|>"), ("eos_token_id", 3, "<|endoftext|>")
+_LAYER = r"^model\.decoder\.layers\.(\d+)\."
+NAMES = (
+    (r"^model\.encoder\.", "encoder."),
+    (r"^proj_out\.", "aed.head."),
+    (r"^model\.decoder\.embed_tokens\.", "aed.embedding."),
+    (r"^model\.decoder\.embedding_layernorm\.", "aed.norm."),
+    (r"^model\.decoder\.norm\.", "aed.final_norm."),
+    (_LAYER + r"input_layernorm\.", r"aed.layers.\1.norm_own."),
+    (_LAYER + r"post_attention_layernorm\.", r"aed.layers.\1.norm_frames."),
+    (_LAYER + r"final_layernorm\.", r"aed.layers.\1.norm_feed_forward."),
+    (_LAYER + r"self_attn\.", r"aed.layers.\1.own."),
+    (_LAYER + r"encoder_attn\.", r"aed.layers.\1.frames."),
+    (_LAYER + r"mlp\.fc1\.", r"aed.layers.\1.feed_forward.inner."),
+    (_LAYER + r"mlp\.fc2\.", r"aed.layers.\1.feed_forward.outer."),
+    (r"^(aed\..*)\.q_proj\.", r"\1.query."),
+    (r"^(aed\..*)\.k_proj\.", r"\1.key."),
+    (r"^(aed\..*)\.v_proj\.", r"\1.value."),
+    (r"^(aed\..*)\.o_proj\.", r"\1.out."),
+)
+
+
+def read_config(section: Section, processor: Section) -> ModelConfig:
+    """Convert config.json and the processor's config. Raises UnsupportedCheckpoint naming key and value."""
+    extractor, encoder = extractor_of(processor), encoder_config(section.part("encoder_config"))
+    decoder = section.part("decoder_config")
+    decoder_config = aed(section, decoder, encoder.d_model)
+    decoder.ignore(*HARMLESS, "bos_token_id", "eos_token_id", "is_encoder_decoder", "pad_token_id")
+    decoder.finish()
+    return ModelConfig(
+        features=read_features(extractor, encoder.num_mels),
+        encoder=encoder,
+        predictor=None,
+        joint=None,
+        durations=(),
+        has_ctc=False,
+        num_labels=decoder_config.num_classes,
+        aed=decoder_config,
+    )
+
+
+def our_names(weights: Mapping[str, TensorSource], model: ModelConfig) -> dict[str, TensorSource]:
+    """Give the weights of a folder our names."""
+    assert isinstance(model.encoder, EncoderConfig)
+    return from_huggingface(weights, model.encoder, NAMES)
+
+
+def read_model(folder: Path, section: Section, model: ModelConfig) -> Checkpoint:
+    """Read the tokenizer and the weights of a folder whose config.json is `section`. Raises CheckpointError."""
+    assert model.aed is not None
+    tokenizer = read_tokenizer(folder, model)
+    weights = our_names(read_weights(folder), model)
+    check_tokens(section, tokenizer.pieces)
+    whole = LazyWeights(add_missing_weights(weights, model.aed))
+    return Checkpoint(folder, "huggingface", model, tokenizer, whole)
 
 
 def vocab_size(config: Section) -> int:
@@ -99,24 +158,3 @@ def positions(num_positions: int, width: int) -> torch.Tensor:
     rates = torch.exp(-step * torch.arange(width // 2).float())
     angles = torch.arange(num_positions)[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], 1) / math.sqrt(width)
-
-
-_LAYER = r"^model\.decoder\.layers\.(\d+)\."
-NAMES = (
-    (r"^model\.encoder\.", "encoder."),
-    (r"^proj_out\.", "aed.head."),
-    (r"^model\.decoder\.embed_tokens\.", "aed.embedding."),
-    (r"^model\.decoder\.embedding_layernorm\.", "aed.norm."),
-    (r"^model\.decoder\.norm\.", "aed.final_norm."),
-    (_LAYER + r"input_layernorm\.", r"aed.layers.\1.norm_own."),
-    (_LAYER + r"post_attention_layernorm\.", r"aed.layers.\1.norm_frames."),
-    (_LAYER + r"final_layernorm\.", r"aed.layers.\1.norm_feed_forward."),
-    (_LAYER + r"self_attn\.", r"aed.layers.\1.own."),
-    (_LAYER + r"encoder_attn\.", r"aed.layers.\1.frames."),
-    (_LAYER + r"mlp\.fc1\.", r"aed.layers.\1.feed_forward.inner."),
-    (_LAYER + r"mlp\.fc2\.", r"aed.layers.\1.feed_forward.outer."),
-    (r"^(aed\..*)\.q_proj\.", r"\1.query."),
-    (r"^(aed\..*)\.k_proj\.", r"\1.key."),
-    (r"^(aed\..*)\.v_proj\.", r"\1.value."),
-    (r"^(aed\..*)\.o_proj\.", r"\1.out."),
-)

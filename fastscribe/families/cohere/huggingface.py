@@ -7,14 +7,21 @@ layer of its own. The folder's feature extractor cuts long recordings where they
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from fastscribe.checkpoint.value import Section
-from fastscribe.config import AedConfig, TransformerConfig
+from fastscribe.checkpoint.huggingface import HARMLESS, extractor_of, read_weights
+from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
+from fastscribe.checkpoint.value import Checkpoint, Section, read_tokenizer
+from fastscribe.config import AedConfig, ModelConfig, TransformerConfig
 from fastscribe.errors import UnsupportedCheckpoint
+from fastscribe.families.canary import huggingface as canary
+from fastscribe.families.conformer.config import EncoderConfig
+from fastscribe.families.conformer.huggingface import encoder_config, read_features
+from fastscribe.families.conformer.names import from_huggingface
 
-MODEL_TYPE = "cohere_asr"
 UNUSED = re.compile(r"^preprocessor\.featurizer\.")
 NAMES = (
     (r"^model\.decoder\.pos_emb\.", "aed.positions."),
@@ -31,6 +38,45 @@ ENCODER_DEFAULTS: dict[str, Any] = {
 }
 TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 _END_ID, _END = 3, "<|endoftext|>"
+
+
+def read_config(section: Section, processor: Section) -> ModelConfig:
+    """Convert config.json and the processor's config. Raises UnsupportedCheckpoint naming key and value."""
+    extractor, encoder_section = extractor_of(processor), section.part("encoder_config")
+    encoder_section.values = ENCODER_DEFAULTS | encoder_section.values
+    encoder = encoder_config(encoder_section)
+    decoder_config = aed(section, encoder.d_model)
+    section.ignore(*HARMLESS, *TOKENS, "is_encoder_decoder")
+    section.finish()
+    extractor.ignore("min_energy_window_samples", "overlap_chunk_second")
+    longest_s, dither = extractor.number("max_audio_clip_s", 35.0), extractor.number("dither", 1e-5)
+    features = read_features(extractor, encoder.num_mels, kind="CohereAsrFeatureExtractor")
+    return ModelConfig(
+        features=replace(features, dither=dither or 0.0),
+        encoder=encoder,
+        predictor=None,
+        joint=None,
+        durations=(),
+        has_ctc=False,
+        num_labels=decoder_config.num_classes,
+        aed=decoder_config,
+        trained_utterance_s=longest_s,
+    )
+
+
+def our_names(weights: Mapping[str, TensorSource], model: ModelConfig) -> dict[str, TensorSource]:
+    """Give the weights of a folder our names, without those that inference does not use."""
+    assert isinstance(model.encoder, EncoderConfig)
+    kept = {name: source for name, source in weights.items() if not UNUSED.match(name)}
+    return from_huggingface(kept, model.encoder, NAMES + canary.NAMES)
+
+
+def read_model(folder: Path, section: Section, model: ModelConfig) -> Checkpoint:
+    """Read the tokenizer and the weights of a folder whose config.json is `section`. Raises CheckpointError."""
+    tokenizer = read_tokenizer(folder, model)
+    weights = our_names(read_weights(folder), model)
+    check_tokens(section, tokenizer.pieces)
+    return Checkpoint(folder, "huggingface", model, tokenizer, LazyWeights(weights))
 
 
 def aed(config: Section, d_model: int) -> AedConfig:

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from fastscribe.config import AttentionConfigs, ChunkedAttention, EncoderConfig, LocalAttention
+from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention
 from fastscribe.families.blocks.dot_product_attention import attend
 from fastscribe.families.blocks.padding import Padding
+from fastscribe.families.conformer.config import EncoderConfig
 
 MASKED_SCORE = -10000.0
 CACHED_POSITIONS = 2047  # of cached projected position tables: full attention over 1024 frames

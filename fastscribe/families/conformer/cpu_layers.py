@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from threading import Barrier, Lock, Thread
+from threading import Barrier, Lock
 from typing import Any
 
 import numpy as np
@@ -34,9 +34,8 @@ from torch import nn
 
 from fastscribe._system.float_bits import as_numpy
 from fastscribe._system.thread_shares import equal_parts, set_own_threads, share, together
-from fastscribe.config import AttentionConfigs, EncoderConfig, EncoderConfigs
-from fastscribe.families.blocks.int8 import Int8Linear
-from fastscribe.families.blocks.packed import PackedLinear
+from fastscribe.config import AttentionConfigs
+from fastscribe.families.blocks.packed import LevelsLinear, PackedLinear
 from fastscribe.families.blocks.padding import Padding
 from fastscribe.families.blocks.row_kernels import EPSILON, kernels
 from fastscribe.families.conformer.attention import (
@@ -48,7 +47,6 @@ from fastscribe.families.conformer.attention import (
 from fastscribe.families.conformer.encoder import ConformerLayer, ConvolutionModule, Encoder, Layers
 from fastscribe.types import AnyArray, Float32Array, Int64Array
 
-MIN_WIDTH = 512  # a narrower encoder transcribes a short recording in less time than numba is loaded in
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 MIN_ELEMENTS = 1 << 17  # of a thread's share of a loop: handing it over takes a tenth of a millisecond
 _MAX_SCORES = 1 << 24  # held at once by all threads, by distance and by key: 64 MB in float32; more only for one head
@@ -63,26 +61,11 @@ _MIN_ROWS = 128  # of a thread's share: it reads all weights, which takes as lon
 _WHOLE, _HALF = np.float32(1.0), np.float32(0.5)
 
 
-def has_loops(config: EncoderConfigs) -> bool:
-    """Return True if an encoder of this config runs with CpuLayers on a CPU."""
-    return isinstance(config, EncoderConfig) and config.d_model >= MIN_WIDTH
-
-
 def conformer_for_cpu_(encoder: Encoder) -> None:
     """Replace the layers of a wide encoder, in place; they must have the forms of cpu_form.py."""
-    if has_loops(encoder.config) and isinstance(encoder.layers, Layers):
+    if encoder.config.has_loops and isinstance(encoder.layers, Layers):
         import_module("numba")  # it must fail now if it does, not in every batch
         encoder.layers = CpuLayers(encoder.layers)
-
-
-def import_numba_meanwhile() -> None:
-    """Import numba, which takes a third of a second, in a thread: for what reads weights before the first loop runs."""
-
-    def attempt() -> None:
-        with suppress(ImportError):  # conformer_for_cpu_ meets it again
-            import_module("numba")
-
-    Thread(target=attempt, name="import-numba").start()
 
 
 @dataclass(frozen=True)
@@ -121,15 +104,15 @@ class Matrix(nn.Module):
     def __init__(self, linear: nn.Module) -> None:
         super().__init__()
         self.linear = linear
-        self.stores = "levels" if isinstance(linear, Int8Linear) else "plain"
+        self.stores = "levels" if isinstance(linear, LevelsLinear) else "plain"
         self.activates = isinstance(linear, PackedLinear) and linear.activation == "swish"
-        if isinstance(linear, Int8Linear):
+        if isinstance(linear, LevelsLinear):
             stored = torch.zeros_like(linear.scale_N) if linear.bias_N is None else linear.bias_N
             self._bias_N = _float32(stored)
 
     def forward(self, rows: Rows, dtype: torch.dtype) -> Product:
         linear = self.linear
-        if not isinstance(linear, Int8Linear):
+        if not isinstance(linear, LevelsLinear):
             return Product.of(linear(rows.values_RN))
         return Product(linear.product(rows.values_RN, dtype), rows.scale_R, self._bias_N)
 

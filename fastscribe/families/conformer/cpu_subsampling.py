@@ -14,10 +14,8 @@ from torch import nn
 
 from fastscribe._system.float_bits import as_numpy
 from fastscribe._system.thread_shares import equal_parts, share
-from fastscribe.config import subsampled
 from fastscribe.families.blocks.row_kernels import SUBSAMPLING_ROWS, kernels
-from fastscribe.families.conformer import cpu_layers
-from fastscribe.families.conformer.encoder import Subsampling
+from fastscribe.families.conformer.config import subsampled
 from fastscribe.types import Float32Array
 
 _MIN_ROWS = 4  # of a thread's share: output frames of about 0.1 ms each
@@ -57,27 +55,6 @@ class FirstConvolutions(nn.Module):
         num_rows = batch * frames
         share(equal_parts(num_rows, max(1, min(torch.get_num_threads(), num_rows // _MIN_ROWS))), work)
         return out_BTFC
-
-
-def fuse_subsampling_(part: nn.Module, dtype: torch.dtype) -> None:
-    """Replace the first two convolutions of wide encoders below `part`, in place.
-
-    Args:
-        part: Part of a model in its inference form, before any cast or packing.
-        dtype: Its final dtype.
-    """
-    for module in part.modules():
-        if (
-            not isinstance(module, Subsampling)
-            or module.out.out_features < cpu_layers.MIN_WIDTH
-            or len(module.stages) < 2
-        ):
-            continue
-        first, second = module.stages[0], module.stages[1]
-        assert isinstance(first, nn.Sequential) and isinstance(second, nn.Sequential)
-        if isinstance(first[0], nn.Linear) and isinstance(second[0], nn.Conv2d) and second[0].groups > 1:
-            module.fused = FirstConvolutions(first[0], second[0], module.is_causal, dtype)
-            module.stages[0], module.stages[1] = nn.Sequential(), second[1:]
 
 
 def _float32(tensor: torch.Tensor) -> Float32Array:

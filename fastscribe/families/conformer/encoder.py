@@ -11,24 +11,29 @@ F mel bins left after subsampling.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.config import EncoderConfig, GraniteConfig, Size, subsampled
+from fastscribe.config import Size
 from fastscribe.families.blocks.folding import fold_norm_, linear_from
-from fastscribe.families.blocks.operations import depthwise_conv2d, windows
+from fastscribe.families.blocks.forms import Container, FusedOnCpu, Optimised
 from fastscribe.families.blocks.padding import Padding, zero_beyond
 from fastscribe.families.conformer.attention import Positions, RelPositionAttention
-from fastscribe.families.nemotron.language_prompt import LanguagePrompt
+from fastscribe.families.conformer.config import EncoderConfig, subsampled
+from fastscribe.families.conformer.convolution import depthwise_conv2d, windows
 from fastscribe.types import Features, Frames
+
+if TYPE_CHECKING:
+    from fastscribe.families.nemotron.language_prompt import LanguagePrompt
 
 # Of subsampling's largest tensor. 1 GB in bf16, and well within 32-bit indices; a CPU is faster while it stays in a cache.
 _MAX_CONV_ELEMENTS, _MAX_CPU_CONV_ELEMENTS = 2**29, 2**23
 
 
-class Encoder(nn.Module):
+class Encoder(Container):
     """Subsampling and conformer layers: Features to Frames."""
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -37,7 +42,11 @@ class Encoder(nn.Module):
         self.subsampling = Subsampling(config)
         self.layers: nn.Module = Layers(config)
         prompt = config.language_prompt
-        self.language_prompt = None if prompt is None else LanguagePrompt(prompt, config.d_model)
+        self.language_prompt: LanguagePrompt | None = None
+        if prompt is not None:
+            from fastscribe.families.nemotron.language_prompt import LanguagePrompt
+
+            self.language_prompt = LanguagePrompt(prompt, config.d_model)
 
     def forward(self, features: Features) -> Frames:
         dtype = self.subsampling.out.weight.dtype
@@ -64,7 +73,7 @@ class Encoder(nn.Module):
             self.language_prompt.optimise_()
 
 
-class Subsampling(nn.Module):
+class Subsampling(Optimised, FusedOnCpu):
     """Strided 3x3 convolutions over time and mel, each halving both, then one linear layer: [B, T, M] to [B, T', D].
 
     "striding" has full convolutions; "dw_striding" has a full one and then depthwise-pointwise pairs. Padding is zeroed
@@ -77,7 +86,7 @@ class Subsampling(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         channels, num_stages = config.subsampling_channels, int(math.log2(config.subsampling_factor))
-        self.is_causal = config.causal_subsampling
+        self.config, self.is_causal = config, config.causal_subsampling
         padding = 2 if self.is_causal else 1  # on both sides; `_convolve` crops what a causal one makes too many
         self.stages = nn.ModuleList()
         for stage in range(num_stages):
@@ -157,6 +166,18 @@ class Subsampling(nn.Module):
         weight_DCF = self.out.weight.unflatten(1, (channels, -1))
         self.out.weight = nn.Parameter(weight_DCF.transpose(1, 2).flatten(1), requires_grad=False)
 
+    def fuse_for_cpu_(self, dtype: torch.dtype) -> None:
+        """Replace the first two convolutions of a wide encoder."""
+        if not self.config.has_loops or len(self.stages) < 2:
+            return
+        first, second = self.stages[0], self.stages[1]
+        assert isinstance(first, nn.Sequential) and isinstance(second, nn.Sequential)
+        if isinstance(first[0], nn.Linear) and isinstance(second[0], nn.Conv2d) and second[0].groups > 1:
+            from fastscribe.families.conformer.cpu_subsampling import FirstConvolutions
+
+            self.fused = FirstConvolutions(first[0], second[0], self.is_causal, dtype)
+            self.stages[0], self.stages[1] = nn.Sequential(), second[1:]
+
 
 def _apply_layer(layer: nn.Module, x_BTFC: torch.Tensor) -> torch.Tensor:
     """Apply a layer of a stage; a convolution whose input is unfolded is a product. Weights may have another dtype."""
@@ -189,7 +210,7 @@ class Layers(nn.ModuleList):
         return x_BTD
 
 
-class ConformerLayer(nn.Module):
+class ConformerLayer(Optimised):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.norm_feed_forward1 = nn.LayerNorm(config.d_model)
@@ -215,8 +236,21 @@ class ConformerLayer(nn.Module):
         return out_BTD
 
 
+class FeedForwardSettings(Protocol):
+    """The part of an encoder's settings that its feed-forward layers have."""
+
+    @property
+    def d_model(self) -> int: ...
+
+    @property
+    def ff_hidden(self) -> int: ...
+
+    @property
+    def use_bias(self) -> bool: ...
+
+
 class FeedForward(nn.Module):
-    def __init__(self, config: EncoderConfig | GraniteConfig) -> None:
+    def __init__(self, config: FeedForwardSettings) -> None:
         super().__init__()
         self.linear1 = nn.Linear(config.d_model, config.ff_hidden, bias=config.use_bias)
         self.activation: nn.Module = nn.SiLU()

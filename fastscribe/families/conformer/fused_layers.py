@@ -26,10 +26,16 @@ from torch import nn
 
 from fastscribe.config import AttentionConfigs, LocalAttention
 from fastscribe.families.blocks.folding import linear_from
-from fastscribe.families.blocks.gpu_operations import choose_operations
-from fastscribe.families.blocks.operations import EPSILON, POSITION_ROWS_MULTIPLE, TORCH, Operations, max_table_distance
 from fastscribe.families.conformer.attention import RelPositionAttention, relative_positions
 from fastscribe.families.conformer.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward, Subsampling
+from fastscribe.families.conformer.gpu_operations import choose_operations
+from fastscribe.families.conformer.operations import (
+    EPSILON,
+    POSITION_ROWS_MULTIPLE,
+    TORCH,
+    Operations,
+    max_table_distance,
+)
 
 _CACHED_FRAMES = 1024  # longest batch with cached projected positions: 4 MB per layer at width 1024 in bf16
 

@@ -18,18 +18,19 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.config import GRANITE_STACKED, GraniteConfig
 from fastscribe.families.blocks.ctc import split_for_logits
 from fastscribe.families.blocks.dot_product_attention import attend
 from fastscribe.families.blocks.folding import fold_norm_, linear_from
+from fastscribe.families.blocks.forms import Container, Optimised
 from fastscribe.families.blocks.padding import Padding
 from fastscribe.families.blocks.time_conv import TimeConv
 from fastscribe.families.conformer.attention import MASKED_SCORE, relative_shift
 from fastscribe.families.conformer.encoder import FeedForward
+from fastscribe.families.granite.config import GRANITE_STACKED, GraniteConfig
 from fastscribe.types import Features, Frames
 
 
-class GraniteEncoder(nn.Module):
+class GraniteEncoder(Container):
     """Features to Frames."""
 
     def __init__(self, config: GraniteConfig) -> None:
@@ -77,7 +78,7 @@ def stack(features: Features, min_frames: int) -> tuple[torch.Tensor, torch.Tens
     return pairs_BTE, (lengths_B + GRANITE_STACKED - 1) // GRANITE_STACKED
 
 
-class GraniteLayers(nn.Module):
+class GraniteLayers(Container):
     """The layers, and the conditioning after the middle one: [B, T, D] and lengths to the same with fewer frames."""
 
     def __init__(self, config: GraniteConfig) -> None:
@@ -110,7 +111,7 @@ class SelfConditioning(nn.Module):
         return x_BTD + conditions_ND.view_as(x_BTD)
 
 
-class GraniteLayer(nn.Module):
+class GraniteLayer(Optimised):
     """A Conformer layer that halves the frames if `stride` is 2."""
 
     def __init__(self, config: GraniteConfig, stride: int) -> None:

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.families.blocks.folding import linear_from
-from fastscribe.families.blocks.gpu_operations import choose_operations
-from fastscribe.families.blocks.operations import POSITION_ROWS_MULTIPLE, Operations
 from fastscribe.families.conformer.fused_layers import FusedFeedForward, Norm, NormTwice, add_product_, sum_or_none
+from fastscribe.families.conformer.gpu_operations import choose_operations
+from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, Operations
 from fastscribe.families.granite.encoder import (
     BlockAttention,
     GraniteEncoder,

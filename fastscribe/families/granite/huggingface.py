@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastscribe._system.safe_open import safe_read
-from fastscribe.checkpoint.lazy_weights import TensorSource
-from fastscribe.checkpoint.value import Section
-from fastscribe.config import GRANITE_STACKED, FeaturesConfig, GraniteConfig, ModelConfig
+from fastscribe.checkpoint.huggingface import HARMLESS, extractor_of, read_weights
+from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
+from fastscribe.checkpoint.names import BOTH, reading, rename
+from fastscribe.checkpoint.value import Checkpoint, Section, read_tokenizer
+from fastscribe.config import FeaturesConfig, ModelConfig
 from fastscribe.errors import UnsupportedCheckpoint
+from fastscribe.families.granite.config import GRANITE_STACKED, GraniteConfig
 from fastscribe.text.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, from_huggingface
 
 if TYPE_CHECKING:
     import torch
 
-MODEL_TYPE = "granite_speech5_ctc"
 _DELTAS = 2  # a mel frame and its difference in time
 _TRAINING = ("ctc_loss_reduction", "ctc_zero_infinity")
 NAMES = (
@@ -38,18 +40,16 @@ NAMES = (
 )
 
 
-def model_config(section: Section, extractor: Section, harmless: tuple[str, ...]) -> ModelConfig:
-    """Convert the configs of the model and of its feature extractor; `harmless` keys do not change the result.
-
-    Raises UnsupportedCheckpoint naming key and value.
-    """
+def read_config(section: Section, processor: Section) -> ModelConfig:
+    """Convert config.json and the processor's config. Raises UnsupportedCheckpoint naming key and value."""
+    extractor = extractor_of(processor)
     num_tokens = section.positive("vocab_size", 16384)
     section.choose("pad_token_id", 0, (0,))
-    encoder = _encoder(section.part("encoder_config"), num_tokens, harmless)
-    section.ignore(*harmless, *_TRAINING)
+    encoder = _encoder(section.part("encoder_config"), num_tokens)
+    section.ignore(*HARMLESS, *_TRAINING)
     section.finish()
     return ModelConfig(
-        features=_features(extractor, encoder.num_mels, harmless),
+        features=_features(extractor, encoder.num_mels),
         encoder=encoder,
         predictor=None,
         joint=None,
@@ -59,7 +59,18 @@ def model_config(section: Section, extractor: Section, harmless: tuple[str, ...]
     )
 
 
-def _encoder(section: Section, num_tokens: int, harmless: tuple[str, ...]) -> GraniteConfig:
+def our_names(weights: Mapping[str, TensorSource], model: ModelConfig) -> dict[str, TensorSource]:
+    """Give the weights of a folder our names, without those that it omits."""
+    return rename(weights, {}, NAMES + reading(BOTH))
+
+
+def read_model(folder: Path, section: Section, model: ModelConfig) -> Checkpoint:
+    """Read the tokenizer and the weights of a folder whose config.json is `section`. Raises CheckpointError."""
+    whole = LazyWeights(add_missing_weights(our_names(read_weights(folder), model)))
+    return Checkpoint(folder, "huggingface", model, read_tokenizer(folder, model, tokenizer_of), whole)
+
+
+def _encoder(section: Section, num_tokens: int) -> GraniteConfig:
     section.choose("vocab_size", 16384, (num_tokens,))
     section.choose("hidden_act", "silu", ("silu",))
     width, heads = section.positive("hidden_size", 1024), section.positive("num_attention_heads", 8)
@@ -85,12 +96,12 @@ def _encoder(section: Section, num_tokens: int, harmless: tuple[str, ...]) -> Gr
         strided_layers=tuple(sorted(set(strided))),
         num_tokens=num_tokens,
     )
-    section.ignore(*harmless)
+    section.ignore(*HARMLESS)
     section.finish()
     return config
 
 
-def _features(section: Section, num_mels: int, harmless: tuple[str, ...]) -> FeaturesConfig:
+def _features(section: Section, num_mels: int) -> FeaturesConfig:
     """Convert the feature extractor's config. Window, mel scale and logarithm are constants: torchaudio's defaults."""
     kind = "GraniteSpeech5FeatureExtractor"
     section.choose("feature_extractor_type", kind, (kind,))
@@ -122,7 +133,7 @@ def _features(section: Section, num_mels: int, harmless: tuple[str, ...]) -> Fea
         frame_multiple=GRANITE_STACKED,
     )
     section.ignore(
-        "padding_side", "padding_value", "return_attention_mask", "return_tensors", "processor_class", *harmless
+        "padding_side", "padding_value", "return_attention_mask", "return_tensors", "processor_class", *HARMLESS
     )
     section.finish()
     return config
@@ -152,7 +163,7 @@ def _blank_last(source: TensorSource, axis: int) -> TensorSource:
     return replace(source, read=read)
 
 
-def read_tokenizer(folder: Path, num_labels: int) -> Tokenizer:
+def tokenizer_of(folder: Path, num_labels: int) -> Tokenizer:
     """Read a folder's tokenizer.json, and move the blank from id 0 to the end.
 
     Raises FileNotFoundError, ValueError and LookupError.

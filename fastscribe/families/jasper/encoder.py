@@ -21,10 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.config import JasperBlockConfig, JasperConfig
 from fastscribe.families.blocks.folding import fold_norm_
+from fastscribe.families.blocks.forms import Container, Optimised, PackedOnCpu
 from fastscribe.families.blocks.padding import Padding
-from fastscribe.families.blocks.time_conv import TIME_CONVS, TimeConv
+from fastscribe.families.blocks.time_conv import TIME_CONVS, TimeConv, pack_time_convs_
+from fastscribe.families.jasper.config import JasperBlockConfig, JasperConfig
 from fastscribe.families.jasper.squeeze_excite import SqueezeExcite
 from fastscribe.types import Features, Frames
 
@@ -39,7 +40,7 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-class JasperEncoder(nn.Module):
+class JasperEncoder(Container):
     """A sequence of blocks: Features to Frames."""
 
     def __init__(self, config: JasperConfig) -> None:
@@ -155,7 +156,7 @@ def _pointwise(config: JasperBlockConfig) -> JasperBlockConfig:
     return JasperBlockConfig(config.filters, 1, 1, config.stride, False, 1, False, 1, None, "none", False)
 
 
-class ConvNorm(nn.Module):
+class ConvNorm(Optimised, PackedOnCpu):
     """[depthwise,] convolution, BatchNorm [, shuffle]. May overwrite the input's padding."""
 
     def __init__(self, config: JasperBlockConfig, in_channels: int, stride: int) -> None:
@@ -189,3 +190,7 @@ class ConvNorm(nn.Module):
             assert isinstance(self.conv, TimeConv)
             fold_norm_(self.conv, self.norm)
             self.norm = nn.Identity()
+
+    def pack_for_cpu_(self, dtype: torch.dtype) -> None:
+        """Pack the ungrouped convolutions."""
+        pack_time_convs_(self, dtype)

@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.config import LanguagePromptConfig
 from fastscribe.families.blocks.folding import linear_from
+from fastscribe.families.blocks.forms import Optimised
+from fastscribe.families.conformer.config import LanguagePromptConfig
 
 
-class LanguagePrompt(nn.Module):
+class LanguagePrompt(Optimised):
     """Frames [B, T, D] with a one-hot of the language beside each to frames [B, T, D]: two layers with a ReLU between."""
 
     def __init__(self, config: LanguagePromptConfig, width: int) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastscribe.checkpoint.value import Section
-from fastscribe.config import LanguagePromptConfig
 from fastscribe.errors import UnsupportedCheckpoint, UsageError
+from fastscribe.families.conformer.config import LanguagePromptConfig
 from fastscribe.languages import AUTO, language_tag, list_languages, nearest_languages
 
 __all__ = ["AUTO", "choose_language", "known_languages", "language_prompt"]

@@ -17,12 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastscribe.config import LocalAttention
 from fastscribe.cuda.no_tf32 import no_tf32
-from fastscribe.families.blocks import dot_product_attention, operations
+from fastscribe.families.blocks import dot_product_attention
 from fastscribe.families.blocks.dot_product_attention import BIAS_ALIGNMENT, align_bias, attend
 from fastscribe.families.blocks.padding import Padding
 from fastscribe.families.canary import attention_decoder as aed
 from fastscribe.families.canary.attention_decoder import AttentionDecoder
-from fastscribe.families.conformer import attention
+from fastscribe.families.conformer import attention, operations
 from fastscribe.types import Frames
 from tests.conftest import ROOT
 from tests.decode.test_aed import CONFIGS, LABELS, WIDTH

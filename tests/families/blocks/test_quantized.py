@@ -31,9 +31,9 @@ from fastscribe.families.blocks.int8 import (
     quantise_int8_,
     quantise_weight,
 )
-from fastscribe.families.blocks.operations import TORCH
 from fastscribe.families.blocks.packed import pack_linears_
 from fastscribe.families.conformer.fused_layers import fuse_
+from fastscribe.families.conformer.operations import TORCH
 from fastscribe.types import Features
 from tests.conftest import ROOT
 from tests.families.conformer.test_encoder import random_encoder, small_config

@@ -16,7 +16,7 @@ import pytest
 import torch
 import yaml
 
-from fastscribe.checkpoint import native
+from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.cli.describe import describe
 from fastscribe.config import Options
@@ -159,7 +159,7 @@ def test_no_aligner_without_timestamps(aligned: dict[str, Checkpoint], name: str
 
 @pytest.mark.parametrize("name", NAMES)
 def test_convert_keeps_aligner(archives, aligned: dict[str, Checkpoint], name: str, tmp_path: Path) -> None:
-    native.write(aligned[name], tmp_path / "model", torch.float32)
+    native_writer.write(aligned[name], tmp_path / "model", torch.float32)
     stored = read_checkpoint(tmp_path / "model")
     file = "03_0_00031.flac"
     assert stored.aligner is not None and stored.tokenizer == aligned[name].tokenizer
@@ -268,7 +268,7 @@ def test_weights_of_another_shape(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["no config.json", "another format", "nested"])
 def test_broken_folder(aligned: dict[str, Checkpoint], tmp_path: Path, case: str) -> None:
-    native.write(aligned["canary_aligned"], tmp_path / "model", torch.float32)
+    native_writer.write(aligned["canary_aligned"], tmp_path / "model", torch.float32)
     folder = tmp_path / "model" / "aligner"
     if case == "no config.json":
         (folder / "config.json").unlink()

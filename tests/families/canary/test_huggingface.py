@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fastscribe.checkpoint import native
+from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import Options
 from fastscribe.decode.aed import greedy
@@ -94,7 +94,7 @@ def test_positions() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # another dtype than the stored one, and the same
 def test_native_round_trip(tmp_path: Path, dtype: torch.dtype) -> None:
     loaded = checkpoint(FOLDER)
-    native.write(loaded, tmp_path, dtype)
+    native_writer.write(loaded, tmp_path, dtype)
     again = read_checkpoint(tmp_path)
     assert again.config == loaded.config and again.tokenizer == loaded.tokenizer
     model = Recognizer.build(again, "cpu", "fp32", Options())

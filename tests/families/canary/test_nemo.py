@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastscribe.checkpoint import native
+from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli.describe import describe
 from fastscribe.config import Options
@@ -118,7 +118,7 @@ def test_reference_equals_nemo(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_convert_keeps_results(name: str, tmp_path: Path) -> None:
-    native.write(checkpoint(MODELS / name), tmp_path / "model", torch.float32)
+    native_writer.write(checkpoint(MODELS / name), tmp_path / "model", torch.float32)
     stored = read_checkpoint(tmp_path / "model")
     assert stored.config == checkpoint(MODELS / name).config
     assert stored.tokenizer == checkpoint(MODELS / name).tokenizer

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from fastscribe.bench.shapes import SHAPES
-from fastscribe.checkpoint import huggingface, names, native
+from fastscribe.checkpoint import huggingface, native_writer
 from fastscribe.checkpoint.lazy_weights import TensorSource
-from fastscribe.checkpoint.parameter_shapes import parameter_shapes
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import ModelConfig, Options
 from fastscribe.decode.prompt import make_prompt
 from fastscribe.errors import UnsupportedCheckpoint, UsageError
 from fastscribe.families.blocks.features import LogMel
+from fastscribe.families.parameter_shapes import parameter_shapes
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber
@@ -78,7 +78,7 @@ def test_dither_depends_on_the_length_alone(folder: Path) -> None:
 
 
 def test_own_format_and_the_whole_program(folder: Path, tmp_path: Path) -> None:
-    native.write(read_checkpoint(folder), tmp_path, torch.float32)
+    native_writer.write(read_checkpoint(folder), tmp_path, torch.float32)
     name, entry = "16_1_00308.flac", EXPECTED["de"]["16_1_00308.flac"]
     for path in (folder, tmp_path):
         transcriber = Transcriber.load(path, "cpu", "fp32", Options(language="de"), lambda line: None)
@@ -103,7 +103,9 @@ def test_published_configuration(tmp_path: Path) -> None:
         name: TensorSource("bfloat16", shape, lambda: torch.empty(0))
         for name, shape in shapes(PUBLISHED_CONFIG).items()
     }
-    assert {n: s.shape for n, s in names.from_huggingface(sources, found.encoder).items()} == parameter_shapes(found)
+    assert {
+        n: s.shape for n, s in huggingface.our_names(sources, {"model_type": "cohere_asr"}, found).items()
+    } == parameter_shapes(found)
     assert (found.decoders, found.max_utterance_s, found.features.dither) == (("aed",), 35.0, 1e-5)
     assert found.encoder == SHAPES["cohere-transcribe-03-2026"].encoder
     assert found.aed.decoder == SHAPES["cohere-transcribe-03-2026"].aed.decoder

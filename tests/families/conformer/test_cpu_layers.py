@@ -14,12 +14,12 @@ import torch
 
 from fastscribe._system.float_bits import as_numpy
 from fastscribe._system.thread_shares import together
-from fastscribe.families.blocks.cpu_form import to_cpu_form_, torch_dtype
 from fastscribe.families.blocks.int8 import int8_problem, quantise_rows
 from fastscribe.families.blocks.row_kernels import kernels
 from fastscribe.families.conformer import cpu_layers
 from fastscribe.families.conformer.cpu_layers import CpuLayers, PlainBranch, Stream, conformer_for_cpu_
 from fastscribe.families.conformer.encoder import Encoder, Layers
+from fastscribe.families.cpu_form import to_cpu_form_, torch_dtype
 from tests.conftest import MODELS, recognizer, torch_threads
 from tests.families.conformer.test_encoder import VARIANTS, random_encoder, small_config
 

@@ -16,8 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fastscribe.config import (
     AttentionConfigs,
     ChunkedAttention,
-    EncoderConfig,
-    LanguagePromptConfig,
     LocalAttention,
     Options,
     PredictorConfig,
@@ -30,6 +28,7 @@ from fastscribe.families.blocks.padding import Padding
 from fastscribe.families.blocks.transducer import Predictor
 from fastscribe.families.conformer import attention
 from fastscribe.families.conformer.attention import Positions, RelPositionAttention, relative_positions, relative_shift
+from fastscribe.families.conformer.config import EncoderConfig, LanguagePromptConfig
 from fastscribe.families.conformer.encoder import Encoder
 from fastscribe.types import Features
 from tests.conftest import torch_threads

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from fastscribe.config import AttentionConfigs, ChunkedAttention, LanguagePromptConfig, LocalAttention
-from fastscribe.families.blocks.operations import TORCH
+from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention
 from fastscribe.families.conformer import encoder as encoder_module
 from fastscribe.families.conformer import fused_layers
+from fastscribe.families.conformer.config import LanguagePromptConfig
 from fastscribe.families.conformer.encoder import Encoder
 from fastscribe.families.conformer.fused_layers import add_product_, fuse_
+from fastscribe.families.conformer.operations import TORCH
 from fastscribe.types import Features
 from tests.families.conformer.test_encoder import random_encoder, small_config
 

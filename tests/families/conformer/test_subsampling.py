@@ -13,13 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastscribe._system.thread_shares import share
 from fastscribe.cuda.no_tf32 import no_tf32
-from fastscribe.families.blocks.cpu_form import to_cpu_form_
-from fastscribe.families.blocks.operations import TORCH
 from fastscribe.families.blocks.packed import pack_linears_
-from fastscribe.families.conformer import cpu_layers, cpu_subsampling
+from fastscribe.families.conformer import cpu_subsampling
 from fastscribe.families.conformer.cpu_subsampling import FirstConvolutions
 from fastscribe.families.conformer.encoder import Encoder, Subsampling
 from fastscribe.families.conformer.fused_layers import fuse_
+from fastscribe.families.conformer.operations import TORCH
+from fastscribe.families.cpu_form import to_cpu_form_
 from tests.conftest import torch_threads
 from tests.families.conformer.test_encoder import random_encoder, small_config
 
@@ -70,7 +70,7 @@ def cpu_form(optimised: Encoder, dtype: str = "fp32") -> Encoder:
     """The form of wide encoders on a CPU."""
     encoder = deepcopy(optimised)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_layers, "MIN_WIDTH", 1)
+        patch.setattr("fastscribe.families.conformer.config.MIN_WIDTH_OF_LOOPS", 1)
         to_cpu_form_(encoder, dtype, quantises=False)
     return encoder
 

@@ -15,18 +15,19 @@ import torch
 from torch import nn
 
 from fastscribe.bench.shapes import SHAPES
-from fastscribe.checkpoint import huggingface, names, native
+from fastscribe.checkpoint import huggingface, native_writer
 from fastscribe.checkpoint.lazy_weights import TensorSource
-from fastscribe.checkpoint.parameter_shapes import parameter_shapes
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
-from fastscribe.config import GraniteConfig, Options
+from fastscribe.config import Options
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError
-from fastscribe.families.blocks.gpu_operations import find_wrong_operation
 from fastscribe.families.blocks.int8 import int8_problem
-from fastscribe.families.blocks.operations import TORCH
+from fastscribe.families.conformer.gpu_operations import find_wrong_operation
+from fastscribe.families.conformer.operations import TORCH
 from fastscribe.families.granite import huggingface as hf_granite
+from fastscribe.families.granite.config import GraniteConfig
 from fastscribe.families.granite.encoder import GraniteEncoder
 from fastscribe.families.granite.fused_layers import fuse_
+from fastscribe.families.parameter_shapes import parameter_shapes
 from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.tokenizer import piece_of_bytes
@@ -149,7 +150,7 @@ def test_a_large_batch_makes_its_logits_in_parts(folders: dict[str, Path], monke
 def test_own_format_keeps_everything(folders: dict[str, Path], tmp_path: Path) -> None:
     for kind in KINDS:
         loaded = read_checkpoint(folders[kind])
-        native.write(loaded, tmp_path / kind, torch.float32)
+        native_writer.write(loaded, tmp_path / kind, torch.float32)
         again = read_checkpoint(tmp_path / kind)
         assert (again.config, again.tokenizer) == (loaded.config, loaded.tokenizer)
         [hypothesis] = Recognizer.build(again, "cpu", "fp32").transcribe(batch_of([wave_of("e10_concat_45s.flac")]))
@@ -294,7 +295,7 @@ def test_published_configuration(tmp_path: Path) -> None:
     stored = shapes(PUBLISHED_CONFIG)
     assert len(stored) == 550 and round(num_parameters(PUBLISHED_CONFIG) / 1e6) == 473
     sources = {name: TensorSource("bfloat16", shape, lambda: torch.empty(0)) for name, shape in stored.items()}
-    ours = hf_granite.add_missing_weights(names.from_huggingface(sources, found.encoder))
+    ours = hf_granite.add_missing_weights(hf_granite.our_names(sources, found))
     assert {name: source.shape for name, source in ours.items()} == parameter_shapes(found)
 
 

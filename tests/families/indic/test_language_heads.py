@@ -20,11 +20,11 @@ from fastscribe.alignment.aligner import Aligner
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.checkpoint.lazy_weights import check_shapes
 from fastscribe.checkpoint.nemo import parse_yaml
-from fastscribe.checkpoint.parameter_shapes import parameter_shapes
 from fastscribe.checkpoint.reader import read_checkpoint, read_for_run
 from fastscribe.checkpoint.value import MAX_CONFIG_BYTES
 from fastscribe.config import DecoderName
 from fastscribe.errors import UnsupportedCheckpoint
+from fastscribe.families.parameter_shapes import parameter_shapes
 from fastscribe.languages import language_tag
 from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer

@@ -17,11 +17,13 @@ from fastscribe.bench.work import LABELS_PER_S
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.checkpoint.validate import validate
 from fastscribe.cli.describe import describe
-from fastscribe.config import JasperBlockConfig, JasperConfig, ModelConfig, Options
+from fastscribe.config import ModelConfig, Options
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError
 from fastscribe.families.blocks.time_conv import TimeConv, pack_time_convs_
+from fastscribe.families.jasper.config import JasperBlockConfig, JasperConfig
 from fastscribe.families.jasper.encoder import JasperEncoder
 from fastscribe.families.model import build_model
+from fastscribe.families.stored_config import config_from_json
 from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.training.data import prepare
@@ -123,12 +125,12 @@ def test_bf16() -> None:
 def test_config_json_round_trip() -> None:
     for name in CONVOLUTIONAL_NAMES:
         config = checkpoint(MODELS / name).config
-        assert ModelConfig.from_json(config.to_json()) == config
+        assert config_from_json(config.to_json()) == config
     stored = config.to_json()
     with pytest.raises(ValueError, match="kind 'x', not one of conformer, jasper"):
-        ModelConfig.from_json(stored | {"encoder": stored["encoder"] | {"kind": "x"}})
+        config_from_json(stored | {"encoder": stored["encoder"] | {"kind": "x"}})
     with pytest.raises(ValueError, match=r"blocks\.0: missing keys"):
-        ModelConfig.from_json(stored | {"encoder": stored["encoder"] | {"blocks": [{}]}})
+        config_from_json(stored | {"encoder": stored["encoder"] | {"blocks": [{}]}})
 
 
 def test_inspect() -> None:

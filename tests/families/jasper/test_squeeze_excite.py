@@ -18,12 +18,14 @@ from fastscribe.bench.work import LABELS_PER_S
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.checkpoint.value import Section
 from fastscribe.cli.describe import describe
-from fastscribe.config import JasperConfig, ModelConfig, Options
+from fastscribe.config import Options
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.families.blocks.padding import Padding
-from fastscribe.families.jasper.nemo import jasper
+from fastscribe.families.jasper.config import JasperConfig
+from fastscribe.families.jasper.nemo import encoder_config
 from fastscribe.families.jasper.squeeze_excite import SqueezeExcite
 from fastscribe.families.model import build_model
+from fastscribe.families.stored_config import config_from_json
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.transcript import assemble
 from fastscribe.types import Features, Frames
@@ -172,7 +174,7 @@ def blocks_of(name: str, **changes: Any) -> JasperConfig:
     """Read the encoder of a model with changes of its second block."""
     encoder = se_config(name)["encoder"]
     encoder["jasper"][1] |= changes
-    return jasper(Section({key: encoder[key] for key in encoder if key != "_target_"}, "encoder", "here"))
+    return encoder_config(Section({key: encoder[key] for key in encoder if key != "_target_"}, "encoder", "here"))
 
 
 def test_settings_as_in_nemo() -> None:
@@ -220,14 +222,14 @@ def test_weights_must_fit(tmp_path: Path) -> None:
 
 def test_stored_configs(loaded: dict[str, Checkpoint]) -> None:
     for checkpoint in loaded.values():
-        assert ModelConfig.from_json(checkpoint.config.to_json()) == checkpoint.config
+        assert config_from_json(checkpoint.config.to_json()) == checkpoint.config
     stored = loaded["citrinet"].config.to_json()
     for block in stored["encoder"]["blocks"]:  # as early versions wrote them
         del block["se_hidden"]
     encoder = loaded["citrinet"].config.encoder
     assert isinstance(encoder, JasperConfig)
     plain = tuple(replace(block, se_hidden=None) for block in encoder.blocks)
-    assert ModelConfig.from_json(stored).encoder == replace(encoder, blocks=plain)
+    assert config_from_json(stored).encoder == replace(encoder, blocks=plain)
 
 
 def test_inspect(loaded: dict[str, Checkpoint]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fastscribe.families.blocks.operations import TORCH
+from fastscribe.families.conformer.operations import TORCH
 from scripts.benchmarks import operation_speed
 
 CPU = torch.device("cpu")

@@ -12,15 +12,10 @@ from typing import Any
 
 import torch
 
-from fastscribe.config import (
-    AttentionConfigs,
-    ChunkedAttention,
-    EncoderConfig,
-    GraniteConfig,
-    LocalAttention,
-    subsampled,
-)
-from fastscribe.families.blocks.operations import POSITION_ROWS_MULTIPLE, TORCH, Operations
+from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention
+from fastscribe.families.conformer.config import EncoderConfig, subsampled
+from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, TORCH, Operations
+from fastscribe.families.granite.config import GraniteConfig
 
 _NUM_FRAMES = 70  # of the random cases
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # relative to the largest value
@@ -42,7 +37,7 @@ def choose_operations(
         Triton's operations and None, or torch's and the reason.
     """
     try:
-        from fastscribe.families.blocks.triton_kernels import TRITON
+        from fastscribe.families.conformer.triton_kernels import TRITON
     except ImportError as error:
         return TORCH, f"Triton cannot be imported ({error})"
     try:

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from fastscribe.config import AttentionConfigs, subsampled
+from fastscribe.config import AttentionConfigs
 from fastscribe.families.blocks.dot_product_attention import attend
 from fastscribe.families.blocks.padding import Padding, zero_beyond
 from fastscribe.families.conformer.attention import MASKED_SCORE, Window, attend_locally, relative_shift
+from fastscribe.families.conformer.config import subsampled
+from fastscribe.families.conformer.convolution import depthwise_conv2d, windows
 
 EPSILON = 1e-5  # of every LayerNorm
 POSITION_ROWS_MULTIPLE = 128  # twice the largest block of frames, so that the table covers every block's distances
@@ -178,12 +180,6 @@ def first_convolutions(
     return _depthwise(zero_beyond(hidden_BTFC, subsampled(lengths_B, 1, is_causal)), depthwise_9C, is_causal)
 
 
-def windows(x_BTM: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """Unfold [B, T, M] to the 3x3 windows of a stride-2 convolution: [B, T', M', 3 x 3], T' and M' half of T and M."""
-    before = 2 if is_causal else 1
-    return F.pad(x_BTM, (before, 1, before, 1)).unfold(1, 3, 2).unfold(2, 3, 2).flatten(3)
-
-
 def relu_depthwise(x_BTFC: torch.Tensor, weight_9C: torch.Tensor, is_causal: bool = False) -> torch.Tensor:
     """Compute ReLU and a depthwise 3x3 convolution with a stride of 2, as a later stage of subsampling has them.
 
@@ -204,20 +200,6 @@ def _depthwise(x_BTFC: torch.Tensor, weight_9C: torch.Tensor, is_causal: bool) -
     padding = 2 if is_causal else 1
     out_BCTF = depthwise_conv2d(x_BTFC.permute(0, 3, 1, 2), weight_C133, None, 2, (padding, padding))
     return out_BCTF.permute(0, 2, 3, 1)[:, :frames, :bins]
-
-
-def depthwise_conv2d(
-    x_BCTF: torch.Tensor, weight_C1JK: torch.Tensor, bias_C: torch.Tensor | None, stride: int, padding: tuple[int, int]
-) -> torch.Tensor:
-    """Compute a depthwise convolution of channels-last memory, such as a view of [B, T, F, C], in the weights' dtype.
-
-    In this memory format torch would take cuDNN on a GPU, which builds a plan for each new shape of a batch: 85 ms of the
-    host's time (docs/log.md, "the first runs on a GPU"). Torch's own kernel needs channels first, and no plan.
-    """
-    x_BCTF = x_BCTF.to(weight_C1JK.dtype)
-    if x_BCTF.is_cuda:
-        x_BCTF, weight_C1JK = x_BCTF.contiguous(), weight_C1JK.flatten(1).view(weight_C1JK.shape)
-    return F.conv2d(x_BCTF, weight_C1JK, bias_C, stride, padding, groups=len(weight_C1JK))
 
 
 TORCH = Operations(rel_attention, glu_depthwise, layer_norm, layer_norm_twice_, first_convolutions, relu_depthwise)

@@ -21,10 +21,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fastscribe.config import AttentionConfigs, ChunkedAttention, EncoderConfig, LocalAttention, subsampled
-from fastscribe.families.blocks.gpu_operations import choose_operations, find_wrong_operation
-from fastscribe.families.blocks.operations import POSITION_ROWS_MULTIPLE, TORCH, Operations, max_table_distance
+from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention
 from fastscribe.families.conformer import fused_layers
+from fastscribe.families.conformer.config import EncoderConfig, subsampled
+from fastscribe.families.conformer.gpu_operations import choose_operations, find_wrong_operation
+from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, TORCH, Operations, max_table_distance
 from fastscribe.pipeline import recognizer
 from tests.conftest import ROOT
 from tests.families.conformer.test_encoder import random_encoder, small_config
@@ -186,7 +187,7 @@ def test_norm_added() -> None:
 
 
 def test_fallback_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fastscribe.families.blocks.triton_kernels", None)
+    monkeypatch.setitem(sys.modules, "fastscribe.families.conformer.triton_kernels", None)
     operations, reason = choose_operations(model_config(), torch.float32, torch.device("cpu"))
     assert operations is TORCH
     assert reason is not None and reason.startswith("Triton cannot be imported")
@@ -248,7 +249,7 @@ def test_dtype_selects_variants(monkeypatch: pytest.MonkeyPatch, dtype: str, add
     """Runs on a simulated device: the CPU, without kernel selection and quantisation."""
     requests: list[bool] = []
     monkeypatch.setattr(fused_layers, "choose_operations", lambda *given: requests.append(given[3]) or (TORCH, None))
-    monkeypatch.setattr(recognizer, "quantise_fp8_", lambda encoder: None)
+    monkeypatch.setattr("fastscribe.families.blocks.fp8.quantise_fp8_", lambda encoder: None)
     encoder = random_encoder(small_config())
     encoder.optimise_()
     model: Any = SimpleNamespace(config=SimpleNamespace(encoder=small_config()), encoder=encoder)
@@ -335,8 +336,8 @@ class _Grids:
 @pytest.mark.parametrize(("rows", "num_frames", "frames_a_program"), [(10_000_000, 1, 1), (1, 10_000_000, 64)])
 def test_grid_sizes(monkeypatch: pytest.MonkeyPatch, rows: int, num_frames: int, frames_a_program: int) -> None:
     """A grid has at most 2^31 - 1 programs on its first axis, and 65,535 on the others."""
-    from fastscribe.families.blocks import triton_kernels
-    from fastscribe.families.blocks.triton_kernels import TRITON
+    from fastscribe.families.conformer import triton_kernels
+    from fastscribe.families.conformer.triton_kernels import TRITON
 
     grids = _Grids()
     kernels = "rel_attention", "glu_depthwise", "layer_norm", "first_convolutions", "relu_depthwise"
@@ -367,7 +368,7 @@ class TestOnTheDevice:
     @pytest.mark.parametrize("width", [64, 128])
     @pytest.mark.parametrize("num_frames", [1, 2, 31, 64, 65, 100, 127, 251, 512, 700])
     def test_rel_attention(self, dtype: torch.dtype, width: int, num_frames: int) -> None:
-        from fastscribe.families.blocks.triton_kernels import TRITON
+        from fastscribe.families.conformer.triton_kernels import TRITON
 
         torch.manual_seed(num_frames)
         lengths_B = torch.tensor([num_frames, num_frames // 2, 1, 0])
@@ -391,7 +392,7 @@ class TestOnTheDevice:
     )
     @pytest.mark.parametrize("num_frames", [1, 64, 65, 251, 700])
     def test_windows(self, dtype: torch.dtype, width: int, attention: AttentionConfigs, num_frames: int) -> None:
-        from fastscribe.families.blocks.triton_kernels import TRITON
+        from fastscribe.families.conformer.triton_kernels import TRITON
 
         torch.manual_seed(num_frames)
         lengths_B = torch.tensor([num_frames, num_frames // 2, 1, 0])
@@ -409,7 +410,7 @@ class TestOnTheDevice:
     @pytest.mark.parametrize(("width", "num_frames"), [(512, 1), (1024, 35), (1024, 36), (512, 37), (1024, 700)])
     @pytest.mark.parametrize("is_causal", [False, True])
     def test_glu_depthwise(self, dtype: torch.dtype, taps: int, width: int, num_frames: int, is_causal: bool) -> None:
-        from fastscribe.families.blocks.triton_kernels import TRITON
+        from fastscribe.families.conformer.triton_kernels import TRITON
 
         torch.manual_seed(num_frames)
         lengths_B = torch.tensor([num_frames, num_frames // 2, 1, 0])
@@ -424,7 +425,7 @@ class TestOnTheDevice:
     @pytest.mark.parametrize("num_frames", [1, 30, 701])
     @pytest.mark.parametrize("is_causal", [False, True])
     def test_subsampling(self, dtype: torch.dtype, channels: int, num_frames: int, is_causal: bool) -> None:
-        from fastscribe.families.blocks.triton_kernels import TRITON
+        from fastscribe.families.conformer.triton_kernels import TRITON
 
         check_subsampling(TRITON, dtype, channels, num_frames, 80, is_causal, torch.device("cuda"))
 
@@ -448,7 +449,7 @@ class TestOnTheDevice:
 
     def test_offsets_beyond_32_bits(self) -> None:
         """Return the last frames of a row with more than 2^31 values as a separate row."""
-        from fastscribe.families.blocks.triton_kernels import TRITON
+        from fastscribe.families.conformer.triton_kernels import TRITON
 
         if torch.cuda.mem_get_info()[0] < 20 << 30:
             pytest.skip("needs 20 GB of free memory")
@@ -472,7 +473,7 @@ class TestOnTheDevice:
         close(ours_BTD[:, 4 - last :].cpu(), TORCH.glu_depthwise(*alone)[:, 4:])
 
     def test_more_rows_than_an_axis_of_a_grid_holds(self) -> None:
-        from fastscribe.families.blocks.triton_kernels import TRITON
+        from fastscribe.families.conformer.triton_kernels import TRITON
 
         torch.manual_seed(0)
         rows, width = 70_000, 64

@@ -25,9 +25,10 @@ import torch
 import triton
 import triton.language as tl
 
-from fastscribe.config import AttentionConfigs, subsampled
-from fastscribe.families.blocks import operations
+from fastscribe.config import AttentionConfigs
+from fastscribe.families.conformer import operations
 from fastscribe.families.conformer.attention import Window
+from fastscribe.families.conformer.config import subsampled
 
 _MAX_TAPS = 15  # wider windows take most of a minute to compile
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from importlib import import_module
+from threading import Thread
+
 import torch
 from torch import nn
 
 from fastscribe._system.processors import has_native_bf16
-from fastscribe.families.blocks.int8 import quantise_int8_
+from fastscribe.families.blocks.forms import FusedOnCpu, PackedOnCpu
 from fastscribe.families.blocks.packed import pack_linears_
-from fastscribe.families.blocks.time_conv import pack_time_convs_
-from fastscribe.families.conformer.cpu_subsampling import fuse_subsampling_
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -28,9 +30,25 @@ def to_cpu_form_(part: nn.Module, dtype: str, *, quantises: bool) -> None:
         quantises: int8 is for this part too: it is the encoder's.
     """
     if dtype == "int8" and quantises:
+        from fastscribe.families.blocks.int8 import quantise_int8_
+
         quantise_int8_(part)
     rest = torch_dtype(dtype)
-    fuse_subsampling_(part, rest)
+    for module in list(part.modules()):
+        if isinstance(module, FusedOnCpu):
+            module.fuse_for_cpu_(rest)
     part.to(rest)
     pack_linears_(part, rest)
-    pack_time_convs_(part, rest)
+    for module in list(part.modules()):
+        if isinstance(module, PackedOnCpu):
+            module.pack_for_cpu_(rest)
+
+
+def import_numba_meanwhile() -> None:
+    """Import numba, which takes a third of a second, in a thread: for what reads weights before the first loop runs."""
+
+    def attempt() -> None:
+        with suppress(ImportError):  # the family's prepare_for_cpu_ meets it again
+            import_module("numba")
+
+    Thread(target=attempt, name="import-numba").start()
