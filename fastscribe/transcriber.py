@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING
 
 from fastscribe import rooms
 from fastscribe._system.standard_streams import log_to_stderr
-from fastscribe.checkpoint.language_choice import language_filter_of
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
 from fastscribe.config import Options, check_load
-from fastscribe.decode.prompt import DEFAULT_LANGUAGE, prompt_languages
 from fastscribe.errors import UsageError
 from fastscribe.families.conformer.config import language_prompt_of
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.interfaces import Additions, Edits, RoomStage
+from fastscribe.pipeline.language_lock import LanguageLock, lock_of
 from fastscribe.pipeline.model_facts import RunModel
 from fastscribe.pipeline.run import Run
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats, Watcher
@@ -31,7 +30,6 @@ from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
-    from fastscribe.context.language_filter import LanguageFilter
     from fastscribe.pipeline.engine import Engine
     from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.pipeline.recognizer import Recognizer
@@ -75,7 +73,7 @@ class Transcriber:
         self._watcher: Watcher | None = None
         self._limit: TimeLimit | None = None
         self._edits: Edits | None = None
-        self._languages: LanguageFilter | None = None
+        self._languages: LanguageLock | None = None
         self._opened_stages: Sequence[RoomStage] | None = None
         self._auto_budget: Budget | None = None
         self._is_running = False
@@ -152,7 +150,7 @@ class Transcriber:
             config = checkpoint.config
             start_message = Start(os.path.abspath(model), dtype, options)
             executor = pool.WorkerPool(chosen, start_message, lambda one: config.num_frames(one.duration_s), say)
-            languages = language_filter_of(checkpoint, options, executor.facts.has_prompt)
+            languages = lock_of(checkpoint, options, executor.facts.has_prompt)
         # the models own them now
         checkpoint = replace(checkpoint, weights={}, aligner=None, others={})
         found = cls(checkpoint, executor, options, perf_counter() - start)
@@ -184,6 +182,8 @@ class Transcriber:
         language: str | None
         target: str | None = None
         if facts.has_prompt:
+            from fastscribe.decode.prompt import DEFAULT_LANGUAGE, prompt_languages
+
             language, target = prompt_languages(self._tokenizer.pieces, options)
             target = None if target == language else target
             language = None if edits is None and language == DEFAULT_LANGUAGE else language

@@ -24,7 +24,8 @@ from fastscribe.families.blocks.int8 import int8_problem
 from fastscribe.families.conformer.cpu_layers import CpuLayers
 from fastscribe.families.conformer.encoder import Encoder
 from fastscribe.pipeline.loader import collate
-from fastscribe.pipeline.recognizer import Recognizer, with_attention
+from fastscribe.pipeline.model_building import with_attention
+from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.transcript import assemble, segments_of, words_of
 from fastscribe.types import AudioInfo, Hypothesis, Transcript, Utterance
 from tests.conftest import (

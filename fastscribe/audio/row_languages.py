@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fastscribe.languages import find_language, language_tag
 from fastscribe.types import Failure, Transcript
 
 # Of NeMo's manifests, and of the spoken language in Canary's.
 _KEYS = ("lang", "language", "source_lang")
+
+
+def names_language(row: Mapping[str, Any] | None) -> bool:
+    """Return True if a field of a row says which language is spoken."""
+    return any((row or {}).get(key) not in (None, "") for key in _KEYS)
 
 
 @dataclass

@@ -34,7 +34,7 @@ from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.families.canary.attention_decoder import Attention, AttentionDecoder
 from fastscribe.families.jasper.encoder import JasperEncoder
 from fastscribe.families.model import Model
-from fastscribe.pipeline.recognizer import choose_device
+from fastscribe.pipeline.model_building import choose_device
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer, from_characters, from_huggingface, from_pieces
 from fastscribe.types import Features, Frames, Hypothesis
 

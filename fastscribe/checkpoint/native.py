@@ -7,10 +7,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fastscribe import rooms
 from fastscribe._system.safe_open import safe_read
-from fastscribe.checkpoint.formats import FORMAT
+from fastscribe.checkpoint.formats import FORMAT, LANGUAGE_MODEL_FILE
 from fastscribe.checkpoint.int8_rows import restored
 from fastscribe.checkpoint.lazy_weights import LazyWeights
 from fastscribe.checkpoint.validate import validate
@@ -27,9 +28,6 @@ from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.families.stored_config import config_from_json
 from fastscribe.languages import language_tag
-
-if TYPE_CHECKING:
-    from fastscribe.context.language_model import LanguageModel
 
 FORMAT_VERSION = 1
 KEEPS_SPACES_KEY = "keeps_spaces"  # true: keep spaces before punctuation as in training; NeMo removes them
@@ -111,13 +109,12 @@ def read_config(folder: Path, stored: Mapping[str, Any], where: object) -> Model
     return config
 
 
-def _language_model(folder: Path, config: ModelConfig) -> LanguageModel | None:
-    """Read the language model, if there is one. Raises CheckpointError if it is damaged or does not fit the model."""
-    from fastscribe.context import language_model
-
-    path = folder / language_model.FILE
+def _language_model(folder: Path, config: ModelConfig) -> Any:
+    """Read the language model; None if there is none. Raises CheckpointError if it is damaged or does not fit the model."""
+    path = folder / LANGUAGE_MODEL_FILE
     if not os.path.lexists(path):  # a broken link is an incomplete download, and an error below
         return None
+    language_model = rooms.enter("context", "language_model", str(path))
     try:
         content = safe_read(path, language_model.MAX_BYTES)
     except (OSError, ValueError) as error:

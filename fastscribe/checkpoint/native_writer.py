@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastscribe.checkpoint.formats import FORMAT
+from fastscribe import rooms
+from fastscribe.checkpoint.formats import FORMAT, LANGUAGE_MODEL_FILE
 from fastscribe.checkpoint.int8_rows import quantised
 from fastscribe.checkpoint.lazy_weights import sources_of
 from fastscribe.checkpoint.native import ALIGNER_FOLDER, FORMAT_VERSION, KEEPS_SPACES_KEY, LANGUAGES_KEY, RANDOM_KEY
@@ -41,9 +42,8 @@ def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, in_8_bits: b
     for name, content in checkpoint.tokenizer.files.items():
         (folder / name).write_bytes(content)
     if checkpoint.language_model is not None:
-        from fastscribe.context import language_model
-
-        (folder / language_model.FILE).write_bytes(language_model.serialize(checkpoint.language_model))
+        language_model = rooms.enter("context", "language_model", LANGUAGE_MODEL_FILE)
+        (folder / LANGUAGE_MODEL_FILE).write_bytes(language_model.serialize(checkpoint.language_model))
     stored = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": checkpoint.config.to_json()}
     if checkpoint.tokenizer.attached == "nowhere":
         stored[KEEPS_SPACES_KEY] = True

@@ -85,9 +85,8 @@ def read_for_run(path: str | Path, options: Options, say: Callable[[str], None] 
 
 def _with_language_model(checkpoint: Checkpoint, options: Options, say: Callable[[str], None]) -> Checkpoint:
     if options.lm is not None:
-        from fastscribe.context.backoff_model import read_language_model
-
-        other = read_language_model(options.lm, checkpoint.tokenizer, options.lm_weight, say)
+        read = rooms.enter("context", "backoff_model", "--lm").read_language_model
+        other = read(options.lm, checkpoint.tokenizer, options.lm_weight, say)
         return replace(checkpoint, other_language_model=other)
     if options.lm_weight is None:
         return checkpoint

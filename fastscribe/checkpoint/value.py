@@ -19,9 +19,6 @@ from fastscribe.text.tokenizer import Tokenizer, from_folder
 if TYPE_CHECKING:
     import torch
 
-    from fastscribe.context.backoff_model import BackoffModel
-    from fastscribe.context.language_model import LanguageModel
-
 MAX_CONFIG_BYTES = 8 << 20  # IndicConformer's masks, listed three times, can take 5 MB
 # Exceptions of zipfile, pickle and torch on damaged bytes.
 DAMAGE = (RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
@@ -40,22 +37,22 @@ class Checkpoint:
     tokenizer: Tokenizer
     weights: Mapping[str, torch.Tensor]
     has_random_weights: bool = False  # a model for benchmarks; its text is meaningless
-    language_model: LanguageModel | None = None  # for beam search
+    language_model: Any = None  # context.language_model.LanguageModel, for beam search; None: there is none
     languages: tuple[str, ...] = ()  # tags (fastscribe/languages.py); empty: not stated, or in the vocabulary (Canary)
     aligner: Checkpoint | None = None  # CTC model that computes word times for an attention decoder (canary-1b-v2)
     # With config.language_heads: the tokenizer of each language. language_heads.of_language() makes a model of one.
     vocabularies: Mapping[str, Tokenizer] = field(default_factory=dict)
     # By purpose (Utterance.purpose): the checkpoints of models that rooms run beside this one (rooms.py, read_models).
     others: Mapping[str, Any] = field(default_factory=dict)
-    other_language_model: LanguageModel | BackoffModel | None = None  # in place of `language_model`: of --lm
+    other_language_model: Any = None  # in place of `language_model`: of --lm, also context.backoff_model.BackoffModel
 
     @property
     def num_parameters(self) -> int:
         return sum(source.num_elements for source in float_sources(self.weights))
 
     @property
-    def fused_model(self) -> LanguageModel | BackoffModel | None:
-        """The language model that beam search uses."""
+    def fused_model(self) -> Any:
+        """The language model that beam search uses; None: there is none."""
         return self.other_language_model or self.language_model
 
     @property

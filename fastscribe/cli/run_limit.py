@@ -178,7 +178,7 @@ def _gpu_names(device: str, devices: str | None) -> list[str]:
 
         gpus = list(dict.fromkeys(one.name for one in parse_devices(devices) if one.kind == "cuda"))
     elif device != "cpu":
-        from fastscribe.pipeline.recognizer import choose_device
+        from fastscribe.pipeline.model_building import choose_device
 
         chosen = choose_device(device)
         gpus = [str(chosen)] if chosen.type == "cuda" else []

@@ -21,22 +21,15 @@ from typing import TypeVar
 
 import torch
 
-from fastscribe.context import language_model
 from fastscribe.context.backoff_graph import BackoffGraph
 from fastscribe.context.backoff_model import BackoffModel
-from fastscribe.context.language_model import LanguageModel
 from fastscribe.context.word_lexicon import NO_WORD, ROOT, WordLexicon
-from fastscribe.decode.scorer import FusedModel
 
 _T = TypeVar("_T")
 
 
-def tables_of(model: LanguageModel | BackoffModel | None) -> FusedModel | None:
-    """Return the tables of a model on the CPU; None if it does not count."""
-    if model is None or model.fusion.weight == model.fusion.bonus == 0:
-        return None
-    if isinstance(model, LanguageModel):
-        return language_model.expand(model)
+def tables_of(model: BackoffModel) -> TokenTables | WordTables:
+    """Return the tables of a model on the CPU."""
     graph, fusion = _Graph.of(model.graph), model.fusion
     if model.lexicon is None:
         return TokenTables(graph, model.start, fusion.weight, fusion.bonus)

@@ -37,16 +37,6 @@ class Prompt:
     text_ids: frozenset[int] = frozenset()  # pieces with text, which phrases to boost may have
 
 
-def options_for_prompt(options: Options) -> str | None:
-    """Return the first option, as on the command line, that only a model with a prompt supports. All check languages."""
-    given_options = {
-        "--pnc": True if options.pnc else None,
-        "--no-pnc": None if options.pnc is None or options.pnc else True,
-        "--timestamps": options.timestamps or None,
-    }
-    return next((name for name, value in given_options.items() if value is not None), None)
-
-
 def can_write_times(form: PromptForm, pieces: Sequence[str]) -> bool:
     return form == "canary2" and "<|timestamp|>" in pieces and any(_TIME.fullmatch(piece) for piece in pieces)
 

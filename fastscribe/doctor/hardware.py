@@ -205,7 +205,7 @@ def fp8() -> Check:
 
 def _cuda() -> torch.device:
     """Return the device of --device cuda. Raises UsageError."""
-    from fastscribe.pipeline.recognizer import choose_device
+    from fastscribe.pipeline.model_building import choose_device
 
     return choose_device("cuda")
 

@@ -12,17 +12,31 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fastscribe.types import AnyArray, AudioInfo, Failure, Features, Frames, Hypothesis, Source, Transcript, Utterance
+from fastscribe.types import (
+    AnyArray,
+    AudioInfo,
+    Batch,
+    Failure,
+    Features,
+    Frames,
+    Hypothesis,
+    Source,
+    Transcript,
+    Utterance,
+)
 
 if TYPE_CHECKING:
     import torch
 
     from fastscribe.config import ModelConfig, Options
+    from fastscribe.decode.decoder import Decoder
+    from fastscribe.families.model import Model
     from fastscribe.pipeline.batching import Budget
     from fastscribe.pipeline.gap_recovery import Recovery, Step, TextResult
     from fastscribe.pipeline.model_facts import ModelFacts
     from fastscribe.pipeline.stats import Report, Stopwatch
     from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+    from fastscribe.text.tokenizer import Tokenizer
     from fastscribe.text.transcript import DecodedUtterance
 
 
@@ -136,6 +150,53 @@ class SideModel(Protocol):
 
     def read(self, packed: AnyArray, frames: Frames) -> Sequence[Hypothesis]:
         """Return a result for each row from the host copy; its room knows what Hypothesis.found means."""
+
+
+class WordTimer(Protocol):
+    """A second model that times the decoder's words (Recognizer calls it)."""
+
+    @property
+    def model(self) -> Model:
+        """The model, on the recogniser's device."""
+
+    @property
+    def encoder(self) -> Callable[[Features], Frames]:
+        """The model's encoder, or the same captured in graphs."""
+
+    def features(self, features: Features, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
+        """Return this model's features of a batch; `features` are the recogniser's."""
+
+    def decoder(self, inner: Decoder, tokenizer: Tokenizer) -> Decoder:
+        """Wrap a decoder so that this model times its words; `tokenizer` is the decoder's."""
+
+
+class Constraints(Protocol):
+    """What the rows of batches may not write, and what they should rather write (run_rooms.LazyConstraints calls it)."""
+
+    def constrain(self, frames: Frames, batch: Batch) -> Frames:
+        """Return the batch's frames with its phrases to boost and the tokens that are left out, if there are any."""
+
+
+class LanguageRules(Protocol):
+    """Which recordings of a run are kept to a language (language_lock.LanguageLock calls it).
+
+    Attributes:
+        language: Tag of the language that the run is kept to; None: of none.
+        num_excluded: Number of tokens that it leaves out; None: there is no language, or its letters are not known.
+    """
+
+    language: str | None
+    num_excluded: int | None
+
+    @property
+    def lines(self) -> list[str]:
+        """Lines for the user about rows that named a language and phrases without effect, if there were any."""
+
+    def apply(self, source: Source) -> Source | Failure:
+        """Return the source with the language that it is kept to, or the Failure of a row whose language is unusable."""
+
+    def take_lines(self) -> list[str]:
+        """Return `lines`, and count from zero again."""
 
 
 class SourceFilter(Protocol):

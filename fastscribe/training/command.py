@@ -171,7 +171,7 @@ def _clear_folder(folder: RunFolder, distributed: DistributedContext) -> None:
 
 def _device(device: str, distributed: DistributedContext) -> torch.device:
     """Return this rank's device. Raise UsageError if it cannot be used."""
-    from fastscribe.pipeline.recognizer import choose_device
+    from fastscribe.pipeline.model_building import choose_device
 
     if distributed.world_size > 1 and device in ("auto", "cuda"):
         import torch

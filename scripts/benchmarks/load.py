@@ -155,7 +155,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 def measure_load(path: Path, dtype: str) -> dict[str, float]:
     from fastscribe.families.model import build_model
-    from fastscribe.pipeline import recognizer
+    from fastscribe.pipeline import model_building
     from fastscribe.transcriber import Transcriber
 
     Transcriber.load(ROOT / "tests/data/models/hf_tdt_demo", "cpu", dtype)
@@ -170,7 +170,7 @@ def measure_load(path: Path, dtype: str) -> dict[str, float]:
 
         return build_model(config, weights, where, prepare_timed_)
 
-    mock.patch.object(recognizer, "build_model", timed).start()  # this process measures one load and ends
+    mock.patch.object(model_building, "build_model", timed).start()  # this process measures one load and ends
     reset_peak()
     before = resident_bytes("VmRSS")
     start, cpu_before = time.perf_counter(), time.process_time()

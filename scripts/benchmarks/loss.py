@@ -65,7 +65,7 @@ def loss(
     check_places(json_file, report_html, [] if plot is None else [plot])
     if plot is not None and find_spec("matplotlib") is None:
         raise MissingExtra("--plot", "matplotlib", "plots")
-    from fastscribe.pipeline.recognizer import choose_device
+    from fastscribe.pipeline.model_building import choose_device
     from fastscribe.training.loss.logits import compiled_for
 
     at = choose_device(device)

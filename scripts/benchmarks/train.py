@@ -51,7 +51,7 @@ def train(
 ) -> None:
     """Measure sequences per second in training: whole steps over noise, by batch size, dtype and number of ranks."""
     check_places(json_file, report_html)
-    from fastscribe.pipeline.recognizer import choose_device
+    from fastscribe.pipeline.model_building import choose_device
     from fastscribe.training.data import check_trainable
     from scripts.benchmarks.training_speed import measure
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fastscribe.pipeline import engine
 from fastscribe.pipeline.engine import Engine, equal_shares, fastest_shares
 from fastscribe.pipeline.loader import collate
-from fastscribe.pipeline.recognizer import prepare
+from fastscribe.pipeline.model_building import prepare
 from fastscribe.speakers.diarizer import Diarizer
 from fastscribe.speakers.readers import read_speaker_model
 from fastscribe.types import Batch

@@ -14,7 +14,7 @@ import torch
 from fastscribe.checkpoint import nemo
 from fastscribe.cli.models import inspect
 from fastscribe.errors import CheckpointError
-from fastscribe.pipeline.recognizer import prepare
+from fastscribe.pipeline.model_building import prepare
 from fastscribe.speakers.nemo_voices import read_voice_model
 from fastscribe.speakers.voice_printer import VoicePrinter
 from tests.conftest import MODELS

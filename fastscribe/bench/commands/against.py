@@ -42,7 +42,7 @@ def run(
     from fastscribe.bench.peer_comparison import peers, turns
     from fastscribe.bench.peer_comparison.compare import Comparison, compare
     from fastscribe.bench.peer_comparison.process import SideFailed
-    from fastscribe.pipeline.recognizer import choose_device
+    from fastscribe.pipeline.model_building import choose_device
 
     chosen = [peers.find(name) for name in dict.fromkeys(against)]
     names = ", ".join(peer.name for peer in chosen)

@@ -30,7 +30,7 @@ def subject(
     from fastscribe.bench.speed import Subject
     from fastscribe.config import Options
     from fastscribe.pipeline.dtype_choice import check_dtype
-    from fastscribe.pipeline.recognizer import choose_device
+    from fastscribe.pipeline.model_building import choose_device
 
     _check(model, random)
     at = choose_device(device)

@@ -26,7 +26,7 @@ from fastscribe.families.conformer import fused_layers
 from fastscribe.families.conformer.config import EncoderConfig, subsampled
 from fastscribe.families.conformer.gpu_operations import choose_operations, find_wrong_operation
 from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, TORCH, Operations, max_table_distance
-from fastscribe.pipeline import recognizer
+from fastscribe.pipeline import model_building
 from tests.conftest import ROOT
 from tests.families.conformer.test_encoder import random_encoder, small_config
 
@@ -253,7 +253,7 @@ def test_dtype_selects_variants(monkeypatch: pytest.MonkeyPatch, dtype: str, add
     encoder = random_encoder(small_config())
     encoder.optimise_()
     model: Any = SimpleNamespace(config=SimpleNamespace(encoder=small_config()), encoder=encoder)
-    recognizer._prepare_for_gpu_(model, dtype, print)
+    model_building._prepare_for_gpu_(model, dtype, print)
     assert requests == [adds]
 
 

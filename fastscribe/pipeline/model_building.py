@@ -1,0 +1,168 @@
+"""Models of checkpoints on a device in a dtype: the recogniser's own, and those that rooms run beside it."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import get_args
+
+import torch
+from torch import nn
+
+from fastscribe._system.malloc_tuning import disable_malloc_trim
+from fastscribe.checkpoint.value import Checkpoint
+from fastscribe.config import (
+    ChunkedAttention,
+    EightBitDtypeName,
+    ModelConfig,
+    Options,
+    parse_attention,
+)
+from fastscribe.errors import UsageError, first_line
+from fastscribe.families.conformer.config import EncoderConfig, language_prompt_of
+from fastscribe.families.cpu_form import import_numba_meanwhile, to_cpu_form_, torch_dtype
+from fastscribe.families.encoder_family import encoder_family
+from fastscribe.families.model import Model, Prepare, build_model, optimise_
+from fastscribe.types import Features, Frames
+
+_8_BIT = get_args(EightBitDtypeName)
+_MAX_PREPARING = 4  # threads that quantise and pack; each holds a part of the weights in memory
+
+Log = Callable[[str], None]
+
+
+def build_on_device(checkpoint: Checkpoint, device: torch.device, dtype: str, options: Options, say: Log) -> Model:
+    """Return a checkpoint's model in its inference form, on its device in its dtype.
+
+    Args:
+        checkpoint: Config and weights.
+        device: The device.
+        dtype: The dtype.
+        options: `attention` and `language` count here.
+        say: Called with one line for each fast path that is unavailable.
+
+    Raises:
+        UsageError: The model does not have this attention, language or dtype.
+        WeightsMismatch: The weights do not fit the config.
+    """
+    if dtype in _8_BIT and not checkpoint.config.encoder.has_matrices:
+        raise UsageError(f"--dtype {dtype}: this encoder has no matrices that multiply in 8 bits: bf16 or fp32")
+    config = with_language(with_attention(checkpoint.config, options.attention), options.language)
+    threads = 1
+    if device.type != "cuda" and config.encoder.has_loops:
+        import_numba_meanwhile()
+        threads = min(_MAX_PREPARING, torch.get_num_threads())
+    model = build_model(config, checkpoint.weights, checkpoint.path, prepare(device, dtype), threads)
+    if device.type == "cuda":
+        _prepare_for_gpu_(model, dtype, say)
+    else:
+        encoder_family(config.encoder).prepare_for_cpu_(model.encoder)
+    return model
+
+
+def prepare(device: torch.device, dtype: str) -> Prepare:
+    """Return the function that converts each part of a model to its form on a device in a dtype as soon as it is loaded."""
+    if device.type == "cuda":
+        return partial(_move_to_gpu_, device=device, dtype=torch_dtype(dtype))
+    disable_malloc_trim()
+    return partial(_pack_for_cpu_, dtype=dtype)
+
+
+def _pack_for_cpu_(path: str, part: nn.Module, dtype: str) -> None:
+    optimise_(part)
+    to_cpu_form_(part, dtype, quantises=path.startswith("encoder."))
+
+
+def _move_to_gpu_(path: str, part: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    optimise_(part)
+    part.to(device, dtype)
+
+
+def _prepare_for_gpu_(model: Model, dtype: str, say: Callable[[str], None]) -> None:
+    prepare_ = encoder_family(model.config.encoder).prepare_for_gpu_
+    if (remark := prepare_(model.encoder, dtype == "fp8")) is not None:
+        say(remark)
+    if dtype == "fp8":
+        from fastscribe.families.blocks.fp8 import quantise_fp8_
+
+        quantise_fp8_(model.encoder)
+
+
+def encoder_of(model: Model, device: torch.device, options: Options, say: Log) -> Callable[[Features], Frames]:
+    """Return a model's encoder, on a GPU with graphs for small batches.
+
+    Args:
+        model: The model, on its device in its dtype.
+        device: The device.
+        options: `cuda_graphs` counts here.
+        say: Called with one line if graphs are unavailable and the mode is `auto`; another mode raises UsageError then.
+    """
+    mode = options.cuda_graphs
+    encoder: Callable[[Features], Frames] = model.encoder
+    if device.type != "cuda" or mode == "off":
+        return encoder
+    from fastscribe.cuda.encoder_graphs import EncoderGraphs
+    from fastscribe.cuda.graph_capture import GraphsUnavailable
+
+    def give_up(reason: GraphsUnavailable) -> None:
+        if mode != "auto":
+            raise UsageError(f"--cuda-graphs {mode}: unavailable: {reason}") from reason
+        say(f"CUDA graphs: none for the encoder ({reason}); small batches will be slower")
+
+    return EncoderGraphs(model.encoder, device, give_up)
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device; auto: a GPU if there is one. Raise UsageError if it cannot be used."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch("cpu|cuda(:[0-9]+)?", name):
+        raise UsageError(f"--device {name}: not auto, cpu, cuda or cuda:N with a number")
+    if name != "cpu" and not torch.backends.cuda.is_built():
+        cure = "use --device cpu, or install a torch with CUDA; fastscribe doctor shows what is here"
+        raise UsageError(f"--device {name}: this torch has no CUDA: {cure}")
+    try:
+        device = torch.device(name)
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UsageError(f"--device {name}: cannot be used here ({first_line(error)})") from error
+    return device
+
+
+def with_attention(config: ModelConfig, text: str | None) -> ModelConfig:
+    """Return the config with the attention of --attention, if set.
+
+    Raises:
+        UsageError: The model has no attention, or it is a streaming model without this context, or no streaming model.
+    """
+    if text is None:
+        return config
+    encoder = config.encoder
+    if not isinstance(encoder, EncoderConfig):
+        has = "has none" if encoder.attends == "none" else f"attends in {encoder.attends}, which is fixed"
+        raise UsageError(f"--attention {text}: this model {has}")
+    attention = parse_attention(text)
+    if encoder.contexts and attention not in encoder.contexts:
+        contexts = " or ".join(map(str, encoder.contexts))
+        raise UsageError(f"--attention {text}: not a context of this streaming model, which learnt with {contexts}")
+    if isinstance(attention, ChunkedAttention) and not encoder.contexts:
+        raise UsageError(f"--attention {text}: this is no streaming model; full or local:LEFT,RIGHT")
+    return replace(config, encoder=replace(encoder, attention=attention))
+
+
+def with_language(config: ModelConfig, language: str | None) -> ModelConfig:
+    """Return the config with the language that the model is told. Raises UsageError if the model does not know it."""
+    prompt, encoder = language_prompt_of(config), config.encoder
+    if prompt is None or not isinstance(encoder, EncoderConfig):
+        return config
+    from fastscribe.families.nemotron.languages import choose_language
+
+    told = replace(prompt, index=choose_language(prompt, language))
+    return replace(config, encoder=replace(encoder, language_prompt=told))
