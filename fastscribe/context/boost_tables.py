@@ -104,6 +104,11 @@ class BoostTables:
         scores_NV: torch.Tensor = (self.score_S[next_NKV] - before_NKV).sum(1)
         return scores_NV
 
+    def advance(self, next_NKV: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:
+        """Return the states [N, K] after labels, of those that `following` returned."""
+        index_NK1 = labels_N[:, None, None].expand(-1, next_NKV.shape[1], 1)
+        return next_NKV.gather(2, index_NK1)[..., 0]
+
     def at_risk(self, states_NK: torch.Tensor) -> torch.Tensor:
         """Return what a text that ends here loses [N]."""
         return self.at_risk_S[states_NK].sum(1)

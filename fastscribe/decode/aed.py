@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,9 +23,11 @@ from fastscribe.cuda.device import small_to_device
 from fastscribe.decode.checked import NOT_FINITE, is_finite_sum
 from fastscribe.decode.decoder import DecoderMemory
 from fastscribe.decode.prompt import Prompt, hypothesis
-from fastscribe.decode.scorer import PhraseScores, ReferencePhrases, State, advance
 from fastscribe.families.canary.attention_decoder import AttentionDecoder, KeyValueCache
 from fastscribe.types import Frames, Hypothesis, Int32Array
+
+if TYPE_CHECKING:
+    from fastscribe.decode.scorer import PhraseScores, ReferencePhrases, State
 
 _SHRINK_BELOW = 0.75  # drop finished rows when fewer than this share are unfinished
 _POSITIONS_PER_GROWTH = 64  # positions that the cache grows by
@@ -265,7 +268,7 @@ def _choose_token(state: AedState, boost: PhraseScores, logprobs_BV: torch.Tenso
     scores_BV = F.pad(boost.scores(state.boost_BK, next_BKV), (0, num_others))
     chosen_B = (logprobs_BV + scores_BV).masked_fill(~state.is_text_V, -torch.inf).argmax(1)
     is_text_B = state.is_text_V[ids_B]
-    after_BK = advance(next_BKV, chosen_B.clamp(max=next_BKV.shape[2] - 1))
+    after_BK = boost.advance(next_BKV, chosen_B.clamp(max=next_BKV.shape[2] - 1))
     torch.where(is_text_B[:, None], after_BK, state.boost_BK, out=state.boost_BK)
     return torch.where(is_text_B, chosen_B, ids_B)
 

@@ -13,15 +13,18 @@ F fields of a beam: four, and a state in each list of phrases.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from fastscribe.decode.beam import max_steps
-from fastscribe.decode.greedy import ENDLESS
 from fastscribe.decode.label_looping import Network
-from fastscribe.decode.scorer import Boost, FusedModel, PhraseScores, TokenMask, advance
+from fastscribe.decode.limits import ENDLESS
 from fastscribe.types import BoolArray, Float32Array, Frames, Hypothesis, Int32Array
+
+if TYPE_CHECKING:
+    from fastscribe.decode.scorer import Boost, FusedModel, PhraseScores, TokenMask
 
 _NUM_FIELDS = 4  # of a beam without phrases
 _HASH_FACTOR = 6_364_136_223_846_793_005  # odd, and its products wrap around in 64 bits
@@ -246,7 +249,7 @@ def _step(
         state_N = torch.where(is_label_N, language_model.after(state_N, label_N.clamp(max=blank_id - 1)), state_N)
     next_phrases_NL = fields_NF[:, _NUM_FIELDS:]
     if boost is not None:
-        after_NL = advance(next_NLV.index_select(0, parent_N), label_N.clamp(max=blank_id - 1))
+        after_NL = boost.advance(next_NLV.index_select(0, parent_N), label_N.clamp(max=blank_id - 1))
         next_phrases_NL = torch.where(is_label_N[:, None], after_NL, next_phrases_NL)
     predicted_NJ, predictor_2LNH = _step_predictor(network, beams, parent_N, label_N, is_label_N)
     new = _Beams(

@@ -22,15 +22,17 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
-from fastscribe.decode.greedy import ENDLESS, Size, max_labels
-from fastscribe.decode.scorer import FusedModel, ReferencePhrases
+from fastscribe.decode.limits import ENDLESS, Size, max_labels
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Hypothesis
+
+if TYPE_CHECKING:
+    from fastscribe.decode.scorer import FusedModel, ReferencePhrases
 
 
 def max_steps(num_frames: Size) -> Size:

@@ -10,18 +10,20 @@ Shapes: as in looping_kernels.py; L predictor layers.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from fastscribe._system.float_bits import as_numpy
-from fastscribe.decode.greedy import max_labels
 from fastscribe.decode.label_looping import STATUS_ENDLESS, LabelLooping, Network
+from fastscribe.decode.limits import max_labels
 from fastscribe.decode.looping_kernels import ENDED, IS_ENDLESS, SPOKE, kernels
-from fastscribe.decode.scorer import Constraint, HostChoice
 from fastscribe.types import AnyArray, Frames, Int64Array
+
+if TYPE_CHECKING:
+    from fastscribe.decode.scorer import Constraint, HostChoice
 
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _WINDOW = 4  # frames of a row and step

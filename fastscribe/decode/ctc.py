@@ -21,14 +21,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from fastscribe.decode.decoder import Parts
-from fastscribe.decode.scorer import Boost, ReferencePhrases, State, TokenMask, advance
 from fastscribe.families.blocks.ctc import CtcHead, split_for_logits
 from fastscribe.types import Float32Array, Frames, Hypothesis, Int32Array
+
+if TYPE_CHECKING:
+    from fastscribe.decode.scorer import Boost, ReferencePhrases, State, TokenMask
 
 _MIN_PROBABILITY = 1e-38  # its logarithm is finite
 MAX_BOOSTED_LOGITS = 1 << 26  # rows beyond it are decoded in parts
@@ -113,7 +116,7 @@ def _boosted_rows(
         label_B = torch.where(best_B == blank_id, blank_id, chosen_B)
         is_new_B1 = ((label_B != blank_id) & (label_B != last_B))[:, None]
         last_score_B1 = score_BV.gather(1, label_B[:, None])
-        states_BK = torch.where(is_new_B1, advance(next_BKV, chosen_B), states_BK)
+        states_BK = torch.where(is_new_B1, boost.tables.advance(next_BKV, chosen_B), states_BK)
         next_BKV = boost.tables.following(states_BK)
         last_B = label_B
         labels.append(label_B)

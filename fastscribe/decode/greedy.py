@@ -10,37 +10,23 @@ RNN-T; Xu et al. 2023 for TDT):
 - With phrases to boost, the model decides alone about blanks and durations; the boost decides between labels (scorer.py).
 - So it is with tokens that are left out: the best of the others takes the place of such a label.
 
-A row with more labels than `max_labels` has no transcript: its checkpoint is damaged or malicious.
+A row with more labels than `max_labels` (limits.py) has no transcript.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
-from fastscribe.decode.scorer import ReferencePhrases, State
+from fastscribe.decode.limits import ENDLESS, max_labels
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Hypothesis
 
-# With max_symbols up to 10, NeMo's default, no row can exceed `max_labels`.
-_LABELS_PER_FRAME = 10
-_MORE_LABELS = 4 * LABELS_PER_FRAME_GUARD
-
-Size = TypeVar("Size", int, torch.Tensor)
-
-
-def max_labels(num_frames: Size) -> Size:
-    """Return the largest number of labels in a row of `num_frames` encoder frames."""
-    return _LABELS_PER_FRAME * num_frames + _MORE_LABELS
-
-
-# The result of a row that exceeds `max_labels`.
-ENDLESS = Hypothesis(
-    problem="the model does not stop: it wrote more tokens than speech can have; its weights may be damaged"
-)
+if TYPE_CHECKING:
+    from fastscribe.decode.scorer import ReferencePhrases, State
 
 
 @torch.inference_mode()

@@ -24,6 +24,7 @@ lists of phrases.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -31,11 +32,13 @@ import torch.nn.functional as F
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
 from fastscribe.decode.fast_predictor import FastPredictor
-from fastscribe.decode.greedy import ENDLESS, max_labels
-from fastscribe.decode.scorer import PhraseScores, advance
+from fastscribe.decode.limits import ENDLESS, max_labels
 from fastscribe.families.blocks.transducer import Joint, Transducer
 from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Frames, Int32Array
+
+if TYPE_CHECKING:
+    from fastscribe.decode.scorer import PhraseScores
 
 STATUS_NEEDS_SLOTS, STATUS_ENDLESS = 1, 2  # of a row: it is out of label slots; it exceeds max_labels
 
@@ -297,7 +300,7 @@ def _choose_label(
         scores_BV = scores_BV.masked_fill(excluded_LV[state.language_B], -torch.inf)
     chosen_B = scores_BV.argmax(1)
     if boost is not None:
-        torch.where(found_B[:, None], advance(next_BKV, chosen_B), state.boost_BK, out=state.boost_BK)
+        torch.where(found_B[:, None], boost.advance(next_BKV, chosen_B), state.boost_BK, out=state.boost_BK)
     return torch.where(found_B, chosen_B, label_B)
 
 

@@ -38,6 +38,10 @@ class PhraseScores(Protocol):
         """
         ...
 
+    def advance(self, next_NKV: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:
+        """Return the states [N, K] after labels, of those that `following` returned."""
+        ...
+
     def at_risk(self, states_NK: torch.Tensor) -> torch.Tensor:
         """Return what a text that ends in these states loses [N]."""
         ...
@@ -186,9 +190,3 @@ class ReferencePhrases(Protocol[State]):
     def at_risk(self, states: Sequence[State]) -> float:
         """Return what a text that ends in these states loses."""
         ...
-
-
-def advance(next_NKV: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:
-    """Return the states [N, K] after labels, of those after all labels."""
-    index_NK1 = labels_N[:, None, None].expand(-1, next_NKV.shape[1], 1)
-    return next_NKV.gather(2, index_NK1)[..., 0]

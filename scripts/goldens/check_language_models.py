@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT)]
 from nemo.collections.asr.parts.submodules.ngram_lm import NGramGPULanguageModel  # noqa: E402
 
 from fastscribe.context import backoff_model  # noqa: E402
-from fastscribe.context.fusion import tables_of  # noqa: E402
+from fastscribe.context.room import fused_model  # noqa: E402
 from fastscribe.text.tokenizer import Tokenizer  # noqa: E402
 from tests.context.arpa_files import random_arpa  # noqa: E402
 
@@ -38,7 +38,7 @@ def main() -> None:
             path = Path(folder) / "model.arpa"
             path.write_text(random_arpa(seed, names, 4), encoding="utf-8")
             reference = NGramGPULanguageModel.from_file(path, vocab_size=NUM_TOKENS)
-            tables = tables_of(backoff_model.read_language_model(str(path), tokenizer, 1.0))
+            tables = fused_model(backoff_model.read_language_model(str(path), tokenizer, 1.0))
         assert tables is not None
         labels_BL = torch.from_numpy(np.random.default_rng(seed).integers(0, NUM_TOKENS, (20, 12)))
         expected_BL = reference.score_sentences(labels_BL, bos=True).detach()

@@ -9,7 +9,6 @@ import torch
 from fastscribe.context import booster as module
 from fastscribe.context.booster import Booster
 from fastscribe.context.boosting import Boost
-from fastscribe.decode.scorer import advance
 from fastscribe.text.tokenizer import from_characters
 from fastscribe.types import AudioInfo, Batch, Phrase, Utterance
 
@@ -78,7 +77,7 @@ def test_states_of_joined_lists_lead_on() -> None:
     states_BK = boost.starts()
     for _ in range(2):
         next_BKV = boost.tables.following(states_BK)
-        states_BK = advance(next_BKV, torch.tensor([2, 3]))
+        states_BK = boost.tables.advance(next_BKV, torch.tensor([2, 3]))
     at_risk = boost.tables.at_risk(states_BK)
     scores_BV = boost.tables.scores(states_BK, boost.tables.following(states_BK))
     assert at_risk.tolist() == [2 * module.WEIGHT] * 2

@@ -27,7 +27,6 @@ from fastscribe.decode.beam import beam_search
 from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import Network
-from fastscribe.decode.scorer import advance
 from fastscribe.decode.transducer_graphs import GraphedDecoder
 from fastscribe.families.blocks.ctc import CtcHead
 from tests.decode.test_aed import CONFIGS, LABELS, PROMPT, shrink, tiny_decoder
@@ -99,7 +98,7 @@ def test_tables_equal_reference(data, num_labels, first_is_space, is_joined) -> 
             scores = lists.tables.scores(states_1K, next_1KV)
             assert scores[0].tolist() == [reference.score(state, label) for label in labels]
             assert float(lists.tables.at_risk(states_1K)) == reference.at_risk(state)
-            state, states_1K = reference.after(state, token), advance(next_1KV, torch.tensor([token]))
+            state, states_1K = reference.after(state, token), lists.tables.advance(next_1KV, torch.tensor([token]))
 
 
 def test_whole_phrase_is_kept_and_beginning_is_taken_back() -> None:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.context import backoff_model, fusion
+from fastscribe.context import backoff_model, room
 from fastscribe.context.backoff_model import BackoffModel, read_language_model
 from fastscribe.decode.beam import beam_search
 from fastscribe.decode.scorer import FusedModel
@@ -36,7 +36,7 @@ def read(tmp_path: Path, text: str, tokenizer: Tokenizer, weight: float | None =
 
 
 def tables_of(model: BackoffModel) -> FusedModel:
-    found = fusion.tables_of(model)
+    found = room.fused_model(model)
     assert found is not None
     return found
 
@@ -163,7 +163,7 @@ def test_equals_kenlm(tmp_path: Path, has_words: bool) -> None:
 
 
 def test_weight_zero_is_no_model(tmp_path: Path) -> None:
-    assert fusion.tables_of(read(tmp_path, random_arpa(0, WORDS, 2), SUBWORDS, 0.0)) is None
+    assert room.fused_model(read(tmp_path, random_arpa(0, WORDS, 2), SUBWORDS, 0.0)) is None
 
 
 def test_gzip(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from fastscribe.config import Options
 from fastscribe.decode import checked, label_looping
 from fastscribe.decode.beam import beam_search
 from fastscribe.decode.checked import NOT_FINITE, checked_frames
-from fastscribe.decode.greedy import ENDLESS, greedy, max_labels
+from fastscribe.decode.greedy import greedy
+from fastscribe.decode.limits import ENDLESS, max_labels
 from fastscribe.errors import CheckpointError, ModelOutputError
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.recognizer import Recognizer

@@ -17,9 +17,9 @@ from fastscribe.context.context_graph import build_graph
 from fastscribe.context.phrases import TokenPath
 from fastscribe.decode import looping_kernels
 from fastscribe.decode.cpu_looping import CpuLooping
-from fastscribe.decode.greedy import ENDLESS, greedy
+from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import LabelLooping, Network
-from fastscribe.decode.scorer import advance
+from fastscribe.decode.limits import ENDLESS
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Frames, Hypothesis
 from tests.conftest import MODELS, checkpoint, torch_threads
@@ -115,7 +115,7 @@ def test_the_best_label_with_phrases_from_every_state() -> None:
     rows, counts = np.arange(num_states), np.ones(num_states, np.int64)
     choice(logits_NX.numpy(), rows, rows, counts, ids_B1, logprobs_B1)
     assert ids_B1[:, 0].tolist() == expected_N.tolist()
-    assert choice.states_BK.tolist() == advance(next_N1V, expected_N).tolist()
+    assert choice.states_BK.tolist() == tables.advance(next_N1V, expected_N).tolist()
     assert logprobs_B1[:, 0] == pytest.approx(logits_NX.log_softmax(1).gather(1, expected_N[:, None])[:, 0], abs=1e-5)
 
 

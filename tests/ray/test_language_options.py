@@ -59,7 +59,7 @@ def test_a_worker_says_what_it_did_with_the_languages_of_rows() -> None:
     """One token is left out. Each chunk counts anew."""
     found = Worker(Setup(MODEL, "cpu", "fp32", Options(language="en", threads=1), None, "run"))
     assert isinstance(found.load(), Facts)
-    languages = found._transcriber._languages
+    languages = found._transcriber._languages.rules("")
     languages.excluded = lambda tag: frozenset((1,))
     languages.language, languages._reads_rows = "en", True
     rows = [Source(FILE, FILE, FILE, row={"language": "pl"}), Source(FILE, FILE, FILE)]

@@ -128,7 +128,7 @@ def test_text_without_alignment(aligned, name: str) -> None:
 
 def test_nan_aligner_fails_one_recording(archives: dict[str, Path]) -> None:
     transcriber = Transcriber.load(archives["canary_aligned"], options=TIMED, say=lambda line: None)
-    aligner = transcriber._recognizer.aligner
+    aligner = transcriber._recognizer.rooms.word_timer
     assert aligner is not None and aligner.model.ctc is not None
     aligner.model.ctc.output.bias.fill_(float("nan"))
     files = [str(AUDIO / file) for file in ("01_0_00010.flac", "02_0_00025.flac")]
@@ -153,7 +153,7 @@ def test_empty_and_tiny_recordings(aligned: dict[str, Checkpoint], name: str) ->
 def test_no_aligner_without_timestamps(aligned: dict[str, Checkpoint], name: str) -> None:
     lines: list[str] = []
     recognizer = Recognizer.build(aligned[name], "cpu", "fp32", Options(), lines.append)
-    assert recognizer.aligner is None
+    assert recognizer.rooms.word_timer is None
     assert "--timestamps takes them from the aligner" in lines[0]
 
 
