@@ -47,7 +47,6 @@ ROOMS = (
             "read_models",
             "build_models",
             "needs_whole_recordings",
-            "open_counts",
         ),
         flags={
             "transcribe": ("--speakers", "--speaker-names", "--speaker-streaming", "--rttm", "--voices"),
@@ -101,7 +100,6 @@ def offered(function: str, options: Any) -> list[Callable[..., Any]]:
     locate_models(options, say): transcriber asks for the options with paths in place of names on the hub.
     open_edits(options, known, says_language): transcriber asks for what changes the texts (pipeline.interfaces.Edits).
     needs_whole_recordings(options): cli.run asks before it starts helpers, which see parts of recordings.
-    open_counts(options): cli.run gives it each result by count(), and prints its `lines` at the end.
     read_models(options, config): checkpoint.reader asks for the models that run beside the recogniser, by purpose.
     build_models(checkpoints, device, prepare, dtype): pipeline.recognizer asks for them on its device, by purpose.
 

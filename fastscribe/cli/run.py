@@ -47,7 +47,7 @@ from fastscribe.types import Failure, Transcript
 if TYPE_CHECKING:
     from fastscribe.cli.early_listing import EarlyListing
     from fastscribe.cli.event_log import EventLog
-    from fastscribe.pipeline.stats import Report, RunStats
+    from fastscribe.pipeline.stats import RunStats
     from fastscribe.results.outputs import Output
     from fastscribe.transcriber import Transcriber
 
@@ -201,14 +201,11 @@ def _write_all(
     results = transcriber._results(inputs, output.ledger)
     says_tracks = says_tracks and job.options.track is None
     others, short = OtherLanguages(transcriber._config.language), ShortFiles()
-    counts = [open_counts(job.options) for open_counts in rooms.offered("open_counts", job.options)]
     writing = bar.paused if job.target.is_stdout else nullcontext
     with _until_limit(transcriber), closing(results):
         for result in results:
             others.count(result)
             short.count(result)
-            for one in counts:
-                one.count(result)
             if says_tracks and isinstance(result, Transcript) and result.audio.num_tracks > 1:
                 says_tracks = False
                 bar.say(tracks_line(result.audio))
@@ -226,13 +223,13 @@ def _write_all(
         transcriber.progress.left_out, transcriber.progress.repeats = listing.left_out, listing.repeats
     if others.num:
         bar.say(others.line)
-    for line in [*short.lines, *_lines(counts), *_lines(job.parts), *_lines_of(transcriber)]:
+    for line in [*short.lines, *_lines(job.parts), *_lines_of(transcriber)]:
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 
 
-def _lines(counts: Iterable[Report | RunPart]) -> Iterator[str]:
-    return (line for one in counts for line in one.lines)
+def _lines(parts: Iterable[RunPart]) -> Iterator[str]:
+    return (line for part in parts for line in part.lines)
 
 
 def _lines_of(transcriber: Transcriber) -> list[str]:

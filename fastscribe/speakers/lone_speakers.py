@@ -13,19 +13,14 @@ _REASONS = {
 
 
 class LoneSpeakers:
-    """Counts dialogues of one speaker, by the reason.
+    """Counts dialogues of one speaker, by the reason."""
 
-    Args:
-        are_dialogues: The results are; else nothing is counted.
-    """
-
-    def __init__(self, are_dialogues: bool = True) -> None:
-        self._are_dialogues = are_dialogues
+    def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
     def count(self, result: Transcript | Failure) -> None:
         """Count a result if it is a dialogue of one speaker."""
-        if self._are_dialogues and isinstance(result, Transcript) and len(result.speakers) == 1:
+        if isinstance(result, Transcript) and len(result.speakers) == 1:
             self._counts["mono" if result.audio.channels == 1 else "copies"] += 1
 
     @property

@@ -14,7 +14,9 @@ from fastscribe.cli.room_options import AddedOptions, value_of
 from fastscribe.cli.run_part import FindModel, RunPart
 from fastscribe.config import CHANNELS
 from fastscribe.errors import UsageError
+from fastscribe.speakers.lone_speakers import LoneSpeakers
 from fastscribe.speakers.settings import parse_streaming
+from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.cli.job import TranscribeJob
@@ -27,6 +29,10 @@ _COLLAR_S = 0.25  # NIST's
 class SpeakersPart(RunPart):
     """Tells who speaks, in the fields of Options, and finds the persons of a finished run by voice."""
 
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)
+        self._lone = LoneSpeakers()
+
     def fields(self, find_model: FindModel) -> Mapping[str, Any]:
         """Return the fields, with the paths of the models."""
         speakers, voices = self._fields["speakers"], self._fields["voices"]
@@ -35,6 +41,16 @@ class SpeakersPart(RunPart):
             "voices": find_model(voices, for_speakers=True),
         }
         return {**self._fields, **found}
+
+    def result(self, written: Transcript | Failure) -> None:
+        """Count a dialogue of one speaker."""
+        if self._fields["speakers"] == CHANNELS:
+            self._lone.count(written)
+
+    @property
+    def lines(self) -> list[str]:
+        """A line for each reason why recordings have one speaker."""
+        return self._lone.lines
 
     def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
         """Find the persons of a finished run with voice prints. Return 1 if that failed."""

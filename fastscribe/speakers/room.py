@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from fastscribe.config import CHANNELS, ModelConfig, Options
 from fastscribe.pipeline.interfaces import RoomStage, SideModel
 from fastscribe.speakers.config import TURNS, VOICES
-from fastscribe.speakers.lone_speakers import LoneSpeakers
 from fastscribe.speakers.settings import check_options as check_options
 
 if TYPE_CHECKING:
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
 def needs_whole_recordings(options: Options) -> bool:
     """Return True if a model or turns from elsewhere see whole recordings, which stay in the process that plans."""
     return options.voices is not None or options.rttm is not None or options.speakers not in (None, CHANNELS)
-
-
-def open_counts(options: Options) -> LoneSpeakers:
-    """Return what counts the results of a command with these options, and has lines about them."""
-    return LoneSpeakers(options.speakers == CHANNELS)
 
 
 def locate_models(options: Options, say: Callable[[str], None]) -> Options:
