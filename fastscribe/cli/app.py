@@ -41,7 +41,7 @@ _METAVARS = {
     "USD": "--price-per-hour --stop-at-usd",
 }
 _URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\\\]")
-_LIMIT = re.compile(r" *\[(?:x>=[0-9.]+|[0-9.]+<=x<=[0-9.]+)\]|; (?:x>=[0-9.]+|[0-9.]+<=x<=[0-9.]+)(?=\])")
+LIMIT = re.compile(r" *\[(?:x>=[0-9.]+|[0-9.]+<=x<=[0-9.]+)\]|; (?:x>=[0-9.]+|[0-9.]+<=x<=[0-9.]+)(?=\])")
 _COMPLETED = {"--format": completion.formats, "--init": completion.models, "--model": completion.models}
 OTHERS_VALUES = ("--device", "--devices", "--dtype", "--format", "--vad")  # other tools have other values for them
 _METAVAR_OF = {name: metavar for metavar, names in _METAVARS.items() for name in names.split()}
@@ -110,7 +110,7 @@ class Command(TyperCommand):
         for name, parameters in self.grouped(ctx).items():
             records = [(one, record) for one in parameters if (record := one.get_help_record(ctx)) is not None]
             with formatter.section(name):
-                formatter.write_dl([(_names(one, names), _LIMIT.sub("", text)) for one, (names, text) in records])
+                formatter.write_dl([(names_of(one, names), LIMIT.sub("", text)) for one, (names, text) in records])
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the usage with INPUTS... where typer has {INPUTS}..."""
@@ -190,7 +190,7 @@ def _is_input(word: str) -> bool:
     return word == "-" or os.path.lexists(word) or "://" in word or is_audio_name(word) or bool(MAGIC.search(word))
 
 
-def _names(parameter: Any, names: str) -> str:
+def names_of(parameter: Any, names: str) -> str:
     """Return an argument's metavar where typer adds its type."""
     return parameter.metavar if parameter.param_type_name == "argument" and parameter.metavar else names
 
@@ -271,6 +271,7 @@ def new_app(name: str | None = None) -> Application:
 
 
 app = new_app("fastscribe")
+EVERYDAY: set[str] = set()  # options that are declared so
 
 MODEL_HELP = ".nemo file, Hugging Face folder or name (organisation/model[@revision]), or fastscribe folder."
 
@@ -288,9 +289,17 @@ def find_model(
     return locate(model, say, show_progress=show_progress, **wanted)
 
 
-def option(*names: str, **settings: Any) -> Any:
-    """Make a typer option that the environment variable FASTSCRIBE_<LONG NAME> also sets, with its metavar and values."""
+def option(*names: str, everyday: bool = False, **settings: Any) -> Any:
+    """Make a typer option that the environment variable FASTSCRIBE_<LONG NAME> also sets, with its metavar and values.
+
+    Args:
+        names: Its names.
+        everyday: Show it in the short help of a command that has one (long_help.py).
+        settings: Of typer.Option().
+    """
     long = next(name for name in names if name.startswith("--"))
+    if everyday:
+        EVERYDAY.add(long)
     settings.setdefault("metavar", _METAVAR_OF.get(long))
     settings.setdefault("autocompletion", _COMPLETED.get(long))
     return typer.Option(*names, envvar=variable_of(long.partition("/")[0]), show_envvar=False, **settings)

@@ -194,7 +194,7 @@ def _problem(token: str, name: str, long_names: Mapping[str, str]) -> str | None
     instead = f"{option} VALUE" if option in long_names else RENAMED.get(option) or INSTEAD.get(option)
     if instead is None and not _IS_NEMO.match(token):
         return None
-    return f"{setting[0]}: a setting in NeMo's form: {_use(instead or 'see fastscribe transcribe --help')}"
+    return f"{setting[0]}: a setting in NeMo's form: {_use(instead or 'see fastscribe transcribe --help-all')}"
 
 
 def _use(text: str) -> str:

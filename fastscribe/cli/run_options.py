@@ -21,11 +21,17 @@ _job_option, _message_option = options_in("Big jobs"), options_in("Messages and 
 
 OutputDir = Annotated[
     str | None,
-    _basic_option("--output-dir", "-o", help="Folder or URL for results. Default: stdout.\fThe same command resumes."),
+    _basic_option(
+        "--output-dir",
+        "-o",
+        everyday=True,
+        help="Folder or URL for results. Default: stdout.\fThe same command resumes.",
+    ),
 ]
-Device = Annotated[str, _basic_option("--device", help="auto, cpu, cuda or cuda:1 ...")]
+Device = Annotated[str, _basic_option("--device", everyday=True, help="auto, cpu, cuda or cuda:1 ...")]
 Quiet = Annotated[
-    bool, _basic_option("--quiet", "-q", help="Print failures and warnings only.\fNo progress, no report.")
+    bool,
+    _basic_option("--quiet", "-q", everyday=True, help="Print failures and warnings only.\fNo progress, no report."),
 ]
 Channel = Annotated[int | None, _audio_option("--channel", min=0, help="Channel to use, from 0. Default: their mean.")]
 Tokens = Annotated[bool, _output_option("--tokens", help="Also write tokens, their times and confidence.")]
@@ -42,6 +48,7 @@ Overwrite = Annotated[
     bool,
     _job_option(
         "--overwrite",
+        everyday=True,
         help="Remove the folder's results, and start over.\fOnly files listed in the folder's journal are removed.",
     ),
 ]

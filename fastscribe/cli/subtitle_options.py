@@ -16,7 +16,11 @@ _option = options_in("Subtitles")
 
 MaxLineWidth = Annotated[
     int,
-    _option("--max-line-width", min=MIN_LINE_WIDTH, help="Columns per line.\fWide characters (Chinese ...) take two."),
+    _option(
+        "--max-line-width",
+        min=MIN_LINE_WIDTH,
+        help="Columns per line.\fWide characters (Chinese ...) take two.",
+    ),
 ]
 MaxLines = Annotated[int, _option("--max-lines", min=1, help="Lines per cue.")]
 MaxCueS = Annotated[float, _option("--max-cue-s", min=0, help="Maximum length of a cue.")]

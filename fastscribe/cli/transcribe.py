@@ -14,7 +14,8 @@ import typer
 from fastscribe.checkpoint.location import DEFAULT
 from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_in
 from fastscribe.cli.job import TranscribeJob, is_one_short_file, is_stream
-from fastscribe.cli.room_options import CommandWithRooms, room_parts
+from fastscribe.cli.long_help import CommandWithLongHelp, HelpAll
+from fastscribe.cli.room_options import room_parts
 from fastscribe.cli.run import run
 from fastscribe.cli.run_options import (
     Channel,
@@ -91,7 +92,7 @@ speed_option, message_option = options_in("Speed"), options_in("Messages and rep
 _DEFAULTS = Options()
 
 
-@app.command(cls=CommandWithRooms, epilog="Example: fastscribe transcribe calls/ -m model.nemo -o out -f jsonl,srt")
+@app.command(cls=CommandWithLongHelp, epilog="Example: fastscribe transcribe calls/ -m model.nemo -o out -f jsonl,srt")
 def transcribe(
     context: typer.Context,
     inputs: Annotated[
@@ -108,6 +109,7 @@ def transcribe(
         basic_option(
             "--model",
             "-m",
+            everyday=True,
             help="Path or Hugging Face name; default: small, English.\fThe default is the one in the package. "
             f"{MODEL_HELP}",
         ),
@@ -116,7 +118,10 @@ def transcribe(
     format: Annotated[
         list[str] | None,
         basic_option(
-            "--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}.\fRepeat or separate by commas. Default: jsonl."
+            "--format",
+            "-f",
+            everyday=True,
+            help=f"{', '.join(OUTPUT_FORMATS)}.\fRepeat or separate by commas. Default: jsonl.",
         ),
     ] = None,
     tokens: Tokens = False,
@@ -168,6 +173,7 @@ def transcribe(
         str | None,
         decoding_option(
             "--language",
+            everyday=True,
             help="Spoken language.\fen, de, German ... Canary follows it, by default en, and Nemotron 3.5, by default auto. "
             "IndicConformer needs it. A model that finds the language itself writes its letters only; a row may name "
             "its own in `language`.",
@@ -242,6 +248,7 @@ def transcribe(
         speed_option(
             "--devices",
             metavar="DEVICES",
+            everyday=True,
             help="Several: all, 0,2 (GPUs) or cpu:N.\fall is every GPU that is visible. The numbers are those of --device "
             "cuda:N, not a count. cpu:N is N processes that share the processors. Each device has a process with a model of "
             "its own; helper processes read files and make texts for all of them. Not together with --device.",
@@ -274,6 +281,7 @@ def transcribe(
         bool,
         job_option(
             "--dry-run",
+            everyday=True,
             help="Only estimate the work, the time and the cost.\fFiles, hours, batches, time and cost: a table on stderr, one "
             "JSON object on stdout.",
         ),
@@ -323,6 +331,7 @@ def transcribe(
         ),
     ] = None,
     quiet: Quiet = False,
+    help_all: HelpAll = False,
     no_progress: NoProgress = False,
     log_file: LogFile = None,
     events: Annotated[

@@ -20,6 +20,7 @@ def _of_transcribe(
         _decoding_option(
             "--boost",
             metavar="FILE",
+            everyday=True,
             help="Phrases to prefer: names, terms.\fA text file with a phrase a line, in UTF-8. A tab and a number after a "
             "phrase are its weight, where 1 is the usual one. A manifest's row may have phrases of its own in a field boost.",
         ),

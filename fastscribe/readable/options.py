@@ -29,6 +29,7 @@ Itn = Annotated[
     bool,
     _option(
         "--itn",
+        everyday=True,
         help='Write numbers in figures: "$23".\fEnglish, Chinese and Japanese; needs the extra itn. In JSON, words that were '
         "written have the spoken ones as original.",
     ),

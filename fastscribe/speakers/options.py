@@ -69,6 +69,7 @@ def _of_transcribe(
         _audio_option(
             "--speakers",
             metavar="channels|MODEL",
+            everyday=True,
             help="Tell who speaks.\fBy channel, or by a speaker model: channels is for calls with a party on each channel: "
             "each is transcribed by itself, and words that leak from one into another are written once. A model (NVIDIA's "
             "Sortformer) tells up to eight speakers of one channel apart: its path or Hugging Face name, such as "

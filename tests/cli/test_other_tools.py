@@ -71,7 +71,7 @@ def test_same_meaning_works(typed: str, meant: str, says: int) -> None:
         ("rnnt_decoding.beam.beam_size=4", ["use --beam"]),
         ("+prompt.source_lang=de", ["use --language CODE"]),
         ("dataset_manifest=/data/list.json", ["inputs need no option"]),
-        ("model.seed=3", ["see fastscribe transcribe --help"]),
+        ("model.seed=3", ["see fastscribe transcribe --help-all"]),
     ],
 )
 def test_another_meaning_says_what_to_use(typed: str, parts: list[str]) -> None:

@@ -57,7 +57,7 @@ def test_the_option_of_a_missing_room(run, room: str, flags: tuple[str, ...]) ->
         done, _ = run("transcribe", "a.wav", flag, "x", hidden=room)
         message = f"fastscribe: {flag}: this installation lacks fastscribe.{room}, which has it\n"
         assert (done.returncode, done.stderr) == (2, message)
-    done, _ = run("transcribe", "--help", hidden=room)
+    done, _ = run("transcribe", "--help-all", hidden=room)
     assert done.returncode == 0 and not [flag for flag in flags if flag in done.stdout]
 
 
