@@ -382,11 +382,24 @@ def test_open_track_at_exit(media):
     assert done.stderr == b""
 
 
-def test_pyav_is_imported_only_for_containers(tmp_path):
-    soundfile.write(tmp_path / "a.wav", np.zeros(1_000), 16_000)
+PLAIN = (
+    "failures first_bytes flac_frames folders formats media plain_header probe rates read sound sound_file_cache tags"
+)
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac"])
+def test_plain_files_import_no_reader_of_others(tmp_path, name):
+    """Neither of other formats, nor of lists, stores and containers."""
+    soundfile.write(tmp_path / name, np.zeros(1_000), 16_000)
     code = (
         "import sys; from fastscribe.audio.probe import probe; from fastscribe.audio.read import read;"
-        "from fastscribe.types import Source; import fastscribe.cli.transcribe; audio = probe(Source(*[sys.argv[1]] * 3));"
-        "read(audio, 0, 9, sample_rate=16_000); assert 'av' not in sys.modules"
+        "from fastscribe.audio.inputs import expand; [source] = expand([sys.argv[1]]); audio = probe(source);"
+        "read(audio, 0, 9, sample_rate=16_000); assert 'av' not in sys.modules;"
+        "print(*[name[17:] for name in sys.modules if name.startswith('fastscribe.audio.')]);"
+        "import fastscribe.cli.transcribe; assert 'av' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.wav")], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / name)], check=True, capture_output=True, text=True
+    )
+    assert set(done.stdout.split()) <= {*PLAIN.split(), "inputs", "repeats"}
+    assert ("flac_frames" in done.stdout) == (name == "a.flac")

@@ -139,6 +139,9 @@ def test_equal_frame_numbers_accepted(tmp_path):
     path.write_bytes(renumbered(content, 5))
     assert path.read_bytes() != content
     assert flac_ends_at(path.read_bytes(), 4 * 4096 + 1000)
+    endless = with_samples(path.read_bytes(), 2**36 - 1)  # these frames cannot contradict it; the file's size does
+    assert flac_ends_at(endless, 2**36 - 1)
+    assert "it does not end after the" in problem(path, endless)
 
 
 def test_unused_max_block_size(tmp_path):

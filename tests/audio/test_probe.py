@@ -491,6 +491,17 @@ def test_ogg_position_too_large(tmp_path, subtype):
     assert "header promises" in problem(path)
 
 
+def test_ogg_page_at_which_libsndfile_stops(tmp_path):
+    """A page that claims to be longer than the rest of the file. libsndfile takes the length from those before it."""
+    path = write(tmp_path / "a.ogg", 9 * RATE, format="OGG", subtype="VORBIS")
+    content = bytearray(path.read_bytes())
+    starts = [at for at in range(len(content)) if content[at : at + 4] == b"OggS"]
+    content[starts[-4] + 26] = 255  # segments
+    path.write_bytes(content)
+    assert soundfile.info(path).duration < 7
+    assert problem(path).startswith("truncated: header promises ")
+
+
 @pytest.mark.parametrize("num_bytes", [90_000, 98_000, 131_000, 600_000])
 def test_ogg_long_comments(tmp_path, num_bytes):
     path = tmp_path / "a.ogg"
