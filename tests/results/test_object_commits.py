@@ -113,3 +113,12 @@ def test_a_kill_at_any_write_of_overwrite(store: KilledStore, tmp_path: Path, ov
         run(given, overwrite=overwrite)
         assert public(contents()) == {**expected, **theirs}, kills
     assert kills > 10
+
+
+def test_a_kill_leaves_no_files_of_inputs_that_are_not_given_again(store: KilledStore, tmp_path: Path) -> None:
+    given, kills = sources(*files(tmp_path / "in", a="one", b="two", c="three")), 0
+    for kills in every_kill(store, lambda: None, {}, lambda: given):
+        run(given[2:])
+        ours = {f"{name}.{format}" for name, sizes in listed().items() for format in sizes}
+        assert set(public(contents())) == {*ours, "transcripts.jsonl", "report.json"}, kills
+    assert kills > 10
