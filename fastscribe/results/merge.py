@@ -19,7 +19,6 @@ import numpy as np
 
 from fastscribe._system.safe_files import (
     discard_temp,
-    is_regular,
     open_temp,
     rename_into_place,
     status_of,
@@ -28,18 +27,17 @@ from fastscribe._system.safe_files import (
     temp_path_for,
     write_temp,
 )
-from fastscribe._system.safe_open import safe_read
 from fastscribe.errors import UsageError
 from fastscribe.results.entries import is_row, latest_entry_indices, load_entries
 from fastscribe.results.fingerprint import comparable
 from fastscribe.results.paths import Paths, in_the_way, read_header
 from fastscribe.results.shards import Shard
+from fastscribe.results.storage_folder import merged_files
 from fastscribe.types import RecordArray
 
 _REQUIRED_KEYS = {"audio_s", "wall_s", "padded_frames", "real_frames", "gaps", "gap_s", "stage_s", "usd_per_hour"}
 _REQUIRED_KEYS |= {"recovered_words", "recovered_s"}
 _REQUIRED_KEYS |= {"peak_bytes", "device", "dtype"}
-_MAX_REPORT_BYTES = 1 << 24
 _JOURNAL = re.compile(r"journal\.shard-(\d+)-of-(\d+)\.jsonl", re.ASCII)
 
 
@@ -115,23 +113,6 @@ def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> MergeRes
         discard_temp(rows)
         raise
     return merged
-
-
-def merged_files(folder: Path) -> list[Path]:
-    """Return the rows and the report of an earlier merge. Its report records the size of the rows.
-
-    A merge that stopped between the two renames has left the new rows under their temporary name.
-    """
-    rows, report = folder / "transcripts.jsonl", folder / "report.json"
-    if not is_regular(report):
-        return []
-    try:
-        stored = json.loads(safe_read(report, _MAX_REPORT_BYTES))
-        num_bytes = stored["rows_bytes"] if "shards" in stored else None
-    except (OSError, ValueError, TypeError, KeyError):
-        return []
-    are_ours = any(is_regular(path) and path.stat().st_size == num_bytes for path in (rows, temp_path_for(rows)))
-    return [report, rows] if are_ours else [report]
 
 
 def _find(folders: Sequence[Path]) -> list[ShardResult]:

@@ -6,6 +6,7 @@ commit, and every step waits until the one before is durable.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ import numpy as np
 from fastscribe._system.safe_files import (
     Barrier,
     discard_temp,
+    is_regular,
     is_truncated_or_blank,
     keep_edited_copy,
     open_append,
@@ -30,6 +32,7 @@ from fastscribe._system.safe_files import (
     write_atomic,
     write_temp,
 )
+from fastscribe._system.safe_open import safe_read
 from fastscribe.errors import UsageError
 from fastscribe.results.block import Appender, Block, commit, discard_temps, redo
 from fastscribe.results.compact import compact, finish_compaction
@@ -45,10 +48,10 @@ from fastscribe.results.entries import (
 from fastscribe.results.folder_lock import FolderLock
 from fastscribe.results.items import Item, Pace, StagedFile
 from fastscribe.results.journal import Journal, begin, load_readonly, resume, resume_unedited
-from fastscribe.results.merge import merged_files
 from fastscribe.results.paths import Paths
 from fastscribe.results.shards import UNSHARDED, Shard
 
+_MAX_REPORT_BYTES = 1 << 24
 _REMOVE_TIMEOUT_S = 5.0  # until another shard of this run must have removed what both find
 
 
@@ -260,6 +263,23 @@ def journals_in(directory: Path) -> list[Paths]:
     """Return the paths of the runs whose journals are in a folder: one, or one for each shard."""
     found = (Paths.from_journal(path) for path in sorted(directory.glob("journal*.jsonl")))
     return [paths for paths in found if paths is not None]
+
+
+def merged_files(folder: Path) -> list[Path]:
+    """Return the rows and the report of an earlier merge. Its report records the size of the rows.
+
+    A merge that stopped between the two renames has left the new rows under their temporary name.
+    """
+    rows, report = folder / "transcripts.jsonl", folder / "report.json"
+    if not is_regular(report):
+        return []
+    try:
+        stored = json.loads(safe_read(report, _MAX_REPORT_BYTES))
+        num_bytes = stored["rows_bytes"] if "shards" in stored else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return []
+    are_ours = any(is_regular(path) and path.stat().st_size == num_bytes for path in (rows, temp_path_for(rows)))
+    return [report, rows] if are_ours else [report]
 
 
 # --- removal ---------------------------------------------------------------------------------------------------------
