@@ -16,9 +16,6 @@ from tests.conftest import AUDIO, MODELS
 
 CLIP, MODEL = sorted(AUDIO.glob("*.flac"))[0], MODELS / "tdt_demo" / "model.nemo"
 ALL = [room.name for room in ROOMS]
-# Rooms that a plain run still imports: from Python, and by the command.
-STILL_IMPORTED = ("context", "alignment")
-STILL_IMPORTED_BY_COMMAND = (*STILL_IMPORTED, "readable", "report", "evaluation")
 # Hides folders of the package, as if they were deleted, and runs a program.
 HIDING = """
 import sys
@@ -44,6 +41,8 @@ print(json.dumps({{"text": found.text}}))
 OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "speakers": (["--speakers", "channels"], {"speakers": "channels"}),
     "readable": (["--remove-fillers"], {"remove_fillers": True}),
+    "alignment": (["--align-with", str(MODEL)], {"align_with": str(MODEL)}),
+    "context": (["--lm-weight", "0.5"], {"lm_weight": 0.5}),
 }
 
 
@@ -71,20 +70,16 @@ def text() -> str:
 
 
 def test_a_plain_command_needs_no_room(text: str) -> None:
-    hidden = [room for room in ALL if room not in STILL_IMPORTED_BY_COMMAND]
-    assert text_of(command(hidden, "transcribe", CLIP, "-m", MODEL, "--dtype", "fp32", "--device", "cpu")) == text
+    assert text_of(command(ALL, "transcribe", CLIP, "-m", MODEL, "--dtype", "fp32", "--device", "cpu")) == text
 
 
 def test_a_plain_run_from_python_needs_no_room(text: str) -> None:
-    hidden = [room for room in ALL if room not in STILL_IMPORTED]
-    assert text_of(python(hidden, LIBRARY.format(model=str(MODEL), clip=str(CLIP)))) == text
+    assert text_of(python(ALL, LIBRARY.format(model=str(MODEL), clip=str(CLIP)))) == text
 
 
 @pytest.mark.parametrize("room", OPTIONS)
 def test_an_option_of_a_room_that_is_missing_is_refused(room: str) -> None:
     arguments, _ = OPTIONS[room]
-    if room in STILL_IMPORTED_BY_COMMAND:
-        pytest.skip("the command imports it")
     done = command([room], "transcribe", CLIP, "-m", MODEL, *arguments)
     assert done.returncode == 2
     assert f"{arguments[0]}: this installation lacks fastscribe.{room}, which has it" in " ".join(done.stderr.split())
@@ -97,13 +92,6 @@ def test_other_rooms_do_not_miss_it(room: str) -> None:
     others = [one for one in ALL if one != room]
     done = python(others, f"from fastscribe import Options\nprint(Options(**{options!r}))")
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(("room", "name"), [(room.name, name) for room in ROOMS for name in room.commands])
-def test_a_command_of_a_room_that_is_missing_is_refused(room: str, name: str) -> None:
-    done = command([room], name)
-    assert done.returncode == 2
-    assert f"this installation lacks fastscribe.{room}, which has it" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
