@@ -13,7 +13,7 @@ from fastscribe.alignment.texts import Texts
 from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
 from fastscribe.checkpoint.location import DEFAULT
 from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_in
-from fastscribe.cli.job import TranscribeJob, is_one_short_file
+from fastscribe.cli.job import is_one_short_file
 from fastscribe.cli.run import run
 from fastscribe.cli.run_options import (
     Channel,
@@ -29,6 +29,7 @@ from fastscribe.cli.run_options import (
     make_style,
     make_target,
 )
+from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.subtitle_options import (
     DEFAULT_CHARS_PER_SECOND,
     DEFAULTS,

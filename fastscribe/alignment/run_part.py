@@ -14,7 +14,7 @@ from fastscribe.cli.run_part import LocalEngine, RunPart
 
 if TYPE_CHECKING:
     from fastscribe.alignment.aligner import Aligner
-    from fastscribe.cli.job import TranscribeJob
+    from fastscribe.cli.run_part import TranscribeJob
     from fastscribe.transcriber import Transcriber
 
 

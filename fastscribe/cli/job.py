@@ -1,74 +1,23 @@
-"""Validated options of `fastscribe transcribe`, and the check of its paths."""
+"""The check of the paths of a `fastscribe transcribe`, and what its inputs are."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fastscribe._system.remote import is_url, store_for
 from fastscribe._system.safe_files import is_device
 from fastscribe.audio.formats import MANIFEST_EXTENSIONS, STDIN, extension
-from fastscribe.cli.run_part import LOCAL, Engine, RunPart
+from fastscribe.cli.run_part import OutputTarget, TranscribeJob
 from fastscribe.cli.terminal import filter_mpg123_messages
-from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle
+from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.errors import UsageError
 from fastscribe.results.shards import Shard
 from fastscribe.types import Source
 
-if TYPE_CHECKING:
-    from fastscribe.cli.run_limit import RunLimit
-
 SHORT_S = 300.0
 _MAX_SHORT_BYTES = 200_000_000  # five minutes at the highest rates in use
-
-
-@dataclass(frozen=True)
-class OutputTarget:
-    """Output folder or URL (neither: stdout), shard and resume options."""
-
-    directory: Path | None
-    url: str | None
-    shard: Shard
-    overwrite: bool
-    retry_failed: bool
-    ordered: bool
-
-    @property
-    def is_stdout(self) -> bool:
-        return self.directory is None and self.url is None
-
-    @property
-    def where(self) -> str:
-        return str(self.url or self.directory or "stdout")
-
-
-@dataclass(frozen=True)
-class TranscribeJob:
-    """One command: what to transcribe, with which model and options, and where the results go.
-
-    Attributes:
-        devices: What --devices names, in place of `device`.
-        engine: Where the model is.
-        parts: What rooms do in the run.
-    """
-
-    inputs: list[str]
-    model: str
-    device: str
-    dtype: str
-    options: Options
-    style: OutputStyle
-    target: OutputTarget
-    price_per_hour: float | None
-    events: Path | None = None
-    log_file: Path | None = None
-    devices: str | None = None
-    limit: RunLimit | None = None
-    engine: Engine = LOCAL
-    parts: tuple[RunPart, ...] = ()
 
 
 def is_one_short_file(inputs: Sequence[str]) -> bool:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from fastscribe.cli.app import StdoutClosed
-from fastscribe.cli.job import TranscribeJob, check_paths, unusable_folder
+from fastscribe.cli.job import check_paths, unusable_folder
 from fastscribe.cli.run import loaded
 from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard
 from fastscribe.cli.run_output import fingerprint_of
+from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import dry_run_table, failure_line, filter_mpg123_messages, say, show_table
 from fastscribe.types import Failure
 

@@ -25,7 +25,7 @@ from fastscribe.audio.formats import STDIN
 from fastscribe.audio.row_languages import OtherLanguages
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.input_count import has_many
-from fastscribe.cli.job import SHORT_S, TranscribeJob, check_paths, is_stream
+from fastscribe.cli.job import SHORT_S, check_paths, is_stream
 from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_messages import (
     check_any_input,
@@ -37,7 +37,7 @@ from fastscribe.cli.run_messages import (
     tracks_line,
 )
 from fastscribe.cli.run_output import open_run_output
-from fastscribe.cli.run_part import RunPart
+from fastscribe.cli.run_part import RunPart, TranscribeJob
 from fastscribe.cli.short_files import ShortFiles
 from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, report_table, say, show_table
 from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastscribe.audio.formats import left_out_line
 from fastscribe.audio.repeats import repeats_line
-from fastscribe.cli.job import TranscribeJob
+from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import say
 from fastscribe.errors import UsageError
 from fastscribe.results.shards import Shard

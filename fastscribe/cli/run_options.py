@@ -11,7 +11,8 @@ import typer
 
 from fastscribe._system.remote import is_url
 from fastscribe.cli.app import local_file, options_in
-from fastscribe.cli.job import OutputTarget, check_output_dir
+from fastscribe.cli.job import check_output_dir
+from fastscribe.cli.run_part import OutputTarget
 from fastscribe.cli.subtitle_options import parse_formats
 from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.results.shards import choose_shard

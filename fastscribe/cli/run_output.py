@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fastscribe.cli.app import StdoutClosed
-from fastscribe.cli.job import TranscribeJob, unusable_folder
+from fastscribe.cli.job import unusable_folder
+from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.journaled import run_fingerprint
 
 if TYPE_CHECKING:

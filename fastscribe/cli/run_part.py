@@ -1,4 +1,4 @@
-"""What a room does in a run of `fastscribe transcribe` or `fastscribe align`, and where the model of a run is.
+"""A run of `fastscribe transcribe` or `fastscribe align`: its job, what rooms do in it, and where its model is.
 
 A room's options make a RunPart. cli/run.py calls it: before the run, for each result, and after the run.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastscribe._system.collector import without_collector
+from fastscribe.config import Options, OutputStyle
+from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
-    from fastscribe.cli.job import OutputTarget, TranscribeJob
+    from fastscribe.cli.run_limit import RunLimit
     from fastscribe.dry_run import DryRunReport
     from fastscribe.pipeline.stats import RunStats
     from fastscribe.results.ledger import Ledger
@@ -139,3 +142,49 @@ class LocalEngine:
 
 
 LOCAL = LocalEngine()
+
+
+@dataclass(frozen=True)
+class OutputTarget:
+    """Output folder or URL (neither: stdout), shard and resume options."""
+
+    directory: Path | None
+    url: str | None
+    shard: Shard
+    overwrite: bool
+    retry_failed: bool
+    ordered: bool
+
+    @property
+    def is_stdout(self) -> bool:
+        return self.directory is None and self.url is None
+
+    @property
+    def where(self) -> str:
+        return str(self.url or self.directory or "stdout")
+
+
+@dataclass(frozen=True)
+class TranscribeJob:
+    """One command: what to transcribe, with which model and options, and where the results go.
+
+    Attributes:
+        devices: What --devices names, in place of `device`.
+        engine: Where the model is.
+        parts: What rooms do in the run.
+    """
+
+    inputs: list[str]
+    model: str
+    device: str
+    dtype: str
+    options: Options
+    style: OutputStyle
+    target: OutputTarget
+    price_per_hour: float | None
+    events: Path | None = None
+    log_file: Path | None = None
+    devices: str | None = None
+    limit: RunLimit | None = None
+    engine: Engine = LOCAL
+    parts: tuple[RunPart, ...] = ()

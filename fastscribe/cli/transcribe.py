@@ -13,7 +13,7 @@ import typer
 
 from fastscribe.checkpoint.location import DEFAULT
 from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_in
-from fastscribe.cli.job import TranscribeJob, is_one_short_file, is_stream
+from fastscribe.cli.job import is_one_short_file, is_stream
 from fastscribe.cli.long_help import CommandWithLongHelp, HelpAll
 from fastscribe.cli.room_options import room_parts
 from fastscribe.cli.run import run
@@ -31,7 +31,7 @@ from fastscribe.cli.run_options import (
     make_style,
     make_target,
 )
-from fastscribe.cli.run_part import LOCAL, Engine, FindModel
+from fastscribe.cli.run_part import LOCAL, Engine, FindModel, TranscribeJob
 from fastscribe.cli.subtitle_options import (
     DEFAULT_CHARS_PER_SECOND,
     DEFAULTS,

@@ -13,7 +13,7 @@ from fastscribe.cli.room_options import AddedOptions, value_of
 from fastscribe.cli.run_part import RunPart
 
 if TYPE_CHECKING:
-    from fastscribe.cli.job import TranscribeJob
+    from fastscribe.cli.run_part import TranscribeJob
     from fastscribe.dry_run import DryRunReport
     from fastscribe.ray.run import RayTranscriber
     from fastscribe.results.ledger import Ledger

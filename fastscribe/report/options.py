@@ -15,7 +15,7 @@ from fastscribe.cli.run_part import RunPart
 from fastscribe.report.files import check_page
 
 if TYPE_CHECKING:
-    from fastscribe.cli.job import OutputTarget, TranscribeJob
+    from fastscribe.cli.run_part import OutputTarget, TranscribeJob
     from fastscribe.pipeline.stats import RunStats
     from fastscribe.report.transcribe_page import RunPage
     from fastscribe.transcriber import Transcriber

@@ -20,7 +20,7 @@ from fastscribe.report.run_page import FINISHED, render
 from fastscribe.results.shards import Shard
 
 if TYPE_CHECKING:
-    from fastscribe.cli.job import TranscribeJob
+    from fastscribe.cli.run_part import TranscribeJob
     from fastscribe.pipeline.stats import RunStats
     from fastscribe.transcriber import Transcriber
 

@@ -19,7 +19,7 @@ from fastscribe.speakers.settings import parse_streaming
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
-    from fastscribe.cli.job import TranscribeJob
+    from fastscribe.cli.run_part import TranscribeJob
     from fastscribe.pipeline.stats import RunStats
 
 _audio_option = options_in("Audio")

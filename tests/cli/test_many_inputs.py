@@ -15,7 +15,7 @@ from fastscribe.audio.repeats import Repeats
 from fastscribe.cli import early_listing, run
 from fastscribe.cli.early_listing import EarlyListing
 from fastscribe.cli.input_count import has_many
-from fastscribe.cli.job import OutputTarget, TranscribeJob
+from fastscribe.cli.run_part import OutputTarget, TranscribeJob
 from fastscribe.config import Options, OutputStyle
 from fastscribe.ray.options import RayEngine
 from fastscribe.results.shards import UNSHARDED
