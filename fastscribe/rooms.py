@@ -35,6 +35,7 @@ class Room:
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+_TEXT_FLAGS = ("--remove-fillers", "--itn", "--redact", "--redact-list")
 ROOMS = (
     Room(
         "speakers",
@@ -51,6 +52,7 @@ ROOMS = (
         flags={
             "transcribe": ("--speakers", "--speaker-names", "--speaker-streaming", "--rttm", "--voices"),
             "evaluate": ("--speaker-references", "--collar"),
+            "export": ("--speaker-map",),
         },
     ),
     Room("alignment", ("align_with",), {"align": "command"}, flags={"transcribe": ("--align-with",)}),
@@ -59,7 +61,10 @@ ROOMS = (
         "readable",
         ("remove_fillers", "itn", "redact", "redact_names"),
         offers=("check_options", "open_edits"),
-        flags={"transcribe": ("--remove-fillers", "--itn", "--redact", "--redact-list")},
+        flags={
+            "transcribe": _TEXT_FLAGS,
+            "export": (*_TEXT_FLAGS, "--language", "--redact-audio", "--review", "--review-passages"),
+        },
     ),
     Room("training", (), {"train": "command"}),
     Room("evaluation", (), {"evaluate": "command"}),

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fastscribe._system.remote import is_url
-from fastscribe.cli.app import StdoutClosed, app, option, options_in
+from fastscribe.cli.app import StdoutClosed, app, option
+from fastscribe.cli.export_part import ExportPart, Stored
 from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.problems import Problems
+from fastscribe.cli.room_options import CommandWithRooms, room_parts
 from fastscribe.cli.subtitle_options import (
     DEFAULT_CHARS_PER_SECOND,
     DEFAULTS,
@@ -27,27 +29,20 @@ from fastscribe.cli.subtitle_options import (
     parse_formats,
 )
 from fastscribe.cli.terminal import say
-from fastscribe.config import OUTPUT_FORMATS, Options, OutputStyle, SubtitleStyle
+from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.errors import ManifestError, OutputError, UsageError
-from fastscribe.readable.options import Itn, Redact, RedactList, RemoveFillers, text_options
 
 if TYPE_CHECKING:
-    from fastscribe.readable.edits import TextEdits
     from fastscribe.results.export import Exported
-    from fastscribe.results.rows import ResultRow
-    from fastscribe.speakers.renaming import Renaming
-    from fastscribe.types import Failure, Transcript
-
-    Stored = tuple[Transcript | Failure, ResultRow]
-
-output_option = options_in("Output")
 
 
 @app.command(
+    cls=CommandWithRooms,
     short_help="Make other formats from results, without decoding.",
     epilog="Example: fastscribe export out -f srt,vtt --max-line-width 37",
 )
 def export(
+    context: typer.Context,
     results: Annotated[
         list[str],
         typer.Argument(help="Output folders of transcribe, files like transcripts.jsonl, or -.", metavar="RESULTS"),
@@ -59,43 +54,6 @@ def export(
         Path | None,
         option("--output-dir", "-o", help="Folder for the files. Default: the output folder itself; of files, stdout."),
     ] = None,
-    remove_fillers: RemoveFillers = False,
-    itn: Itn = False,
-    redact: Redact = None,
-    redact_list: RedactList = None,
-    speaker_map: Annotated[
-        Path | None,
-        output_option(
-            "--speaker-map",
-            metavar="FILE",
-            help="Names of persons, from fastscribe speakers.\fThe speakers.json that it has written and you have edited. "
-            "Persons without a name are person 1 and so on.",
-        ),
-    ] = None,
-    language: Annotated[
-        str | None, output_option("--language", help="Language of the texts.\fDefault: the one that each row says.")
-    ] = None,
-    redact_audio: Annotated[
-        Path | None,
-        output_option(
-            "--redact-audio",
-            metavar="DIR",
-            help="Write copies of the recordings, redacted.\fSilence takes the place of what --redact has found, now or in "
-            "transcribe. Recordings without any are copied too.",
-        ),
-    ] = None,
-    review: Annotated[
-        Path | None,
-        option(
-            "--review",
-            metavar="FILE.html",
-            help="Write a page of the least certain passages.\fWith their audio inside, to listen to and to correct. It saves "
-            "the corrections as a manifest.",
-        ),
-    ] = None,
-    review_passages: Annotated[
-        int, option("--review-passages", min=1, max=10_000, help="Passages on the page, at most.")
-    ] = 100,
     max_line_width: MaxLineWidth = DEFAULTS.max_line_width,
     max_lines: MaxLines = DEFAULTS.max_lines,
     max_cue_s: MaxCueS = DEFAULTS.max_cue_s,
@@ -107,17 +65,12 @@ def export(
 
     Files that no run wrote, or that someone edited since, stay as they are. Tokens are in JSON if the run had --tokens.
     """
-    if format is None and redact_audio is None and review is None:
+    parts: Sequence[ExportPart] = room_parts(context)
+    if format is None and not any(part.writes for part in parts):
         raise typer.BadParameter("nothing to do: give --format, --review or --redact-audio")
-    from fastscribe.readable.edits import TextEdits
-    from fastscribe.results.fingerprint import text_settings
-
-    options = text_options(remove_fillers, itn, redact, redact_list, language)
-    edits = TextEdits.of_model(options, (), says_language=True)
-    changes = _Changes(edits, None if speaker_map is None else _renaming(speaker_map))
-    with_audio = redact_audio is not None or review is not None
-    if with_audio and "-" in results:
-        raise typer.BadParameter("-: --review and --redact-audio read the rows again: give a file or a folder")
+    for part in parts:
+        if part.writes and "-" in results:
+            raise typer.BadParameter(f"-: {part.writes} read the rows again: give a file or a folder")
     layout = SubtitleStyle(
         max_line_width, max_lines, max_cue_s, min_cue_s, max_chars_per_second or None, highlight_words
     )
@@ -136,78 +89,26 @@ def export(
         if not formats:
             pass
         elif output_dir is not None:
-            settings = text_settings(options) | ({} if speaker_map is None else {"--speaker-map": True})
-            _export_rows(results, style, output_dir, changes, problems, settings)
+            _export_rows(results, style, output_dir, parts, problems)
         elif not folders:
-            _print_rows(results, style, changes, problems)
+            _print_rows(results, style, parts, problems)
         elif len(folders) < len(results):
             raise typer.BadParameter("give folders or files, not both, or a folder for all with --output-dir")
-        elif edits is not None or speaker_map is not None:
-            asked = "--speaker-map" if speaker_map is not None else _asked(options)
+        elif asked := next((part.changes for part in parts if part.changes), ""):
             raise typer.BadParameter(f"{asked} makes other rows, which need a folder of their own: add --output-dir")
         else:
             for folder in folders:
                 _export_in_place(Path(folder), style)
-        if with_audio:
-            num_failed = _with_audio(results, changes, problems, redact_audio, review, review_passages)
+        num_failed = sum(part.write(lambda: _usable(results, parts, problems)) for part in parts)
     except BrokenPipeError as error:
         raise StdoutClosed from error
     except OSError as error:
         raise OutputError(str(error.filename or output_dir or "stdout"), error) from error
-    for line in changes.lines:
+    for line in (line for part in parts for line in part.lines):
         say(line)
     problems.report_rest()
     if problems.num or num_failed:
         raise typer.Exit(1)
-
-
-class _Changes(NamedTuple):
-    """What is changed in stored results; None: nothing."""
-
-    edits: TextEdits | None
-    renaming: Renaming | None
-
-    @property
-    def lines(self) -> list[str]:
-        """Lines for the user at the end."""
-        lines = [] if self.edits is None else list(self.edits.lines)
-        if self.renaming is not None and self.renaming.num_without:
-            lines.append(f"recordings whose speakers are not in the --speaker-map: {self.renaming.num_without:,}")
-        return lines
-
-
-def _renaming(path: Path) -> Renaming:
-    from fastscribe.speakers.persons import read_persons
-    from fastscribe.speakers.renaming import Renaming
-
-    try:
-        return Renaming(read_persons(path))
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file: fastscribe speakers makes it") from None
-
-
-def _asked(options: Options) -> str:
-    """Return the first option that changes texts."""
-    return "--remove-fillers" if options.remove_fillers else "--itn" if options.itn else "--redact"
-
-
-def _with_audio(
-    results: list[str],
-    changes: _Changes,
-    problems: Problems,
-    redact_audio: Path | None,
-    review: Path | None,
-    num_passages: int,
-) -> int:
-    """Make what needs the recordings. Return the number of results for which that failed."""
-    from fastscribe.cli.export_audio import write_redacted_audio, write_review
-
-    num_failed = 0
-    if redact_audio is not None:
-        num_failed += write_redacted_audio(_usable(results, changes, problems), redact_audio)
-    if review is not None:
-        num_failed += write_review(_usable(results, changes, problems), review, num_passages)
-    return num_failed
 
 
 def _export_in_place(folder: Path, style: OutputStyle) -> None:
@@ -227,9 +128,8 @@ def _export_rows(
     results: list[str],
     style: OutputStyle,
     folder: Path,
-    changes: _Changes,
+    parts: Sequence[ExportPart],
     problems: Problems,
-    settings: Mapping[str, Any],
 ) -> None:
     from fastscribe.results.export import export_to_folder
 
@@ -239,7 +139,8 @@ def _export_rows(
                 f"{given}: is what --output-dir {folder} holds: fastscribe export {folder} makes files of it there; edited "
                 "rows need another folder"
             )
-    exported = export_to_folder(_usable(results, changes, problems), style, folder, say, settings)
+    settings = {name: value for part in reversed(parts) for name, value in part.settings.items()}
+    exported = export_to_folder(_usable(results, parts, problems), style, folder, say, settings)
     if exported.results or not problems.num:
         _check_any(exported.results)
         _report(folder, exported, style)
@@ -251,7 +152,7 @@ def _is_source_of(folder: Path, given: Path) -> bool:
     return rows.exists() and given.exists() and (given.samefile(rows) or given.samefile(folder))
 
 
-def _print_rows(results: list[str], style: OutputStyle, changes: _Changes, problems: Problems) -> None:
+def _print_rows(results: list[str], style: OutputStyle, parts: Sequence[ExportPart], problems: Problems) -> None:
     from fastscribe.results.stored import has_tokens
     from fastscribe.results.stream import SINGLE_FORMATS, emit, several, stream_text
 
@@ -259,32 +160,26 @@ def _print_rows(results: list[str], style: OutputStyle, changes: _Changes, probl
         raise typer.BadParameter("several formats need --output-dir")
     if sys.stdout is None:
         raise StdoutClosed
-    rows = _usable(results, changes, problems)
+    rows = _usable(results, parts, problems)
     first = list(islice(rows, 2))
     if not problems.num:
         _check_any(len(first))
     if len(first) > 1 and style.formats[0] in SINGLE_FORMATS:
         raise several(style.formats[0])
     for result, row in chain(first, rows):
-        tokens = has_tokens(row.fields) and not (changes.edits is not None and changes.edits.redacts)
+        tokens = has_tokens(row.fields) and not any(part.redacts for part in parts)
         emit(sys.stdout, stream_text(result, replace(style, tokens=tokens), is_one=len(first) == 1))
 
 
-def _usable(results: Iterable[str], changes: _Changes, problems: Problems) -> Iterator[Stored]:
+def _usable(results: Iterable[str], parts: Sequence[ExportPart], problems: Problems) -> Iterator[Stored]:
     """Yield the stored results, changed and without voice prints, which are not for others; count the rows that are none."""
-    from fastscribe.readable.stored import edited
     from fastscribe.results.export import stored_results
     from fastscribe.results.rows import read_rows
     from fastscribe.types import Transcript
 
-    found = stored_results(read_rows(results))
-    # The rows are read once for each thing to make.
-    if changes.renaming is not None:
-        changes.renaming.num_without = 0
-        found = changes.renaming.renamed(found)
-    if changes.edits is not None:
-        changes.edits.left_alone.clear()
-        found = edited(found, changes.edits)
+    found: Iterable[Stored | ManifestError] = stored_results(read_rows(results))
+    for part in parts:
+        found = part.changed(found)
     for stored in found:
         if isinstance(stored, ManifestError):
             problems.add([stored])

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
-from fastscribe.cli.app import options_in
+from fastscribe.cli.app import option, options_in
+from fastscribe.cli.export_part import ExportPart, Stored
 from fastscribe.cli.room_options import AddedOptions, value_of
 from fastscribe.cli.run_part import RunPart
 from fastscribe.config import Options, RedactName
-from fastscribe.errors import UsageError
+from fastscribe.errors import ManifestError, UsageError
 
 _option = options_in("Output")
 KINDS = get_args(RedactName)
@@ -117,4 +118,95 @@ def _of_transcribe(
     return RunPart(remove_fillers=remove_fillers, itn=itn, **redaction)
 
 
-OPTIONS = {"transcribe": AddedOptions(_of_transcribe, after="--ordered")}
+class ChangesPart(ExportPart):
+    """Changes the texts of stored results, and makes what needs their recordings.
+
+    Args:
+        options: Which changes.
+        redact_audio: Folder for redacted copies of the recordings; None: none are made.
+        review: The page of the least certain passages; None: there is none.
+        num_passages: How many passages it has at most.
+    """
+
+    def __init__(self, options: Options, redact_audio: Path | None, review: Path | None, num_passages: int) -> None:
+        from fastscribe.readable.edits import TextEdits
+
+        self._options = options
+        self._edits = TextEdits.of_model(options, (), says_language=True)
+        self._redact_audio, self._review, self._num_passages = redact_audio, review, num_passages
+        if self._edits is not None:
+            self.changes = "--remove-fillers" if options.remove_fillers else "--itn" if options.itn else "--redact"
+            self.redacts = self._edits.redacts
+        self.writes = "" if redact_audio is None and review is None else "--review and --redact-audio"
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        from fastscribe.results.fingerprint import text_settings
+
+        return text_settings(self._options)
+
+    def changed(self, results: Iterable[Stored | ManifestError]) -> Iterable[Stored | ManifestError]:
+        """Return the results with changed texts, and what cannot be changed as an error."""
+        from fastscribe.readable.stored import edited
+
+        if self._edits is None:
+            return results
+        self._edits.left_alone.clear()
+        return edited(results, self._edits)
+
+    def write(self, read: Callable[[], Iterable[Stored]]) -> int:
+        """Make the copies and the page."""
+        from fastscribe.readable.export_audio import write_redacted_audio, write_review
+
+        num_failed = 0
+        if self._redact_audio is not None:
+            num_failed += write_redacted_audio(read(), self._redact_audio)
+        if self._review is not None:
+            num_failed += write_review(read(), self._review, self._num_passages)
+        return num_failed
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """What the changes left as it was."""
+        return () if self._edits is None else self._edits.lines
+
+
+def _of_export(
+    remove_fillers: RemoveFillers = False,
+    itn: Itn = False,
+    redact: Redact = None,
+    redact_list: RedactList = None,
+    language: Annotated[
+        str | None, _option("--language", help="Language of the texts.\fDefault: the one that each row says.")
+    ] = None,
+    redact_audio: Annotated[
+        Path | None,
+        _option(
+            "--redact-audio",
+            metavar="DIR",
+            help="Write copies of the recordings, redacted.\fSilence takes the place of what --redact has found, now or in "
+            "transcribe. Recordings without any are copied too.",
+        ),
+    ] = None,
+    review: Annotated[
+        Path | None,
+        option(
+            "--review",
+            metavar="FILE.html",
+            help="Write a page of the least certain passages.\fWith their audio inside, to listen to and to correct. It saves "
+            "the corrections as a manifest.",
+        ),
+    ] = None,
+    review_passages: Annotated[
+        int, option("--review-passages", min=1, max=10_000, help="Passages on the page, at most.")
+    ] = 100,
+) -> ExportPart:
+    return ChangesPart(
+        text_options(remove_fillers, itn, redact, redact_list, language), redact_audio, review, review_passages
+    )
+
+
+OPTIONS = {
+    "export": AddedOptions(_of_export, after="--output-dir"),
+    "transcribe": AddedOptions(_of_transcribe, after="--ordered"),
+}

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fastscribe.cli.app import local_file, option, options_in
+from fastscribe.cli.export_part import ExportPart, Stored
 from fastscribe.cli.room_options import AddedOptions, value_of
 from fastscribe.cli.run_part import FindModel, RunPart
 from fastscribe.config import CHANNELS
-from fastscribe.errors import UsageError
+from fastscribe.errors import ManifestError, UsageError
 from fastscribe.speakers.lone_speakers import LoneSpeakers
 from fastscribe.speakers.settings import parse_streaming
 from fastscribe.types import Failure, Transcript
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from fastscribe.cli.run_part import TranscribeJob
     from fastscribe.pipeline.stats import RunStats
 
-_audio_option = options_in("Audio")
+_audio_option, _output_option = options_in("Audio"), options_in("Output")
 _COLLAR_S = 0.25  # NIST's
 
 
@@ -165,7 +166,59 @@ def _of_evaluate(
     return SpeakerScoring(speaker_references, _COLLAR_S if collar is None else collar)
 
 
+class SpeakerMapPart(ExportPart):
+    """Puts the names of persons into stored results.
+
+    Args:
+        path: The speakers.json with the names.
+
+    Raises:
+        UsageError: There is no such file, or it is none of its kind.
+    """
+
+    changes = "--speaker-map"
+
+    def __init__(self, path: Path) -> None:
+        from fastscribe.speakers.persons import read_persons
+        from fastscribe.speakers.renaming import Renaming
+
+        try:
+            self._renaming = Renaming(read_persons(path))
+        except FileNotFoundError:
+            raise UsageError(f"{path}: no such file: fastscribe speakers makes it") from None
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {"--speaker-map": True}
+
+    def changed(self, results: Iterable[Stored | ManifestError]) -> Iterable[Stored | ManifestError]:
+        """Return the results with the names, and count those that have none."""
+        self._renaming.num_without = 0
+        return self._renaming.renamed(results)
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """How many recordings have no name."""
+        num = self._renaming.num_without
+        return [f"recordings whose speakers are not in the --speaker-map: {num:,}"] if num else []
+
+
+def _of_export(
+    speaker_map: Annotated[
+        Path | None,
+        _output_option(
+            "--speaker-map",
+            metavar="FILE",
+            help="Names of persons, from fastscribe speakers.\fThe speakers.json that it has written and you have edited. "
+            "Persons without a name are person 1 and so on.",
+        ),
+    ] = None,
+) -> ExportPart | None:
+    return None if speaker_map is None else SpeakerMapPart(speaker_map)
+
+
 OPTIONS = {
+    "export": AddedOptions(_of_export, after="--output-dir"),
     "transcribe": AddedOptions(_of_transcribe, after="--channel"),
     "evaluate": AddedOptions(_of_evaluate, after="--against"),
 }

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fastscribe.cli.export import export
 from fastscribe.errors import UsageError
+from tests.helpers.exports import export
 
 ROWS = [
     {"audio_filepath": "a.wav", "text": "hello", "duration": 1.0, "segments": [], "words": []},

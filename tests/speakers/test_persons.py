@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fastscribe.cli.export import export
 from fastscribe.errors import UsageError
 from fastscribe.results.formats.writers import to_object
 from fastscribe.results.rows import ResultRow
@@ -29,6 +28,7 @@ from fastscribe.speakers.persons import (
 )
 from fastscribe.speakers.renaming import with_names
 from fastscribe.types import AudioInfo, Transcript, Voice
+from tests.helpers.exports import export
 
 # Speakers by recording, and whose voice each is; "-" has no print.
 ARCHIVE = {"a.wav": "xy", "b.wav": "xz", "c.wav": "x-", "d.wav": "yz", "e.wav": "z"}
