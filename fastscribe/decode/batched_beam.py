@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fastscribe.decode.beam import max_steps
 from fastscribe.decode.label_looping import Network
-from fastscribe.decode.limits import ENDLESS
+from fastscribe.decode.limits import ENDLESS, max_steps
 from fastscribe.types import BoolArray, Float32Array, Frames, Hypothesis, Int32Array
 
 if TYPE_CHECKING:

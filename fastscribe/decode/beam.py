@@ -27,17 +27,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
-from fastscribe.decode.limits import ENDLESS, Size, max_labels
+from fastscribe.decode.limits import ENDLESS, max_steps
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Hypothesis
 
 if TYPE_CHECKING:
     from fastscribe.decode.scorer import FusedModel, ReferencePhrases
-
-
-def max_steps(num_frames: Size) -> Size:
-    """Return the largest number of steps for a row of `num_frames`: each takes a label, or a blank that ends a frame."""
-    return max_labels(num_frames) + num_frames
 
 
 @dataclass(frozen=True)

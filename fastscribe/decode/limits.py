@@ -1,4 +1,4 @@
-"""The most labels that a row can have: one with more has no transcript, because its checkpoint is damaged or malicious."""
+"""The most labels and steps of a row: one with more has no transcript, because its checkpoint is damaged or malicious."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ Size = TypeVar("Size", int, "torch.Tensor")
 def max_labels(num_frames: Size) -> Size:
     """Return the largest number of labels in a row of `num_frames` encoder frames."""
     return _LABELS_PER_FRAME * num_frames + _MORE_LABELS
+
+
+def max_steps(num_frames: Size) -> Size:
+    """Return the largest number of steps for a row of `num_frames`: each takes a label, or a blank that ends a frame."""
+    return max_labels(num_frames) + num_frames
 
 
 # The result of a row that exceeds `max_labels`.

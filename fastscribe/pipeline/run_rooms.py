@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import TYPE_CHECKING
 
 import torch
 
 from fastscribe import rooms
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import Options
-from fastscribe.decode.scorer import FusedModel
 from fastscribe.pipeline.interfaces import Constraints, SideModel, WordTimer
 from fastscribe.pipeline.language_lock import LanguageLock
 from fastscribe.pipeline.model_building import prepare
 from fastscribe.types import Batch, Frames
+
+if TYPE_CHECKING:
+    from fastscribe.decode.scorer import FusedModel
 
 Log = Callable[[str], None]
 
