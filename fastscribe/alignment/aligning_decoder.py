@@ -13,11 +13,11 @@ from functools import partial
 import torch
 
 from fastscribe.alignment.forced_alignment import align, frames_needed
+from fastscribe.alignment.word_times import AlignmentText, spread_evenly
 from fastscribe.decode.decoder import Decoder
 from fastscribe.families.blocks.ctc import CtcHead
 from fastscribe.text.encoder import WordEncoder
 from fastscribe.text.tokenizer import Tokenizer
-from fastscribe.text.word_times import AlignmentText, spread_evenly
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 _UNWRITTEN = "a text of characters that the model that times the words does not write"

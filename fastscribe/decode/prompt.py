@@ -15,7 +15,6 @@ from fastscribe.config import Options, PromptForm
 from fastscribe.errors import UsageError
 from fastscribe.languages import find_language, list_languages
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
-from fastscribe.text.word_times import spread
 from fastscribe.types import Hypothesis
 
 DEFAULT_LANGUAGE = "en"
@@ -164,6 +163,11 @@ def hypothesis(ids: Sequence[int], logprobs: Sequence[float], num_frames: int, p
         tuple(duration for word in words for duration in word.token_durations),
         tuple(logprob for word in words for logprob in word.logprobs),
     )
+
+
+def spread(first: int, end: int, count: int) -> list[int]:
+    """Return the `count` + 1 borders of parts of nearly equal length."""
+    return [first + index * max(0, end - first) // max(1, count) for index in range(count + 1)]
 
 
 def _spread(ids: Sequence[int], logprobs: Sequence[float], first: int, last: int) -> Hypothesis:

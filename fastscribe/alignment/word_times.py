@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from fastscribe.decode.prompt import spread
 from fastscribe.text.encoder import WordEncoder
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import group_words
@@ -83,11 +84,6 @@ def spread_evenly(hypothesis: Hypothesis, num_frames: int) -> Hypothesis:
     """Spread the tokens of a hypothesis without an alignment evenly over all frames."""
     edges = spread(0, num_frames, len(hypothesis.token_ids))
     return _with_frames(hypothesis, list(pairwise(edges)), is_timed=False)
-
-
-def spread(first: int, end: int, count: int) -> list[int]:
-    """Return the `count` + 1 borders of parts of nearly equal length."""
-    return [first + index * max(0, end - first) // max(1, count) for index in range(count + 1)]
 
 
 def _with_frames(hypothesis: Hypothesis, spans: Sequence[Span], is_timed: bool) -> Hypothesis:
