@@ -6,15 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 from fastscribe.bench.work import encoder_gflop_per_audio_s
-from fastscribe.config import EightBitDtypeName, streaming_text
+from fastscribe.config import EightBitDtypeName
 from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.granite.config import GraniteConfig
 from fastscribe.families.jasper.config import JasperConfig
-from fastscribe.speakers.config import EcapaConfig, StackingConfig
 
 if TYPE_CHECKING:
     from fastscribe.checkpoint.value import Checkpoint
-    from fastscribe.speakers.checkpoints import SpeakerCheckpoint, VoiceCheckpoint
 
 _UTTERANCE_S = 8.0  # the mean length of the Open ASR Leaderboard's recordings is near this
 
@@ -35,7 +33,7 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "mels": config.features.num_mels,
         "normalize": config.features.normalize,
         "frame_s": round(config.frame_s, 6),
-        **_ENCODERS[type(encoder)](encoder),
+        **ENCODERS[type(encoder)](encoder),
         "vocabulary": config.num_labels,
         **({"vocabulary_per_language": config.labels_per_language} if config.language_heads else {}),
         "tokens": checkpoint.tokenizer.kind,
@@ -84,67 +82,6 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def describe_side_model(checkpoint: SpeakerCheckpoint | VoiceCheckpoint) -> dict[str, Any]:
-    """Return the same for a speaker or voice model. Frames of chunks are the encoder's."""
-    from fastscribe.speakers.checkpoints import VoiceCheckpoint
-
-    return _voice_model(checkpoint) if isinstance(checkpoint, VoiceCheckpoint) else _speaker_model(checkpoint)
-
-
-def _voice_model(checkpoint: VoiceCheckpoint) -> dict[str, Any]:
-    config, encoder = checkpoint.config, checkpoint.config.encoder
-    return {
-        "path": str(checkpoint.path),
-        "source": "nemo",
-        "family": "ecapa_tdnn" if isinstance(encoder, EcapaConfig) else "titanet",
-        "parameters": checkpoint.num_parameters,
-        "sample_rate_hz": config.features.sample_rate,
-        "mels": config.features.num_mels,
-        "normalize": config.features.normalize,
-        "frame_s": config.frame_s,
-        **(_jasper(encoder) if isinstance(encoder, JasperConfig) else _ecapa(encoder)),
-        "pooling": config.pooling,
-        "voice_print": config.num_outputs,
-        "weights_bytes_fp32": 4 * checkpoint.num_parameters,
-    }
-
-
-def _speaker_model(checkpoint: SpeakerCheckpoint) -> dict[str, Any]:
-    config, encoder, cache = checkpoint.config, checkpoint.config.encoder, checkpoint.config.cache
-    facts: dict[str, Any] = {
-        "path": str(checkpoint.path),
-        "source": checkpoint.source,
-        "family": "speaker model (Sortformer)",
-        "speakers": config.num_speakers,
-        "parameters": checkpoint.num_parameters,
-        "stored_dtype": ", ".join(checkpoint.dtypes),
-        "sample_rate_hz": config.features.sample_rate,
-        "mels": config.features.num_mels,
-        "normalize": config.features.normalize,
-        "frame_s": round(config.frame_s, 6),
-        **(_conformer(encoder) if isinstance(encoder, EncoderConfig) else _stacking(encoder)),
-    }
-    if config.transformer is not None:
-        facts["transformer"] = f"{config.transformer.num_layers} x {config.transformer.hidden}"
-    if cache is None:
-        facts["window_s"] = config.trained_s
-    else:
-        facts["speaker_streaming"] = streaming_text(cache.streaming)
-    return facts | {"weights_bytes_fp32": 4 * checkpoint.num_parameters}
-
-
-def _stacking(encoder: StackingConfig) -> dict[str, Any]:
-    layers = encoder.layers
-    return {
-        "layers": layers.num_layers,
-        "d_model": layers.hidden,
-        "heads": layers.num_heads,
-        "ff_hidden": layers.ff_hidden,
-        "activation": layers.activation,
-        "subsampling": f"stacks of {encoder.subsampling_factor} mel frames",
-    }
-
-
 def _conformer(encoder: EncoderConfig) -> dict[str, Any]:
     return {
         "layers": encoder.num_layers,
@@ -177,14 +114,6 @@ def _jasper(encoder: JasperConfig) -> dict[str, Any]:
     }
 
 
-def _ecapa(encoder: EcapaConfig) -> dict[str, Any]:
-    return {
-        "blocks": encoder.num_blocks,
-        "d_model": encoder.d_model,
-        "conv_kernels": f"{min(encoder.kernels)} to {max(encoder.kernels)}",
-    }
-
-
 def _granite(encoder: GraniteConfig) -> dict[str, Any]:
     return {
         "layers": encoder.num_layers,
@@ -200,7 +129,8 @@ def _granite(encoder: GraniteConfig) -> dict[str, Any]:
     }
 
 
-_ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
+# Facts of an encoder, by the type of its config.
+ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
     EncoderConfig: _conformer,
     JasperConfig: _jasper,
     GraniteConfig: _granite,

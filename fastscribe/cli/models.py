@@ -6,10 +6,11 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fastscribe import rooms
 from fastscribe._system.text_layout import escaped
 from fastscribe.cli import completion
 from fastscribe.cli.app import MODEL_HELP, app, check_stdout, find_model
@@ -19,7 +20,6 @@ from fastscribe.errors import SpeakerModelGiven, UsageError, VoiceModelGiven
 
 if TYPE_CHECKING:
     from fastscribe.checkpoint.value import Checkpoint
-    from fastscribe.speakers.checkpoints import SpeakerCheckpoint, VoiceCheckpoint
 
 
 def _read_model(path: str) -> Checkpoint:
@@ -32,18 +32,6 @@ def _read_model(path: str) -> Checkpoint:
     checkpoint = read_checkpoint(found, say)
     for part in filter(None, (checkpoint, checkpoint.aligner)):
         check_shapes(parameter_shapes(part.config), part.weights, part.path)  # a file with other names is no model
-    return checkpoint
-
-
-def _read_side_model(path: str, kind: type[SpeakerModelGiven | VoiceModelGiven]) -> SpeakerCheckpoint | VoiceCheckpoint:
-    """Read a speaker or voice model and check the names and shapes of its weights, not their values."""
-    found = find_model(path, for_speakers=True)
-    from fastscribe.speakers.nemo_voices import read_voice_model
-    from fastscribe.speakers.networks import check_weights
-    from fastscribe.speakers.readers import read_speaker_model
-
-    checkpoint = (read_speaker_model if kind is SpeakerModelGiven else read_voice_model)(found)
-    check_weights(checkpoint.config, checkpoint.weights, checkpoint.path)
     return checkpoint
 
 
@@ -64,16 +52,17 @@ def inspect(
     """
     check_stdout()
     from fastscribe.checkpoint.lazy_weights import sources_of
-    from fastscribe.cli.describe import describe, describe_side_model
+    from fastscribe.cli.describe import describe
 
-    parts: list[Checkpoint | SpeakerCheckpoint | VoiceCheckpoint]
+    parts: list[Any]
     try:
         checkpoint = _read_model(model)
         facts = describe(checkpoint)
         parts = [part for part in (checkpoint, checkpoint.aligner) if part is not None]
     except (SpeakerModelGiven, VoiceModelGiven) as given:
-        side = _read_side_model(model, type(given))
-        facts, parts = describe_side_model(side), [side]
+        speakers = rooms.enter("speakers", "description", f"inspect {model}")
+        side = speakers.read(find_model(model, for_speakers=True), isinstance(given, VoiceModelGiven))
+        facts, parts = speakers.describe(side), [side]
     if check:
         for part in parts:
             for source in sources_of(part.weights).values():

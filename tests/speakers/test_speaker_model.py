@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,6 @@ import soundfile
 
 from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
 from fastscribe.alignment.aligner import Aligner
-from fastscribe.audio.sound_file_cache import OpenSound
 from fastscribe.checkpoint.reader import read_for_run
 from fastscribe.errors import CheckpointError, OptionError
 from fastscribe.pipeline import recognizer
@@ -31,6 +30,9 @@ from tests.conftest import AUDIO, MODELS, waveform
 from tests.helpers import nemotron_diarization, sortformer
 from tests.helpers.processes import fastscribe
 from tests.speakers.test_sortformer import probabilities
+
+if TYPE_CHECKING:
+    from fastscribe.audio.sound_file_cache import OpenSound
 
 RATE = 16_000
 MODEL = MODELS / "tdt_demo" / "model.nemo"
