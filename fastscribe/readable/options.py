@@ -14,6 +14,7 @@ from fastscribe.cli.room_options import AddedOptions, value_of
 from fastscribe.cli.run_part import RunPart
 from fastscribe.config import Options, RedactName
 from fastscribe.errors import ManifestError, UsageError
+from fastscribe.rooms import enter
 
 _option = options_in("Output")
 KINDS = get_args(RedactName)
@@ -126,11 +127,17 @@ class ChangesPart(ExportPart):
         redact_audio: Folder for redacted copies of the recordings; None: none are made.
         review: The page of the least certain passages; None: there is none.
         num_passages: How many passages it has at most.
+
+    Raises:
+        MissingExtra: The extra of --itn is not installed.
+        UsageError: An option does not have the language, or the room of pages is missing.
     """
 
     def __init__(self, options: Options, redact_audio: Path | None, review: Path | None, num_passages: int) -> None:
         from fastscribe.readable.edits import TextEdits
 
+        if review is not None:
+            enter("report", "review_page", "--review")  # now, before anything is written
         self._options = options
         self._edits = TextEdits.of_model(options, (), says_language=True)
         self._redact_audio, self._review, self._num_passages = redact_audio, review, num_passages
