@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from fastscribe.rooms import ROOMS
-from scripts.house import TIERS, imports, modules, tier_of
+from scripts.house import TIERS, imports, modules, tier_of, upward_imports
 
 # Where a program begins that has no use for torch before a model is loaded, or has none at all.
 WITHOUT_TORCH = (
@@ -55,6 +55,16 @@ def test_no_module_is_listed_by_name() -> None:
     names = [name for tier in TIERS for name in tier] + [room.name for room in ROOMS]
     assert not [name for name in names if "." in name]
     assert len(names) == len(set(names))
+
+
+def test_listed_packages_exist() -> None:
+    packages = {module.split(".")[0] for module in modules()}
+    assert {name for tier in TIERS for name in tier} | {room.name for room in ROOMS} == packages
+
+
+def test_the_core_imports_neither_a_room_nor_what_lies_above() -> None:
+    wrong = [f"{module} must not import {target}" for module, target in upward_imports()]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_commands_of_rooms_exist() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from fastscribe import Options, UsageError, rooms
 from fastscribe.rooms import ROOMS
 from tests.conftest import AUDIO, MODELS
+from tests.helpers import voices
 
 CLIP, MODEL = sorted(AUDIO.glob("*.flac"))[0], MODELS / "tdt_demo" / "model.nemo"
 ALL = [room.name for room in ROOMS]
@@ -92,6 +94,38 @@ def test_other_rooms_do_not_miss_it(room: str) -> None:
     others = [one for one in ALL if one != room]
     done = python(others, f"from fastscribe import Options\nprint(Options(**{options!r}))")
     assert done.returncode == 0, done.stderr
+
+
+def test_stored_results_are_exported_without_any_room(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    fields = {"audio_filepath": "a.wav", "text": "hello", "duration": 1.0, "segments": [], "words": []}
+    rows.write_text(json.dumps(fields) + "\n")
+    done = command(ALL, "export", rows, "-f", "txt")
+    assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("room", "option"), [("speakers", "--speaker-map"), ("readable", "--redact-audio"), ("report", "--review")]
+)
+def test_an_option_of_export_whose_room_is_missing_is_refused(room: str, option: str) -> None:
+    done = command([room], "export", "rows.jsonl", option, "x.html")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"{option}: this installation lacks fastscribe.{room}, which has it" in done.stderr
+
+
+def test_a_model_is_described_and_converted_without_any_room(tmp_path: Path) -> None:
+    facts, fewer = (json.loads(command(hidden, "inspect", MODEL, "--json").stdout) for hidden in ([], ALL))
+    assert facts.keys() - fewer.keys() == {"encoder_gflop_per_audio_s", "rtfx_ceiling_per_tflop_per_s"}
+    assert facts | fewer == facts
+    done = command(ALL, "convert", MODEL, tmp_path / "model")
+    assert done.returncode == 0 and "parameters as bf16" in done.stderr
+
+
+def test_a_model_of_a_missing_room_is_not_described(tmp_path: Path) -> None:
+    path = voices.write_nemo(tmp_path / "model.nemo", voices.config("titanet"))
+    done = command(["speakers"], "inspect", path)
+    assert done.returncode == 2
+    assert f"inspect {path}: this installation lacks fastscribe.speakers, which has it" in done.stderr
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
