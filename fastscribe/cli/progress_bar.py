@@ -15,14 +15,17 @@ from functools import partial
 from threading import Event, Thread
 from time import perf_counter
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastscribe._system import signals
 from fastscribe._system.text_layout import escaped
-from fastscribe.cli.input_count import InputCounter
-from fastscribe.cli.progress_text import Pace, Status, make_status
+from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
 from fastscribe.cli.terminal import say, show
 from fastscribe.pipeline.stats import Progress
+
+if TYPE_CHECKING:
+    from fastscribe.cli.input_count import InputCounter
+    from fastscribe.cli.progress_text import Pace, Status
 
 _DRAWS_PER_S = 8
 _MIN_BAR, _MAX_BAR = 10, 40  # columns
@@ -44,10 +47,11 @@ class ProgressBar:
         self, enabled: bool, inputs: Iterable[str] = (), num_shards: int = 1, counts_always: bool = False
     ) -> None:
         self._enabled, self._counts = enabled, enabled or counts_always
-        self._counter = InputCounter(list(inputs), num_shards)
+        self._inputs, self._num_shards = list(inputs), num_shards
+        self._counter: InputCounter | None = None
         self._phase = "starting"
         self._progress: Callable[[], Progress] | None = None
-        self._pace = Pace()
+        self._pace: Pace | None = None
         self._stop = Event()
         self._live: Any = None
 
@@ -62,7 +66,8 @@ class ProgressBar:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._counter.stop()
+        if self._counter is not None:
+            self._counter.stop()
         if self._live is not None:
             signals.HARD_EXIT_HOOKS.remove(_clear_line)
             with suppress(OSError):
@@ -76,13 +81,24 @@ class ProgressBar:
     def watch(self, progress: Callable[[], Progress]) -> None:
         """Show the run whose counts `progress` returns."""
         self._progress = progress
-        if self._counts:
+        if self._counts and not self._is_one_recording:
+            from fastscribe.cli.input_count import InputCounter
+
+            self._counter = InputCounter(self._inputs, self._num_shards)
             self._counter.start()
 
     @property
     def num_inputs(self) -> int | None:
         """The number of inputs of this shard, of shards about; None: unknown so far, or they cannot be counted."""
-        return self._counter.number
+        if self._counter is not None:
+            return self._counter.number
+        return 1 // self._num_shards if self._counts and self._is_one_recording else None
+
+    @property
+    def _is_one_recording(self) -> bool:
+        """True for one file that lists no others: there is nothing to count."""
+        only = self._inputs[0] if len(self._inputs) == 1 else ""
+        return extension(only) not in MANIFEST_EXTENSIONS and os.path.isfile(only)
 
     def say(self, message: str) -> None:
         """Print a line, above the bar if there is one."""
@@ -107,9 +123,12 @@ class ProgressBar:
 
     def status(self) -> Status:
         """Return what there is to say now."""
+        from fastscribe.cli.progress_text import Pace, Status, make_status  # a short run shows nothing
+
         if self._progress is None:
             return Status(None, True, ((0, self._phase),))
-        return make_status(self._progress(), self._counter.number, self._pace, perf_counter())
+        self._pace = self._pace or Pace()
+        return make_status(self._progress(), self.num_inputs, self._pace, perf_counter())
 
     def _print_lines(self) -> None:
         wait_s = _FIRST_LINE_S

@@ -14,10 +14,12 @@ from fastscribe.cli.run import loaded
 from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard
 from fastscribe.cli.run_output import fingerprint_of
 from fastscribe.cli.run_part import TranscribeJob
-from fastscribe.cli.terminal import dry_run_table, failure_line, filter_mpg123_messages, say, show_table
+from fastscribe.cli.terminal import earlier_text, failure_line, filter_mpg123_messages, say, show_table
 from fastscribe.types import Failure
 
 if TYPE_CHECKING:
+    from fastscribe.cli.run_limit import LimitCheck
+    from fastscribe.dry_run import DryRunReport
     from fastscribe.results.ledger import Ledger
     from fastscribe.transcriber import Transcriber
 
@@ -78,3 +80,33 @@ def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
         if target.url is None:
             raise
         raise unusable_folder(target.where, error) from error
+
+
+def dry_run_table(survey: DryRunReport, limit: LimitCheck | None = None) -> str:
+    """Format a dry run as aligned lines, with what is expected of the run's limit."""
+    cost = "unknown (--price-per-hour)" if survey.estimated_usd is None else _usd(survey.estimated_usd)
+    rows = [
+        ("files", f"{survey.files} to do, {survey.failed} that cannot be used{earlier_text(survey)}"),
+        ("audio", f"{survey.audio_s / 3600:.3f} h in {survey.utterances} utterances"),
+        ("batches", f"{survey.batches}, padding {100 * survey.padding_share:.1f} %"),
+        ("time", f"about {_duration(survey.estimated_s)} (RTFx {survey.estimated_rtfx:.0f}, from a few batches)"),
+        ("cost", cost),
+        *([] if limit is None else [("limit", str(limit))]),
+    ]
+    return "\n".join(f"  {name:<12} {value}" for name, value in rows)
+
+
+def _usd(cost: float) -> str:
+    """Format an estimated cost.
+
+    >>> _usd(12.3), _usd(0.0004), _usd(0.00001)
+    ('about 12.30 USD', 'about 0.0004 USD', 'less than 0.0001 USD')
+    """
+    if 0 < cost < 0.0001:
+        return "less than 0.0001 USD"
+    return f"about {cost:.4f} USD" if 0 < cost < 0.1 else f"about {cost:.2f} USD"
+
+
+def _duration(seconds: float) -> str:
+    hours, left = divmod(round(seconds), 3600)
+    return f"{hours}:{left // 60:02d}:{left % 60:02d}" if hours else f"{left // 60}:{left % 60:02d}"

@@ -24,7 +24,6 @@ from fastscribe._system.process_age import process_age_s
 from fastscribe.audio.formats import STDIN
 from fastscribe.audio.row_languages import OtherLanguages
 from fastscribe.cli.app import StdoutClosed
-from fastscribe.cli.input_count import has_many
 from fastscribe.cli.job import SHORT_S, check_paths, is_stream
 from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_messages import (
@@ -145,7 +144,11 @@ def _with_helpers(job: TranscribeJob) -> TranscribeJob:
     if any(needs_whole(job.options) for needs_whole in rooms.offered("needs_whole_recordings", job.options)):
         return job
     gpu = re.fullmatch("auto|cuda(?::([0-9]+))?", job.device)
-    if gpu is None or sys.platform == "win32" or not num_gpus() or not has_many(job.inputs, MANY_INPUTS):
+    if gpu is None or sys.platform == "win32" or not num_gpus():
+        return job
+    from fastscribe.cli.input_count import has_many
+
+    if not has_many(job.inputs, MANY_INPUTS):
         return job
     return replace(job, devices=gpu[1] or "0")
 

@@ -24,7 +24,6 @@ from fastscribe.errors import UsageError
 from fastscribe.types import Failure
 
 if TYPE_CHECKING:
-    from fastscribe.cli.run_limit import LimitCheck
     from fastscribe.dry_run import DryRunReport
     from fastscribe.pipeline.stats import DeviceShare, RunStats
 
@@ -162,7 +161,7 @@ def report_table(stats: RunStats) -> str:
     cost = stats.usd_per_1000_audio_hours
     stages = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in stats.stage_s.items())
     rows = [
-        ("files", f"{stats.files} ({stats.failed} failed){_earlier_text(stats)}"),
+        ("files", f"{stats.files} ({stats.failed} failed){earlier_text(stats)}"),
         ("audio", f"{stats.audio_s / 3600:.3f} h"),
         ("time", f"load {stats.load_s:.2f} s, run {stats.wall_s:.2f} s ({stages})"),
         ("RTFx", f"{stats.rtfx:.1f}"),
@@ -193,36 +192,7 @@ def _gaps(stats: RunStats) -> str:
     return left + (recovered if stats.recovered_words else "")
 
 
-def dry_run_table(survey: DryRunReport, limit: LimitCheck | None = None) -> str:
-    """Format a dry run as aligned lines, with what is expected of the run's limit."""
-    cost = "unknown (--price-per-hour)" if survey.estimated_usd is None else _usd(survey.estimated_usd)
-    rows = [
-        ("files", f"{survey.files} to do, {survey.failed} that cannot be used{_earlier_text(survey)}"),
-        ("audio", f"{survey.audio_s / 3600:.3f} h in {survey.utterances} utterances"),
-        ("batches", f"{survey.batches}, padding {100 * survey.padding_share:.1f} %"),
-        ("time", f"about {_duration(survey.estimated_s)} (RTFx {survey.estimated_rtfx:.0f}, from a few batches)"),
-        ("cost", cost),
-        *([] if limit is None else [("limit", str(limit))]),
-    ]
-    return "\n".join(f"  {name:<12} {value}" for name, value in rows)
-
-
-def _usd(cost: float) -> str:
-    """Format an estimated cost.
-
-    >>> _usd(12.3), _usd(0.0004), _usd(0.00001)
-    ('about 12.30 USD', 'about 0.0004 USD', 'less than 0.0001 USD')
-    """
-    if 0 < cost < 0.0001:
-        return "less than 0.0001 USD"
-    return f"about {cost:.4f} USD" if 0 < cost < 0.1 else f"about {cost:.2f} USD"
-
-
-def _duration(seconds: float) -> str:
-    hours, left = divmod(round(seconds), 3600)
-    return f"{hours}:{left // 60:02d}:{left % 60:02d}" if hours else f"{left // 60}:{left % 60:02d}"
-
-
-def _earlier_text(stats: RunStats | DryRunReport) -> str:
+def earlier_text(stats: RunStats | DryRunReport) -> str:
+    """Return how many inputs earlier runs have done."""
     failed = f" ({stats.failed_before} failed)" if stats.failed_before else ""
     return f", and {stats.skipped} before{failed}" if stats.skipped else ""

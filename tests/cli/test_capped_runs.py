@@ -27,7 +27,7 @@ pytestmark = pytest.mark.linux
 NUM_CLIPS = 20
 LIMITED = ("--stop-after", "1h")
 COUNT_AUDIO = """
-import fastscribe.cli.run as run
+from fastscribe.pipeline import time_limit
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.time_limit import TimeLimit
 time, push = {"s": 0.0, "batches": 0}, Engine.push
@@ -43,7 +43,7 @@ def at_batch():
         os.kill(os.getpid(), number)
         sum(range(1000))
 Engine.push = timed
-run.TimeLimit = lambda end_s: TimeLimit(%(limit_s)s, lambda: time["s"])
+time_limit.TimeLimit = lambda end_s: TimeLimit(%(limit_s)s, lambda: time["s"])
 """
 
 
