@@ -170,3 +170,15 @@ class OutputError(FastscribeError):
     def __init__(self, path: str, error: OSError) -> None:
         reason = error.strerror or str(error)
         super().__init__(f"{path}: its result cannot be written: {reason}; the run stops, what is written is kept")
+
+
+class RemoteError(OSError):
+    """A request that failed for good. str() is one line: what failed and what to do. It does not repeat the URL."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.strerror = problem  # what messages about any OSError show
+
+    def __str__(self) -> str:
+        return self.problem

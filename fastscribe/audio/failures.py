@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import posixpath
 
-from fastscribe._system.remote import RemoteError, is_url, location_of
-from fastscribe.errors import AudioError
+from fastscribe._system.urls import is_url, location_of
+from fastscribe.errors import AudioError, RemoteError
 from fastscribe.types import AudioInfo, Failure, Source
 
 

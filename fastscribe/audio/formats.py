@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
-from fastscribe._system.remote import is_url, name_of
+from fastscribe._system.urls import is_url, name_of
 from fastscribe.types import Failure, Source
 
 STDIN = "-"

@@ -17,7 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from fastscribe._system.remote import is_url
+from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import input_failure, is_utf8, relative_id, system_problem
 from fastscribe.audio.folders import MAGIC, match_depth, split_pattern, walk
 from fastscribe.audio.formats import (

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from fastscribe._system.remote import is_url, join_url, read_lines
+from fastscribe._system.remote import read_lines
+from fastscribe._system.urls import is_url, join_url
 from fastscribe.audio.failures import input_failure, is_utf8, printable, relative_id, system_problem
 from fastscribe.audio.json_lines import NotJsonLines, numbered_rows
 from fastscribe.audio.phrase_lines import PhraseError, phrases_of_row

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import soundfile
 
-from fastscribe._system.remote import is_url
+from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import ContainerError, NotAContainer
 from fastscribe.audio.first_bytes import HEAD_BYTES, LIBSNDFILE_MAGIC, has_known_format, is_for_libsndfile, is_text
 from fastscribe.audio.formats import (

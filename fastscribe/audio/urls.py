@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from fastscribe._system import remote
+from fastscribe._system.urls import key_of, name_of
 from fastscribe.audio.failures import input_failure, is_utf8, relative_id
 from fastscribe.audio.folders import MAGIC, match_depth, split_pattern
 from fastscribe.audio.formats import (
@@ -40,7 +41,7 @@ def expand_url(url: str, left_out: Counter[str], has_patterns: bool) -> Iterator
     try:
         if not remote.store_for(url).lists:
             yield from _one(url)
-        elif has_patterns and MAGIC.search(remote.key_of(url)) and not _exists(url):
+        elif has_patterns and MAGIC.search(key_of(url)) and not _exists(url):
             yield from _from_pattern(url, left_out)
         elif not url.endswith("/") and (is_audio_name(url) or extension(url) in MANIFEST_EXTENSIONS):
             yield from _one(url)
@@ -55,7 +56,7 @@ def _one(url: str, found: remote.RemoteObject | None = None, name: str = "") -> 
     if extension(url) in MANIFEST_EXTENSIONS:
         yield Manifest(url)
     else:
-        yield _source(url, name or remote.name_of(url), found)
+        yield _source(url, name or name_of(url), found)
 
 
 def _source(url: str, name: str, found: remote.RemoteObject | None) -> Source:
@@ -84,7 +85,7 @@ def _from_folder(url: str, left_out: Counter[str]) -> Iterator[Found]:
         return
     if has_objects:
         yield input_failure(url, "no audio in this folder")
-    elif not url.endswith("/") and remote.key_of(url) and _exists(url):
+    elif not url.endswith("/") and key_of(url) and _exists(url):
         yield from _one(url)
     else:
         yield input_failure(url, "no such object, and no folder with objects")
@@ -101,8 +102,8 @@ def _below(url: str) -> Iterator[tuple[remote.RemoteObject, str]]:
 
 
 def _from_pattern(url: str, left_out: Counter[str]) -> Iterator[Found]:
-    prefix, patterns = split_pattern(remote.key_of(url))
-    root = url[: len(url) - len(remote.key_of(url))]
+    prefix, patterns = split_pattern(key_of(url))
+    root = url[: len(url) - len(key_of(url))]
     empty = True
     for found, name in _below(root + prefix):
         names = name.split("/")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from fastscribe._system.remote import is_url
+from fastscribe._system.urls import is_url
 from fastscribe.checkpoint.hub_name import PREFIX, HubName
 from fastscribe.errors import CheckpointError, UsageError
 

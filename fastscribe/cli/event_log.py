@@ -18,9 +18,9 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from fastscribe._system.remote.secrets import hide_secrets
 from fastscribe._system.safe_files import starts_with
 from fastscribe._system.signals import Terminated, TimeIsOver
+from fastscribe._system.url_secrets import hide_secrets
 from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.types import Failure
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastscribe._system.remote import is_url
+from fastscribe._system.urls import is_url
 from fastscribe.cli.app import StdoutClosed, app, option
 from fastscribe.cli.export_part import ExportPart, Stored
 from fastscribe.cli.job import check_output_dir

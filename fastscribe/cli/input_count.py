@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from threading import Event, Thread
 
-from fastscribe._system.remote import is_url
+from fastscribe._system.urls import is_url
 from fastscribe.audio.folders import MAGIC, match_depth, split_pattern, walk
 from fastscribe.audio.formats import MANIFEST_EXTENSIONS, STDIN, extension, is_audio_name
 from fastscribe.audio.inputs import expand, names_file

@@ -6,8 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from fastscribe._system.remote import is_url, store_for
+from fastscribe._system.remote import store_for
 from fastscribe._system.safe_files import is_device
+from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import MANIFEST_EXTENSIONS, STDIN, extension
 from fastscribe.cli.run_part import OutputTarget, TranscribeJob
 from fastscribe.cli.terminal import filter_mpg123_messages

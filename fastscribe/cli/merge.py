@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastscribe._system.remote import is_url
+from fastscribe._system.urls import is_url
 from fastscribe.cli.app import app, option
 from fastscribe.cli.terminal import say
 from fastscribe.errors import UsageError

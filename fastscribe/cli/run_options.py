@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fastscribe._system.remote import is_url
+from fastscribe._system.urls import is_url
 from fastscribe.cli.app import local_file, options_in
 from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.run_part import OutputTarget

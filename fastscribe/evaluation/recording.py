@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fastscribe._system.remote import is_url
+from fastscribe._system.urls import is_url
 from fastscribe.errors import ManifestError
 
 _SAME_MS = 20  # durations this close are equal: another program may have rounded them

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from fastscribe._system.remote import is_url
+from fastscribe._system.urls import is_url
 from fastscribe.audio.manifest import row_source
 from fastscribe.audio.probe import probe
 from fastscribe.audio.remote_file import RemoteFile

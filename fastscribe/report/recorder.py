@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
 
-from fastscribe._system.remote.secrets import hide_secrets
+from fastscribe._system.url_secrets import hide_secrets
 from fastscribe.types import Failure, Transcript, Utterance
 
 CONFIDENCE_BINS = 20

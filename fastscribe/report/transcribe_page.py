@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastscribe._system.remote.secrets import hide_secrets
+from fastscribe._system.url_secrets import hide_secrets
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.terminal import say
 from fastscribe.errors import FastscribeError

@@ -12,8 +12,8 @@ import os
 from dataclasses import dataclass
 
 from fastscribe._system.key_counter import KeyCounter
-from fastscribe._system.remote import is_url
-from fastscribe._system.remote.secrets import unsigned
+from fastscribe._system.url_secrets import unsigned
+from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.media import medium_of
 from fastscribe.results.entries import Entry, PreviousRun

@@ -11,15 +11,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastscribe._system.remote import (
-    RemoteNotFound,
-    is_url,
-    list_objects,
-    read_lines,
-    read_object,
-    stat_object,
-    store_for,
-)
+from fastscribe._system.remote import RemoteNotFound, list_objects, read_lines, read_object, stat_object, store_for
+from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import printable, system_problem
 from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
 from fastscribe.audio.json_lines import NotJsonLines, numbered_rows

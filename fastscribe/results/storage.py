@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from fastscribe._system.remote import is_url
+from fastscribe._system.urls import is_url
 from fastscribe.results.edits import Edits
 from fastscribe.results.items import Item, Pace, StagedFile
 from fastscribe.results.journal import Journal

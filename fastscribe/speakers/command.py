@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastscribe._system.remote import is_url
 from fastscribe._system.text_layout import count_of
+from fastscribe._system.urls import is_url
 from fastscribe.cli.app import app, option
 from fastscribe.cli.problems import Problems
 from fastscribe.cli.terminal import say

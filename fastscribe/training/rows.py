@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, BinaryIO, cast
 
-from fastscribe._system.remote import is_url
+from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import system_problem
 from fastscribe.audio.json_lines import NotJsonLines, numbered_rows
 from fastscribe.audio.manifest import parse_row, row_span

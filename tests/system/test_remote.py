@@ -14,6 +14,7 @@ import pytest
 
 from fastscribe._system import remote
 from fastscribe._system.remote import retry
+from fastscribe._system.urls import is_url
 from fastscribe.errors import UsageError
 from tests.conftest import ROOT
 from tests.helpers.object_store import PAGE, FaultyStore, object_store
@@ -44,7 +45,7 @@ def server() -> Iterator[FaultyStore]:
     ],
 )
 def test_is_url(text: str, expected: bool) -> None:
-    assert remote.is_url(text) is expected
+    assert is_url(text) is expected
 
 
 def test_read_write_list_delete(server: FaultyStore) -> None:

@@ -8,24 +8,21 @@ pool holds as many connections as threads use at once. Nothing heavy is imported
 
 from __future__ import annotations
 
-import posixpath
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
-from urllib.parse import quote, unquote
 
 from fastscribe._system.remote.store import (
     Content,
     RemoteConflict,
     RemoteDenied,
-    RemoteError,
     RemoteNotFound,
     RemoteObject,
     RemoteUnavailable,
     Store,
 )
-from fastscribe.errors import MissingExtra
+from fastscribe._system.urls import WEB, root_of
+from fastscribe.errors import MissingExtra, RemoteError
 
 __all__ = [
     "Content",
@@ -38,12 +35,7 @@ __all__ = [
     "Store",
     "delete_object",
     "forget_stores",
-    "is_url",
-    "join_url",
-    "key_of",
     "list_objects",
-    "location_of",
-    "name_of",
     "read_lines",
     "read_object",
     "stat_object",
@@ -52,70 +44,11 @@ __all__ = [
     "write_object",
 ]
 
-# Two characters at least, so that no Windows drive is a scheme.
-_URL = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
-_ROOT = re.compile(r"[^/]*//[^/?#]*")
 _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
-_WEB = ("http", "https")
 _LINES_BLOCK = 1 << 22  # bytes
 
 _stores: dict[str, Store] = {}
 _lock = Lock()
-
-
-def is_url(text: str) -> bool:
-    """Return True for a scheme followed by ://. Windows drive letters and names such as "a:b.wav" are no URLs.
-
-    >>> is_url("s3://bucket/a.wav"), is_url("C://a.wav"), is_url("a:b.wav"), is_url("./s3://a")
-    (True, False, False, False)
-    """
-    return _URL.match(text) is not None
-
-
-def key_of(url: str) -> str:
-    """Return the path below the bucket or host, without "/" before it and, of a web address, without its query.
-
-    >>> key_of("s3://bucket/a/b?.wav"), key_of("https://host/a%20b.mp3?signature=x")
-    ('a/b?.wav', 'a%20b.mp3')
-    """
-    key = url[_root_of(url) :].lstrip("/")
-    return re.split(r"[?#]", key)[0] if _is_web(url) else key
-
-
-def location_of(url: str) -> str:
-    """Return bucket or host and key, without the scheme, credentials and query.
-
-    >>> location_of("s3://bucket/a/b.wav"), location_of("https://me:secret@host/a.mp3?signature=x")
-    ('bucket/a/b.wav', 'host/a.mp3')
-    """
-    return url[: _root_of(url)].partition("://")[2].rpartition("@")[2] + "/" + key_of(url)
-
-
-def name_of(url: str) -> str:
-    """Return the last part of the path, of a web address without its escapes."""
-    name = key_of(url).rstrip("/").rpartition("/")[2]
-    return unquote(name) if _is_web(url) else name
-
-
-def join_url(base: str, path: str) -> str:
-    """Return the URL of a path that is relative to the folder of `base`. A query of `base` is dropped.
-
-    >>> join_url("s3://bucket/lists/a.jsonl", "../clips/b c.wav")
-    's3://bucket/clips/b c.wav'
-    """
-    root = base[: _root_of(base)]
-    joined = posixpath.normpath(posixpath.join("/", posixpath.dirname(key_of(base)), path))
-    return root + (quote(joined) if _is_web(base) else joined)
-
-
-def _root_of(url: str) -> int:
-    match = _ROOT.match(url)
-    assert match is not None, url
-    return match.end()
-
-
-def _is_web(url: str) -> bool:
-    return url.partition(":")[0].lower() in _WEB
 
 
 def store_for(url: str) -> Store:
@@ -124,7 +57,7 @@ def store_for(url: str) -> Store:
     Raises:
         UsageError: The store needs a package that is not installed, the protocol is unknown, or the URL names no bucket.
     """
-    root = url[: _root_of(url)]
+    root = url[: root_of(url)]
     with _lock:
         if root not in _stores:
             _stores[root] = _open(root, url)
@@ -195,7 +128,7 @@ def _open(root: str, url: str) -> Store:
             from fastscribe._system.remote.object_store import ObjectStore
 
             return ObjectStore(root)
-        if scheme in _WEB:
+        if scheme in WEB:
             from fastscribe._system.remote.web import WebStore
 
             return WebStore(root)
@@ -203,6 +136,6 @@ def _open(root: str, url: str) -> Store:
 
         return FileSystemStore(url)
     except ModuleNotFoundError as error:
-        if scheme not in (*_OBJECT_STORES, *_WEB):
+        if scheme not in (*_OBJECT_STORES, *WEB):
             raise
         raise MissingExtra(f"{scheme}://", error.name or "more packages", "remote") from error

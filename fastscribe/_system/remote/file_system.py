@@ -13,12 +13,11 @@ from fastscribe._system.remote.store import (
     Content,
     RemoteConflict,
     RemoteDenied,
-    RemoteError,
     RemoteNotFound,
     RemoteObject,
     RemoteUnavailable,
 )
-from fastscribe.errors import UsageError, first_line
+from fastscribe.errors import RemoteError, UsageError, first_line
 
 _VERSION_KEYS = ("ETag", "etag", "blob_id", "oid", "version_id", "mtime", "modified", "LastModified", "created")
 

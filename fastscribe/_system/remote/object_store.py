@@ -23,12 +23,11 @@ from fastscribe._system.remote.store import (
     Content,
     RemoteConflict,
     RemoteDenied,
-    RemoteError,
     RemoteNotFound,
     RemoteObject,
     RemoteUnavailable,
 )
-from fastscribe.errors import UsageError, first_line
+from fastscribe.errors import RemoteError, UsageError, first_line
 
 _CHUNK = 100  # objects that the listing hands over at once; what a failing page leaves of a chunk is asked for again
 CLIENT = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "180s"}  # timeout: of one request with its body

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from fastscribe.errors import RemoteError
+
 
 class RemoteObject(NamedTuple):
     """An object as a listing or a request for its header describes it."""
@@ -21,18 +23,6 @@ class Content(NamedTuple):
     data: bytes
     size: int
     version: str
-
-
-class RemoteError(OSError):
-    """A request that failed for good. str() is one line: what failed and what to do. It does not repeat the URL."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
-        self.strerror = problem  # what messages about any OSError show
-
-    def __str__(self) -> str:
-        return self.problem
 
 
 class RemoteNotFound(RemoteError, FileNotFoundError):

@@ -14,15 +14,8 @@ from urllib.request import getproxies, proxy_bypass
 import urllib3
 
 from fastscribe._system.remote.retry import retry
-from fastscribe._system.remote.store import (
-    Content,
-    RemoteDenied,
-    RemoteError,
-    RemoteNotFound,
-    RemoteObject,
-    RemoteUnavailable,
-)
-from fastscribe.errors import UsageError, first_line
+from fastscribe._system.remote.store import Content, RemoteDenied, RemoteNotFound, RemoteObject, RemoteUnavailable
+from fastscribe.errors import RemoteError, UsageError, first_line
 
 _MAX_CONNECTIONS = 64  # kept open; more are opened when more threads ask at once
 _TIMEOUT = urllib3.Timeout(connect=10, read=30)
