@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from fastscribe.config import Options
 from fastscribe.errors import AudioError, CheckpointError, FastscribeError, UsageError
-from fastscribe.single import transcribe
 from fastscribe.types import Alternative, Failure, Redaction, Segment, Token, Transcript, Turn, Word
 from fastscribe.version import __version__
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from fastscribe.alignment.aligner import Aligner
     from fastscribe.audio.given import Audio
     from fastscribe.results.formats.writers import render
+    from fastscribe.single import transcribe
     from fastscribe.transcriber import Transcriber
 
 __all__ = [
@@ -73,4 +73,8 @@ def __getattr__(name: str) -> Any:
         from fastscribe.results.formats.writers import render
 
         return render
+    if name == "transcribe":
+        from fastscribe.single import transcribe
+
+        return transcribe
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

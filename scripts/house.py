@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
 import statistics
 import subprocess
 import sys
@@ -183,8 +184,9 @@ def num_arguments(module: str, name: str) -> int:
 
 def plain_run(*options: str) -> tuple[int, int]:
     """Transcribe one recording on the CPU, and return how many modules of the package that loads, and their lines."""
-    command = [sys.executable, "-c", _COUNT, "transcribe", str(CLIP), "-m", str(MODEL), "--device", "cpu", *options]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    command = [sys.executable, "-c", _COUNT, "transcribe", str(CLIP), "-m", str(MODEL), *options]
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environment)
     num_modules, num_lines = ast.literal_eval(run.stderr.splitlines()[-1])
     return num_modules, num_lines
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fastscribe._system.safe_files import InTheWay, remove, sync_folder, sync_path, temp_path_for
+from fastscribe._system.file_kinds import InTheWay
+from fastscribe._system.safe_files import remove, sync_folder, sync_path, temp_path_for
 from fastscribe.checkpoint.native import ALIGNER_FOLDER
 
 

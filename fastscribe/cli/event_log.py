@@ -18,7 +18,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from fastscribe._system.safe_files import starts_with
+from fastscribe._system.file_kinds import starts_with
 from fastscribe._system.signals import Terminated, TimeIsOver
 from fastscribe._system.url_secrets import hide_secrets
 from fastscribe.errors import FastscribeError, UsageError

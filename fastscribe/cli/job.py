@@ -6,8 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from fastscribe._system.remote import store_for
-from fastscribe._system.safe_files import is_device
+from fastscribe._system.file_kinds import is_device
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import MANIFEST_EXTENSIONS, STDIN, extension
 from fastscribe.cli.run_part import OutputTarget, TranscribeJob
@@ -111,6 +110,8 @@ def _output_urls(target: OutputTarget) -> list[str]:
 
 
 def _check_store(url: str) -> None:
+    from fastscribe._system.remote import store_for
+
     try:
         store_for(url)
     except UsageError as error:

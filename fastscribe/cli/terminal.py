@@ -17,7 +17,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fastscribe._system import signals
-from fastscribe._system.safe_files import starts_with
+from fastscribe._system.file_kinds import starts_with
 from fastscribe._system.text_layout import escaped
 from fastscribe._system.url_secrets import hide_secrets
 from fastscribe.errors import UsageError

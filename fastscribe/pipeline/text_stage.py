@@ -17,7 +17,6 @@ from fastscribe.pipeline.gap_recovery import Candidate, Recovery, Step, TextResu
 from fastscribe.pipeline.interfaces import PLAIN_TRANSCRIPTS, TranscriptStage
 from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.text import transcript
-from fastscribe.text.nbest import nbest
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import DecodedUtterance
 from fastscribe.types import WORDS, AudioInfo, Failure, Transcript
@@ -92,6 +91,8 @@ class TextStage:
             result = transcript.assemble(audio, parts, self.tokenizer, frame_s, no_time, recovered)
             if self.options.nbest is None:
                 return result
+            from fastscribe.text.nbest import nbest
+
             return replace(result, nbest=nbest(parts, self.options.nbest, self.tokenizer, frame_s, no_time))
         except Exception as error:  # one bad file becomes a Failure and the run goes on
             return to_failure(audio, "assemble", error)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastscribe._system.safe_files import status_of
+from fastscribe._system.file_kinds import status_of
 from fastscribe._system.text_layout import count_of
 from fastscribe.cli.terminal import say
 from fastscribe.errors import AudioError, FastscribeError, ManifestError, UsageError

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from fastscribe._system.safe_files import InTheWay, status_of
+from fastscribe._system.file_kinds import InTheWay, status_of
 from fastscribe.audio.read import channel_blocks
 from fastscribe.errors import AudioError, OutputError
 from fastscribe.types import AnyArray, AudioInfo, BoolArray, Float32Array, Redaction

@@ -8,7 +8,8 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from fastscribe._system.safe_files import InTheWay, discard_temp, open_temp, starts_with, write_atomic
+from fastscribe._system.file_kinds import InTheWay, starts_with
+from fastscribe._system.safe_files import discard_temp, open_temp, write_atomic
 from fastscribe.errors import OutputError, UsageError
 
 GENERATOR = '<meta name="generator" content="fastscribe">'

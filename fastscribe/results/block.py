@@ -25,20 +25,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from zlib import crc32
 
-from fastscribe._system.safe_files import (
-    Barrier,
-    InTheWay,
-    check_regular,
-    is_regular,
-    open_append,
-    remove,
-    rename,
-    replace,
-    status_of,
-    sync,
-    sync_folder,
-    with_path,
-)
+from fastscribe._system.file_kinds import InTheWay, check_regular, is_regular, status_of
+from fastscribe._system.safe_files import Barrier, open_append, remove, rename, replace, sync, sync_folder, with_path
 from fastscribe._system.safe_open import safe_open
 from fastscribe.results.entries import rename_line
 from fastscribe.results.items import Item, StagedFile

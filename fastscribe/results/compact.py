@@ -11,11 +11,11 @@ from contextlib import nullcontext
 
 import numpy as np
 
+from fastscribe._system.file_kinds import status_of
 from fastscribe._system.safe_files import (
     open_temp,
     remove,
     rename_into_place,
-    status_of,
     sync,
     sync_folder,
     temp_path_for,

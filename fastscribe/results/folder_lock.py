@@ -16,8 +16,8 @@ from pathlib import Path
 
 from filelock import lock_descriptor
 
+from fastscribe._system.file_kinds import is_regular, status_of
 from fastscribe._system.positioned_read import BINARY, pread
-from fastscribe._system.safe_files import is_regular, status_of
 from fastscribe.errors import UsageError
 
 _MAX_BYTES = 1000

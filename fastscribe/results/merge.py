@@ -17,11 +17,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from fastscribe._system.file_kinds import status_of
 from fastscribe._system.safe_files import (
     discard_temp,
     open_temp,
     rename_into_place,
-    status_of,
     sync_folder,
     sync_path,
     temp_path_for,

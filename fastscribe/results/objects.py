@@ -15,8 +15,8 @@ from typing import TypeVar
 import numpy as np
 
 from fastscribe._system import remote
+from fastscribe._system.file_kinds import InTheWay
 from fastscribe._system.remote.retry import retry
-from fastscribe._system.safe_files import InTheWay
 from fastscribe.errors import UsageError
 
 _MAX_REQUESTS = 16  # at once

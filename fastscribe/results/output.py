@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastscribe._system.safe_files import InTheWay
+from fastscribe._system.file_kinds import InTheWay
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError
 from fastscribe.results.commit import Committer

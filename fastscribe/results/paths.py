@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fastscribe._system.safe_files import InTheWay, check_regular, is_regular, starts_with, status_of
+from fastscribe._system.file_kinds import InTheWay, check_regular, is_regular, starts_with, status_of
 from fastscribe._system.safe_open import safe_open
 from fastscribe.errors import UsageError
 from fastscribe.results.shards import UNSHARDED, Shard

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fastscribe._system.safe_files import InTheWay
+from fastscribe._system.file_kinds import InTheWay
 from fastscribe.results.objects import ObjectFolder
 
 

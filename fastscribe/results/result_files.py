@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Sequence
 from zlib import crc32
 
-from fastscribe._system.safe_files import InTheWay
+from fastscribe._system.file_kinds import InTheWay
 from fastscribe.config import OutputStyle
 from fastscribe.results.commit import Committer
 from fastscribe.results.entries import SUBTITLES, Entry

@@ -18,15 +18,14 @@ from zlib import crc32
 
 import numpy as np
 
+from fastscribe._system.file_kinds import is_regular, status_of
 from fastscribe._system.safe_files import (
     Barrier,
     discard_temp,
-    is_regular,
     is_truncated_or_blank,
     keep_edited_copy,
     open_append,
     remove,
-    status_of,
     sync_folder,
     temp_path_for,
     write_atomic,

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastscribe._system.safe_files import check_regular, write_atomic
+from fastscribe._system.file_kinds import check_regular
+from fastscribe._system.safe_files import write_atomic
 from fastscribe._system.safe_open import safe_read
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.results.rows import ResultRow

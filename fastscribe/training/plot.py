@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fastscribe._system.safe_files import InTheWay, starts_with, write_atomic
+from fastscribe._system.file_kinds import InTheWay, starts_with
+from fastscribe._system.safe_files import write_atomic
 
 _OURS = re.compile(rb"\x89PNG\r\n\x1a\n.*Software\0fastscribe", re.DOTALL)
 _LOSSES = ("loss", "transducer", "ctc")

@@ -23,7 +23,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from fastscribe._system.safe_files import starts_with
+from fastscribe._system.file_kinds import starts_with
 from fastscribe.audio.manifest import read_manifest
 from fastscribe.audio.media import local_path
 from fastscribe.audio.probe import probe

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe._system.safe_files import InTheWay, starts_with
+from fastscribe._system.file_kinds import InTheWay, starts_with
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.errors import OutputError, UsageError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fastscribe._system import remote
-from fastscribe._system.safe_files import InTheWay
+from fastscribe._system.file_kinds import InTheWay
 from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.merge_objects import merge_store
