@@ -38,14 +38,14 @@ TIERS = (
     ("cli", "__main__"),
 )
 LIMITS = {
-    "modules that a plain run loads": 999,
-    "their lines": 99_999,
-    "lines of the package": 99_999,
+    "modules that a plain run loads": 156,
+    "their lines": 20_000,
+    "lines of the package": 79_900,
     "tiers of the core": 8,
-    "imports that point up, by module": 999,
-    "folders that import up": 99,
-    "folders whose code mentions speakers": 99,
-    "arguments of Run": 99,
+    "imports that point up, by module": 0,
+    "folders that import up": 0,
+    "folders whose code mentions speakers": 11,
+    "arguments of Run": 6,
 }
 # Run in a process of its own, which this changes as little as possible.
 _COUNT = """

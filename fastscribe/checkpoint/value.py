@@ -60,6 +60,11 @@ class Checkpoint:
         return tuple(sorted({source.dtype for source in float_sources(self.weights)}))
 
     @property
+    def has_aligner_of_a_language(self) -> bool:
+        """True if the option `language` chose the aligner's head."""
+        return self.aligner is not None and self.aligner.config.language is not None
+
+    @property
     def stored_dtypes(self) -> tuple[str, ...]:
         """As `dtypes`, with those that reading changes as they are on the disk."""
         return tuple(sorted({source.stored_dtype or source.dtype for source in float_sources(self.weights)}))

@@ -17,7 +17,6 @@ from typer.core import TyperCommand, TyperGroup
 from fastscribe.audio.folders import MAGIC
 from fastscribe.audio.formats import is_audio_name
 from fastscribe.checkpoint.location import locate
-from fastscribe.cli import completion
 from fastscribe.cli.terminal import say
 from fastscribe.errors import OptionError, UsageError
 
@@ -42,7 +41,7 @@ _METAVARS = {
 }
 _URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\\\]")
 LIMIT = re.compile(r" *\[(?:x>=[0-9.]+|[0-9.]+<=x<=[0-9.]+)\]|; (?:x>=[0-9.]+|[0-9.]+<=x<=[0-9.]+)(?=\])")
-_COMPLETED = {"--format": completion.formats, "--init": completion.models, "--model": completion.models}
+_COMPLETED = {"--format": "formats", "--init": "models", "--model": "models"}  # functions of completion.py
 OTHERS_VALUES = ("--device", "--devices", "--dtype", "--format", "--vad")  # other tools have other values for them
 _METAVAR_OF = {name: metavar for metavar, names in _METAVARS.items() for name in names.split()}
 
@@ -301,13 +300,25 @@ def option(*names: str, everyday: bool = False, **settings: Any) -> Any:
     if everyday:
         EVERYDAY.add(long)
     settings.setdefault("metavar", _METAVAR_OF.get(long))
-    settings.setdefault("autocompletion", _COMPLETED.get(long))
+    settings.setdefault("autocompletion", _completed_by(_COMPLETED[long]) if long in _COMPLETED else None)
     return typer.Option(*names, envvar=variable_of(long.partition("/")[0]), show_envvar=False, **settings)
 
 
 def variable_of(option: str) -> str:
     """Return the environment variable that sets an option."""
     return "FASTSCRIBE_" + option.removeprefix("--").replace("-", "_").upper()
+
+
+def _completed_by(name: str) -> Callable[[str], list[str]]:
+    """Return the function that completes a value."""
+
+    def complete(incomplete: str) -> list[str]:
+        from fastscribe.cli import completion
+
+        values: list[str] = getattr(completion, name)(incomplete)
+        return values
+
+    return complete
 
 
 def options_in(group: str) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from time import perf_counter
@@ -21,6 +21,15 @@ from fastscribe.types import AnyArray
 
 _SWITCH_S = 2e-4
 _OUT_OF_MEMORY = ("out of memory", "allocate memory", "alloc_failed")
+
+
+def full_float32(device: torch.device) -> AbstractContextManager[None]:
+    """Return a context in which a GPU computes without TF32 (no_tf32.py). A CPU has none."""
+    if device.type != "cuda":
+        return nullcontext()
+    from fastscribe.cuda.no_tf32 import no_tf32
+
+    return no_tf32(device)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from threading import Lock
 from fastscribe import rooms
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.row_languages import names_language
-from fastscribe.checkpoint.language_choice import has_aligner_of_a_language
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import Options
 from fastscribe.errors import UsageError
@@ -93,6 +92,6 @@ def lock_of(checkpoint: Checkpoint, options: Options, has_prompt: bool) -> Langu
         has_prompt: The decoder has a prompt for the language.
     """
     is_told = has_prompt or language_prompt_of(checkpoint.config) is not None
-    if is_told or has_aligner_of_a_language(checkpoint) or len(checkpoint.languages) == 1:
+    if is_told or checkpoint.has_aligner_of_a_language or len(checkpoint.languages) == 1:
         return None
     return LanguageLock(checkpoint.tokenizer, checkpoint.languages, options.language, options.boost)

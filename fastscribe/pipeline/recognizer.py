@@ -16,11 +16,9 @@ import torch
 from fastscribe._system.memory import peak_process_bytes
 from fastscribe._system.processors import cpu_name
 from fastscribe._system.standard_streams import log_to_stderr
-from fastscribe.checkpoint.language_choice import has_aligner_of_a_language
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import DecoderName, Options
-from fastscribe.cuda.device import small_to_device, to_device
-from fastscribe.cuda.no_tf32 import no_tf32
+from fastscribe.cuda.device import full_float32, small_to_device, to_device
 from fastscribe.decode import checked
 from fastscribe.decode.choice import check_nbest, choose_beam, choose_decoder
 from fastscribe.decode.decoder import Decoder, Parts
@@ -102,7 +100,7 @@ class Recognizer:
                 options.target_language,
                 checkpoint.languages,
                 say,
-                is_followed=has_aligner_of_a_language(checkpoint) or options.changes_text or not keeps_language,
+                is_followed=checkpoint.has_aligner_of_a_language or options.changes_text or not keeps_language,
                 num_excluded=None if languages is None else languages.num_excluded,
                 num_tokens=len(checkpoint.tokenizer.pieces),
             )
@@ -251,7 +249,7 @@ class Recognizer:
 
     def _precision(self) -> AbstractContextManager[None]:
         """Return a context that disables TF32 for --dtype fp32. Graphs are captured inside it and keep its precision."""
-        return no_tf32(self.device) if self.dtype == "fp32" else nullcontext()
+        return full_float32(self.device) if self.dtype == "fp32" else nullcontext()
 
     def transcribe(self, batch: Batch) -> Sequence[Hypothesis]:
         """Run all stages in sequence and wait for the device. Return one Hypothesis per row."""

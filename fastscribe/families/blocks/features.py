@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.config import FeaturesConfig
-from fastscribe.cuda.no_tf32 import no_tf32
+from fastscribe.cuda.device import full_float32
 from fastscribe.types import Features, Float32Array, Float64Array
 
 _WINDOWS: dict[str, Callable[..., torch.Tensor]] = {
@@ -179,7 +179,7 @@ class LogMel(nn.Module):
         rows_BS = concatenated[: batch * hops_per_row * hop].view(batch, -1)
         rows_BS[:, half : half + samples_BS.shape[1]] = samples_BS
         frames_FN = concatenated.unfold(0, config.n_fft, hop)[: blocks * _FRAMES_PER_BLOCK]
-        with no_tf32(samples_BS.device):
+        with full_float32(samples_BS.device):
             mel_FM = torch.cat([self._mel_of_frames(block_FN) for block_FN in frames_FN.split(_FRAMES_PER_BLOCK)])
         mel_BTM = torch.unflatten(mel_FM[: batch * hops_per_row], 0, (batch, hops_per_row))
         return mel_BTM[:, : num_samples // hop + 1].transpose(1, 2)
