@@ -7,7 +7,7 @@ comes first, where an out-of-memory error costs least.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -37,6 +37,16 @@ class Budget:
     quadratic_at_frames: float = math.inf
     overhead_frames_per_row: float = 0.0
     max_padding: float = 0.05
+
+    @classmethod
+    def smallest(cls, budgets: Sequence[Budget]) -> Budget:
+        """Return a budget that allows no batch which one of these forbids."""
+        return cls(
+            min(one.frames for one in budgets),
+            min(one.quadratic_at_frames for one in budgets),
+            max(one.overhead_frames_per_row for one in budgets),
+            min(one.max_padding for one in budgets),
+        )
 
     def cost(self, rows: int, longest: int) -> float:
         """Return the cost of `rows` rows padded to `longest` encoder frames."""

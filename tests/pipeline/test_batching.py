@@ -81,3 +81,11 @@ def test_padded_groups_hold_each_item_once_within_their_limit(frames, most) -> N
     assert [item for group in groups for item in group] == sorted(frames, reverse=True)
     assert all(len(group) == 1 or len(group) * group[0] <= most for group in groups)
     assert all((len(group) + 1) * group[0] > most for group in groups[:-1])  # the next one would not fit
+
+
+@given(st.lists(budgets, min_size=1, max_size=4), st.integers(1, 50), st.integers(1, 500))
+def test_the_smallest_of_several_budgets_allows_what_all_allow(several, rows, longest) -> None:
+    smallest = Budget.smallest(several)
+    assert smallest.frames <= min(one.frames for one in several)
+    assert smallest.cost(rows, longest) >= max(one.cost(rows, longest) for one in several)
+    assert Budget.smallest([Budget(5, 7, 9, 0.3)]) == Budget(5, 7, 9, 0.3)

@@ -163,12 +163,7 @@ class WorkerPool:
 
     def choose_budget(self) -> Budget:
         budgets = [slot.ready.budget for slot in self._slots if slot.ready is not None] or [self._ready.budget]
-        return Budget(
-            min(one.frames for one in budgets),
-            min(one.quadratic_at_frames for one in budgets),
-            max(one.overhead_frames_per_row for one in budgets),
-            min(one.max_padding for one in budgets),
-        )
+        return Budget.smallest(budgets)
 
     def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch, limit: TimeLimit | None = None) -> None:
         self._check_usable()

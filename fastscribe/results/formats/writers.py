@@ -91,7 +91,7 @@ def _writer(format: str, style: SubtitleStyle) -> Callable[[Transcript], str]:
         return lambda transcript: to_ass(transcript, style)
     from fastscribe.results.formats.cue_files import to_srt, to_vtt
 
-    write = to_srt if format == "srt" else to_vtt
+    write = {"srt": to_srt, "vtt": to_vtt}[format]
     return lambda transcript: write(transcript, style)
 
 

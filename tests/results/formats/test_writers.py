@@ -336,3 +336,9 @@ def test_pysubs2_reads_vtt_back(texts: list[str], highlight: bool, style: Subtit
     lines = [cue.lines for cue in to_cues(spoken(texts), style)]
     assert [tuple(cue[0].plaintext.split("\n")) for cue in cues] == [same for same, _ in itertools.groupby(lines)]
     assert all(before.end <= after.start for before, after in itertools.pairwise(events))
+
+
+def test_no_format_is_written_as_another() -> None:
+    """A new name in config.OutputFormat needs a writer."""
+    with pytest.raises(KeyError, match="lrc"):
+        render(TRANSCRIPT, "lrc")
