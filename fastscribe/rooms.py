@@ -87,7 +87,8 @@ def needed(options: Any) -> tuple[str, ...]:
 def is_here(room: str) -> bool:
     """Return True if this installation has the room's folder. Nothing of it is imported."""
     try:
-        return find_spec(f"fastscribe.{room}") is not None
+        found = find_spec(f"fastscribe.{room}")
+        return found is not None and found.origin is not None  # a folder that only has caches left has no origin
     except ModuleNotFoundError:
         return False
 

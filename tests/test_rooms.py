@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import fastscribe
 from fastscribe import Options, UsageError, rooms
 from fastscribe.rooms import ROOMS
 from tests.conftest import AUDIO, MODELS
@@ -142,3 +143,20 @@ def test_a_field_with_its_default_needs_no_room() -> None:
     assert rooms.needed(Options(speakers="channels", redact=("numbers",))) == ("speakers", "readable")
     with pytest.raises(UsageError, match="speaker_names"):
         Options(speaker_names=())
+
+
+def test_a_folder_with_nothing_but_caches_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "attic" / "__pycache__").mkdir(parents=True)
+    monkeypatch.setattr(fastscribe, "__path__", [*fastscribe.__path__, str(tmp_path)])
+    assert not rooms.is_here("attic") and rooms.is_here("speakers")
+
+
+def test_a_row_that_needs_a_missing_room_fails_alone(tmp_path: Path, text: str) -> None:
+    manifest = tmp_path / "rows.jsonl"
+    given = [{"audio_filepath": str(CLIP)}, {"audio_filepath": str(CLIP), "offset": 0.0, "boost": ["blanket"]}]
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in given))
+    done = command(["context"], "transcribe", manifest, "-m", MODEL, "--dtype", "fp32", "--device", "cpu")
+    assert done.returncode == 1, done.stderr
+    found = {"boost" in row: row for row in map(json.loads, done.stdout.splitlines())}
+    assert found[False]["pred_text"] == text
+    assert "this installation lacks fastscribe.context" in found[True]["error"]["message"]

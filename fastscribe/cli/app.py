@@ -19,6 +19,7 @@ from fastscribe.audio.formats import is_audio_name
 from fastscribe.checkpoint.location import locate
 from fastscribe.cli.terminal import say
 from fastscribe.errors import OptionError, UsageError
+from fastscribe.rooms import ROOMS
 
 _NEAR = 0.7  # similarity of a suggested option; --force is no near miss of --format
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -209,7 +210,8 @@ class Group(TyperGroup):
         except Exception as error:
             name = getattr(error, "option_name", None)
             first = None if name is None else self.commands.get("transcribe")
-            if first is not None and name in {name for one in first.params for name in one.opts}:
+            names = {flag for room in ROOMS for flag in room.flags.get("transcribe", ())}
+            if first is not None and name in names | {name for one in first.params for name in one.opts}:
                 error.message = f"{name} belongs to a command: {ctx.command_path} transcribe {typed}"  # type: ignore[attr-defined]
                 error.possibilities = None  # type: ignore[attr-defined]
             raise

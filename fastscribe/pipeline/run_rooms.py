@@ -12,10 +12,11 @@ import torch
 from fastscribe import rooms
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import Options
+from fastscribe.errors import AudioError, UsageError
 from fastscribe.pipeline.interfaces import Constraints, SideModel, WordTimer
 from fastscribe.pipeline.language_lock import LanguageLock
 from fastscribe.pipeline.model_building import prepare
-from fastscribe.types import Batch, Frames
+from fastscribe.types import AudioInfo, Batch, Frames
 
 if TYPE_CHECKING:
     from fastscribe.decode.scorer import FusedModel
@@ -39,11 +40,19 @@ class LazyConstraints:
         """Return the batch's frames with what constrains them. As interfaces.Constraints."""
         if self._built is None:
             named = (one.audio for one in batch.utterances if one.audio.boost or one.audio.language)
-            if next(named, None) is None:
+            named_first = next(named, None)
+            if named_first is None:
                 return frames
             with self._mutex:  # parts of a batch run side by side
-                self._built = self._built or self._build("a row's boost or language")
+                self._built = self._built or self._built_for(named_first)
         return self._built.constrain(frames, batch)
+
+    def _built_for(self, audio: AudioInfo) -> Constraints:
+        """Build the constraints for a row's recording. Raises AudioError, because one row does not end a run."""
+        try:
+            return self._build("a row's boost or language")
+        except UsageError as error:
+            raise AudioError(audio.path, str(error)) from error
 
 
 @dataclass(frozen=True)

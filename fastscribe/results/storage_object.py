@@ -101,7 +101,8 @@ class ObjectStorage:
         return self._found
 
     def _own_runs(self) -> StoredRuns:
-        return next((runs for runs in self._runs() if runs.shard == self.shard), StoredRuns(self.shard))
+        """Return this shard's runs. Commits without the settings of a run do not count."""
+        return next((runs for runs in self._runs() if runs.runs and runs.shard == self.shard), StoredRuns(self.shard))
 
     def shards(self) -> list[Shard]:
         return [runs.shard for runs in self._runs() if runs.runs]

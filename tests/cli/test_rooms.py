@@ -98,3 +98,16 @@ def test_the_table_has_the_options_that_rooms_declare() -> None:
 def test_a_mistyped_option_of_a_room_is_suggested(run) -> None:
     done, _ = run("transcribe", FIRST, "-m", MODEL, "--sperakers", "channels")
     assert done.returncode == 2 and "--speakers" in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["--speakers", "--boost", "--beam"])
+def test_an_option_before_the_command_names_the_command(run, flag: str) -> None:
+    done, _ = run(flag, "x", "a.wav")
+    assert done.returncode == 2
+    assert f"{flag} belongs to a command: " in done.stderr and f" transcribe {flag} x a.wav" in done.stderr
+
+
+def test_a_setting_in_nemos_form_names_the_option_of_a_room(run) -> None:
+    done, _ = run("transcribe", "a.wav", "lm_weight=0.3")
+    assert done.returncode == 2
+    assert "lm_weight=: a setting in NeMo's form: use --lm-weight VALUE" in done.stderr

@@ -85,7 +85,8 @@ def test_a_speaker_model_reads_recordings_side_by_side(tmp_path: Path, monkeypat
     diarizer = Diarizer.build(read_speaker_model(path), torch.device("cpu"), prepare)
     words = batch()
     turns = replace(words, utterances=tuple(replace(one, purpose="turns") for one in words.utterances))
-    ours = Engine(replace(recognizer(MODELS / "tdt_demo"), others={"turns": diarizer}))
+    plain = recognizer(MODELS / "tdt_demo")
+    ours = Engine(replace(plain, rooms=replace(plain.rooms, others={"turns": diarizer})))
     [(_, expected)] = ours.push(turns)
     monkeypatch.setattr(engine, "_MIN_PART_S", 2.0)
     with torch_threads(2):

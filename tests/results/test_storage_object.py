@@ -318,3 +318,12 @@ def test_subtitles_of_another_layout_are_made_of_the_rows(url: str) -> None:
         texts.append(contents(url)["a.wav.srt"])
     assert max(map(len, texts[0].split("\n\n")[0].splitlines()[2:])) > 10
     assert all(len(line) <= 10 for line in texts[1].splitlines() if line.startswith("word"))
+
+
+def test_commits_without_the_settings_of_their_run_do_not_count(url: str) -> None:
+    """Someone deleted run.json: nothing tells whether the rows are of these settings."""
+    write_all(url, "a.wav")
+    for name in contents(url, hidden=True):
+        if "run.json" in name or not name.startswith(".fastscribe/"):
+            remote.delete_object(f"{url}/{name}")
+    assert write_all(url, "a.wav") == ["a.wav"]
