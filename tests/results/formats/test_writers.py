@@ -340,6 +340,6 @@ def test_pysubs2_reads_vtt_back(texts: list[str], highlight: bool, style: Subtit
 
 def test_no_format_is_written_as_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new name in config.OutputFormat needs a writer."""
-    monkeypatch.setattr("fastscribe.results.formats.writers.OUTPUT_FORMATS", (*OUTPUT_FORMATS, "lrc"))
-    with pytest.raises(KeyError, match="lrc"):
-        render(TRANSCRIPT, "lrc")
+    monkeypatch.setattr("fastscribe.results.formats.writers.OUTPUT_FORMATS", (*OUTPUT_FORMATS, "morse"))
+    with pytest.raises(KeyError, match="morse"):
+        render(TRANSCRIPT, "morse")
