@@ -39,10 +39,12 @@ from fastscribe.bench.shapes import SHAPES
 from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.config import GraphMode
+from fastscribe.decode.decoder import Parts
 from fastscribe.decode.families import DECODERS
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.local import LocalExecutor
+from fastscribe.pipeline.run_rooms import fused_model
 from fastscribe.types import Frames
 from scripts.benchmarks import (
     agreement,
@@ -65,7 +67,7 @@ _LOW_LEVEL = (
     "families/conformer/test_subsampling.py",
     "families/blocks/test_quantized.py",
     "cuda/test_graph_capture.py",
-    "cuda/test_transducer_graphs.py",
+    "decode/test_transducer_graphs.py",
     "cuda/test_encoder_graphs.py",
     "training/loss/test_cuda_kernels.py",
     "cuda/test_device.py",
@@ -194,7 +196,8 @@ class Part:
         """Return the loaded model under other options. Only the decoder is built again; "off" has no encoder graphs either."""
         checkpoint, old = read_checkpoint(folder), loaded._recognizer
         options = replace(loaded.options, beam=old.beam, **changes)
-        decoder = DECODERS[old.decoder_name].build(old.model, checkpoint, old.device, options, self._say)
+        fused = fused_model(checkpoint, old.beam)
+        decoder = DECODERS[old.decoder_name].build(Parts(old.model, checkpoint, old.device, options, self._say, fused))
         encode = old.model.encoder if options.cuda_graphs == "off" else old.encoder
         return Transcriber(
             checkpoint, LocalExecutor(Engine(replace(old, decoder=decoder, encoder=encode))), options, 0.0
