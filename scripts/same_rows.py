@@ -100,6 +100,8 @@ def run(checkout: Path, arguments: list[str], folder: Path) -> tuple[int, bytes,
         return done.returncode, _without_times(done.stdout), {}
     out = folder / "out"
     files = {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+    own = str(folder).encode()  # in messages
+    files = {name: data.replace(own, b"FOLDER") for name, data in files.items()}
     kept = {name: _comparable(name, data) for name, data in files.items() if not name.endswith("lock")}
     return done.returncode, done.stdout, kept
 
