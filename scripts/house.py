@@ -182,9 +182,9 @@ def num_arguments(module: str, name: str) -> int:
     raise LookupError(f"{module} has no class {name} with a constructor")
 
 
-def plain_run(*options: str) -> tuple[int, int]:
+def plain_run() -> tuple[int, int]:
     """Transcribe one recording on the CPU, and return how many modules of the package that loads, and their lines."""
-    command = [sys.executable, "-c", _COUNT, "transcribe", str(CLIP), "-m", str(MODEL), *options]
+    command = [sys.executable, "-c", _COUNT, "transcribe", str(CLIP), "-m", str(MODEL)]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environment)
     num_modules, num_lines = ast.literal_eval(run.stderr.splitlines()[-1])

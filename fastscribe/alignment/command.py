@@ -51,7 +51,7 @@ from fastscribe.config import (
 )
 
 basic_option, audio_option = options_in("Basics"), options_in("Audio")
-output_option, job_option = options_in("Output"), options_in("Big jobs")
+job_option = options_in("Big jobs")
 speed_option, message_option = options_in("Speed"), options_in("Messages and reports")
 
 

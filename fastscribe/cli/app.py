@@ -167,7 +167,7 @@ def _may_be_of_others(args: Sequence[str], long_names: Mapping[str, str]) -> boo
     """Return True if other_tools.py may have something to say about a command line: False for most."""
     for word in args[: args.index("--")] if "--" in args else args:
         is_option = word.startswith("-") and word != "-"
-        if not word or "=" in word or word.lower() in ("true", "false"):
+        if "=" in word or word.lower() in ("true", "false"):
             return True
         if is_option and long_names.get(word.replace("_", "-"), OTHERS_VALUES[0]) in OTHERS_VALUES:
             return True

@@ -75,10 +75,8 @@ class CommandWithRooms(Command):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options, with those of the rooms that the command line or the environment names."""
         before = args[: args.index("--")] if "--" in args else args
-        words = [_name_of(word) for word in before if word.startswith("-")]
-        has_setting = any(
-            "=" in word for word in before if not word.startswith("-")
-        )  # lm_weight=0.3, as NeMo's tools take it
+        # A setting in the form of NeMo's tools, lm_weight=0.3, is a word that is no option, too.
+        words = {_name_of(word) for word in before if word.startswith("-") or "=" in word}
         rooms = [(room, flags) for room in ROOMS if (flags := self._flags(room))]
         known = {name for one in self._own for name in (*one.opts, *one.secondary_opts)}
         known |= {flag for _, flags in rooms for flag in flags} | {"-", "--"}
@@ -90,7 +88,7 @@ class CommandWithRooms(Command):
                 elif os.environ.get(variable_of(flag)):
                     wanted.setdefault(room.name, f"{variable_of(flag)} in the environment ({flag})")
         self._add(wanted)
-        if ctx.resilient_parsing or has_setting or _HELP & set(words) or set(words) - known:
+        if ctx.resilient_parsing or _HELP & words or words - known:
             self.add_rooms()
         return super().parse_args(ctx, args)
 

@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, get_args
@@ -162,11 +162,9 @@ def _early_listing(job: TranscribeJob) -> EarlyListing | None:
     return EarlyListing(job.inputs)
 
 
-@contextmanager
-def loaded(job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcriber]:
-    """Yield the job's transcriber, whose processes end with the block."""
-    with job.engine.load(_with_earlier_dtype(job), say) as transcriber:
-        yield transcriber
+def loaded(job: TranscribeJob, say: Callable[[str], None]) -> AbstractContextManager[Transcriber]:
+    """Return a context manager that yields the job's transcriber, whose processes end with the block."""
+    return job.engine.load(_with_earlier_dtype(job), say)
 
 
 def _with_earlier_dtype(job: TranscribeJob) -> TranscribeJob:

@@ -87,8 +87,11 @@ basic_option, decoding_option, audio_option = (
     options_in("Model and decoding"),
     options_in("Audio"),
 )
-output_option, job_option = options_in("Output"), options_in("Big jobs")
-speed_option, message_option = options_in("Speed"), options_in("Messages and reports")
+job_option, speed_option, message_option = (
+    options_in("Big jobs"),
+    options_in("Speed"),
+    options_in("Messages and reports"),
+)
 _DEFAULTS = Options()
 
 

@@ -23,14 +23,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastscribe.checkpoint.formats import LANGUAGE_MODEL_FILE
 from fastscribe.errors import CheckpointError
 from fastscribe.types import AnyArray, Float32Array, Int64Array
 
 if TYPE_CHECKING:
     import torch
 
-FILE = LANGUAGE_MODEL_FILE
 MAX_BYTES = 1 << 28  # of a file, and of its decompressed content
 MAX_ENTRIES = 1 << 26  # of a table: 256 MB
 MAX_LENGTHS = 63  # of contexts

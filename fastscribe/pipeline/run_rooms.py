@@ -39,12 +39,11 @@ class LazyConstraints:
     def constrain(self, frames: Frames, batch: Batch) -> Frames:
         """Return the batch's frames with what constrains them. As interfaces.Constraints."""
         if self._built is None:
-            named = (one.audio for one in batch.utterances if one.audio.boost or one.audio.language)
-            named_first = next(named, None)
-            if named_first is None:
+            named = next((one.audio for one in batch.utterances if one.audio.boost or one.audio.language), None)
+            if named is None:
                 return frames
             with self._mutex:  # parts of a batch run side by side
-                self._built = self._built or self._built_for(named_first)
+                self._built = self._built or self._built_for(named)
         return self._built.constrain(frames, batch)
 
     def _built_for(self, audio: AudioInfo) -> Constraints:

@@ -1,6 +1,6 @@
 """Where a run's recordings become text (text_stage.py): in this process, whose threads make the calls that read audio.
 
-What makes texts has its results collected; it calls nobody.
+The run collects the results of what makes texts. Nothing here calls back into the run.
 """
 
 from __future__ import annotations

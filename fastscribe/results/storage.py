@@ -1,8 +1,8 @@
 """Where a run keeps results, rows and journal: a folder (storage_folder.py) or the objects below a URL (storage_object.py).
 
-Everything above this interface is the same for both: names, files, ledger, commits, resuming, overwriting. What a kill or a
-power cut may leave, and how that is completed or undone, is the back end's: a folder has a write-ahead block, temporary files,
-syncs and renames; a store has numbered objects, and writes that refuse to replace. Names of files are relative, with "/".
+Everything above this interface is the same for both: names, files, ledger, commits, resuming, overwriting. The back end repairs
+what a kill or a power cut leaves: a folder has a write-ahead block, temporary files, syncs and renames; a store has numbered
+objects, and writes that refuse to replace. Names of files are relative, with "/".
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Storage(Protocol):
         """Remove what only an interrupted commit needs."""
 
     def publish(self, ordered: bool) -> None:
-        """Write the rows that readers see, where these are not the ones that commits append to."""
+        """Write the rows that readers see, unless commits append to those rows."""
 
     def write_report(self, content: bytes) -> None:
         """Write the report durably."""
@@ -99,7 +99,7 @@ class Storage(Protocol):
         """Return True if a file that the journal does not list was left by a run that was killed."""
 
     def is_damaged(self, file: str, whole: Callable[[], bytes]) -> bool:
-        """Return True if a file has what a kill or a power cut may leave of a content, which is nobody's edit."""
+        """Return True if a kill or a power cut left part of a content in a file. Then no user has edited it."""
 
     def set_aside(self, file: str) -> None:
         """Keep an edited file under another name, before the next commit replaces or removes it."""

@@ -96,16 +96,17 @@ class ObjectStorage:
         return [name for runs in found for name in runs.alive]
 
     def _runs(self) -> list[StoredRuns]:
+        """Return the runs of all shards. Commits without the settings of a run do not count."""
         if self._found is None:
-            self._found = find_runs(name for name, _ in self.folder.list(STATE))
+            found = find_runs(name for name, _ in self.folder.list(STATE))
+            self._found = [runs for runs in found if runs.runs]
         return self._found
 
     def _own_runs(self) -> StoredRuns:
-        """Return this shard's runs. Commits without the settings of a run do not count."""
-        return next((runs for runs in self._runs() if runs.runs and runs.shard == self.shard), StoredRuns(self.shard))
+        return next((runs for runs in self._runs() if runs.shard == self.shard), StoredRuns(self.shard))
 
     def shards(self) -> list[Shard]:
-        return [runs.shard for runs in self._runs() if runs.runs]
+        return [runs.shard for runs in self._runs()]
 
     def shown(self, shard: Shard) -> str:
         return f"results of shard {shard}"
@@ -121,7 +122,7 @@ class ObjectStorage:
         return ours
 
     def _runs_of(self, shards: Sequence[Shard]) -> list[StoredRuns]:
-        return [runs for runs in self._runs() if runs.runs and runs.shard in shards]
+        return [runs for runs in self._runs() if runs.shard in shards]
 
     def _merged_files(self) -> list[str]:
         return [*reversed(MERGED_FILES)] if self.shard.count == 1 and self.folder.exists(MERGED) else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from fastscribe.speakers.rttm import RttmTurns
 from fastscribe.speakers.turns import stitched, turns_of
 from fastscribe.speakers.word_speakers import with_speakers
 from fastscribe.text.transcript import DecodedUtterance
-from fastscribe.types import Transcript, Turn
+from fastscribe.types import AudioInfo, Failure, Transcript, Turn
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,7 @@ class RttmTranscripts(PlainTranscripts):
 
     def transcript(self, channels: Sequence[Transcript], understood: Any) -> Step:
         [whole] = channels
-        try:
-            return with_speakers(whole, self.rttm.of(whole.audio))
-        except Exception as error:  # one bad file becomes a Failure and the run goes on
-            return to_failure(whole.audio, "assemble", error)
+        return _with_turns(whole, self.rttm.of)
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,12 @@ class ModelTranscripts:
         [whole] = channels
         if isinstance(whole.audio.file, HeldSamples):
             whole = replace(whole, audio=whole.audio.file.audio)
-        try:
-            return with_speakers(whole, understood)
-        except Exception as error:  # one bad file becomes a Failure and the run goes on
-            return to_failure(whole.audio, "assemble", error)
+        return _with_turns(whole, lambda audio: understood)
+
+
+def _with_turns(whole: Transcript, turns_of: Callable[[AudioInfo], Sequence[Turn]]) -> Transcript | Failure:
+    """Return the transcript with the speakers of a recording's turns."""
+    try:
+        return with_speakers(whole, turns_of(whole.audio))
+    except Exception as error:  # one bad file becomes a Failure and the run goes on
+        return to_failure(whole.audio, "assemble", error)

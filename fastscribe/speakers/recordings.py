@@ -1,4 +1,4 @@
-"""What speakers need of a recording when it is prepared: its channels, its turns, or all of its samples (InputStage)."""
+"""Prepare a recording for speakers: read its channels, its turns, or all of its samples (InputStage)."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class VoicePrints:
         return to_hear
 
     def add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> Transcript | None:
-        """Take in a stretch that was heard, and return a transcript whose last one it is.
+        """Take in the result of a stretch. Return the transcript if none of its stretches is left.
 
         Digital silence counts for nothing. A stretch that failed costs the speaker's print.
         """

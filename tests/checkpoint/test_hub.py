@@ -27,11 +27,11 @@ from typer.testing import CliRunner
 
 from fastscribe import Transcriber, Transcript
 from fastscribe.checkpoint import hub as hub_module
+from fastscribe.checkpoint.formats import LANGUAGE_MODEL_FILE as LANGUAGE_MODEL
 from fastscribe.checkpoint.hub_name import HubName
 from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli import app
-from fastscribe.context.language_model import FILE as LANGUAGE_MODEL
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.results.fingerprint import model_digest
 from fastscribe.speakers.readers import read_speaker_model

@@ -22,11 +22,12 @@ from safetensors.numpy import load, save
 
 from fastscribe import Options, Transcriber
 from fastscribe.checkpoint import native_writer
+from fastscribe.checkpoint.formats import LANGUAGE_MODEL_FILE
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint, read_for_run
 from fastscribe.cli.describe import describe
 from fastscribe.config import OutputStyle
 from fastscribe.context import language_model
-from fastscribe.context.language_model import FILE, Fusion, LanguageModel, Ngrams, expand, parse, serialize
+from fastscribe.context.language_model import Fusion, LanguageModel, Ngrams, expand, parse, serialize
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.journaled import run_fingerprint
 from fastscribe.pipeline.recognizer import Recognizer
@@ -246,20 +247,20 @@ def test_model_folder_round_trip(tmp_path: Path, hybrid: Checkpoint) -> None:
     native_writer.write(hybrid, tmp_path, torch.bfloat16)
     found = read_checkpoint(tmp_path).language_model
     assert found is not None and found.fusion == Fusion(0.0, -1000.0, 3)
-    assert serialize(found) == (tmp_path / FILE).read_bytes()
+    assert serialize(found) == (tmp_path / LANGUAGE_MODEL_FILE).read_bytes()
 
 
 def test_damaged_file_in_model_folder(tmp_path: Path, hybrid: Checkpoint) -> None:
     native_writer.write(hybrid, tmp_path, torch.bfloat16)
-    (tmp_path / FILE).write_bytes(serialize(made(3)))
+    (tmp_path / LANGUAGE_MODEL_FILE).write_bytes(serialize(made(3)))
     with pytest.raises(CheckpointError, match=r"language_model.*for 3 tokens"):
         read_checkpoint(tmp_path)
-    (tmp_path / FILE).unlink()
-    (tmp_path / FILE).mkdir()
+    (tmp_path / LANGUAGE_MODEL_FILE).unlink()
+    (tmp_path / LANGUAGE_MODEL_FILE).mkdir()
     with pytest.raises(CheckpointError, match=r"language_model.*cannot be read"):
         read_checkpoint(tmp_path)
-    (tmp_path / FILE).rmdir()
-    (tmp_path / FILE).symlink_to("nowhere")
+    (tmp_path / LANGUAGE_MODEL_FILE).rmdir()
+    (tmp_path / LANGUAGE_MODEL_FILE).symlink_to("nowhere")
     with pytest.raises(CheckpointError, match=r"language_model.*cannot be read"):
         read_checkpoint(tmp_path)
 
@@ -307,10 +308,10 @@ def test_file_of_the_lm_option(tmp_path: Path, hybrid: Checkpoint) -> None:
     assert transcribed(Options(lm=path, lm_weight=0.0))[1] == plain != ()
     assert hybrid.language_model is not None
     own = replace(hybrid.language_model, fusion=Fusion(1.0, -1000.0, 3))
-    (tmp_path / FILE).write_bytes(serialize(own))
-    recognizer, tokens = transcribed(Options(lm=str(tmp_path / FILE)))
+    (tmp_path / LANGUAGE_MODEL_FILE).write_bytes(serialize(own))
+    recognizer, tokens = transcribed(Options(lm=str(tmp_path / LANGUAGE_MODEL_FILE)))
     assert recognizer.beam == 3 and tokens == ()
-    assert transcribed(Options(lm=str(tmp_path / FILE), lm_weight=0.0, beam=8))[1] == plain
+    assert transcribed(Options(lm=str(tmp_path / LANGUAGE_MODEL_FILE), lm_weight=0.0, beam=8))[1] == plain
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from fastscribe.checkpoint.formats import LANGUAGE_MODEL_FILE
 from fastscribe.cli import app
 from fastscribe.config import Options, OutputStyle, SubtitleStyle
-from fastscribe.context import language_model
 from fastscribe.results import fingerprint as module
 from fastscribe.results.fingerprint import fingerprint, model_digest
 from fastscribe.types import Phrase
@@ -136,7 +136,7 @@ def test_model_digest_includes_the_language_model(tmp_path: Path) -> None:
     before = model_digest(folder)
     (folder / "notes.gz").write_bytes(b"no part of it")
     assert model_digest(folder) == before
-    (folder / language_model.FILE).write_bytes(b"a")
+    (folder / LANGUAGE_MODEL_FILE).write_bytes(b"a")
     assert model_digest(folder) != before
 
 

@@ -27,8 +27,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.checkpoint import native_writer
+from fastscribe.checkpoint.formats import LANGUAGE_MODEL_FILE
 from fastscribe.checkpoint.reader import read_checkpoint
-from fastscribe.context.language_model import FILE, Fusion
+from fastscribe.context.language_model import Fusion
 from fastscribe.errors import UsageError
 from fastscribe.training.recipe import parse_recipe
 from tests.conftest import PACKAGE, ROOT
@@ -260,7 +261,7 @@ def test_a_language_model_of_a_book_and_a_manifest(tmp_path: Path) -> None:
 
 def test_unreadable_language_model_is_not_written(tmp_path: Path) -> None:
     native_writer.write(read_checkpoint(PACKAGED), tmp_path / "model", torch.bfloat16)
-    before = (tmp_path / "model" / FILE).read_bytes()
+    before = (tmp_path / "model" / LANGUAGE_MODEL_FILE).read_bytes()
     book = tmp_path / "book.txt"
     book.write_text("It was late. It was late.", "utf-8")
     for options, message in (
@@ -271,7 +272,7 @@ def test_unreadable_language_model_is_not_written(tmp_path: Path) -> None:
     ):
         done = make_language_model(tmp_path / "model", *options)
         assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
-    assert (tmp_path / "model" / FILE).read_bytes() == before
+    assert (tmp_path / "model" / LANGUAGE_MODEL_FILE).read_bytes() == before
     foreign = make_language_model(ROOT / "tests" / "data" / "models" / "tdt_demo" / "model.nemo", "--texts", book)
     assert foreign.returncode == 1 and "not a folder of fastscribe's own" in foreign.stderr
 
