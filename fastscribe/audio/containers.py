@@ -13,9 +13,10 @@ Dimensions: S samples, C channels.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from fractions import Fraction
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -36,14 +37,18 @@ if TYPE_CHECKING:
 
     AudioPacket = Packet[AudioStream]
 
-# Playlists and scripts are left out: they would make FFmpeg open other files and addresses.
+# Each holds its recording itself. Playlists and scripts would make FFmpeg open other files and addresses; pictures, subtitles,
+# devices, samples without a header and the formats of single games are left out too.
 _DEMUXERS = (
-    "aac,ac3,amr,amrnb,amrwb,ape,asf,avi,caf,dts,eac3,flac,flv,loas,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mp3,mpc,mpc8,"
-    "mpeg,mpegts,ogg,oma,rm,tak,tta,wv,xwma"
+    "aa,aac,aax,ac3,adx,aea,aiff,amr,amrnb,amrwb,ape,asf,asf_o,ast,au,avi,avr,bonk,caf,codec2,dhav,dsf,dss,dts,dtshd,dv,eac3,epaf,"
+    "flac,flv,gxf,hcom,iamf,iff,ilbc,ircam,ivr,kux,live_flv,loas,lxf,matroska,webm,mlp,mmf,mov,mp4,m4a,3gp,3g2,mj2,mp3,mpc,"
+    "mpc8,mpeg,mpegts,mxf,mxg,nistsphere,nsv,nut,nuv,ogg,oma,osq,pva,pvf,qcp,qoa,rka,rm,rso,shn,sox,swf,tak,truehd,tta,ty,"
+    "vivo,voc,vqf,w64,wav,wavarc,wsd,wtv,wv,wve,xa,xwma"
 )
+_QUICKLY = {"formatprobesize": str(1 << 15)}  # bytes; by default it tries 350 formats on up to a mebibyte
 _OPTIONS = {"format_whitelist": _DEMUXERS, "protocol_whitelist": "fd"}
 # Their headers state a length, which the packets have to reach. Those of others are estimates, or data_size.py checks them.
-_STATES_LENGTH = frozenset({"ape", "caf", "flv", "matroska", "mov", "tta", "wv"})
+_STATES_LENGTH = frozenset({"ape", "ast", "caf", "flv", "gxf", "matroska", "mov", "mxf", "tta", "wv"})
 _NO_STREAM_LENGTH = frozenset({"flv", "matroska"})  # they state a length for the container and none for a track
 _MIN_LEAD_S = Fraction(1, 100)  # a smaller difference between the starts of a track and its container is rounding
 _JITTER_S = 0.02  # a larger difference between timestamps and counted samples is a gap or an overlap
@@ -51,6 +56,10 @@ _BEFORE_START_S = 10  # a seek to so long before the start finds the first packe
 PREROLL_S = 0.5  # decoded and dropped before a position, until a decoder's state no longer depends on the seek
 _MAX_HEADERS = 256
 _OPUS = ("opus", "libopus")
+# In these, FFmpeg guesses times and places from a bit rate. Unless their samples are PCM, they are counted as they are decoded.
+_WITHOUT_TIMES = frozenset({"aiff", "au", "voc", "w64", "wav", "xwma"})
+_LOST_PACKET_S = 0.05  # the length of a packet that does not say its own
+_MAX_UNFRAMED_BYTES = 8 << 20
 _OPUS_STEP = 120  # samples at 48,000 Hz; every Opus packet is a multiple
 
 
@@ -144,13 +153,20 @@ class Track:
         self._position = 0  # of the next sample to return
         self._expected: int | None = None  # position after the last decoded frame
         self._pending: tuple[int, Float32Array] | None = None  # decoded samples [S, C] and their position
+        codec = self._stream.codec_context
+        is_guessed = bool(self._names & _WITHOUT_TIMES) and not codec.name.startswith("pcm_")
+        # AAC frames without their lengths, which the decoder finds if it gets all at once
+        self._is_unframed = is_guessed and codec.name == "aac" and codec.extradata is not None
         self._restart_decoder()
         first = self._first_frame()
+        self._is_untimed = is_guessed or self._end is None
         self.samplerate, self.channels = first.sample_rate, first.layout.nb_channels
         self._samples_per_tick = self._tick_s * self.samplerate
-        start, container_start_us = first.pts or 0, self._container.start_time
+        start, container_start_us = 0 if self._is_untimed else first.pts or 0, self._container.start_time
         lead_ticks = (
-            0 if container_start_us is None else start - round(Fraction(container_start_us, 10**6) / self._tick_s)
+            0
+            if container_start_us is None or self._is_untimed
+            else start - round(Fraction(container_start_us, 10**6) / self._tick_s)
         )
         self._origin = start - (lead_ticks if lead_ticks * self._tick_s > _MIN_LEAD_S else 0)
         lead = self._to_samples(start)
@@ -170,7 +186,9 @@ class Track:
             raise ContainerError(f"track {track} was asked for, but {has} (counted from 0)")
         stream = streams.audio[track]
         if stream.codec_context is None:
-            raise ContainerError("its audio is in a format that FFmpeg does not decode")
+            raise ContainerError(
+                "its audio is in a format that FFmpeg does not decode: convert it with the program that made it"
+            )
         return stream
 
     def _read_other_streams(self, wanted: bool) -> None:
@@ -208,11 +226,20 @@ class Track:
             ContainerError: the file is truncated or damaged.
         """
         with self._file_errors():
-            end = self._indexed_end()
-            num_samples = self._to_samples(self._walked_end() if end is None else end)
+            if self._is_untimed:
+                num_samples = self._counted()
+            else:
+                end = self._indexed_end()
+                num_samples = self._to_samples(self._walked_end() if end is None else end)
         if num_samples <= 0:
             raise ContainerError("holds no samples")
         return num_samples
+
+    def _counted(self) -> int:
+        """Decode all; return the number of samples."""
+        while self._decode_next():
+            pass
+        return self._expected or 0
 
     def _indexed_end(self) -> int | None:
         """Return the end that a complete index gives; None without one. Reading a few entries checks the file's size."""
@@ -242,7 +269,7 @@ class Track:
         is_whole = True
         self._read_other_streams(states_length)
         try:
-            for packet in self._container.demux() if states_length else self._container.demux(self._stream):
+            for packet in self._packets() if states_length else self._packets(self._stream):
                 end = _packet_end(packet)
                 if end is None:
                     continue
@@ -301,7 +328,7 @@ class Track:
         """Continue at this sample."""
         with self._file_errors():
             self._position = position
-            begin = position - round(PREROLL_S * self.samplerate)
+            begin = 0 if self._is_untimed else position - round(PREROLL_S * self.samplerate)
             reached = self._pending[0] if self._pending is not None else self._expected
             if reached is not None and begin <= reached <= position:
                 return
@@ -328,7 +355,8 @@ class Track:
         """Decode from the container's place on."""
         self._expected, self._pending = None, None
         self._lost_s = 0.0  # of packets that could not be decoded
-        self._frames = self._decode(self._container.demux(self._stream))
+        packets = self._packets(self._stream)
+        self._frames = self._decode(self._joined(packets) if self._is_unframed else packets)
 
     def buffer_read_into(self, samples_SC: SampleArray, dtype: str) -> int:
         """Fill float32 samples [S, C] from the front; return the number read, which is lower at the end.
@@ -375,7 +403,7 @@ class Track:
                     yield from packet.decode()
                 except ffmpeg_error as error:
                     if end is None or self._to_samples(end) > self._position:  # else it is decoded for those after it
-                        self._lost_s += float(self._packet_ticks * self._tick_s)
+                        self._lost_s += float(self._packet_ticks * self._tick_s) or _LOST_PACKET_S
                     if self._lost_s > MISSING_TOLERANCE_S:
                         at_s = 0.0 if end is None else float((end - self._packet_ticks - self._origin) * self._tick_s)
                         problem = f"damaged near {max(0.0, at_s):.2f} s: cannot be decoded ({_reason(error)})"
@@ -383,8 +411,31 @@ class Track:
         except ffmpeg_error as error:
             raise ContainerError(f"damaged or truncated ({_reason(error)})") from error
 
+    def _packets(self, *streams: AudioStream) -> Iterator[Any]:
+        try:
+            yield from self._container.demux(*streams)
+        except PermissionError:  # FFmpeg's number -1, with which it ends GXF
+            if "gxf" not in self._names:
+                raise
+
+    def _joined(self, packets: Iterator[AudioPacket]) -> Iterator[AudioPacket]:
+        """Yield the bytes of all packets as one packet, and the end of the stream."""
+        from av.packet import Packet
+
+        parts, num_bytes = [], 0
+        for packet in packets:
+            parts.append(bytes(packet))
+            num_bytes += len(parts[-1])
+            if num_bytes > _MAX_UNFRAMED_BYTES:
+                held = f"more than {_MAX_UNFRAMED_BYTES >> 20} MiB of AAC without the lengths of its frames"
+                raise ContainerError(f"{held}, which no tool divides: make it from its source again, as M4A or FLAC")
+        for content in (b"".join(parts), b""):
+            joined: Any = Packet(content)
+            joined.stream = self._stream
+            yield joined
+
     def _first_frame(self) -> AudioFrame:
-        self._samples_per_tick = Fraction(0)
+        self._samples_per_tick, self._is_untimed = Fraction(0), False
         for frame in self._frames:
             if frame.samples:
                 return frame
@@ -392,7 +443,7 @@ class Track:
 
     def _frame_position(self, frame: AudioFrame) -> int:
         """Return the position of a frame's first sample."""
-        if frame.pts is None:
+        if self._is_untimed or frame.pts is None:
             return self._expected or 0
         position = self._to_samples(frame.pts)
         if self._expected is not None:
@@ -415,7 +466,16 @@ class Track:
         self._expected = position + len(samples_SC)
 
 
-def _open(path: str | None, file: GuardedFile | None) -> InputContainer:
+def holds_track(path: str) -> bool:
+    """Return True if FFmpeg finds an audio track that it decodes in a local file, by the file's first bytes."""
+    try:
+        with closing(_open(path, None, _QUICKLY)) as container:
+            return any(stream.codec_context is not None for stream in container.streams.audio)
+    except (ContainerError, OSError):
+        return False
+
+
+def _open(path: str | None, file: GuardedFile | None, more: Mapping[str, str] = MappingProxyType({})) -> InputContainer:
     """Open a container by its content: a local path, or an open file.
 
     FFmpeg gets no name: it would search all of a file for what the extension promises, and take "a:b.m4a" for an address.
@@ -428,7 +488,7 @@ def _open(path: str | None, file: GuardedFile | None) -> InputContainer:
     descriptor = None if path is None else os.open(path, os.O_RDONLY | BINARY)
     try:
         source = file if descriptor is None else "fd:"
-        options = _OPTIONS if descriptor is None else _OPTIONS | {"fd": str(descriptor)}
+        options = {**_OPTIONS, **more} if descriptor is None else {**_OPTIONS, **more, "fd": str(descriptor)}
         container: InputContainer = av.open(source, "r", options=options, **_tag_options())
         return container
     except (av.error.InvalidDataError, av.error.ArgumentError) as error:  # the latter: a format not in _DEMUXERS
@@ -470,11 +530,11 @@ def _packet_end(packet: Any) -> int | None:
 
 def _samples(frame: AudioFrame) -> Float32Array:
     """Return a frame's samples [S, C] as float32; integers are scaled to [-1, 1)."""
-    try:
-        array: AnyArray = frame.to_ndarray()
-    except ValueError as error:  # 64-bit integers
-        problem = f"its samples are of FFmpeg's format {frame.format.name}: convert it, e.g. with ffmpeg"
-        raise ContainerError(problem) from error
+    if frame.format.name.startswith("s64"):  # PyAV gives no array of these
+        from av.audio.resampler import AudioResampler
+
+        [frame] = AudioResampler("dbl", frame.layout, frame.sample_rate).resample(frame)
+    array: AnyArray = frame.to_ndarray()
     samples_SC: AnyArray = array.T if frame.format.is_planar else array.reshape(frame.samples, -1)
     if samples_SC.dtype.kind == "f":
         return samples_SC.astype(np.float32, copy=False)

@@ -1,7 +1,7 @@
 """Names of inputs that are taken for audio or for a manifest, and the formats that are read.
 
-Names only select files in a folder and word the errors. Opening a file decides whether it is audio (probe.py). Nothing is
-opened here.
+Names say which files of a folder need not be opened to tell (content.py opens the others), and word the errors. Opening a
+file decides whether it is audio (probe.py). Nothing is opened here.
 """
 
 from __future__ import annotations
@@ -18,56 +18,27 @@ from fastscribe.types import Failure, Source
 STDIN = "-"
 MANIFEST_EXTENSIONS = frozenset({"json", "jsonl", "manifest"})
 # Files that FFmpeg's libraries read (containers.py). Those that are video in most cases may have no audio track.
-CONTAINER_EXTENSIONS = frozenset(
-    {
-        "3g2",
-        "3gp",
-        "aac",
-        "ac3",
-        "amr",
-        "ape",
-        "asf",
-        "avi",
-        "awb",
-        "dts",
-        "eac3",
-        "flv",
-        "m2ts",
-        "m4a",
-        "m4b",
-        "m4v",
-        "mka",
-    }
-    | {"mkv", "mov", "mp2", "mp4", "mpc", "mpeg", "mpg", "mts", "oma", "ogv", "ra", "rm", "ts", "tta", "webm", "wma"}
-    | {"wmv", "wv", "weba"}
+_CONTAINERS = (
+    "3g2 3ga 3gp 3gp2 3gpp aac ac3 adts amr ape asf avi awb divx dts dtshd dv eac3 ec3 f4a f4b f4v flv gxf m1a m2a m2t m2ts "
+    "m4a m4b m4p m4r m4v mk3d mka mkv mlp mov mp2 mp4 mp4v mpa mpc mpeg mpg mts mxf nut ogm ogv ogx oma qt qta ra rm rmvb "
+    "spx thd tod ts tta vob voc weba webm wma wmv wtv wv"
 )
+CONTAINER_EXTENSIONS = frozenset(_CONTAINERS.split())
 
 # libsndfile's formats that are read. Each has a check that a truncated file fails. The formats left out either have headers
 # without a length or are too rare to be worth a check.
 FORMATS = frozenset({"AIFF", "AU", "CAF", "FLAC", "MP3", "NIST", "OGG", "RF64", "W64", "WAV", "WAVEX"})
 UNSUPPORTED_SUBTYPES = ("ALAC", "DWVW")  # libsndfile cannot seek in AIFF files of DWVW; containers.py reads ALAC
-AUDIO_EXTENSIONS = frozenset(
-    {
-        "aif",
-        "aifc",
-        "aiff",
-        "au",
-        "bwf",
-        "caf",
-        "flac",
-        "mp3",
-        "nist",
-        "oga",
-        "ogg",
-        "opus",
-        "rf64",
-        "snd",
-        "sph",
-        "w64",
-    }
-    | {"wav", "wave", "wavex"}
+_AUDIO = "aif aifc aiff au bwf caf flac mp3 mpga nist oga ogg opus rf64 snd sph w64 wav wave wavex"
+AUDIO_EXTENSIONS = frozenset(_AUDIO.split())
+# Never opened in a folder: texts, results, pictures, documents, archives and data, which may be beside each recording.
+_OTHERS = (
+    "ass bmp bup bz2 cfg conf css csv ctm doc docx eaf epub exe gif gz heic htm html ico idx ifo ini jpeg jpg js kar lab "
+    "log lrc lst m3u m3u8 md mid nemo nfo npy npz odt parquet pdf phn png ppt pptx pt py rar rst rtf rttm safetensors sh "
+    "srt ssa stm sub svg tar textgrid tgz tif tiff toml trn trs tsv ttml txt vtt webp wrd xls xlsx xml yaml yml zip zst"
 )
-HEADERLESS = frozenset({"raw"})  # libsndfile cannot know the rate and the sample type
+_OTHER_EXTENSIONS = MANIFEST_EXTENSIONS | frozenset(_OTHERS.split())
+UNKNOWN_CONTENT, NOT_OPENED = " (unknown content)", " (not opened)"  # of kinds left out that may be audio
 
 # What a run writes into its output folder beside the results' files, with the suffix of a shard (results/entries.py).
 _RUN_FILE = re.compile(r"(transcripts|journal)(\.shard-\d+-of-\d+)?\.jsonl|report(\.shard-\d+-of-\d+)?\.json", re.ASCII)
@@ -100,6 +71,11 @@ def is_audio_name(path: str) -> bool:
     return extension(path) in AUDIO_EXTENSIONS or extension(path) in CONTAINER_EXTENSIONS
 
 
+def is_other_name(path: str) -> bool:
+    """Return True for a name of something else than audio: its file is not opened to tell."""
+    return extension(path) in _OTHER_EXTENSIONS
+
+
 def kind_of(name: str) -> str:
     """Return a file's kind for the count of those left out. Endings that are no usual extension share one name."""
     kind = extension(name)
@@ -109,18 +85,31 @@ def kind_of(name: str) -> str:
     return f".{kind}" if is_usual else "other"
 
 
-def count_left_out(left_out: Counter[str], path: str) -> None:
-    """Count a file that is not audio, unless it is one that a run writes: results may lie beside recordings."""
+def count_left_out(left_out: Counter[str], path: str, why: str = "") -> None:
+    """Count a file that is not audio, unless it is one that a run writes: results may lie beside recordings.
+
+    Args:
+        left_out: The counts, by kind.
+        path: The file.
+        why: UNKNOWN_CONTENT or NOT_OPENED for one that may be audio.
+    """
     if not _RUN_FILE.fullmatch(path.replace(os.sep, "/").rpartition("/")[2]):
-        left_out[kind_of(path)] += 1
+        left_out[kind_of(path) + why] += 1
 
 
-def left_out_line(left_out: Mapping[str, int]) -> str:
-    """Return a line that counts the files left out, the most frequent kind first.
+def left_out_line(left_out: Mapping[str, int], is_quiet: bool = False) -> str:
+    """Return a line that counts the files left out, the most frequent kind first; "" for none.
+
+    Args:
+        left_out: The counts, by kind.
+        is_quiet: Only those that may be audio.
 
     >>> left_out_line({".jpg": 1, ".docx": 3})
     '4 files left out: .docx 3, .jpg 1'
     """
-    num_files = sum(left_out.values())
-    kinds = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
+    shown = {kind: count for kind, count in left_out.items() if not is_quiet or kind.endswith(")")}
+    num_files = sum(shown.values())
+    if not num_files:
+        return ""
+    kinds = sorted(shown.items(), key=lambda item: (-item[1], item[0]))
     return f"{num_files} file{'s' if num_files > 1 else ''} left out: {', '.join(f'{kind} {count}' for kind, count in kinds)}"

@@ -1,9 +1,9 @@
 """Turn the user's inputs (files, folders, globs, manifests, URLs, `-`) into a stream of Sources, in a stable order.
 
-Lazy: the first file of a manifest or folder comes out before the last is listed. Nothing is opened except manifests. An
-input that cannot be used becomes a Failure of stage "input", and the rest goes on. A file that is reached twice comes once.
-Files of a folder that are not audio by their names are counted. Two inputs may have the same id (`a/x.wav` and `b/x.wav`
-given as files); the output stage makes names unique.
+Lazy: the first file of a manifest or folder comes out before the last is listed. Nothing is opened except manifests, and files
+of a folder whose names do not say what they are. An input that cannot be used becomes a Failure of stage "input", and the rest
+goes on. A file that is reached twice comes once. Files of a folder that are not audio are counted. Two inputs may have the same
+id (`a/x.wav` and `b/x.wav` given as files); the output stage makes names unique.
 
 Readers of manifests, of lists, of stdin and of stores are imported when such an input comes.
 """
@@ -28,6 +28,7 @@ from fastscribe.audio.formats import (
     count_left_out,
     extension,
     is_audio_name,
+    is_other_name,
 )
 from fastscribe.audio.repeats import Repeats
 from fastscribe.types import Failure, Source
@@ -176,13 +177,25 @@ def _from_folder(folder: str, id_prefix: str, left_out: Counter[str]) -> Iterato
         if isinstance(entry, OSError):
             empty = False
             yield input_failure(os.fspath(entry.filename or folder), system_problem(entry))
-        elif is_audio_name(entry):
+        elif is_taken(path := os.path.join(folder, entry), left_out):
             empty = False
-            yield _file(os.path.join(folder, entry), os.path.join(id_prefix, entry))
-        else:
-            count_left_out(left_out, entry)
+            yield _file(path, os.path.join(id_prefix, entry))
     if empty:
         yield input_failure(folder, "no audio in this folder")
+
+
+def is_taken(path: str, left_out: Counter[str]) -> bool:
+    """Return True for a folder's file that is audio, by its name or else by its content. Count any other."""
+    if is_audio_name(path):
+        return True
+    why: str | None = ""
+    if not is_other_name(path):
+        from fastscribe.audio.content import why_left_out
+
+        why = why_left_out(path)
+    if why is not None:
+        count_left_out(left_out, path, why)
+    return why is None
 
 
 def _from_pattern(pattern: str, left_out: Counter[str]) -> Iterator[Found]:
@@ -205,10 +218,8 @@ def _flat_matches(pattern: str, prefix: str, patterns: list[str], left_out: Coun
         name = os.path.relpath(path, prefix or ".")
         if os.path.isdir(path):
             yield from _from_folder(path, name, left_out)
-        elif is_audio_name(path) or patterns[-1] != "*":
+        elif patterns[-1] != "*" or is_taken(path, left_out):
             yield from _from_path(path, name, left_out)
-        else:
-            count_left_out(left_out, path)
 
 
 def _deep_matches(prefix: str, patterns: list[str], left_out: Counter[str]) -> Iterator[Found]:
@@ -220,7 +231,6 @@ def _deep_matches(prefix: str, patterns: list[str], left_out: Counter[str]) -> I
         names = entry.split(os.sep)
         depth = match_depth(names, patterns)
         named = depth == len(names) and patterns[-1] not in ("*", "**")
-        if depth is not None and (named or is_audio_name(entry)):
-            yield from _from_path(os.path.join(prefix, entry), entry, left_out)
-        elif depth is not None:
-            count_left_out(left_out, entry)
+        path = os.path.join(prefix, entry)
+        if depth is not None and (named or is_taken(path, left_out)):
+            yield from _from_path(path, entry, left_out)

@@ -16,6 +16,8 @@ MAX_CHANNELS = 8
 PARTS = (2, 3)
 MAX_BEHIND_BYTES = 128  # of anything after a WAV's samples; whole chunks may be longer
 PCM = 1
+# How frames of DTS and of S/PDIF (AC-3) begin, in a WAV file that gives itself as stereo PCM, such as one taken from a DTS CD
+DISGUISED = (b"\xfe\x7f\1\x80", b"\x7f\xfe\x80\1", b"\xff\x1f\0\xe8", b"\x1f\xff\xe8\0", b"\x72\xf8\x1f\x4e")
 _CHUNK = struct.Struct("<4sI")
 _FORMAT = struct.Struct("<HHIIHH")  # sample type, channels, rate, bytes a second, bytes a frame, bits
 
@@ -54,6 +56,8 @@ def _wav(head: bytes, num_bytes: int, file: BinaryIO) -> PlainHeader | None:
         at += _CHUNK.size
         if name == b"data":
             if kind is None or size == 0 or size % (2 * kind[1]):
+                return None
+            if kind[1] == 2 and any(start in head for start in DISGUISED):
                 return None
             end = at + size
             behind_bytes = num_bytes - end

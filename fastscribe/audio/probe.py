@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastscribe.audio.failures import system_problem
-from fastscribe.audio.formats import HEADERLESS, extension
 from fastscribe.audio.media import medium_of
 from fastscribe.audio.plain_header import PlainHeader, plain_header
 from fastscribe.errors import AudioError
@@ -54,8 +53,6 @@ def _check_file(source: Source, medium: Medium) -> int:
     num_bytes = medium.num_bytes()
     if num_bytes == 0:
         raise AudioError(source.path, "is empty (0 bytes)")
-    if extension(source.path) in HEADERLESS:
-        raise AudioError(source.path, "raw samples without a header are not read: convert it to wav or flac")
     return num_bytes
 
 

@@ -80,7 +80,7 @@ def close_held(wanted: File | None = None) -> None:
 
 def open_with_libsndfile(medium: Medium) -> soundfile.SoundFile:
     """Open a file with libsndfile. Raises SoundFileError, and OSError if the bytes cannot be read."""
-    if medium.local_path is not None:
+    if medium.local_path is not None and not medium.local_path.lower().endswith(".raw"):  # soundfile asks for its rate
         return Sound(medium.local_path)
     from fastscribe.audio.guarded_file import SoundObject
 

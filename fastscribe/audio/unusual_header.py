@@ -16,7 +16,14 @@ import soundfile
 
 from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import ContainerError, NotAContainer
-from fastscribe.audio.first_bytes import HEAD_BYTES, LIBSNDFILE_MAGIC, has_known_format, is_for_libsndfile, is_text
+from fastscribe.audio.first_bytes import (
+    HEAD_BYTES,
+    LIBSNDFILE_MAGIC,
+    has_certain_format,
+    has_known_format,
+    is_for_libsndfile,
+    is_text,
+)
 from fastscribe.audio.formats import (
     CONTAINER_EXTENSIONS,
     FORMATS,
@@ -27,7 +34,8 @@ from fastscribe.audio.formats import (
     missing_problem,
 )
 from fastscribe.audio.media import whole_content
-from fastscribe.audio.plain_header import PlainHeader
+from fastscribe.audio.plain_header import DISGUISED, PCM, PlainHeader
+from fastscribe.audio.plain_header import HEAD_BYTES as PLAIN_BYTES
 from fastscribe.audio.sound_file_cache import open_with_libsndfile
 from fastscribe.errors import AudioError
 from fastscribe.types import Medium, Source
@@ -47,6 +55,7 @@ _STARTS: dict[str, tuple[bytes, ...]] = {
 }
 NO_LENGTH = "its header leaves its length out"
 UNKNOWN_SAMPLES = 1 << 62  # libsndfile's count if the header has no length
+_TEXT = "is text, not audio"
 CONVERT = "convert it, e.g. with ffmpeg"
 JOINED = "several recordings in one: give each as a file of its own, or join their samples, e.g. with sox"
 CONVERT_WAV = f"{CONVERT} -ignore_length 1 -i IN.wav OUT.wav"  # by default ffmpeg trusts the header
@@ -128,11 +137,27 @@ def unusual_header(source: Source, medium: Medium, file: BinaryIO, num_bytes: in
 
 
 def _checked_header(opened: _Opened) -> PlainHeader | TrackHeader:
+    if not has_certain_format(opened.head):
+        from fastscribe.audio.headerless import headerless_problem
+
+        if (problem := headerless_problem(opened.source.path)) is not None:
+            raise opened.error(_TEXT if _is_text(opened) else problem)
     if not is_for_libsndfile(opened.head) and (track := _track_header(opened)) is not None:
         return track
     _check_wav(opened)
+    if _is_disguised(opened) and (track := _track_header(opened)) is not None:
+        return track
     _check_ogg(opened)
     return _sound_header(opened)
+
+
+def _is_disguised(opened: _Opened) -> bool:
+    """Return True for a WAV file of PCM that may hold frames of DTS or AC-3, which FFmpeg finds out."""
+    if opened.wav_lengths is None or opened.wav_lengths.sample_type != PCM:
+        return False
+    opened.file.seek(0)
+    head = opened.file.read(PLAIN_BYTES)
+    return any(start in head for start in DISGUISED)
 
 
 def _track_header(opened: _Opened) -> TrackHeader | None:
@@ -171,9 +196,9 @@ def _sound_header(opened: _Opened) -> PlainHeader | TrackHeader:
         if (track := _track_header(opened)) is not None:
             return track
         raise opened.error(_unreadable_message(error, opened)) from error
-    if subtype.startswith("ALAC") and (track := _track_header(opened)) is not None:
-        return track
     if sound_format not in FORMATS or subtype.startswith(UNSUPPORTED_SUBTYPES):
+        if (track := _track_header(opened)) is not None:
+            return track
         kind = f"{sound_format} files" if sound_format not in FORMATS else f"{sound_format} files of {subtype} samples"
         raise opened.error(f"{kind} are not read: convert it to wav or flac, e.g. with ffmpeg or sox")
     if size is not None and size.is_joined:
@@ -291,18 +316,22 @@ def _mp3_samples(opened: _Opened, sample_rate: int, num_samples: int) -> int | N
     return min(num_samples, round(held_s * sample_rate))
 
 
+def _is_text(opened: _Opened) -> bool:
+    opened.file.seek(0)
+    head = opened.file.read(_TEXT_BYTES)
+    return is_text(head) and not head.startswith(LIBSNDFILE_MAGIC)
+
+
 def _unreadable_message(error: soundfile.SoundFileError, opened: _Opened) -> str:
     path, code = opened.source.path, getattr(error, "code", None)
     lengths = opened.wav_lengths
     if lengths is not None and lengths.sample_type not in SAMPLE_TYPES:
         kind = f"{lengths.sample_type:#06x}"
-        return f"a WAV file of samples of type {kind}, which libsndfile does not decode: {CONVERT}"
+        return f"a WAV file of samples of type {kind}, which neither libsndfile nor FFmpeg decodes: {CONVERT}"
     if path.endswith("/") and is_url(path):
         return "not audio; a web server lists no folders: name its files, or a manifest of their URLs"
     if code in (1, 7):  # "Format not recognised", and mpg123's failures under a misleading name
-        opened.file.seek(0)
-        head = opened.file.read(_TEXT_BYTES)
-        if is_text(head) and not head.startswith(LIBSNDFILE_MAGIC):
-            return "is text, not audio" + (_LIST_HINT if extension(path) in _LIST_EXTENSIONS else "")
+        if _is_text(opened):
+            return _TEXT + (_LIST_HINT if extension(path) in _LIST_EXTENSIONS else "")
         return "not audio, or in a format that neither libsndfile nor FFmpeg reads"
     return f"cannot be opened, damaged or unsupported (libsndfile: {getattr(error, 'error_string', error)})"

@@ -2,7 +2,7 @@
 
 A folder is listed page by page, and its objects come in byte order of their keys, so that a million of them need no memory.
 The listing gives each object's size and version; a URL that names one object costs no request here, and the probe finds out
-whether it exists.
+whether it exists. No object of a folder is opened to tell what it is, for each would cost a request: its name decides.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from fastscribe.audio.failures import input_failure, is_utf8, relative_id
 from fastscribe.audio.folders import MAGIC, match_depth, split_pattern
 from fastscribe.audio.formats import (
     MANIFEST_EXTENSIONS,
+    NOT_OPENED,
     Found,
     Manifest,
     count_left_out,
     extension,
     is_audio_name,
+    is_other_name,
 )
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.errors import UsageError
@@ -80,7 +82,7 @@ def _from_folder(url: str, left_out: Counter[str]) -> Iterator[Found]:
             has_audio = True
             yield _source(found.url, name, found)
         else:
-            count_left_out(left_out, name)
+            count_left_out(left_out, name, "" if is_other_name(name) else NOT_OPENED)
     if has_audio:
         return
     if has_objects:
@@ -113,6 +115,6 @@ def _from_pattern(url: str, left_out: Counter[str]) -> Iterator[Found]:
             empty = False
             yield from _one(found.url, found, name)
         elif depth is not None:
-            count_left_out(left_out, name)
+            count_left_out(left_out, name, "" if is_other_name(name) else NOT_OPENED)
     if empty:
         yield input_failure(url, "no such object, and nothing matches it as a pattern")

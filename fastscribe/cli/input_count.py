@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from threading import Event, Thread
@@ -15,7 +16,7 @@ from threading import Event, Thread
 from fastscribe._system.urls import is_url
 from fastscribe.audio.folders import MAGIC, match_depth, split_pattern, walk
 from fastscribe.audio.formats import MANIFEST_EXTENSIONS, STDIN, extension, is_audio_name
-from fastscribe.audio.inputs import expand, names_file
+from fastscribe.audio.inputs import expand, is_taken, names_file
 from fastscribe.audio.repeats import Repeats
 
 _SAMPLE_BYTES = 1 << 20  # of a manifest
@@ -91,13 +92,14 @@ def _matches(pattern: str) -> Iterator[str]:
     prefix, patterns = split_pattern(pattern)
     is_any = patterns[-1] in ("*", "**")
     if "**" not in patterns:
-        yield from (one for one in glob.iglob(pattern) if not is_any or is_audio_name(one) or os.path.isdir(one))
+        yield from (one for one in glob.iglob(pattern) if not is_any or os.path.isdir(one) or is_taken(one, Counter()))
         return
     for entry in walk(prefix or "."):
         names = entry.split(os.sep) if isinstance(entry, str) else []
         depth = match_depth(names, patterns)
-        if depth is not None and (is_audio_name(os.sep.join(names)) or (depth == len(names) and not is_any)):
-            yield os.path.join(prefix, *names)
+        path = os.path.join(prefix, *names)
+        if depth is not None and ((depth == len(names) and not is_any) or is_taken(path, Counter())):
+            yield path
 
 
 def _numbers_at(path: str, repeats: Repeats) -> Iterator[int]:
@@ -108,7 +110,7 @@ def _numbers_at(path: str, repeats: Repeats) -> Iterator[int]:
         if not repeats.is_repeated_manifest(path):
             yield _num_lines(path)
         return
-    for _ in expand([path], repeats=repeats):  # opens nothing, for it is no manifest
+    for _ in expand([path], repeats=repeats):  # opens files of unknown names only, for it is no manifest
         yield 1
 
 

@@ -25,9 +25,12 @@ def say_shard(shard: Shard, quiet: bool) -> None:
 
 
 def say_listing(left_out: Mapping[str, int], repeated: int, quiet: bool) -> None:
-    """Print how many files of folders and patterns were not taken for audio, by kind, and how many came again."""
-    if left_out and not quiet:
-        say(left_out_line(left_out))
+    """Print how many files of folders and patterns were not taken for audio, by kind, and how many came again.
+
+    `quiet` hides all but those that may be audio.
+    """
+    if line := left_out_line(left_out, quiet):
+        say(line)
     if repeated and not quiet:
         say(repeats_line(repeated))
 

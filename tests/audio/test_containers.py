@@ -226,11 +226,71 @@ def test_boxes_without_end_are_damage(tmp_path):
     assert "more than 2,000,000 boxes" in problem(path)
 
 
-def test_samples_that_numpy_cannot_take():
-    import av
+@pytest.mark.parametrize(
+    ("name", "codec", "rate", "late_s"),
+    [
+        ("a.wav", "g722", 16_000, 0.01),
+        ("a.wav", "g726", 8_000, 0.0),
+        ("a.wav", "g723_1", 8_000, 0.02),
+        ("a.wav", "ac3", 48_000, 0.02),
+        ("a.wav", "eac3", 48_000, 0.02),
+        ("a.wav", "mp2", 48_000, 0.02),
+        ("a.wav", "wmav2", 44_100, 0.05),
+        ("a.wav", "aac", 16_000, 0.07),
+        ("a.wav", "flac", 16_000, 0.0),
+        ("a.wav", "adpcm_swf", 22_050, 0.0),
+        ("a.wav", "adpcm_yamaha", 16_000, 0.0),
+        ("a.wav", "pcm_s64le", 16_000, 0.0),
+        ("a.w64", "ac3", 48_000, 0.02),
+        ("a.au", "g722", 16_000, 0.01),
+        ("a.mxf", "pcm_s16le", 48_000, 0.0),
+        ("a.nut", "aac", 44_100, 0.05),
+        ("a.ast", "pcm_s16be_planar", 16_000, 0.0),
+    ],
+)
+def test_what_libsndfile_refuses_is_for_ffmpeg(tmp_path, name, codec, rate, late_s):
+    path = encode(tmp_path / name, codec, rate, format="mxf_opatom" if name == "a.mxf" else None)
+    audio = probe(source(path))
+    samples = read(audio, 0, audio.num_samples, sample_rate=rate)
+    assert audio.track == 0 and 2.95 <= len(samples) / rate < 3.2
+    click_s = np.argmax(np.abs(samples)) / rate
+    assert CLICK_S - (0.05 if codec == "wmav2" else 0.01) <= click_s <= CLICK_S + 0.006 + late_s
+    middle = audio.num_samples // 2
+    np.testing.assert_allclose(read(audio, middle, rate, sample_rate=rate), samples[middle : middle + rate], atol=2e-3)
+    if codec in ("g722", "wmav2", "pcm_s16le", "pcm_s16be_planar") and name != "a.nut":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
+        assert "truncated" in problem(path)
 
-    with pytest.raises(containers.ContainerError, match="s64"):
-        containers._samples(av.AudioFrame(format="s64", layout="mono", samples=10))
+
+def test_wav_of_pcm_that_is_ac3(tmp_path):
+    """As a recorder of a digital output writes it: its header says 16-bit stereo."""
+    frames = encode(tmp_path / "a.spdif", "ac3", 48_000, channels=2, format="spdif").read_bytes()
+    soundfile.write(tmp_path / "a.wav", np.frombuffer(frames, np.int16).reshape(-1, 2), 48_000)
+    audio = probe(source(tmp_path / "a.wav"))
+    samples = read(audio, 0, audio.num_samples, sample_rate=48_000)
+    assert audio.track == 0 and CLICK_S - 0.01 <= np.argmax(np.abs(samples)) / 48_000 <= CLICK_S + 0.03
+
+
+def test_too_much_aac_without_its_frames_lengths(tmp_path, monkeypatch):
+    """The decoder finds each frame's end as it decodes, so it gets all in one packet."""
+    path = encode(tmp_path / "a.wav", "aac", 16_000)
+    monkeypatch.setattr(containers, "_MAX_UNFRAMED_BYTES", 1 << 10)
+    assert "of AAC without the lengths of its frames, which no tool divides: make it" in problem(path)
+
+
+def test_damage_in_what_has_no_times(tmp_path):
+    path = encode(tmp_path / "a.wav", "mp2", 48_000)
+    content = bytearray(path.read_bytes())
+    half = len(content) // 2
+    content[half:] = np.random.default_rng(0).bytes(len(content) - half)
+    path.write_bytes(content)
+    assert "cannot be decoded" in problem(path) or "truncated" in problem(path)
+
+
+def test_64_bit_samples():
+    frame = av.AudioFrame(format="s64p", layout="stereo", samples=10)
+    frame.sample_rate = 16_000
+    assert containers._samples(frame).shape == (10, 2)
 
 
 def test_a_recording_is_measured_once(media, tmp_path, monkeypatch):

@@ -150,9 +150,31 @@ def test_containers_that_are_none(tmp_path, extension):
     )
 
 
-def test_raw(tmp_path):
-    (tmp_path / "a.raw").write_bytes(b"x" * 100)
-    assert "without a header" in problem(tmp_path / "a.raw")
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("a.ulaw", "-f mulaw -ar 8000"),
+        ("a.ALAW", "-f alaw -ar 8000"),
+        ("a.sln", "-f s16le -ar 8000"),
+        ("a.sln44", "-f s16le -ar 44100"),
+        ("a.g722", "-f g722"),
+        ("a.vox", "-f u8 -ar 8000 -c:a adpcm_ima_oki"),
+        ("a.raw", "-f s16le -ar 16000"),
+    ],
+)
+def test_samples_without_a_header(tmp_path, name, options):
+    """The bytes begin like MPEG audio, as silence in A-law or µ-law may."""
+    path = tmp_path / name
+    path.write_bytes(b"\xff\xfb" * 5_000)
+    line = f"samples without a header are not read: make a WAV file of it: ffmpeg {options} -i {path} a.wav"
+    assert problem(path).removesuffix(" (with its own sample type and rate)") == line
+    path.write_bytes(b"Microsoft Visual Studio Solution File\n" * 100)
+    assert problem(path) == "is text, not audio"
+
+
+def test_a_name_without_a_header_and_a_content_with_one(tmp_path):
+    for name, kind in {"a.raw": "WAV", "b.raw": "AIFF", "c.ulaw": "AU"}.items():
+        assert probe(source(write(tmp_path / name, format=kind, subtype="PCM_24"))).num_samples > 0
 
 
 def test_no_samples(tmp_path):
@@ -189,13 +211,14 @@ def test_truncated_wav_without_a_byte_rate(tmp_path):
     assert problem(path).startswith("truncated: header promises ")
 
 
-def test_wav_of_samples_that_libsndfile_does_not_decode(tmp_path):
+def test_wav_of_samples_that_no_library_decodes(tmp_path):
     path = write(tmp_path / "a.wav", subtype="ULAW")
     content = bytearray(path.read_bytes())
-    content[20:22] = struct.pack("<H", 0x45)  # G.726
+    content[20:22] = struct.pack("<H", 0x1234)
     path.write_bytes(content)
-    assert problem(path).startswith(
-        "a WAV file of samples of type 0x0045, which libsndfile does not decode: convert it"
+    assert (
+        problem(path)
+        == "its audio is in a format that FFmpeg does not decode: convert it with the program that made it"
     )
 
 
@@ -613,7 +636,21 @@ def test_third_of_compressed_file(tmp_path, sound_format, subtype):
         assert problem(path)
 
 
-@pytest.mark.parametrize("sound_format", sorted(set(soundfile.available_formats()) - FORMATS - {"RAW", "SD2"}))
+# libsndfile reads these too, but their headers do not reveal truncation, to FFmpeg neither.
+READ_BY_FFMPEG = {"AVR", "IRCAM", "PAF", "PVF", "SVX", "VOC"}
+
+
+@pytest.mark.parametrize("sound_format", sorted(READ_BY_FFMPEG))
+def test_rare_formats_are_for_ffmpeg(tmp_path, sound_format):
+    audio = probe(source(write(tmp_path / "a.sound", format=sound_format)))
+    assert audio.track == 0
+    expected = read(probe(source(write(tmp_path / "a.wav"))), 0, RATE, sample_rate=RATE) / np.float32(32_768)
+    np.testing.assert_allclose(read(audio, 0, RATE, sample_rate=RATE), expected, atol=0.008)  # SVX has 8 bits
+
+
+@pytest.mark.parametrize(
+    "sound_format", sorted(set(soundfile.available_formats()) - FORMATS - READ_BY_FFMPEG - {"RAW", "SD2"})
+)
 def test_unsupported_formats(tmp_path, sound_format):
     """Formats whose headers do not reveal truncation, or that are rare."""
     path = write(tmp_path / f"a.{sound_format.lower()}", format=sound_format)

@@ -53,7 +53,7 @@ def encode(
     """
     layout = "stereo" if channels == 2 else "mono"
     with av.open(str(path), "w", format=format, options=dict(options or {})) as container:
-        rates = {"bit_rate": 64_000} if codec.startswith("wma") else {}
+        rates = {"bit_rate": 64_000} if codec.startswith("wma") else {"bit_rate": 6_300} if codec == "g723_1" else {}
         streams = [container.add_stream(codec, rate=rate, layout=layout, **rates) for _ in gains]
         packets = []
         for stream, gain, start_s in zip(streams, gains, starts_s, strict=True):
