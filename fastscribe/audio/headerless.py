@@ -1,7 +1,6 @@
 """Samples without a header, as telephone systems store them: their names, and the ffmpeg command that makes a WAV file of each.
 
-They are not read, because nothing in them says what they are: Asterisk's `.sln` may be anyone's, and a wrong guess is noise.
-Nothing is opened here.
+They are not read, because nothing in them says what they are, and a wrong guess is noise. Nothing is opened here.
 """
 
 from __future__ import annotations
@@ -26,6 +25,8 @@ TELEPHONE = {
     **{f"g726-{kbits}": f"-f g726 -code_size {kbits // 8}" for kbits in (16, 24, 32, 40)},
     "g729": "-f g729",
     "gsm": "-f gsm",
+    "sbc": "-f sbc",
+    "msbc": "-f msbc",
     "vox": "-f u8 -ar 8000 -c:a adpcm_ima_oki",
 }
 # These may be something else, or have any rate.

@@ -158,6 +158,7 @@ def test_containers_that_are_none(tmp_path, extension):
         ("a.sln", "-f s16le -ar 8000"),
         ("a.sln44", "-f s16le -ar 44100"),
         ("a.g722", "-f g722"),
+        ("a.sbc", "-f sbc"),
         ("a.vox", "-f u8 -ar 8000 -c:a adpcm_ima_oki"),
         ("a.raw", "-f s16le -ar 16000"),
     ],
