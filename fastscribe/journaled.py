@@ -1,23 +1,14 @@
-"""What every run into an output needs, from the command line and from Python: its fingerprint, and results that are written."""
+"""The fingerprint of a run into a folder or a store: all that decides its results besides the inputs."""
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options, OutputStyle
-from fastscribe.errors import OutputError
-from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
-    from fastscribe.results.outputs import Output
     from fastscribe.transcriber import Transcriber
-
-# These errors stop a run; any other error of an output file makes a Failure of its input.
-_DISK_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 
 
 def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, style: OutputStyle) -> dict[str, Any]:
@@ -58,30 +49,3 @@ def _languages_as_given(transcriber: Transcriber, options: Options) -> dict[str,
         given = (target or language) if options.changes_text else None
         language, target = given or facts.language, None
     return {name: tag for name, tag in (("--language", language), ("--target-language", target)) if tag is not None}
-
-
-def write_result(
-    output: Output, result: Transcript | Failure, not_written: Callable[[Transcript], None], where: str
-) -> Transcript | Failure:
-    """Write a result. Return it, or the Failure that is written in its place if it cannot be written.
-
-    Args:
-        output: Where it goes.
-        result: The result.
-        not_written: Called with a transcript that becomes a Failure.
-        where: Name of the output, for messages.
-
-    Raises:
-        OutputError: The disk is full or cannot be written.
-        BrokenPipeError: The reader of a stream is gone.
-    """
-    try:
-        output.write(result)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        if error.errno in _DISK_PROBLEMS or isinstance(result, Failure):
-            raise OutputError(str(error.filename or where), error) from error
-        not_written(result)
-        return write_result(output, to_failure(result.audio, "write", error), not_written, where)
-    return result

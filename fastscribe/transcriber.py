@@ -17,7 +17,6 @@ from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
 from fastscribe.config import Options, check_load
 from fastscribe.errors import UsageError
-from fastscribe.families.conformer.config import language_prompt_of
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.interfaces import Additions, Edits, RoomStage
@@ -177,25 +176,11 @@ class Transcriber:
 
     def _language_settings(self) -> dict[str, str]:
         """Return the part of a fingerprint about languages: equal for options that give the same results."""
-        options, config, facts = self._options, self._config, self._executor.facts
-        edits = None if self._edits is None else self._edits.language
-        language: str | None
-        target: str | None = None
-        if facts.has_prompt:
-            from fastscribe.decode.prompt import DEFAULT_LANGUAGE, prompt_languages
+        from fastscribe.results.fingerprint import language_settings
 
-            language, target = prompt_languages(self._tokenizer.pieces, options)
-            target = None if target == language else target
-            language = None if edits is None and language == DEFAULT_LANGUAGE else language
-        elif (prompt := language_prompt_of(config)) is not None:
-            from fastscribe.families.nemotron.languages import choose_language
-
-            index = choose_language(prompt, options.language)
-            names = sorted(name for name, number in prompt.languages.items() if number == index != prompt.index)
-            language = names[0] if names else edits
-        else:
-            language = facts.language or edits
-        return {name: tag for name, tag in (("language", language), ("target_language", target)) if tag is not None}
+        facts, edits = self._executor.facts, None if self._edits is None else self._edits.language
+        pieces = self._tokenizer.pieces
+        return language_settings(self._options, self._config, pieces, facts.has_prompt, facts.language, edits)
 
     @property
     def _stages(self) -> Sequence[RoomStage]:

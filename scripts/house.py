@@ -38,9 +38,9 @@ TIERS = (
     ("cli", "__main__"),
 )
 LIMITS = {
-    "modules that a plain run loads": 156,
+    "modules that a plain run loads": 155,
     "their lines": 20_000,
-    "lines of the package": 80_150,
+    "lines of the package": 81_000,
     "tiers of the core": 8,
     "imports that point up, by module": 0,
     "folders that import up": 0,

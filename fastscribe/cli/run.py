@@ -40,7 +40,6 @@ from fastscribe.cli.run_part import RunPart, TranscribeJob
 from fastscribe.cli.short_files import ShortFiles
 from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, report_table, say, show_table
 from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName
-from fastscribe.journaled import write_result
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
@@ -257,6 +256,8 @@ def _write(
     transcriber: Transcriber,
     job: TranscribeJob,
 ) -> Transcript | Failure:
+    from fastscribe.results.outputs import write_result
+
     try:
         return write_result(output, result, transcriber.progress.not_written, job.target.where)
     except BrokenPipeError as error:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.job import unusable_folder
 from fastscribe.cli.run_part import TranscribeJob
-from fastscribe.journaled import run_fingerprint
 
 if TYPE_CHECKING:
     from fastscribe.results.outputs import Output
@@ -41,4 +40,6 @@ def open_run_output(job: TranscribeJob, transcriber: Transcriber, say: Callable[
 
 def fingerprint_of(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
     """Return all that decides the results besides the inputs."""
+    from fastscribe.journaled import run_fingerprint
+
     return run_fingerprint(transcriber, job.engine.digest(job, transcriber), job.options, job.style)

@@ -16,13 +16,13 @@ from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.audio.row_languages import OtherLanguages
 from fastscribe.config import Options, OutputFormat, OutputStyle
 from fastscribe.errors import UsageError
-from fastscribe.journaled import run_fingerprint, write_result
+from fastscribe.journaled import run_fingerprint
 from fastscribe.pipeline.stats import RunStats
 from fastscribe.ray.library import ray_library
 from fastscribe.ray.pool import Size, placement
 from fastscribe.ray.rows import find_path_column, to_source
 from fastscribe.ray.run import RayTranscriber
-from fastscribe.results.outputs import Output, open_output
+from fastscribe.results.outputs import Output, open_output, write_result
 from fastscribe.transcriber import run_stats
 from fastscribe.types import Failure, Source
 

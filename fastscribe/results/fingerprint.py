@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fastscribe import rooms
-from fastscribe.config import CHANNELS, Options, OutputStyle, SubtitleStyle, streaming_text
+from fastscribe.config import CHANNELS, ModelConfig, Options, OutputStyle, SubtitleStyle, streaming_text
 
 AS_GIVEN = "languages as given"  # languages_of() the fingerprint of an earlier version, if it is another one
 _FORMAT_VERSION = 1  # of the output; raise it when the content of rows or files changes
@@ -97,6 +97,45 @@ def of_results(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
 def languages_of(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a fingerprint about languages."""
     return {name: fingerprint[name] for name in ("--language", "--target-language") if name in fingerprint}
+
+
+def language_settings(
+    options: Options,
+    config: ModelConfig,
+    pieces: Sequence[str],
+    has_prompt: bool,
+    spoken: str | None,
+    edits: str | None,
+) -> dict[str, str]:
+    """Return the part of a fingerprint about languages: equal for options that give the same results.
+
+    Args:
+        options: The run's options.
+        config: The model's.
+        pieces: The tokenizer's.
+        has_prompt: The decoder has a prompt for the language.
+        spoken: Tag of the one language that the model writes; None: not known.
+        edits: Tag of the language whose rules change the texts; None: none do.
+    """
+    from fastscribe.families.conformer.config import language_prompt_of
+
+    language: str | None
+    target: str | None = None
+    if has_prompt:
+        from fastscribe.decode.prompt import DEFAULT_LANGUAGE, prompt_languages
+
+        language, target = prompt_languages(pieces, options)
+        target = None if target == language else target
+        language = None if edits is None and language == DEFAULT_LANGUAGE else language
+    elif (prompt := language_prompt_of(config)) is not None:
+        from fastscribe.families.nemotron.languages import choose_language
+
+        index = choose_language(prompt, options.language)
+        names = sorted(name for name, number in prompt.languages.items() if number == index != prompt.index)
+        language = names[0] if names else edits
+    else:
+        language = spoken or edits
+    return {name: tag for name, tag in (("language", language), ("target_language", target)) if tag is not None}
 
 
 def comparable(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
+from fastscribe.audio.failures import to_failure
 from fastscribe.config import OutputStyle
+from fastscribe.errors import OutputError
 from fastscribe.results.ledger import Ledger
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.types import Failure, Transcript
 
 Place = TextIO | Path | str  # a stream, a folder, or a folder's name or URL
+# These errors stop a run; any other error of an output file makes a Failure of its input.
+_DISK_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 
 
 class Output(Protocol):
@@ -127,3 +132,30 @@ def read_ledger(
     from fastscribe.results.output import OutputRun, read_journaled
 
     return read_journaled(place, OutputRun(style, fingerprint, shard, inputs, retry_failed=retry_failed))
+
+
+def write_result(
+    output: Output, result: Transcript | Failure, not_written: Callable[[Transcript], None], where: str
+) -> Transcript | Failure:
+    """Write a result. Return it, or the Failure that is written in its place if it cannot be written.
+
+    Args:
+        output: Where it goes.
+        result: The result.
+        not_written: Called with a transcript that becomes a Failure.
+        where: Name of the output, for messages.
+
+    Raises:
+        OutputError: The disk is full or cannot be written.
+        BrokenPipeError: The reader of a stream is gone.
+    """
+    try:
+        output.write(result)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.errno in _DISK_PROBLEMS or isinstance(result, Failure):
+            raise OutputError(str(error.filename or where), error) from error
+        not_written(result)
+        return write_result(output, to_failure(result.audio, "write", error), not_written, where)
+    return result

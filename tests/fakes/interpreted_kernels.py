@@ -112,7 +112,11 @@ def test_glu_depthwise(
     [
         (torch.float32, 24, 19, 10),
         (torch.float32, 300, 8, 4),  # several blocks of channels
-        *((dtype, 8, num_frames, 4) for dtype in (torch.float32, torch.float16, torch.bfloat16) for num_frames in (1, 5)),
+        *(
+            (dtype, 8, num_frames, 4)
+            for dtype in (torch.float32, torch.float16, torch.bfloat16)
+            for num_frames in (1, 5)
+        ),
     ],
 )
 def test_subsampling(dtype: torch.dtype, channels: int, num_frames: int, num_mels: int, is_causal: bool) -> None:
