@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastscribe._system.safe_open import safe_read
+from fastscribe.text.joining import join_texts
 
 MAX_TOKENIZER_BYTES = 16 << 20  # of a tokenizer file; the largest vocabularies take a quarter
 MAX_PIECES = 1 << 16  # of a vocabulary; NeMo's have up to 16,384, and logits take memory for each piece
@@ -107,7 +108,7 @@ class Tokenizer:
         """Return the text of a token sequence, without a leading space."""
         ids = list(ids)
         if self.kind == "character":
-            return "".join([self.pieces[i] for i in ids])
+            return "".join(map(self._surface, ids))
         if not self.byte_ids.isdisjoint(ids):
             return self._join(ids)
         for index, first in enumerate(ids):  # the same as _join, by table
@@ -202,10 +203,22 @@ class Tokenizer:
         return re.compile(r"\s([" + "".join(re.escape(c) for c in sorted(self.punctuation)) + "])")
 
     def sentence(self, ids: Iterable[int]) -> str:
-        """Return the text of a whole hypothesis. The space before a tag goes with it."""
+        """Return the text of a whole hypothesis. The space before a tag goes with it, and an utterance's end ends a word."""
         ids = list(ids)
-        text = self.remove_spaces_before_punctuation(self.text(ids))
-        return text if self._tag_ids.isdisjoint(ids) else " ".join(text.split())
+        if self._tag_ids.isdisjoint(ids):
+            return self.remove_spaces_before_punctuation(self.text(ids))
+        utterances = (self.text(ids[place]) for place in self.utterances(ids))
+        return self.remove_spaces_before_punctuation(join_texts(" ".join(text.split()) for text in utterances))
+
+    def utterances(self, ids: Sequence[int]) -> Iterator[slice]:
+        """Split a hypothesis after each tag that ends an utterance, and after the punctuation and tags behind it."""
+        start, is_ended = 0, False
+        for index, token_id in enumerate(ids):
+            if is_ended and self.roles[token_id] != "punctuation" and token_id not in self.languages:
+                yield slice(start, index)
+                start, is_ended = index, False
+            is_ended = is_ended or token_id in self.utterance_end_ids
+        yield slice(start, len(ids))
 
     def remove_spaces_before_punctuation(self, text: str) -> str:
         """Remove one space before each punctuation character, where NeMo does so."""

@@ -181,15 +181,16 @@ def words_of(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[Word]:
 
 
 def group_words(token_ids: Sequence[int], tokenizer: Tokenizer) -> list[list[int]]:
-    """Return the indices of the tokens of each word. Some tokens belong to no word."""
-    kept = [
-        token_index for token_index, token_id in enumerate(token_ids) if token_id not in tokenizer.ids_outside_words
-    ]
+    """Return the indices of the tokens of each word. Some tokens belong to no word, and the end of an utterance ends one."""
+    outside = tokenizer.ids_outside_words - tokenizer.utterance_end_ids
+    kept = [token_index for token_index, token_id in enumerate(token_ids) if token_id not in outside]
     roles = [tokenizer.roles[token_ids[token_index]] for token_index in kept]
     groups: list[list[int]] = []
     open_group: list[int] | None = None  # None: the last group is closed
     for index, (token_index, role) in enumerate(zip(kept, roles, strict=True)):
-        if role == "starts word":
+        if token_ids[token_index] in tokenizer.utterance_end_ids:
+            open_group = None
+        elif role == "starts word":
             open_group = [token_index]
             groups.append(open_group)
         elif role == "space" and (tokenizer.kind == "aggregate" or not _is_before_punctuation(roles, index)):
@@ -236,9 +237,10 @@ def _segments(pieces: Sequence[_Piece], tokenizer: Tokenizer) -> list[Segment]:
     segments: list[Segment] = []
     pending: list[Word] = []
     for piece in pieces:
-        for utterance in _utterances(piece.tokens, tokenizer):
-            words = [word for word in words_of(utterance, tokenizer) if word.text]
-            is_ended = utterance[-1].id in tokenizer.utterance_end_ids
+        ids = [token.id for token in piece.tokens]
+        for place in tokenizer.utterances(ids):
+            words = [word for word in words_of(piece.tokens[place], tokenizer) if word.text]
+            is_ended = not tokenizer.utterance_end_ids.isdisjoint(ids[place])
             if piece.recovered:
                 segments += segments_of(pending)
                 segments += [replace(segment, recovered=True) for segment in segments_of(words)]
@@ -249,13 +251,6 @@ def _segments(pieces: Sequence[_Piece], tokenizer: Tokenizer) -> list[Segment]:
             else:
                 pending += words
     return segments + segments_of(pending)
-
-
-def _utterances(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[Sequence[Token]]:
-    """Split tokens after each that ends an utterance."""
-    ends = [index + 1 for index, token in enumerate(tokens) if token.id in tokenizer.utterance_end_ids]
-    borders = [0, *ends, len(tokens)]
-    return [tokens[first:end] for first, end in itertools.pairwise(borders) if first < end]
 
 
 def segments_of(words: Sequence[Word]) -> list[Segment]:

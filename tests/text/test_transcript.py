@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.text.tokenizer import Tokenizer, from_characters, from_pieces
-from fastscribe.text.transcript import assemble
+from fastscribe.text.tokenizer import Kind, Tokenizer, from_characters, from_pieces
+from fastscribe.text.transcript import assemble, words_of
 from fastscribe.types import AudioInfo, Hypothesis, Transcript, Utterance
 
 SUBWORDS = Tokenizer(pieces=("▁the", "▁c", "at", ".", "▁", "s", ",", "▁Is", "?"), kind="subword")
@@ -188,12 +188,34 @@ def test_tags_leave_the_text() -> None:
     first, second = "▁hello <s> ▁ <hi-IN> <EOU>", "▁there s . ▁ <en-US> ▁hello <EOB> <|pnc|> ▁there <en-US>"
     said = [*first.split(), *second.split()]
     result = transcript_of(hypothesis_of([ids[piece] for piece in said]), tokenizer)
-    assert result.text == "hello theres. hello<|pnc|> there"
+    assert result.text == "hello theres. hello <|pnc|> there"
     assert result.language == "en-US"
     assert [segment.text for segment in result.segments] == ["hello", "theres.", "hello", "<|pnc|> there"]
     assert words(result)[:3] == [("hello", 0, 1), ("theres.", 10, 15), ("hello", 20, 21)]
     assert [token.piece for token in result.tokens] == said
     assert transcript_of(hypothesis_of([0, 4]), tokenizer).language is None
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("▁principal <EOU> er ▁there", ["principal", "er there"]),  # its piece goes on, but another utterance begins
+        ("▁principal <EOB> er <EOU> s", ["principal", "er", "s"]),
+        ("▁principal <EOU> . er", ["principal.", "er"]),
+        ("▁principal <EOU> <en-US> . er", ["principal.", "er"]),
+        ("<EOU> er <en-US> s <EOU>", ["ers"]),
+        ("<EOU> <EOU>", []),
+    ],
+)
+@pytest.mark.parametrize("kind", ["subword", "aggregate"])
+def test_words_and_text_agree_at_the_end_of_an_utterance(said: str, expected: list[str], kind: Kind) -> None:
+    pieces = ("▁principal", "er", "s", ".", "▁", "▁there", "<EOU>", "<EOB>", "<en-US>")
+    tokenizer = Tokenizer(pieces, kind)
+    ids = [pieces.index(piece) for piece in said.split()]
+    result = transcript_of(hypothesis_of(ids), tokenizer)
+    assert [segment.text for segment in result.segments] == expected
+    assert result.text == " ".join(word.text for word in result.words) == " ".join(expected)
+    assert [word.text for word in words_of(result.tokens, tokenizer) if word.text] == " ".join(expected).split()
 
 
 @pytest.mark.parametrize(
