@@ -105,7 +105,7 @@ def main() -> None:
     given = parser.parse_args()
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[given.dtype]
     if given.kind == "cohere":
-        config: Json = json.loads(json.dumps(cohere_folder.PUBLISHED_CONFIG))
+        config: Json = json.loads(json.dumps(cohere_folder.SAVED_CONFIG))
         config["encoder_config"]["num_hidden_layers"] = given.layers
         write_cohere(given.folder, config, dtype, given.tokens)
     else:

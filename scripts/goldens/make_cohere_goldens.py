@@ -4,7 +4,8 @@
     python make_cohere_goldens.py OUT.json AUDIO_DIR    # in an environment with transformers, not fastscribe's own
 
 tests/helpers/cohere_folder.py makes the model from a seed. Each recording goes through CohereAsrProcessor and
-CohereAsrForConditionalGeneration alone (CPU, float32, greedy), in several languages and without punctuation.
+CohereAsrForConditionalGeneration alone (CPU, float32, greedy), in several languages and without punctuation. `saved_names` are
+the names that save_pretrained gives the weights of a new model.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import soundfile as sf
 import torch
 import transformers
+from safetensors import safe_open
 from transformers import AutoProcessor, CohereAsrForConditionalGeneration
 
 from tests.helpers.cohere_folder import SEED, write_folder
@@ -42,6 +44,13 @@ def run(model: Any, processor: Any, path: Path, language: str, punctuation: bool
     return {"prompt": prompt, "ids": ids[: ids.index(end)] if end in ids else ids, "text": text}
 
 
+def saved_names(model: Any) -> list[str]:
+    with tempfile.TemporaryDirectory() as scratch:
+        type(model)(model.config).save_pretrained(scratch)  # a loaded model would keep the names of its file
+        with safe_open(Path(scratch) / "model.safetensors", "pt") as file:
+            return sorted(file.keys())
+
+
 def main() -> None:
     out, audio = map(Path, sys.argv[1:3])
     with tempfile.TemporaryDirectory() as scratch:
@@ -52,6 +61,7 @@ def main() -> None:
         assert not loading["missing_keys"] and not loading["unexpected_keys"], loading
         processor = AutoProcessor.from_pretrained(scratch)
     found: dict[str, Any] = {"transformers": transformers.__version__, "torch": torch.__version__, "prompts": {}}
+    found["saved_names"] = saved_names(model)
     for name, prompt in PROMPTS.items():
         found["prompts"][name] = {file: run(model.eval(), processor, audio / file, *prompt) for file in RECORDINGS}
     out.write_text(json.dumps(found, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")

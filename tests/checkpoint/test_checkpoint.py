@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
 
 from fastscribe.bench.work import encoder_gflop_per_audio_s
 from fastscribe.checkpoint import native_writer
@@ -386,6 +387,17 @@ def test_huggingface_unknown_keys(tmp_path: Path, part: str, key: str, value: ob
     else:
         with pytest.raises(UnsupportedCheckpoint, match=named):
             read_checkpoint(tmp_path / "hf")
+
+
+@pytest.mark.parametrize("name", ["hf_ctc", "hf_rnnt", "hf_canary"])
+def test_huggingface_names_with_and_without_their_prefix(name: str, tmp_path: Path) -> None:
+    """transformers' classes write `model.` in front of names if their modules are nested, and read them either way."""
+    shutil.copytree(MODELS / name, tmp_path / "hf")
+    stored = load_file(MODELS / name / "model.safetensors")
+    toggled = {(n.removeprefix("model.") if name == "hf_canary" else f"model.{n}"): w for n, w in stored.items()}
+    assert toggled.keys() != stored.keys()
+    save_file(toggled, tmp_path / "hf" / "model.safetensors")
+    assert same(read_checkpoint(tmp_path / "hf"), read_checkpoint(MODELS / name))
 
 
 def test_huggingface_defaults(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""A small Cohere Transcribe model with random weights, as the folder that transformers' CohereAsr classes read.
+"""A small Cohere Transcribe model with random weights, as the folders that transformers' CohereAsr classes read.
+
+Its config.json and weights come in three forms (FORMS): as the classes' modules are named, as save_pretrained writes a new
+model, and as the model is published, where both are NeMo's.
 
 The weights come from NumPy's legacy generator, as those of granite_folder.py. Used by tests, and by
 scripts/goldens/make_cohere_goldens.py, which runs where transformers is installed and fastscribe is not, so nothing here
@@ -8,18 +11,21 @@ imports either of them.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
 
 Json = dict[str, Any]
+Form = Literal["modules", "saved", "published"]
+FORMS: tuple[Form, ...] = get_args(Form)
 
 NAME = "cohere-transcribe-03-2026"
-# The defaults of transformers' CohereAsrConfig, which are the published model's sizes.
-PUBLISHED_CONFIG: Json = {
+# The defaults of transformers' CohereAsrConfig, which are the published model's sizes, in the form that it writes.
+SAVED_CONFIG: Json = {
     "architectures": ["CohereAsrForConditionalGeneration"],
     "attention_bias": True,
     "attention_dropout": 0.0,
@@ -87,6 +93,63 @@ PROCESSOR_CONFIG: Json = {
     },
     "processor_class": "CohereAsrProcessor",
 }
+# Every key of a published config.json, with those that transformers does not read.
+_PUBLISHED_TRAINING: Json = {
+    "use_loss_mask_for_prompt": False,
+    "log_prediction": True,
+    "log_batch_stats": False,
+    "prompt_format": "cohere_asr",
+    "prompt_defaults": [{"role": "user", "slots": {"decodercontext": "", "pnc": "<|pnc|>", "itn": "<|noitn|>"}}],
+    "multitask_metrics_cfg": {
+        "log_predictions": True,
+        "metrics": {"wer": {"constraint": ".source_lang==.target_lang"}},
+    },
+    "decoding": {"strategy": "beam", "beam": {"beam_size": 1, "len_pen": 0.0, "max_generation_delta": -256}},
+}
+FRONT_END: Json = {
+    "sample_rate": 16000,
+    "max_audio_clip_s": 35,
+    "overlap_chunk_second": 5.0,
+    "min_energy_window_samples": 1600,
+    "max_seq_len": 1024,
+    "supported_languages": ["en", "ar"],
+    "batch_size": 128,
+    "preprocessor": {
+        **{"sample_rate": 16000, "normalize": "per_feature", "window_size": 0.025, "window_stride": 0.01},
+        **{"window": "hann", "features": 128, "n_fft": 512, "log": True, "frame_splicing": 1},
+        **{"dither": 1e-05, "pad_to": 0, "pad_value": 0.0},
+    },
+}
+# What transformers renames when it saves a new model: the name of its module, and NeMo's.
+_NEMO_NAMES = (
+    (r"encoder\.subsampling\.layers\.", "encoder.pre_encode.conv."),
+    (r"encoder\.subsampling\.linear\.", "encoder.pre_encode.out."),
+    (r"\.conv\.norm\.", ".conv.batch_norm."),
+    (r"(encoder\.layers.*)\.([qkv])_proj\.", r"\1.linear_\2."),
+    (r"(encoder\.layers.*)\.o_proj\.", r"\1.linear_out."),
+    (r"\.relative_k_proj\.", ".linear_pos."),
+    (r"\.bias_([uv])$", r".pos_bias_\1"),
+    (r"decoder\.pos_emb\.weight", "transf_decoder._embedding.position_embedding.pos_enc"),
+    (r"decoder\.embed_tokens\.", "transf_decoder._embedding.token_embedding."),
+    (r"decoder\.embedding_layernorm\.", "transf_decoder._embedding.layer_norm."),
+    (r"decoder\.norm\.", "transf_decoder._decoder.final_layer_norm."),
+    (r"decoder\.proj\.", "encoder_decoder_proj."),
+    (r"^(model\.)decoder\.layers\.", r"\1transf_decoder._decoder.layers."),
+    (r"(layers\.\d+)\.self_attn\.q_proj\.", r"\1.first_sub_layer.query_net."),
+    (r"(layers\.\d+)\.self_attn\.k_proj\.", r"\1.first_sub_layer.key_net."),
+    (r"(layers\.\d+)\.self_attn\.v_proj\.", r"\1.first_sub_layer.value_net."),
+    (r"(layers\.\d+)\.self_attn\.o_proj\.", r"\1.first_sub_layer.out_projection."),
+    (r"\.encoder_attn\.q_proj\.", ".second_sub_layer.query_net."),
+    (r"\.encoder_attn\.k_proj\.", ".second_sub_layer.key_net."),
+    (r"\.encoder_attn\.v_proj\.", ".second_sub_layer.value_net."),
+    (r"\.encoder_attn\.o_proj\.", ".second_sub_layer.out_projection."),
+    (r"\.mlp\.fc1\.", ".third_sub_layer.dense_in."),
+    (r"\.mlp\.fc2\.", ".third_sub_layer.dense_out."),
+    (r"\.input_layernorm\.", ".layer_norm_1."),
+    (r"\.post_attention_layernorm\.", ".layer_norm_2."),
+    (r"\.final_layernorm\.", ".layer_norm_3."),
+    (r"^proj_out\.", "log_softmax.mlp.layer0."),
+)
 # fmt: off
 _CONTROLS = (
     "<unk>", "<|nospeech|>", "<pad>", "<|endoftext|>", "<|startoftranscript|>", "<|pnc|>", "<|nopnc|>", "<|startofcontext|>",
@@ -116,12 +179,60 @@ def tokenizer() -> Json:
 
 def small_config() -> Json:
     """Return the published configuration with small sizes; every key stays."""
-    whole = json.loads(json.dumps(PUBLISHED_CONFIG))
-    sizes = {"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4}
+    whole = json.loads(json.dumps(SAVED_CONFIG))
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     whole["encoder_config"] |= sizes | {"num_key_value_heads": 4, "subsampling_conv_channels": 8}
     own = {"hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     own |= {"num_key_value_heads": 4, "head_dim": 6, "max_position_embeddings": 48}
     return whole | own | {"vocab_size": len(_CONTROLS) + len(_PIECES)}
+
+
+def published_form(config: Json) -> Json:
+    """Return the settings of a config.json that transformers wrote in the form of the published one."""
+    encoder = config["encoder_config"]
+    width, hidden = encoder["hidden_size"], config["hidden_size"]
+    decoder = {
+        **{"max_sequence_length": config["max_position_embeddings"], "num_token_types": 0, "embedding_dropout": 0},
+        **{"learn_positional_encodings": False, "hidden_size": hidden, "inner_size": config["intermediate_size"]},
+        **{"num_layers": config["num_hidden_layers"], "num_attention_heads": config["num_attention_heads"]},
+        **{"ffn_dropout": 0, "attn_score_dropout": 0, "attn_layer_dropout": 0, "hidden_act": "relu", "pre_ln": True},
+        **{"vocab_size": "None", "lm_dec_hidden": width},
+    }
+    head = {"num_layers": 1, "activation": "relu", "log_softmax": True, "hidden_size": hidden, "dropout": 0}
+    return {
+        **FRONT_END,
+        **_PUBLISHED_TRAINING,
+        "model_defaults": {"asr_enc_hidden": width, "lm_enc_hidden": hidden, "lm_dec_hidden": hidden},
+        "encoder": {
+            **{"feat_in": encoder["num_mel_bins"], "feat_out": -1, "n_layers": encoder["num_hidden_layers"]},
+            **{"d_model": width, "subsampling": "dw_striding", "subsampling_factor": 8},
+            **{"subsampling_conv_channels": encoder["subsampling_conv_channels"], "causal_downsampling": False},
+            **{"reduction": None, "reduction_position": None, "reduction_factor": 1, "xscaling": False},
+            **{"ff_expansion_factor": encoder["intermediate_size"] // width, "self_attention_model": "rel_pos"},
+            **{"n_heads": encoder["num_attention_heads"], "att_context_size": [-1, -1], "untie_biases": True},
+            **{"pos_emb_max_len": 5000, "conv_kernel_size": 9, "conv_norm_type": "batch_norm"},
+            **{"conv_context_size": None, "dropout": 0, "dropout_pre_encoder": 0, "dropout_emb": 0, "dropout_att": 0},
+        },
+        "transf_encoder": {"num_layers": 0, "hidden_size": hidden, "mask_future": False, "pre_ln": True},
+        "transf_decoder": {
+            **{"model_name": None, "pretrained": False, "encoder": None, "pre_ln_final_layer_norm": True},
+            "config_dict": decoder,
+        },
+        "head": head | {"num_classes": config["vocab_size"], "use_transformer_init": True},
+        "model_type": "cohere_asr",
+        "architectures": ["CohereAsrForConditionalGeneration"],
+        "is_encoder_decoder": True,
+    }
+
+
+PUBLISHED_CONFIG = published_form(SAVED_CONFIG)
+
+
+def saved_name(name: str) -> str:
+    """Return the name under which transformers saves a new model's weight."""
+    for pattern, replacement in _NEMO_NAMES:
+        name = re.sub(pattern, replacement, name)
+    return name
 
 
 def shapes(config: Json) -> dict[str, tuple[int, ...]]:
@@ -197,18 +308,43 @@ def random_weights(config: Json, seed: int) -> dict[str, torch.Tensor]:
 
 
 _END_BIAS = 3.0
-SEED = 3
+SEED = 5
 
 
-def write_folder(folder: Path, seed: int = SEED) -> Json:
+def write_folder(folder: Path, seed: int = SEED, form: Form = "modules") -> Json:
     """Write the folder and return its config.json."""
     config = small_config()
+    weights = random_weights(config, seed)
     folder.mkdir(parents=True, exist_ok=True)
+    described: Json = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    processor, name = PROCESSOR_CONFIG, "processor_config.json"
+    if form != "modules":
+        weights = {saved_name(name): tensor for name, tensor in weights.items()}
+    if form == "published":
+        weights = {name.removeprefix("model."): tensor for name, tensor in weights.items()}
+        buffers = {"window": torch.hann_window(400), "fb": torch.zeros(1, 128, 257)}
+        weights |= {f"preprocessor.featurizer.{name}": buffer for name, buffer in buffers.items()}
+        config = published_form(config)
+        code = {"auto_map": {"AutoProcessor": "processing_cohere_asr.CohereAsrProcessor"}}
+        processor, name = code | {"processor_class": "CohereAsrProcessor"}, "preprocessor_config.json"
+        (folder / "processor_config.json").write_text(json.dumps(processor))
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "processor_config.json").write_text(json.dumps(PROCESSOR_CONFIG))
+    (folder / name).write_text(json.dumps(processor))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer(), ensure_ascii=False), encoding="utf-8")
     tokens = {"pad_token": "<pad>", "eos_token": "<|endoftext|>", "unk_token": "<unk>"}
-    described = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     (folder / "tokenizer_config.json").write_text(json.dumps(described | tokens))
-    save_file(random_weights(config, seed), folder / "model.safetensors", metadata={"format": "pt"})
+    if form == "saved":
+        _write_shards(folder, weights)
+    else:
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return config
+
+
+def _write_shards(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+    """Write the weights in two files and their index, as save_pretrained writes those of a large model."""
+    names = sorted(weights)
+    parts = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    for file, kept in parts.items():
+        save_file({name: weights[name] for name in kept}, folder / file, metadata={"format": "pt"})
+    places = {name: file for file, kept in parts.items() for name in kept}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))

@@ -26,13 +26,12 @@ if TYPE_CHECKING:
 _MAX_POSITIONS = 8192  # positions are not stored, so without a limit a config could request all memory
 _MAX_WAVE = 10_000.0  # longest wavelength of the position embeddings, in tokens
 _START, _END = ("decoder_start_token_id", 7, "<|startofcontext|>"), ("eos_token_id", 3, "<|endoftext|>")
-_LAYER = r"^model\.decoder\.layers\.(\d+)\."
+_LAYER = r"^decoder\.layers\.(\d+)\."
 NAMES = (
-    (r"^model\.encoder\.", "encoder."),
     (r"^proj_out\.", "aed.head."),
-    (r"^model\.decoder\.embed_tokens\.", "aed.embedding."),
-    (r"^model\.decoder\.embedding_layernorm\.", "aed.norm."),
-    (r"^model\.decoder\.norm\.", "aed.final_norm."),
+    (r"^decoder\.embed_tokens\.", "aed.embedding."),
+    (r"^decoder\.embedding_layernorm\.", "aed.norm."),
+    (r"^decoder\.norm\.", "aed.final_norm."),
     (_LAYER + r"input_layernorm\.", r"aed.layers.\1.norm_own."),
     (_LAYER + r"post_attention_layernorm\.", r"aed.layers.\1.norm_frames."),
     (_LAYER + r"final_layernorm\.", r"aed.layers.\1.norm_feed_forward."),

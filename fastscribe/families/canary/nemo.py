@@ -15,18 +15,7 @@ _DEFAULT_POSITIONS = 512
 
 def aed(config: Section, num_labels: int) -> AedConfig:
     """Convert the decoder's sections of the whole config. Raises UnsupportedCheckpoint naming key and value."""
-    outer = config.part("transf_decoder")
-    outer.choose("model_name", None, (None,))
-    outer.choose("encoder", None, (None, False))
-    outer.ignore("pretrained", "library")
-    has_final_norm = outer.choose("pre_ln_final_layer_norm", True, (True, False))
-    section = outer.part("config_dict")
-    outer.finish()
-    section.ignore("vocab_size", "num_token_types", "embedding_dropout", "learn_positional_encodings")
-    max_tokens = section.positive("max_sequence_length", _DEFAULT_POSITIONS)
-    # NeMo reads this key only outside config_dict.
-    section.ignore("pre_ln_final_layer_norm")
-    decoder = _transformer(section, has_final_norm)
+    decoder, max_tokens = decoder_of(config.part("transf_decoder"))
     bridge = _bridge(config.part("transf_encoder", optional=True))
     _check_head(config.part("head", optional=True), decoder.hidden)
     if bridge is not None and bridge.hidden != decoder.hidden:
@@ -43,6 +32,21 @@ def aed(config: Section, num_labels: int) -> AedConfig:
         prompt=config.choose("prompt_format", None, get_args(PromptForm)),
         beam=is_beam,
     )
+
+
+def decoder_of(outer: Section) -> tuple[TransformerConfig, int]:
+    """Convert the section transf_decoder. Returns the decoder and its number of positions."""
+    outer.choose("model_name", None, (None,))
+    outer.choose("encoder", None, (None, False))
+    outer.ignore("pretrained", "library")
+    has_final_norm = outer.choose("pre_ln_final_layer_norm", True, (True, False))
+    section = outer.part("config_dict")
+    outer.finish()
+    section.ignore("vocab_size", "num_token_types", "embedding_dropout", "learn_positional_encodings", "lm_dec_hidden")
+    max_tokens = section.positive("max_sequence_length", _DEFAULT_POSITIONS)
+    # NeMo reads this key only outside config_dict.
+    section.ignore("pre_ln_final_layer_norm")
+    return _transformer(section, has_final_norm), max_tokens
 
 
 def _transformer(section: Section, has_final_norm: bool) -> TransformerConfig:

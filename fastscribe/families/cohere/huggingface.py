@@ -2,11 +2,13 @@
 
 The encoder is Parakeet's. The decoder is Canary's with stored positions, a projection of the encoder's frames and an output
 layer of its own. The folder's feature extractor cuts long recordings where they are quiet; here fastscribe cuts them.
+
+The published config.json and weights are NeMo's in form and names. transformers reads that config.json as the defaults of its
+class, writes one of its own form, and gives a new model's weights NeMo's names too, with `model.` in front.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,18 +16,28 @@ from typing import Any
 
 from fastscribe.checkpoint.huggingface import HARMLESS, extractor_of, read_weights
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
+from fastscribe.checkpoint.names import from_nemo
 from fastscribe.checkpoint.value import Checkpoint, Section, read_tokenizer
 from fastscribe.config import AedConfig, ModelConfig, TransformerConfig
 from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.families.canary import huggingface as canary
+from fastscribe.families.canary.nemo import decoder_of
 from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.conformer.huggingface import encoder_config, read_features
 from fastscribe.families.conformer.names import from_huggingface
+from fastscribe.families.conformer.nemo import encoder_config as nemo_encoder_config
 
-UNUSED = re.compile(r"^preprocessor\.featurizer\.")
 NAMES = (
-    (r"^model\.decoder\.pos_emb\.", "aed.positions."),
-    (r"^model\.decoder\.proj\.", "aed.projection."),
+    (r"^decoder\.pos_emb\.", "aed.positions."),
+    (r"^decoder\.proj\.", "aed.projection."),
+)
+# Sections of the published config.json. They are read if there is no encoder_config.
+_SECTIONS = ("encoder", "transf_decoder", "transf_encoder", "head")
+# Keys that transformers does not read: of training, of prompts, and of the front end of other programs.
+_UNREAD = (
+    *("batch_size", "decoding", "log_batch_stats", "log_prediction", "max_seq_len", "min_energy_window_samples"),
+    *("model_defaults", "multitask_metrics_cfg", "overlap_chunk_second", "preprocessor", "prompt_defaults"),
+    *("prompt_format", "sample_rate", "supported_languages", "use_loss_mask_for_prompt"),
 )
 # Values that a folder's encoder_config may omit.
 ENCODER_DEFAULTS: dict[str, Any] = {
@@ -42,14 +54,17 @@ _END_ID, _END = 3, "<|endoftext|>"
 
 def read_config(section: Section, processor: Section) -> ModelConfig:
     """Convert config.json and the processor's config. Raises UnsupportedCheckpoint naming key and value."""
-    extractor, encoder_section = extractor_of(processor), section.part("encoder_config")
-    encoder_section.values = ENCODER_DEFAULTS | encoder_section.values
-    encoder = encoder_config(encoder_section)
-    decoder_config = aed(section, encoder.d_model)
-    section.ignore(*HARMLESS, *TOKENS, "is_encoder_decoder")
+    extractor = extractor_of(processor)
+    is_published = "encoder_config" not in section and "transf_decoder" in section
+    encoder, decoder, num_classes, max_tokens = _published(section) if is_published else _saved(section)
+    if decoder.hidden == encoder.d_model:
+        key, supported = section.path("hidden_size"), f"other widths than the encoder's {encoder.d_model}"
+        raise UnsupportedCheckpoint(section.where, key, decoder.hidden, supported)
+    clip_s = section.number("max_audio_clip_s", 35.0)
+    section.ignore(*HARMLESS, *TOKENS, *_UNREAD, "is_encoder_decoder")
     section.finish()
     extractor.ignore("min_energy_window_samples", "overlap_chunk_second")
-    longest_s, dither = extractor.number("max_audio_clip_s", 35.0), extractor.number("dither", 1e-5)
+    longest_s, dither = extractor.number("max_audio_clip_s", clip_s), extractor.number("dither", 1e-5)
     features = read_features(extractor, encoder.num_mels, kind="CohereAsrFeatureExtractor")
     return ModelConfig(
         features=replace(features, dither=dither or 0.0),
@@ -58,8 +73,8 @@ def read_config(section: Section, processor: Section) -> ModelConfig:
         joint=None,
         durations=(),
         has_ctc=False,
-        num_labels=decoder_config.num_classes,
-        aed=decoder_config,
+        num_labels=num_classes,
+        aed=AedConfig(decoder, None, num_classes, max_tokens, max_extra_tokens=None, prompt="cohere"),
         trained_utterance_s=longest_s,
     )
 
@@ -67,53 +82,53 @@ def read_config(section: Section, processor: Section) -> ModelConfig:
 def our_names(weights: Mapping[str, TensorSource], model: ModelConfig) -> dict[str, TensorSource]:
     """Give the weights of a folder our names, without those that inference does not use."""
     assert isinstance(model.encoder, EncoderConfig)
-    kept = {name: source for name, source in weights.items() if not UNUSED.match(name)}
-    return from_huggingface(kept, model.encoder, NAMES + canary.NAMES)
+    bare = {name.removeprefix("model."): source for name, source in weights.items()}
+    bare = from_nemo(bare, model.encoder, has_transformer=True)
+    return from_huggingface(bare, model.encoder, NAMES + canary.NAMES)
 
 
 def read_model(folder: Path, section: Section, model: ModelConfig) -> Checkpoint:
     """Read the tokenizer and the weights of a folder whose config.json is `section`. Raises CheckpointError."""
     tokenizer = read_tokenizer(folder, model)
     weights = our_names(read_weights(folder), model)
+    if "encoder_config" not in section and "aed.embedding.weight" in weights:
+        weights.setdefault(
+            "aed.head.weight", weights["aed.embedding.weight"]
+        )  # the published class stores the two once
     check_tokens(section, tokenizer.pieces)
     return Checkpoint(folder, "huggingface", model, tokenizer, LazyWeights(weights))
 
 
-def aed(config: Section, d_model: int) -> AedConfig:
-    """Convert the decoder's config, which is the top level of config.json.
-
-    Args:
-        config: the whole config.json.
-        d_model: width of the encoder.
-
-    Raises:
-        UnsupportedCheckpoint: names the key and value that are not supported.
-    """
-    config.choose("attention_bias", True, (True,))
-    config.choose("tie_word_embeddings", False, (False,))
-    hidden, heads = config.positive("hidden_size", 1024), config.positive("num_attention_heads", 8)
-    if hidden == d_model:
-        supported = f"other widths than the encoder's {d_model}"
-        raise UnsupportedCheckpoint(config.where, config.path("hidden_size"), hidden, supported)
-    config.choose("num_key_value_heads", None, (heads, None))
-    config.choose("head_dim", None, (hidden // heads, None))
+def _saved(section: Section) -> tuple[EncoderConfig, TransformerConfig, int, int]:
+    """Convert what transformers writes. Returns encoder, decoder, size of the vocabulary, and positions of the decoder."""
+    part = section.part("encoder_config")
+    part.values = ENCODER_DEFAULTS | part.values
+    section.choose("attention_bias", True, (True,))
+    section.choose("tie_word_embeddings", False, (False,))
+    hidden, heads = section.positive("hidden_size", 1024), section.positive("num_attention_heads", 8)
+    section.choose("num_key_value_heads", None, (heads, None))
+    section.choose("head_dim", None, (hidden // heads, None))
     decoder = TransformerConfig(
-        num_layers=config.positive("num_hidden_layers", 8),
+        num_layers=section.positive("num_hidden_layers", 8),
         hidden=hidden,
-        ff_hidden=config.positive("intermediate_size", 4096),
+        ff_hidden=section.positive("intermediate_size", 4096),
         num_heads=heads,
-        activation=config.choose("hidden_act", "relu", ("relu",)),
+        activation=section.choose("hidden_act", "relu", ("relu",)),
         pre_norm=True,
         final_norm=True,
     )
-    return AedConfig(
-        decoder=decoder,
-        bridge=None,
-        num_classes=config.positive("vocab_size", 16384),
-        max_tokens=config.positive("max_position_embeddings", 1024),
-        max_extra_tokens=None,
-        prompt="cohere",
-    )
+    section.ignore(*_SECTIONS)
+    num_classes, max_tokens = section.positive("vocab_size", 16384), section.positive("max_position_embeddings", 1024)
+    return encoder_config(part), decoder, num_classes, max_tokens
+
+
+def _published(section: Section) -> tuple[EncoderConfig, TransformerConfig, int, int]:
+    """Convert the published form, as _saved()."""
+    decoder, max_tokens = decoder_of(section.part("transf_decoder"))
+    section.part("transf_encoder", optional=True).choose("num_layers", 0, (0, None))
+    num_classes = section.part("head").positive("num_classes")
+    section.choose("vocab_size", num_classes, (num_classes,))
+    return nemo_encoder_config(section.part("encoder")), decoder, num_classes, max_tokens
 
 
 def check_tokens(config: Section, pieces: Sequence[str]) -> None:

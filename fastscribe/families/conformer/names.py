@@ -35,17 +35,15 @@ def from_huggingface(
     """Rename the weights of a Hugging Face folder.
 
     Args:
-        weights: By the folder's names.
+        weights: By the folder's names, of which some classes have `model.` in front.
         config: Settings of the encoder.
         first: What to replace before the rest.
     """
-    layers = {
-        **subsampling(config, "encoder.subsampling.layers"),
-        **subsampling(config, "model.encoder.subsampling.layers"),  # Canary's
-    }
-    if config.causal_subsampling:
-        layers = _causal_subsampling(config)
-    return rename(weights, layers, first + reading(HUGGINGFACE + BOTH))
+    layers = (
+        _causal_subsampling(config) if config.causal_subsampling else subsampling(config, "encoder.subsampling.layers")
+    )
+    bare = {name.removeprefix("model."): source for name, source in weights.items()}
+    return rename(bare, layers, first + reading(HUGGINGFACE + BOTH))
 
 
 def nemo_layers(config: EncoderConfig) -> dict[str, str]:

@@ -61,7 +61,8 @@ def read_config(section: Section, processor: Section) -> ModelConfig:
 
 def our_names(weights: Mapping[str, TensorSource], model: ModelConfig) -> dict[str, TensorSource]:
     """Give the weights of a folder our names, without those that it omits."""
-    return rename(weights, {}, NAMES + reading(BOTH))
+    bare = {name.removeprefix("model."): source for name, source in weights.items()}
+    return rename(bare, {}, NAMES + reading(BOTH))
 
 
 def read_model(folder: Path, section: Section, model: ModelConfig) -> Checkpoint:

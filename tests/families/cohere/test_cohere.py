@@ -1,4 +1,4 @@
-"""Cohere Transcribe: tokens and text equal transformers 5.23.0 in any batch, and its folder is read with every setting."""
+"""Cohere Transcribe: tokens and text equal transformers 5.24.0 in any batch, and its folder is read in every form."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.checkpoint import huggingface, native_writer
@@ -24,10 +25,22 @@ from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber
 from tests.conftest import AUDIO, MODELS, golden, waveform
 from tests.families.granite.test_granite import batch_of
-from tests.helpers.cohere_folder import PROCESSOR_CONFIG, PUBLISHED_CONFIG, shapes, write_folder
+from tests.helpers.cohere_folder import (
+    FORMS,
+    FRONT_END,
+    PROCESSOR_CONFIG,
+    PUBLISHED_CONFIG,
+    SAVED_CONFIG,
+    Form,
+    saved_name,
+    shapes,
+    small_config,
+    write_folder,
+)
 
 PROMPTS = {"en": Options(), "de": Options(language="de"), "en without punctuation": Options(pnc=False)}
-EXPECTED = golden(MODELS / "cohere")["prompts"]
+GOLDEN = golden(MODELS / "cohere")
+EXPECTED = GOLDEN["prompts"]
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +99,64 @@ def test_own_format_and_the_whole_program(folder: Path, tmp_path: Path) -> None:
         assert result.text == entry["text"].strip()
 
 
+# --- the forms of a folder ------------------------------------------------------------------------------------------
+
+
+def test_names_that_transformers_saves() -> None:
+    assert sorted(map(saved_name, shapes(small_config()))) == GOLDEN["saved_names"]
+
+
+@pytest.mark.parametrize("form", FORMS[1:])
+def test_forms_are_the_same_model(folder: Path, form: Form, tmp_path: Path) -> None:
+    write_folder(tmp_path, form=form)
+    found, expected = read_checkpoint(tmp_path), read_checkpoint(folder)
+    assert (found.config, found.tokenizer.pieces) == (expected.config, expected.tokenizer.pieces)
+    assert set(found.weights) == set(expected.weights)
+    assert all(torch.equal(found.weights[name], tensor) for name, tensor in expected.weights.items())
+
+
+def test_published_form_may_store_its_tied_weights_once(tmp_path: Path) -> None:
+    write_folder(tmp_path, form="published")
+    stored = load_file(tmp_path / "model.safetensors")
+    embedding = stored["transf_decoder._embedding.token_embedding.weight"]
+    del stored["log_softmax.mlp.layer0.weight"]
+    save_file(stored, tmp_path / "model.safetensors")
+    assert torch.equal(read_checkpoint(tmp_path).weights["aed.head.weight"], embedding)
+
+
+def test_keys_of_other_programs_front_ends_change_nothing(tmp_path: Path) -> None:
+    """transformers keeps the keys of the published config.json beside its own when it saves that model."""
+    others = PUBLISHED_CONFIG | {"head": {"other": 1}, "encoder": {"other": 1}}
+    assert read_config(tmp_path, others | SAVED_CONFIG, {}, {}) == read_config(tmp_path, {}, {}, {})
+    assert read_config(tmp_path, FRONT_END | {"max_audio_clip_s": 20}, {}, {}).max_utterance_s == 35.0
+
+
+def test_a_clip_s_length_is_the_config_s_if_the_extractor_states_none(tmp_path: Path) -> None:
+    write_folder(tmp_path, form="published")
+    config = json.loads((tmp_path / "config.json").read_text()) | {"max_audio_clip_s": 20}
+    assert huggingface.read_config(tmp_path, config, tmp_path).max_utterance_s == 20.0
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "named"),
+    [
+        ("encoder", {"self_attention_model": "other"}, r"config\.encoder\.self_attention_model: 'other'"),
+        ("transf_decoder", {"config_dict": {"num_layers": 0}}, r"config\.transf_decoder\.config_dict\.num_layers: 0"),
+        ("transf_encoder", {"num_layers": 2}, r"config\.transf_encoder\.num_layers: 2"),
+        ("head", {"num_classes": "None"}, r"config\.head\.num_classes: 'None'"),
+    ],
+)
+def test_unsupported_settings_of_the_published_form(section: str, changes: dict, named: str, tmp_path: Path) -> None:
+    config = write_folder(tmp_path, form="published")
+    with pytest.raises(UnsupportedCheckpoint, match=named):
+        huggingface.read_config(tmp_path, config | {section: config[section] | changes}, tmp_path)
+
+
 # --- what is published ----------------------------------------------------------------------------------------------
 
 
 def read_config(folder: Path, changes: dict, encoder: dict, extractor: dict) -> ModelConfig:
-    whole = json.loads(json.dumps(PUBLISHED_CONFIG)) | changes
+    whole = json.loads(json.dumps(SAVED_CONFIG)) | changes
     whole["encoder_config"] |= encoder
     processor = {"feature_extractor": PROCESSOR_CONFIG["feature_extractor"] | extractor}
     (folder / "processor_config.json").write_text(json.dumps(processor))
@@ -100,8 +166,7 @@ def read_config(folder: Path, changes: dict, encoder: dict, extractor: dict) -> 
 def test_published_configuration(tmp_path: Path) -> None:
     found = read_config(tmp_path, {}, {}, {})
     sources = {
-        name: TensorSource("bfloat16", shape, lambda: torch.empty(0))
-        for name, shape in shapes(PUBLISHED_CONFIG).items()
+        name: TensorSource("bfloat16", shape, lambda: torch.empty(0)) for name, shape in shapes(SAVED_CONFIG).items()
     }
     assert {
         n: s.shape for n, s in huggingface.our_names(sources, {"model_type": "cohere_asr"}, found).items()
@@ -109,7 +174,7 @@ def test_published_configuration(tmp_path: Path) -> None:
     assert (found.decoders, found.max_utterance_s, found.features.dither) == (("aed",), 35.0, 1e-5)
     assert found.encoder == SHAPES["cohere-transcribe-03-2026"].encoder
     assert found.aed.decoder == SHAPES["cohere-transcribe-03-2026"].aed.decoder
-    without_sizes = json.loads(json.dumps(PUBLISHED_CONFIG))
+    without_sizes = json.loads(json.dumps(SAVED_CONFIG))
     without_sizes["encoder_config"] = {"model_type": "parakeet_encoder"}
     assert huggingface.read_config(tmp_path, without_sizes, tmp_path) == found
 
@@ -118,7 +183,7 @@ def test_published_configuration(tmp_path: Path) -> None:
     ("changes", "encoder", "extractor", "named"),
     [
         ({"tie_word_embeddings": True}, {}, {}, r"config\.tie_word_embeddings: True"),
-        ({"hidden_size": 1280}, {}, {}, r"config\.hidden_size: 1280"),
+        ({"hidden_size": 1280, "head_dim": 160}, {}, {}, r"config\.hidden_size: 1280"),
         ({"hidden_act": "gelu"}, {}, {}, r"config\.hidden_act: 'gelu'"),
         ({"vocabulary": "other"}, {}, {}, r"config\.vocabulary: 'other'"),
         ({}, {"hidden_act": "relu"}, {}, r"encoder_config\.hidden_act: 'relu'"),

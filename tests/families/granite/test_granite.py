@@ -296,6 +296,8 @@ def test_published_configuration(tmp_path: Path) -> None:
     assert len(stored) == 550 and round(num_parameters(PUBLISHED_CONFIG) / 1e6) == 473
     sources = {name: TensorSource("bfloat16", shape, lambda: torch.empty(0)) for name, shape in stored.items()}
     ours = hf_granite.add_missing_weights(hf_granite.our_names(sources, found))
+    prefixed = {f"model.{name}": source for name, source in sources.items()}
+    assert hf_granite.our_names(prefixed, found).keys() == hf_granite.our_names(sources, found).keys()
     assert {name: source.shape for name, source in ours.items()} == parameter_shapes(found)
 
 
