@@ -75,7 +75,7 @@ def _loaded(model: str | Path, device: str, dtype: str, options: Options) -> Tra
 def _check_one(audio: object) -> None:
     """Raise UsageError for an input that names several recordings."""
     from fastscribe.audio.folders import MAGIC
-    from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
+    from fastscribe.audio.formats import list_kind
     from fastscribe.audio.given import Audio, is_one
 
     if not is_one(audio):
@@ -88,7 +88,7 @@ def _check_one(audio: object) -> None:
     kinds = {
         "a folder": os.path.isdir(path),
         "a pattern": is_pattern and "://" not in path,
-        "a manifest": extension(path) in MANIFEST_EXTENSIONS,
+        "a list of recordings": list_kind(path) != "",
         "a list of paths": path == "-",
     }
     for kind, applies in kinds.items():

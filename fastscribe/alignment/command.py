@@ -10,7 +10,7 @@ import typer
 
 from fastscribe.alignment.run_part import AlignPart
 from fastscribe.alignment.texts import Texts
-from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
+from fastscribe.audio.formats import list_kind
 from fastscribe.checkpoint.location import DEFAULT
 from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_in
 from fastscribe.cli.job import is_one_short_file
@@ -147,7 +147,7 @@ def align(
     style = make_style(format, tokens, subtitles, output_dir, retry_failed=retry_failed, overwrite=overwrite)
     texts = Texts(text)
     texts.check(has_several=len(inputs) > 1)
-    if text is None and not any(extension(given) in MANIFEST_EXTENSIONS or given == "-" for given in inputs):
+    if text is None and not any(list_kind(given) or given == "-" for given in inputs):
         raise typer.BadParameter("no texts: give --text FILE or FOLDER, or a manifest whose rows have a field text")
     options = Options(
         batch_size=batch_size,

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import io
 import os
-from typing import BinaryIO
+from dataclasses import dataclass
+from typing import BinaryIO, ClassVar
 
 _SMALL_BYTES = 16 << 20  # read at once
 
 
+@dataclass(frozen=True)
 class FilePart:
     """The bytes [start, start + size) of a local file."""
 
-    local_path: str | None = None
-
-    def __init__(self, path: str, start: int, size: int) -> None:
-        self.path, self.start, self.size = path, start, size
+    path: str
+    start: int
+    size: int
+    local_path: ClassVar[str | None] = None
 
     @property
     def identity(self) -> str:

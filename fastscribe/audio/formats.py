@@ -17,6 +17,16 @@ from fastscribe.types import Failure, Source
 
 STDIN = "-"
 MANIFEST_EXTENSIONS = frozenset({"json", "jsonl", "manifest"})
+LIST_EXTENSIONS = MANIFEST_EXTENSIONS | {
+    "csv",
+    "list",
+    "lst",
+    "m3u",
+    "scp",
+    "tar",
+    "tsv",
+    "txt",
+}  # list_rows.py reads them
 # Files that FFmpeg's libraries read (containers.py). Those that are video in most cases may have no audio track.
 _CONTAINERS = (
     "3g2 3ga 3gp 3gp2 3gpp aac ac3 adts amr ape asf avi awb divx dts dtshd dv eac3 ec3 f4a f4b f4v flv gxf m1a m2a m2t m2ts "
@@ -47,7 +57,7 @@ MISSING_TOLERANCE_S = 0.1  # a header may promise this much more than the file h
 
 
 class Manifest(NamedTuple):
-    """A manifest among the inputs, not read yet."""
+    """A manifest or another list among the inputs, not read yet."""
 
     path: str
 
@@ -65,6 +75,13 @@ def missing_problem(promised_s: float, held_s: float) -> str | None:
 def extension(path: str) -> str:
     """Return the extension in lower case, without the dot; "" if there is none."""
     return os.path.splitext(name_of(path) if is_url(path) else path)[1][1:].lower()
+
+
+def list_kind(path: str) -> str:
+    """Return the extension of a list's name, before that of gzip; "" if it is the name of no list."""
+    stem, last = os.path.splitext(name_of(path) if is_url(path) else path)
+    kind = extension(stem if last.lower() == ".gz" else path)
+    return kind if kind in LIST_EXTENSIONS else ""
 
 
 def is_audio_name(path: str) -> bool:

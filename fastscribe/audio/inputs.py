@@ -1,11 +1,11 @@
-"""Turn the user's inputs (files, folders, globs, manifests, URLs, `-`) into a stream of Sources, in a stable order.
+"""Turn the user's inputs (files, folders, globs, lists, URLs, `-`) into a stream of Sources, in a stable order.
 
-Lazy: the first file of a manifest or folder comes out before the last is listed. Nothing is opened except manifests, and files
+Lazy: the first file of a list or folder comes out before the last is listed. Nothing is opened except lists, and files
 of a folder whose names do not say what they are. An input that cannot be used becomes a Failure of stage "input", and the rest
 goes on. A file that is reached twice comes once. Files of a folder that are not audio are counted. Two inputs may have the same
 id (`a/x.wav` and `b/x.wav` given as files); the output stage makes names unique.
 
-Readers of manifests, of lists, of stdin and of stores are imported when such an input comes.
+Readers of lists, of stdin and of stores are imported when such an input comes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import input_failure, is_utf8, relative_id, system_problem
 from fastscribe.audio.folders import MAGIC, match_depth, split_pattern, walk
 from fastscribe.audio.formats import (
-    MANIFEST_EXTENSIONS,
     STDIN,
     Found,
     Manifest,
     count_left_out,
-    extension,
     is_audio_name,
     is_other_name,
+    list_kind,
 )
 from fastscribe.audio.repeats import Repeats
 from fastscribe.types import Failure, Source
@@ -47,7 +46,7 @@ def expand(
     """Yield every recording that `inputs` name.
 
     Args:
-        inputs: paths or URLs of files, folders and manifests, glob patterns, or "-" for stdin: a recording, or a list of paths
+        inputs: paths or URLs of files, folders and lists, glob patterns, or "-" for stdin: a recording, or a list of paths
             and URLs, one a line or each ended by a NUL.
         stdin: the blocks of bytes that "-" reads; None: the process's own.
         left_out: counts the files of folders and patterns that are not taken for audio, by kind (".docx").
@@ -58,7 +57,7 @@ def expand(
         for found in _expand(path, stdin, left_out):
             if isinstance(found, Manifest):
                 if repeats is None or not repeats.is_repeated_manifest(found.path):
-                    yield from _from_manifest(found.path)
+                    yield from _from_list_file(found.path, left_out)
             elif repeats is None or not repeats.is_repeated(found):
                 yield found
 
@@ -74,10 +73,10 @@ def _expand(path: str, stdin: Iterable[bytes] | None, left_out: Counter[str]) ->
         yield from _from_path(path, os.path.basename(path), left_out)
 
 
-def _from_manifest(path: str) -> Iterator[Source | Failure]:
-    from fastscribe.audio.manifest import read_manifest
+def _from_list_file(path: str, left_out: Counter[str]) -> Iterator[Source | Failure]:
+    from fastscribe.audio.list_sources import read_list
 
-    return read_manifest(path)
+    return read_list(path, left_out)
 
 
 def _from_url(url: str, left_out: Counter[str], has_patterns: bool) -> Iterator[Found]:
@@ -87,11 +86,11 @@ def _from_url(url: str, left_out: Counter[str], has_patterns: bool) -> Iterator[
 
 
 def names_file(path: str) -> bool:
-    """Return True if an input is a path or URL of one file, there or not, and not of a manifest."""
+    """Return True if an input is a path or URL of one file, there or not, and not of a list."""
     if path.lower().startswith(("http://", "https://")):  # which list nothing, and may have a query
-        return extension(path) not in MANIFEST_EXTENSIONS
+        return not list_kind(path)
     is_pattern = MAGIC.search(path) is not None and not os.path.lexists(path)
-    return not (is_pattern or os.path.isdir(path) or extension(path) in MANIFEST_EXTENSIONS)
+    return not (is_pattern or os.path.isdir(path) or list_kind(path))
 
 
 def _from_list(blocks: Iterable[bytes], left_out: Counter[str]) -> Iterator[Found]:
@@ -108,10 +107,10 @@ def _from_list(blocks: Iterable[bytes], left_out: Counter[str]) -> Iterator[Foun
 
 def _from_rows(blocks: Iterable[bytes]) -> Iterator[Source | Failure]:
     """Sources of a manifest's rows on stdin."""
+    from fastscribe.audio.list_sources import manifest_rows
     from fastscribe.audio.lists import lines_in
-    from fastscribe.audio.manifest import rows_of
 
-    return rows_of(STDIN, lines_in(blocks))
+    return manifest_rows(STDIN, lines_in(blocks))
 
 
 def _decoded(name: bytes) -> str:
@@ -159,7 +158,7 @@ def _from_path(path: str, name: str, left_out: Counter[str]) -> Iterator[Found]:
         return
     if os.path.isdir(path):
         yield from _from_folder(path, "", left_out)
-    elif extension(path) in MANIFEST_EXTENSIONS:
+    elif list_kind(path):
         yield Manifest(path)
     else:
         yield _file(path, name)

@@ -20,8 +20,12 @@ _ROW_START = re.compile(rb'(\xef\xbb\xbf)?\s*(\{\s*("|\Z)|\[\s*(\{|\Z))')
 _EXPECTED = "one JSON object per line is expected"
 
 
-class NotJsonLines(ValueError):
-    """A file that holds no JSON lines; the message says what it is, and what to do."""
+class NotAList(ValueError):
+    """A file that is no list as a whole; the message says what it is, and what to do."""
+
+
+class NotJsonLines(NotAList):
+    """A file that holds no JSON lines."""
 
 
 def starts_rows(head: bytes) -> bool:

@@ -1,7 +1,6 @@
-"""NeMo manifests: one JSON object a line, with audio_filepath and optionally offset and duration in seconds, and audio_track.
+"""Rows of manifests: JSON objects with audio_filepath, optionally offset, duration (seconds), audio_track and audio_channel.
 
-They are read line by line as bytes, so that a million rows start at once and one broken row costs one Failure. The probe
-finds out later whether the audio exists.
+list_rows.py gives rows of other lists the same names. The probe finds out later whether the audio exists.
 """
 
 from __future__ import annotations
@@ -9,71 +8,49 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from fastscribe._system.remote import read_lines
 from fastscribe._system.urls import is_url, join_url
-from fastscribe.audio.failures import input_failure, is_utf8, printable, relative_id, system_problem
-from fastscribe.audio.json_lines import NotJsonLines, numbered_rows
+from fastscribe.audio.failures import is_utf8, relative_id
 from fastscribe.audio.phrase_lines import PhraseError, phrases_of_row
 from fastscribe.errors import ManifestError
-from fastscribe.types import Failure, Medium, Phrase, Source
+from fastscribe.types import File, Phrase, Source
 
+# Fields that are numbers, also where a row has them as text, as every field of a table is.
+NUMBERS: Mapping[str, type[float | int]] = {
+    "offset": float,
+    "duration": float,
+    "audio_track": int,
+    "audio_channel": int,
+    "shard_id": int,
+}
+# Fields that may have the recording's path, the first that is there.
+PATH_NAMES = (
+    "audio_filepath",
+    "file_name",
+    "path",
+    "audio_filename",
+    "audio_file",
+    "audio_path",
+    "audio",
+    "wav",
+    "wav_filename",
+    "wav_path",
+    "filename",
+    "file_path",
+    "filepath",
+    "file",
+)
 _MAX_DEPTH = 100  # nesting of a row that can be written again; Python's limit is near 1,000
 
 
-def read_manifest(path: str) -> Iterator[Source | Failure]:
-    """Yield every row of the manifest in order, a broken one as a Failure. Blank lines are skipped."""
-    empty = True
-    try:
-        with _lines(path) as lines:
-            for row in rows_of(path, lines):
-                empty = False
-                yield row
-    except OSError as error:
-        yield input_failure(path, system_problem(error))
-        return
-    if empty:
-        yield input_failure(path, "this manifest holds no rows")
-
-
-def rows_of(path: str, lines: Iterable[bytes]) -> Iterator[Source | Failure]:
-    """Yield the rows in a manifest's lines; if these are no JSON lines at all, one Failure.
-
-    Relative paths of stdin, whose path is "-", count from the current folder.
-    """
-    try:
-        for number, line in numbered_rows(lines):
-            yield _row(path, number, line)
-    except NotJsonLines as error:
-        yield input_failure(path, str(error))
-
-
-@contextmanager
-def _lines(path: str) -> Iterator[Iterable[bytes]]:
-    if is_url(path):
-        yield read_lines(path)
-    else:
-        with open(path, "rb") as lines:
-            yield lines
-
-
-def _row(manifest: str, number: int, line: bytes) -> Source | Failure:
-    fields: dict[str, Any] | None = None
-    try:
-        fields = parse_row(manifest, number, line)
-        return row_source(manifest, number, fields)
-    except ManifestError as error:
-        given = fields.get("audio_filepath") if fields else None
-        path = given if isinstance(given, str) and given else printable(manifest)
-        row_id = f"{printable(relative_id(manifest))}:{number}"
-        return Failure(path, row_id, "input", type(error).__name__, printable(str(error)), fields)
-
-
 def parse_row(manifest: str, number: int, line: bytes) -> dict[str, Any]:
-    """Parse one line of a manifest or of a result file into a JSON object. Raises ManifestError for anything else."""
+    """Parse one line of a manifest or of a result file into a JSON object, with numbers where it has them as text.
+
+    Raises ManifestError for anything else.
+    """
     try:
         text = line.decode("utf-8")
         fields = json.loads(text)
@@ -89,7 +66,16 @@ def parse_row(manifest: str, number: int, line: bytes) -> dict[str, Any]:
         raise ManifestError(manifest, number, f"nested deeper than {_MAX_DEPTH}")
     if "\\u" in text and not is_utf8(json.dumps(fields, ensure_ascii=False)):
         raise ManifestError(manifest, number, "holds half of a \\u surrogate pair, which is not text")
+    read_numbers(fields)
     return fields
+
+
+def read_numbers(fields: dict[str, Any]) -> None:
+    """Make numbers of those NUMBERS that a row has as text. What is no number stays, for row_span() to refuse."""
+    for key in NUMBERS:
+        if key in fields and isinstance(fields[key], str):
+            with suppress(ValueError):
+                fields[key] = NUMBERS[key](fields[key])
 
 
 def _is_deeper(value: Any, max_depth: int) -> bool:
@@ -112,30 +98,38 @@ class Span(NamedTuple):
     offset_s: float | None
     duration_s: float | None  # None: to the end
     track: int | None
+    channel: int | None
 
 
 def row_span(manifest: str, number: int, fields: Mapping[str, Any]) -> Span:
-    """Return what a row names. Raises ManifestError if audio_filepath, offset, duration or audio_track is unusable."""
+    """Return what a row names. Raises ManifestError if audio_filepath or one of the numbers is unusable."""
     path = fields.get("audio_filepath")
     if not isinstance(path, str) or not path:
         raise ManifestError(manifest, number, "no audio_filepath")
     offset_s = _seconds(manifest, number, fields, "offset")
     duration_s = _seconds(manifest, number, fields, "duration") or None  # NeMo reads 0 as "to the end"
-    return Span(path, offset_s, duration_s, _track(manifest, number, fields))
+    track, channel = (_position(manifest, number, fields, key) for key in ("audio_track", "audio_channel"))
+    return Span(path, offset_s, duration_s, track, channel)
 
 
 def row_source(manifest: str, number: int, fields: Mapping[str, Any]) -> Source:
     """Return the recording that a row names, to open it. Raises ManifestError as `row_span` does, and for an unusable boost."""
-    path, offset_s, duration_s, track = row_span(manifest, number, fields)
-    suffix = f"@{round(offset_s * 1000)}" if offset_s else ""
+    span = row_span(manifest, number, fields)
+    return source_of(manifest, number, fields, span, opened(resolve(manifest, span.path)))
+
+
+def source_of(manifest: str, number: int, fields: Mapping[str, Any], span: Span, file: File) -> Source:
+    """Return a row's recording, whose bytes are in `file`. Raises ManifestError for an unusable boost."""
+    suffix = f"@{round(span.offset_s * 1000)}" if span.offset_s else ""
     return Source(
-        path=path,
-        file=_opened(manifest, path),
-        id=relative_id(path) + suffix,
+        path=span.path,
+        file=file,
+        id=relative_id(span.path) + suffix,
         row=fields,
-        offset_s=offset_s,
-        duration_s=duration_s,
-        track=track,
+        offset_s=span.offset_s,
+        duration_s=span.duration_s,
+        track=span.track,
+        channel=span.channel,
         boost=_phrases(manifest, number, fields),
     )
 
@@ -150,13 +144,17 @@ def _phrases(manifest: str, number: int, fields: Mapping[str, Any]) -> tuple[Phr
         raise ManifestError(manifest, number, str(error)) from None
 
 
-def _opened(manifest: str, path: str) -> str | Medium:
-    resolved = resolve(manifest, path)
-    if not is_url(resolved):
-        return resolved
-    from fastscribe.audio.remote_file import RemoteFile
+def opened(path: str) -> File:
+    """Return what to open at a path or URL. `shard.tar/a.flac` is a file of an archive, unless it is a path by itself."""
+    if is_url(path):
+        from fastscribe.audio.remote_file import RemoteFile
 
-    return RemoteFile(resolved)
+        return RemoteFile(path)
+    if ".tar/" in path and not os.path.exists(path):
+        from fastscribe.audio.archives import part_at
+
+        return part_at(path) or path
+    return path
 
 
 def resolve(manifest: str, path: str) -> str:
@@ -168,11 +166,11 @@ def resolve(manifest: str, path: str) -> str:
     return os.path.join(os.path.dirname(manifest), path)
 
 
-def _track(manifest: str, number: int, fields: Mapping[str, Any]) -> int | None:
-    track = fields.get("audio_track")  # "track" may be a song's
-    if track is not None and (type(track) is not int or track < 0):
-        raise ManifestError(manifest, number, f"audio_track is {track!r:.40}, not a number from 0")
-    return track
+def _position(manifest: str, number: int, fields: Mapping[str, Any], key: str) -> int | None:
+    position = fields.get(key)  # not "track", which may be a song's
+    if position is not None and (type(position) is not int or position < 0):
+        raise ManifestError(manifest, number, f"{key} is {position!r:.40}, not a number from 0")
+    return position
 
 
 def _seconds(manifest: str, number: int, fields: Mapping[str, Any], key: str) -> float | None:

@@ -61,9 +61,10 @@ JOINED = "several recordings in one: give each as a file of its own, or join the
 CONVERT_WAV = f"{CONVERT} -ignore_length 1 -i IN.wav OUT.wav"  # by default ffmpeg trusts the header
 # libsndfile guesses a constant-bitrate MP3's length from its first frame; the padding byte makes an hour this much wrong.
 GUESS_TOLERANCE = 3e-4
-_LIST_EXTENSIONS = frozenset({"", "txt", "lst", "list", "csv", "tsv"})
-_LIST_HINT = "; a list of paths, one a line without other columns, goes to stdin: fastscribe transcribe - < LIST"
-_TEXT_BYTES = 4096
+_LIST_HINT = (
+    "; a list of paths, one a line, goes to stdin (fastscribe transcribe - < LIST), or has a name that ends in .txt"
+)
+_HEAD_BYTES = 4096
 # Of WAV files that libsndfile decodes: PCM, MS ADPCM, floats, A-law, µ-law, IMA ADPCM, GSM, G.721, NMS ADPCM, MP3, extensible.
 SAMPLE_TYPES = frozenset((1, 2, 3, 6, 7, 0x11, 0x31, 0x38, 0x40, 0x55, 0xFFFE))
 # A header may promise at most the longest silence that fits in the file's bytes, so that memory stays bounded. FLAC has
@@ -318,7 +319,7 @@ def _mp3_samples(opened: _Opened, sample_rate: int, num_samples: int) -> int | N
 
 def _is_text(opened: _Opened) -> bool:
     opened.file.seek(0)
-    head = opened.file.read(_TEXT_BYTES)
+    head = opened.file.read(_HEAD_BYTES)
     return is_text(head) and not head.startswith(LIBSNDFILE_MAGIC)
 
 
@@ -332,6 +333,10 @@ def _unreadable_message(error: soundfile.SoundFileError, opened: _Opened) -> str
         return "not audio; a web server lists no folders: name its files, or a manifest of their URLs"
     if code in (1, 7):  # "Format not recognised", and mpg123's failures under a misleading name
         if _is_text(opened):
-            return _TEXT + (_LIST_HINT if extension(path) in _LIST_EXTENSIONS else "")
-        return "not audio, or in a format that neither libsndfile nor FFmpeg reads"
+            return _TEXT + ("" if extension(path) else _LIST_HINT)
+        from fastscribe.audio.archive_kinds import archive_problem
+
+        opened.file.seek(0)
+        head = opened.file.read(_HEAD_BYTES)
+        return archive_problem(head) or "not audio, or in a format that neither libsndfile nor FFmpeg reads"
     return f"cannot be opened, damaged or unsupported (libsndfile: {getattr(error, 'error_string', error)})"

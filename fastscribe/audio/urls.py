@@ -15,14 +15,13 @@ from fastscribe._system.urls import key_of, name_of
 from fastscribe.audio.failures import input_failure, is_utf8, relative_id
 from fastscribe.audio.folders import MAGIC, match_depth, split_pattern
 from fastscribe.audio.formats import (
-    MANIFEST_EXTENSIONS,
     NOT_OPENED,
     Found,
     Manifest,
     count_left_out,
-    extension,
     is_audio_name,
     is_other_name,
+    list_kind,
 )
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.errors import UsageError
@@ -33,7 +32,7 @@ def expand_url(url: str, left_out: Counter[str], has_patterns: bool) -> Iterator
     """Yield the recordings that a URL names.
 
     Args:
-        url: An object, a folder, a manifest, or a pattern such as s3://bucket/**/*.flac.
+        url: An object, a folder, a list, or a pattern such as s3://bucket/**/*.flac.
         left_out: Counts the objects of folders and patterns that are not taken for audio, by kind (".docx").
         has_patterns: Wildcards have a meaning. They have none for web servers, which list nothing.
     """
@@ -45,7 +44,7 @@ def expand_url(url: str, left_out: Counter[str], has_patterns: bool) -> Iterator
             yield from _one(url)
         elif has_patterns and MAGIC.search(key_of(url)) and not _exists(url):
             yield from _from_pattern(url, left_out)
-        elif not url.endswith("/") and (is_audio_name(url) or extension(url) in MANIFEST_EXTENSIONS):
+        elif not url.endswith("/") and (is_audio_name(url) or list_kind(url)):
             yield from _one(url)
         else:
             yield from _from_folder(url, left_out)
@@ -55,7 +54,7 @@ def expand_url(url: str, left_out: Counter[str], has_patterns: bool) -> Iterator
 
 def _one(url: str, found: remote.RemoteObject | None = None, name: str = "") -> Iterator[Found]:
     """Sources of one object; `name` is the base of its id, without a folder's own name."""
-    if extension(url) in MANIFEST_EXTENSIONS:
+    if list_kind(url):
         yield Manifest(url)
     else:
         yield _source(url, name or name_of(url), found)

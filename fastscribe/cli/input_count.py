@@ -15,17 +15,17 @@ from threading import Event, Thread
 
 from fastscribe._system.urls import is_url
 from fastscribe.audio.folders import MAGIC, match_depth, split_pattern, walk
-from fastscribe.audio.formats import MANIFEST_EXTENSIONS, STDIN, extension, is_audio_name
+from fastscribe.audio.formats import STDIN, is_audio_name, list_kind
 from fastscribe.audio.inputs import expand, is_taken, names_file
 from fastscribe.audio.repeats import Repeats
 
-_SAMPLE_BYTES = 1 << 20  # of a manifest
+_SAMPLE_BYTES = 1 << 20  # of a list
 
 
 class InputCounter:
     """Counts a run's inputs. `number` is None until then, and where they cannot be counted.
 
-    The rows of a manifest of more than a mebibyte are estimated from its first ones, because reading a large one twice takes
+    The rows of a list of more than a mebibyte are estimated from its first ones, because reading a large one twice takes
     time from the run.
     """
 
@@ -106,11 +106,11 @@ def _numbers_at(path: str, repeats: Repeats) -> Iterator[int]:
     """Yield numbers of recordings at an existing or missing path."""
     if os.path.lexists(path) and not os.path.isdir(path) and not _can_be_read_twice(path):
         raise _Unknown
-    if os.path.isfile(path) and extension(path) in MANIFEST_EXTENSIONS:
+    if os.path.isfile(path) and (kind := list_kind(path)):
         if not repeats.is_repeated_manifest(path):
-            yield _num_lines(path)
+            yield _num_rows(path, kind)
         return
-    for _ in expand([path], repeats=repeats):  # opens files of unknown names only, for it is no manifest
+    for _ in expand([path], repeats=repeats):  # opens files of unknown names only, for it is no list
         yield 1
 
 
@@ -119,13 +119,20 @@ def _can_be_read_twice(path: str) -> bool:
     return os.path.isfile(path) and not os.path.realpath(path).startswith("/dev/")
 
 
-def _num_lines(manifest: str) -> int:
-    """Return the number of a manifest's lines, or an estimate for a large one; 1 for one that the run cannot read."""
+def _num_rows(path: str, kind: str) -> int:
+    """Return the number of a list's rows, or an estimate for a large one; 1 for one that the run cannot read.
+
+    Raises _Unknown for an archive, a compressed list and one in segments, whose rows are counted as they are read.
+    """
     try:
-        with open(manifest, "rb") as lines:
+        with open(path, "rb") as lines:
             sample, num_bytes = lines.read(_SAMPLE_BYTES), os.fstat(lines.fileno()).st_size
     except OSError:
         return 1
+    is_in_segments = kind == "scp" and os.path.exists(os.path.join(os.path.dirname(path), "segments"))
+    if kind == "tar" or sample[:2] == b"\x1f\x8b" or is_in_segments:
+        raise _Unknown
     if len(sample) < num_bytes:
         return max(1, sample.count(b"\n") * num_bytes // len(sample))
-    return max(1, sum(1 for line in sample.splitlines() if line.strip()))
+    has_header = kind in ("csv", "tsv")
+    return max(1, sum(1 for line in sample.splitlines() if line.strip()) - has_header)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fastscribe._system.file_kinds import is_device
 from fastscribe._system.urls import is_url
-from fastscribe.audio.formats import MANIFEST_EXTENSIONS, STDIN, extension
+from fastscribe.audio.formats import STDIN, list_kind
 from fastscribe.cli.run_part import OutputTarget, TranscribeJob
 from fastscribe.cli.terminal import filter_mpg123_messages
 from fastscribe.config import OUTPUT_FORMATS
@@ -25,7 +25,7 @@ def is_one_short_file(inputs: Sequence[str]) -> bool:
 
     It is opened only if its size allows a few minutes. One that cannot be read counts: its line says all that there is.
     """
-    if len(inputs) != 1 or extension(inputs[0]) in MANIFEST_EXTENSIONS:
+    if len(inputs) != 1 or list_kind(inputs[0]):
         return False
     if not os.path.isfile(inputs[0]) or os.path.getsize(inputs[0]) > _MAX_SHORT_BYTES:
         return False

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastscribe._system import signals
 from fastscribe._system.text_layout import escaped
-from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
+from fastscribe.audio.formats import list_kind
 from fastscribe.cli.terminal import say, show
 from fastscribe.pipeline.stats import Progress
 
@@ -98,7 +98,7 @@ class ProgressBar:
     def _is_one_recording(self) -> bool:
         """True for one file that lists no others: there is nothing to count."""
         only = self._inputs[0] if len(self._inputs) == 1 else ""
-        return extension(only) not in MANIFEST_EXTENSIONS and os.path.isfile(only)
+        return not list_kind(only) and os.path.isfile(only)
 
     def say(self, message: str) -> None:
         """Print a line, above the bar if there is one."""

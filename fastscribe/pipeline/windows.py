@@ -202,8 +202,9 @@ def expected_sources(
             numbered = attach(numbered)
         if isinstance(numbered, Source):
             track = options.track if numbered.track is None else numbered.track
-            if track is not None or options.channel is not None:
-                numbered = replace(numbered, track=track, channel=options.channel)
+            channel = options.channel if numbered.channel is None else numbered.channel
+            if track is not None or channel is not None:
+                numbered = replace(numbered, track=track, channel=channel)
         if ledger is None or ledger.expect(numbered):
             yield numbered
 

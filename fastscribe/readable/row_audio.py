@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 from fastscribe._system.urls import is_url
-from fastscribe.audio.manifest import row_source
+from fastscribe.audio.manifest import opened, row_source
 from fastscribe.audio.probe import probe
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.errors import AudioError
@@ -34,8 +34,9 @@ def open_row(row: ResultRow) -> AudioInfo:
     source = row_source(row.file, row.line, fields)
     if source.path == _STDIN:
         raise AudioError(source.path, "was read from stdin, and is gone")
-    if not is_url(source.path) and os.path.exists(source.path):
-        source = replace(source, file=source.path)
+    here = opened(source.path)
+    if not is_url(source.path) and (not isinstance(here, str) or os.path.exists(here)):
+        source = replace(source, file=here)
     audio = probe(source)
     if audio.num_tracks > 1 and "audio_track" not in row.fields:
         raise AudioError(

@@ -9,6 +9,7 @@ tokens a second) is left out and counted by reason.
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +22,6 @@ import numpy as np
 from fastscribe.errors import UsageError
 from fastscribe.training.archives import Archives, expand
 from fastscribe.training.corpus import Corpus, Example, Examples, ExamplesBuilder, LeftOut, ManifestPart, Request
-from fastscribe.training.cuts import shar_manifests, shar_members
 from fastscribe.training.folder import folder_examples
 from fastscribe.training.rows import ReadRequest, RowReader
 from fastscribe.types import AnyArray
@@ -160,15 +160,20 @@ def _all_examples(part: ManifestPart, number: int, read_request: ReadRequest, ig
         archives = Archives(part.tar, paths) if part.tar is not None else None
         for index, (path, _) in enumerate(paths):
             find = partial(archives.find, index) if archives is not None else None
-            yield from RowReader(part, number, path, read_request, find, None, ignores_texts).examples()
+            yield from RowReader(part, number, path, read_request, find, ignores_texts).examples()
     elif part.tar is not None:
         raise UsageError(f"{part.path}: a folder, whose recordings are in it: leave tar out")
-    elif manifests := shar_manifests(part.path):
+    elif manifests := _shar_manifests(part.path):
         for path in manifests:
-            in_shar = shar_members(path)
-            yield from RowReader(part, number, path, read_request, None, in_shar, ignores_texts).examples()
+            yield from RowReader(part, number, path, read_request, ignores_texts=ignores_texts).examples()
     else:
         yield from folder_examples(part, number, read_request)
+
+
+def _shar_manifests(folder: str) -> list[str]:
+    """Return the manifests of a Shar folder in order; none if it is no such folder."""
+    start = os.path.join(glob.escape(folder), "cuts.*.jsonl")
+    return sorted([*glob.glob(start), *glob.glob(start + ".gz")])
 
 
 def _pieces(example: Example, max_duration_s: float) -> Iterator[Example]:

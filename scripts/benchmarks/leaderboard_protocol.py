@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Any
 
 from fastscribe._system.file_kinds import starts_with
-from fastscribe.audio.manifest import read_manifest
+from fastscribe.audio.list_sources import read_list
 from fastscribe.audio.media import local_path
 from fastscribe.audio.probe import probe
 from fastscribe.errors import MissingExtra, UsageError
@@ -119,7 +119,7 @@ def check_packages() -> None:
 def read(manifest: str, normalize: Callable[[str], str]) -> tuple[list[Entry], int]:
     """Return the entries, longest first, and the number of skipped rows. Raise UsageError or AudioError for invalid ones."""
     entries, left_out = [], 0
-    for source in read_manifest(manifest):
+    for source in read_list(manifest):
         if isinstance(source, Failure):
             raise UsageError(f"{manifest}: {source.path}: {source.message}")
         entry = _entry(manifest, source)

@@ -158,7 +158,7 @@ def test_unreadable_folder(tmp_path):
         ("s*", ["sub/a.wav", "sub/deep/c.flac"]),
         ("*", ["b.wav", "sub/a.wav", "sub/deep/c.flac"]),
         ("*/*", ["sub/a.wav", "sub/deep/c.flac"]),
-        ("*.txt", ["notes.txt"]),
+        ("*.docx", ["notes.docx"]),
         ("**", ["b.wav", "sub/a.wav", "sub/deep/c.flac"]),
         ("**/*", ["b.wav", "sub/a.wav", "sub/deep/c.flac"]),
         ("**/*.wav", ["b.wav", "sub/a.wav"]),
@@ -167,7 +167,7 @@ def test_unreadable_folder(tmp_path):
     ],
 )
 def test_patterns(tmp_path, pattern, expected):
-    touch(tmp_path, "b.wav", "sub/a.wav", "sub/deep/c.flac", "notes.txt")
+    touch(tmp_path, "b.wav", "sub/a.wav", "sub/deep/c.flac", "notes.docx")
     assert ids(tmp_path / pattern) == expected
 
 
@@ -310,13 +310,13 @@ BROKEN_ROWS = {
     '{"audio_filepath": ["a.wav", "b.wav"]}': "no audio_filepath",
     '{"audio_filepath": "a.wav", "offset": -1}': "offset is -1",
     '{"audio_filepath": "a.wav", "offset": NaN}': "offset is nan",
-    '{"audio_filepath": "a.wav", "offset": "1.0"}': "offset is '1.0'",
+    '{"audio_filepath": "a.wav", "offset": "1.0 s"}': "offset is '1.0 s'",
     '{"audio_filepath": "a.wav", "duration": -0.5}': "duration is -0.5",
     '{"audio_filepath": "a.wav", "duration": Infinity}': "duration is inf",
     '{"audio_filepath": "a.wav", "duration": true}': "duration is True",
     '{"audio_filepath": "a.wav", "duration": 1' + "0" * 400 + "}": "duration is inf",
     '{"audio_filepath": "a.wav", "audio_track": -1}': "audio_track is -1",
-    '{"audio_filepath": "a.wav", "audio_track": "1"}': "audio_track is '1'",
+    '{"audio_filepath": "a.wav", "audio_track": "1st"}': "audio_track is '1st'",
     '{"audio_filepath": "a.wav", "text": "\\ud800"}': "surrogate",
 }
 

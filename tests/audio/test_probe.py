@@ -707,13 +707,14 @@ def test_planned_from_manifest():
 @pytest.mark.parametrize(
     ("name", "content", "has_hint"),
     [
-        ("list.txt", "/a/b.wav\n", True),
-        ("table.csv", "path,text\na.wav,ü\n", True),
+        ("list", "/a/b.wav\n", True),
         ("page.wav", "<html></html>", False),
     ],
 )
 def test_text_is_named_and_a_list_has_a_hint(tmp_path, name, content, has_hint):
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
-    hint = "; a list of paths, one a line without other columns, goes to stdin: fastscribe transcribe - < LIST"
+    hint = (
+        "; a list of paths, one a line, goes to stdin (fastscribe transcribe - < LIST), or has a name that ends in .txt"
+    )
     assert problem(path) == "is text, not audio" + hint * has_hint

@@ -65,7 +65,7 @@ def test_rows_in_order(tmp_path) -> None:
         (row(text=["a"]), "not a string"),
         (row(duration=None), "no duration"),
         (row(duration=0), "no duration .0 is none."),
-        (row(duration="2"), "not a number of seconds"),
+        (row(duration="2 s"), "not a number of seconds"),
         (row(offset=-1), "not a number of seconds from 0"),
         (row(audio_track=1), "audio_track 1: training reads the first track"),
     ],

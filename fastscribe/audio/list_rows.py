@@ -1,0 +1,236 @@
+"""The rows of any list of recordings, for `transcribe`, `align` and `train`: one form for all kinds.
+
+NeMo's manifests (with tar archives beside them), Lhotse's cuts and recordings, tables, Kaldi's wav.scp, lists of paths and tar
+archives. They are read line by line as bytes, so that a million rows start at once and one broken row costs one row. The name
+tells the kind, and of a .txt, .lst or .list its first line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias
+
+from fastscribe._system.urls import is_url
+from fastscribe.audio.archive_kinds import archive_problem
+from fastscribe.audio.archives import Shar, TarsBeside
+from fastscribe.audio.cuts import in_shar, is_of_lhotse, read_cut
+from fastscribe.audio.file_part import FilePart
+from fastscribe.audio.first_bytes import has_known_format
+from fastscribe.audio.formats import list_kind
+from fastscribe.audio.json_lines import NotAList, numbered_rows, starts_rows, wide_encoding
+from fastscribe.audio.list_folder import ListFolder
+from fastscribe.audio.list_lines import opened_lines
+from fastscribe.audio.manifest import PATH_NAMES, Span, parse_row, resolve, row_span
+from fastscribe.errors import FastscribeError, ManifestError
+
+FindMember = Callable[[str, int | None], FilePart]  # of a name and a shard_id; raises KeyError that says what is wrong
+
+
+class ListRow(NamedTuple):
+    """A recording, or a part of one, that a list names.
+
+    Attributes:
+        where: The file that has the row.
+        number: Of its line, from 1.
+        fields: What it says, with NeMo's names; None: a path alone.
+        span: The part.
+        file: Path or URL of the recording, or its place in an archive.
+        id: The row's own; None: its path and offset.
+        is_cut: It is one of Lhotse's.
+    """
+
+    where: str
+    number: int
+    fields: dict[str, Any] | None
+    span: Span
+    file: str | FilePart
+    id: str | None = None
+    is_cut: bool = False
+
+
+class BadRow(NamedTuple):
+    """A row that names no recording. `error` says where it is, and what is wrong."""
+
+    where: str
+    number: int
+    error: FastscribeError
+    fields: dict[str, Any] | None = None
+
+
+Row: TypeAlias = ListRow | BadRow
+
+
+def list_rows(path: str, left_out: Counter[str] | None = None, find: FindMember | None = None) -> Iterator[Row]:
+    """Yield the rows of a list in order. Blank lines are skipped.
+
+    Args:
+        path: Path or URL of the list.
+        left_out: Counts the files of an archive that are not taken for audio, by kind.
+        find: Finds the recordings of a manifest's rows in archives; None: those beside the manifest, by shard_id.
+
+    Raises:
+        NotAList: The list cannot be read as one, perhaps not to its end.
+        OSError: It cannot be read.
+    """
+    kind = list_kind(path)
+    if kind == "tar":
+        from fastscribe.audio.tar_rows import tar_rows
+
+        yield from tar_rows(path, Counter() if left_out is None else left_out)
+        return
+    with opened_lines(path) as lines:
+        yield from _rows(kind, path, lines, find)
+
+
+def _rows(kind: str, path: str, lines: Iterator[bytes], find: FindMember | None) -> Iterator[Row]:
+    if kind in ("json", "jsonl", "manifest"):
+        yield from manifest_rows(path, lines, find)
+        return
+    numbered = _not_blank(lines)
+    first = next(numbered, None)
+    if first is None:
+        return
+    _check_text(first[1])
+    rest = chain([first], numbered)
+    if kind in ("csv", "tsv"):
+        from fastscribe.audio.tables import table_rows
+
+        folder = ListFolder(path, has_clips=True)
+        yield from (_made(path, number, fields, folder) for number, fields in table_rows(path, kind, rest))
+    elif kind == "scp":
+        from fastscribe.audio.kaldi import scp_rows
+
+        folder = ListFolder(path)
+        yield from (_made(where, number, fields, folder, "id") for where, number, fields in scp_rows(path, rest))
+    elif starts_rows(first[1]):
+        yield from _json_rows(path, rest, find)
+    else:
+        from fastscribe.audio.path_lists import path_rows
+
+        folder = ListFolder(path)
+        yield from (_of_path(path, *row, folder) for row in path_rows(first[1], rest, folder.is_there))
+
+
+def _check_text(head: bytes) -> None:
+    """Raise NotAList for the first line of what is no list, whatever its name."""
+    if (encoding := wide_encoding(head)) is not None:  # whose mark could begin an MP3
+        raise NotAList(f"is {encoding}: save it as UTF-8")
+    if has_known_format(head):
+        raise NotAList("is a recording with the name of a list: rename it")
+    if (problem := archive_problem(head)) is not None:
+        raise NotAList(problem)
+
+
+def _not_blank(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    for number, line in enumerate(lines, start=1):
+        content = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        if content.strip():
+            yield number, content
+
+
+def manifest_rows(path: str, lines: Iterable[bytes], find: FindMember | None = None) -> Iterator[Row]:
+    """Yield the rows in the lines of a manifest: NeMo's, or Lhotse's. Relative paths of stdin count from the current folder.
+
+    Raises:
+        NotAList: These are no JSON lines at all.
+    """
+    return _json_rows(path, numbered_rows(lines), find)
+
+
+def _json_rows(path: str, lines: Iterable[tuple[int, bytes]], find: FindMember | None) -> Iterator[Row]:
+    reader = _Manifest(path, find)
+    for number, line in lines:
+        fields: dict[str, Any] | None = None
+        try:
+            fields = parse_row(path, number, line)
+            yield reader.row(number, fields)
+        except ManifestError as error:
+            yield BadRow(path, number, error, fields)
+        except KeyError as error:  # of an archive
+            yield BadRow(path, number, ManifestError(path, number, str(error.args[0])), fields)
+
+
+class _Manifest:
+    """Makes rows of a manifest's JSON objects. Archives are indexed when a row first asks.
+
+    Args:
+        path: The manifest's.
+        find: As for list_rows().
+    """
+
+    def __init__(self, path: str, find: FindMember | None) -> None:
+        self._path, self._find = path, find
+        self._folder = ListFolder(path)  # of Lhotse's rows
+        self._tars: TarsBeside | None = None
+        self._shar: Shar | None = None
+
+    def row(self, number: int, fields: dict[str, Any]) -> ListRow:
+        """Return a row. Raises ManifestError, KeyError with a problem, NotAList."""
+        if is_of_lhotse(fields):
+            return self._of_lhotse(number, fields)
+        if "audio_filepath" not in fields:
+            fields = _named(fields)
+        span = row_span(self._path, number, fields)
+        shard = fields.get("shard_id")
+        if self._find is not None:
+            if shard is not None and type(shard) is not int:
+                raise ManifestError(self._path, number, f"shard_id is {shard!r:.40}, not a number")
+            return ListRow(self._path, number, fields, span, self._find(span.path, shard))
+        part = self._beside(span.path, shard) if type(shard) is int else None
+        return ListRow(self._path, number, fields, span, part or resolve(self._path, span.path))
+
+    def _beside(self, name: str, shard: int) -> FilePart | None:
+        """Return the recording of a row of a tarred manifest; None: it is a file."""
+        if is_url(self._path):
+            return None
+        self._tars = self._tars or TarsBeside(self._path)
+        try:
+            return self._tars.find(name, shard)
+        except KeyError:
+            if os.path.exists(resolve(self._path, name)):
+                return None
+            raise
+
+    def _of_lhotse(self, number: int, row: dict[str, Any]) -> ListRow:
+        if self._find is not None:
+            raise ManifestError(self._path, number, "a cut names its recording itself: leave tar out")
+        fields = read_cut(self._path, number, row)
+        name = str(row["id"]) if row.get("id") else None
+        if not in_shar(fields):
+            span = row_span(self._path, number, fields)
+            return ListRow(self._path, number, fields, span, self._folder.file_of(span.path), name, is_cut=True)
+        if is_url(self._path):
+            raise ManifestError(self._path, number, "a cut of a Shar folder in a store: download the folder")
+        self._shar = self._shar or Shar(self._path)
+        part = self._shar.find(str(row.get("id")))
+        fields["audio_filepath"] = str(name)
+        span = row_span(self._path, number, fields)
+        return ListRow(self._path, number, fields, span, part, name, is_cut=True)
+
+
+def _named(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with audio_filepath, if another name has a path."""
+    for name in PATH_NAMES:
+        if isinstance(path := fields.get(name), str) and path:
+            return {"audio_filepath": path, **fields}
+    return fields
+
+
+def _made(
+    where: str, number: int, fields: dict[str, Any] | ManifestError, folder: ListFolder, id_name: str = ""
+) -> Row:
+    """Return a row of a list whose paths count from `folder`; `id_name` is the field with its own id."""
+    if isinstance(fields, ManifestError):
+        return BadRow(where, number, fields)
+    try:
+        span = row_span(where, number, fields)
+    except ManifestError as error:
+        return BadRow(where, number, error, fields)
+    return ListRow(where, number, fields, span, folder.file_of(span.path), fields.get(id_name))
+
+
+def _of_path(where: str, number: int, path: str, folder: ListFolder) -> ListRow:
+    return ListRow(where, number, None, Span(path, None, None, None, None), folder.file_of(path))

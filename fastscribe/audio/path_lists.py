@@ -1,0 +1,48 @@
+"""A list of paths in a file: one a line, or each ended by a NUL. Text of another kind is told from one by its first line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+
+from fastscribe._system.urls import is_url
+from fastscribe.audio.formats import is_audio_name
+from fastscribe.audio.json_lines import NotAList
+from fastscribe.audio.lists import paths_in
+
+_SHOWN = 40  # characters of a line that is no path
+
+
+def path_rows(
+    head: bytes, lines: Iterable[tuple[int, bytes]], is_there: Callable[[str], bool]
+) -> Iterator[tuple[int, str]]:
+    """Yield the paths of a list with the numbers of their lines, or their own. Comments, which begin with #, are left out.
+
+    Args:
+        head: The first line that is not blank.
+        lines: All lines from there, without a byte order mark.
+        is_there: Tells whether a path is a file's.
+
+    Raises:
+        NotAList: The first path is neither a URL, nor has an extension of recordings, nor is there.
+    """
+    is_first = True
+    for number, entry in _entries(head, lines):
+        path = os.fsdecode(entry)
+        if path.startswith("#EXT") or (path.startswith("#") and not is_audio_name(path)):  # #EXTM3U of playlists
+            continue
+        if path != path.strip() and not is_there(path):
+            path = path.strip()
+        if is_first and not (is_url(path) or is_audio_name(path) or is_there(path)):
+            shown = path if len(path) <= _SHOWN else f"{path[:_SHOWN]}.."
+            raise NotAList(f"is text, and no list of recordings: its first line, {shown!r}, is no path of one")
+        is_first = False
+        yield number, path
+
+
+def _entries(head: bytes, lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    if b"\0" in head:
+        yield from enumerate(paths_in(line for _, line in lines), start=1)
+        return
+    for number, line in lines:
+        yield number, line.rstrip(b"\r\n")

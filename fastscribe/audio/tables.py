@@ -1,0 +1,96 @@
+"""Rows of a table in text, CSV or TSV, as Common Voice, Hugging Face's audio folders and spreadsheets have them.
+
+The first line names the columns. One of PATH_NAMES, in any case, has the recordings.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from fastscribe.audio.failures import is_utf8
+from fastscribe.audio.formats import is_audio_name
+from fastscribe.audio.json_lines import NotAList
+from fastscribe.audio.manifest import NUMBERS, PATH_NAMES, read_numbers
+from fastscribe.errors import ManifestError
+
+_DELIMITERS = {"csv": ",;\t|", "tsv": "\t,;|"}
+
+
+def table_rows(
+    path: str, kind: str, lines: Iterable[tuple[int, bytes]]
+) -> Iterator[tuple[int, dict[str, Any] | ManifestError]]:
+    """Yield the rows of a table, with their lines' numbers: fields by column, audio_filepath first.
+
+    Args:
+        path: The table's.
+        kind: "csv" or "tsv", which decides between delimiters.
+        lines: The lines that are not blank.
+
+    Raises:
+        NotAList: The first line names no column of recordings.
+    """
+    numbers: list[int] = []
+    text = _decoded(lines, numbers)
+    header, delimiter = _header(next(text, ""), kind)
+    columns = [_column(name, position) for position, name in enumerate(header, start=1)]
+    column = next(name for name in PATH_NAMES if name in columns)
+    # In a table with tabs quotes are part of the text: Common Voice has sentences with a single one.
+    quotes = delimiter != "\t"
+    reader = csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE, strict=True)
+    while True:
+        numbers.clear()
+        try:
+            cells = next(reader, None)
+            if cells is None:
+                return
+            yield numbers[0], _row(path, numbers[0], columns, column, cells)
+        except csv.Error as error:
+            yield numbers[0], ManifestError(path, numbers[0], f"not a row of a table: {error}")
+
+
+def _decoded(lines: Iterable[tuple[int, bytes]], numbers: list[int]) -> Iterator[str]:
+    """Yield lines as text, and add their numbers to `numbers`. A row may have several lines."""
+    for number, line in lines:
+        numbers.append(number)
+        yield line.decode("utf-8", "surrogateescape")
+
+
+def _header(line: str, kind: str) -> tuple[list[str], str]:
+    """Return the names of the columns and the delimiter. Raises NotAList."""
+    for delimiter in _DELIMITERS[kind]:
+        names = next(csv.reader([line], delimiter=delimiter), [])
+        if any(name.strip().lower() in PATH_NAMES for name in names):
+            return names, delimiter
+    problem = f"its first line names no column of recordings ({', '.join(PATH_NAMES[:3])} ..)"
+    cells = next(csv.reader([line], delimiter=_DELIMITERS[kind][0]), [])
+    if any(is_audio_name(cell) for cell in cells):
+        raise NotAList(f"{problem}: write a line with the columns' names above its rows, such as path,text")
+    raise NotAList(f"{problem}: name it so there")
+
+
+def _column(name: str, position: int) -> str:
+    name = name.strip()
+    lower = name.lower()
+    return lower if lower in (*PATH_NAMES, *NUMBERS) else name or f"column_{position}"
+
+
+def _row(
+    path: str, number: int, columns: Sequence[str], column: str, cells: Sequence[str]
+) -> dict[str, Any] | ManifestError:
+    if len(cells) > len(columns):
+        return ManifestError(path, number, f"{len(cells)} columns, and the first line names {len(columns)}")
+    if not is_utf8("".join(cells)):
+        return ManifestError(path, number, "not valid UTF-8")
+    fields: dict[str, Any] = dict(zip(columns, cells, strict=False))
+    for name in NUMBERS:
+        if not fields.get(name, "x").strip():
+            del fields[name]
+    read_numbers(fields)
+    given = fields.get(column, "").strip()
+    is_quoted = len(given) > 1 and given[0] == given[-1] == '"'
+    return {
+        "audio_filepath": given[1:-1] if is_quoted else given,
+        **{key: fields[key] for key in fields if key != "audio_filepath"},
+    }
