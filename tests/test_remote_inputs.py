@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +122,20 @@ def test_resume_by_size_and_version(server: FaultyStore, tmp_path: Path) -> None
     assert [request for request in server.requests if "GET /bucket/audio/" in request] == [
         f"GET /bucket/audio/{FILES[1].name}"
     ]
+
+
+def test_lists_in_a_store(server: FaultyStore, transcriber: Transcriber, expected: dict[str, str]) -> None:
+    """Relative paths count from the list's folder, and those of a table from `clips` in it if the first one is there."""
+    names = [path.name for path in FILES[:2]]
+    table = "path,text\n" + "".join(f"{name},x\n" for name in names)
+    server.put("bucket/cv/clips/" + names[0], FILES[0].read_bytes())
+    server.put("bucket/cv/clips/" + names[1], FILES[1].read_bytes())
+    server.put("bucket/cv/t.csv.gz", gzip.compress(table.encode()))
+    server.put("bucket/lists/list.txt", f"../audio/{names[0]}\n{FOLDER}/{names[1]}\n".encode())
+    server.put("bucket/lists/wav.scp", f"one ../audio/{names[0]}\ntwo {FOLDER}/{names[1]}\n".encode())
+    wanted = {name: expected[name] for name in names}
+    for path in ("cv/t.csv.gz", "lists/list.txt", "lists/wav.scp"):
+        assert texts(transcriber.transcribe(f"s3://bucket/{path}")) == wanted
 
 
 def test_secrets_of_a_web_address_stay_in_the_rows(server: FaultyStore, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def align(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            help="As for transcribe: files, folders, globs, manifests with a field text, URLs, or -.", metavar="INPUTS"
+            help="As for transcribe: files, folders, globs, lists with a field text, URLs, or -.", metavar="INPUTS"
         ),
     ],
     text: Annotated[

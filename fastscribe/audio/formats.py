@@ -17,16 +17,7 @@ from fastscribe.types import Failure, Source
 
 STDIN = "-"
 MANIFEST_EXTENSIONS = frozenset({"json", "jsonl", "manifest"})
-LIST_EXTENSIONS = MANIFEST_EXTENSIONS | {
-    "csv",
-    "list",
-    "lst",
-    "m3u",
-    "scp",
-    "tar",
-    "tsv",
-    "txt",
-}  # list_rows.py reads them
+LIST_EXTENSIONS = MANIFEST_EXTENSIONS | {"csv", "list", "lst", "m3u", "scp", "tar", "tsv", "txt"}  # list_rows.py
 # Files that FFmpeg's libraries read (containers.py). Those that are video in most cases may have no audio track.
 _CONTAINERS = (
     "3g2 3ga 3gp 3gp2 3gpp aac ac3 adts amr ape asf avi awb divx dts dtshd dv eac3 ec3 f4a f4b f4v flv gxf m1a m2a m2t m2ts "
@@ -79,8 +70,7 @@ def extension(path: str) -> str:
 
 def list_kind(path: str) -> str:
     """Return the extension of a list's name, before that of gzip; "" if it is the name of no list."""
-    stem, last = os.path.splitext(name_of(path) if is_url(path) else path)
-    kind = extension(stem if last.lower() == ".gz" else path)
+    kind = extension(os.path.splitext(name_of(path) if is_url(path) else path)[0] if extension(path) == "gz" else path)
     return kind if kind in LIST_EXTENSIONS else ""
 
 

@@ -1,14 +1,13 @@
 """The rows of any list of recordings, for `transcribe`, `align` and `train`: one form for all kinds.
 
-NeMo's manifests (with tar archives beside them), Lhotse's cuts and recordings, tables, Kaldi's wav.scp, lists of paths and tar
-archives. They are read line by line as bytes, so that a million rows start at once and one broken row costs one row. The name
-tells the kind, and of a .txt, .lst or .list its first line.
+NeMo's manifests (with tar archives beside them), Lhotse's cuts and recordings, tables, Kaldi's wav.scp and lists of paths.
+They are read line by line as bytes, so that a million rows start at once and one broken row costs one row. The name tells
+the kind, and of a .txt, .lst or .list its first line.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
@@ -39,7 +38,6 @@ class ListRow(NamedTuple):
         span: The part.
         file: Path or URL of the recording, or its place in an archive.
         id: The row's own; None: its path and offset.
-        is_cut: It is one of Lhotse's.
     """
 
     where: str
@@ -48,7 +46,6 @@ class ListRow(NamedTuple):
     span: Span
     file: str | FilePart
     id: str | None = None
-    is_cut: bool = False
 
 
 class BadRow(NamedTuple):
@@ -63,12 +60,11 @@ class BadRow(NamedTuple):
 Row: TypeAlias = ListRow | BadRow
 
 
-def list_rows(path: str, left_out: Counter[str] | None = None, find: FindMember | None = None) -> Iterator[Row]:
-    """Yield the rows of a list in order. Blank lines are skipped.
+def list_rows(path: str, find: FindMember | None = None) -> Iterator[Row]:
+    """Yield the rows of a list in order; those of an archive are in tar_rows.py. Blank lines are skipped.
 
     Args:
         path: Path or URL of the list.
-        left_out: Counts the files of an archive that are not taken for audio, by kind.
         find: Finds the recordings of a manifest's rows in archives; None: those beside the manifest, by shard_id.
 
     Raises:
@@ -77,10 +73,7 @@ def list_rows(path: str, left_out: Counter[str] | None = None, find: FindMember 
     """
     kind = list_kind(path)
     if kind == "tar":
-        from fastscribe.audio.tar_rows import tar_rows
-
-        yield from tar_rows(path, Counter() if left_out is None else left_out)
-        return
+        raise NotAList("is a tar archive: name the manifest of its recordings")
     with opened_lines(path) as lines:
         yield from _rows(kind, path, lines, find)
 
@@ -201,14 +194,14 @@ class _Manifest:
         name = str(row["id"]) if row.get("id") else None
         if not in_shar(fields):
             span = row_span(self._path, number, fields)
-            return ListRow(self._path, number, fields, span, self._folder.file_of(span.path), name, is_cut=True)
+            return ListRow(self._path, number, fields, span, self._folder.file_of(span.path), name)
         if is_url(self._path):
             raise ManifestError(self._path, number, "a cut of a Shar folder in a store: download the folder")
         self._shar = self._shar or Shar(self._path)
         part = self._shar.find(str(row.get("id")))
         fields["audio_filepath"] = str(name)
         span = row_span(self._path, number, fields)
-        return ListRow(self._path, number, fields, span, part, name, is_cut=True)
+        return ListRow(self._path, number, fields, span, part, name)
 
 
 def _named(fields: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,11 @@ def read_list(path: str, left_out: Counter[str] | None = None) -> Iterator[Sourc
         path: Path or URL of the list.
         left_out: Counts the files of an archive that are not taken for audio, by kind.
     """
-    return _sources(path, list_rows(path, left_out))
+    if list_kind(path) != "tar":
+        return _sources(path, list_rows(path))
+    from fastscribe.audio.tar_rows import tar_rows
+
+    return _sources(path, tar_rows(path, Counter() if left_out is None else left_out))
 
 
 def manifest_rows(path: str, lines: Iterable[bytes]) -> Iterator[Source | Failure]:

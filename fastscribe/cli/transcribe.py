@@ -101,9 +101,9 @@ def transcribe(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            help="Files, folders, globs, NeMo manifests (.jsonl, .json), URLs of these, or - for stdin: a recording, or a list."
-            "\fURLs begin with s3://, gs://, az://, hf:// or https://. A list has paths and URLs, one a line or each ended by "
-            "a NUL (find -print0).",
+            help="Files, folders, globs, lists (NeMo, Lhotse, Kaldi, CSV, tar, .txt), URLs, or - for stdin: a recording or a list."
+            "\fURLs begin with s3://, gs://, az://, hf:// or https://. On stdin, a list has paths and URLs, one a line or each "
+            "ended by a NUL (find -print0), or is a manifest.",
             metavar="INPUTS",
         ),
     ],

@@ -91,6 +91,17 @@ def test_nemo_tars(tars: Path, shown: str, tar: str) -> None:
     assert [int(wave_S[0]) for wave_S in samples_of(shuffled)] == [400, 100, 300]
 
 
+def test_tars_beside_a_manifest_are_found(tars: Path) -> None:
+    """Rows with a shard_id need no `tar`; nor does a manifest of a Shar folder. Tables are read too."""
+    corpus = read(tars / "manifest.json")
+    assert [int(wave_S[0]) for wave_S in samples_of(corpus.examples)] == [100, 200, 200, 300, 400, 400]
+    assert len(read(LHOTSE / "shar" / "cuts.000000.jsonl.gz").examples)
+    (tars / "a.flac").write_bytes(recording(tone(0)))
+    (tars / "t.csv").write_text("path,duration,text\na.flac,1.0,one\n")
+    [example] = read(tars / "t.csv").examples
+    assert (example.path, example.duration_s, example.text) == (str(tars / "a.flac"), 1.0, "one")
+
+
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [

@@ -1,0 +1,52 @@
+"""Whole runs over lists of other tools: a result for each row, found again by the next run."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import AUDIO, MODELS
+from tests.helpers.processes import fastscribe
+
+MODEL = MODELS / "tdt_demo" / "model.nemo"
+FIRST, SECOND = (AUDIO / name for name in ("01_0_00010.flac", "02_0_00025.flac"))
+
+
+@pytest.fixture
+def lists(tmp_path: Path) -> list[Path]:
+    """The first recording in an archive, the second of a cut and of a table, and a command that is not run."""
+    with tarfile.open(tmp_path / "s.tar", "w") as archive:
+        archive.add(FIRST, "x/first.flac")
+    cut = {"id": "cut-1", "type": "MonoCut", "start": 0.5, "duration": 1.5, "channel": 0, "supervisions": []}
+    source = {"type": "file", "channels": [0], "source": str(SECOND)}
+    row = json.dumps({**cut, "recording": {"sources": [source]}})
+    (tmp_path / "cuts.jsonl.gz").write_bytes(gzip.compress(row.encode()))
+    (tmp_path / "t.tsv").write_text(f"path\tage\n{SECOND}\t40\n")
+    (tmp_path / "wav.scp").write_text("utt cat x |\n")
+    return [tmp_path / name for name in ("s.tar", "cuts.jsonl.gz", "t.tsv", "wav.scp")]
+
+
+def test_runs_over_lists(lists: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    plain = fastscribe("transcribe", FIRST, SECOND, "-m", MODEL, "--ordered", "-q")
+    first, second = (json.loads(line)["text"] for line in plain.stdout.splitlines())
+    done = fastscribe("transcribe", *lists, "-m", MODEL, "-o", out, "-f", "jsonl,txt", "--ordered")
+    assert done.returncode == 1 and f"{lists[3]}: input failed: line 1: a command writes this recording" in done.stderr
+    in_tar, of_cut, of_table, failed = (
+        json.loads(line) for line in (out / "transcripts.jsonl").read_text().splitlines()
+    )
+    assert (in_tar["audio_filepath"], in_tar["text"]) == (f"{lists[0]}/x/first.flac", first)
+    assert (of_cut["id"], of_cut["offset"], of_cut["duration"], of_cut["channel"]) == ("cut-1", 0.5, 1.5, 0)
+    assert (of_table["pred_text"], of_table["age"], of_table["path"]) == (second, "40", str(SECOND))
+    assert failed["error"]["type"] == "ManifestError"
+    assert (out / "s.tar/x/first.txt").read_text().strip() == first and (out / "cut-1.txt").exists()
+    rows = (out / "transcripts.jsonl").read_bytes()
+    again = fastscribe("transcribe", *lists, "-m", MODEL, "-o", out, "-f", "jsonl,txt", "--ordered")
+    assert "1 failed in an earlier run" in again.stderr and (out / "transcripts.jsonl").read_bytes() == rows
+    planned = fastscribe("transcribe", *lists, "-m", MODEL, "--dry-run")
+    counts = json.loads(planned.stdout)
+    assert (counts["files"], counts["failed"]) == (3, 1)
