@@ -38,7 +38,7 @@ _OTHERS = (
     "log lrc lst m3u m3u8 md mid nemo nfo npy npz odt parquet pdf phn png ppt pptx pt py rar rst rtf rttm safetensors sh "
     "srt ssa stm sub svg tar textgrid tgz tif tiff toml trn trs tsv ttml txt vtt webp wrd xls xlsx xml yaml yml zip zst"
 )
-_OTHER_EXTENSIONS = MANIFEST_EXTENSIONS | frozenset(_OTHERS.split())
+_OTHER_EXTENSIONS = LIST_EXTENSIONS | frozenset(_OTHERS.split())
 UNKNOWN_CONTENT, NOT_OPENED = " (unknown content)", " (not opened)"  # of kinds left out that may be audio
 
 # What a run writes into its output folder beside the results' files, with the suffix of a shard (results/entries.py).

@@ -16,7 +16,7 @@ from fastscribe._system.urls import is_url
 from fastscribe.audio.archives import iter_members
 from fastscribe.audio.failures import is_utf8
 from fastscribe.audio.file_part import FilePart
-from fastscribe.audio.formats import count_left_out, is_audio_name
+from fastscribe.audio.formats import NOT_OPENED, count_left_out, is_audio_name, is_other_name
 from fastscribe.audio.json_lines import NotAList
 from fastscribe.audio.list_rows import BadRow, ListRow, Row
 from fastscribe.audio.manifest import Span, read_numbers, row_span
@@ -45,7 +45,7 @@ def tar_rows(path: str, left_out: Counter[str]) -> Iterator[Row]:
         used.update(beside)
         yield _row(path, number, name, part, [(one, others[one]) for one in beside])
     for name in others.keys() - used:
-        count_left_out(left_out, name)
+        count_left_out(left_out, name, "" if is_other_name(name) else NOT_OPENED)
     if problem is not None or not recordings:
         raise problem or NotAList("no audio in this archive")
 

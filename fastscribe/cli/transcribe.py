@@ -101,7 +101,7 @@ def transcribe(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            help="Files, folders, globs, lists (NeMo, Lhotse, Kaldi, CSV, tar, .txt), URLs, or - for stdin: a recording or a list."
+            help="Files, folders, globs, lists (NeMo, Lhotse, Kaldi, CSV, tar, .txt), URLs or - for stdin: a recording or list."
             "\fURLs begin with s3://, gs://, az://, hf:// or https://. On stdin, a list has paths and URLs, one a line or each "
             "ended by a NUL (find -print0), or is a manifest.",
             metavar="INPUTS",

@@ -325,11 +325,15 @@ def test_tar_of_recordings(tmp_path: Path) -> None:
         "x/._1.flac": b"x",
         "x/2.flac": recording(2),
         "x/cover.jpg": b"x",
+        "odd.q": b"x",
         "e.flac": b"",
     }
     counted: Counter[str] = Counter()
     found = listed(tar(tmp_path / "s.tar", members), counted)
-    assert [one.id for one in found] == ["s.tar/x/1.flac", "s.tar/x/2.flac", "s.tar/e.flac"] and counted == {".jpg": 1}
+    assert [one.id for one in found] == ["s.tar/x/1.flac", "s.tar/x/2.flac", "s.tar/e.flac"] and counted == {
+        ".jpg": 1,
+        ".q (not opened)": 1,
+    }
     first, second, empty = (one for one in found if isinstance(one, Source))
     assert (level(first), level(second), first.row, first.path) == (1, 2, None, f"{tmp_path}/s.tar/x/1.flac")
     assert isinstance(second.file, FilePart) and second.file.identity.startswith(f"{tmp_path}/s.tar@")
