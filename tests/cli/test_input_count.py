@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from pathlib import Path
 
@@ -68,3 +69,17 @@ def test_a_large_manifest_is_not_read_twice(tmp_path: Path, monkeypatch: pytest.
     manifest.write_text('{"audio_filepath": "a.wav"}\n' * 10_000)
     monkeypatch.setattr(input_count, "_SAMPLE_BYTES", 1000)
     assert counted(manifest) == pytest.approx(10_000, rel=0.05)
+
+
+def test_rows_of_other_lists(tmp_path: Path) -> None:
+    """A table's first line is no row; what only reading tells is not known."""
+    (tmp_path / "t.csv").write_text("path\na.wav\n\nb.wav\n")
+    (tmp_path / "list.txt").write_text("a.wav\nb.wav\n")
+    assert counted(tmp_path / "t.csv") == counted(tmp_path / "list.txt") == 2
+    (tmp_path / "rows.jsonl").write_bytes(gzip.compress(b"{}\n"))
+    (tmp_path / "s.tar").write_bytes(bytes(10240))
+    (tmp_path / "wav.scp").write_text("one a.wav\n")
+    assert counted(tmp_path / "rows.jsonl") is counted(tmp_path / "s.tar") is None
+    assert counted(tmp_path / "wav.scp") == 1
+    (tmp_path / "segments").touch()
+    assert counted(tmp_path / "wav.scp") is None
