@@ -48,16 +48,18 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """List what is imported on first use too, for completion in a notebook."""
-    return sorted({*globals(), *__all__})
+    """List what is public, also what is imported on first use."""
+    return sorted(__all__)
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use only: two import torch, which takes a second; the others are for few programs."""
     if name in ("Aligner", "Transcriber"):
         from fastscribe._system.openmp import limit_openmp_spin
+        from fastscribe.python_names import speak_python
 
         limit_openmp_spin()
+        speak_python()
         if name == "Aligner":
             from fastscribe.alignment.aligner import Aligner
 

@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 from fastscribe._system.text_layout import escaped
 
@@ -42,6 +42,11 @@ def first_line(error: BaseException) -> str:
 
 class FastscribeError(ValueError):
     """Base of the exceptions raised on purpose; str() is one line fit for stderr."""
+
+    spoken: ClassVar[Callable[[str], str]] = str  # how a message names settings; python_names.in_python for programs
+
+    def __str__(self) -> str:
+        return FastscribeError.spoken(super().__str__())
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the message: the leaves make it of other arguments, and a process pool breaks on what it cannot unpickle."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastscribe import rooms
 from fastscribe._system.standard_streams import log_to_stderr
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.time_limit import TimeLimit
 
 _DEFAULTS = Options()
+_FORKED = (
+    "a model's threads do not survive a fork: load models in the new process alone, or start it with the method spawn"
+)
 
 
 class Transcriber:
@@ -50,6 +53,7 @@ class Transcriber:
 
     command = "transcribe"  # whose results an output folder holds
     _started_at: float | None = None  # time.perf_counter() at the command's start, if a command runs this
+    _loaded_by: ClassVar[int | None] = None  # the process that loaded the first model, also in its forks
 
     def __init__(self, checkpoint: Checkpoint, executor: Executor, options: Options, load_s: float) -> None:
         """Make a transcriber of parts that are loaded already; load() is the usual way.
@@ -62,6 +66,7 @@ class Transcriber:
         """
         self._config = checkpoint.config
         self._tokenizer = checkpoint.tokenizer
+        self._path = checkpoint.path
         self._has_random_weights = checkpoint.has_random_weights
         self._executor = executor
         self._options = options
@@ -76,6 +81,14 @@ class Transcriber:
         self._opened_stages: Sequence[RoomStage] | None = None
         self._auto_budget: Budget | None = None
         self._is_running = False
+        self._process = os.getpid()
+
+    def __repr__(self) -> str:
+        facts = self._executor.facts
+        return f"<{type(self).__name__} of {self._path}, {facts.decoder_name}, {facts.dtype}, on {facts.device_name}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled: load the model in the process that uses it")
 
     @classmethod
     def load(
@@ -112,6 +125,7 @@ class Transcriber:
             DeviceFailed: No process of several devices could be started.
         """
         model = check_load(model, device, dtype, options, "all" if devices is None else devices)
+        _check_fork(Transcriber._loaded_by)
         if devices is not None and device != "auto":
             raise UsageError("device and devices exclude each other: devices alone names all devices")
         chosen = None
@@ -152,6 +166,7 @@ class Transcriber:
             languages = lock_of(checkpoint, options, executor.facts.has_prompt)
         # the models own them now
         checkpoint = replace(checkpoint, weights={}, aligner=None, others={})
+        Transcriber._loaded_by = Transcriber._loaded_by or os.getpid()
         found = cls(checkpoint, executor, options, perf_counter() - start)
         found._edits, found._languages, found._opened_stages = edits, languages, stages
         return found
@@ -238,10 +253,10 @@ class Transcriber:
                   paths and URLs, or a recording;
                 - an encoded file: bytes, bytearray or memoryview, or a file object opened in binary mode, which is read from
                   its beginning if it can seek, and must stay open until its result is there;
-                - samples with their rate in Hz: (array, rate) with a NumPy array [S] or [S, C] or a torch tensor [S] or
-                  [C, S], S samples of C channels, as soundfile and torchaudio give them: int16, int32, int8, uint8, or floats
-                  in [-1, 1]; a dict {"array", "sampling_rate"} or a decoder as Hugging Face datasets give it
-                  (two-dimensional arrays are [C, S]), or {"bytes", "path"};
+                - samples: alone, an array or a tensor [S] is 16 kHz mono; with their rate in Hz, (array, rate) with a NumPy
+                  array [S] or [S, C] or a torch tensor [S] or [C, S], S samples of C channels, as soundfile and torchaudio
+                  give them: int16, int32, int8, uint8, or floats in [-1, 1]; a dict {"array", "sampling_rate"} or a decoder
+                  as Hugging Face datasets give it (two-dimensional arrays are [C, S]), or {"bytes", "path"};
                 - an Audio, which adds a key, a part or a track to any of these.
             ordered: Yield in the order of the inputs. Transcripts behind one that is not finished are held back: at most
                 about two windows of them (`Options.window`), and everything behind a file that hangs.
@@ -296,6 +311,7 @@ class Transcriber:
         """
         if self._is_running:
             raise UsageError("another run of this Transcriber is not finished: read all its results, or close() it")
+        _check_fork(self._process)
         self._is_running = True
         try:
             with closing(self._new_run()) as run:
@@ -330,6 +346,16 @@ class Transcriber:
         if self._auto_budget is None:  # kept, with what it has learnt, for later runs
             self._auto_budget = self._executor.choose_budget()
         return self._auto_budget
+
+
+def _check_fork(process: int | None) -> None:
+    """Raise UsageError in a fork of a process that has loaded a model: without its threads, torch would wait for ever."""
+    if process in (None, os.getpid()):
+        return
+    import torch
+
+    if torch.get_num_threads() > 1:
+        raise UsageError(_FORKED)
 
 
 def _open_stages(options: Options) -> list[RoomStage]:

@@ -438,6 +438,10 @@ class Transcript:
     speaker_channels: tuple[int, ...] = ()
     voices: tuple[Voice, ...] = ()  # with Options.voices: one of each speaker
 
+    def __repr__(self) -> str:
+        shown = self.text if len(self.text) <= 80 else self.text[:77] + "..."
+        return f"{type(self).__name__}({self.audio.path!r}, {self.audio.duration_s:.2f} s, {len(self.words)} words: {shown!r})"
+
     @property
     def key(self) -> Any:
         """The caller's key of the recording; where none was given, a file's path, or the position of other data."""
@@ -454,7 +458,7 @@ class Transcript:
         return tuple(word for segment in self.segments for word in segment.words)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RenderedTranscript(Transcript):
     """A Transcript whose output another process has rendered, without words and tokens.
 
@@ -486,3 +490,13 @@ class Failure:
     def key(self) -> Any:
         """The caller's key of the recording; where none was given, a file's path, or the position of other data."""
         return self.path if self.given_key is None else self.given_key
+
+    if not TYPE_CHECKING:  # where results are checked as a union, and Failure has no such attributes
+
+        def __getattr__(self, name: str) -> Any:
+            problem = (
+                f"{self.path}: {self.message}"
+                if name in ("text", "words", "segments", "tokens")
+                else "no such attribute"
+            )
+            raise AttributeError(f"a Failure has no {name}: {problem}")

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import fastscribe
+from fastscribe import python_names
 from fastscribe._system.openmp import limit_openmp_spin
 from tests.helpers.warm_process import WARM
 
@@ -25,6 +26,9 @@ limit_openmp_spin()  # as the command line does, before anything imports torch
 # An example's duration depends on the load of the machine.
 settings.register_profile("fastscribe", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fastscribe")
+python_names.speak_python = lambda: (
+    None
+)  # messages name options, whatever a test imports; tests/test_python_names.py calls it
 # Shells make background jobs ignore it, and their children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -114,12 +114,21 @@ def test_bad_inputs_cost_one_failure_each(transcriber: Transcriber, expected: li
     nan = np.full(16_000, np.nan)
     closed = io.BytesIO(FILES[0].read_bytes())
     closed.close()
-    bad = [np.zeros(99), (nan, 16_000), (np.zeros(0), 16_000), b"not audio", b"", 5, closed, "gone.wav"]
+    bad = [np.zeros((99, 1)), (nan, 16_000), (np.zeros(0), 16_000), b"not audio", b"", 5, closed, "gone.wav"]
     found = {result.index: result for result in transcriber.transcribe([*bad, FILES[1]])}
     assert found.pop(len(bad)).text == expected[1]
     stages = [found[index].stage for index in range(len(bad))]
     assert stages == ["input", "load", "probe", "probe", "probe", "input", "input", "input"]
-    words = ["without its rate", "NaN", "no samples", "not audio", "empty", "int is no", "closed file", "no such file"]
+    words = [
+        "without their rate",
+        "NaN",
+        "no samples",
+        "not audio",
+        "empty",
+        "int is no",
+        "closed file",
+        "no such file",
+    ]
     assert all(word in found[index].message for index, word in enumerate(words))
 
 

@@ -7,6 +7,7 @@ import sys
 from io import TextIOWrapper
 
 from fastscribe._system.text_layout import escaped
+from fastscribe.errors import FastscribeError
 
 
 def open_closed_streams() -> None:
@@ -37,4 +38,4 @@ def write_utf8() -> None:
 
 def log_to_stderr(line: str) -> None:
     """Print one line for the user on stderr."""
-    print(f"fastscribe: {escaped(line)}", file=sys.stderr)
+    print(f"fastscribe: {escaped(FastscribeError.spoken(line))}", file=sys.stderr)

@@ -10,7 +10,7 @@ import os
 import posixpath
 
 from fastscribe._system.urls import is_url, location_of
-from fastscribe.errors import AudioError, RemoteError
+from fastscribe.errors import AudioError, FastscribeError, RemoteError
 from fastscribe.types import AudioInfo, Failure, Source
 
 
@@ -74,4 +74,5 @@ def to_failure(item: Source | AudioInfo, stage: str, error: BaseException) -> Fa
     """Make a Failure of any exception. An AudioError's message omits the path, which Failure.path holds."""
     problem = error.problem if isinstance(error, AudioError) else " ".join(str(error).split())
     kind = type(error).__name__
-    return Failure(item.path, item.id, stage, kind, problem or kind, item.row, item.index, item.given_key)
+    message = FastscribeError.spoken(problem) or kind
+    return Failure(item.path, item.id, stage, kind, message, item.row, item.index, item.given_key)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     Data: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes] | AnyArray | torch.Tensor
 
+_BARE_RATE = 16_000  # Hz, of samples without a rate: as whisper, faster-whisper and onnx-asr take them
+
 
 @dataclass(frozen=True, eq=False)
 class Audio:
@@ -42,7 +44,7 @@ class Audio:
         data: A path or anything else that names recordings; an encoded file as bytes or as a file object opened in binary
             mode; or samples as a NumPy array [S] or [S, C], or as a torch tensor [S] or [C, S] on any device. Samples are
             int16, int32, int8, uint8, or floats in [-1, 1].
-        sample_rate: Samples a second in Hz; for arrays and tensors only, which need it.
+        sample_rate: Samples a second in Hz; for arrays and tensors only. None: 16,000, for samples of one dimension.
         key: Any object that names the recording; results carry it. None: the path of a file, the position among the inputs,
             from 0, of other data.
         offset_s: Where to begin, in seconds.
@@ -117,6 +119,8 @@ def _sources(
 def _as_audio(item: Any) -> tuple[Audio, bool]:
     """Return an input as an Audio, and whether its array would be [C, S]."""
     if isinstance(item, tuple) and len(item) == 2:
+        if item[1] is None:
+            raise ValueError("(array, None): the second is the sample rate in Hz")
         return Audio(*item), _is_tensor(item[0])
     audio = item if isinstance(item, Audio) else Audio(item)
     if not _is_row(audio.data):
@@ -124,7 +128,9 @@ def _as_audio(item: Any) -> tuple[Audio, bool]:
     row = _as_row(audio.data)
     if row.get("array") is not None:
         array = row["array"] if _is_array(row["array"]) else np.asarray(row["array"])
-        return replace(audio, data=array, sample_rate=row.get("sampling_rate")), True
+        if row.get("sampling_rate") is None:
+            raise ValueError("a dict of samples without its sampling_rate")
+        return replace(audio, data=array, sample_rate=row["sampling_rate"]), True
     data = row.get("path") if row.get("bytes") is None else row["bytes"]
     if data is None:
         raise AudioError("", "a dict without audio: it needs array and sampling_rate, or bytes, or path")
@@ -183,7 +189,7 @@ def _file(audio: Audio, name: str, channels_first: bool) -> File:
     if _is_array(data):
         from fastscribe.audio.samples import to_samples
 
-        return Samples(to_samples(_array(data), channels_first), _rate(audio.sample_rate), name)
+        return Samples(to_samples(_array(data), channels_first), _rate(audio.sample_rate, data.ndim), name)
     is_content = isinstance(data, (bytes, bytearray, memoryview))
     if not is_content and not hasattr(data, "read"):
         kind = type(data).__name__
@@ -221,9 +227,12 @@ def _array(data: Any) -> AnyArray:
     return array
 
 
-def _rate(sample_rate: object) -> int:
+def _rate(sample_rate: object, num_dimensions: int) -> int:
     if sample_rate is None:
-        raise ValueError("an array without its rate: give (array, sample_rate), or Audio(array, sample_rate)")
+        if num_dimensions == 1:
+            return _BARE_RATE
+        problem = f"{num_dimensions} dimensions without their rate: samples alone are 16 kHz mono, of one dimension; else give"
+        raise ValueError(f"{problem} (array, sample_rate) or Audio(array, sample_rate)")
     try:
         rate: int = int(sample_rate)  # type: ignore[call-overload]
     except (TypeError, ValueError, OverflowError):

@@ -58,6 +58,11 @@ def test_layouts(item):
     np.testing.assert_array_equal(samples_SC, STEREO_SC)
 
 
+@pytest.mark.parametrize("item", [STEREO_SC[:, 0], torch.from_numpy(STEREO_SC[:, 0].copy()), Audio(STEREO_SC[:, 0])])
+def test_samples_alone_are_16_khz_mono(item):
+    np.testing.assert_array_equal(samples_of(item), STEREO_SC[:, :1])
+
+
 @pytest.mark.parametrize(
     ("array", "value"),
     [
@@ -78,8 +83,10 @@ def test_scales(array, value):
 @pytest.mark.parametrize(
     ("item", "words"),
     [
-        (np.zeros(9), "without its rate"),
-        ((np.zeros(9), None), "without its rate"),
+        (np.zeros((9, 1)), "2 dimensions without their rate"),
+        (Audio(torch.zeros(1, 9)), "2 dimensions without their rate"),
+        ((np.zeros(9), None), "the second is the sample rate"),
+        ({"array": np.zeros(9)}, "without its sampling_rate"),
         ((np.zeros(9), 16), "sample rate of 16 Hz"),
         ((np.zeros(9), "16k"), "sample rate of 16k Hz"),
         ((np.zeros(9), float("inf")), "sample rate of inf Hz"),

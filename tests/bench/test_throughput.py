@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from copy import copy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -160,7 +159,8 @@ def test_each_budget_has_its_own_ceiling(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_int8_bytes_follow_the_processors_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roofline, "matrix_rate", lambda *given: 0.1)
-    one = copy(transcriber())
+    one = Transcriber.__new__(Transcriber)
+    vars(one).update(vars(transcriber()))
     one._executor = LocalExecutor(Engine(replace(one._recognizer, dtype="int8")))
     found = {}
     for native in (True, False):
