@@ -129,6 +129,9 @@ class AudioInfo:
     index: int = 0  # position among the inputs of a run, from 0
     track: int | None = None  # audio track that FFmpeg's libraries decode, from 0; None: libsndfile reads the file
     num_tracks: int = 1  # audio tracks in the file
+    # "to_end": beyond the size that its header gives; "from_start": each part is found by decoding from the start
+    reading: str = ""
+    notes: tuple[str, ...] = ()  # what its reader did that its header does not say
     channel: int | None = None  # channel to read, from 0; None: the mean of all
     unread: Source | None = None  # set: the values come from the manifest, and the loader has yet to open the file
     given_key: Any = field(default=None, compare=False)  # as Source's

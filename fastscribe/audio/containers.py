@@ -3,7 +3,9 @@
 Times are a player's: sample 0 is the moment at which the container starts, a track that starts later begins with silence,
 and encoder delay and edit lists are honoured. A frame's position comes from its timestamp. Timestamps in Matroska and ASF
 count milliseconds, so within a run of frames the samples are counted, and after a seek the position snaps to the grid of
-the codec's frames. A gap in the timestamps becomes silence.
+the codec's frames. A gap in the timestamps becomes silence. Where a clock starts again (joined MPEG-TS) or counts wrongly
+(ADTS, MP3 and AC-3 whose sample rate changes), positions are counted from the start of the file, so each part of it is found by
+decoding from there (AudioInfo.reading). Samples of another rate than the first are resampled to it.
 
 PyAV is imported when the first such file is opened, because most runs need none.
 
@@ -13,10 +15,9 @@ Dimensions: S samples, C channels.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from fractions import Fraction
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,9 @@ from fastscribe._system.shared_calls import SharedCalls
 from fastscribe.audio.failures import ContainerError, NotAContainer
 from fastscribe.audio.formats import MISSING_TOLERANCE_S, missing_problem
 from fastscribe.audio.guarded_file import GuardedFile
+from fastscribe.audio.matroska_size import is_whole_matroska
 from fastscribe.audio.media import is_held
+from fastscribe.audio.unfinished import unfinished
 from fastscribe.types import AnyArray, Float32Array, Medium, SampleArray
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     from av.audio.stream import AudioStream
     from av.container import InputContainer
     from av.packet import Packet
+
+    from fastscribe.audio.rate_converter import RateConverter
 
     AudioPacket = Packet[AudioStream]
 
@@ -50,8 +55,12 @@ _OPTIONS = {"format_whitelist": _DEMUXERS, "protocol_whitelist": "fd"}
 # Their headers state a length, which the packets have to reach. Those of others are estimates, or data_size.py checks them.
 _STATES_LENGTH = frozenset({"ape", "ast", "caf", "flv", "gxf", "matroska", "mov", "mxf", "tta", "wv"})
 _NO_STREAM_LENGTH = frozenset({"flv", "matroska"})  # they state a length for the container and none for a track
+_WITHOUT_CLOCK = frozenset({"aac", "ac3", "eac3", "mp3"})  # their times count frames of the first sample rate
+_CLOCK_MAY_RESTART = frozenset({"mpeg", "mpegts"})
+_MAX_JUMP_S = 10  # a longer one in a clock that may restart is a restart, as for the ffmpeg command
 _MIN_LEAD_S = Fraction(1, 100)  # a smaller difference between the starts of a track and its container is rounding
 _JITTER_S = 0.02  # a larger difference between timestamps and counted samples is a gap or an overlap
+_OGG_JITTER_S = 0.002  # of Opus in Ogg, whose positions are exact
 _BEFORE_START_S = 10  # a seek to so long before the start finds the first packet
 PREROLL_S = 0.5  # decoded and dropped before a position, until a decoder's state no longer depends on the seek
 _MAX_HEADERS = 256
@@ -75,6 +84,8 @@ class TrackHeader(NamedTuple):
     channels: int
     num_samples: int
     num_tracks: int
+    from_start: bool = False  # AudioInfo's `reading`
+    notes: tuple[str, ...] = ()  # as AudioInfo's
 
 
 def track_header(medium: Medium, track: int) -> TrackHeader:
@@ -110,7 +121,8 @@ def _cached_header(key: tuple[str, str, int], medium: Medium, track: int) -> Tra
 def _measure(medium: Medium, track: int) -> TrackHeader:
     with closing(Track(medium, track)) as opened:
         num_samples = opened.measure()
-        return TrackHeader(opened.samplerate, opened.channels, num_samples, opened.num_tracks)
+        found = opened.samplerate, opened.channels, num_samples, opened.num_tracks
+        return TrackHeader(*found, opened.from_start, tuple(opened.notes))
 
 
 _headers: dict[tuple[str, str, int], TrackHeader] = {}  # rows of a manifest that cut one recording measure it once
@@ -122,29 +134,42 @@ class Track:
 
     format, subtype = "FFmpeg", "FFmpeg"
 
-    def __init__(self, medium: Medium, track: int) -> None:
+    def __init__(self, medium: Medium, track: int, from_start: bool = False) -> None:
         """Open the track and decode its first frame. Raises as track_header()."""
-        self._num_bytes = medium.num_bytes()
-        self._file = None if medium.local_path is not None else GuardedFile(medium.open())
+        self._num_bytes, self._path, self._track = medium.num_bytes(), medium.local_path, track
+        self.from_start = from_start
+        self.notes: list[str] = []
+        with closing(medium.open()) as file:
+            self._is_whole = is_whole_matroska(file, self._num_bytes)
+            is_unfinished = unfinished(file, self._num_bytes) is not None
+        self._options = {"ignore_length": "1"} if is_unfinished else {}
+        self._file = None if self._path is not None else GuardedFile(medium.open())
         try:
             with self._file_errors():
-                self._container = _open(medium.local_path, self._file)
+                self._open_stream()
         except BaseException:
             if self._file is not None:
                 self._file.close()
             raise
         try:
             with self._file_errors():
-                self._start(track)
+                self._start()
         except BaseException:
             self._close_files()
             raise
 
-    def _start(self, track: int) -> None:
-        """Pick the track, decode its first frame and set the clock."""
-        self._stream = self._pick(track)
+    def _open_stream(self) -> None:
+        self._container = _open(self._path, self._file, self._options)
+        try:
+            self._stream = self._pick(self._track)
+        except BaseException:
+            self._container.close()
+            raise
         self._stream.codec_context.thread_count = 1  # the loader has threads enough
         self._read_other_streams(False)
+
+    def _start(self) -> None:
+        """Decode the track's first frame and set the clock."""
         # In ticks of the stream's clock:
         self._tick_s = _exact(self._stream.time_base) or Fraction(1, 1_000_000)
         self._origin: int = 0  # sample 0
@@ -157,15 +182,20 @@ class Track:
         is_guessed = bool(self._names & _WITHOUT_TIMES) and not codec.name.startswith("pcm_")
         # AAC frames without their lengths, which the decoder finds if it gets all at once
         self._is_unframed = is_guessed and codec.name == "aac" and codec.extradata is not None
+        self._resampler: RateConverter | None = None  # of frames whose rate is another
+        self._shift = 0  # samples by which a clock that starts again is behind
+        self._is_ogg, self._is_opus = "ogg" in self._names, codec.name in _OPUS
+        self._jitter_s = _OGG_JITTER_S if self._is_ogg and self._is_opus else _JITTER_S
         self._restart_decoder()
         first = self._first_frame()
-        self._is_untimed = is_guessed or self._end is None
+        is_untimed = is_guessed or self._end is None
+        self.from_start = self.from_start or is_untimed
         self.samplerate, self.channels = first.sample_rate, first.layout.nb_channels
         self._samples_per_tick = self._tick_s * self.samplerate
-        start, container_start_us = 0 if self._is_untimed else first.pts or 0, self._container.start_time
+        start, container_start_us = 0 if is_untimed else first.pts or 0, self._container.start_time
         lead_ticks = (
             0
-            if container_start_us is None or self._is_untimed
+            if container_start_us is None or is_untimed
             else start - round(Fraction(container_start_us, 10**6) / self._tick_s)
         )
         self._origin = start - (lead_ticks if lead_ticks * self._tick_s > _MIN_LEAD_S else 0)
@@ -173,7 +203,7 @@ class Track:
         self._grid_phase = lead + first.samples
         context = self._stream.codec_context
         # A frame's samples are a multiple of this; the first frame's number is taken if the codec's is unknown.
-        self._grid_step = _OPUS_STEP if context.name in _OPUS else context.frame_size or first.samples
+        self._grid_step = _OPUS_STEP if self._is_opus else context.frame_size or first.samples
         self._accept(first, lead)
 
     def _pick(self, track: int) -> AudioStream:
@@ -226,20 +256,13 @@ class Track:
             ContainerError: the file is truncated or damaged.
         """
         with self._file_errors():
-            if self._is_untimed:
-                num_samples = self._counted()
-            else:
-                end = self._indexed_end()
-                num_samples = self._to_samples(self._walked_end() if end is None else end)
+            end = None if self.from_start else self._indexed_end()
+            if end is None and not self.from_start:
+                end = self._walked_end()  # which may find out that the times are wrong
+            num_samples = self._decoded_end(0) if self.from_start or end is None else self._to_samples(end)
         if num_samples <= 0:
             raise ContainerError("holds no samples")
         return num_samples
-
-    def _counted(self) -> int:
-        """Decode all; return the number of samples."""
-        while self._decode_next():
-            pass
-        return self._expected or 0
 
     def _indexed_end(self) -> int | None:
         """Return the end that a complete index gives; None without one. Reading a few entries checks the file's size."""
@@ -266,7 +289,9 @@ class Track:
         has_length = bool(self._names & _STATES_LENGTH) and self._container.duration is not None
         states_length = has_length and not is_estimate
         ends = {self._stream.index: self._end or self._origin}  # by stream, in its own ticks
-        is_whole = True
+        is_whole, num_packets, last_begin = True, 0, 0
+        rate_of = _RATES.get(self._stream.codec_context.name) if self._names & _WITHOUT_CLOCK else None
+        rates: set[object] = set()
         self._read_other_streams(states_length)
         try:
             for packet in self._packets() if states_length else self._packets(self._stream):
@@ -274,7 +299,10 @@ class Track:
                 if end is None:
                     continue
                 if packet.stream_index == self._stream.index:
-                    self._check_order(end - (packet.duration or 0))
+                    last_begin, num_packets = end - (packet.duration or 0), num_packets + 1
+                    if rate_of is not None and packet.size > _RATE_BYTES:
+                        rates.add(rate_of(bytes(memoryview(packet)[:_RATE_BYTES])))
+                    self._check_order(last_begin)
                     self._note_end(packet, end)
                 elif end > ends.get(packet.stream_index, end - 1):
                     ends[packet.stream_index] = end
@@ -283,19 +311,55 @@ class Track:
                 raise ContainerError(f"damaged or truncated ({_reason(error)})") from error
             is_whole = False
         assert self._end is not None
+        self.from_start = self.from_start or len(rates) > 1
+        if self.from_start:
+            return self._end
         ends[self._stream.index] = self._end
+        packet_s = (self._end - self._origin) * self._tick_s / max(1, num_packets)
+        is_end_unsure = packet_s > MISSING_TOLERANCE_S or last_begin == self._end  # the last packet may be a short one
+        if is_whole and is_end_unsure:
+            self._end = self._origin + round(self._decoded_end(last_begin) / self._samples_per_tick)
+            ends[self._stream.index] = max(ends[self._stream.index], self._end)
         if states_length:
-            begin_s = Fraction(self._container.start_time or 0, 10**6)
-            streams = self._container.streams
-            last_s = max(end * _exact(streams[index].time_base) for index, end in ends.items())
-            self._check_end(Fraction(self._container.duration or 0, 10**6), last_s - begin_s)
+            self._check_promise(ends)
         if not is_whole:
             raise ContainerError("damaged or truncated: its end cannot be read")
         return self._end
 
+    def _check_promise(self, ends: Mapping[int, int]) -> None:
+        """Raise ContainerError if the container states a length that its streams do not reach.
+
+        Some writers count it from 0, not from the start. A Matroska file whose bytes are all there has a wrong length at most.
+        """
+        begin_s, promised_s = (
+            Fraction(us or 0, 10**6) for us in (self._container.start_time, self._container.duration)
+        )
+        last_s = max(end * _exact(self._container.streams[index].time_base) for index, end in ends.items())
+        problem = missing_problem(float(promised_s), float(last_s - begin_s))
+        if problem is None or abs(promised_s - last_s) <= MISSING_TOLERANCE_S:
+            return
+        if not self._is_whole:
+            raise ContainerError(problem)
+        if promised_s > last_s:
+            self.notes.append(problem.removeprefix("truncated: "))
+
+    def _decoded_end(self, begin: int) -> int:
+        """Decode from this time to the end of the track, or all of it; return the position of the end."""
+        self.seek(max(0, self._to_samples(begin)) if begin else 0)
+        if self.from_start:
+            self._restart(None)
+        while self._decode_next():
+            pass
+        return self._expected or 0
+
     def _check_order(self, begin: int) -> None:
-        """Raise ContainerError if a packet begins long before the end of those read so far."""
-        if self._end is not None and (self._end - begin) * self._tick_s > MISSING_TOLERANCE_S:
+        """Raise ContainerError if a packet begins long before the end of those read so far, unless the clock may restart."""
+        if self._end is None:
+            return
+        jump_s = (begin - self._end) * self._tick_s
+        if self._names & _CLOCK_MAY_RESTART and not -MISSING_TOLERANCE_S <= jump_s <= _MAX_JUMP_S:
+            self.from_start = True
+        elif jump_s < -MISSING_TOLERANCE_S:
             at_s = float((self._end - self._origin) * self._tick_s)
             raise ContainerError(
                 f"several recordings in one: its times start again at {at_s:.2f} s: convert it, e.g. with ffmpeg"
@@ -328,7 +392,7 @@ class Track:
         """Continue at this sample."""
         with self._file_errors():
             self._position = position
-            begin = 0 if self._is_untimed else position - round(PREROLL_S * self.samplerate)
+            begin = 0 if self.from_start else position - round(PREROLL_S * self.samplerate)
             reached = self._pending[0] if self._pending is not None else self._expected
             if reached is not None and begin <= reached <= position:
                 return
@@ -345,18 +409,28 @@ class Track:
         offset = time if time is not None else self._origin - int(_BEFORE_START_S / self._tick_s)
         try:
             self._container.seek(offset, stream=stream)
-        except _ffmpeg_error() as error:
+        except _ffmpeg_error():
             if time is not None:
                 return self._restart(None)
-            raise ContainerError(f"cannot be rewound ({_reason(error)})") from error
-        self._restart_decoder()
+            self._frames.close()
+            self._container.close()
+            if self._file is not None:
+                self._file.seek(0)
+            self._open_stream()
+        self._restart_decoder(is_sought=time is not None)
 
-    def _restart_decoder(self) -> None:
+    def _restart_decoder(self, is_sought: bool = False) -> None:
         """Decode from the container's place on."""
-        self._expected, self._pending = None, None
+        self._expected, self._pending, self._resampler, self._shift = None, None, None, 0
         self._lost_s = 0.0  # of packets that could not be decoded
         packets = self._packets(self._stream)
-        self._frames = self._decode(self._joined(packets) if self._is_unframed else packets)
+        if self._is_unframed:
+            packets = self._joined(packets)
+        elif self._is_ogg and self._is_opus:
+            packets = _at_page_ends(packets)
+        elif self._is_ogg and is_sought:
+            packets = _after_first_page(packets)
+        self._frames = self._decode(packets)
 
     def buffer_read_into(self, samples_SC: SampleArray, dtype: str) -> int:
         """Fill float32 samples [S, C] from the front; return the number read, which is lower at the end.
@@ -389,7 +463,11 @@ class Track:
             if frame.samples:
                 self._accept(frame, self._frame_position(frame))
                 return True
-        return False
+        if self._resampler is None:
+            return False
+        self._pending = self._resampler.at, self._resampler.rest()
+        self._resampler = None
+        return True
 
     def _decode(self, packets: Iterator[AudioPacket]) -> Generator[AudioFrame, None, None]:
         """Yield the packets' frames. Packets that cannot be decoded (tags, damage) are left out, 0.1 s at most."""
@@ -435,7 +513,7 @@ class Track:
             yield joined
 
     def _first_frame(self) -> AudioFrame:
-        self._samples_per_tick, self._is_untimed = Fraction(0), False
+        self._samples_per_tick = Fraction(0)
         for frame in self._frames:
             if frame.samples:
                 return frame
@@ -443,11 +521,15 @@ class Track:
 
     def _frame_position(self, frame: AudioFrame) -> int:
         """Return the position of a frame's first sample."""
-        if self._is_untimed or frame.pts is None:
+        if frame.pts is None or (self.from_start and not self._names & _CLOCK_MAY_RESTART):
             return self._expected or 0
-        position = self._to_samples(frame.pts)
+        position = self._to_samples(frame.pts) + self._shift
         if self._expected is not None:
-            return self._expected if abs(position - self._expected) <= _JITTER_S * self.samplerate else position
+            jump_s = (position - self._expected) / self.samplerate
+            if self.from_start and not -MISSING_TOLERANCE_S <= jump_s <= _MAX_JUMP_S:
+                self._shift -= position - self._expected
+                return self._expected
+            return self._expected if abs(jump_s) <= self._jitter_s else position
         if self._samples_per_tick > 1:  # a coarse clock, after a seek
             on_grid = self._grid_phase + self._grid_step * round((position - self._grid_phase) / self._grid_step)
             position = on_grid if abs(on_grid - position) <= self._samples_per_tick else position
@@ -455,15 +537,26 @@ class Track:
 
     def _accept(self, frame: AudioFrame, position: int) -> None:
         """Make a frame's samples the pending ones."""
-        if frame.sample_rate != self.samplerate:
-            raise ContainerError(
-                f"its sample rate changes from {self.samplerate} to {frame.sample_rate} Hz: convert it, e.g. with ffmpeg"
-            )
         samples_SC = _samples(frame)
         if samples_SC.shape[1] != self.channels:
             samples_SC = samples_SC.mean(axis=1, keepdims=True).repeat(self.channels, axis=1)
-        self._pending = position, samples_SC
         self._expected = position + len(samples_SC)
+        if frame.sample_rate == self.samplerate and self._resampler is None:
+            self._pending = position, samples_SC
+            return
+        from fastscribe.audio.rate_converter import RateConverter
+
+        rest_SC = samples_SC[:0]
+        if self._resampler is not None and self._resampler.rate != frame.sample_rate:
+            position, rest_SC = self._resampler.at, self._resampler.rest()
+            self._resampler = None
+        if frame.sample_rate != self.samplerate:
+            if self._resampler is None:
+                self._resampler = RateConverter(
+                    frame.sample_rate, self.samplerate, self.channels, position + len(rest_SC)
+                )
+            self._expected, position, samples_SC = self._resampler.convert(samples_SC)
+        self._pending = position - len(rest_SC), np.concatenate([rest_SC, samples_SC])
 
 
 def holds_track(path: str) -> bool:
@@ -475,7 +568,34 @@ def holds_track(path: str) -> bool:
         return False
 
 
-def _open(path: str | None, file: GuardedFile | None, more: Mapping[str, str] = MappingProxyType({})) -> InputContainer:
+def _at_page_ends(packets: Iterator[AudioPacket]) -> Iterator[AudioPacket]:
+    """Give the packets of each Ogg page times that end at the page's position (RFC 7845). FFmpeg lets them begin where the
+    page before ends, so that a gap would come behind the first page after it, and before it once that page has been sought."""
+    page: list[AudioPacket] = []
+    for packet in packets:
+        if page and packet.pos != page[0].pos:
+            end = _packet_end(page[-1])
+            gap = packet.pts - end if packet.pts is not None and end is not None else 0
+            for one in page:
+                if gap > 0 and one.pts is not None:
+                    one.pts += gap
+                    one.dts = one.pts
+                yield one
+            page = []
+        page.append(packet)
+    yield from page
+
+
+def _after_first_page(packets: Iterator[AudioPacket]) -> Iterator[AudioPacket]:
+    """Leave out the packets of the first Ogg page after a seek: FFmpeg gives them the times that were asked for."""
+    first: int | None = None
+    for packet in packets:
+        first = packet.pos if first is None else first
+        if packet.pos != first:
+            yield packet
+
+
+def _open(path: str | None, file: GuardedFile | None, more: Mapping[str, str]) -> InputContainer:
     """Open a container by its content: a local path, or an open file.
 
     FFmpeg gets no name: it would search all of a file for what the extension promises, and take "a:b.m4a" for an address.
@@ -520,6 +640,16 @@ def _reason(error: Exception) -> str:
 def _exact(time_base: Any) -> Fraction:
     """Return a clock's tick in seconds; 0 if it is unknown. PyAV's own rationals, from 19 on, round their products."""
     return Fraction(time_base.numerator, time_base.denominator) if time_base else Fraction(0)
+
+
+_RATE_BYTES = 5  # of a frame's header, up to its sample rate
+# What states the sample rate in a frame's first bytes, by decoder.
+_RATES: dict[str, Callable[[bytes], object]] = {
+    **dict.fromkeys(("mp3", "mp3float", "mp2", "mp2float"), lambda head: (head[1] >> 3 & 3, head[2] >> 2 & 3)),
+    "aac": lambda head: head[2] >> 2 & 15,
+    "ac3": lambda head: head[4] >> 6,
+    "eac3": lambda head: head[4] >> 6,
+}
 
 
 def _packet_end(packet: Any) -> int | None:

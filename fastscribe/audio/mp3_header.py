@@ -26,6 +26,11 @@ RESYNC_BYTES = 1 << 16  # of other data between two frames; the walk stops at a 
 FRAMES_TO_SYNC = 4  # in a row, before bytes that look like a header count as one
 FIRST_FRAME_BYTES = 256  # the part that is parsed
 
+
+class RateChanges(Exception):
+    """The frames of a file have several sample rates."""
+
+
 Kind = tuple[float, dict[bytes, int]]  # seconds in a frame; bytes in a frame by the first three bytes of its header
 
 
@@ -35,6 +40,9 @@ def mp3_length_s(data: Content) -> tuple[float, bool] | None:
     Returns:
         (seconds in its frames, True if the first frame states their number). None if libsndfile's length holds: the first
         frame's count and size fit the file (the usual case, which needs no walk), or the file is not MPEG audio throughout.
+
+    Raises:
+        RateChanges: the sample rate changes.
     """
     begin = _sync(data, 0)
     if begin is None:
@@ -56,13 +64,17 @@ def mp3_length_s(data: Content) -> tuple[float, bool] | None:
 
 
 def _walk_s(data: Content, begin: int) -> float | None:
-    """Seconds in the frames from `begin` on; None if other data take up more than RESYNC_BYTES."""
+    """Seconds in the frames from `begin` on; None if other data take up more than RESYNC_BYTES. Raises RateChanges."""
     held_s, at, size = 0.0, begin, len(data)
+    kind: Kind | None = None
     while at < size:
         found = _sync(data, at)
         if found is None:
             return held_s if size - after_tags(data, at) <= RESYNC_BYTES else None
-        frame_s, frame_bytes = _frame_kinds()[data[found : found + 3]]
+        last, kind = kind, _frame_kinds()[data[found : found + 3]]
+        if last is not None and last is not kind:
+            raise RateChanges
+        frame_s, frame_bytes = kind
         num_frames, at = 0, found
         while (length := frame_bytes.get(data[at : at + 3])) and at + length <= size:
             num_frames += 1

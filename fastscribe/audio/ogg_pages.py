@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+if TYPE_CHECKING:
+    from fastscribe.audio.media import Content
 
 PAGE_HEADER = struct.Struct("<4sBBqI8xB")  # magic, version 0, flags, position, serial number, number of segments
 HEAD_BYTES = 1 << 17  # header pages are small, the first with audio is at most 65 kB
@@ -19,6 +22,9 @@ FIRST_PAGE_FLAG, LAST_PAGE_FLAG = 2, 4
 CHECKSUM = slice(22, 26)
 FIRST_PAGE_BYTES = 100
 OPUS_RATE = 48_000  # positions count at this rate, whatever the recording's own
+_FULL_SEGMENT = 255  # bytes; the packet goes on in the next segment
+_OPUS_HEADERS = 2  # packets
+_LEAST_GAP = 480  # samples; rounding is less, and a lost packet is more
 TRAILING_TAGS = (b"TAG", b"ID3", b"APETAGEX", b"LYRICSBEGIN")  # tags that may follow the last page
 _MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
@@ -65,6 +71,60 @@ def ogg_end(file: BinaryIO, num_bytes: int) -> OggEnd | None:
     damaged = complete and (is_broken or has_no_audio or not _has_intact_end(tail, last))
     min_samples = last.position - first.position if first is not None and first.serial == last.serial else 0
     return OggEnd(complete, last.serial not in _first_serials(head), damaged, max(0, min_samples), _rate(head))
+
+
+def has_opus_gaps(data: Content) -> bool:
+    """Return True if Opus packets are missing from a file whose pages are all there, as where a caller is muted.
+
+    A page's position counts the samples up to the end of its packets (RFC 7845), and so do the first bytes of the packets.
+    """
+    if data[:4] != b"OggS" or data.find(b"OpusHead", 0, FIRST_PAGE_BYTES) < 0:
+        return False
+    at = number = num_packets = held = last = 0
+    serial, rest = data[14:18], b""
+    while (page := _page(data[at : at + PAGE_HEADER.size + 255], 0)) is not None:
+        if data[at + 14 : at + 18] == serial:
+            if int.from_bytes(data[at + 18 : at + 22], "little") != number:
+                return False  # pages are lost
+            number += 1
+            heads, rest = _packet_heads(data, at, at + PAGE_HEADER.size + data[at + 26], rest)
+            held += sum(map(_opus_samples, heads[max(0, _OPUS_HEADERS - num_packets) :]))
+            num_packets += len(heads)
+            if page.position > 0:
+                if page.position - last - held > _LEAST_GAP:
+                    return True
+                last, held = page.position, 0
+        at += page.end
+    return False
+
+
+def _packet_heads(data: Content, at: int, begin: int, rest: bytes) -> tuple[list[bytes], bytes]:
+    """Return the first two bytes of the packets that end in the page at `at`, and of the one that goes on in the next page.
+
+    Args:
+        data: The file.
+        at: Offset of the page.
+        begin: Offset of its first packet.
+        rest: The first bytes of the packet that a page before began.
+    """
+    heads, head = [], rest or data[begin : begin + 2]
+    for size in data[at + PAGE_HEADER.size : begin]:
+        begin += size
+        if size < _FULL_SEGMENT:
+            heads.append(head)
+            head = data[begin : begin + 2]
+    goes_on = data[at + 26] > 0 and data[at + PAGE_HEADER.size + data[at + 26] - 1] == _FULL_SEGMENT
+    return heads, head if goes_on else b""
+
+
+def _opus_samples(head: bytes) -> int:
+    """Return the samples at 48,000 Hz in a packet, from its first two bytes (RFC 6716, section 3.1)."""
+    if not head:
+        return 0
+    config, code = head[0] >> 3, head[0] & 3
+    silk = (480, 960, 1920, 2880)[config & 3]  # configurations below 12; hybrid below 16, then CELT
+    frame = silk if config < 12 else 480 << (config & 1) if config < 16 else 120 << (config & 3)
+    return frame * (1, 2, 2, head[1] & 63 if len(head) > 1 else 0)[code]
 
 
 def _rate(head: bytes) -> int:

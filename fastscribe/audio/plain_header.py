@@ -78,10 +78,9 @@ def _wav(head: bytes, num_bytes: int, file: BinaryIO) -> PlainHeader | None:
 
 def _are_chunks(file: BinaryIO, at: int, num_bytes: int) -> bool:
     """Return True if a chunk begins behind the samples, and no other WAV file."""
-    from fastscribe.audio.wav_header import is_chunk_name, is_wav_behind
+    from fastscribe.audio.wav_header import is_chunk, is_wav_behind
 
-    name = _read_at(file, at, 4)
-    return len(name) == 4 and is_chunk_name(name) and not is_wav_behind(file, at, num_bytes)
+    return is_chunk(_read_at(file, at, 8), num_bytes - at) and not is_wav_behind(file, at, num_bytes)
 
 
 def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:

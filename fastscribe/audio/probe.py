@@ -7,7 +7,7 @@ here as far as its structure shows it. Other damage is found when the samples ar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from fastscribe.audio.failures import system_problem
 from fastscribe.audio.media import medium_of
@@ -18,6 +18,8 @@ from fastscribe.types import AudioInfo, Medium, Samples, Source
 if TYPE_CHECKING:
     from fastscribe.audio.containers import TrackHeader
 
+_How: TypeAlias = tuple[str, tuple[str, ...]]  # AudioInfo's `reading` and `notes`
+_PLAIN: _How = "", ()
 SAMPLE_RATES = range(1000, 1_000_001)  # a rate outside means a damaged header
 
 
@@ -37,15 +39,16 @@ def probe(source: Source) -> AudioInfo:
         num_bytes = _check_file(source, medium)
         with medium.open() as file:  # detects missing permissions
             header: PlainHeader | TrackHeader | None = plain_header(file, num_bytes)
+            how = _PLAIN
             if header is None:
                 from fastscribe.audio.unusual_header import unusual_header
 
-                header = unusual_header(source, medium, file, num_bytes)
+                header, how = unusual_header(source, medium, file, num_bytes)
     except AudioError:
         raise
     except (OSError, ValueError) as error:  # ValueError: an impossible file name, a closed file
         raise AudioError(source.path, system_problem(error)) from error
-    return _audio_info(source, header)
+    return _audio_info(source, header, how)
 
 
 def _check_file(source: Source, medium: Medium) -> int:
@@ -56,7 +59,7 @@ def _check_file(source: Source, medium: Medium) -> int:
     return num_bytes
 
 
-def _audio_info(source: Source, found: PlainHeader | TrackHeader) -> AudioInfo:
+def _audio_info(source: Source, found: PlainHeader | TrackHeader, how: _How = _PLAIN) -> AudioInfo:
     """Return the part of the recording that the source names."""
     track = None if isinstance(found, PlainHeader) else found
     if found.sample_rate not in SAMPLE_RATES:
@@ -77,6 +80,8 @@ def _audio_info(source: Source, found: PlainHeader | TrackHeader) -> AudioInfo:
         index=source.index,
         track=None if track is None else source.track or 0,
         num_tracks=1 if track is None else track.num_tracks,
+        reading=how[0],
+        notes=how[1],
         channel=source.channel,
         given_key=source.given_key,
         boost=source.boost,

@@ -144,7 +144,7 @@ def _opened(audio: AudioInfo, position: int) -> Iterator[OpenSound]:
         raise AudioError(audio.path, problem)
     try:
         use_cache = position > MIN_CACHED_S * audio.sample_rate
-        with cached_open(audio.file or audio.path, use_cache, audio.track) as sound:
+        with cached_open(audio.file or audio.path, use_cache, audio.track, audio.reading) as sound:
             if (sound.samplerate, sound.channels) != (audio.sample_rate, audio.channels):
                 raise AudioError(audio.path, "changed since the run began")
             yield sound

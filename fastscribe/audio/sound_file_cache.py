@@ -34,13 +34,14 @@ _lock = Lock()
 
 
 @contextmanager
-def cached_open(file: File, use_cache: bool, track: int | None = None) -> Iterator[OpenSound]:
+def cached_open(file: File, use_cache: bool, track: int | None = None, reading: str = "") -> Iterator[OpenSound]:
     """Open the recording for this caller alone.
 
     Args:
         file: the recording.
         use_cache: True: it may be at any position; False: it is at its beginning.
         track: the audio track that FFmpeg's libraries decode; None: libsndfile reads the file.
+        reading: as AudioInfo's.
 
     Raises:
         soundfile.SoundFileError: without a track.
@@ -53,10 +54,10 @@ def cached_open(file: File, use_cache: bool, track: int | None = None) -> Iterat
         yield SampleReader(file)
         return
     if not use_cache:
-        with closing(_open(file, track)) as sound:
+        with closing(_open(file, track, reading)) as sound:
             yield sound
         return
-    sound, key = _acquire(file, track)
+    sound, key = _acquire(file, track, reading)
     try:
         yield sound
     except BaseException:
@@ -87,23 +88,27 @@ def open_with_libsndfile(medium: Medium) -> soundfile.SoundFile:
     return SoundObject(medium.open())
 
 
-def _open(file: str | Medium, track: int | None) -> OpenSound:
+def _open(file: str | Medium, track: int | None, reading: str) -> OpenSound:
     medium = medium_of(file)
+    if track is None and reading == "to_end":
+        from fastscribe.audio.unfinished import open_to_end
+
+        return open_to_end(medium)
     if track is None:
         return open_with_libsndfile(medium)
     from fastscribe.audio.containers import Track
 
-    return Track(medium, track)
+    return Track(medium, track, reading == "from_start")
 
 
-def _acquire(file: str | Medium, track: int | None) -> tuple[OpenSound, _Key | None]:
+def _acquire(file: str | Medium, track: int | None, reading: str) -> tuple[OpenSound, _Key | None]:
     key = _key(file, track)
     with _lock:
         for index, (other, sound) in enumerate(_idle):
             if other == key:
                 del _idle[index]
                 return sound, key
-    return _open(file, track), key
+    return _open(file, track, reading), key
 
 
 def _release(key: _Key | None, sound: OpenSound) -> None:

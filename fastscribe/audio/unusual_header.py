@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 from contextlib import closing
 from functools import cached_property
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import soundfile
 
@@ -37,6 +37,7 @@ from fastscribe.audio.media import whole_content
 from fastscribe.audio.plain_header import DISGUISED, PCM, PlainHeader
 from fastscribe.audio.plain_header import HEAD_BYTES as PLAIN_BYTES
 from fastscribe.audio.sound_file_cache import open_with_libsndfile
+from fastscribe.audio.unfinished import TO_THE_END, Unfinished, open_to_end, unfinished
 from fastscribe.errors import AudioError
 from fastscribe.types import Medium, Source
 
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from fastscribe.audio.ogg_pages import OggEnd
     from fastscribe.audio.wav_header import WavLengths
 
+    _Found: TypeAlias = tuple[PlainHeader | TrackHeader, tuple[str, tuple[str, ...]]]
+
 # How files begin whose headers a module reads. FLAC and MP3 are known once libsndfile has opened them; containers.py reads
 # all others.
 _STARTS: dict[str, tuple[bytes, ...]] = {
@@ -53,6 +56,7 @@ _STARTS: dict[str, tuple[bytes, ...]] = {
     "ogg_pages": (b"OggS",),
     "data_size": (b"FORM", b"caff", b"riff", b".snd", b"dns.", b"NIST_1A", b"RIFF", b"\x30\x26\xb2\x75"),  # AVI; ASF
 }
+_WITH_SIZE = (b"RIF", b"RF64", b"BW64", b"FORM", b".snd", b"dns.", b"riff")  # their headers have a place for the size
 NO_LENGTH = "its header leaves its length out"
 UNKNOWN_SAMPLES = 1 << 62  # libsndfile's count if the header has no length
 _TEXT = "is text, not audio"
@@ -94,6 +98,11 @@ class _Opened:
         return wav_lengths(self.file, self.num_bytes)
 
     @cached_property
+    def unfinished(self) -> Unfinished | None:
+        """What is wrong with a WAV or AU file that holds more than its header gives; None for all others."""
+        return unfinished(self.file, self.num_bytes)
+
+    @cached_property
     def ogg_end(self) -> OggEnd | None:
         """Both ends of an Ogg file; None for other formats."""
         if not self.head.startswith(_STARTS["ogg_pages"]):
@@ -112,7 +121,7 @@ class _Opened:
         return data_size(self.file, self.num_bytes)
 
 
-def unusual_header(source: Source, medium: Medium, file: BinaryIO, num_bytes: int) -> PlainHeader | TrackHeader:
+def unusual_header(source: Source, medium: Medium, file: BinaryIO, num_bytes: int) -> _Found:
     """Read and check the header of a file.
 
     Args:
@@ -122,7 +131,8 @@ def unusual_header(source: Source, medium: Medium, file: BinaryIO, num_bytes: in
         num_bytes: Its size.
 
     Returns:
-        A PlainHeader if libsndfile reads the file, a TrackHeader if FFmpeg's libraries do.
+        A PlainHeader if libsndfile reads the file, a TrackHeader if FFmpeg's libraries do; and AudioInfo's `reading` and
+        `notes`.
 
     Raises:
         AudioError: The file is no recording, or one that would be read in part only.
@@ -137,19 +147,23 @@ def unusual_header(source: Source, medium: Medium, file: BinaryIO, num_bytes: in
         buffered.detach()  # the caller closes the file
 
 
-def _checked_header(opened: _Opened) -> PlainHeader | TrackHeader:
+def _checked_header(opened: _Opened) -> _Found:
     if not has_certain_format(opened.head):
         from fastscribe.audio.headerless import headerless_problem
 
         if (problem := headerless_problem(opened.source.path)) is not None:
             raise opened.error(_TEXT if _is_text(opened) else problem)
-    if not is_for_libsndfile(opened.head) and (track := _track_header(opened)) is not None:
-        return track
-    _check_wav(opened)
-    if _is_disguised(opened) and (track := _track_header(opened)) is not None:
-        return track
-    _check_ogg(opened)
-    return _sound_header(opened)
+    track = None if is_for_libsndfile(opened.head) else _track_header(opened)
+    if track is None:
+        _check_wav(opened)
+        _check_ogg(opened)
+        track = _track_header(opened) if _is_disguised(opened) or _has_ogg_gaps(opened) else None
+    header = _sound_header(opened) if track is None else track
+    if opened.unfinished is not None:
+        return header, ("to_end", (opened.unfinished.note,))
+    if isinstance(header, PlainHeader):
+        return header, ("", _notes(opened))
+    return header, ("from_start" if header.from_start else "", header.notes)
 
 
 def _is_disguised(opened: _Opened) -> bool:
@@ -190,7 +204,8 @@ def _sound_header(opened: _Opened) -> PlainHeader | TrackHeader:
     """Read the header with libsndfile, or with FFmpeg's libraries where libsndfile cannot or would read a part only."""
     size = opened.data_size
     try:
-        with closing(open_with_libsndfile(opened.medium)) as sound:
+        open_sound = open_with_libsndfile if opened.unfinished is None else open_to_end
+        with closing(open_sound(opened.medium)) as sound:
             sample_rate, channels, num_samples = sound.samplerate, sound.channels, sound.frames
             sound_format, subtype = sound.format, sound.subtype
     except soundfile.SoundFileError as error:
@@ -216,7 +231,7 @@ def _sound_header(opened: _Opened) -> PlainHeader | TrackHeader:
             return track
         num_samples = num_samples if known is None else known
     if num_samples <= 0:
-        raise opened.error(_no_samples_message(opened))
+        raise opened.error("holds no samples")
     if sound_format == "FLAC":
         _check_flac(opened, sample_rate, num_samples)
     else:
@@ -251,9 +266,6 @@ def _check_wav(opened: _Opened) -> None:
         _check_size(opened, lengths.promised_bytes, lengths.held_bytes, lengths.held_s)
     if lengths.is_joined:
         raise opened.error(JOINED)
-    if lengths.promised_s > 0 and _has_more_samples(lengths):  # libsndfile may handle a stated length of 0
-        given = f"its header gives {lengths.promised_s:.2f} s, it holds {lengths.held_s:.2f} s"
-        raise opened.error(f"{given}: {CONVERT_WAV}")
 
 
 def _check_ogg(opened: _Opened) -> None:
@@ -287,25 +299,36 @@ def _truncated_message(promised_bytes: int, held_bytes: int, held_s: float = 0.0
     return f"truncated: {lengths} ({promised_bytes:,} and {held_bytes:,} bytes)"
 
 
-def _has_more_samples(lengths: WavLengths) -> bool:
-    return lengths.has_more_samples and lengths.held_s - lengths.promised_s > MISSING_TOLERANCE_S
+def _notes(opened: _Opened) -> tuple[str, ...]:
+    """Return the note of a stream, whose writer could not know its length."""
+    is_stated = opened.wav_lengths is not None or opened.data_size is not None
+    return () if is_stated or not opened.head.startswith(_WITH_SIZE) else (f"{NO_LENGTH}: {TO_THE_END}",)
 
 
-def _no_samples_message(opened: _Opened) -> str:
-    lengths = opened.wav_lengths
-    has_some = lengths is not None and lengths.promised_s == 0 and _has_more_samples(lengths)
-    return f"{NO_LENGTH}: {CONVERT}" if has_some else "holds no samples"
+def _has_ogg_gaps(opened: _Opened) -> bool:
+    """Return True for Opus in Ogg whose clock is more than its packets, which libsndfile takes for the length alone."""
+    end = opened.ogg_end
+    if end is None or end.min_samples * MIN_BYTES_A_SECOND > max(1, end.rate) * opened.num_bytes:  # a damaged position
+        return False
+    from fastscribe.audio.ogg_pages import has_opus_gaps
+
+    with whole_content(opened.file) as data:
+        return has_opus_gaps(data)
 
 
 def _mp3_samples(opened: _Opened, sample_rate: int, num_samples: int) -> int | None:
     """libsndfile's number, or the true one if that was a guess beyond the end.
 
-    None: the file holds more (several in one, or a guess that is too small). libsndfile reads no further than its number.
+    None: the file holds more (several in one, or a guess that is too small), or its sample rate changes. libsndfile reads no
+    further than its number, and to the first change.
     """
-    from fastscribe.audio.mp3_header import mp3_length_s
+    from fastscribe.audio.mp3_header import RateChanges, mp3_length_s
 
     with whole_content(opened.file) as data:
-        length = mp3_length_s(data)
+        try:
+            length = mp3_length_s(data)
+        except RateChanges:
+            return None
     if length is None:
         return num_samples
     (held_s, is_stated), length_s = length, num_samples / sample_rate

@@ -12,10 +12,16 @@ from typing import BinaryIO, NamedTuple
 from fastscribe.audio.tags import after_tags
 
 STREAMED_BYTES = 0x7FFF0000  # writers into a pipe store 0, 0x7ffff000, 0xffffffff or the like as the size
-PADDING_BYTES = 1 << 16  # this many zeros are padding, whatever follows them; fewer may be a pause between words
+PADDING_BYTES = 1 << 16  # looked at together behind the samples
 TAGS = (b"ID3", b"TAG")
 MAX_CHUNKS = 1000  # before the data chunk
 _TAG_HEAD_BYTES = 10
+# Chunks that writers put behind the samples. One of another name has to end within the file: samples may look like a name.
+_CHUNKS = frozenset(
+    b"LIST,id3 ,ID3 ,bext,iXML,axml,aXML,_PMX,cue ,fact,plst,smpl,inst,cart,chna,DISP,JUNK,junk,PAD ,FLLR,LGWV,umid".split(
+        b","
+    )
+)
 _RIFF_NAMES = (b"RIFF", b"RIFX", b"RF64", b"BW64")
 
 
@@ -27,6 +33,8 @@ class WavLengths(NamedTuple):
     has_more_samples: bool  # data follow that are no chunk, tag or padding
     is_joined: bool  # another WAV file follows the samples
     size_includes_header: bool  # the size field holds the file's size; the samples end where the file ends
+    size_at: int  # offset of the field with their size
+    size_field: struct.Struct
 
     @property
     def promised_s(self) -> float:
@@ -59,14 +67,16 @@ def wav_lengths(file: BinaryIO, num_bytes: int) -> WavLengths | None:
         return None
     if sizes is None:
         return None
-    order, sample_type, byte_rate, promised_bytes = sizes
+    order, sample_type, byte_rate, promised_bytes, large_at = sizes
     begin = file.tell()
     held_bytes = max(0, num_bytes - begin)
     file.seek(min(begin + promised_bytes, begin + held_bytes))
-    has_more_samples = not _is_trailing_data(file.read(PADDING_BYTES), held_bytes - promised_bytes)
+    has_more_samples = not _is_trailing_data(file, held_bytes - promised_bytes)
     is_joined = is_wav_behind(file, begin + promised_bytes, num_bytes, order)
     includes_header = promised_bytes in (num_bytes - header_begin, num_bytes - header_begin - 8)
-    return WavLengths(promised_bytes, held_bytes, sample_type, byte_rate, has_more_samples, is_joined, includes_header)
+    field = (large_at, struct.Struct("<Q")) if large_at else (begin - 4, struct.Struct(order + "I"))
+    kind = sample_type, byte_rate
+    return WavLengths(promised_bytes, held_bytes, *kind, has_more_samples, is_joined, includes_header, *field)
 
 
 def is_wav(head: bytes) -> bool:
@@ -98,16 +108,33 @@ def is_wav_behind(file: BinaryIO, end: int, num_bytes: int, order: str = "<") ->
     return False
 
 
-def _is_trailing_data(behind: bytes, num_bytes: int) -> bool:
-    """True if a chunk, a tag or padding follows the samples. A chunk may stand after the byte that makes a size even.
-    Padding repeats one byte, with or without a chunk or a tag after it. `behind` holds the first of `num_bytes`."""
+def _is_trailing_data(file: BinaryIO, num_bytes: int) -> bool:
+    """Return True if a chunk, a tag or padding follows the samples, or nothing. `file` stands there, `num_bytes` from its end.
+
+    A chunk may stand after the byte that makes a size even. Padding repeats one byte, and a chunk or a tag may follow it.
+    """
+    behind, padding = file.read(PADDING_BYTES), b"\0\xff"
     for at in (0, 1):
         chunk_bytes = 8 + int.from_bytes(behind[at + 4 : at + 8], "little")
         if num_bytes - at - chunk_bytes in (0, 1):  # ends with the file, whatever its name is
             return True
-    rest = behind.lstrip(b"\0\xff")
+    if is_chunk(behind[1:9], num_bytes - 1):
+        return True
+    while len(behind) == PADDING_BYTES and not behind.strip(behind[:1]):  # samples may follow a long pause
+        padding += behind[:1]
+        num_bytes -= len(behind)
+        behind = file.read(PADDING_BYTES)
+    rest = behind.lstrip(padding)
     is_padding = len(rest) < 4 or not behind.strip(behind[:1])
-    return is_padding or rest.startswith(TAGS) or any(is_chunk_name(name) for name in (rest[:4], behind[1:5]))
+    return is_padding or rest.startswith(TAGS) or is_chunk(rest[:8], num_bytes)
+
+
+def is_chunk(head: bytes, num_bytes: int) -> bool:
+    """Return True if a chunk begins with these eight bytes, `num_bytes` from the file's end."""
+    if head[:4] in _CHUNKS:
+        return True
+    sizes = (int.from_bytes(head[4:8], order) for order in ("little", "big"))
+    return len(head) >= 8 and is_chunk_name(head[:4]) and any(8 + size <= num_bytes + 1 for size in sizes)
 
 
 def is_chunk_name(four: bytes) -> bool:
@@ -115,23 +142,25 @@ def is_chunk_name(four: bytes) -> bool:
     return four.isascii() and four.decode("ascii").isprintable()
 
 
-def _data_sizes(file: BinaryIO) -> tuple[str, int, int, int] | None:
-    """(byte order, type of the samples, bytes a second, promised bytes), with `file` left at the first byte of the data."""
+def _data_sizes(file: BinaryIO) -> tuple[str, int, int, int, int] | None:
+    """(byte order, type of the samples, bytes a second, promised bytes, offset of their number in 64 bits or 0), with `file`
+    left at the first byte of the data."""
     head = file.read(12)
     if not is_wav(head):
         return None
     order = ">" if head.startswith(b"RIFX") else "<"
-    kind, large_bytes = None, 0
+    kind, large_bytes, large_at = None, 0, 0
     for _ in range(MAX_CHUNKS):
         name, size = struct.unpack(order + "4sI", file.read(8))
         begin = file.tell()
         if name == b"data":
-            is_stated = size < STREAMED_BYTES or (size == 0xFFFFFFFF and large_bytes > 0)
-            promised = large_bytes if size == 0xFFFFFFFF else size
-            return (order, *kind, promised) if kind is not None and is_stated else None
+            is_large = size == 0xFFFFFFFF and (large_bytes > 0 or head.startswith((b"RF64", b"BW64")))
+            is_stated = large_bytes < 1 << 62 if is_large else size < STREAMED_BYTES
+            promised = large_bytes if is_large else size
+            return (order, *kind, promised, large_at if is_large else 0) if kind is not None and is_stated else None
         if name == b"fmt ":
             kind = struct.unpack(order + "H6xI", file.read(12))
         elif name == b"ds64":
-            (large_bytes,) = struct.unpack("<8xQ", file.read(16))
+            (large_bytes,), large_at = struct.unpack("<8xQ", file.read(16)), begin + 8
         file.seek(begin + size + size % 2)
     return None

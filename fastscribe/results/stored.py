@@ -75,7 +75,8 @@ def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index:
     words = _words(fields)
     seconds = _length_s(fields, words) if audio_s is None else audio_s
     carried = _row(fields) if is_manifest else None
-    audio = AudioInfo(path, id, _RATE, 1, round(seconds * _RATE), row=carried, index=index)
+    notes = tuple(map(str, fields.get("audio_notes", ())))
+    audio = AudioInfo(path, id, _RATE, 1, round(seconds * _RATE), row=carried, index=index, notes=notes)
     text = fields["pred_text" if is_manifest else "text"]
     gaps = tuple(Gap(float(gap["start"]), float(gap["end"]), _speaker(gap)) for gap in fields.get("gaps", ()))
     tokens = tuple(

@@ -295,21 +295,6 @@ def test_data_after_wav_samples(tmp_path, behind):
     assert probe(source(path)).num_samples == RATE
 
 
-@pytest.mark.parametrize("size", [2, 9000, 2 * RATE - 4000])
-def test_wav_size_too_small(tmp_path, size):
-    given = (
-        f"its header gives {size / 2 / RATE:.2f} s, it holds 1.00 s: convert it, e.g. with ffmpeg -ignore_length 1 -i "
-    )
-    assert problem(with_data_size(write(tmp_path / "a.wav"), size)).startswith(given)
-
-
-def test_wav_size_too_small_before_pause(tmp_path):
-    path = write(tmp_path / "a.wav")
-    content = path.read_bytes()
-    path.write_bytes(content + bytes(RATE) + content[44:])
-    assert "it holds 2.50 s" in problem(path)
-
-
 @pytest.mark.parametrize("rate", [1, 999, 1_000_001, 2**31 - 1])
 def test_impossible_sample_rate(tmp_path, rate):
     path = write(tmp_path / "a.wav")
@@ -334,13 +319,9 @@ def test_wav_size_of_the_whole_file_behind_a_long_header(tmp_path):
         assert probe(source(with_data_size(path, size))).num_samples == RATE
 
 
-def test_wav_unfinished(tmp_path):
+def test_wav_without_samples_or_size(tmp_path):
     path = with_data_size(write(tmp_path / "a.wav"), 0)
-    assert problem(path) == "its header leaves its length out: convert it, e.g. with ffmpeg"
-    content = path.read_bytes()
-    path.write_bytes(content[:4] + struct.pack("<I", 8) + content[8:])  # which libsndfile repairs
-    assert probe(source(path)).num_samples == RATE
-    path.write_bytes(content[:44] + b"LIST" + bytes(9000))
+    path.write_bytes(path.read_bytes()[:44] + b"LIST" + bytes(9000))
     assert problem(path) == "holds no samples"
 
 
@@ -399,15 +380,6 @@ def test_joined_mp3s(tmp_path, between):
     assert np.abs(quiet).max() < 0.01 and np.abs(loud).max() > 0.5
     cut = probe(source(path, offset_s=4.3, duration_s=0.6))
     np.testing.assert_allclose(read(cut, 0, cut.num_samples, sample_rate=RATE), loud, atol=1e-4)
-
-
-def test_joined_mp3s_of_different_rates(tmp_path):
-    path = tmp_path / "a.mp3"
-    second = write(tmp_path / "b.mp3", 3 * 44_100, 44_100, 2).read_bytes()
-    path.write_bytes(constant_rate(path, 2 * RATE) + second)
-    audio = probe(source(path))
-    with pytest.raises(AudioError, match=r"its sample rate changes from 16000 to 44100 Hz: convert it"):
-        read(audio, 0, audio.num_samples, sample_rate=RATE)
 
 
 @pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000])

@@ -47,7 +47,7 @@ OWN_KEYS = frozenset(
         "tokens",
         "error",
     )
-).union(("removed_words", "redacted", "pred_voices"))
+).union(("audio_notes", "removed_words", "redacted", "pred_voices"))
 _LINE_BREAKS = ("\x85", "\u2028", "\u2029")  # JSON allows them, but str.splitlines splits at them
 _encode_line = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 DEFAULT_STYLE = SubtitleStyle()
@@ -159,6 +159,8 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
     found["gaps"] = [
         {"start": _seconds(gap.start_s), "end": _seconds(gap.end_s), **_speaker(gap)} for gap in result.gaps
     ]
+    if result.audio.notes:
+        found["audio_notes"] = list(result.audio.notes)
     if result.removed_words:
         found["removed_words"] = [_word(word) for word in result.removed_words]
     if result.redacted is not None:

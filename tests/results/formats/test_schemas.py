@@ -31,7 +31,7 @@ from tests.helpers.schemas import check_schema, validator
 ROW = {"audio_filepath": "a.wav", "offset": 1.5, "duration": 2.0, "text": "said", "speakers": 2, "anything": [{}]}
 WORD = Word("$2", 0.0, 0.5, 0.9, missing=True, speaker="a", original="two dollars")
 FULL = Transcript(
-    AudioInfo("a.wav", "a.wav", 16_000, 2, 40_000),
+    AudioInfo("a.wav", "a.wav", 16_000, 2, 40_000, notes=("it was read to the end of the file",)),
     "$2",
     (Segment("$2", 0.0, 0.5, 0.9, (WORD,), recovered=True, line=1, speaker="a"),),
     (Token(3, "▁two", 0.0, 0.5, 0.9, "a"),),
@@ -45,7 +45,7 @@ FULL = Transcript(
     speaker_channels=(0, 1),
     voices=(Voice("a", 9.5, 0.0, 4.5, np.eye(1, 3, dtype=np.float32)[0]), Voice("b", 0.0, 0.0, 0.0)),
 )
-PLAIN = Transcript(FULL.audio, "", (), ())
+PLAIN = Transcript(replace(FULL.audio, notes=()), "", (), ())
 FAILED = Failure("a.wav", "a.wav", "load", "AudioError", "broken")
 STATS = RunStats(1, 0, 2.5, 1.0, 1.0, {"decode": 0.5}, 100, 90, 1000, "CPU", "fp32", 0.5, "--price-per-hour")
 STOPPED = {"limit": "after 30 s", "elapsed_s": 29.0, "usd": None, "files_done": 1, "files_given": None}
