@@ -146,6 +146,12 @@ class AudioInfo:
     def duration_s(self) -> float:
         return self.num_samples / self.sample_rate
 
+    @property
+    def last_s(self) -> float:
+        """Latest time of its results: its length; in whole milliseconds if its row states it, perhaps more exactly."""
+        is_stated = self.row is not None and "duration" in self.row
+        return self.num_samples * 1000 // self.sample_rate / 1000 if is_stated else self.duration_s
+
     def part(self, start: int, num_samples: int) -> AudioInfo:
         """Return a part of the recording as a recording; `start` counts samples from this one's start."""
         return replace(self, start=self.start + start, num_samples=num_samples)

@@ -295,7 +295,7 @@ class TextAligner:
             span = job.token_spans[tokens[0]][0], job.token_spans[tokens[-1]][1]
             confidence = sum(math.exp(logprobs[token]) for token in tokens) / len(tokens)
             words.append(Word(text, *self._clipped(job, span), confidence))
-        words = _timed_by_neighbours(words, job.audio.duration_s)
+        words = _timed_by_neighbours(words, job.audio.last_s)
         self._count(script, words)
         return Transcript(
             job.audio,
@@ -317,7 +317,7 @@ class TextAligner:
 
     def _clipped(self, job: _Job, span: Span) -> tuple[float, float]:
         start_s, end_s = job.frames.span_s(*span)
-        return min(start_s, job.audio.duration_s), min(end_s, job.audio.duration_s)
+        return min(start_s, job.audio.last_s), min(end_s, job.audio.last_s)
 
     def _token(self, job: _Job, index: int, logprob: float) -> Token:
         token_id = job.script.token_ids[index]

@@ -38,11 +38,11 @@ def _of_utterance(
 ) -> Iterator[Alternative]:
     utterance, best = part
     seen: set[str] = set()
-    clock = Clock(utterance.start_s, utterance.end_s, frame_s)
+    clock = Clock(utterance.start_s, min(utterance.end_s, utterance.audio.last_s), frame_s)
     for hypothesis in best.nbest:
         text = tokenizer.sentence(hypothesis.token_ids)
         written = " ".join(text.split())
         if len(seen) < count and written not in seen:
             seen.add(written)
             words = words_of(timed_tokens(hypothesis, tokenizer, clock, zero_duration_ids), tokenizer)
-            yield Alternative(text, hypothesis.score, utterance.start_s, utterance.end_s, tuple(words))
+            yield Alternative(text, hypothesis.score, utterance.start_s, clock.end_s, tuple(words))

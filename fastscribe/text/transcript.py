@@ -32,8 +32,7 @@ class Clock:
     frame_s: float
 
     def seconds(self, frames: Iterable[int]) -> list[float]:
-        times = [self.start_s + frame * self.frame_s for frame in frames]
-        return times if self.end_s == math.inf else [min(time_s, self.end_s) for time_s in times]
+        return [min(self.start_s + frame * self.frame_s, self.end_s) for frame in frames]
 
 
 DecodedUtterance = tuple[Utterance, Hypothesis]
@@ -54,7 +53,7 @@ def assemble(
     zero_duration_punctuation: bool,
     recovered: Iterable[DecodedUtterance] = (),
 ) -> Transcript:
-    """Assemble the transcript of one recording.
+    """Return the transcript of one recording.
 
     Args:
         audio: the recording.
@@ -63,22 +62,18 @@ def assemble(
         frame_s: duration of an encoder frame in seconds.
         zero_duration_punctuation: give punctuation no duration (TDT).
         recovered: utterances from gap recovery (segmentation/gaps.py), in any order. They add words and change none.
-
-    Returns:
-        The transcript.
     """
     ordered = sorted(parts, key=lambda part: part[0].start)
     zero_duration_ids = tokenizer.punctuation_ids if zero_duration_punctuation else frozenset()
     spoken = []
     for utterance, hypothesis in ordered:
-        # The last token may extend past the end, as in NeMo; elsewhere it would overlap the next utterance.
-        is_last = utterance is ordered[-1][0]
-        end_s = math.inf if is_last else utterance.end_s
+        # The last token may extend past the last utterance, as in NeMo; elsewhere it would overlap the next one.
+        end_s = audio.last_s if utterance is ordered[-1][0] else min(utterance.end_s, audio.last_s)
         spoken.append(timed_tokens(hypothesis, tokenizer, Clock(utterance.start_s, end_s, frame_s), zero_duration_ids))
     pieces = [_Piece(tokens) for tokens in _without_overlaps(ordered, spoken, tokenizer)]
     added = sorted(recovered, key=lambda part: part[0].start)
     for utterance, hypothesis in added:
-        clock = Clock(utterance.start_s, utterance.end_s, frame_s)
+        clock = Clock(utterance.start_s, min(utterance.end_s, audio.last_s), frame_s)
         pieces = _insert(pieces, timed_tokens(hypothesis, tokenizer, clock, zero_duration_ids), utterance, tokenizer)
     texts = [tokenizer.sentence([token.id for token in piece.tokens]) for piece in pieces]
     tokens = tuple(token for piece in pieces for token in piece.tokens)
@@ -145,16 +140,13 @@ def _slice_words(tokens: list[Token], tokenizer: Tokenizer, first: int, last: in
 def timed_tokens(
     hypothesis: Hypothesis, tokenizer: Tokenizer, clock: Clock, zero_duration_ids: frozenset[int]
 ) -> list[Token]:
-    """Return the tokens of a hypothesis with times in seconds.
+    """Return a Token with times in seconds for each token of a hypothesis.
 
     Args:
         hypothesis: tokens and frames.
         tokenizer: its tokenizer.
         clock: converts frames to seconds.
         zero_duration_ids: tokens with zero duration, which begin and end at the end of the previous token.
-
-    Returns:
-        One Token per token of the hypothesis.
     """
     ids, starts, ends = hypothesis.token_ids, list(hypothesis.token_frames), []
     assert len(hypothesis.logprobs) == len(ids)

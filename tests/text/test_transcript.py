@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastscribe.results.formats.writers import to_object
+from fastscribe.text.nbest import nbest
 from fastscribe.text.tokenizer import Kind, Tokenizer, from_characters, from_pieces
 from fastscribe.text.transcript import assemble, words_of
 from fastscribe.types import AudioInfo, Hypothesis, Transcript, Utterance
@@ -167,6 +169,23 @@ def test_utterances_joined_in_order() -> None:
     assert len(result.segments) == 1 and result.is_timed
     untimed = assemble(whole, [(second, replace(late, is_timed=False)), (first, late)], SUBWORDS, FRAME_S, False)
     assert not untimed.is_timed
+
+
+@pytest.mark.parametrize("row", [None, {"duration": 1.0006}], ids=["a file", "a row with its own duration"])
+def test_no_time_is_behind_the_end(row: dict | None) -> None:
+    """Frames of padding are; and where a row states its length more exactly than times are written, none is rounded up."""
+    whole = replace(audio(), num_samples=16_010, row=row)
+    late = hypothesis_of(pieces("▁the", "▁c", "at", "."), [0, 11, 40, 41], [1, 4, 2, 1])
+    parts = [(Utterance(whole, 0, whole.num_samples), replace(late, nbest=(late,)))]
+    for tdt in (False, True):
+        result = assemble(whole, parts, SUBWORDS, FRAME_S, tdt, recovered=parts)
+        best = nbest(parts, 1, SUBWORDS, FRAME_S, tdt)
+        timed = (*result.tokens, *result.words, *result.segments, *best, *(word for one in best for word in one.words))
+        end_s = 1.0 if row else 16_010 / 16_000
+        assert max(one.end_s for one in timed) == end_s and max(one.start_s for one in timed) == end_s
+    written = to_object(result, tokens=True)
+    ends = [one["end"] for key in ("segments", "words", "tokens") for one in written[key]]
+    assert max(ends) <= written["duration"]
 
 
 @given(st.lists(st.integers(0, len(SUBWORDS.pieces) - 1), max_size=25), st.booleans())
