@@ -12,16 +12,15 @@ import os
 import re
 import tarfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import yaml
 
 from fastscribe._system.safe_open import safe_open
-from fastscribe.audio.first_bytes import HEAD_BYTES, has_known_format
 from fastscribe.checkpoint import names, tar
 from fastscribe.checkpoint.formats import NEMO_CONFIG_NAME as CONFIG_NAME
 from fastscribe.checkpoint.lazy_weights import LazyWeights
@@ -42,14 +41,7 @@ from fastscribe.checkpoint.value import (
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.errors import CheckpointError, SpeakerModelGiven, UnsupportedCheckpoint, VoiceModelGiven
 from fastscribe.languages import language_tag
-from fastscribe.text.tokenizer import (
-    MAX_PIECES,
-    MAX_TOKENIZER_BYTES,
-    Tokenizer,
-    from_characters,
-    from_pieces,
-    from_sentencepiece,
-)
+from fastscribe.text.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, from_sentencepiece
 
 WEIGHTS_NAME = "model_weights.ckpt"
 ALIGNER_CONFIG_NAME = "timestamps_asr_model_config.yaml"
@@ -58,7 +50,6 @@ USES_ALIGNER_KEY = "restore_timestamps_model"  # config key; false ignores the a
 RANDOM_KEY = "random_weights"  # config key, written by scripts/goldens/make_random_parakeet.py
 _MAX_DEPTH = 100  # of nested YAML
 _MAX_EVENTS = 500_000  # of the YAML parser, about one per value; IndicConformer's masks can have 372,000
-_MAX_LANGUAGES = 64  # each has a tokenizer
 _MAX_SCALAR = 1 << 16  # characters
 _MAX_DIGITS = 1000  # of a number
 # Weights hardly compress, so an archive with a larger ratio is a decompression bomb.
@@ -90,7 +81,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
 
 OpenMember = Callable[[str], RandomAccess]  # by name; raises CheckpointError
-Holds = Callable[[str], bool]  # True if there is a member of this name
+Members = Collection[str]  # their names
 T = TypeVar("T")
 
 
@@ -106,15 +97,15 @@ def read_archive(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: the archive is unsafe, damaged or not a supported model.
     """
-    return _open_archive(path, lambda open_member, holds: _read(open_member, path, _has_aligner(holds)))
+    return _open_archive(path, lambda open_member, members: _read(open_member, members, path))
 
 
 def read_folder(folder: Path) -> Checkpoint:
     """Read an unpacked .nemo archive. Raises CheckpointError."""
-    return _open_folder(folder, lambda open_member, holds: _read(open_member, folder, _has_aligner(holds)))
+    return _open_folder(folder, lambda open_member, members: _read(open_member, members, folder))
 
 
-def open_members(path: Path, read: Callable[[OpenMember, Holds], T]) -> T:
+def open_members(path: Path, read: Callable[[OpenMember, Members], T]) -> T:
     """Call `read` with the members of a .nemo file, of an unpacked one, or of the only .nemo file in a folder.
 
     Raises:
@@ -139,7 +130,7 @@ def open_config(path: Path, read: Callable[[OpenMember, Section], T]) -> T:
         CheckpointError: As open_members(), or the YAML is unsafe or damaged, or memory does not suffice.
     """
 
-    def with_config(open_member: OpenMember, _: Holds) -> T:
+    def with_config(open_member: OpenMember, _: Members) -> T:
         return read(open_member, parse_yaml(content(open_member, CONFIG_NAME, MAX_CONFIG_BYTES, path), path))
 
     try:
@@ -148,52 +139,49 @@ def open_config(path: Path, read: Callable[[OpenMember, Section], T]) -> T:
         raise CheckpointError(path, "needs more memory than there is") from error
 
 
-def _open_archive(path: Path, read: Callable[[OpenMember, Holds], T]) -> T:
+def _open_archive(path: Path, read: Callable[[OpenMember, Members], T]) -> T:
     try:
         with safe_open(path) as file:
             if os.fstat(file.fileno()).st_size == 0:  # files of /proc too have size 0, and reading them may block
                 raise CheckpointError(path, "is empty")
-            head = file.read(HEAD_BYTES)
-            if has_known_format(head):
-                raise CheckpointError(path, "a recording, not a model: it is an input of fastscribe transcribe")
+            is_packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            return (_open_gzip if head.startswith(b"\x1f\x8b") else _open_tar)(path, file, read)
+            members = (_gzip_members if is_packed else _tar_members)(path, file)
+            return read(partial(_open_member, path, members), members)
     except CheckpointError:
         raise
     except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:
-        raise CheckpointError(path, f"not a readable .nemo file: {one_line(error)}") from error
+        from fastscribe.checkpoint.other_files import what_it_is
+
+        known = what_it_is(path) if isinstance(error, tarfile.TarError) else None
+        raise CheckpointError(path, known or f"not a readable .nemo file: {one_line(error)}") from error
 
 
-def _open_tar(path: Path, file: IO[bytes], read: Callable[[OpenMember, Holds], T]) -> T:
+def _open_member(path: Path, members: Mapping[str, RandomAccess], name: str) -> RandomAccess:
+    if name not in members:
+        from fastscribe.checkpoint.other_files import missing_member
+
+        raise CheckpointError(path, missing_member(name, members, path))
+    return members[name]
+
+
+def _tar_members(path: Path, file: IO[bytes]) -> Mapping[str, RandomAccess]:
     whole = FileBytes.of(file)
-    members = {member.name: member for member in tar.members(file, whole.num_bytes, path)}
-
-    def open_member(name: str) -> RandomAccess:
-        if name not in members:
-            raise CheckpointError(path, f"holds no {name}")
-        return whole.part(members[name].start, members[name].num_bytes)
-
-    return read(open_member, members.__contains__)
+    return {one.name: whole.part(one.start, one.num_bytes) for one in tar.members(file, whole.num_bytes, path)}
 
 
-def _open_gzip(path: Path, file: IO[bytes], read: Callable[[OpenMember, Holds], T]) -> T:
-    """Open a compressed archive. gzip cannot seek, so the weights stay in memory until the model is built."""
+def _gzip_members(path: Path, file: IO[bytes]) -> Mapping[str, RandomAccess]:
+    """Unpack a compressed archive. gzip cannot seek, so the weights stay in memory until the model is built."""
     limit = max(_ALWAYS_UNPACKED_BYTES, _MAX_UNPACKED_RATIO * os.fstat(file.fileno()).st_size)
-    contents: dict[str, bytes] = {}
+    contents: dict[str, RandomAccess] = {}
     with gzip.GzipFile(fileobj=file) as packed:
         for member in tar.members(packed, limit, path):
             if member.name in (WEIGHTS_NAME, ALIGNER_WEIGHTS_NAME) or member.num_bytes <= MAX_TOKENIZER_BYTES:
-                contents[member.name] = packed.read(member.num_bytes)
-
-    def open_member(name: str) -> RandomAccess:
-        if name not in contents:
-            raise CheckpointError(path, f"holds no {name}")
-        return MemoryBytes(contents[name])
-
-    return read(open_member, contents.__contains__)
+                contents[member.name] = MemoryBytes(packed.read(member.num_bytes))
+    return contents
 
 
-def _open_folder(folder: Path, read: Callable[[OpenMember, Holds], T]) -> T:
+def _open_folder(folder: Path, read: Callable[[OpenMember, Members], T]) -> T:
     def open_member(name: str) -> RandomAccess:
         if tar.leaves_folder(name):
             raise CheckpointError(folder, f"refused: {name!r} leaves the folder")
@@ -205,19 +193,17 @@ def _open_folder(folder: Path, read: Callable[[OpenMember, Holds], T]) -> T:
         except ValueError as error:  # a NUL in the name
             raise CheckpointError(folder, f"{name!r} is not a file name") from error
 
-    return read(open_member, lambda name: os.path.lexists(folder / name))
+    files = (path for pattern in ("*", "*/*") for path in folder.glob(pattern))
+    return read(open_member, [path.relative_to(folder).as_posix() for path in files])
 
 
-def _has_aligner(holds: Holds) -> bool:
-    """Return True if either member of the aligner is there; a missing one is an error later."""
-    return holds(ALIGNER_CONFIG_NAME) or holds(ALIGNER_WEIGHTS_NAME)
-
-
-def _read(open_member: OpenMember, where: Path, has_aligner: bool) -> Checkpoint:
-    checkpoint, config = _read_model(open_member, where, CONFIG_NAME, WEIGHTS_NAME)
+def _read(open_member: OpenMember, members: Members, where: Path) -> Checkpoint:
+    checkpoint, config = _read_model(open_member, members, where, CONFIG_NAME, WEIGHTS_NAME)
+    # Either member of the aligner will do; a missing one is an error later.
+    has_aligner = ALIGNER_CONFIG_NAME in members or ALIGNER_WEIGHTS_NAME in members
     if not has_aligner or config.values.get(USES_ALIGNER_KEY) is False:
         return checkpoint
-    aligner, _ = _read_model(open_member, where, ALIGNER_CONFIG_NAME, ALIGNER_WEIGHTS_NAME)
+    aligner, _ = _read_model(open_member, members, where, ALIGNER_CONFIG_NAME, ALIGNER_WEIGHTS_NAME)
     check_aligner(aligner.config, checkpoint.config, f"{where}: {ALIGNER_CONFIG_NAME}")
     if aligner.tokenizer.kind == "aggregate":  # encoding needs to know the language
         raise UnsupportedCheckpoint(f"{where}: {ALIGNER_CONFIG_NAME}", "tokenizer.type", "agg", "bpe")
@@ -226,7 +212,7 @@ def _read(open_member: OpenMember, where: Path, has_aligner: bool) -> Checkpoint
 
 
 def _read_model(
-    open_member: OpenMember, where: Path, config_name: str, weights_name: str
+    open_member: OpenMember, members: Members, where: Path, config_name: str, weights_name: str
 ) -> tuple[Checkpoint, Section]:
     """Read one of the models of an archive, and its YAML."""
     what: object = where if config_name == CONFIG_NAME else f"{where}: {config_name}"
@@ -238,7 +224,7 @@ def _read_model(
         raise VoiceModelGiven(where)
     stored_weights = cache(lambda: load_torch(open_member(weights_name), f"{where}: {weights_name}"))
     with report_invalid_config(f"{where}: {config_name}"):
-        tokenizer, vocabularies = _tokenizer(config, open_member, what)
+        tokenizer, vocabularies = _tokenizer(config, open_member, members, what)
         model = model_config(config, heads_of(config, stored_weights), len(tokenizer.pieces), what)
         validate(model, what)
         if model.language_heads:
@@ -296,44 +282,32 @@ def parse_yaml(text: bytes, where: object, name: str = CONFIG_NAME) -> Section:
         raise CheckpointError(where, f"{name} is not safe YAML: {one_line(error)}") from error
 
 
-def _tokenizer(config: Section, open_member: OpenMember, where: object) -> tuple[Tokenizer, dict[str, Tokenizer]]:
+def _tokenizer(
+    config: Section, open_member: OpenMember, members: Members, where: object
+) -> tuple[Tokenizer, dict[str, Tokenizer]]:
     """Return the tokenizer, and those that an aggregate is made of by language."""
     if "tokenizer" not in config:
-        return _characters(config, where), {}
+        from fastscribe.checkpoint.nemo_vocabulary import characters
+
+        return characters(config, where), {}
     section = config.part("tokenizer")
     if section.choose("type", "bpe", ("bpe", "agg", "multilingual")) == "bpe":
-        return _sentencepiece(section, open_member, where), {}
-    languages = section.part("langs")
-    if not 0 < len(languages.values) <= _MAX_LANGUAGES:
-        supported = f"1 to {_MAX_LANGUAGES}"
-        raise UnsupportedCheckpoint(where, "number of tokenizer.langs", len(languages.values), supported)
-    pieces: list[str] = []
-    parts: dict[str, Tokenizer] = {}
-    for name in languages.values:
-        parts[name] = _sentencepiece(languages.part(name), open_member, where)
-        pieces += parts[name].pieces
-        if len(pieces) > MAX_PIECES:
-            raise UnsupportedCheckpoint(where, "tokenizer.langs", f"{len(pieces):,} pieces", f"up to {MAX_PIECES:,}")
-    return from_pieces(pieces, {name: part.files["tokenizer.model"] for name, part in parts.items()}), parts
+        return _sentencepiece(section, open_member, members, where), {}
+    from fastscribe.checkpoint.nemo_vocabulary import aggregate
+
+    return aggregate(section.part("langs"), lambda part: _sentencepiece(part, open_member, members, where), where)
 
 
-def _sentencepiece(section: Section, open_member: OpenMember, where: object) -> Tokenizer:
+def _sentencepiece(section: Section, open_member: OpenMember, members: Members, where: object) -> Tokenizer:
     section.choose("type", "bpe", ("bpe",))
     member = section.take("model_path", str).removeprefix("nemo:")
+    if member not in members:
+        from fastscribe.checkpoint.nemo_vocabulary import member_of_path
+
+        member = member_of_path(member, members, where)
     try:
         return from_sentencepiece(content(open_member, member, MAX_TOKENIZER_BYTES, where))
     except CheckpointError:
         raise
     except (RuntimeError, ValueError) as error:
         raise CheckpointError(where, f"{member} is not a SentencePiece model: {one_line(error)}") from error
-
-
-def _characters(config: Section, where: object) -> Tokenizer:
-    candidates = [config.values.get("labels")]
-    for section in ("joint", "decoder"):
-        part = config.values.get(section)
-        candidates.append(part.get("vocabulary") if isinstance(part, dict) else None)
-    labels = next((c for c in candidates if c), None)
-    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-        raise UnsupportedCheckpoint(where, "labels", labels, "a tokenizer section or a list of characters")
-    return from_characters(labels)

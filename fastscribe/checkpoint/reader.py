@@ -144,11 +144,10 @@ def _read(path: Path, say: Callable[[str], None]) -> Checkpoint:
         reason = f"its {CONFIG_NAME} is not of a supported model" if config else f"it has no {CONFIG_NAME}"
         say(f"{path}: using {nemo_file.name}; {reason}")
         return _read_nemo(nemo_file)
-    if not config:
-        raise CheckpointError(path, f"not a model folder: holds no {CONFIG_NAME}, {NEMO_CONFIG_NAME} or .nemo file")
-    if "nemo_model_name" in config or "nemo_model_type" in config:
-        name = config.get("nemo_model_name", "the model")
-        raise CheckpointError(path, f"{CONFIG_NAME} describes NeMo's encoder alone; give the .nemo file of {name}")
+    if not config or "nemo_model_name" in config or "nemo_model_type" in config:
+        from fastscribe.checkpoint.other_files import no_model
+
+        raise CheckpointError(path, no_model(path, config))
     return _read_huggingface(path, config)
 
 

@@ -247,7 +247,7 @@ def broken(files: dict[str, bytes], case: str) -> dict[str, bytes]:
         ("another rate", f"{CONFIG}: unsupported sample rate of the timestamps aligner: 8000"),
         ("unknown encoder", f"{CONFIG}: unsupported encoder._target_"),
         ("another vocabulary", f"{CONFIG}: unsupported decoder.num_classes: 7"),
-        ("another tokenizer", "model.nemo: holds no none.model"),
+        ("another tokenizer", f"{CONFIG}: holds no none.model, which a model_path names"),
         ("aggregate", f"{CONFIG}: unsupported tokenizer.type: 'agg'"),
     ],
 )
