@@ -1,25 +1,31 @@
 """Dry run: files, hours, batches and an estimated time, without transcribing or writing anything.
 
-Every input is probed and split as in a run. The estimate comes from a few batches that are transcribed and discarded.
+Every input is listed. Up to _MAX_OPENED of them, drawn at random, are opened and split as in a run, for _MAX_OPENING_S at most;
+they stand for the others. The estimate comes from a few batches that are transcribed and discarded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
+from random import Random
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
+from fastscribe.audio.given import all_of, sources
 from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.idle import IDLE
 from fastscribe.pipeline.run import Run
+from fastscribe.pipeline.windows import Window, duration_s, expected_sources
 from fastscribe.results.ledger import Ledger
 from fastscribe.transcriber import Transcriber
-from fastscribe.types import Failure, Utterance
+from fastscribe.types import Failure, Source, Utterance
 
-_SAMPLES = 4  # batches that are timed, spread over the lengths there are; for each of several devices
+_SAMPLES = 3  # batches that are timed, spread over the lengths there are; for each of several devices
 _MAX_ROWS = 1_000_000  # of a batch
+_MAX_OPENED = 1000  # inputs: the mean length of clips is then known to 2 or 3 %
+_MAX_OPENING_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,9 @@ class DryRunReport:
 
     `skipped` counts the inputs that earlier runs have finished; `failed_before` of them failed. `files` and `failed` include
     none of these. estimated_usd is None if no price is known.
+
+    If `opened` is less than files + failed, the inputs that were opened stand for the others: `files` includes what would fail
+    among these, and audio_s (unless a manifest states every duration), utterances, batches and the time are estimates.
     """
 
     files: int
@@ -41,15 +50,45 @@ class DryRunReport:
     estimated_s: float
     estimated_rtfx: float
     estimated_usd: float | None
-    left_out: Mapping[str, int] = field(
-        default_factory=dict
-    )  # files of folders that are not audio by their names, by kind
+    left_out: dict[str, int] = field(default_factory=dict)  # files of folders that are not audio, by kind
     repeated: int = 0  # inputs given more than once, without the first time
+    opened: int = 0  # inputs that were looked at, or whose durations are stated
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields; seconds and shares with 4 decimals, the price with 4 significant digits: it may be tiny."""
         fields = {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
         return fields | {"estimated_usd": None if self.estimated_usd is None else float(f"{self.estimated_usd:.4g}")}
+
+
+@dataclass
+class _Listing:
+    """The inputs of a run that it has not done.
+
+    Attributes:
+        sample: Some of them, in random order.
+        num: Their number.
+        skipped: Inputs that earlier runs have done.
+        failed: Inputs that cannot be listed; they are not among the others.
+        stated_s: Sum of the durations that manifests state.
+        num_stated: Number of these.
+    """
+
+    sample: list[Source]
+    num: int = 0
+    skipped: int = 0
+    failed: int = 0
+    stated_s: float = 0.0
+    num_stated: int = 0
+
+
+@dataclass
+class _Plans:
+    """The batches of some inputs."""
+
+    utterances: int = 0
+    batches: int = 0
+    real: int = 0
+    padded: int = 0
 
 
 def estimate_run(
@@ -59,51 +98,105 @@ def estimate_run(
     usd_per_hour: float | None,
     on_failure: Callable[[Failure], None],
 ) -> DryRunReport:
-    """Probe all inputs and estimate the run. Does not return for a source of inputs that never ends.
+    """List all inputs and estimate the run. Does not return for a source of inputs that never ends.
 
     Args:
         transcriber: A loaded transcriber.
         inputs: As in Transcriber.transcribe().
         ledger: Decides which inputs belong to the run.
         usd_per_hour: Price of the machine; None: unknown.
-        on_failure: Called for each input that cannot be used.
+        on_failure: Called for each input that is found to be unusable.
     """
-    files = failed = utterances = batches = real = padded = 0
-    audio_s = 0.0
-    samples: list[tuple[Utterance, ...]] = []
     with closing(transcriber._new_run()) as run:
-        for window in run.windows(inputs, ledger, hold=False):
-            if window is IDLE:
-                continue
-            usable = [item for item in window if not isinstance(item, Failure)]
-            for item in window:
-                if isinstance(item, Failure):
-                    on_failure(item)
-            files, failed = files + len(usable), failed + len(window) - len(usable)
-            audio_s += sum(item[0].audio.duration_s for item in usable)
-            plan = list(run.plan([utterance for item in usable for utterance in item if utterance.num_samples]))
-            samples = samples or _pick_samples(plan)
-            for batch in plan:
-                lengths = [run.num_frames(utterance) for utterance in batch]
-                utterances, batches = utterances + len(batch), batches + 1
-                real, padded = real + sum(lengths), padded + len(batch) * max(lengths)
+        listing = _listed(transcriber, inputs, ledger, on_failure)
+        windows: list[Window] = list(_opened(run, listing.sample, on_failure))
+        opened, usable = sum(map(len, windows)), [item for window in windows for item in _usable(window)]
+        if opened < listing.num:  # else the batches are those of the run
+            windows = [[*usable] * max(1, min(listing.num, transcriber.options.window) // max(1, opened))]
+        samples, plans = _planned(run, windows)
         frames_per_s = _measure_speed(run, transcriber._executor, samples) if samples else 0.0
-    estimated_s = padded / frames_per_s if frames_per_s else 0.0
+    planned_s = sum(duration_s(item) for window in windows for item in window)
+    audio_s = planned_s
+    if opened < listing.num:
+        opened_s = sum(map(duration_s, usable))
+        audio_s = listing.stated_s if listing.num_stated == listing.num else opened_s * listing.num / max(1, opened)
+    scale = audio_s / planned_s if planned_s else 0.0
+    estimated_s = scale * plans.padded / frames_per_s if frames_per_s else 0.0
+    failed = opened - len(usable)
     return DryRunReport(
-        files=files,
-        failed=failed,
-        skipped=transcriber.progress.skipped,
+        files=listing.num - failed,
+        failed=listing.failed + failed,
+        skipped=listing.skipped,
         failed_before=ledger.failed_before,
         audio_s=audio_s,
-        utterances=utterances,
-        batches=batches,
-        padding_share=1 - real / padded if padded else 0.0,
+        utterances=round(scale * plans.utterances),
+        batches=round(scale * plans.batches),
+        padding_share=1 - plans.real / plans.padded if plans.padded else 0.0,
         estimated_s=estimated_s,
         estimated_rtfx=audio_s / estimated_s if estimated_s else 0.0,
         estimated_usd=None if usd_per_hour is None else usd_per_hour * estimated_s / 3600,
         left_out=dict(transcriber.progress.left_out),
         repeated=transcriber.progress.repeats.num,
+        opened=opened + listing.failed,
     )
+
+
+def _listed(
+    transcriber: Transcriber, inputs: Iterable[str], ledger: Ledger, on_failure: Callable[[Failure], None]
+) -> _Listing:
+    """List the inputs, and draw the sample; those before the sample is full keep their order in it only by chance."""
+    progress, random, listing = transcriber.progress, Random(0), _Listing([])
+    found = sources(all_of(inputs), progress.left_out, progress.repeats)
+    for source in expected_sources(found, ledger, transcriber.options):
+        if ledger.is_done(source):
+            listing.skipped += 1
+        elif isinstance(source, Failure):
+            listing.failed += 1
+            on_failure(source)
+        else:
+            listing.num += 1
+            listing.stated_s += source.duration_s or 0.0
+            listing.num_stated += source.duration_s is not None
+            if len(listing.sample) < _MAX_OPENED:
+                listing.sample.append(source)
+            elif (place := random.randrange(listing.num)) < _MAX_OPENED:
+                listing.sample[place] = source
+    random.shuffle(listing.sample)  # time may allow a part of it only
+    return listing
+
+
+def _opened(run: Run, sample: Sequence[Source], on_failure: Callable[[Failure], None]) -> Iterator[Window]:
+    """Yield the sample, split into utterances, as far as it is done in time."""
+    end_s = perf_counter() + _MAX_OPENING_S
+    with closing(run.windows(cast(Iterable[str], sample), None, dry=True)) as windows:
+        for window in windows:
+            if window is IDLE:
+                continue
+            for item in window:
+                if isinstance(item, Failure):
+                    on_failure(replace(item, index=sample[item.index].index))
+            yield window
+            if perf_counter() >= end_s:
+                return
+
+
+def _usable(window: Window) -> list[tuple[Utterance, ...]]:
+    return [item for item in window if not isinstance(item, Failure)]
+
+
+def _planned(run: Run, windows: Iterable[Window]) -> tuple[list[tuple[Utterance, ...]], _Plans]:
+    """Return batches to time, and what all batches of the windows add up to."""
+    samples: list[tuple[Utterance, ...]] = []
+    found = _Plans()
+    for window in windows:
+        utterances = [one for item in _usable(window) for one in item if one.num_samples]
+        plan = list(run.plan(utterances))
+        samples = samples or _pick_samples(plan)
+        for batch in plan:
+            lengths = [run.num_frames(utterance) for utterance in batch]
+            found.utterances, found.batches = found.utterances + len(batch), found.batches + 1
+            found.real, found.padded = found.real + sum(lengths), found.padded + len(batch) * max(lengths)
+    return samples, found
 
 
 def _pick_samples(plan: Sequence[tuple[Utterance, ...]]) -> list[tuple[Utterance, ...]]:
@@ -113,11 +206,14 @@ def _pick_samples(plan: Sequence[tuple[Utterance, ...]]) -> list[tuple[Utterance
 
 
 def _measure_speed(run: Run, executor: Executor, samples: Sequence[tuple[Utterance, ...]]) -> float:
-    """Return padded encoder frames a second, reading included, after a warm-up batch; 0 if no sample could be read.
+    """Return padded encoder frames a second, reading included, after a warm-up; 0 if no sample could be read.
+
+    The warm-up is a whole batch on a GPU, whose memory and kernels depend on the shape, and one utterance on a CPU.
 
     Each of several devices has as many batches as one would have.
     """
-    _decoded_frames(run, executor, [samples[0]] * executor.num_devices)
+    warm_up = samples[0] if executor.facts.is_gpu else samples[0][:1]
+    _decoded_frames(run, executor, [warm_up] * executor.num_devices)
     start = perf_counter()
     frames = _decoded_frames(run, executor, [batch for batch in samples for _ in range(executor.num_devices)])
     return frames / (perf_counter() - start)

@@ -569,21 +569,24 @@ def holds_track(path: str) -> bool:
 
 
 def _at_page_ends(packets: Iterator[AudioPacket]) -> Iterator[AudioPacket]:
-    """Give the packets of each Ogg page times that end at the page's position (RFC 7845). FFmpeg lets them begin where the
-    page before ends, so that a gap would come behind the first page after it, and before it once that page has been sought."""
+    """Give the packets of each Ogg page times that end at the page's position (RFC 7845). FFmpeg lets the first one begin where
+    the page before ends, so that a gap would come behind it, and before it once that page has been sought."""
     page: list[AudioPacket] = []
     for packet in packets:
         if page and packet.pos != page[0].pos:
-            end = _packet_end(page[-1])
-            gap = packet.pts - end if packet.pts is not None and end is not None else 0
-            for one in page:
-                if gap > 0 and one.pts is not None:
-                    one.pts += gap
-                    one.dts = one.pts
-                yield one
+            yield from _moved(page, packet.pts)
             page = []
         page.append(packet)
-    yield from page
+    yield from _moved(page, None)
+
+
+def _moved(page: list[AudioPacket], end: int | None) -> list[AudioPacket]:
+    """Move packets that end before the next one of their page begins, or before the page's end, if it is known."""
+    for packet in reversed(page):
+        if packet.pts is not None and packet.duration and end is not None and packet.pts + packet.duration < end:
+            packet.pts = packet.dts = end - packet.duration
+        end = packet.pts
+    return page
 
 
 def _after_first_page(packets: Iterator[AudioPacket]) -> Iterator[AudioPacket]:

@@ -85,8 +85,10 @@ def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
 def dry_run_table(survey: DryRunReport, limit: LimitCheck | None = None) -> str:
     """Format a dry run as aligned lines, with what is expected of the run's limit."""
     cost = "unknown (--price-per-hour)" if survey.estimated_usd is None else _usd(survey.estimated_usd)
+    given = survey.files + survey.failed
+    opened = f" (of the {survey.opened:,} opened, which stand for all)" if survey.opened < given else ""
     rows = [
-        ("files", f"{survey.files} to do, {survey.failed} that cannot be used{earlier_text(survey)}"),
+        ("files", f"{survey.files} to do, {survey.failed} that cannot be used{opened}{earlier_text(survey)}"),
         ("audio", f"{survey.audio_s / 3600:.3f} h in {survey.utterances} utterances"),
         ("batches", f"{survey.batches}, padding {100 * survey.padding_share:.1f} %"),
         ("time", f"about {_duration(survey.estimated_s)} (RTFx {survey.estimated_rtfx:.0f}, from a few batches)"),

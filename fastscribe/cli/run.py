@@ -37,7 +37,6 @@ from fastscribe.cli.run_messages import (
 )
 from fastscribe.cli.run_output import open_run_output
 from fastscribe.cli.run_part import RunPart, TranscribeJob
-from fastscribe.cli.short_files import ShortFiles
 from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, report_table, say, show_table
 from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName
 from fastscribe.types import Failure, Transcript
@@ -45,6 +44,7 @@ from fastscribe.types import Failure, Transcript
 if TYPE_CHECKING:
     from fastscribe.cli.early_listing import EarlyListing
     from fastscribe.cli.event_log import EventLog
+    from fastscribe.cli.short_files import ShortFiles
     from fastscribe.pipeline.stats import RunStats
     from fastscribe.results.outputs import Output
     from fastscribe.transcriber import Transcriber
@@ -200,12 +200,14 @@ def _write_all(
     inputs: Any = job.inputs if listing is None else listing
     results = transcriber._results(inputs, output.ledger)
     says_tracks = says_tracks and job.options.track is None
-    others, short = OtherLanguages(transcriber._config.language), ShortFiles()
+    others, short = OtherLanguages(transcriber._config.language), None
     writing = bar.paused if job.target.is_stdout else nullcontext
     with _until_limit(transcriber), closing(results):
         for result in results:
             others.count(result)
-            short.count(result)
+            if isinstance(result, Transcript) and result.audio.row is not None:  # of a manifest
+                short = short or _short_files()
+                short.count(result)
             if says_tracks and isinstance(result, Transcript) and result.audio.num_tracks > 1:
                 says_tracks = False
                 bar.say(tracks_line(result.audio))
@@ -223,9 +225,15 @@ def _write_all(
         transcriber.progress.left_out, transcriber.progress.repeats = listing.left_out, listing.repeats
     if others.num:
         bar.say(others.line)
-    for line in [*short.lines, *_lines(job.parts), *_lines_of(transcriber)]:
+    for line in [*(short.lines if short else ()), *_lines(job.parts), *_lines_of(transcriber)]:
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
+
+
+def _short_files() -> ShortFiles:
+    from fastscribe.cli.short_files import ShortFiles
+
+    return ShortFiles()
 
 
 def _lines(parts: Iterable[RunPart]) -> Iterator[str]:

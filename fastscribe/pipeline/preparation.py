@@ -33,7 +33,7 @@ class Preparation:
         options: The run's options, with the limit of utterances that it follows.
         by_phrase: The model learnt on short utterances: cut at every clear pause, and leave out long silence.
         room: Takes part.
-        holds: Hold each recording if the room does.
+        dry: Estimate only: hold no recording, and believe stated durations also where silence would be left out.
         trusts_manifests: A row that states its duration becomes an utterance without a look at its file, which the loader
             probes.
     """
@@ -42,8 +42,13 @@ class Preparation:
     options: Options
     by_phrase: bool
     room: InputStage = PLAIN_INPUTS
-    holds: bool = True
+    dry: bool = False
     trusts_manifests: bool = True
+
+    @property
+    def holds(self) -> bool:
+        """True if each recording is held as a whole."""
+        return self.room.holds and not self.dry
 
     def prepare(self, source: Source | Failure) -> PreparedInput:
         """Probe and split one input. Several threads may call this."""
@@ -56,7 +61,7 @@ class Preparation:
                 return (Utterance(audio, 0, audio.num_samples),)
             audio = probe(source)
             self.room.check(audio)
-            if self.holds and self.room.holds:
+            if self.holds:
                 stage = "load"
                 audio = self.room.hold(audio)
                 release(source.file)
@@ -82,7 +87,7 @@ class Preparation:
             or not self.trusts_manifests
             or self.room.needs_file
             or isinstance(source.file, Samples)
-            or (self.by_phrase and source.duration_s >= MIN_TRIMMED_S)
+            or (self.by_phrase and not self.dry and source.duration_s >= MIN_TRIMMED_S)
         ):
             return False
         return source.duration_s <= (self.options.max_utterance_s or _MAX_TRUSTED_S)

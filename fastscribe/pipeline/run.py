@@ -16,7 +16,7 @@ replaces hung ones; the executor's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from time import perf_counter
@@ -108,13 +108,13 @@ class Run:
             raise self._inputs.error
 
     def windows(
-        self, inputs: Inputs, ledger: Ledger | None, hold: bool = True, waits: bool = True
-    ) -> Iterator[Window | Idle]:
+        self, inputs: Inputs, ledger: Ledger | None, dry: bool = False, waits: bool = True
+    ) -> Generator[Window | Idle, None, None]:
         """Yield the inputs, probed and split into utterances, in windows that are sorted together. Callable once.
 
-        `hold` reads each recording as a whole where a room needs that.
+        `dry` is for an estimate. As InputWindows.read().
         """
-        return self._inputs.read(inputs, ledger, self._max_window_s(), hold, waits)
+        return self._inputs.read(inputs, ledger, self._max_window_s(), dry, waits)
 
     def plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
         """Yield batches of the utterances, longest first, within the executor's budget; then those for the other models."""

@@ -6,6 +6,7 @@ A manifest row that states its duration becomes an utterance unopened; the execu
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -96,23 +97,23 @@ class InputWindows:
             self._buffer.close()
 
     def read(
-        self, inputs: Inputs, ledger: Ledger | None, max_window_s: float, holds: bool = True, waits: bool = True
-    ) -> Iterator[Window | Idle]:
+        self, inputs: Inputs, ledger: Ledger | None, max_window_s: float, dry: bool = False, waits: bool = True
+    ) -> Generator[Window | Idle, None, None]:
         """Yield the inputs, probed and split into utterances, in windows that are sorted together. Callable once.
 
         Args:
             inputs: As Transcriber.transcribe().
             ledger: Decides which inputs belong to the run.
             max_window_s: Seconds of audio that fill a window.
-            holds: Read each recording as a whole if several models see it.
+            dry: Estimate only: hold no recording, and believe every duration that a manifest states. Otherwise each
+                recording is read as a whole if several models see it.
             waits: False: yield IDLE at once where inputs are prepared elsewhere; the caller waits to be woken.
         """
         options, progress = self._options, self._progress
         repeats = None if ledger is None else progress.repeats  # without a ledger each input gets a result
         found = self._with_threads(sources(self._until_error(inputs), progress.left_out, repeats))
         expected = expected_sources(found, ledger, options, self._rooms.attach)
-        preparation, elsewhere = replace(self._preparation, holds=holds), self._elsewhere
-        holds = holds and preparation.room.holds
+        preparation, elsewhere = replace(self._preparation, dry=dry), self._elsewhere
         self._buffer = SortBuffer(
             expected if elsewhere is None else self._undone(expected, ledger),
             partial(self._prepare, ledger, preparation),
@@ -122,17 +123,18 @@ class InputWindows:
             max_window_s,
             self._added_bytes,
             MAX_WINDOW_BYTES,
-            expected_s=_EXPECTED_S if holds else 0.0,
+            expected_s=_EXPECTED_S if preparation.holds else 0.0,
             group=None if elsewhere is None else elsewhere.group,
             chunk=1 if elsewhere is None else elsewhere.chunk,
             wake=None if elsewhere is None or waits else elsewhere.wake,
         )
-        for window in self._buffer:
-            if window is not IDLE:
-                progress.planned_files += len(window)
-                progress.planned_s += sum(map(duration_s, window))
-            self.count_queued()
-            yield window
+        with closing(self._buffer):
+            for window in self._buffer:
+                if window is not IDLE:
+                    progress.planned_files += len(window)
+                    progress.planned_s += sum(map(duration_s, window))
+                self.count_queued()
+                yield window
         self.count_queued()
 
     def count_queued(self) -> None:

@@ -99,5 +99,6 @@ def _total(
         estimated_rtfx=audio_s / estimated_s if estimated_s else 0.0,
         estimated_usd=None if usd_per_hour is None else usd_per_hour * estimated_s / 3600,
         left_out=dict(progress.left_out),
+        opened=num_failed + sum(report.opened for report in reports),
     )
     return replace(total, repeated=progress.repeats.num)

@@ -185,7 +185,7 @@ def test_a_dry_run_reads_no_recording_as_a_whole(
         Transcriber.load(MODEL, device="cpu", dtype="fp32", options=options) as transcriber,
         closing(transcriber._new_run()) as planned,
     ):
-        planned_windows = [one for one in planned.windows(inputs, None, hold=False) if one is not IDLE]
+        planned_windows = [one for one in planned.windows(inputs, None, dry=True) if one is not IDLE]
         found = [item for window in planned_windows for item in window]
         batches = list(planned.plan([utterance for item in found for utterance in item]))
     assert len(found) == len(inputs)

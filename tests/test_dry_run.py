@@ -1,0 +1,87 @@
+"""Estimates of large jobs from some of their inputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fastscribe import Failure, Options, Transcriber, dry_run
+from fastscribe.audio.probe import probe
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.dry_run import estimate_run
+from fastscribe.pipeline import preparation
+from fastscribe.pipeline.preparation import Preparation
+from fastscribe.results.ledger import Ledger
+from fastscribe.types import Source
+from tests.conftest import AUDIO, MODELS
+
+CLIPS = sorted(AUDIO.glob("0*.flac"))[:6]
+
+
+@pytest.fixture(scope="module")
+def transcriber() -> Transcriber:
+    options = Options(batch_size=4)
+    return Transcriber.load(MODELS / "ctc" / "model.nemo", device="cpu", dtype="fp32", options=options)
+
+
+@pytest.fixture(scope="module")
+def seconds() -> float:
+    return sum(probe(Source(str(clip), str(clip), clip.stem)).duration_s for clip in CLIPS)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Each clip under ten names, and files that cannot be used."""
+    for number in range(10):
+        for clip in CLIPS:
+            (tmp_path / f"{number}-{clip.name}").symlink_to(clip)
+        (tmp_path / f"{number}-broken.wav").write_text("not audio")
+    return tmp_path
+
+
+def test_some_inputs_stand_for_the_others(
+    transcriber: Transcriber, folder: Path, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[Failure] = []
+    whole = estimate_run(transcriber, [str(folder)], Ledger(), None, failures.append)
+    assert (whole.files, whole.failed, whole.opened, len(failures)) == (60, 10, 70, 10)
+    assert whole.audio_s == pytest.approx(10 * seconds) and whole.utterances == 60
+    monkeypatch.setattr(dry_run, "_MAX_OPENED", 35)
+    failures.clear()
+    part = estimate_run(transcriber, [str(folder)], Ledger(), 1.0, failures.append)
+    assert part.opened == 35 and part.failed == len(failures) > 0 and part.files + part.failed == 70
+    assert part.audio_s == pytest.approx(10 * seconds, rel=0.25)
+    assert part.utterances == pytest.approx(60, abs=15) and part.batches == pytest.approx(15, abs=5)
+    assert part.estimated_usd == pytest.approx(part.estimated_s / 3600) and part.estimated_s > 0
+
+
+def test_time_ends_the_opening(transcriber: Transcriber, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_run, "_MAX_OPENING_S", 0.0)
+    found = estimate_run(transcriber, [str(folder)] + [str(clip) for clip in CLIPS], Ledger(), None, lambda _: None)
+    assert 0 < found.opened <= 76 and found.files + found.failed == 76 and found.audio_s > 0
+
+
+def test_stated_durations_are_believed(
+    transcriber: Transcriber, folder: Path, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is opened but the batches that are timed, and the hours are the sum of all rows."""
+    monkeypatch.setattr(dry_run, "_MAX_OPENED", 20)
+    monkeypatch.setattr(preparation, "probe", lambda source: pytest.fail("opened"))
+    rows = [{"audio_filepath": str(clip), "duration": 2.0 + number} for number in range(10) for clip in CLIPS]
+    (folder / "list.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = estimate_run(transcriber, [str(folder / "list.jsonl")], Ledger(), None, lambda _: None)
+    assert (found.files, found.failed, found.opened) == (60, 0, 20)
+    assert found.audio_s == sum(row["duration"] for row in rows)
+    assert found.estimated_s > 0
+
+
+def test_an_estimate_does_not_look_for_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that learnt on short utterances reads each recording in a run, to leave silence out."""
+    config = read_checkpoint(MODELS / "ctc" / "model.nemo").config
+    source = Source("gone.wav", "gone.wav", "gone", duration_s=9.0)
+    run = Preparation(config, Options(), by_phrase=True)
+    assert isinstance(run.prepare(source), Failure)
+    [utterance] = Preparation(config, Options(), by_phrase=True, dry=True).prepare(source)
+    assert utterance.duration_s == 9.0
