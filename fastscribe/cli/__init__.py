@@ -142,7 +142,7 @@ fastscribe --help               all commands: evaluate, train, bench ..."""
 def fastscribe(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Transcribe audio with FastConformer (RNN-T, TDT, CTC), Canary, Citrinet, ContextNet, QuartzNet and Jasper models.

@@ -72,6 +72,7 @@ class Command(TyperCommand):
 
             log = _discard if {"-q", "--quiet"} & set(args) else say
             args = translate(args, long_names, flags, own_values, log, self.name == "transcribe")
+        _refuse_dashed_inputs(args, long_names, flags)
         try:
             return list(super().parse_args(ctx, args))
         except Exception as error:
@@ -174,6 +175,18 @@ def _may_be_of_others(args: Sequence[str], long_names: Mapping[str, str]) -> boo
     return "" in args
 
 
+def _refuse_dashed_inputs(args: Sequence[str], long_names: Mapping[str, str], flags: Mapping[str, str]) -> None:
+    """Raise UsageError for a recording whose name begins with a dash, which would be read as options."""
+    words = args[: args.index("--")] if "--" in args else args
+    for before, word in zip(("", *words), words, strict=False):
+        name = word.replace("_", "-")
+        is_value = before in long_names and before not in flags
+        if word[:1] != "-" or word == "-" or name in long_names or is_value:
+            continue
+        if os.path.lexists(word) or (is_audio_name(word) and "=" not in word):
+            raise UsageError(f"{word}: begins with a dash, as options do: for a file of this name give ./{word}")
+
+
 def _opposites(flag: Any) -> list[tuple[str, str]]:
     """Return each name of a flag and the option that means the opposite; empty: to leave it out."""
     on, off = max(flag.opts, key=len), max(flag.secondary_opts, key=len, default="")
@@ -203,7 +216,9 @@ class Group(TyperGroup):
     """A group of commands that says what is missing where a recording or an option stands in a command's place."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the options before the command; name the command of an option that belongs to one."""
+        """Parse the options before the command; name the command of an option that belongs to one. `help X` is `X --help`."""
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
         typed = " ".join(args)
         try:
             return list(super().parse_args(ctx, args))
@@ -220,8 +235,8 @@ class Group(TyperGroup):
         """Find the command; if there is a recording in its place, say what is missing."""
         if args and self.get_command(ctx, args[0]) is None and "transcribe" in self.commands and _is_input(args[0]):
             ctx.fail(f"{args[0]} is no command. To transcribe it: {ctx.command_path} transcribe {' '.join(args)}")
-        if args and args[0] in ("help", "version"):
-            ctx.fail(f"{args[0]} is no command. Use {ctx.command_path} --{args[0]}")
+        if args and args[0] == "version":
+            ctx.fail(f"version is no command. Use {ctx.command_path} --version")
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -176,6 +176,7 @@ def transcribe(
         str | None,
         decoding_option(
             "--language",
+            "-l",
             everyday=True,
             help="Spoken language.\fen, de, German ... Canary follows it, by default en, and Nemotron 3.5, by default auto. "
             "IndicConformer needs it. A model that finds the language itself writes its letters only; a row may name "

@@ -184,7 +184,7 @@ def _of_export(
     redact: Redact = None,
     redact_list: RedactList = None,
     language: Annotated[
-        str | None, _option("--language", help="Language of the texts.\fDefault: the one that each row says.")
+        str | None, _option("--language", "-l", help="Language of the texts.\fDefault: the one that each row says.")
     ] = None,
     redact_audio: Annotated[
         Path | None,

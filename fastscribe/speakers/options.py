@@ -14,7 +14,7 @@ from fastscribe.cli.export_part import ExportPart, Stored
 from fastscribe.cli.room_options import AddedOptions, value_of
 from fastscribe.cli.run_part import FindModel, RunPart
 from fastscribe.config import CHANNELS
-from fastscribe.errors import ManifestError, UsageError
+from fastscribe.errors import CheckpointError, ManifestError, UsageError
 from fastscribe.speakers.lone_speakers import LoneSpeakers
 from fastscribe.speakers.settings import parse_streaming
 from fastscribe.types import Failure, Transcript
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.stats import RunStats
 
 _audio_option, _output_option = options_in("Audio"), options_in("Output")
+_MODEL = "nvidia/diar_streaming_sortformer_4spk-v2.1"
 _COLLAR_S = 0.25  # NIST's
 
 
@@ -38,8 +39,8 @@ class SpeakersPart(RunPart):
         """Return the fields, with the paths of the models."""
         speakers, voices = self._fields["speakers"], self._fields["voices"]
         found = {
-            "speakers": speakers if speakers == CHANNELS else find_model(speakers, for_speakers=True),
-            "voices": find_model(voices, for_speakers=True),
+            "speakers": speakers if speakers == CHANNELS else _find("--speakers", speakers, find_model),
+            "voices": _find("--voices", voices, find_model),
         }
         return {**self._fields, **found}
 
@@ -63,6 +64,16 @@ class SpeakersPart(RunPart):
         return int(not after_run(folder, quiet))
 
 
+def _find(option: str, model: str | None, find_model: FindModel) -> str | None:
+    """Return the path of a model. Raises UsageError, which names the option."""
+    try:
+        return find_model(model, for_speakers=True)
+    except CheckpointError as error:
+        if not model or not str(error).startswith(model):
+            raise
+        raise UsageError(f"{option} {error}") from error
+
+
 def _of_transcribe(
     context: typer.Context,
     speakers: Annotated[
@@ -74,7 +85,7 @@ def _of_transcribe(
             help="Tell who speaks.\fBy channel, or by a speaker model: channels is for calls with a party on each channel: "
             "each is transcribed by itself, and words that leak from one into another are written once. A model (NVIDIA's "
             "Sortformer) tells up to eight speakers of one channel apart: its path or Hugging Face name, such as "
-            "nvidia/diar_streaming_sortformer_4spk-v2.1.",
+            f"{_MODEL}.",
         ),
     ] = None,
     speaker_names: Annotated[
@@ -117,6 +128,11 @@ def _of_transcribe(
         ),
     ] = None,
 ) -> RunPart:
+    if speakers is not None and speakers.isdecimal() and not os.path.exists(speakers):
+        raise UsageError(
+            f"--speakers {speakers}: takes no number: give a speaker model, which finds how many speak (--speakers "
+            f"{_MODEL}), or of calls with a channel for each speaker: --speakers channels"
+        )
     if speakers == CHANNELS and value_of(context, "channel") is not None:
         raise typer.BadParameter("--channel and --speakers exclude each other: --speakers channels takes all channels")
     if speaker_names is not None and speakers is None:

@@ -16,6 +16,7 @@ from fastscribe import config
 from fastscribe.bench.peer_comparison.peers import PEERS, PeerName
 from fastscribe.cli import app
 from fastscribe.decode.families import DECODERS
+from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import NormalizerName
 from fastscribe.results.formats.writers import render
 from fastscribe.types import AudioInfo, Transcript
@@ -142,6 +143,40 @@ def test_no_typo_suggests_overwrite(typo: str) -> None:
     assert done.exit_code == 2 and "--overwrite" not in done.output.replace(typo, "")
     done = CliRunner().invoke(app, ["transcribe", "a.wav", "--langauge", "en"], prog_name="fastscribe")
     assert "--language" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "name"), [([], ""), (["transcribe"], "transcribe"), (["bench", "cost"], "bench cost")]
+)
+def test_help_is_a_word_too(words: list[str], name: str) -> None:
+    asked, meant = (
+        CliRunner().invoke(app, arguments, prog_name="fastscribe")
+        for arguments in (["help", *words], [*words, "--help"])
+    )
+    assert asked.exit_code == 0 and asked.output == meant.output and f"fastscribe {name}".strip() in asked.output
+
+
+def test_short_names_of_options() -> None:
+    assert CliRunner().invoke(app, ["-V"], prog_name="fastscribe").output.startswith("fastscribe ")
+    names = [one.opts for one in root().commands["transcribe"].params]
+    assert ["--language", "-l"] in names
+
+
+def test_a_value_may_begin_with_a_dash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a word in an input's place is taken for a file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-q").touch()
+    transcribe = root().commands["transcribe"]
+    for words in (
+        ["--model", "-x.wav", "a.wav"],
+        ["-q", "a.wav"],
+        ["a.wav", "--", "-b.wav"],
+        ["--log-file=x.mp3", "a.wav"],
+    ):
+        transcribe.parse_args(typer.Context(transcribe), words)
+    (tmp_path / "-kept").touch()
+    with pytest.raises(UsageError, match=r"give \./-kept"):
+        transcribe.parse_args(typer.Context(transcribe), ["-kept"])
 
 
 def test_first_words() -> None:
