@@ -249,6 +249,7 @@ class Transcriber:
         Args:
             inputs: One input or several, of any kinds. An iterator is read ahead by another thread, lazily: memory does not
                 grow with its length, and results do not wait for its next item. An input is
+
                 - a path or a URL: an audio file, a folder, a glob pattern or a NeMo manifest (.json, .jsonl); "-" for stdin:
                   paths and URLs, or a recording;
                 - an encoded file: bytes, bytearray or memoryview, or a file object opened in binary mode, which is read from
@@ -258,6 +259,7 @@ class Transcriber:
                   give them: int16, int32, int8, uint8, or floats in [-1, 1]; a dict {"array", "sampling_rate"} or a decoder
                   as Hugging Face datasets give it (two-dimensional arrays are [C, S]), or {"bytes", "path"};
                 - an Audio, which adds a key, a part or a track to any of these.
+
             ordered: Yield in the order of the inputs. Transcripts behind one that is not finished are held back: at most
                 about two windows of them (`Options.window`), and everything behind a file that hangs.
             progress: Show a bar on stderr or in a notebook.

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -30,7 +31,8 @@ def broken_links(path: Path) -> list[str]:
         place = (path.parent / name).resolve() if name else path
         if place.is_relative_to(ROOT / "fastscribe"):
             place = PACKAGE / place.relative_to(ROOT / "fastscribe")  # where the wheel is tested, not the checkout
-        if not place.exists() or (anchor and anchor not in anchors(place)):
+        is_folder = path.parent == DOCS and place.is_dir()  # the site has no page of one
+        if not place.exists() or is_folder or (anchor and anchor not in anchors(place)):
             found.append(target)
     return found
 
@@ -44,6 +46,12 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# One\n\n[a](nowhere.md) [b](#one) [c](#two) [d](page.md#three) [e](https://example.org)\n")
     assert broken_links(page) == ["nowhere.md", "#two", "page.md#three"]
+
+
+def test_a_folder_is_no_page_of_the_site() -> None:
+    page = DOCS / "links.md"
+    with mock.patch.object(Path, "read_text", return_value="# One\n\n[a](bench/peers) [b](numbers.md)\n"):
+        assert broken_links(page) == ["bench/peers"]
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -134,7 +142,7 @@ def test_the_python_reference_names_public_things() -> None:
 
 
 @pytest.mark.skipif(
-    any(find_spec(name) is None for name in GENERATOR), reason="the group docs is not installed; scripts/docs builds"
+    any(find_spec(name) is None for name in GENERATOR), reason="the group docs is not installed: it needs Python 3.11"
 )
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "--builder", "html"]
