@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -35,6 +35,8 @@ from fastscribe.errors import ManifestError, OutputError, UsageError
 if TYPE_CHECKING:
     from fastscribe.results.export import Exported
 
+    Report = Callable[[Path, Exported, OutputStyle], None]
+
 
 @app.command(
     cls=CommandWithRooms,
@@ -60,6 +62,7 @@ def export(
     min_cue_s: MinCueS = DEFAULTS.min_cue_s,
     max_chars_per_second: MaxCharsPerSecond = DEFAULT_CHARS_PER_SECOND,
     highlight_words: HighlightWords = False,
+    quiet: Annotated[bool, option("--quiet", "-q", help="Print failures and warnings only.")] = False,
 ) -> None:
     """Make files of other formats, or with other subtitles, from the rows of finished runs. Nothing is decoded.
 
@@ -85,11 +88,12 @@ def export(
     folders = [given for given in results if given != "-" and Path(given).is_dir()]
     problems = Problems()
     num_failed = 0
+    report = (lambda *made: None) if quiet else _report
     try:
         if not formats:
             pass
         elif output_dir is not None:
-            _export_rows(results, style, output_dir, parts, problems)
+            _export_rows(results, style, output_dir, parts, problems, report)
         elif not folders:
             _print_rows(results, style, parts, problems)
         elif len(folders) < len(results):
@@ -98,7 +102,7 @@ def export(
             raise typer.BadParameter(f"{asked} makes other rows, which need a folder of their own: add --output-dir")
         else:
             for folder in folders:
-                _export_in_place(Path(folder), style)
+                _export_in_place(Path(folder), style, report)
         num_failed = sum(part.write(lambda: _usable(results, parts, problems)) for part in parts)
     except BrokenPipeError as error:
         raise StdoutClosed from error
@@ -111,7 +115,7 @@ def export(
         raise typer.Exit(1)
 
 
-def _export_in_place(folder: Path, style: OutputStyle) -> None:
+def _export_in_place(folder: Path, style: OutputStyle, report: Report) -> None:
     from fastscribe.results.export import export_in_place, runs_of
 
     if style.formats == ("jsonl",):
@@ -121,7 +125,7 @@ def _export_in_place(folder: Path, style: OutputStyle) -> None:
             f"{folder}: no run's journal is here, so its files need a folder of their own: add -o FOLDER, or give the "
             "folders of the shards if it is merged"
         )
-    _report(folder, export_in_place(folder, style, say), style)
+    report(folder, export_in_place(folder, style, say), style)
 
 
 def _export_rows(
@@ -130,6 +134,7 @@ def _export_rows(
     folder: Path,
     parts: Sequence[ExportPart],
     problems: Problems,
+    report: Report,
 ) -> None:
     from fastscribe.results.export import export_to_folder
 
@@ -143,7 +148,7 @@ def _export_rows(
     exported = export_to_folder(_usable(results, parts, problems), style, folder, say, settings)
     if exported.results or not problems.num:
         _check_any(exported.results)
-        _report(folder, exported, style)
+        report(folder, exported, style)
 
 
 def _is_source_of(folder: Path, given: Path) -> bool:

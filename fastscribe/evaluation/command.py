@@ -80,6 +80,7 @@ def evaluate(
         ),
     ] = None,
     as_json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
+    quiet: Annotated[bool, option("--quiet", "-q", help="Print the scores, failures and warnings only.")] = False,
 ) -> None:
     """Compute word and character error rates, in total and by group. Scores go to stdout, bad rows to stderr."""
     from fastscribe.evaluation import report
@@ -119,6 +120,7 @@ def evaluate(
             skip_failed=skip_failed,
             diff=diff,
             as_json=as_json,
+            quiet=quiet,
         )
         return
     pooled = PooledRuns()
@@ -130,7 +132,7 @@ def evaluate(
     problems.report_rest()
     unused = references.num_unused if references else 0
     _check(evaluation, fields.group_by)
-    if pooled.num_repeats:
+    if pooled.num_repeats and not quiet:
         comes = "comes" if pooled.num_repeats == 1 else "come"
         say(
             f"{count_of(pooled.num_repeats, 'recording')} {comes} more than once, and counted each time; "
@@ -145,7 +147,10 @@ def evaluate(
         print_parts([json.dumps({**settings, **rates, "versions": versions(normalizer)}, ensure_ascii=False)])
     else:
         print_parts(
-            [_preamble(normalizer, evaluation, skip_failed), report.to_table(evaluation, fields.group_by).rstrip("\n")]
+            [
+                *([] if quiet else [_preamble(normalizer, evaluation, skip_failed)]),
+                report.to_table(evaluation, fields.group_by).rstrip("\n"),
+            ]
         )
         _show_worst(evaluation)
     if problems.num or unused:
@@ -162,6 +167,7 @@ def _compare(
     skip_failed: bool,
     diff: int | None,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Print the comparison of two runs, of which the second is the baseline.
 
@@ -178,7 +184,7 @@ def _compare(
         _refuse_unpaired(names, only, matched.num_skipped)
     for name, pairs in zip(names, only, strict=True):
         _say_unpaired(name, pairs)
-    if matched.num_skipped:
+    if matched.num_skipped and not quiet:
         say(f"{count_of(matched.num_skipped, 'recording')} failed in one of the runs; left out of both")
     comparison, groups = compare(matched), compare_groups(matched, len(group_by))
     _check_groups(group_by, groups)
@@ -199,7 +205,7 @@ def _compare(
         print_parts([json.dumps(found, ensure_ascii=False)])
     else:
         max_changes = _CHANGES_SHOWN if diff is None else diff
-        print_parts([f"normalizer {normalizer}\n", report.to_table(comparison, *names)])
+        print_parts([*([] if quiet else [f"normalizer {normalizer}\n"]), report.to_table(comparison, *names)])
         print_parts(report.group_lines(group_by, groups))
         if _has_colours():
             report.print_in_colour(comparison, max_changes)

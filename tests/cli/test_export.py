@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fastscribe.cli import app
 from fastscribe.errors import UsageError
 from tests.helpers.exports import export
 
@@ -29,6 +30,14 @@ def test_failed_recordings(given: Path, capsys: pytest.CaptureFixture[str], form
     assert capsys.readouterr().err.endswith(
         f"for {num} of 2 results, without decoding; 1 failed recording has {note}\n"
     )
+
+
+def test_quiet_prints_what_cannot_be_used_alone(given: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app(["export", str(given), "-f", "txt", "-o", str(given.parent / "out"), "-q"], standalone_mode=False)
+    assert capsys.readouterr().err == "" and (given.parent / "out" / "a.txt").exists()
+    given.write_text(given.read_text() + "{}\n")
+    app(["export", str(given), "-f", "txt", "-o", str(given.parent / "again"), "-q"], standalone_mode=False)
+    assert "line 3" in capsys.readouterr().err
 
 
 def test_no_rows_are_wrong_usage(given: Path) -> None:

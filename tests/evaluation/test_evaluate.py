@@ -368,6 +368,9 @@ def test_what_a_user_should_know(tmp_path: Path) -> None:
             "fastscribe: 2 recordings come more than once, and counted each time; to compare two runs use --against",
         ],
     )
+    quiet = fastscribe("evaluate", tmp_path, other, "--diff", 1, "-q")
+    assert quiet.stderr.splitlines() == done.stderr.splitlines()[:1]
+    assert done.stdout == f"normalizer whisper-en\n\n{quiet.stdout}"
     assert "a.wav@33.1 (" in done.stdout and "line 1): 1 error in 2 words: " in done.stdout
     [worst] = json.loads(fastscribe("evaluate", other, "--json", "--diff", 1).stdout)["worst"]
     assert (worst["audio_filepath"], worst["offset"]) == ("a.wav", 33.1)
