@@ -74,8 +74,7 @@ def _loaded(model: str | Path, device: str, dtype: str, options: Options) -> Tra
 
 def _check_one(audio: object) -> None:
     """Raise UsageError for an input that names several recordings."""
-    from fastscribe.audio.folders import MAGIC
-    from fastscribe.audio.formats import list_kind
+    from fastscribe.audio.formats import MAGIC, list_kind
     from fastscribe.audio.given import Audio, is_one
 
     if not is_one(audio):

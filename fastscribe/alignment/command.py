@@ -26,6 +26,7 @@ from fastscribe.cli.run_options import (
     Quiet,
     RetryFailed,
     Tokens,
+    Verbose,
     make_style,
     make_target,
 )
@@ -133,6 +134,7 @@ def align(
         ),
     ] = None,
     no_progress: NoProgress = False,
+    verbose: Verbose = False,
     log_file: LogFile = None,
 ) -> None:
     """Find when each word of a known text is spoken. Results have the formats of transcribe.
@@ -165,4 +167,5 @@ def align(
     job = TranscribeJob(inputs, model, device, dtype, options, style, target, None)
     part = AlignPart(texts)
     job = replace(job, log_file=log_file, engine=part.engine, parts=(part,))
-    run(job, None, quiet, show_progress=not (quiet or no_progress), show_report=not is_brief)
+    show_progress = not (quiet or no_progress)
+    run(job, None, quiet, show_progress, show_report=verbose or not is_brief, verbose=verbose)

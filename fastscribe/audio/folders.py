@@ -7,11 +7,10 @@ times, so `**` patterns are matched against this walk instead.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
-MAGIC = re.compile(r"[*?\[]")
+from fastscribe.audio.formats import MAGIC
 
 
 def walk(folder: str) -> Iterator[str | OSError]:

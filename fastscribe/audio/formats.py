@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from fastscribe._system.urls import is_url, name_of
+from fastscribe.audio.failures import input_failure, is_utf8, relative_id
 from fastscribe.types import Failure, Source
 
 STDIN = "-"
+MAGIC = re.compile(r"[*?\[]")  # a pattern has one of these
 MANIFEST_EXTENSIONS = frozenset({"json", "jsonl", "manifest"})
 LIST_EXTENSIONS = MANIFEST_EXTENSIONS | {"csv", "list", "lst", "m3u", "scp", "tar", "tsv", "txt"}  # list_rows.py
 # Files that FFmpeg's libraries read (containers.py). Those that are video in most cases may have no audio track.
@@ -120,3 +122,10 @@ def left_out_line(left_out: Mapping[str, int], is_quiet: bool = False) -> str:
         return ""
     kinds = sorted(shown.items(), key=lambda item: (-item[1], item[0]))
     return f"{num_files} file{'s' if num_files > 1 else ''} left out: {', '.join(f'{kind} {count}' for kind, count in kinds)}"
+
+
+def file_source(path: str, name: str) -> Source | Failure:
+    """Return the source of a file; `name` is the base of its id."""
+    if not is_utf8(path):
+        return input_failure(path, "path is not valid UTF-8; rename the file")
+    return Source(path=path, file=path, id=relative_id(name))

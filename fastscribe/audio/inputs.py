@@ -10,7 +10,6 @@ Readers of lists, of stdin and of stores are imported when such an input comes.
 
 from __future__ import annotations
 
-import glob
 import locale
 import os
 import sys
@@ -18,15 +17,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from fastscribe._system.urls import is_url
-from fastscribe.audio.failures import input_failure, is_utf8, relative_id, system_problem
-from fastscribe.audio.folders import MAGIC, match_depth, split_pattern, walk
+from fastscribe.audio.failures import input_failure, system_problem
 from fastscribe.audio.formats import (
+    MAGIC,
     STDIN,
     Found,
     Manifest,
-    count_left_out,
-    is_audio_name,
-    is_other_name,
+    file_source,
     list_kind,
 )
 from fastscribe.audio.repeats import Repeats
@@ -68,7 +65,9 @@ def _expand(path: str, stdin: Iterable[bytes] | None, left_out: Counter[str]) ->
     elif is_url(path):
         yield from _from_url(path, left_out, has_patterns=True)
     elif MAGIC.search(path) and not os.path.lexists(path):
-        yield from _from_pattern(path, left_out)
+        from fastscribe.audio.folder_inputs import from_pattern
+
+        yield from from_pattern(path, left_out, _from_path)
     else:
         yield from _from_path(path, os.path.basename(path), left_out)
 
@@ -157,79 +156,10 @@ def _from_path(path: str, name: str, left_out: Counter[str]) -> Iterator[Found]:
         yield input_failure(path, system_problem(error))
         return
     if os.path.isdir(path):
-        yield from _from_folder(path, "", left_out)
+        from fastscribe.audio.folder_inputs import from_folder
+
+        yield from from_folder(path, "", left_out)
     elif list_kind(path):
         yield Manifest(path)
     else:
-        yield _file(path, name)
-
-
-def _file(path: str, name: str) -> Source | Failure:
-    if not is_utf8(path):
-        return input_failure(path, "path is not valid UTF-8; rename the file")
-    return Source(path=path, file=path, id=relative_id(name))
-
-
-def _from_folder(folder: str, id_prefix: str, left_out: Counter[str]) -> Iterator[Source | Failure]:
-    empty = True
-    for entry in walk(folder):
-        if isinstance(entry, OSError):
-            empty = False
-            yield input_failure(os.fspath(entry.filename or folder), system_problem(entry))
-        elif is_taken(path := os.path.join(folder, entry), left_out):
-            empty = False
-            yield _file(path, os.path.join(id_prefix, entry))
-    if empty:
-        yield input_failure(folder, "no audio in this folder")
-
-
-def is_taken(path: str, left_out: Counter[str]) -> bool:
-    """Return True for a folder's file that is audio, by its name or else by its content. Count any other."""
-    if is_audio_name(path):
-        return True
-    why: str | None = ""
-    if not is_other_name(path):
-        from fastscribe.audio.content import why_left_out
-
-        why = why_left_out(path)
-    if why is not None:
-        count_left_out(left_out, path, why)
-    return why is None
-
-
-def _from_pattern(pattern: str, left_out: Counter[str]) -> Iterator[Found]:
-    prefix, patterns = split_pattern(pattern)
-    if "**" in patterns:
-        matches = _deep_matches(prefix, patterns, left_out)
-    else:
-        matches = _flat_matches(pattern, prefix, patterns, left_out)
-    empty = True
-    for match in matches:
-        empty = False
-        yield match
-    if empty:
-        yield input_failure(pattern, "no such file, and nothing matches it as a pattern")
-
-
-def _flat_matches(pattern: str, prefix: str, patterns: list[str], left_out: Counter[str]) -> Iterator[Found]:
-    """Treat each match like a path given by itself; a bare `*` selects audio files only."""
-    for path in sorted(glob.glob(pattern)):
-        name = os.path.relpath(path, prefix or ".")
-        if os.path.isdir(path):
-            yield from _from_folder(path, name, left_out)
-        elif patterns[-1] != "*" or is_taken(path, left_out):
-            yield from _from_path(path, name, left_out)
-
-
-def _deep_matches(prefix: str, patterns: list[str], left_out: Counter[str]) -> Iterator[Found]:
-    for entry in walk(prefix or "."):
-        if isinstance(entry, OSError):
-            if not isinstance(entry, FileNotFoundError):
-                yield input_failure(os.fspath(entry.filename or prefix), system_problem(entry))
-            continue
-        names = entry.split(os.sep)
-        depth = match_depth(names, patterns)
-        named = depth == len(names) and patterns[-1] not in ("*", "**")
-        path = os.path.join(prefix, entry)
-        if depth is not None and (named or is_taken(path, left_out)):
-            yield from _from_path(path, entry, left_out)
+        yield file_source(path, name)

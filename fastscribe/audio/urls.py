@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from fastscribe._system import remote
 from fastscribe._system.urls import key_of, name_of
 from fastscribe.audio.failures import input_failure, is_utf8, relative_id
-from fastscribe.audio.folders import MAGIC, match_depth, split_pattern
+from fastscribe.audio.folders import match_depth, split_pattern
 from fastscribe.audio.formats import (
+    MAGIC,
     NOT_OPENED,
     Found,
     Manifest,

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fastscribe.audio.folders import MAGIC
-from fastscribe.audio.formats import is_audio_name
+from fastscribe.audio.formats import MAGIC, is_audio_name
 from fastscribe.checkpoint.location import locate
 from fastscribe.cli.terminal import say
 from fastscribe.errors import OptionError, UsageError

@@ -14,9 +14,10 @@ from contextlib import suppress
 from threading import Event, Thread
 
 from fastscribe._system.urls import is_url
-from fastscribe.audio.folders import MAGIC, match_depth, split_pattern, walk
-from fastscribe.audio.formats import STDIN, is_audio_name, list_kind
-from fastscribe.audio.inputs import expand, is_taken, names_file
+from fastscribe.audio.folder_inputs import is_taken
+from fastscribe.audio.folders import match_depth, split_pattern, walk
+from fastscribe.audio.formats import MAGIC, STDIN, is_audio_name, list_kind
+from fastscribe.audio.inputs import expand, names_file
 from fastscribe.audio.repeats import Repeats
 
 _SAMPLE_BYTES = 1 << 20  # of a list

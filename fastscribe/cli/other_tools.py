@@ -10,8 +10,7 @@ import os
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
 
-from fastscribe.audio.folders import MAGIC
-from fastscribe.audio.formats import is_audio_name
+from fastscribe.audio.formats import MAGIC, is_audio_name
 from fastscribe.errors import UsageError
 
 # Exactly the same, with a value.
@@ -69,7 +68,7 @@ _INSTEAD = {
     "transcribing needs no option; --target-language en translates, with a Canary model": "task",
     "--max-line-width COLUMNS": "max-duration max-words max-words-per-line silence-gap",
     "--model PATH or NAME": "model-directory model-id model-name model-path pretrained-name",
-    "--quiet to print less; nothing prints more": "debug print-progress verbose",
+    "--verbose for the whole report, --quiet to print less": "debug print-progress",
     "--threads N for reading; OMP_NUM_THREADS=N in the environment for computing": "cpu-threads num-workers workers",
     "HF_HUB_CACHE=FOLDER in the environment": "cache-dir download-root model-dir",
     "HF_HUB_OFFLINE=1 in the environment": "local-files-only model-cache-only",

@@ -6,12 +6,13 @@ through the job's parts (run_part.py).
 
 from __future__ import annotations
 
-import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
+from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -21,35 +22,28 @@ from fastscribe import rooms
 from fastscribe._system import signals
 from fastscribe._system.gpus import num_gpus
 from fastscribe._system.process_age import process_age_s
+from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
 from fastscribe.audio.row_languages import OtherLanguages
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.job import SHORT_S, check_paths, is_stream
 from fastscribe.cli.progress_bar import ProgressBar
-from fastscribe.cli.run_messages import (
-    check_any_input,
-    say_listing,
-    say_made_again,
-    say_shard,
-    say_stopped,
-    stopped_facts,
-    tracks_line,
-)
+from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard, say_summary, tracks_line
 from fastscribe.cli.run_output import open_run_output
 from fastscribe.cli.run_part import RunPart, TranscribeJob
-from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, report_table, say, show_table
+from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, say, show_table
 from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.cli.early_listing import EarlyListing
     from fastscribe.cli.event_log import EventLog
-    from fastscribe.cli.short_files import ShortFiles
-    from fastscribe.pipeline.stats import RunStats
+        from fastscribe.pipeline.stats import RunStats
     from fastscribe.results.outputs import Output
     from fastscribe.transcriber import Transcriber
 
 MANY_INPUTS = 256  # a GPU with this number of inputs gets helpers
+_FEW = 100  # inputs that are looked at before the model is loaded
 STOPPED = 75  # exit code, EX_TEMPFAIL of sysexits.h: the same command may be tried again
 
 
@@ -60,6 +54,7 @@ def run(
     show_progress: bool,
     show_report: bool,
     late_notes: Sequence[str] = (),
+    verbose: bool = False,
 ) -> None:
     """Transcribe the inputs, write the results and print the report.
 
@@ -70,6 +65,7 @@ def run(
         show_progress: Show progress on stderr.
         show_report: Print the report.
         late_notes: Lines to print at the end unless the input is one short stream.
+        verbose: Print the whole report, and not its summary.
 
     Raises:
         typer.Exit: Exit code 1: a file failed; 75: the limit has stopped the run.
@@ -78,6 +74,7 @@ def run(
     started_at = perf_counter() - (process_age_s() or 0.0)
     say_shard(job.target.shard, quiet)
     check_paths(job)  # before the import of torch, which takes seconds
+    _end_if_done(job, quiet)
     bar = ProgressBar(show_progress, job.inputs, job.target.shard.count, counts_always=job.limit is not None)
     with filter_mpg123_messages(bar.write_line), bar, ExitStack() as stack:
         bar.phase("loading the model")
@@ -99,14 +96,17 @@ def run(
                 stats = _write_all(transcriber, job, listing, output, event_log, bar, says_tracks=not quiet)
             stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.ledger.failed_before)
             if transcriber._limit is not None and transcriber._limit.is_reached:
+                from fastscribe.cli.run_limit import stopped_facts
+
                 stats = replace(stats, stopped=stopped_facts(job, stats, transcriber.progress, bar.num_inputs))
             else:
                 check_any_input(stats.files + stats.skipped, job.target.shard, transcriber.command)
             totals = output.totals()
             if totals is not None:
                 stats = replace(stats, totals=totals._asdict())
-                report = (json.dumps(stats.to_json(), indent=2) + "\n").encode()
-                output.write_report(report, finished=stats.stopped is None)
+                from fastscribe.cli.nothing_to_do import report_of
+
+                output.write_report(report_of(job, stats), finished=stats.stopped is None)
     if event_log is not None:
         event_log.finished(stats)
     if not (quiet or stats.files + stats.skipped or stats.stopped):
@@ -117,19 +117,57 @@ def run(
     for note in () if is_brief else late_notes:
         say(note)
     if show_report and not is_empty and not is_brief:
-        show_table(report_table(stats))
-    if not quiet and totals is not None and totals.not_given and stats.stopped is None:  # else not all are listed
-        results = "1 result is of an input" if totals.not_given == 1 else f"{totals.not_given} results are of inputs"
-        say(f"{job.target.where}: {results} not given this time")
-    not_made = say_made_again(output.ledger, quiet) + sum(part.finished(job, stats, quiet) for part in job.parts)
-    if stats.failed_before:
-        were, them = ("was", "it") if stats.failed_before == 1 else ("were", "them")
-        say(f"{stats.failed_before} failed in an earlier run and {were} left alone; --retry-failed tries {them} again")
+        if verbose:
+            from fastscribe.cli.report_table import report_table
+
+            show_table(report_table(stats))
+        else:
+            say_summary(job, stats)
+    not_made = 0
+    if totals is not None:
+        from fastscribe.cli.folder_messages import say_failed_before, say_made_again, say_not_given
+
+        if not (quiet or stats.stopped):  # else not all are listed
+            say_not_given(job, totals.not_given)
+        not_made = say_made_again(output.ledger, quiet)
+        say_failed_before(stats.failed_before)
+    not_made += sum(part.finished(job, stats, quiet) for part in job.parts)
     if stats.stopped is not None:
+        from fastscribe.cli.run_limit import say_stopped
+
         say_stopped(job, stats)
         raise typer.Exit(STOPPED)
     if stats.failed + stats.failed_before + not_made:
         raise typer.Exit(1)
+
+
+def _end_if_done(job: TranscribeJob, quiet: bool) -> None:
+    """End the command with typer.Exit if an earlier run has done all of its inputs, or if none can be read."""
+    folder = job.target.directory
+    if folder is not None and (folder / f"report{job.target.shard.suffix}.json").exists():
+        from fastscribe.cli.nothing_to_do import end_if_done
+
+        end_if_done(job, quiet)
+    elif STDIN not in job.inputs and not any(map(is_url, job.inputs)):
+        _end_if_unusable(job, quiet)
+
+
+def _end_if_unusable(job: TranscribeJob, quiet: bool) -> None:
+    """End a run to stdout whose few inputs have all failed already, with exit code 1 (typer.Exit)."""
+    from fastscribe.audio.inputs import expand  # here, because NumPy would slow down --help
+    from fastscribe.pipeline.windows import expected_sources
+
+    left_out = Counter[str]()
+    found = list(islice(expected_sources(expand(job.inputs, left_out=left_out), None, job.options), _FEW))
+    failures = [one for one in found if isinstance(one, Failure)]
+    if not job.target.is_stdout or job.events or not failures or len(failures) < len(found) or len(found) == _FEW:
+        return
+    with open_run_output(job, None, say) as output:
+        for failure in failures:
+            _write(output, failure, str, job)
+            say(failure_line(failure))
+    say_listing(left_out, 0, quiet)
+    raise typer.Exit(1)
 
 
 def _with_helpers(job: TranscribeJob) -> TranscribeJob:
@@ -212,7 +250,7 @@ def _write_all(
                 says_tracks = False
                 bar.say(tracks_line(result.audio))
             with transcriber.progress.stopwatch.time("write"), writing():
-                written = _write(output, result, transcriber, job)
+                written = _write(output, result, transcriber.progress.not_written, job)
             for part in job.parts:
                 part.result(written)
             if isinstance(written, Failure):
@@ -231,8 +269,7 @@ def _write_all(
 
 
 def _short_files() -> ShortFiles:
-    from fastscribe.cli.short_files import ShortFiles
-
+    
     return ShortFiles()
 
 
@@ -261,12 +298,12 @@ def _until_limit(transcriber: Transcriber) -> Iterator[None]:
 def _write(
     output: Output,
     result: Transcript | Failure,
-    transcriber: Transcriber,
+    not_written: Callable[[Transcript], object],
     job: TranscribeJob,
 ) -> Transcript | Failure:
     from fastscribe.results.outputs import write_result
 
     try:
-        return write_result(output, result, transcriber.progress.not_written, job.target.where)
+        return write_result(output, result, not_written, job.target.where)
     except BrokenPipeError as error:
         raise StdoutClosed from error

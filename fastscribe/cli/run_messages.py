@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastscribe.audio.formats import left_out_line
 from fastscribe.audio.repeats import repeats_line
@@ -14,8 +14,7 @@ from fastscribe.results.shards import Shard
 from fastscribe.types import AudioInfo
 
 if TYPE_CHECKING:
-    from fastscribe.pipeline.stats import Progress, RunStats
-    from fastscribe.results.ledger import Ledger
+    from fastscribe.pipeline.stats import RunStats
 
 
 def say_shard(shard: Shard, quiet: bool) -> None:
@@ -46,48 +45,30 @@ def check_any_input(num_inputs: int, shard: Shard, command: str = "transcribe") 
         raise UsageError(f"no input at all: nothing was given to {command}")
 
 
-def stopped_facts(job: TranscribeJob, stats: RunStats, progress: Progress, num_inputs: int | None) -> dict[str, Any]:
-    """Return what the report of a run that its limit has stopped says about it."""
-    assert job.limit is not None
-    usd = None if stats.usd_per_hour is None else round(stats.usd_per_hour * job.limit.elapsed_s / 3600, 4)
-    listed = stats.skipped + progress.planned_files + progress.queued_files
-    return {
-        "limit": job.limit.text,
-        "elapsed_s": round(job.limit.elapsed_s, 3),
-        "usd": usd,
-        "files_done": stats.files + stats.skipped,
-        "files_given": listed if progress.has_all else num_inputs,
-    }
-
-
-def say_stopped(job: TranscribeJob, stats: RunStats) -> None:
-    """Print how far a run came that its limit has stopped. Raises UsageError if it did nothing."""
-    assert job.limit is not None and stats.stopped is not None
+def say_summary(job: TranscribeJob, stats: RunStats) -> None:
+    """Print what a run did, in three lines; a run to stdout without a price has two. Without new results, one."""
     if not stats.files:
-        raise job.limit.too_short
-    done, given = stats.stopped["files_done"], stats.stopped["files_given"]
-    files = f"{done:,} of {given:,} files" if given is not None and given >= done else f"{done:,} files"
-    then = "the same command goes on"
-    if job.target.is_stdout:
-        then = "with --output-dir the same command goes on"
-    elif job.target.overwrite:
-        then = "without --overwrite the command goes on"
-    say(f"stopped {job.limit.text}: {files} done; {then}")
+        from fastscribe.cli.folder_messages import say_all_done
+
+        say_all_done(job, stats.skipped)
+        return
+    failed = f", {stats.failed:,} of them failed" if stats.failed else ""
+    before = f" ({stats.skipped:,} were done before)" if stats.skipped else ""
+    say(f"{stats.files:,} file{'' if stats.files == 1 else 's'}{failed}: {_hours(stats.audio_s)} of audio{before}")
+    say(f"in {_hours(stats.wall_s)}, after {_hours(stats.load_s)} of loading: {stats.rtfx:,.1f} times real time (RTFx)")
+    cost = stats.usd_per_1000_audio_hours
+    money = "" if cost is None else f"{cost:.2f} USD per 1,000 hours of audio ({stats.price_source})"
+    results = "" if job.target.is_stdout else f"results: {job.target.where}"
+    if line := "; ".join(filter(None, (results, money))):
+        say(line)
 
 
-def say_made_again(ledger: Ledger, quiet: bool) -> int:
-    """Print how many results got files without decoding, and which did not. Return the number of the latter."""
-    num_made, not_made = ledger.num_made_again, ledger.not_made
-    if num_made and not quiet:
-        recordings = f"{num_made} finished recording{'s' if num_made > 1 else ''}"
-        layouts = sorted(ledger.laid_out_again)
-        again = f"; their {' and '.join(layouts)} had another layout (--max-line-width and so on)" if layouts else ""
-        say(f"made files for {recordings} from their rows, without decoding{again}")
-    if ledger.renamed and not quiet:
-        first, num_renamed = ledger.renamed[0], len(ledger.renamed)
-        results = f"{num_renamed} finished recordings" if num_renamed > 1 else "a finished recording"
-        say(f"renamed the files of {results}, because another input has the same name: {first.old} is {first.new} now")
-    if not_made:
-        others = f" (and {len(not_made) - 1} more)" if len(not_made) > 1 else ""
-        say(f"{not_made[0].filename}{others}: not made from its row: {not_made[0].strerror}")
-    return len(not_made)
+def _hours(seconds: float) -> str:
+    """Return a length of time for people.
+
+    >>> _hours(5.25), _hours(100), _hours(4000), _hours(360000)
+    ('5.2 s', '100 s', '66.7 min', '100.0 h')
+    """
+    if seconds < 600:
+        return f"{seconds:.1f} s" if seconds < 60 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"

@@ -53,6 +53,12 @@ Overwrite = Annotated[
         help="Remove the folder's results, and start over.\fOnly files listed in the folder's journal are removed.",
     ),
 ]
+Verbose = Annotated[
+    bool,
+    _message_option(
+        "--verbose", "-v", help="Print the whole report at the end.\fTime by stage, padding, memory and so on."
+    ),
+]
 NoProgress = Annotated[bool, _message_option("--no-progress", help="Print no progress.")]
 LogFile = Annotated[
     Path | None,

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber
 
 
-def open_run_output(job: TranscribeJob, transcriber: Transcriber, say: Callable[[str], object]) -> Output:
-    """Open stdout, the folder or the URL of a run. Raises UsageError."""
+def open_run_output(job: TranscribeJob, transcriber: Transcriber | None, say: Callable[[str], object]) -> Output:
+    """Open stdout, the folder or the URL of a run; only stdout needs no transcriber. Raises UsageError."""
     from fastscribe.results.outputs import open_output
 
     target = job.target
@@ -26,7 +26,7 @@ def open_run_output(job: TranscribeJob, transcriber: Transcriber, say: Callable[
         return open_output(
             target.directory or target.url or sys.stdout,
             job.style,
-            {} if target.is_stdout else fingerprint_of(job, transcriber),
+            {} if transcriber is None or target.is_stdout else fingerprint_of(job, transcriber),
             target.shard,
             overwrite=target.overwrite,
             retry_failed=target.retry_failed,

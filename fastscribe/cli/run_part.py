@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -123,9 +124,7 @@ class LocalEngine:
 
     def digest(self, job: TranscribeJob, transcriber: Transcriber) -> str:
         """Return the digest of the model's files."""
-        from fastscribe.results.fingerprint import model_digest
-
-        return model_digest(job.model)
+        return model_digest_of(job.model)
 
     def estimate(
         self,
@@ -142,6 +141,14 @@ class LocalEngine:
 
 
 LOCAL = LocalEngine()
+
+
+@cache
+def model_digest_of(path: str) -> str:
+    """Return the digest of a model's files, which are read once."""
+    from fastscribe.results.fingerprint import model_digest
+
+    return model_digest(path)
 
 
 @dataclass(frozen=True)

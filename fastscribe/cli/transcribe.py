@@ -28,6 +28,7 @@ from fastscribe.cli.run_options import (
     Quiet,
     RetryFailed,
     Tokens,
+    Verbose,
     make_style,
     make_target,
 )
@@ -337,6 +338,7 @@ def transcribe(
     quiet: Quiet = False,
     help_all: HelpAll = False,
     no_progress: NoProgress = False,
+    verbose: Verbose = False,
     log_file: LogFile = None,
     events: Annotated[
         Path | None,
@@ -410,7 +412,8 @@ def transcribe(
 
                 report_dry_run(job, quiet)
             else:
-                run(job, event_log, quiet, show_progress, show_report=not is_brief, late_notes=late_notes)
+                show_report = verbose or not is_brief
+                run(job, event_log, quiet, show_progress, show_report, late_notes, verbose)
 
 
 def _check_devices(device: str, devices: str | None) -> None:

@@ -135,7 +135,7 @@ def read_ledger(
 
 
 def write_result(
-    output: Output, result: Transcript | Failure, not_written: Callable[[Transcript], None], where: str
+    output: Output, result: Transcript | Failure, not_written: Callable[[Transcript], object], where: str
 ) -> Transcript | Failure:
     """Write a result. Return it, or the Failure that is written in its place if it cannot be written.
 

@@ -1,0 +1,45 @@
+"""Lines about a folder or a store that has results of earlier runs."""
+
+from __future__ import annotations
+
+from fastscribe.cli.run_part import TranscribeJob
+from fastscribe.cli.terminal import say
+from fastscribe.results.ledger import Ledger
+
+
+def say_all_done(job: TranscribeJob, num_given: int) -> None:
+    """Print that there is nothing to do."""
+    inputs = "the input is" if num_given == 1 else f"all {num_given:,} inputs are"
+    say(f"{job.target.where}: {inputs} done: there is nothing to do")
+
+
+def say_failed_before(number: int) -> None:
+    """Print how many inputs failed in earlier runs, if any did."""
+    if number:
+        were, them = ("was", "it") if number == 1 else ("were", "them")
+        say(f"{number} failed in an earlier run and {were} left alone; --retry-failed tries {them} again")
+
+
+def say_made_again(ledger: Ledger, quiet: bool) -> int:
+    """Print how many results got files without decoding, and which did not. Return the number of the latter."""
+    num_made, not_made = ledger.num_made_again, ledger.not_made
+    if num_made and not quiet:
+        recordings = f"{num_made} finished recording{'s' if num_made > 1 else ''}"
+        layouts = sorted(ledger.laid_out_again)
+        again = f"; their {' and '.join(layouts)} had another layout (--max-line-width and so on)" if layouts else ""
+        say(f"made files for {recordings} from their rows, without decoding{again}")
+    if ledger.renamed and not quiet:
+        first, num_renamed = ledger.renamed[0], len(ledger.renamed)
+        results = f"{num_renamed} finished recordings" if num_renamed > 1 else "a finished recording"
+        say(f"renamed the files of {results}, because another input has the same name: {first.old} is {first.new} now")
+    if not_made:
+        others = f" (and {len(not_made) - 1} more)" if len(not_made) > 1 else ""
+        say(f"{not_made[0].filename}{others}: not made from its row: {not_made[0].strerror}")
+    return len(not_made)
+
+
+def say_not_given(job: TranscribeJob, number: int) -> None:
+    """Print how many results there are of inputs that this run was not given, if there are any."""
+    if number:
+        results = "1 result is of an input" if number == 1 else f"{number} results are of inputs"
+        say(f"{job.target.where}: {results} not given this time")

@@ -1,0 +1,119 @@
+"""Commands that have nothing to do say so before the model is loaded.
+
+The report of a finished run has a digest of all that its command stated. If the same command comes again, its inputs are
+listed, and the ledger of its folder says whether all of them are done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Any
+
+import typer
+
+from fastscribe import rooms
+from fastscribe._system.urls import is_url
+from fastscribe.audio.formats import STDIN
+from fastscribe.audio.given import sources
+from fastscribe.audio.repeats import Repeats
+from fastscribe.cli.folder_messages import say_all_done, say_failed_before, say_made_again
+from fastscribe.cli.run_messages import say_listing
+from fastscribe.cli.run_part import LOCAL, TranscribeJob, model_digest_of
+from fastscribe.cli.terminal import say
+from fastscribe.errors import UsageError
+from fastscribe.pipeline.stats import RunStats
+from fastscribe.pipeline.windows import expected_sources
+from fastscribe.results.fingerprint import content_digests, fingerprint
+from fastscribe.results.output import JournaledOutput, open_journaled
+from fastscribe.results.paths import Paths, read_header
+from fastscribe.version import __version__
+
+
+def request_of(job: TranscribeJob) -> str | None:
+    """Return a digest of all that decides a run's results besides its inputs, as the command states it.
+
+    None: the model is elsewhere, or rooms read files of their own in the run. Raises OSError.
+    """
+    if job.engine is not LOCAL or rooms.offered("open_stage", job.options):
+        return None
+    stated = {"dtype": job.dtype, "device": job.devices or job.device, "version": __version__}
+    found = fingerprint(model_digest_of(job.model), stated | content_digests(job.options), job.options, job.style)
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def end_if_done(job: TranscribeJob, quiet: bool) -> None:
+    """End the command if an earlier run of the same command has done all of its inputs.
+
+    Files that are missing in the folder are made again from its rows, and its report is of this run.
+
+    Raises:
+        typer.Exit: All are done; with exit code 1 if any of them failed, or if a file could not be made.
+        UsageError: As outputs.open_output().
+    """
+    if any(given == STDIN or is_url(given) for given in job.inputs) or (found := _earlier(job)) is None:
+        return
+    start, (output, report) = perf_counter(), found
+    left_out, repeats, all_done = Counter[str](), Repeats(), False
+    try:
+        expected = expected_sources(sources(job.inputs, left_out, repeats), output.ledger, job.options)
+        all_done = all(map(output.ledger.is_done, expected)) and output.ledger.num_given > 0
+        if all_done:
+            stats = _stats(report, output, left_out, repeats.num, perf_counter() - start)
+            output.write_report(report_of(job, stats))
+    finally:
+        output.close(finished=all_done)
+    if not all_done:
+        return
+    if not quiet:
+        say_all_done(job, output.ledger.num_given)
+    say_listing(left_out, repeats.num, quiet)
+    not_made = say_made_again(output.ledger, quiet)
+    say_failed_before(output.ledger.failed_before)
+    raise typer.Exit(1 if output.ledger.failed_before + not_made else 0)
+
+
+def report_of(job: TranscribeJob, stats: RunStats) -> bytes:
+    """Return the content of report.json."""
+    return (json.dumps({**stats.to_json(), "request": request_of(job)}, indent=2) + "\n").encode()
+
+
+def _stats(
+    report: Mapping[str, Any], output: JournaledOutput, left_out: Mapping[str, int], repeated: int, wall_s: float
+) -> RunStats:
+    """Return the statistics of a run that did nothing; what it would have run on is the earlier report's."""
+    names = ("device", "dtype", "usd_per_hour", "price_source", "versions", "peak_bytes")
+    counts: dict[str, Any] = dict.fromkeys(("files", "failed", "padded_frames", "real_frames"), 0)
+    return RunStats(
+        **counts,
+        **{name: report[name] for name in names},
+        audio_s=0.0,
+        load_s=0.0,
+        wall_s=wall_s,
+        stage_s={},
+        skipped=output.ledger.num_given,
+        failed_before=output.ledger.failed_before,
+        left_out=left_out,
+        repeated=repeated,
+        totals=output.totals()._asdict(),
+    )
+
+
+def _earlier(job: TranscribeJob) -> tuple[JournaledOutput, Mapping[str, Any]] | None:
+    """Open the folder of a finished run of the same command, and return its report too; None if there is none."""
+    folder, shard = job.target.directory, job.target.shard
+    if folder is None or job.target.overwrite or any(part.files(job.target) for part in job.parts) or job.events:
+        return None
+    paths = Paths(folder, shard.suffix)
+    try:
+        report: dict[str, Any] = json.loads(paths.report.read_bytes())
+        if report.get("stopped") or not report.get("request") or report["request"] != request_of(job):
+            return None
+        header = {name: value for name, value in read_header(paths.journal).items() if name != "shard"}
+    except (OSError, ValueError, LookupError, UsageError):  # the run itself says what is wrong
+        return None
+    options = {"retry_failed": job.target.retry_failed, "ordered": job.target.ordered}
+    return open_journaled(folder, job.style, header, shard, inputs=job.inputs, say=say, **options), report

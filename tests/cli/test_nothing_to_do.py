@@ -1,0 +1,90 @@
+"""A command that has nothing to do loads no model, and says so in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import FIRST, MODEL
+from tests.conftest import AUDIO
+from tests.helpers.processes import fastscribe
+from tests.helpers.schemas import check_schema
+
+SECOND = AUDIO / "02_0_00025.flac"
+
+
+@pytest.fixture
+def clips(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    for clip in (FIRST, SECOND):
+        shutil.copy(clip, tmp_path / "in" / clip.name)
+    return tmp_path / "in"
+
+
+def test_all_done(clips: Path, tmp_path: Path) -> None:
+    out, model = tmp_path / "out", tmp_path / "model.nemo"
+    shutil.copy(MODEL, model)
+    command = ("transcribe", clips, "-m", model, "-o", out, "-f", "srt")
+    first = fastscribe(*command, "--price-per-hour", 2)
+    assert [line.partition(" ")[2].split(":")[0] for line in first.stderr.splitlines()] == [
+        "2 files",
+        first.stderr.splitlines()[1].partition(" ")[2].split(":")[0],
+        "results",
+    ]
+    assert "times real time (RTFx)" in first.stderr and "USD per 1,000 hours of audio" in first.stderr
+    before = (out / "transcripts.jsonl").read_bytes()
+    next(out.glob("*.srt")).unlink()
+    again = fastscribe(*command)
+    assert again.returncode == 0
+    assert again.stderr.splitlines() == [
+        f"fastscribe: {out}: all 2 inputs are done: there is nothing to do",
+        "fastscribe: made files for 1 finished recording from their rows, without decoding",
+    ]
+    assert len(list(out.glob("*.srt"))) == 2 and (out / "transcripts.jsonl").read_bytes() == before
+    report = json.loads((out / "report.json").read_text())
+    check_schema("report", [report])
+    assert report | {"files": 0, "skipped": 2, "load_s": 0.0} == report and report["totals"]["files"] == 2
+    content = model.read_bytes()
+    model.write_bytes(b"no model")  # other content: the run asks for the model again
+    assert "not a" in fastscribe(*command).stderr
+    model.write_bytes(content)
+    (clips / "nothing.wav").write_bytes(b"RIFF")
+    assert "1 file, 1 of them failed: 0.0 s of audio (2 were done before)" in fastscribe(*command).stderr
+    done = fastscribe(*command, "-q")
+    assert done.returncode == 1
+    assert done.stderr == ("fastscribe: 1 failed in an earlier run and was left alone; --retry-failed tries it again\n")
+
+
+def test_another_command_does_its_work(clips: Path, tmp_path: Path) -> None:
+    command = ("transcribe", clips, "-m", MODEL, "-o", tmp_path / "out")
+    fastscribe(*command)
+    for change in ("--overwrite", "--tokens"):
+        assert "nothing to do" not in fastscribe(*command, change).stderr
+
+
+def test_no_model_is_loaded_where_nothing_can_be_read(tmp_path: Path) -> None:
+    """The model does not even exist."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for inputs in ([empty], [tmp_path / "gone.flac", tmp_path / "gone.wav"]):
+        done = fastscribe("transcribe", *inputs, "-m", tmp_path)
+        assert done.returncode == 1
+        assert [json.loads(line)["error"]["stage"] for line in done.stdout.splitlines()] == ["input"] * len(inputs)
+        assert done.stderr.count("input failed") == len(done.stderr.splitlines()) == len(inputs)
+
+
+def test_results_beside_their_recordings_are_not_left_out(clips: Path) -> None:
+    (clips / "notes.txt").write_text("no recording has this name")
+    for _ in range(2):
+        done = fastscribe("transcribe", clips, "-m", MODEL, "-o", clips, "-f", "srt,txt,json")
+        assert "1 file left out: .txt 1" in done.stderr
+    assert "nothing to do" in done.stderr
+
+
+def test_verbose_prints_the_whole_report() -> None:
+    done = fastscribe("transcribe", FIRST, "-m", MODEL, "-f", "txt", "-v")
+    assert [line.split()[0] for line in done.stderr.splitlines()][:4] == ["files", "audio", "time", "RTFx"]
+    assert "peak memory" in done.stderr
