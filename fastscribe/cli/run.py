@@ -154,13 +154,15 @@ def _end_if_done(job: TranscribeJob, quiet: bool) -> None:
 
 def _end_if_unusable(job: TranscribeJob, quiet: bool) -> None:
     """End a run to stdout whose few inputs have all failed already, with exit code 1 (typer.Exit)."""
+    if not job.target.is_stdout or job.events:
+        return
     from fastscribe.audio.inputs import expand  # here, because NumPy would slow down --help
     from fastscribe.pipeline.windows import expected_sources
 
     left_out = Counter[str]()
     found = list(islice(expected_sources(expand(job.inputs, left_out=left_out), None, job.options), _FEW))
     failures = [one for one in found if isinstance(one, Failure)]
-    if not job.target.is_stdout or job.events or not failures or len(failures) < len(found) or len(found) == _FEW:
+    if not failures or len(failures) < len(found) or len(found) == _FEW:
         return
     with open_run_output(job, None, say) as output:
         for failure in failures:
