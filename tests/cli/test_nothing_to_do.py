@@ -61,8 +61,9 @@ def test_all_done(clips: Path, tmp_path: Path) -> None:
 def test_another_command_does_its_work(clips: Path, tmp_path: Path) -> None:
     command = ("transcribe", clips, "-m", MODEL, "-o", tmp_path / "out")
     fastscribe(*command)
-    for change in ("--overwrite", "--tokens"):
-        assert "nothing to do" not in fastscribe(*command, change).stderr
+    assert "nothing to do" in fastscribe(*command).stderr
+    for change in (["--overwrite"], ["--tokens"], ["--beam", 2]):
+        assert "nothing to do" not in fastscribe(*command, *change).stderr
 
 
 def test_no_model_is_loaded_where_nothing_can_be_read(tmp_path: Path) -> None:

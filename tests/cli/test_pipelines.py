@@ -108,7 +108,7 @@ def test_events_and_log(tmp_path: Path) -> None:
     assert "broken.wav" in log.read_text()
     assert "RTFx" in log.read_text()
     assert "RTFx" in done.stderr
-    fastscribe("transcribe", "nowhere.wav", "-m", "nowhere.nemo", "--log-file", log)
+    fastscribe("transcribe", FIRST, "-m", "nowhere.nemo", "--log-file", log)
     assert "nowhere.nemo" in log.read_text()  # appended, errors too
 
 
@@ -181,9 +181,7 @@ def test_last_message_to_closed_stderr(tmp_path: Path) -> None:
     """The message comes after the run, so it is still in Python's buffer at exit."""
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        command("transcribe", tmp_path / "none.wav", "-m", tmp_path), stderr=writer, timeout=100, env=BUFFERED
-    )
+    done = subprocess.run(command("transcribe", FIRST, "-m", tmp_path), stderr=writer, timeout=100, env=BUFFERED)
     os.close(writer)
     assert done.returncode == 2
 
