@@ -38,7 +38,8 @@ from fastscribe.types import Failure, Transcript
 if TYPE_CHECKING:
     from fastscribe.cli.early_listing import EarlyListing
     from fastscribe.cli.event_log import EventLog
-        from fastscribe.pipeline.stats import RunStats
+    from fastscribe.cli.short_files import ShortFiles
+    from fastscribe.pipeline.stats import RunStats
     from fastscribe.results.outputs import Output
     from fastscribe.transcriber import Transcriber
 
