@@ -97,7 +97,7 @@ def run(
                 stats = _write_all(transcriber, job, listing, output, event_log, bar, says_tracks=not quiet)
             stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.ledger.failed_before)
             if transcriber._limit is not None and transcriber._limit.is_reached:
-                from fastscribe.cli.run_limit import stopped_facts
+                from fastscribe.cli.stopped import stopped_facts
 
                 stats = replace(stats, stopped=stopped_facts(job, stats, transcriber.progress, bar.num_inputs))
             else:
@@ -134,7 +134,7 @@ def run(
         say_failed_before(stats.failed_before)
     not_made += sum(part.finished(job, stats, quiet) for part in job.parts)
     if stats.stopped is not None:
-        from fastscribe.cli.run_limit import say_stopped
+        from fastscribe.cli.stopped import say_stopped
 
         say_stopped(job, stats)
         raise typer.Exit(STOPPED)
@@ -272,7 +272,7 @@ def _write_all(
 
 
 def _short_files() -> ShortFiles:
-    
+
     return ShortFiles()
 
 

@@ -12,16 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
 
 from fastscribe._system.process_age import process_age_s
 from fastscribe._system.signals import TimeIsOver, start_timer, stop_timer
-from fastscribe.cli.terminal import say
 from fastscribe.errors import CheckpointError, UsageError
-
-if TYPE_CHECKING:
-    from fastscribe.cli.run_part import TranscribeJob
-    from fastscribe.pipeline.stats import Progress, RunStats
 
 _TIME = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", re.ASCII)
 _UNITS_S = (86_400.0, 3600.0, 60.0, 1.0)
@@ -195,32 +189,3 @@ def _gpu_names(device: str, devices: str | None) -> list[str]:
     import torch
 
     return [torch.cuda.get_device_name(one) for one in gpus]
-
-
-def stopped_facts(job: TranscribeJob, stats: RunStats, progress: Progress, num_inputs: int | None) -> dict[str, Any]:
-    """Return what the report of a run that its limit has stopped says about it."""
-    assert job.limit is not None
-    usd = None if stats.usd_per_hour is None else round(stats.usd_per_hour * job.limit.elapsed_s / 3600, 4)
-    listed = stats.skipped + progress.planned_files + progress.queued_files
-    return {
-        "limit": job.limit.text,
-        "elapsed_s": round(job.limit.elapsed_s, 3),
-        "usd": usd,
-        "files_done": stats.files + stats.skipped,
-        "files_given": listed if progress.has_all else num_inputs,
-    }
-
-
-def say_stopped(job: TranscribeJob, stats: RunStats) -> None:
-    """Print how far a run came that its limit has stopped. Raises UsageError if it did nothing."""
-    assert job.limit is not None and stats.stopped is not None
-    if not stats.files:
-        raise job.limit.too_short
-    done, given = stats.stopped["files_done"], stats.stopped["files_given"]
-    files = f"{done:,} of {given:,} files" if given is not None and given >= done else f"{done:,} files"
-    then = "the same command goes on"
-    if job.target.is_stdout:
-        then = "with --output-dir the same command goes on"
-    elif job.target.overwrite:
-        then = "without --overwrite the command goes on"
-    say(f"stopped {job.limit.text}: {files} done; {then}")
