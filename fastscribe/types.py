@@ -212,7 +212,7 @@ class NativeRows:
 
 
 class Cut(NamedTuple):
-    """Digital silence that a row of a batch lacks: `duration_s` of it, `at_s` seconds after the row's start."""
+    """Digital silence that a row of a batch lacks (has, if below 0): `duration_s`, `at_s` seconds after the row's start."""
 
     at_s: float
     duration_s: float

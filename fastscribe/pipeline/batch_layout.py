@@ -54,28 +54,31 @@ class BatchLayout:
     shape: tuple[int, int]
     dtype: str
     native: tuple[NativeLayout, ...] = ()
+    least: int = 0  # samples; a shorter utterance of words lies in the middle of as many
 
     @classmethod
-    def of(cls, plan: Sequence[Utterance], sample_rate: int, native: bool) -> BatchLayout:
+    def of(cls, plan: Sequence[Utterance], sample_rate: int, native: bool, least: int = 0) -> BatchLayout:
         """Lay out a batch by the lengths in the files' headers.
 
         Args:
             plan: Its utterances.
             sample_rate: The model's rate in Hz.
-            native: Leave resampling and downmix to the device.
+            native: Leave resampling and downmix to the device, except in rows that get silence.
+            least: Samples at the model's rate that a row has at least (ModelFacts.least_samples).
         """
         groups: dict[tuple[int, int], list[int]] = {}
         types = set()
         for row, utterance in enumerate(plan):
             audio = utterance.audio
-            if native and _is_resampled_on_device(audio, sample_rate):
+            is_short = utterance.duration_s * sample_rate < least
+            if native and not is_short and _is_resampled_on_device(audio, sample_rate):
                 groups.setdefault((audio.sample_rate, audio.channels if audio.channel is None else 1), []).append(row)
             else:
                 types.add(sample_type(audio, sample_rate))
-        longest = max(output_length(one.num_samples, one.audio.sample_rate, sample_rate) for one in plan)
+        longest = max(least, *(output_length(one.num_samples, one.audio.sample_rate, sample_rate) for one in plan))
         dtype = "float32" if np.dtype(np.float32) in types else "int16"
         laid_out = (_native(plan, rate, rows, channels, sample_rate) for (rate, channels), rows in groups.items())
-        return cls(sample_rate, (len(plan), longest), dtype, tuple(laid_out))
+        return cls(sample_rate, (len(plan), longest), dtype, tuple(laid_out), least)
 
     @property
     def arrays(self) -> Iterator[tuple[tuple[int, ...], str]]:
@@ -106,7 +109,7 @@ class BatchArrays:
     """The samples of a batch, which are read row by row. Several threads or processes may read different rows."""
 
     def __init__(self, layout: BatchLayout, arrays: Sequence[SampleArray]) -> None:
-        self._rate = layout.sample_rate
+        self._rate, self._least = layout.sample_rate, layout.least
         self._samples_BS = arrays[0]
         self._native = [
             NativeRows(one.rate, one.rows, one.begin, array)
@@ -134,6 +137,10 @@ class BatchArrays:
         if utterance.purpose == "words" and (zeros := find_zeros(samples[:num_samples], rate)):
             cuts = cut_out(samples, zeros, rate)
             length -= round(sum(cut.duration_s for cut in cuts) * self._rate)
+        if length < self._least and native_slot is None and not cuts and utterance.purpose == "words":
+            from fastscribe.segmentation.short_rows import centre
+
+            return ReadRow(self._least, cuts=centre(row_S, length, self._least, self._rate))
         return ReadRow(length, cuts=cuts)
 
     def batch(

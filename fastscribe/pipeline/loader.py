@@ -52,6 +52,7 @@ def load_batches(
     ahead: int,
     allocate: Allocate = np.empty,
     native: bool = False,
+    least_samples: int = 0,
 ) -> Generator[Loaded | Idle, None, None]:
     """Yield a batch for each plan, in order unless a file is slow (pipeline/prefetch.py), and prefetch the next ones.
 
@@ -69,13 +70,14 @@ def load_batches(
         ahead: Maximum number of batches that are prefetched beside the caller's.
         allocate: allocate(shape, dtype) returns a batch's memory. Called by the caller's thread.
         native: Leave resampling and downmix to the device (types.NativeRows).
+        least_samples: As ModelFacts.least_samples.
 
     Yields:
         (batch, settled): batch is None if none of its utterances is to be decoded; settled pairs each utterance that could
         not be read with its Failure, and each one of digital silence with an empty Hypothesis.
     """
     assert ahead > 0
-    loader = _Loader(_BatchFormat(sample_rate, allocate, native), pool, ahead)
+    loader = _Loader(_BatchFormat(sample_rate, allocate, native, least_samples), pool, ahead)
     try:
         for plan in plans:
             if plan is not IDLE:
@@ -97,6 +99,7 @@ class _BatchFormat:
     sample_rate: int
     allocate: Allocate
     native: bool
+    least_samples: int = 0
 
 
 class _ProbeGroup(Group):
@@ -122,7 +125,8 @@ class _ReadGroup(Group):
         """Allocate the batch's memory by the lengths in the files' headers."""
         super().__init__(len(plan))
         self.utterances = plan
-        self._arrays = BatchLayout.of(plan, format.sample_rate, format.native).allocate(format.allocate)
+        layout = BatchLayout.of(plan, format.sample_rate, format.native, format.least_samples)
+        self._arrays = layout.allocate(format.allocate)
         self.rows: dict[int, ReadRow] = {}  # that are read
 
     def call(self, index: int) -> None:

@@ -99,6 +99,7 @@ class LocalExecutor:
             ahead=ahead,
             allocate=partial(host_array, device=device),
             native=device.type == "cuda",
+            least_samples=self.facts.least_samples,
         )
 
     def decode(self, loaded: Loaded | Idle | None) -> Iterator[Outcome]:

@@ -36,6 +36,7 @@ class ModelFacts:
         has_prompt: The decoder follows Options.language, target_language, pnc and timestamps.
         is_gpu: The device is a GPU.
         torch_version: Version of torch in the process that decodes.
+        least_samples: Samples at the model's rate that a row of words has at least. A shorter utterance gets silence around it.
     """
 
     device_name: str
@@ -52,3 +53,4 @@ class ModelFacts:
     has_prompt: bool = False
     is_gpu: bool = False
     torch_version: str = ""
+    least_samples: int = 0

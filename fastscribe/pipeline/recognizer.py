@@ -163,6 +163,8 @@ class Recognizer:
     @property
     def facts(self) -> ModelFacts:
         """What runs and reports need to know."""
+        aed = self.model.config.aed if self.decoder_name == "aed" else None
+        least_samples = 0 if aed is None or aed.prompt == "cohere" else self.sample_rate  # NeMo's for Canary: 1 s
         return ModelFacts(
             self.device_name,
             self.dtype,
@@ -178,6 +180,7 @@ class Recognizer:
             DECODERS[self.decoder_name].has_prompt,
             is_gpu=self.device.type == "cuda",
             torch_version=str(torch.__version__),
+            least_samples=least_samples,
         )
 
     @property

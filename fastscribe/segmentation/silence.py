@@ -137,6 +137,10 @@ def with_cuts(hypothesis: Hypothesis, cuts: Sequence[Cut], frame_s: float, marks
     """
     if not cuts:
         return hypothesis
+    if cuts[0].duration_s < 0 or cuts[-1].duration_s < 0:
+        from fastscribe.segmentation.short_rows import without_silence
+
+        return without_silence(hypothesis, cuts, frame_s)
     at = [round(cut.at_s / frame_s) for cut in cuts]
     shifts = np.cumsum([0, *(round(cut.duration_s / frame_s) for cut in cuts)])
     frames = np.array(hypothesis.token_frames, np.int64)

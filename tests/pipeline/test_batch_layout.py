@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -78,3 +79,25 @@ def test_audio_of_16_bits_stays_so(plan: list[Utterance]) -> None:
     of_16_bits = BatchLayout.of(plan[:3], RATE, native=True)
     assert (of_16_bits.dtype, [group.dtype for group in of_16_bits.native]) == ("int16", ["int16", "int16"])
     assert BatchLayout.of(plan, RATE, native=False).dtype == "float32"
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_short_rows_lie_in_silence(plan: list[Utterance], native: bool) -> None:
+    """They are resampled by threads; longer rows, and those of other models, stay as they are."""
+    least = 3 * RATE // 2
+    short = [replace(one, num_samples=one.audio.sample_rate // 2) for one in plan[:4]]
+    mixed = [*short, plan[4], replace(short[0], purpose="turns")]
+    layout = pickle.loads(pickle.dumps(BatchLayout.of(mixed, RATE, native, least)))
+    arrays = layout.allocate(np.empty)
+    rows = read(arrays, mixed)
+    found = at_the_models_rate(batch(arrays, rows, mixed, list(range(6)))).float()
+    plain = BatchLayout.of(mixed, RATE, native=False).allocate(np.empty)
+    plain_rows = read(plain, mixed)
+    expected = at_the_models_rate(batch(plain, plain_rows, mixed, list(range(6)))).float()
+    assert [row.length for row in rows] == [least] * 4 + [row.length for row in plain_rows[4:]]
+    assert [len(row.cuts) for row in rows[:4]] == [2] * 4 and rows[5].cuts == ()
+    for row in range(4):
+        length = plain_rows[row].length
+        before = (least - length + 1) // 2
+        assert torch.equal(found[row, before : before + length], expected[row, :length])
+        assert not found[row, :before].any() and not found[row, before + length :].any()

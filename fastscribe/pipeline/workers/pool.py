@@ -280,7 +280,7 @@ class WorkerPool:
         return [*self._pieces(plan[:middle]), *self._pieces(plan[middle:])]
 
     def _layout(self, plan: Plan) -> BatchLayout:
-        return BatchLayout.of(plan, self._ready.sample_rate, self._ready.native)
+        return BatchLayout.of(plan, self._ready.sample_rate, self._ready.native, self._facts.least_samples)
 
     def _begin_to_read(self, plan: Plan) -> bool:
         """Begin to read a batch. Return False if it must wait for memory."""

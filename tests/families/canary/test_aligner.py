@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -83,8 +84,9 @@ def transcripts(checkpoint: Checkpoint, files: list[str], batch_size: int) -> di
         chunk = files[first : first + batch_size]
         batch = collate([utterance(wave(file)) for file in chunk], [wave(file) for file in chunk])
         for file, place, hypothesis in zip(chunk, batch.utterances, recognizer.transcribe(batch), strict=True):
-            parts = [(place, hypothesis)]
-            found[file] = assemble(place.audio, parts, checkpoint.tokenizer, recognizer.token_frame_s, False)
+            audio = replace(place.audio, num_samples=1 << 40)  # no time is cut at its end, as in NeMo
+            parts = [(replace(place, audio=audio, num_samples=audio.num_samples), hypothesis)]
+            found[file] = assemble(audio, parts, checkpoint.tokenizer, recognizer.token_frame_s, False)
     return found
 
 

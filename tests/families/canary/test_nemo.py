@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile as sf
 import torch
 
 from fastscribe.checkpoint import native_writer
@@ -21,7 +22,7 @@ from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.transcript import Clock, timed_tokens, words_of
 from fastscribe.transcriber import Transcriber
-from fastscribe.types import Hypothesis, Transcript
+from fastscribe.types import Failure, Hypothesis, Transcript
 from tests.checkpoint.test_checkpoint import with_yaml
 from tests.conftest import AUDIO, MODELS, checkpoint, golden, waveform
 from tests.helpers.processes import fastscribe
@@ -205,6 +206,23 @@ def test_prompt_too_long(tmp_path: Path) -> None:
     config = replace(found.config, aed=replace(found.config.aed, max_tokens=8))
     with pytest.raises(UsageError, match="prompt has 9 tokens, but its decoder 8 places"):
         Recognizer.build(replace(found, config=config, weights=weights))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_short_recordings_equal_nemo(name: str, tmp_path: Path) -> None:
+    """Below a second they lie in the middle of silence, as in NeMo's loader, and their words keep the recording's times."""
+    expected = golden(MODELS / "canary_short")
+    wave, paths = waveform(AUDIO / expected["recording"])[expected["start"] :], []
+    for length in expected["texts"][name]:
+        paths.append(tmp_path / f"{length}.wav")
+        sf.write(paths[-1], wave[: int(length)], 16000)
+    transcriber = Transcriber.load(MODELS / name / "model.nemo", "cpu", "fp32", say=lambda line: None)
+    for result in transcriber.transcribe(map(str, paths)):
+        assert not isinstance(result, Failure)
+        length = Path(result.audio.path).stem
+        assert result.text == expected["texts"][name][length].strip(), length
+        assert result.audio.duration_s == int(length) / 16000
+        assert all(0 <= word.start_s <= word.end_s < int(length) / 16000 + 0.08 for word in result.words)
 
 
 def test_empty_recording() -> None:
