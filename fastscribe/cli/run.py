@@ -272,6 +272,7 @@ def _write_all(
 
 
 def _short_files() -> ShortFiles:
+    from fastscribe.cli.short_files import ShortFiles
 
     return ShortFiles()
 
