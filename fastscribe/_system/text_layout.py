@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
+from itertools import pairwise
 
 SENTENCE_MARKS = frozenset(".?!…。．！？｡؟۔।")
 CLAUSE_MARKS = frozenset(",;:—–，、；：､،؛·")
@@ -59,7 +60,13 @@ def num_columns(text: str) -> int:
 
 
 def split_word(text: str, max_columns: int) -> Iterator[str]:
-    """Split between wide characters, after hyphens, and wherever a line would overflow; never inside a drawn character."""
+    """Split between wide characters, after hyphens, between syllables of scripts without spaces (syllables.py), and wherever
+    a line would overflow; never inside a drawn character."""
+    for part in _syllables(text):
+        yield from _split(part, max_columns)
+
+
+def _split(text: str, max_columns: int) -> Iterator[str]:
     unit, unit_columns, before = "", 0, ""
     for cluster in _clusters(text, max_columns):
         columns = num_columns(cluster)
@@ -68,6 +75,27 @@ def split_word(text: str, max_columns: int) -> Iterator[str]:
             unit, unit_columns = "", 0
         unit, unit_columns, before = unit + cluster, unit_columns + columns, cluster[:1]
     yield unit
+
+
+def _syllables(text: str) -> list[str]:
+    """Return the text, cut where syllables begin if its script writes no spaces between words."""
+    if not any(_may_lack_spaces(char) for char in text):
+        return [text]
+    from fastscribe._system.syllables import boundaries
+
+    places = [
+        place
+        for place in boundaries(text)
+        if not _joins(text[place - 1], text[place])
+        and text[place] not in _NO_LINE_START
+        and text[place - 1] not in OPENERS
+    ]
+    return [text[start:end] for start, end in pairwise([0, *places, len(text)])]
+
+
+def _may_lack_spaces(char: str) -> bool:
+    """Return True for characters from Thai to New Tai Lue, which syllables.py knows."""
+    return "\u0e00" <= char <= "\u19ff"
 
 
 def is_phrase_start(before: str, after: str) -> bool:
@@ -92,10 +120,17 @@ def _clusters(text: str, max_columns: int) -> Iterator[str]:
 
 
 def _joins(before: str, after: str) -> bool:
-    """True if `after` is drawn onto `before`: a mark, format character, later jamo, skin tone, or anything after a joiner."""
+    """True if `after` is drawn onto `before`: a mark, format character, later jamo, skin tone, or anything after a joiner.
+    Vowels before or after their consonant count too."""
     is_mark = unicodedata.category(after) in ("Mn", "Mc", "Me", "Cf") or after in _MARKS_OF_LETTER_CATEGORY
     is_part = "\u1160" <= after <= "\u11ff" or "\U0001f3fb" <= after <= "\U0001f3ff"
-    return before == _ZERO_WIDTH_JOINER or is_mark or is_part
+    if before == _ZERO_WIDTH_JOINER or is_mark or is_part:
+        return True
+    if not _may_lack_spaces(before):
+        return False
+    from fastscribe._system.syllables import is_inseparable
+
+    return is_inseparable(before, after)
 
 
 def _may_split(before: str, after: str) -> bool:

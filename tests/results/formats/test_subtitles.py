@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastscribe._system.syllables import is_inseparable
 from fastscribe._system.text_layout import clean_text, num_columns, split_word
 from fastscribe.config import SubtitleStyle
 from fastscribe.errors import UsageError
@@ -420,6 +421,34 @@ def test_wide_characters_are_still_split_one_by_one() -> None:
     for text in ("한국", unicodedata.normalize("NFD", "한국"), "葛\U000e0100日", "か\u3099a", "⭐\ufe0fa", "👍🏽👍"):
         assert len(list(split_word(text, 42))) == 2
     assert list(split_word("ก" * 41 + "\u0e35\u0e49", 42)) == ["ก" * 40, "ก\u0e35\u0e49"]
+
+
+SYLLABLES = {
+    "Thai": "สวัสดีครับ|เราจะ|มาพูดคุยกัน|เกี่ยวกับการรู้จำ|เสียงพูดต่างๆ|และ|โครงการ",
+    "Lao": "ສະ|ບາຍດີ|ເຈົ້າຢູ່|ໃສ",
+    "Khmer": "ភា|សាខ្មែរ|ជា|ភា|សាកម្ពុ|ជា",
+    "Burmese": "မြန်|မာ|စ|ကား|အင်္ဂ|လိပ်|စာ|ဝန့်|တယ်",
+}
+
+
+@pytest.mark.parametrize("name", SYLLABLES)
+def test_scripts_without_spaces_break_between_syllables(name: str) -> None:
+    """Also where a line is too narrow for what lies between two certain places."""
+    marked = SYLLABLES[name]
+    text = marked.replace("|", "")
+    assert "|".join(split_word(text, 42)) == marked
+    for width in range(8, 20):
+        cues = words_to_cues([Word(text, 0.0, 60.0, 0.9)], 60_000, SubtitleStyle(max_line_width=width))
+        lines = [line for cue in cues for line in cue.lines]
+        assert "".join(lines) == text
+        parted = [(above[-1], below[0]) for above, below in itertools.pairwise(lines)]
+        assert not [pair for pair in parted if unicodedata.category(pair[1])[0] == "M" or is_inseparable(*pair)]
+
+
+def test_a_space_is_a_better_place_than_a_syllable() -> None:
+    words = [Word(text, start, start + 2.0, 0.9) for start, text in enumerate(("เราจะมาพูดคุยกัน", "เกี่ยวกับการรู้จำเสียง"))]
+    cues = words_to_cues(words, 6000, SubtitleStyle(max_line_width=30))
+    assert [line for cue in cues for line in cue.lines] == [word.text for word in words]
 
 
 @given(st.text(st.characters(categories=["Mn", "Mc", "Cf"]), min_size=1, max_size=50), st.integers(2, 9))
