@@ -89,7 +89,9 @@ def align(
     format: Annotated[
         list[str] | None,
         basic_option(
-            "--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}; default jsonl.\fRepeat or separate by commas."
+            "--format",
+            "-f",
+            help=f"{', '.join(OUTPUT_FORMATS)}; default jsonl.\fRepeat or separate by commas. Without -o in a terminal: ctm.",
         ),
     ] = None,
     device: Device = "auto",
@@ -146,7 +148,8 @@ def align(
     subtitles = SubtitleStyle(
         max_line_width, max_lines, max_cue_s, min_cue_s, max_chars_per_second or None, highlight_words
     )
-    style = make_style(format, tokens, subtitles, output_dir, retry_failed=retry_failed, overwrite=overwrite)
+    made_by = {"retry_failed": retry_failed, "overwrite": overwrite}
+    style = make_style(format, tokens, subtitles, output_dir, **made_by, for_terminal="ctm")
     texts = Texts(text)
     texts.check(has_several=len(inputs) > 1)
     if text is None and not any(list_kind(given) or given == "-" for given in inputs):

@@ -380,6 +380,11 @@ class StdoutClosed(Exception):
     """The reader of our stdout is gone. typer would answer a BrokenPipeError with exit code 1."""
 
 
+def is_on_terminal() -> bool:
+    """Return True if stdout is a terminal, whose reader wants no JSON that was not asked for."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 def check_stdout() -> None:
     """Raise StdoutClosed if the process has no stdout (`>&-`), for a command that does nothing but print."""
     if sys.stdout is None:

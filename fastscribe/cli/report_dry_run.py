@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fastscribe.cli.app import StdoutClosed
+from fastscribe.cli.app import StdoutClosed, is_on_terminal
 from fastscribe.cli.job import check_paths, unusable_folder
 from fastscribe.cli.run import loaded
 from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
 
 def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
-    """Print what a run would do: a table on stderr and one JSON object on stdout. Write nothing.
+    """Print what a run would do: a table on stderr, and one JSON object on stdout unless that is a terminal.
+
+    Nothing is written.
 
     Args:
         job: The command's options.
-        quiet: Print no table.
+        quiet: Print no table; on a terminal the JSON object in its place.
 
     Raises:
         typer.Exit: Exit code 1: an input cannot be transcribed, or failed in an earlier run.
@@ -50,10 +52,11 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
     check = None if job.limit is None else job.limit.check(ready_s, found.estimated_s)
     if not quiet:
         show_table(dry_run_table(found, check))
-    try:
-        print(json.dumps(found.to_json() | ({} if check is None else check.to_json())), flush=True)
-    except BrokenPipeError as error:
-        raise StdoutClosed from error
+    if quiet or not is_on_terminal():
+        try:
+            print(json.dumps(found.to_json() | ({} if check is None else check.to_json())), flush=True)
+        except BrokenPipeError as error:
+            raise StdoutClosed from error
     if found.failed + found.failed_before:
         raise typer.Exit(1)
 

@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 
 from fastscribe._system.urls import is_url
-from fastscribe.cli.app import local_file, options_in
+from fastscribe.cli.app import is_on_terminal, local_file, options_in
 from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.run_part import OutputTarget
 from fastscribe.cli.subtitle_options import parse_formats
-from fastscribe.config import OutputStyle, SubtitleStyle
+from fastscribe.config import OutputFormat, OutputStyle, SubtitleStyle
 from fastscribe.results.shards import choose_shard
 
 _basic_option, _audio_option, _output_option = options_in("Basics"), options_in("Audio"), options_in("Output")
@@ -76,14 +76,25 @@ def make_style(
     *,
     retry_failed: bool,
     overwrite: bool,
+    for_terminal: OutputFormat,
 ) -> OutputStyle:
     """Return the formats and their options.
+
+    Args:
+        format: As given; None: rows of JSON.
+        tokens: Also write tokens, which JSON alone has.
+        subtitles: Layout of subtitles.
+        output_dir: Where the results go; None: stdout.
+        retry_failed: For its check.
+        overwrite: For its check.
+        for_terminal: What a person on a terminal reads in place of JSON, where no format was given.
 
     Raises:
         UsageError: A format is unknown.
         typer.BadParameter: Options need --output-dir.
     """
-    style = OutputStyle(parse_formats(format) or ("jsonl",), tokens, subtitles)
+    is_read = output_dir is None and not tokens and is_on_terminal()
+    style = OutputStyle(parse_formats(format) or (for_terminal if is_read else "jsonl",), tokens, subtitles)
     if output_dir is None and len(style.formats) > 1:
         raise typer.BadParameter("several formats need --output-dir")
     for name, given in (("--retry-failed", retry_failed), ("--overwrite", overwrite)):

@@ -125,7 +125,8 @@ def transcribe(
             "--format",
             "-f",
             everyday=True,
-            help=f"{', '.join(OUTPUT_FORMATS)}.\fRepeat or separate by commas. Default: jsonl.",
+            help=f"{', '.join(OUTPUT_FORMATS)}.\fRepeat or separate by commas. Default: jsonl; without -o "
+            "in a terminal: txt.",
         ),
     ] = None,
     tokens: Tokens = False,
@@ -287,8 +288,8 @@ def transcribe(
         job_option(
             "--dry-run",
             everyday=True,
-            help="Only estimate the work, the time and the cost.\fFiles, hours, batches, time and cost: a table on stderr, one "
-            "JSON object on stdout.",
+            help="Only estimate the work, the time and the cost.\fFiles, hours, batches, time and cost: a table on stderr, and "
+            "one JSON object on stdout unless that is a terminal.",
         ),
     ] = False,
     batch_frames: Annotated[
@@ -356,7 +357,8 @@ def transcribe(
     subtitles = SubtitleStyle(
         max_line_width, max_lines, max_cue_s, min_cue_s, max_chars_per_second or None, highlight_words
     )
-    style = make_style(format, tokens, subtitles, output_dir, retry_failed=retry_failed, overwrite=overwrite)
+    made_by = {"retry_failed": retry_failed, "overwrite": overwrite}
+    style = make_style(format, tokens, subtitles, output_dir, **made_by, for_terminal="jsonl" if nbest else "txt")
     if price_per_hour is not None and not math.isfinite(price_per_hour):
         raise typer.BadParameter("--price-per-hour: not a number of USD")
     parts = tuple(room_parts(context))

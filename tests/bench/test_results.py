@@ -242,3 +242,10 @@ def test_page_shows_speedup_and_agreement() -> None:
 def test_terminal_escapes_are_removed(capsys: pytest.CaptureFixture[str]) -> None:
     show("a\tb\n\x1b[2Jred \u202egnp.exe \r\x9b1m \udcff é 日本語")
     assert capsys.readouterr().err == "a\\tb\\n\\x1b[2Jred \\u202egnp.exe \\r\\x9b1m \\udcff é 日本語\n"
+
+
+def test_a_terminal_gets_no_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    common.leave({"rows": []}, None)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    common.leave({"rows": []}, None)
+    assert capsys.readouterr().out == '{"rows": []}\n'

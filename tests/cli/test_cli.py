@@ -20,6 +20,8 @@ import soundfile
 from fastscribe import cli
 from fastscribe.audio.failures import relative_id
 from fastscribe.cli.job import is_one_short_file
+from fastscribe.cli.run_options import make_style
+from fastscribe.config import SubtitleStyle
 from fastscribe.results.shards import shard_of
 from tests.conftest import AUDIO, DATA, MODELS
 from tests.helpers.containers import encode, encode_video
@@ -65,6 +67,33 @@ def test_one_short_file_and_quiet_print_the_text_alone(tmp_path: Path) -> None:
     (tmp_path / "list.jsonl").write_text(json.dumps({"audio_filepath": str(FIRST)}))
     for inputs in ([tmp_path / "long.flac"], [tmp_path / "list.jsonl"], [FIRST, FIRST], [tmp_path / "gone.wav"]):
         assert not is_one_short_file([str(path) for path in inputs])
+
+
+@pytest.mark.posix
+def test_a_terminal_gets_text() -> None:
+    """Of several files with their paths; -f jsonl and a pipe give rows."""
+    short = AUDIO / "e02_0p3s.flac"
+    code, seen = on_terminal(command("transcribe", FIRST, short, "-m", MODEL, "-q"), "stdout")
+    assert code == 0 and seen.decode().splitlines()[0] == f"{FIRST}\t{SENTENCE}"
+    code, seen = on_terminal(command("transcribe", FIRST, "-m", MODEL, "--dry-run"), "stdout")
+    assert (code, seen) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("options", "format"),
+    [
+        ((None, False, None), "txt"),
+        ((["json"], False, None), "json"),
+        ((None, True, None), "jsonl"),
+        ((None, False, "out"), "jsonl"),
+    ],
+)
+def test_text_is_for_a_terminal_alone(options: tuple, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, tokens, folder = options
+    settings = {"retry_failed": False, "overwrite": False, "for_terminal": "txt"}
+    assert make_style(given, tokens, SubtitleStyle(), folder, **settings).formats == ((given or ["jsonl"])[0],)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert make_style(given, tokens, SubtitleStyle(), folder, **settings).formats == (format,)
 
 
 def test_the_line_about_the_model_waits_for_the_end_of_a_stream(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""The sub-application `fastscribe bench` and what its commands share. Tables go to stderr; the last line of stdout is one
-JSON object (fastscribe/bench/document.py)."""
+"""The sub-application `fastscribe bench` and what its commands share. Tables go to stderr; the last line of stdout, unless
+that is a terminal, is one JSON object (fastscribe/bench/document.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastscribe.cli.app import Application, DefaultCommandGroup, app, option
+from fastscribe.cli.app import Application, DefaultCommandGroup, app, is_on_terminal, option
 from fastscribe.cli.terminal import filter_mpg123_messages, say
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.report.files import check_place, write_page
@@ -163,9 +163,10 @@ def finish(
 
 
 def leave(stored: Mapping[str, Any], path: Path | None, report_html: Path | None = None) -> None:
-    """Print a document as the last line of stdout, then store it and draw its page."""
+    """Print a document as the last line of stdout, unless that is a terminal; then store it and draw its page."""
     stored = _finite(stored)
-    print(json.dumps(stored, allow_nan=False), flush=True)
+    if not is_on_terminal():
+        print(json.dumps(stored, allow_nan=False), flush=True)
     if path is not None:
         write_page(path, json.dumps(stored, indent=1, allow_nan=False) + "\n", _is_result)
     if report_html is not None:
