@@ -33,7 +33,7 @@ from fastscribe.types import Batch, Failure
 
 CASE = ("model", "dtype", "batch_frames")
 MEAN_S = 7.85  # of synthetic recordings
-_FEWEST, _STEP, _MAX_STEPS = 8, 4, 5  # recordings a pass: 8, 32 .. 8192
+FEWEST, QUICK_FEWEST, _STEP, _MOST = 8, 2, 4, 8192  # recordings a pass: 8, 32 .. 8192
 _MAX_RECORDINGS = 2048  # different synthetic recordings
 _TRIED_S = 1.0  # a guess of the speed takes about as long
 _STAGES = {"copy": "copy", "features": "features", "encode": "encode", "decode": "decode", "assemble": "text"}
@@ -109,15 +109,15 @@ def guessed_rtfx(transcriber: Transcriber) -> float:
         count *= 2
 
 
-def amount(rtfx: float, seconds: float, passes: int) -> int:
+def amount(rtfx: float, seconds: float, passes: int, fewest: int = FEWEST) -> int:
     """Recordings of MEAN_S a pass, for `passes` passes in about `seconds`: half of that to twice as much.
 
     One of few numbers, each four times the last: so the same command does the same work, although it guesses another speed
     each time, unless that is near where one number gives way to the next.
     """
     wanted = rtfx * seconds / passes / MEAN_S
-    steps = round(math.log(wanted / _FEWEST, _STEP))
-    return int(_FEWEST * _STEP ** min(max(0, steps), _MAX_STEPS))  # typeshed: int ** int may be a float
+    steps = max(0, round(math.log(wanted / fewest, _STEP)))
+    return min(int(fewest * _STEP**steps), _MOST)  # typeshed: int ** int may be a float
 
 
 def make_recordings(folder: Path, count: int, rtfx: float | None = None) -> Recordings:

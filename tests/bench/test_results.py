@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from fastscribe import cli
 from fastscribe._system.signals import SignalHandler
 from fastscribe.bench import document as documents
+from fastscribe.bench import doubt
 from fastscribe.bench.commands import common
 from fastscribe.bench.document import document
 from fastscribe.bench.stored import read
@@ -249,3 +250,27 @@ def test_a_terminal_gets_no_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     common.leave({"rows": []}, None)
     assert capsys.readouterr().out == '{"rows": []}\n'
+
+
+def test_what_is_worth_nothing_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A busy machine, and passes that differ; not an idle one with passes that are alike."""
+    steady, wild = (
+        {"case": "a", "rtfx": 10.0, "rtfx_runs": [9.8, 10.0, 10.4]},
+        {"case": "b", "rtfx_runs": [6.0, 10.0, 11.0]},
+    )
+    monkeypatch.setattr(doubt, "busy_share", lambda: 0.1)
+    with common.result("throughput", torch.device("cpu"), ["case"], None, None) as found:
+        found["rows"] += [steady]
+    shown = capsys.readouterr()
+    assert "worth nothing" not in shown.err and "doubts" not in json.loads(shown.out)
+    monkeypatch.setattr(doubt, "busy_share", lambda: 0.9)
+    with common.result("throughput", torch.device("cpu"), ["case"], None, None) as found:
+        found["rows"] += [steady, wild]
+    shown = capsys.readouterr()
+    busy, spread = json.loads(shown.out)["doubts"]
+    assert busy.startswith("other work kept 90% of the processors busy") and busy in shown.err
+    assert "rtfx of b differs by 50% (6 to 11): such figures are worth nothing" in spread and spread in shown.err
+
+
+def test_the_processors_are_looked_at() -> None:
+    assert 0.0 <= doubt.busy_share() <= 1.0

@@ -182,6 +182,11 @@ def test_amount_of_audio_fits_in_the_time(rtfx: float, seconds: float, passes: i
     assert found == max(AMOUNTS) or taken_s > 0.49 * seconds
 
 
+def test_a_quick_measurement_of_a_slow_model_takes_two_recordings() -> None:
+    assert speed.amount(1.0, 10.0, 8, speed.QUICK_FEWEST) == 2
+    assert speed.amount(100.0, 10.0, 8, speed.QUICK_FEWEST) == speed.amount(100.0, 10.0, 8)
+
+
 def test_small_errors_of_the_guess_change_nothing() -> None:
     """Two runs of one command once chose 75 and 107 recordings."""
     assert {speed.amount(count * 7.85, 10.0, 10) for count in (75, 107)} == {128}
@@ -407,7 +412,7 @@ def test_number_of_recordings_is_limited_by_time(
     recordings(tmp_path / "audio", [1.0] * 5)
     monkeypatch.setattr(speed, "guessed_rtfx", lambda one: 10.0)
     monkeypatch.setattr(speed, "MEAN_S", 0.4)
-    monkeypatch.setattr(speed, "amount", lambda rtfx, seconds, passes: 8)
+    monkeypatch.setattr(speed, "amount", lambda rtfx, seconds, passes, fewest: 8)
     arguments = ("--model", DEMO, "--quick", "--passes", "1", "--device", "cpu")
     found, said = run(capsys, tmp_path / "audio", *arguments)
     assert found["rows"][0]["files"] == found["clips"] == 4

@@ -101,10 +101,15 @@ def result(
 ) -> Iterator[dict[str, Any]]:
     """Collect settings and "rows" in the mapping; finish() prints and stores them when the block ends.
 
+    Doubts of the figures (fastscribe/bench/doubt.py) are said, and stored as "doubts".
+
     If the block is interrupted or fails, the rows so far are printed and stored with "complete": false. If no row was
     measured, nothing is.
     """
+    from fastscribe.bench import doubt
+
     found: dict[str, Any] = {"rows": []}
+    busy_share = doubt.busy_share()  # before there is work of our own
     try:
         with filter_mpg123_messages():
             yield found
@@ -112,6 +117,10 @@ def result(
         if any_measured(found["rows"]):
             _leave_unfinished(name, device, found, case_keys, path, report_html, program)
         raise
+    if doubts := [*doubt.of_load(busy_share), *doubt.of_spread(found["rows"], case_keys)]:
+        found["doubts"] = doubts
+    for line in doubts:
+        say(line)
     finish(name, device, found, case_keys, path, report_html, program)
 
 

@@ -96,7 +96,7 @@ def throughput(
         option("--passes", min=1, help="Number of passes; the median counts. Default: 5, or 3 with --quick."),
     ] = None,
     quick: Annotated[
-        bool, option("--quick", help="Fewer passes over less audio, with the automatic batch size.")
+        bool, option("--quick", help="In about 20 s: fewer passes over less audio, with the automatic batch size.")
     ] = False,
     price_per_hour: Annotated[
         float | None,
@@ -220,7 +220,8 @@ def _recordings(transcriber: Transcriber, settings: _Settings, folder: Path) -> 
             else speed.make_recordings(folder, settings.clips)
         )
     rtfx = speed.guessed_rtfx(transcriber)
-    amount = speed.amount(rtfx, _QUICK_SECONDS if settings.quick else _SECONDS, settings.all_passes)
+    seconds, fewest = (_QUICK_SECONDS, speed.QUICK_FEWEST) if settings.quick else (_SECONDS, speed.FEWEST)
+    amount = speed.amount(rtfx, seconds, settings.all_passes, fewest)
     if not settings.inputs:
         return speed.make_recordings(folder, amount, rtfx)
     clips = throughput_passes.first_of(transcriber, settings.inputs, amount * speed.MEAN_S)
