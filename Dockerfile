@@ -11,12 +11,14 @@ RUN pip wheel --no-deps --wheel-dir /wheels .
 ARG TORCH=torch
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN python -m venv /opt/fastscribe \
-    && /opt/fastscribe/bin/pip install --no-cache-dir --index-url "$TORCH_INDEX" "$TORCH" \
-    && /opt/fastscribe/bin/pip install --no-cache-dir "$(echo /wheels/*.whl)[eval,remote,vad]"
+    && /opt/fastscribe/bin/pip install --compile --no-cache-dir --index-url "$TORCH_INDEX" "$TORCH" \
+    && /opt/fastscribe/bin/pip install --compile --no-cache-dir "$(echo /wheels/*.whl)[eval,remote,vad]"
 
 FROM python:${PYTHON}-slim
 # Models go to /models. Anyone may write there, so that --user works.
 RUN useradd --uid 10001 --create-home fastscribe && mkdir --mode=1777 /models
+# The base image has Python's own modules without bytecode, which no user of the container could store.
+RUN python -m compileall -q "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" || true
 COPY --from=build /opt/fastscribe /opt/fastscribe
 ENV PATH=/opt/fastscribe/bin:$PATH HF_HOME=/models NUMBA_CACHE_DIR=/tmp/numba
 VOLUME /models

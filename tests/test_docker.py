@@ -60,6 +60,12 @@ def test_the_image_is_small_and_runs_without_root(image: list[tuple[str, str]]) 
     assert all("--no-cache-dir" in rest for name, rest in image if "pip install" in rest)
 
 
+def test_nothing_is_compiled_when_a_container_starts(image: list[tuple[str, str]]) -> None:
+    runs = [rest for name, rest in image if name == "RUN"]
+    assert all(rest.count("pip install") == rest.count("pip install --compile") for rest in runs)
+    assert any("compileall" in rest for rest in runs)
+
+
 def test_the_workflow_builds_them() -> None:
     lines = commands("docker")
     assert all(any(line.startswith("docker build ") and f"-f {path.name} " in line for line in lines) for path in FILES)
