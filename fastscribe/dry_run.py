@@ -188,8 +188,8 @@ def _planned(run: Run, windows: Iterable[Window]) -> tuple[list[tuple[Utterance,
     """Return batches to time, and what all batches of the windows add up to."""
     samples: list[tuple[Utterance, ...]] = []
     found = _Plans()
-    for window in windows:
-        utterances = [one for item in _usable(window) for one in item if one.num_samples]
+    for part in (part for window in windows for part in run.parts(window)):
+        utterances = [one for item in _usable(part) for one in item if one.num_samples]
         plan = list(run.plan(utterances))
         samples = samples or _pick_samples(plan)
         for batch in plan:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,22 @@ def test_transcripts_leave_before_the_last_input(transcriber: Transcriber) -> No
     next(results)
     results.close()
     assert 0 < len(looked_at) < 20 * len(FILES)
+
+
+def test_long_recordings_are_finished_in_turn(transcriber: Transcriber) -> None:
+    """Sixteen batches' worth of long recordings are sorted together; the next ones follow. Clips do not count."""
+    clips, long = FILES[:6], AUDIO / "e10_concat_45s.flac"
+    inputs = [*clips[:3], long, long, *clips[3:], long, long]
+    transcriber = with_options(transcriber, batch_frames=60, max_utterance_s=5)
+    order: list[int] = []
+    transcriber._watcher = SimpleNamespace(batch=lambda batch, _: order.extend(one.audio.index for one in batch))
+    results = {result.index: result.text for result in transcriber.transcribe(inputs)}
+    assert len(results) == len(inputs) and results[3] == results[9]
+    early, late = set(range(5)), set(range(5, 10))
+    assert set(order) == early | late and len(order) > len(inputs)
+    last_early = max(place for place, index in enumerate(order) if index in early)
+    first_late = min(place for place, index in enumerate(order) if index in late)
+    assert last_early < first_late
 
 
 def test_failed_batch_is_halved_until_one_row_fails(transcriber: Transcriber, monkeypatch) -> None:

@@ -100,6 +100,20 @@ def padded_within(items: Iterable[T], length: Callable[[T], float], most: float)
         yield group
 
 
+def in_turn(items: Iterable[T], work: Callable[[T], float], least: float) -> Iterator[list[T]]:
+    """Yield the items in parts, in their order. A part ends with the item with which its `work` reaches `least`."""
+    part: list[T] = []
+    done = 0.0
+    for item in items:
+        part.append(item)
+        done += work(item)
+        if done >= least:
+            yield part
+            part, done = [], 0.0
+    if part:
+        yield part
+
+
 def _is_full(rows: int, longest: int, real_with_next: int, budget: Budget, batch_size: int | None) -> bool:
     """Return True if the batch should not take the next utterance. With it, `real_with_next` frames are not padding."""
     if batch_size is not None and rows >= batch_size:

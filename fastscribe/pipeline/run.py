@@ -27,6 +27,7 @@ from fastscribe.audio.media import forget_media
 from fastscribe.audio.sound_file_cache import close_held
 from fastscribe.config import Options
 from fastscribe.pipeline import batching
+from fastscribe.pipeline.batching import in_turn
 from fastscribe.pipeline.executor import Executor, Plan
 from fastscribe.pipeline.idle import IDLE, Idle
 from fastscribe.pipeline.interfaces import Additions
@@ -37,7 +38,7 @@ from fastscribe.pipeline.recordings import RecordingsInFlight
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.text_stage import TextStage
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
-from fastscribe.pipeline.windows import InputWindows, Ledger, Window, work_s
+from fastscribe.pipeline.windows import InputWindows, Ledger, Window, long_s, work_s
 from fastscribe.types import WORDS, Failure, Hypothesis, Transcript, Utterance
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.time_limit import TimeLimit
 
 _BATCHES_PER_WINDOW = 64
+_BATCHES_IN_TURN = (
+    16  # of long recordings that a CPU sorts together: 1 to 3 % slower than 64 (scripts/benchmarks/in_turn.py)
+)
 _IDLE_S = 0.25  # the longest wait of what is to be decoded again for the next window, or for others
 
 
@@ -140,7 +144,7 @@ class Run:
                 yield from self.plan([*recordings.utterances_to_recover(), *recordings.utterances_to_follow_up()])
                 continue
             last_plan_at = perf_counter()
-            for part in self._parts(window):
+            for part in self.parts(window):
                 utterances = self._recordings.begin(part)
                 yield from self.plan([*utterances, *self._recordings.utterances_to_recover()])
             if self._is_stopped:
@@ -158,12 +162,21 @@ class Run:
     def _is_stopped(self) -> bool:
         return self._limit is not None and self._limit.is_reached
 
-    def _parts(self, window: Window) -> Iterable[Window]:
-        """Return the window; in a run with a limit, parts of it that fit, without recordings that do not."""
-        if self._limit is None:
-            return [window]
-        probe_s = self._max_window_s() / _BATCHES_PER_WINDOW
-        return self._limit.parts(window, work_s, self._recordings.undone_s, probe_s)
+    def parts(self, window: Window) -> Iterator[Window]:
+        """Yield the window in parts, so that a CPU finishes long recordings in turn; with a limit, only what fits in it.
+
+        A GPU is through a window in seconds, and small parts would not fill its batches. Batches of other models hold whole
+        recordings, which are few in a window.
+        """
+        batch_s, is_whole = (
+            self._max_window_s() / _BATCHES_PER_WINDOW,
+            self._executor.facts.is_gpu or self._rooms.planners,
+        )
+        limited: Iterable[Window] = [window]
+        if self._limit is not None:
+            limited = self._limit.parts(window, work_s, self._recordings.undone_s, batch_s)
+        for part in limited:
+            yield from [part] if is_whole else in_turn(part, long_s, _BATCHES_IN_TURN * batch_s)
 
     def _transcribe(self, plans: Iterable[Plan | Idle]) -> Iterator[Transcript | Failure]:
         """Decode the batches; yield the recordings that they complete."""
@@ -210,10 +223,7 @@ class Run:
             return edits.apply(to_failure(result.audio, "assemble", error))
 
     def _max_window_s(self) -> float:
-        """Return the seconds of audio that fill a window.
-
-        Utterances of a long recording are spread over its whole window by length, so its transcript leaves only near the end.
-        """
+        """Return the seconds of audio that fill a window."""
         frames = self._executor.budget.frames
         most_s = self._rooms.max_held_s / 2  # of two windows
         if math.isfinite(frames):

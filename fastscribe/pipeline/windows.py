@@ -224,3 +224,8 @@ def num_channels(item: PreparedInput) -> int:
 def work_s(item: PreparedInput) -> float:
     """Return the seconds of audio that the model gets of a recording: its length for each of these channels."""
     return duration_s(item) * num_channels(item)
+
+
+def long_s(item: PreparedInput) -> float:
+    """Return work_s() of a recording of several utterances, which is finished late; 0 of another."""
+    return 0.0 if isinstance(item, Failure) or len(item) <= num_channels(item) else work_s(item)

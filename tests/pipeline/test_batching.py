@@ -6,7 +6,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.pipeline.batching import Budget, padded_within, plan
+from fastscribe.pipeline.batching import Budget, in_turn, padded_within, plan
 
 lengths = st.lists(st.integers(1, 500), max_size=200)
 bends = st.one_of(st.just(math.inf), st.floats(1, 1000))
@@ -30,6 +30,15 @@ def test_batches_hold_each_utterance_once_within_budget(frames, budget, batch_si
 def test_batch_size_alone_fills_every_batch(frames, batch_size) -> None:
     sizes = [len(batch) for batch in plan(frames, lambda n: n, Budget(math.inf), batch_size)]
     assert all(size == batch_size for size in sizes[:-1])
+
+
+@given(lengths, st.integers(1, 1000))
+def test_parts_end_with_the_item_that_fills_them(frames, least) -> None:
+    parts = list(in_turn(frames, lambda n: n if n > 20 else 0, least))
+    assert [n for part in parts for n in part] == frames
+    works = [[n if n > 20 else 0 for n in part] for part in parts]
+    assert all(sum(work) >= least > sum(work[:-1]) for work in works[:-1])
+    assert all(sum(work[:-1]) < least for work in works)
 
 
 def test_padding_is_a_few_per_cent() -> None:
