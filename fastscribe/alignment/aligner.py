@@ -63,14 +63,14 @@ class Aligner(Transcriber):
 
         Args:
             inputs: As Transcriber.transcribe() takes them.
-            text: A UTF-8 file with the text of one recording, or a folder with a .txt of the name of each; None: the inputs
-                are manifests, whose rows have a field `text`.
+            text: A UTF-8 file with the text of one recording, or its subtitles (SubRip, WebVTT, ASS); or a folder with a .txt,
+                .srt, .vtt, .ass or .ssa of the name of each; None: the inputs are manifests, whose rows have a field `text`.
             ordered: As for Transcriber.transcribe().
             progress: As for Transcriber.transcribe().
 
         Yields:
-            A Transcript whose words are those of the text, or a Failure. Words that were not heard are `missing`, and `gaps`
-            is the speech that is not in the text. Times are in seconds.
+            A Transcript whose words are those of the text, or a Failure. Each cue of subtitles is a segment. Words that were
+            not heard are `missing`, and `gaps` is the speech that is not in the text. Times are in seconds.
 
         Raises:
             UsageError: The text is missing, or is one file for several recordings.

@@ -73,8 +73,9 @@ def align(
             "--text",
             metavar="FILE|FOLDER",
             callback=local_file,
-            help="Text of the recording, or a folder of .txt files.\fUTF-8. In a folder, the text of talk.mp3 is talk.txt. "
-            "Without it, the inputs are manifests whose rows have a field text.",
+            help="Text or subtitles of the recording, or a folder of them.\f.txt in UTF-8, or .srt, .vtt, .ass or .ssa, whose "
+            "cues get new times. In a folder, the text of talk.mp3 is talk.txt, else talk.srt and so on. Without it, the "
+            "inputs are manifests whose rows have a field text.",
         ),
     ] = None,
     model: Annotated[
@@ -141,7 +142,8 @@ def align(
 ) -> None:
     """Find when each word of a known text is spoken. Results have the formats of transcribe.
 
-    Words that were not heard and speech that is not in the text are marked. The lines of a text become segments and subtitles.
+    Words that were not heard and speech that is not in the text are marked. The lines of a text or the cues of subtitles become
+    segments and subtitles.
     """
     if log_file is not None:
         log_to(log_file)

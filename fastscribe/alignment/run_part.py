@@ -46,14 +46,16 @@ class AlignPart(RunPart):
 
     def __init__(self, texts: Texts) -> None:
         super().__init__()
+        self._texts = texts
         self.engine: _AlignEngine = _AlignEngine(texts)
 
     @property
     def lines(self) -> Sequence[str]:
-        """Which words of the texts were not heard, where none were looked for, and which characters are not written."""
+        """How files were read, which words were not heard, where none were looked for, which characters are not written."""
         assert self.engine.aligner is not None
         counts = self.engine.aligner.text_aligner
         return [
+            *self._texts.lines,
             *([unwritten_line(counts.unwritten, counts.num_untimed)] if counts.unwritten else ()),
             *([missing_line(counts.missing, counts.num_missing, counts.num_words)] if counts.num_missing else ()),
             *([unsearched_line(counts.unsearched_s)] if counts.unsearched_s else ()),

@@ -60,9 +60,15 @@ class Speller:
         self._encoder = WordEncoder.of(tokenizer)
         self._replacements: dict[str, str] = {}
 
-    def script(self, text: str) -> Script:
-        """Return the words and tokens of a text. Words are separated by white space, lines by line breaks."""
+    def script(self, text: str, num_lines: int = 0) -> Script:
+        """Return the words and tokens of a text. Words are separated by white space, lines by line breaks.
+
+        Args:
+            text: The text.
+            num_lines: Lines of the script at the least: empty ones follow those of the text.
+        """
         lines = [line.split() for line in text.splitlines()]
+        lines += [[]] * (num_lines - len(lines))
         words = [word for line in lines for word in line]
         is_shouted = not any(map(str.islower, text)) and self._replacement("a") == "a"
         ids: list[int] = []

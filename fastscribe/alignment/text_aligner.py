@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from fastscribe.alignment.anchors import HeardWord, Window, cuts, find_matches, windows
+from fastscribe.alignment.cue_times import place_cues
 from fastscribe.alignment.forced_alignment import Span, align, frames_needed
 from fastscribe.alignment.loose_alignment import MAX_CELLS, LooseAlignment, align_loosely
 from fastscribe.alignment.script import Script, Speller
@@ -33,6 +34,7 @@ from fastscribe.config import ModelConfig
 from fastscribe.errors import AudioError, CheckpointError, ModelOutputError
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
+from fastscribe.results.formats.given_cues import GivenCues, cues_of_row
 from fastscribe.segmentation.seams import normalized_text
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import DecodedUtterance, group_words, segments_of
@@ -147,6 +149,7 @@ class _Job:
     script: Script
     frames: _Frames
     windows: list[Window]
+    given: GivenCues | None  # the subtitles that are the text; None: it is lines
     token_spans: dict[int, Span] = field(default_factory=dict)
     other: list[Span] = field(default_factory=list)
 
@@ -195,7 +198,8 @@ class TextAligner:
         return [job if isinstance(job, Failure) else self._finish(job) for job in started]
 
     def _job(self, audio: AudioInfo, parts: Sequence[DecodedUtterance]) -> _Job:
-        script = self._speller.script(text_of(audio.row))
+        given = cues_of_row(audio.row)
+        script = self._speller.script(text_of(audio.row), num_lines=0 if given is None else len(given.cues))
         if not script.words:
             raise AudioError(audio.path, "its text is empty")
         if not script.has_letters:
@@ -206,14 +210,14 @@ class TextAligner:
         if frames.num_frames * self._frame_s <= _MIN_WHOLE_S:
             whole = [Window(0, frames.num_frames, 0, len(script.words))]
             self._check_fits(audio, script, whole[0])
-            return _Job(audio, script, frames, whole)
+            return _Job(audio, script, frames, whole, given)
         heard = self._heard_words(frames.heard)
         matches = find_matches([normalized_text(word) for word in script.words], [word.text for word in heard])
         if not matches:
             self._check_fits(audio, script, Window(0, frames.num_frames, 0, len(script.words)))
         min_frames = math.ceil(_MIN_WINDOW_S / self._frame_s)
         found = windows(cuts(matches, heard), len(script.words), frames.num_frames, min_frames)
-        return _Job(audio, script, frames, found)
+        return _Job(audio, script, frames, found, given)
 
     def _check_fits(self, audio: AudioInfo, script: Script, window: Window) -> None:
         if not _fits(script, window):
@@ -295,12 +299,20 @@ class TextAligner:
             span = job.token_spans[tokens[0]][0], job.token_spans[tokens[-1]][1]
             confidence = sum(math.exp(logprobs[token]) for token in tokens) / len(tokens)
             words.append(Word(text, *self._clipped(job, span), confidence))
-        words = _timed_by_neighbours(words, job.audio.last_s)
+        if job.given is None:
+            words = _timed_by_neighbours(words, job.audio.last_s)
+            segments = _segments(script, words)
+        else:
+            words, spans = place_cues(words, script.lines, job.given.cues, job.audio.last_s)
+            segments = [
+                _line_segment(number, words[line.start : line.stop], span)
+                for number, (line, span) in enumerate(zip(script.lines, spans, strict=True), start=1)
+            ]
         self._count(script, words)
         return Transcript(
             job.audio,
             " ".join(script.words),
-            tuple(_segments(script, words)),
+            tuple(segments),
             tuple(self._token(job, index, logprobs[index]) for index in sorted(job.token_spans)),
             tuple(Gap(*self._clipped(job, span)) for span in sorted(job.other)),
         )
@@ -392,10 +404,11 @@ def _segments(script: Script, words: Sequence[Word]) -> list[Segment]:
     numbered = [(number, line) for number, line in enumerate(script.lines, start=1) if line]
     if len(numbered) == 1:
         return segments_of(words)
-    segments = []
-    for number, line in numbered:
-        own = tuple(words[line.start : line.stop])
-        confidence = sum(word.confidence for word in own) / len(own)
-        text = " ".join(word.text for word in own)
-        segments.append(Segment(text, own[0].start_s, own[-1].end_s, confidence, own, line=number))
-    return segments
+    lines = [(number, words[line.start : line.stop]) for number, line in numbered]
+    return [_line_segment(number, own, (own[0].start_s, own[-1].end_s)) for number, own in lines]
+
+
+def _line_segment(number: int, words: Sequence[Word], span_s: tuple[float, float]) -> Segment:
+    """Return the segment of a line, or of a cue, which may have no words."""
+    confidence = sum(word.confidence for word in words) / len(words) if words else math.nan
+    return Segment(" ".join(word.text for word in words), *span_s, confidence, tuple(words), line=number)

@@ -113,13 +113,17 @@ class Redactor:
         return replace(failure, message=message, row=self.redact_row(failure.row))
 
     def redact_row(self, row: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return a manifest row: `text` is redacted as a transcript is, and names in all other texts but the path."""
+        """Return a manifest row: `text` is redacted as a transcript is, and names in all other texts but the path.
+
+        Known subtitles go: they are the text once more, with markup inside words.
+        """
         if row is None:
             return None
         names = replace(self, has_numbers=False)
         return {
             key: value if key == "audio_filepath" else (self if key == "text" else names)._redact_value(value)
             for key, value in row.items()
+            if key != "subtitles"
         }
 
     def _redact_value(self, value: Any) -> Any:

@@ -121,6 +121,66 @@ def test_exports_are_the_same(tmp_path: Path, text: Path) -> None:
     assert (out / f"{FILES[0].stem}.srt").read_text("utf-8") == align(FILES[0], "--text", text, "-f", "srt").stdout
 
 
+def test_subtitles_get_the_times_of_their_words(tmp_path: Path) -> None:
+    """One cue for each, in every format and from stored rows; without words or unheard, it stays between the others."""
+    words = SENTENCE.split()
+    cues = ["[wind]", f"- <i>{' '.join(words[:3])}</i>", "ox ox ox ox", f"{words[3]}\r\n{' '.join(words[4:])}"]
+    text = tmp_path / "a.srt"
+    times = [f"00:00:{40 + n},000 --> 00:00:{41 + n},000" for n in range(4)]
+    content = "".join(
+        f"{n}\r\n{time}\r\n{cue}\r\n\r\n" for n, (time, cue) in enumerate(zip(times, cues, strict=True), 1)
+    )
+    text.write_bytes(content.encode("utf-8-sig"))
+    result = align(FILES[0], "--text", text, "-o", tmp_path / "out", "-f", "srt,vtt")
+    assert result.returncode == 0 and "4 words of the texts were not heard" in result.stderr
+    (row,) = rows((tmp_path / "out" / "transcripts.jsonl").read_text("utf-8"))
+    assert row["text"].split("\n") == [one["text"] for one in row["segments"]]
+    assert row["text"].split("\n") == ["", " ".join(words[:3]), "ox ox ox ox", " ".join(words[3:])]
+    assert [one.get("missing", False) for one in row["segments"]] == [False, False, True, False]
+    spoken = [row["words"][number] for number in (0, 2, 7, -1)]
+    assert [(one["start"], one["end"]) for one in row["segments"][1::2]] == [
+        (spoken[0]["start"], spoken[1]["end"]),
+        (spoken[2]["start"], spoken[3]["end"]),
+    ]
+    assert row["segments"][1]["end"] <= row["segments"][2]["start"] <= row["segments"][2]["end"] <= spoken[2]["start"]
+    written = (tmp_path / "out" / f"{FILES[0].stem}.srt").read_text("utf-8")
+    shown = [block.split("\n", 2)[2] for block in written.strip().split("\n\n")]
+    assert shown == [cue.replace("\r\n", "\n") for cue in cues]
+    assert "<i>" in (tmp_path / "out" / f"{FILES[0].stem}.vtt").read_text("utf-8")
+    assert fastscribe("export", tmp_path / "out", "-f", "srt", "-o", tmp_path / "again").returncode == 0
+    assert next((tmp_path / "again").rglob("*.srt")).read_text("utf-8") == written
+    names = tmp_path / "names.txt"
+    names.write_text(words[1], encoding="utf-8")
+    edits = ("--redact", "names", "--redact-list", names, "--language", "en")
+    redacted = fastscribe("export", tmp_path / "out", "-f", "srt,jsonl", "-o", tmp_path / "redacted", *edits)
+    assert redacted.returncode == 0, redacted.stderr
+    for file in (tmp_path / "redacted").rglob("*"):
+        assert file.is_dir() or words[1] not in file.read_text("utf-8"), file
+
+
+def test_files_of_texts(tmp_path: Path) -> None:
+    """In a folder .txt comes before subtitles. A line names guesses and files passed over; other kinds fail."""
+    texts, audio = tmp_path / "texts", tmp_path / "audio"
+    texts.mkdir()
+    audio.mkdir()
+    for file in FILES:
+        shutil.copy(file, audio)
+    (texts / f"{FILES[0].stem}.txt").write_text(SENTENCE, encoding="utf-8")
+    (texts / f"{FILES[0].stem}.srt").write_text("1\n0:0 --> 0:1\nother words\n", encoding="utf-8")
+    (texts / f"{FILES[1].stem}.vtt").write_bytes(f"WEBVTT\n\n0:0 --> 0:1\n{TEXTS[FILES[1].name]} é\n".encode("latin-1"))
+    (texts / f"{FILES[2].stem}.ass").write_text("[Script Info]\n", encoding="utf-8")
+    result = align(audio, "--text", texts, "--ordered", "-q")
+    first, second, third = rows(result.stdout)
+    assert first["pred_text"] == SENTENCE and "subtitles" not in first
+    assert second["subtitles"]["encoding"] == "windows-1252" and second["text"].endswith(" é")
+    assert third["error"]["message"].endswith(f"{FILES[2].stem}.ass: it has no cue with a time: no subtitles to align")
+    assert f"{FILES[1].stem}.vtt: not UTF-8: read as windows-1252; save it as UTF-8" in result.stderr
+    assert f"not read: {texts / FILES[0].stem}.srt, because of several texts .txt, .srt, .vtt" in result.stderr
+    (tmp_path / "a.ttml").write_text("<tt/>", encoding="utf-8")
+    refused = align(FILES[0], "--text", tmp_path / "a.ttml")
+    assert refused.returncode == 1 and "a.ttml: subtitles of this kind are not read: make SubRip" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

@@ -9,9 +9,12 @@ invisible word joiner (U+2060) splits `\N`, `\n` and `\h`, and follows a backsla
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import SubtitleStyle
+from fastscribe.results.formats.given_cues import GivenCues, found_cues
 from fastscribe.results.formats.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
 from fastscribe.types import Transcript
 
@@ -40,13 +43,37 @@ _WORD_JOINER = "\u2060"
 
 def to_ass(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
     """Return ASS with a karaoke tag before each word. A speaker's name is in the Name field, and each speaker has a style."""
+    given, cues = found_cues(transcript), _cues(transcript, style)
+    if given is not None and given.format == "ass":
+        return _retimed(given, cues)
     styles = {speaker: f"Speaker {number}" for number, speaker in enumerate(transcript.speakers, start=1)}
     return (
         _HEADER
         + "".join(_style_line(name, number) for number, name in enumerate(styles.values() or ["Default"]))
         + _EVENTS
-        + "".join(_dialogue(cue, styles.get(cue.speaker or "", "Default")) for cue in to_cues(transcript, style))
+        + "".join(_dialogue(cue, styles.get(cue.speaker or "", "Default")) for cue in cues)
     )
+
+
+def _cues(transcript: Transcript, style: SubtitleStyle) -> list[Cue]:
+    """Return the cues, within the whole hundredths of a second that the recording has."""
+    last_ms = round(round(transcript.audio.duration_s, 3) * 1000) // 10 * 10
+    return [
+        replace(cue, start_ms=min(cue.start_ms, last_ms), end_ms=min(cue.end_ms, last_ms))
+        for cue in to_cues(transcript, style)
+    ]
+
+
+def _retimed(given: GivenCues, cues: Sequence[Cue]) -> str:
+    """Return given subtitles with other times, in their own styles."""
+    columns = [name.strip().lower() for name in given.header.rpartition("Format:")[2].split(",")]
+    lines = []
+    for cue in cues:
+        assert cue.given is not None
+        times = {"start": _clock(_centiseconds(cue.start_ms)), "end": _clock(_centiseconds(cue.end_ms))}
+        fields = [times.get(name, field) for name, field in zip(columns, cue.given.fields, strict=False)]
+        lines.append(f"Dialogue: {','.join([*fields, cue.given.markup('ass')])}\n")
+    return f"{given.header}\n{''.join(lines)}"
 
 
 def _style_line(name: str, number: int) -> str:
@@ -75,6 +102,7 @@ def _karaoke(cue: Cue) -> str:
         tag = f"{{\\k{_centiseconds(end_ms) - _centiseconds(start_ms)}}}"
         lines[span.line] += f"{_escape(between)}{tag}{_escape(word)}"
         ends[span.line] = span.end
+    lines = [line + _escape(cue.lines[number][ends[number] :]) for number, line in enumerate(lines)]
     return r"\N".join(lines)
 
 

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import SubtitleStyle
+from fastscribe.results.formats.cue_markup import escape_srt, escape_vtt
+from fastscribe.results.formats.given_cues import found_cues
 from fastscribe.results.formats.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
 from fastscribe.types import Transcript
 
-_WORD_JOINER = "\u2060"
-_ROUND_BRACKETS = str.maketrans("{}", "()")
-_ASS_ESCAPE = re.compile(r"\\(?=[nNhH])")
-
 
 def to_srt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
-    """Return SubRip. It has markup (`<i>`, `{\\an8}`, `\\N`) but no escapes for it, and players know no entities.
-
-    So an invisible word joiner (U+2060) follows each `<` and splits `\\n` and `\\h`; VLC, ffmpeg and mpv then see no markup.
-    Braces become round brackets, because mpv hides them and their content. `&` stays. A speaker's name is before the first word
-    of a turn.
-    """
+    """Return SubRip. A speaker's name is before the first word of a turn."""
+    cues = [
+        cue for cue in to_cues(transcript, style, names_speakers=True) if cue.given is None or cue.given.is_shown("srt")
+    ]
     return "".join(
-        f"{number}\n{_clock(cue.start_ms, ',')} --> {_clock(cue.end_ms, ',')}\n{_escape_srt(cue.lines)}\n\n"
-        for number, cue in enumerate(to_cues(transcript, style, names_speakers=True), start=1)
+        f"{number}\n{_clock(cue.start_ms, ',')} --> {_clock(cue.end_ms, ',')}\n{_srt_text(cue)}\n\n"
+        for number, cue in enumerate(cues, start=1)
     )
 
 
@@ -34,10 +29,12 @@ def to_vtt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
     Every player shows `<u>`. WebVTT's times inside a cue do nothing in Firefox, mpv and ffmpeg; elsewhere they need a style
     sheet, or words appear one by one. The repeats follow each other without a gap. A speaker's name is in a voice tag, `<v>`.
     """
-    cues = to_cues(transcript, style)
+    cues = [cue for cue in to_cues(transcript, style) if cue.given is None or cue.given.is_shown("vtt")]
     timed_texts = ((cue, text) for cue in cues for text in (_karaoke(cue) if style.highlight_words else _plain(cue)))
-    return "WEBVTT\n\n" + "".join(
-        f"{_clock(start_ms, '.')} --> {_clock(end_ms, '.')}\n{_voice(cue)}{text}\n\n"
+    given = found_cues(transcript)
+    header = given.header if given is not None and given.format == "vtt" else ""
+    return f"{header or 'WEBVTT'}\n\n" + "".join(
+        f"{_name(cue)}{_clock(start_ms, '.')} --> {_clock(end_ms, '.')}{_settings(cue)}\n{_voice(cue)}{text}\n\n"
         for cue, (start_ms, end_ms, text) in timed_texts
     )
 
@@ -47,17 +44,25 @@ def _clock(time_ms: int, decimal_mark: str) -> str:
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{decimal_mark}{ms:03d}"
 
 
-def _escape_srt(lines: tuple[str, ...]) -> str:
-    text = "\n".join(lines).translate(_ROUND_BRACKETS).replace("<", "<" + _WORD_JOINER)
-    return _ASS_ESCAPE.sub("\\\\" + _WORD_JOINER, text)
+def _srt_text(cue: Cue) -> str:
+    return escape_srt("\n".join(cue.lines)) if cue.given is None else cue.given.markup("srt")
+
+
+def _name(cue: Cue) -> str:
+    return f"{cue.given.id}\n" if cue.given is not None and cue.given.id else ""
+
+
+def _settings(cue: Cue) -> str:
+    return f" {cue.given.settings}" if cue.given is not None and cue.given.settings else ""
 
 
 def _voice(cue: Cue) -> str:
-    return "" if cue.speaker is None else f"<v {_escape_markup(clean_text(cue.speaker))}>"
+    return "" if cue.speaker is None else f"<v {escape_vtt(clean_text(cue.speaker))}>"
 
 
 def _plain(cue: Cue) -> Iterator[tuple[int, int, str]]:
-    yield cue.start_ms, cue.end_ms, _escape_markup("\n".join(cue.lines))
+    text = escape_vtt("\n".join(cue.lines)) if cue.given is None else cue.given.markup("vtt")
+    yield cue.start_ms, cue.end_ms, text
 
 
 def _karaoke(cue: Cue) -> Iterator[tuple[int, int, str]]:
@@ -68,10 +73,6 @@ def _karaoke(cue: Cue) -> Iterator[tuple[int, int, str]]:
     for start_ms, end_ms, span in spans:
         line = cue.lines[span.line]
         before, word, after = line[: span.begin], line[span.begin : span.end], line[span.end :]
-        marked = f"{_escape_markup(before)}<u>{_escape_markup(word)}</u>{_escape_markup(after)}"
-        lines = [marked if number == span.line else _escape_markup(line) for number, line in enumerate(cue.lines)]
+        marked = f"{escape_vtt(before)}<u>{escape_vtt(word)}</u>{escape_vtt(after)}"
+        lines = [marked if number == span.line else escape_vtt(line) for number, line in enumerate(cue.lines)]
         yield start_ms, end_ms, "\n".join(lines)
-
-
-def _escape_markup(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -4,7 +4,8 @@ Words become pieces, the units between possible breaks. A word is one piece, unl
 cue may last, as whole sentences are in scripts without spaces. Dynamic programming then finds the cheapest way to cut the
 pieces into cues, as Knuth and Plass cut a paragraph into lines (1981). A break is free at the end of a sentence, and costs
 more after a comma, at a pause and between any two words. Cues that are too short or too dense to read, lone words and joined
-sentences cost as well. The lines of a known text (Segment.line) are never joined. Width, number of lines and duration are
+sentences cost as well. The lines of a known text (Segment.line) are never joined, and known subtitles keep their cues
+(given_cues.py). Width, number of lines and duration are
 constraints, not costs: the search skips cues that violate them. Times become integer milliseconds first. Lines are cut last,
 by the same kind of search.
 """
@@ -28,7 +29,8 @@ from fastscribe._system.text_layout import (
     split_word,
 )
 from fastscribe.config import SubtitleStyle
-from fastscribe.types import Transcript, Word
+from fastscribe.results.formats.given_cues import GivenCue, GivenCues, found_cues, shown_ms
+from fastscribe.types import Segment, Transcript, Word
 
 DEFAULT_STYLE = SubtitleStyle()
 GAP_MS = 84  # two frames at 24 fps
@@ -64,6 +66,7 @@ class Cue:
     lines: tuple[str, ...]
     spans: tuple[Span, ...] = field(default=(), compare=False, repr=False)
     speaker: str | None = None
+    given: GivenCue | None = field(default=None, compare=False, repr=False)  # the known subtitle that it is
 
 
 class _Piece(NamedTuple):
@@ -77,6 +80,7 @@ class _Piece(NamedTuple):
 def to_cues(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE, *, names_speakers: bool = False) -> list[Cue]:
     """Return cues with all words of the transcript, once and in order. They do not overlap, and end with the audio.
 
+    Known subtitles keep their cues, which may overlap where their words do.
     A cue of a dialogue is of one speaker. Cues of two speakers overlap only where both speak.
 
     Args:
@@ -84,12 +88,36 @@ def to_cues(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE, *, nam
         style: Layout of the cues.
         names_speakers: Write a speaker's name before the first word of a turn.
     """
-    audio = transcript.audio
+    audio_ms = round(round(transcript.audio.duration_s, 3) * 1000)
     if transcript.speakers:
-        return _dialogue_cues(transcript.words, round(round(audio.duration_s, 3) * 1000), style, names_speakers)
+        return _dialogue_cues(transcript.words, audio_ms, style, names_speakers)
+    if (given := found_cues(transcript)) is not None:
+        return _given_cues(transcript.segments, given, audio_ms, style)
     ends = accumulate(len(segment.words) for segment in transcript.segments)
     line_ends = {end for end, one in zip(ends, transcript.segments, strict=True) if one.line is not None}
-    return words_to_cues(transcript.words, round(round(audio.duration_s, 3) * 1000), style, line_ends)
+    return words_to_cues(transcript.words, audio_ms, style, line_ends)
+
+
+def _given_cues(segments: Sequence[Segment], given: GivenCues, audio_ms: int, style: SubtitleStyle) -> list[Cue]:
+    """Return the cues of known subtitles, whatever their layout."""
+    times = shown_ms(segments, given, audio_ms, GAP_MS, style)
+    return [
+        Cue(start_ms, end_ms, cue.lines, _spans_in(cue.lines, segment.words, audio_ms), given=cue)
+        for (start_ms, end_ms), cue, segment in zip(times, given.cues, segments, strict=True)
+    ]
+
+
+def _spans_in(lines: Sequence[str], words: Sequence[Word], audio_ms: int) -> tuple[Span, ...]:
+    """Return the places of words in a cue's lines, which may have other text too; none if a word is not there."""
+    spans, line, end = [], 0, 0
+    for word in words:
+        while (begin := lines[line].find(word.text, end)) < 0:
+            line, end = line + 1, 0
+            if line == len(lines):
+                return ()
+        end = begin + len(word.text)
+        spans.append(Span(line, begin, end, _to_ms(word.start_s, 0, audio_ms)))
+    return tuple(spans)
 
 
 def _dialogue_cues(words: Sequence[Word], audio_ms: int, style: SubtitleStyle, names_speakers: bool) -> list[Cue]:
@@ -138,9 +166,9 @@ def words_to_cues(
 def spoken_spans(cue: Cue) -> list[tuple[int, int, Span]]:
     """Return (start_ms, end_ms, span) of each word. Each lasts until the next one starts, and the last until the cue's end.
 
-    Empty if the cue has more words than milliseconds.
+    Empty if the cue has no words, or more than milliseconds.
     """
-    if len(cue.spans) > cue.end_ms - cue.start_ms:
+    if not cue.spans or len(cue.spans) > cue.end_ms - cue.start_ms:
         return []
     starts_ms = [cue.start_ms, *(span.start_ms for span in cue.spans[1:])]
     times_ms = [*_distinct(starts_ms, cue.start_ms, cue.end_ms), cue.end_ms]

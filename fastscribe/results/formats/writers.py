@@ -229,7 +229,7 @@ def to_rttm(transcript: Transcript) -> str:
 
 def spans_of(transcript: Transcript) -> Sequence[Turn | Segment]:
     """Return what says who speaks when: the turns of a speaker model or of --rttm, else the segments."""
-    return transcript.turns or transcript.segments
+    return transcript.turns or tuple(one for one in transcript.segments if one.line is None or one.words)
 
 
 def offset_suffix(offset: Any) -> str:
@@ -270,8 +270,10 @@ def _alternative(alternative: Alternative) -> dict[str, Any]:
 
 def _segment(segment: Segment) -> dict[str, Any]:
     line = {} if segment.line is None else {"line": segment.line}
-    recovered = {"recovered": True} if segment.recovered else {}
-    return {**_timed("text", segment.text, segment), **_speaker(segment), **line, **recovered}
+    is_missing = segment.line is not None and segment.words and all(word.missing for word in segment.words)
+    marks = {"recovered": True} if segment.recovered else {}
+    marks |= {"missing": True} if is_missing else {}
+    return {**_timed("text", segment.text, segment), **_speaker(segment), **line, **marks}
 
 
 def _word(word: Word) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from tests.helpers.processes import fastscribe
 from tests.helpers.schemas import check_schema, validator
 
 ROW = {"audio_filepath": "a.wav", "offset": 1.5, "duration": 2.0, "text": "said", "speakers": 2, "anything": [{}]}
+ROW |= {"subtitles": {"format": "srt", "cues": [{"start": 0.0, "end": 1.0, "text": "said"}]}}
 WORD = Word("$2", 0.0, 0.5, 0.9, missing=True, speaker="a", original="two dollars")
 FULL = Transcript(
     AudioInfo("a.wav", "a.wav", 16_000, 2, 40_000, notes=("it was read to the end of the file",)),

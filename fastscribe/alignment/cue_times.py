@@ -1,0 +1,101 @@
+"""When the words and cues of known subtitles are, of which some words were not heard. Pure.
+
+A cue begins with its first word and ends with its last one. One of which no word was heard, or that has no words, keeps its
+place between the cues around it: its old times move as theirs did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from fastscribe.results.formats.given_cues import GivenCue
+from fastscribe.types import Word
+
+_UNHEARD_WORD_S = (
+    0.4  # a word at the edge of a cue that was not heard, or has no letters of the model, takes at most this long
+)
+
+Span = tuple[float, float]
+
+
+def place_cues(
+    words: Sequence[Word], ranges: Sequence[range], cues: Sequence[GivenCue], last_s: float
+) -> tuple[list[Word], list[Span]]:
+    """Return the words, all of them with times, and begin and end of each cue in seconds.
+
+    Args:
+        words: The words; one without a time begins and ends at NaN.
+        ranges: The words of each cue, in order.
+        cues: The cues, in the order of their begins.
+        last_s: Length of the recording.
+    """
+    heard = [_heard_span([words[index] for index in own]) for own in ranges]
+    spans = _with_unheard(heard, [(cue.start_s, cue.end_s) for cue in cues], last_s)
+    timed = list(words)
+    latest_s = 0.0  # end of the cue before
+    for number, (own, span) in enumerate(zip(ranges, spans, strict=True)):
+        if heard[number] is None:
+            edges = np.linspace(*span, len(own) + 1).tolist()
+            timed[own.start : own.stop] = [
+                replace(words[index], start_s=start_s, end_s=end_s)
+                for index, (start_s, end_s) in zip(own, pairwise(edges), strict=True)
+            ]
+            continue
+        next_s = next((found[0] for found in heard[number + 1 :] if found is not None), last_s)
+        timed[own.start : own.stop] = _filled([words[index] for index in own], latest_s, next_s)
+        latest_s = span[1]
+        spans[number] = _said_span(timed[own.start : own.stop])
+    return timed, spans
+
+
+def _heard_span(words: Sequence[Word]) -> Span | None:
+    timed = [word for word in words if math.isfinite(word.start_s)]
+    return (timed[0].start_s, timed[-1].end_s) if timed else None
+
+
+def _said_span(words: Sequence[Word]) -> Span:
+    """Return begin and end of the words that are not missing."""
+    said = [word for word in words if not word.missing]
+    return said[0].start_s, said[-1].end_s
+
+
+def _with_unheard(heard: Sequence[Span | None], given: Sequence[Span], last_s: float) -> list[Span]:
+    """Return times of all cues: the old times of those that were not heard, moved as those of the cues around them."""
+    known = [(old, new) for old, new in zip(given, heard, strict=True) if new is not None]
+    points = sorted({(old[side], new[side]) for old, new in known for side in (0, 1)})
+    olds = [old for old, _ in points]
+    news = np.maximum.accumulate([new for _, new in points]).tolist()
+
+    def moved(time_s: float) -> float:
+        outside_s = min(0.0, time_s - olds[0]) + max(0.0, time_s - olds[-1])
+        return min(max(0.0, float(np.interp(time_s, olds, news)) + outside_s), last_s)
+
+    return [(moved(old[0]), moved(old[1])) if new is None else new for old, new in zip(given, heard, strict=True)]
+
+
+def _filled(words: Sequence[Word], earliest_s: float, latest_s: float) -> list[Word]:
+    """Return the words of a cue with times for those without: between their neighbours, and short at the cue's edges."""
+    timed = list(words)
+    first = 0
+    while first < len(timed):
+        end = first
+        while end < len(timed) and math.isnan(timed[end].start_s):
+            end += 1
+        if end > first:
+            longest_s = (end - first) * _UNHEARD_WORD_S
+            if first == 0:
+                high_s = timed[end].start_s
+                low_s = min(high_s, max(earliest_s, high_s - longest_s))
+            else:
+                low_s = timed[first - 1].end_s
+                high_s = timed[end].start_s if end < len(timed) else max(low_s, min(latest_s, low_s + longest_s))
+            edges = np.linspace(low_s, high_s, end - first + 1).tolist()
+            for index, (start_s, end_s) in zip(range(first, end), pairwise(edges), strict=True):
+                timed[index] = replace(timed[index], start_s=start_s, end_s=end_s)
+        first = end + 1
+    return timed

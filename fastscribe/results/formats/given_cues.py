@@ -1,0 +1,123 @@
+"""Subtitles that `fastscribe align` was given, with the times at which their words were found. Pure.
+
+A row's field `subtitles` has the cues as their file has them (alignment/subtitle_files.py), and the row has a segment for each.
+So a file of the same format is the given one with other times: text, line breaks, markup, styles. In another format a cue keeps
+its line breaks; SubRip and WebVTT keep each other's italics, bold and underline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from fastscribe._system.text_layout import num_columns
+from fastscribe.config import SubtitleStyle
+from fastscribe.results.formats.cue_markup import convert, plain_text
+from fastscribe.types import Segment, Transcript
+
+FORMATS = ("srt", "vtt", "ass")
+
+
+class GivenCue(NamedTuple):
+    """A cue as its file has it."""
+
+    format: str
+    start_s: float
+    end_s: float
+    text: str  # with markup
+    id: str = ""  # of WebVTT
+    settings: str = ""  # of WebVTT
+    fields: tuple[str, ...] = ()  # of ASS: all but the text
+
+    def markup(self, format: str) -> str:
+        """Return the text in the markup of SubRip or WebVTT, or that of its own format."""
+        if format != self.format:
+            return convert(self.text, self.format, format)
+        return "\n".join(line for line in self.text.split("\n") if line.strip())
+
+    def is_shown(self, format: str) -> bool:
+        """Return False for a cue without text, such as a drawing, in another format than its own."""
+        return format == self.format or any(self.lines)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines without markup."""
+        return tuple(plain_text(self.text, self.format).split("\n"))
+
+
+@dataclass(frozen=True)
+class GivenCues:
+    """The cues of a file in the order of their begins, and what stands before them."""
+
+    format: str
+    header: str
+    cues: tuple[GivenCue, ...]
+
+
+def cues_of_row(row: Mapping[str, Any] | None) -> GivenCues | None:
+    """Return the subtitles of a row that has a line of text for each cue; None if it has none, or a field of another kind."""
+    given, text = (row or {}).get("subtitles"), (row or {}).get("text")
+    if not isinstance(given, Mapping) or given.get("format") not in FORMATS or not isinstance(text, str):
+        return None
+    try:
+        cues = tuple(_cue(one, given["format"]) for one in given["cues"])
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    if len(text.split("\n")) != len(cues):
+        return None
+    return GivenCues(given["format"], _text(given.get("header", "")), cues)
+
+
+def _cue(given: Mapping[str, Any], format: str) -> GivenCue:
+    start_s, end_s = float(given["start"]), float(given["end"])
+    if not (math.isfinite(start_s) and math.isfinite(end_s)):
+        raise ValueError("a cue without times")
+    id, settings = (" ".join(_text(given.get(name, "")).split()) for name in ("id", "settings"))
+    fields = tuple(" ".join(_text(field).split()) for field in given.get("fields", ()))
+    return GivenCue(format, start_s, max(start_s, end_s), _text(given["text"]), id, settings, fields)
+
+
+def _text(given: object) -> str:
+    """Return a text that UTF-8 can encode."""
+    return str(given).encode("utf-8", "backslashreplace").decode()
+
+
+def found_cues(transcript: Transcript) -> GivenCues | None:
+    """Return the subtitles whose cues are the segments of a transcript; None if they are not, or words were changed since."""
+    given = cues_of_row(transcript.audio.row)
+    if given is None or [one.line for one in transcript.segments] != list(range(1, len(given.cues) + 1)):
+        return None
+    texts = str((transcript.audio.row or {})["text"]).split("\n")
+    return given if texts == [one.text for one in transcript.segments] else None
+
+
+def shown_ms(
+    segments: Sequence[Segment], given: GivenCues, audio_ms: int, gap_ms: int, style: SubtitleStyle
+) -> list[tuple[int, int]]:
+    """Return begin and end of each cue in a file.
+
+    They are those of its words. A cue that is too short to read ends later if there is room. One without words (a sound), and a
+    lone one that was not heard, lasts as long as before, or the least time, also beside others.
+    """
+    starts_ms = [min(max(0, audio_ms - 1), _ms(one.start_s)) for one in segments]
+    is_missing = [False, *(bool(one.words) and all(word.missing for word in one.words) for one in segments), False]
+    found = []
+    for number, (cue, segment, (start_ms, next_ms)) in enumerate(
+        zip(given.cues, segments, pairwise([*starts_ms, audio_ms + gap_ms]), strict=True), start=1
+    ):
+        read_s = sum(map(num_columns, cue.lines)) / (style.max_chars_per_second or math.inf)
+        read_ms = round(max(style.min_cue_s, read_s) * 1000)
+        spoken_ms = max(_ms(segment.end_s), start_ms + 1)
+        if not segment.words or is_missing[number - 1 : number + 2] == [False, True, False]:
+            spoken_ms = max(spoken_ms, start_ms + min(_ms(cue.end_s - cue.start_s), read_ms))
+        room_ms = next_ms - gap_ms if next_ms - start_ms >= 2 * gap_ms else next_ms
+        end_ms = max(spoken_ms, min(start_ms + read_ms, room_ms))
+        found.append((start_ms, min(end_ms, max(audio_ms, start_ms + 1))))
+    return found
+
+
+def _ms(time_s: float) -> int:
+    return round(round(time_s, 3) * 1000) if math.isfinite(time_s) else 0

@@ -1,0 +1,154 @@
+"""Subtitles of strangers as cues and the words to be spoken in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastscribe.alignment.subtitle_files import NoCues, decode, format_of, read_subtitles
+
+TIMES = ("00:00:01,000 --> 00:00:02,500", "00:00:03,000 --> 00:00:04,000", "00:00:05,000 --> 00:00:06,000")
+ASS = """[Script Info]
+ScriptType: v4.00+
+
+[V4+ Styles]
+Format: Name, Fontname
+Style: Fancy,Arial
+
+[Events]
+Format: Layer, Start, End, Style, Name, Effect, Text
+Comment: 0,0:00:00.00,0:00:09.00,Fancy,,,not shown
+Dialogue: 1,0:00:03.00,0:00:04.00,Fancy,Anna,,{\\i1}there{\\i0},\\Nyou
+Dialogue: 0,0:00:01.00,0:00:02.50,Fancy,Bob,,{\\pos(3,5)\\k20}hel{\\k10}lo\\hall
+Dialogue: 0,0:00:05.00,0:00:06.00,Fancy,,,{\\p1}m 0 0 l 100 0{\\p0}
+
+[Fonts]
+fontname: x.ttf
+"""
+
+
+def srt(*texts: str) -> str:
+    return "".join(
+        f"{n}\n{time}\n{text}\n\n" for n, (time, text) in enumerate(zip(TIMES, texts, strict=False), start=1)
+    )
+
+
+def spoken(text: str, format: str = "srt") -> list[str]:
+    return read_subtitles(text, format)[0].split("\n")
+
+
+def cues(text: str, format: str = "srt") -> list[tuple[float, float, str]]:
+    return [(cue["start"], cue["end"], cue["text"]) for cue in read_subtitles(text, format)[1]["cues"]]
+
+
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [
+        ("<i>Hello</i> <FONT color='#fff'>you</FONT>", "Hello you"),
+        ("{\\an8}{y:i}Hello\\Nyou {loud}", "Hello you"),
+        ("- Hello.\n-Hi, x-ray!", "Hello. Hi, x-ray!"),
+        (">> Hello — you", "Hello you"),
+        ("[door\nslams] Hello (quietly) you *sighs* （笑）", "Hello you"),
+        ("([music])\n♪♪", ""),
+        ("♪ Hello you ♪\n# and me #", "Hello you and me"),
+        ("MAN: Hello\nMRS. O'HARA (V.O.): you at 5:30", "Hello you at 5:30"),
+        ("Listen: hello, 注意: you", "Listen: hello, 注意: you"),
+        ("Q&amp;A &lt;3 AT&T &copy", "Q&A <3 AT&T &copy"),
+        ("a < b", "a b"),
+        ("", ""),
+    ],
+)
+def test_words_of_a_cue(shown: str, words: str) -> None:
+    given = srt(shown, "the next")
+    assert spoken(given) == [words, "the next"]
+    assert cues(given) == [(1.0, 2.5, shown), (3.0, 4.0, "the next")]
+
+
+def test_names_before_lines() -> None:
+    """A name with capitals counts if it comes again, or if most cues begin with one."""
+    assert spoken(srt("Anna Lee: one", "two", "Anna Lee: three")) == ["one", "two", "three"]
+    assert spoken(srt("Anna: one", "Bob: two")) == ["one", "two"]
+    assert spoken(srt("Anna: one", "two", "three")) == ["Anna: one", "two", "three"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        srt("one", "two").replace("\n", "\r\n"),
+        "\n\n" + srt("one", "two").replace("\n", "\r"),
+        srt("one", "two").replace("1\n0", "0").replace("2\n0", "0"),
+        srt("one", "two").replace("\n\n", "\n"),
+        srt("one\n\n", "two"),
+        "0:1 -> 0: 2, 5\none\n00:03.000-->00:04 X1:40 X2:60\ntwo",
+        "7\n00:00:03,000 --> 00:00:04,000\ntwo\n\n3\n00:00:01,000 --> 00:00:02,5\none\n",
+    ],
+    ids=["CRLF", "CR", "no numbers", "no empty lines", "empty lines", "short times", "another order"],
+)
+def test_loose_subrip(text: str) -> None:
+    assert cues(text) == [(1.0, 2.5, "one"), (3.0, 4.0, "two")]
+
+
+def test_a_number_may_be_a_cues_text() -> None:
+    assert spoken(srt("42", "1984", "7")) == ["42", "1984", "7"]
+
+
+def test_webvtt() -> None:
+    text = (
+        "WEBVTT - a title\nX-TIMESTAMP-MAP=LOCAL:00:00:00.000,MPEGTS:900000\n\nSTYLE\n::cue { color: red }\n\nNOTE a word\n\n"
+        "intro\n00:01.000 --> 00:02.500 line:0\n<v.loud Bob>He<00:01.500>llo</v> <c.red>you&nbsp;all</c>\n\nNOTE more\n\n"
+        "00:00:03.000 --> 00:00:04.000\n<i>there</i>\n"
+    )
+    words, given = read_subtitles(text, "vtt")
+    assert words == "Hello you all\nthere"
+    assert given["header"] == "WEBVTT - a title\n\nSTYLE\n::cue { color: red }"
+    assert given["cues"] == [
+        {
+            "start": 1.0,
+            "end": 2.5,
+            "text": "<v.loud Bob>Hello</v> <c.red>you&nbsp;all</c>",
+            "id": "intro",
+            "settings": "line:0",
+        },
+        {"start": 3.0, "end": 4.0, "text": "<i>there</i>"},
+    ]
+
+
+def test_rolling_captions_are_spoken_once() -> None:
+    """Each line is shown twice, and alone for a moment in between."""
+    shown = ["one two", "one two", "one two\nthree", "three", "three\nfour"]
+    clocks = [f"00:0{n}.000 --> 00:0{n + 1}.000" for n in range(len(shown))]
+    text = "WEBVTT\n\n" + "".join(f"{clock}\n \n{lines}\n\n" for clock, lines in zip(clocks, shown, strict=True))
+    assert spoken(text, "vtt") == ["one two", "", "three", "", "four"]
+    assert spoken(srt("No!", "No!", "Yes.")) == ["No!", "No!", "Yes."]
+
+
+def test_ass() -> None:
+    words, given = read_subtitles(ASS, "ass")
+    assert words.split("\n") == ["hello all", "there, you", ""]
+    assert given["header"] == ASS.partition("Comment")[0].rstrip()
+    first, second, _ = given["cues"]
+    assert first["fields"] == ["0", "0:00:01.00", "0:00:02.50", "Fancy", "Bob", ""]
+    assert (second["start"], second["end"], second["text"]) == (3.0, 4.0, "{\\i1}there{\\i0},\\Nyou")
+
+
+def test_encodings() -> None:
+    text = srt("Président, “sí”")
+    for encoding, guess in (
+        ("utf-8", None),
+        ("utf-8-sig", None),
+        ("utf-16", None),
+        ("utf-32", None),
+        ("utf-16-le", "utf-16-le"),
+        ("utf-16-be", "utf-16-be"),
+        ("windows-1252", "windows-1252"),
+    ):
+        assert decode(text.encode(encoding)) == (text, guess), encoding
+    assert read_subtitles(text, "srt", "windows-1252")[1]["encoding"] == "windows-1252"
+
+
+def test_formats() -> None:
+    assert format_of("\nWEBVTT\n", ".srt") == "vtt" and format_of(ASS, ".txt") == "ass"
+    assert format_of(srt("one"), ".txt") == "srt" and format_of("", ".ssa") == "ass"
+    assert format_of("A text that speaks of --> and WEBVTT\n1\n2", ".txt") is None
+    for format in ("srt", "vtt", "ass"):
+        with pytest.raises(NoCues, match="no cue with a time"):
+            read_subtitles("no cues\n", format)

@@ -1,0 +1,126 @@
+"""Known subtitles with other times, in each format."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fastscribe.config import SubtitleStyle
+from fastscribe.results.formats.given_cues import cues_of_row
+from fastscribe.results.formats.writers import render
+from fastscribe.types import AudioInfo, Segment, Transcript, Word
+
+SRT = {
+    "format": "srt",
+    "cues": [
+        {"start": 0.0, "end": 4.0, "text": "[wind]"},
+        {"start": 4.0, "end": 5.0, "text": "- <i>one</i>\n\n- {\\an8}A < B & two"},
+        {"start": 5.0, "end": 6.0, "text": "three"},
+    ],
+}
+VTT = {
+    "format": "vtt",
+    "header": "WEBVTT - title\n\nSTYLE\n::cue { color: red }",
+    "cues": [{"start": 0, "end": 1, "text": "<v Bob><b>one</b> &lt;two", "id": "intro", "settings": "line:0"}],
+}
+ASS = {
+    "format": "ass",
+    "header": "[Script Info]\n\n[Events]\nFormat: Layer, Start, End, Style, Effect, Text",
+    "cues": [
+        {
+            "start": 0,
+            "end": 1,
+            "text": "{\\i1}one{\\i0},\\N{\\k20}two",
+            "fields": ["1", "0:00:00.00", "0:00:01.00", "Fancy", ""],
+        },
+        {"start": 1, "end": 2, "text": "{\\p1}m 0 0", "fields": ["0", "0:00:01.00", "0:00:02.00", "Fancy", ""]},
+    ],
+}
+
+
+def transcript_of(
+    subtitles: dict[str, Any], *lines: list[tuple[str, float, float]], length_s: float = 20
+) -> Transcript:
+    """Return an aligned transcript; a word without length is missing."""
+    segments = []
+    for number, line in enumerate(lines, start=1):
+        words = tuple(Word(text, start_s, end_s, 0.9, missing=start_s == end_s) for text, start_s, end_s in line)
+        span = (words[0].start_s, words[-1].end_s) if words else (9.0, 9.0)
+        segments.append(Segment(" ".join(word.text for word in words), *span, 0.9, words, line=number))
+    row = {"text": "\n".join(one.text for one in segments), "subtitles": subtitles}
+    audio = AudioInfo("a.wav", "a.wav", 1000, 1, round(length_s * 1000), row=row)
+    return Transcript(audio, " ".join(one.text for one in segments), tuple(segments), ())
+
+
+FOUND = transcript_of(SRT, [], [("one", 10.0, 10.5), ("two", 11.0, 13.0)], [("three", 13.1, 13.1)])
+BRIEF = SubtitleStyle(min_cue_s=1.0)
+
+
+def test_subrip() -> None:
+    """A sound lasts at least a second; so does what was not heard, if it is alone."""
+    assert render(FOUND, "srt", style=BRIEF) == (
+        "1\n00:00:09,000 --> 00:00:10,000\n[wind]\n\n"
+        "2\n00:00:10,000 --> 00:00:13,000\n- <i>one</i>\n- {\\an8}A < B & two\n\n"
+        "3\n00:00:13,100 --> 00:00:14,100\nthree\n\n"
+    )
+
+
+def test_other_formats_of_subrip() -> None:
+    assert "\n- <i>one</i>\n- A &lt; B &amp; two\n" in render(FOUND, "vtt")
+    assert "\n- <u>one</u>\n- A &lt; B &amp; two\n" in render(FOUND, "vtt", style=SubtitleStyle(highlight_words=True))
+    assert r",,- {\k100}one\N- A < B & {\k200}two" + "\n" in render(FOUND, "ass")
+    assert render(FOUND, "tsv").splitlines()[1:] == ["9000\t9000\t", "10000\t13000\tone two", "13100\t13100\tthree"]
+    assert len(render(FOUND, "rttm").splitlines()) == 2
+
+
+def test_webvtt() -> None:
+    found = transcript_of(VTT, [("one", 1.0, 2.0), ("<two", 2.0, 3.5)])
+    cue = "intro\n00:00:01.000 --> 00:00:03.500 line:0\n<v Bob><b>one</b> &lt;two\n\n"
+    assert render(found, "vtt") == f"{VTT['header']}\n\n{cue}"
+    assert render(found, "srt") == "1\n00:00:01,000 --> 00:00:03,500\n<b>one</b> <\u2060two\n\n"
+
+
+def test_ass() -> None:
+    found = transcript_of(ASS, [("one,", 1.0, 2.0), ("two", 2.0, 3.5)], [], length_s=9.006)
+    assert render(found, "ass") == (
+        f"{ASS['header']}\nDialogue: 1,0:00:01.00,0:00:03.50,Fancy,,{{\\i1}}one{{\\i0}},\\N{{\\k20}}two\n"
+        "Dialogue: 0,0:00:09.00,0:00:09.00,Fancy,,{\\p1}m 0 0\n"
+    )
+    assert render(found, "srt") == "1\n00:00:01,000 --> 00:00:03,500\n<i>one</i>,\ntwo\n\n"  # a drawing has no text
+
+
+def test_unheard_cues_in_a_row_are_not_piled_up() -> None:
+    """A scene that the recording lacks; they have the time between the others."""
+    lacking = [[(word, 2.0, 2.0)] for word in ("two", "three", "four")]
+    given = {"format": "srt", "cues": [{"start": n, "end": n + 1, "text": f"cue {n}"} for n in range(5)]}
+    found = transcript_of(given, [("one", 1.0, 2.0)], *lacking, [("five", 2.0, 3.0)])
+    times = re.findall(r"\d+,\d+", render(found, "srt", style=BRIEF))
+    assert times[2:8] == ["02,000", "02,001"] * 3
+
+
+def test_changed_words_are_laid_out_anew() -> None:
+    """Such as after a redaction: the cues that were given would still have them."""
+    words = replace(FOUND.segments[1].words[1], text="[number]")
+    segment = replace(FOUND.segments[1], text="one [number]", words=(FOUND.segments[1].words[0], words))
+    changed = replace(FOUND, segments=(FOUND.segments[0], segment, FOUND.segments[2]))
+    assert "two" not in render(changed, "srt") and "[number]" in render(changed, "srt")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        "x",
+        {"format": "sub", "cues": []},
+        {"format": "srt"},
+        {"format": "srt", "cues": [7]},
+        {"format": "srt", "cues": [{"start": 0, "end": None, "text": ""}]},
+        {"format": "srt", "cues": [{"start": float("nan"), "end": 1, "text": ""}]},
+        {"format": "srt", "cues": []},
+    ],
+)
+def test_a_field_of_another_kind_is_no_subtitles(given: object) -> None:
+    assert cues_of_row({"text": "a", "subtitles": given}) is None
