@@ -63,7 +63,7 @@ ROOMS = (
         offers=("check_options", "open_edits"),
         flags={
             "transcribe": _TEXT_FLAGS,
-            "export": (*_TEXT_FLAGS, "--language", "--redact-audio", "--review", "--review-passages"),
+            "export": (*_TEXT_FLAGS, "--language", "-l", "--redact-audio", "--review", "--review-passages"),
         },
     ),
     Room("training", (), {"train": "command"}),

@@ -302,7 +302,7 @@ def test_command_line_reports_recovered_words(tmp_path: Path) -> None:
     made = {}
     for option in ("--recover-gaps", "--no-recover-gaps"):
         out, page = tmp_path / option, tmp_path / f"{option}.html"
-        done = fastscribe("transcribe", audio.path, FIRST, "-m", MODEL, "-o", out, option, "--report-html", page)
+        done = fastscribe("transcribe", audio.path, FIRST, "-m", MODEL, "-o", out, option, "-v", "--report-html", page)
         assert done.returncode == 0, done.stderr
         rows = map(json.loads, (out / "transcripts.jsonl").read_text(encoding="utf-8").splitlines())
         [row] = [row for row in rows if row["audio_filepath"] == audio.path]
