@@ -180,8 +180,8 @@ def _track_header(opened: _Opened) -> TrackHeader | None:
     from fastscribe.audio.containers import track_header
     from fastscribe.audio.mp4_boxes import mp4_problem
 
-    if opened.head[12:20] == bytes(8) and opened.head.startswith((b"RIFF", b"RIFX", b"RF64", b"BW64", b"FORM")):
-        return None  # FFmpeg would walk gigabytes of chunks without a name and a length
+    if opened.head[12:16] == bytes(4) and opened.head.startswith((b"RIFF", b"RIFX", b"RF64", b"BW64", b"FORM")):
+        return None  # FFmpeg would walk gigabytes of chunks without a name
     source, size = opened.source, opened.data_size
     if size is not None and size.is_joined:
         raise opened.error(JOINED)
