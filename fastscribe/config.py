@@ -61,7 +61,7 @@ MIN_LINE_WIDTH = 2  # columns, of one wide character
 # Beyond these a typing error would take all memory, or more threads than a system starts.
 MAX_BEAM = 1024
 MAX_BATCH_SIZE = 4096
-MAX_BOOST_WEIGHT = 100.0
+MAX_BOOST_WEIGHT = 10.0  # heavier phrases are written again and again where they are not spoken (docs/boost.md)
 MAX_LM_WEIGHT = 10.0
 MAX_THREADS = 1024
 # Without max_symbols nothing else ends a frame at which some label is always likelier than blank.

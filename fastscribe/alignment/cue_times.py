@@ -16,9 +16,7 @@ import numpy as np
 from fastscribe.results.formats.given_cues import GivenCue
 from fastscribe.types import Word
 
-_UNHEARD_WORD_S = (
-    0.4  # a word at the edge of a cue that was not heard, or has no letters of the model, takes at most this long
-)
+_UNHEARD_WORD_S = 0.4  # longest time of a word at the edge of a cue that was not heard or has no letters of the model
 
 Span = tuple[float, float]
 
@@ -35,7 +33,8 @@ def place_cues(
         last_s: Length of the recording.
     """
     heard = [_heard_span([words[index] for index in own]) for own in ranges]
-    spans = _with_unheard(heard, [(cue.start_s, cue.end_s) for cue in cues], last_s)
+    given = [(round(cue.start_s, 3), round(cue.end_s, 3)) for cue in cues]  # so no slope between two is infinite
+    spans = _with_unheard(heard, given, last_s)
     timed = list(words)
     latest_s = 0.0  # end of the cue before
     for number, (own, span) in enumerate(zip(ranges, spans, strict=True)):
@@ -47,7 +46,7 @@ def place_cues(
             ]
             continue
         next_s = next((found[0] for found in heard[number + 1 :] if found is not None), last_s)
-        timed[own.start : own.stop] = _filled([words[index] for index in own], latest_s, next_s)
+        timed[own.start : own.stop] = fill([words[index] for index in own], latest_s, next_s, _UNHEARD_WORD_S)
         latest_s = span[1]
         spans[number] = _said_span(timed[own.start : own.stop])
     return timed, spans
@@ -78,8 +77,15 @@ def _with_unheard(heard: Sequence[Span | None], given: Sequence[Span], last_s: f
     return [(moved(old[0]), moved(old[1])) if new is None else new for old, new in zip(given, heard, strict=True)]
 
 
-def _filled(words: Sequence[Word], earliest_s: float, latest_s: float) -> list[Word]:
-    """Return the words of a cue with times for those without: between their neighbours, and short at the cue's edges."""
+def fill(words: Sequence[Word], earliest_s: float, latest_s: float, max_word_s: float = math.inf) -> list[Word]:
+    """Return the words with times for those that have none: the pause between their neighbours, in equal parts.
+
+    Args:
+        words: The words; one without a time begins and ends at NaN.
+        earliest_s: Begin of the pause before the first word with a time.
+        latest_s: End of the pause after the last one.
+        max_word_s: The longest that a word lasts in these two.
+    """
     timed = list(words)
     first = 0
     while first < len(timed):
@@ -87,13 +93,10 @@ def _filled(words: Sequence[Word], earliest_s: float, latest_s: float) -> list[W
         while end < len(timed) and math.isnan(timed[end].start_s):
             end += 1
         if end > first:
-            longest_s = (end - first) * _UNHEARD_WORD_S
-            if first == 0:
-                high_s = timed[end].start_s
-                low_s = min(high_s, max(earliest_s, high_s - longest_s))
-            else:
-                low_s = timed[first - 1].end_s
-                high_s = timed[end].start_s if end < len(timed) else max(low_s, min(latest_s, low_s + longest_s))
+            longest_s = (end - first) * max_word_s
+            low_s = timed[first - 1].end_s if first else earliest_s
+            high_s = max(low_s, timed[end].start_s if end < len(timed) else min(latest_s, low_s + longest_s))
+            low_s = low_s if first else max(low_s, high_s - longest_s)
             edges = np.linspace(low_s, high_s, end - first + 1).tolist()
             for index, (start_s, end_s) in zip(range(first, end), pairwise(edges), strict=True):
                 timed[index] = replace(timed[index], start_s=start_s, end_s=end_s)

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from fastscribe.alignment.anchors import HeardWord, Window, cuts, find_matches, windows
-from fastscribe.alignment.cue_times import place_cues
+from fastscribe.alignment.cue_times import fill, place_cues
 from fastscribe.alignment.forced_alignment import Span, align, frames_needed
 from fastscribe.alignment.loose_alignment import MAX_CELLS, LooseAlignment, align_loosely
 from fastscribe.alignment.script import Script, Speller
@@ -300,7 +300,7 @@ class TextAligner:
             confidence = sum(math.exp(logprobs[token]) for token in tokens) / len(tokens)
             words.append(Word(text, *self._clipped(job, span), confidence))
         if job.given is None:
-            words = _timed_by_neighbours(words, job.audio.last_s)
+            words = fill(words, 0.0, job.audio.last_s)
             segments = _segments(script, words)
         else:
             words, spans = place_cues(words, script.lines, job.given.cues, job.audio.last_s)
@@ -379,24 +379,6 @@ def text_of(row: Mapping[str, object] | None) -> str:
 def _fits(script: Script, window: Window) -> bool:
     tokens = script.tokens_of(window.words)
     return frames_needed(script.token_ids[tokens.start : tokens.stop]) <= window.num_frames
-
-
-def _timed_by_neighbours(words: Sequence[Word], duration_s: float) -> list[Word]:
-    """Return the words, with times for those that have none: the pause between their neighbours, in equal parts."""
-    timed = list(words)
-    first = 0
-    while first < len(timed):
-        end = first
-        while end < len(timed) and math.isnan(timed[end].start_s):
-            end += 1
-        if end > first:
-            low_s = timed[first - 1].end_s if first else 0.0
-            high_s = max(low_s, timed[end].start_s if end < len(timed) else duration_s)
-            times = np.linspace(low_s, high_s, end - first + 1).tolist()
-            for index in range(first, end):
-                timed[index] = replace(timed[index], start_s=times[index - first], end_s=times[index - first + 1])
-        first = end + 1
-    return timed
 
 
 def _segments(script: Script, words: Sequence[Word]) -> list[Segment]:

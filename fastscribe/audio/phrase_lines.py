@@ -69,7 +69,8 @@ def _parse(line: str) -> Phrase:
     except ValueError:
         weight = math.nan
     if not 0 < weight <= MAX_BOOST_WEIGHT:
-        raise ValueError(f"weight {given.strip()!r:.40}: not a number above 0, up to {MAX_BOOST_WEIGHT:g}")
+        why = ": heavier ones are written where they are not spoken" if weight > MAX_BOOST_WEIGHT else ""
+        raise ValueError(f"weight {given.strip()!r:.40}: not a number above 0, up to {MAX_BOOST_WEIGHT:g}{why}")
     return Phrase(text, weight)
 
 

@@ -52,7 +52,7 @@ _INSTEAD = {
     "files are named like their recordings: leave it out": "output-template",
     "-f FORMAT": "csv json jsonl srt tsv txt vtt",
     "--attention full, or local:L,R": "full-attention local-attention local-attention-context-size",
-    "--boost FILE, with a phrase a line": "hotwords key-phrases-file key-phrases-list",
+    "--boost FILE or PHRASE,PHRASE": "hotwords key-phrases-file key-phrases-list",
     "--beam N": "decoding decoding-strategy rnnt-decoding",
     "--channel N": "channel-selector",
     "--decoder NAME": "decoder-type",

@@ -17,7 +17,7 @@ from fastscribe.context.boost_tables import BoostTables
 from fastscribe.context.boosting import Boost
 from fastscribe.context.context_graph import ContextGraph, build_graph, join
 from fastscribe.context.language_filter import LanguageFilter
-from fastscribe.context.phrases import PhraseEncoder, TokenPath, encode_all, named, without_effect
+from fastscribe.context.phrases import PhraseEncoder, TokenPath, encode_all, heavy_line, named, without_effect
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.types import Batch, Phrase
 
@@ -136,14 +136,18 @@ class Booster:
         return self._kept[phrases]
 
     def _encoded(self, phrases: Phrases) -> list[TokenPath]:
-        """Return the token paths of a row's list; warn of phrases that the vocabulary cannot write."""
+        """Return the token paths of a row's list; warn of phrases that the vocabulary cannot write, and of heavy ones."""
         encoded = self._get_encoder().paths(phrases)
         unknown = [one.text for one, paths in zip(phrases, encoded, strict=True) if not paths]
-        if unknown and phrases not in self._warned and self._num_warnings < _MAX_WARNINGS:
+        lines = (
+            [f"not used, because the model's vocabulary has no pieces for them: {named(unknown)}"] if unknown else []
+        )
+        lines += [line] if (line := heavy_line(phrases)) else []
+        if lines and phrases not in self._warned and self._num_warnings < _MAX_WARNINGS:
             self._warned.add(phrases)
             self._num_warnings += 1
             last = "; nothing is said about later rows" if self._num_warnings == _MAX_WARNINGS else ""
-            self._say(f"boost: not used, because the model's vocabulary has no pieces for them: {named(unknown)}{last}")
+            self._say(f"boost: {'; '.join(lines)}{last}")
         return [path for paths in encoded for path in paths]
 
     def _get_encoder(self) -> PhraseEncoder:

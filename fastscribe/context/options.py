@@ -16,13 +16,15 @@ _decoding_option = options_in("Model and decoding")
 
 def _of_transcribe(
     boost: Annotated[
-        str | None,
+        list[Path] | None,  # in the environment, list[str] would split phrases at spaces
         _decoding_option(
             "--boost",
-            metavar="FILE",
+            metavar="FILE|PHRASE",
             everyday=True,
-            help="Phrases to prefer: names, terms.\fA text file with a phrase a line, in UTF-8. A tab and a number after a "
-            "phrase are its weight, where 1 is the usual one. A manifest's row may have phrases of its own in a field boost.",
+            help="Phrases to prefer: names, terms.\fA text file with a phrase a line, in UTF-8; or phrases themselves, with "
+            'commas between: "Rice Stadium,Norfolk". Repeat it for more. A file of that name counts first. A tab and a number '
+            "after a phrase are its weight, up to 10: 1 is the usual one, and above 5 phrases are also written where they are "
+            "not spoken. A manifest's row may have phrases of its own in a field boost.",
         ),
     ] = None,
     lm: Annotated[
@@ -45,10 +47,10 @@ def _of_transcribe(
         ),
     ] = Options.lm_weight,
 ) -> RunPart:
-    from fastscribe.context.phrases import read_phrases
+    from fastscribe.context.phrases import given_phrases
 
     return RunPart(
-        boost=() if boost is None else read_phrases(boost),
+        boost=given_phrases(map(str, boost or ())),
         lm=None if lm is None else os.path.abspath(lm),
         lm_weight=lm_weight,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,8 +26,37 @@ _MAX_KEPT = 20_000  # encoded phrases, about 3 kB each
 # Characters without gain: chosen on one half of the sentences of scripts/benchmarks/boost.py (docs/log.md, 2026-11-24).
 _SHORT_LIST, _WITHOUT_GAIN = 100, 1.15
 _MAX_SHOWN = 5  # phrases named in a warning
+_FILE_NAME = re.compile(r"[/\\]|\.(?:txt|text|csv|tsv|list|lst|json|jsonl|md|yaml|yml|docx?|rtf)$", re.IGNORECASE)
+_HEAVY = (
+    5.0  # with it 6 % of the sentences have a phrase that is not spoken, with 6.0 11 % (docs/bench/boost/weights.json)
+)
 _WORD_BEGIN = re.compile(r"(?<!\w)\w")
 _HYPHENS = re.compile(r"(?<=\w)[-\u2010\u2011](?=\w)")
+
+
+def given_phrases(values: Iterable[str]) -> tuple[Phrase, ...]:
+    """Return the phrases of `--boost`: of files, and phrases that stand there themselves, separated by commas.
+
+    A file counts before a phrase of that name. A value with a slash or the ending of a text file is a file.
+
+    Raises:
+        PhraseError: A file is missing or no list, or a value is no phrase.
+    """
+    found: dict[str, Phrase] = {}
+    for value in values:
+        if os.path.exists(value) and not os.path.isdir(value):
+            phrases = read_phrases(value)
+        elif _FILE_NAME.search(value):
+            read = "no such file" if not os.path.exists(value) else "a folder"
+            raise PhraseError(
+                f"--boost {value}: {read}; a phrase has no slash here and does not end as a file's name does"
+            )
+        else:
+            phrases = parse_phrases(value.split(","), "--boost")
+            if not phrases:
+                raise PhraseError(f"--boost {value!r}: neither a file nor a phrase")
+        found |= {phrase.text: phrase for phrase in phrases}
+    return tuple(found.values())
 
 
 def read_phrases(path: str) -> tuple[Phrase, ...]:
@@ -220,7 +250,19 @@ def encode_all(phrases: Sequence[Phrase], encoder: PhraseEncoder, say: Callable[
         if len(unknown) == len(phrases):
             raise UsageError(f"--boost: the model's vocabulary can write none of the phrases: {named(unknown)}")
         say(f"--boost: not used, because the model's vocabulary has no pieces for them: {named(unknown)}")
+    if line := heavy_line(phrases):
+        say(f"--boost: {line}")
     return encoded
+
+
+def heavy_line(phrases: Sequence[Phrase]) -> str | None:
+    """Return the message about phrases whose weight writes them where they are not spoken; None if there are none."""
+    heavy = [phrase.text for phrase in phrases if phrase.weight > _HEAVY]
+    return (
+        f"with weights above {_HEAVY:g} phrases are also written where they are not spoken: {named(heavy)}"
+        if heavy
+        else None
+    )
 
 
 def named(phrases: Sequence[str]) -> str:

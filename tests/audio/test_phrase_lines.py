@@ -16,10 +16,13 @@ def test_no_lines() -> None:
     ("line", "problem"),
     [
         ("\t2", "without a phrase"),
-        ("name\tmany", "weight 'many': not a number above 0, up to 100"),
+        ("name\tmany", "weight 'many': not a number above 0, up to 10"),
         ("name\t0", "weight '0'"),
         ("name\t-1", "weight '-1'"),
-        ("name\t101", "weight '101'"),
+        (
+            "name\t10.5",
+            "weight '10.5': not a number above 0, up to 10: heavier ones are written where they are not spoken",
+        ),
         ("name\tnan", "weight 'nan'"),
         ("name\t", "weight ''"),
         ("...", "no letter and no digit"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -84,7 +85,7 @@ def test_attention_decoders(name: str) -> None:
     """A heavy phrase is written; the end of the text stays where the model has it."""
     model = MODELS / name
     texts = []
-    for boost in ((), (Phrase("the wave", 100.0),), (Phrase("zzz", 1e-3), Phrase("the", 1e-3))):
+    for boost in ((), (Phrase("the wave", 10.0),), (Phrase("zzz", 1e-3), Phrase("the", 1e-3))):
         (result,) = Transcriber.load(model, "cpu", "fp32", Options(boost=boost), lambda line: None).transcribe(BURGESS)
         assert isinstance(result, Transcript), result
         texts.append(result.text)
@@ -115,6 +116,12 @@ def test_command_line(tmp_path: Path) -> None:
     words.write_text("Burgess\nNorfolk\t0\n")
     bad = fastscribe(*arguments)
     assert bad.returncode == 2 and f"{words}: line 2: weight '0'" in bad.stderr.replace("\n", " ")
+    named = fastscribe(*arguments[:-1], "Burgess\t4,Rice Stadium", "--boost", "Norfolk")
+    assert (named.returncode, named.stdout, named.stderr) == (0, done.stdout, "")
+    variables = {**os.environ, "FASTSCRIBE_BOOST": "Burgess\t4,Rice Stadium"}
+    assert fastscribe(*arguments[:-2], env=variables).stdout == done.stdout
+    missing = fastscribe(*arguments[:-1], "wrods.txt")
+    assert missing.returncode == 2 and "--boost wrods.txt: no such file; a phrase has no slash" in missing.stderr
     words.write_text("# nothing\n")
     empty, plain = fastscribe(*arguments), fastscribe(*arguments[:-2])
     assert (empty.returncode, empty.stdout, empty.stderr) == (0, plain.stdout, "")
@@ -129,9 +136,9 @@ def test_options_of_python() -> None:
         ((" ",), "boost ' ': not a phrase"),
         ((("one", 2, 3),), "not a phrase, nor a phrase and its weight"),
         ((7,), "not a phrase, nor a phrase and its weight"),
-        ((("one", 0),), "boost 0: one: a weight is above 0, up to 100"),
-        ((("one", float("nan")),), "boost nan: one: a weight is above 0, up to 100"),
-        ((("one", "2"),), "boost '2': one: a weight is above 0, up to 100"),
+        ((("one", 0),), "boost 0: one: a weight is above 0, up to 10"),
+        ((("one", float("nan")),), "boost nan: one: a weight is above 0, up to 10"),
+        ((("one", "2"),), "boost '2': one: a weight is above 0, up to 10"),
     ):
         with pytest.raises(UsageError, match=problem):
             Options(boost=boost)  # type: ignore[arg-type]

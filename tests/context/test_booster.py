@@ -70,6 +70,16 @@ def test_unknown_phrases_of_rows_are_one_line_a_list() -> None:
     assert "nothing is said about later rows" in lines[-1]
 
 
+def test_heavy_phrases_are_named() -> None:
+    lines: list[str] = []
+    prepared = booster(Phrase("a", 5.0), Phrase("b", 5.5), lines=lines)
+    assert (
+        len(lines) == 1 and lines[0].startswith("--boost: with weights above 5") and lines[0].endswith("not spoken: b")
+    )
+    prepared.boost(batch((Phrase("c", 10.0),)))
+    assert lines[1:] == ["boost: with weights above 5 phrases are also written where they are not spoken: c"]
+
+
 def test_states_of_joined_lists_lead_on() -> None:
     """After two letters of a phrase of the last list, the third ends it. Inside a word, the run's does not begin."""
     boost = booster(*A).boost(batch(B, C))

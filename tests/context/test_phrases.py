@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from fastscribe.context.phrases import (
     PhraseError,
     digest,
     encode_all,
+    given_phrases,
     read_phrases,
     spellings,
 )
@@ -32,6 +34,30 @@ def written(tokenizer: Tokenizer, text: str) -> set[str]:
         tokenizer.text(i for i in path.ids if i < encoder.num_labels).strip()
         for path in encoder.paths([Phrase(text)])[0]
     }
+
+
+def test_the_option_takes_files_and_phrases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("Rice Stadium").write_text("Zumthor\t2\nNorfolk\n", encoding="utf-8")
+    Path("Kathleen").mkdir()
+    assert given_phrases([]) == ()
+    assert given_phrases(["Rice Stadium"]) == (Phrase("Zumthor", 2.0), Phrase("Norfolk"))
+    assert given_phrases(["Rice Stadiums, Node.js", "Kathleen\t3"]) == (
+        Phrase("Rice Stadiums"),
+        Phrase("Node.js"),
+        Phrase("Kathleen", 3.0),
+    )
+    assert given_phrases(["Norfolk\t4", "Rice Stadium"]) == (Phrase("Norfolk"), Phrase("Zumthor", 2.0))
+    for value, problem in (
+        ("words.TXT", "--boost words.TXT: no such file"),
+        ("lists/words", "no such file"),
+        ("./Kathleen", "--boost ./Kathleen: a folder"),
+        ("#", "neither a file nor a phrase"),
+        ("name\t11", "weight '11'"),
+        ("x" * 5000, "5000 characters"),
+    ):
+        with pytest.raises(PhraseError, match=re.escape(problem)):
+            given_phrases([value])
 
 
 def test_lines(tmp_path: Path) -> None:
