@@ -10,6 +10,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from fastscribe._system.standard_streams import log_to_stderr
+from fastscribe.checkpoint.packaged_model import LARGE_MODEL, NAME, is_packaged, low_confidence
 from fastscribe.config import Options, check_load
 from fastscribe.errors import AudioError, UsageError
 from fastscribe.types import Failure, Transcript
@@ -33,7 +35,7 @@ def transcribe(
     """Transcribe one recording.
 
     The model stays loaded for the next call with the same settings, until one with others. Calls from several threads wait
-    for each other.
+    for each other. Lines on stderr say that the packaged model is loaded, and which recordings are beyond it.
 
     Args:
         audio: One recording, as Transcriber.transcribe() takes it.
@@ -62,6 +64,8 @@ def transcribe(
     [result] = found
     if isinstance(result, Failure):
         raise AudioError(result.path, result.message)
+    if is_packaged(model) and options.beam is None and options.decoder is None:
+        _say_beyond(result)
     return result
 
 
@@ -69,7 +73,16 @@ def transcribe(
 def _loaded(model: str | Path, device: str, dtype: str, options: Options) -> Transcriber:
     from fastscribe import Transcriber
 
+    if is_packaged(model):
+        log_to_stderr(f'{NAME} is loaded; a large one is more accurate: model="{LARGE_MODEL}"')
     return Transcriber.load(model, device, dtype, options)
+
+
+def _say_beyond(result: Transcript) -> None:
+    """Say on stderr if the packaged model's words are too uncertain."""
+    if (mean := low_confidence(result)) is not None:
+        large = f'fastscribe.transcribe(.., model="{LARGE_MODEL}")'
+        log_to_stderr(f"{result.audio.path} is beyond {NAME} (mean confidence {mean:.2f}); with a large one: {large}")
 
 
 def _check_one(audio: object) -> None:

@@ -13,7 +13,7 @@ import fastscribe
 from fastscribe import AudioError, Options, UsageError, single
 from fastscribe._system import remote
 from fastscribe.errors import ManifestError, MissingExtra, OptionError, UnsupportedCheckpoint, WeightsMismatch
-from tests.conftest import AUDIO, MODELS
+from tests.conftest import AUDIO, MODELS, waveform
 
 PATH = AUDIO / "01_0_00010.flac"
 SETTINGS = {"model": MODELS / "tdt_demo" / "model.nemo", "device": "cpu", "dtype": "fp32"}
@@ -80,3 +80,17 @@ def test_changed_turns_are_read_again(tmp_path: Path) -> None:
     turns.unlink()
     with pytest.raises(UsageError, match=r"turns\.rttm: no such file"):
         fastscribe.transcribe(PATH, **SETTINGS, options=Options(rttm=str(turns)))
+
+
+def test_the_packaged_model_says_who_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Once, when it is loaded; and of each recording that is beyond it."""
+    single._loaded.cache_clear()
+    samples = waveform(PATH)
+    for given in (samples, samples, samples[::-1].copy()):
+        fastscribe.transcribe((given, 16_000), device="cpu")
+    name, beyond = capsys.readouterr().err.splitlines()
+    assert "the small English model" in name and 'model="nvidia/parakeet-tdt-0.6b-v3"' in name
+    assert "input 0 is beyond the small English model" in beyond and "fastscribe.transcribe(" in beyond
+    fastscribe.transcribe((samples[::-1].copy(), 16_000), **SETTINGS)
+    assert capsys.readouterr().err == ""
+    single._loaded.cache_clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
@@ -54,7 +54,6 @@ def run(
     quiet: bool,
     show_progress: bool,
     show_report: bool,
-    late_notes: Sequence[str] = (),
     verbose: bool = False,
 ) -> None:
     """Transcribe the inputs, write the results and print the report.
@@ -65,7 +64,6 @@ def run(
         quiet: Print no notices.
         show_progress: Show progress on stderr.
         show_report: Print the report.
-        late_notes: Lines to print at the end unless the input is one short stream.
         verbose: Print the whole report, and not its summary.
 
     Raises:
@@ -114,10 +112,7 @@ def run(
         say(f"none of the {output.ledger.num_given:,} inputs is in shard {job.target.shard}: there is nothing to do")
     say_listing(stats.left_out, stats.repeated, quiet)
     is_empty = stats.files + stats.skipped <= stats.failed
-    is_brief = _is_one_short_stream(job, stats)
-    for note in () if is_brief else late_notes:
-        say(note)
-    if show_report and not is_empty and not is_brief:
+    if show_report and not is_empty and not _is_one_short_stream(job, stats):
         if verbose:
             from fastscribe.cli.report_table import report_table
 

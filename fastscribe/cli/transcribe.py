@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fastscribe.checkpoint.location import DEFAULT
+from fastscribe.checkpoint.location import DEFAULT, PACKAGED
 from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_in
 from fastscribe.cli.job import is_one_short_file, is_stream
 from fastscribe.cli.long_help import CommandWithLongHelp, HelpAll
@@ -43,7 +43,7 @@ from fastscribe.cli.subtitle_options import (
     MaxLineWidth,
     MinCueS,
 )
-from fastscribe.cli.terminal import log_to, say
+from fastscribe.cli.terminal import log_to
 from fastscribe.config import (
     MAX_BATCH_SIZE,
     MAX_BEAM,
@@ -261,7 +261,10 @@ def transcribe(
         ),
     ] = None,
     window: Annotated[
-        int, speed_option("--window", min=1, help="Inputs to sort by length together.")
+        int,
+        speed_option(
+            "--window", min=1, help="Inputs to sort by length together.\fFewer give the first long recordings earlier."
+        ),
     ] = _DEFAULTS.window,
     stop_at_usd: Annotated[
         float | None,
@@ -391,19 +394,21 @@ def transcribe(
     )
     target = make_target(output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered)
     is_brief = quiet or (not dry_run and engine.is_here and is_one_short_file(inputs))
-    if model is None and is_brief:
-        model = DEFAULT  # without the line about it
+    names_at_end = is_brief or (not dry_run and output_dir is None and is_stream(inputs))  # packaged_model.py says it
     limit = _limit(stop_at_usd, stop_after, device, price_per_hour, devices)
     if limit is not None and not engine.is_here:
         raise typer.BadParameter(
             f"{limit.option} and {engine.option} exclude each other: stop the run with SIGTERM instead"
         )
-    late_notes: list[str] = []  # of a stream to stdout: only its end tells whether the text alone is printed
-    is_late = not dry_run and output_dir is None and is_stream(inputs)
-    tell = late_notes.append if model is None and is_late else say
     with nullcontext() if limit is None or dry_run else limit.enforced():
         if engine.is_here or model is None:
-            model = str(find_model(model, tell, show_progress=show_progress))
+            path = find_model(DEFAULT if model is None and names_at_end else model, show_progress=show_progress)
+            if path == PACKAGED:
+                from fastscribe.cli.packaged_model import PackagedModel
+
+                is_usual = beam is None and decoder is None
+                parts = (*parts, PackagedModel(model is None and names_at_end and not quiet, is_usual))
+            model = str(path)
         elif os.path.exists(model):
             model = os.path.abspath(model)  # the workers look up other names, each node for itself
         job = TranscribeJob(inputs, model, device, dtype, options, style, target, price_per_hour)
@@ -415,7 +420,7 @@ def transcribe(
                 report_dry_run(job, quiet)
             else:
                 show_report = verbose or not is_brief
-                run(job, event_log, quiet, show_progress, show_report, late_notes, verbose)
+                run(job, event_log, quiet, show_progress, show_report, verbose)
 
 
 def _check_devices(device: str, devices: str | None) -> None:

@@ -158,6 +158,7 @@ def transcribed(model: str, paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
             "episodes": len(paths),
             "batches_in_turn": parts,
             "cpu_s": round(cost, 1),
+            "passes": len(cpu_s[parts]),
             "time": round(cost / min(cpu_s[WINDOW]), 4),
             "first": round(first[parts], 4),
         }

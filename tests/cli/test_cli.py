@@ -58,11 +58,21 @@ def test_packaged_model() -> None:
     assert SequenceMatcher(None, SENTENCE, first, autojunk=False).ratio() > 0.7
 
 
-def test_one_short_file_and_quiet_print_the_text_alone(tmp_path: Path) -> None:
+def test_one_short_file_has_one_line_and_quiet_none(tmp_path: Path) -> None:
+    """The line says which model ran, or that the recording is beyond it; that is a warning, which --quiet keeps."""
     alone, quiet = fastscribe("transcribe", FIRST), fastscribe("transcribe", FIRST, AUDIO / "e02_0p3s.flac", "-q")
-    assert (alone.returncode, alone.stderr, quiet.returncode, quiet.stderr) == (0, "", 0, "")
+    assert (alone.returncode, quiet.returncode, quiet.stderr) == (0, 0, "")
+    assert alone.stderr.startswith("fastscribe: the small English model") and alone.stderr.count("\n") == 1
     assert alone.stdout in quiet.stdout
     samples, rate = soundfile.read(FIRST, dtype="int16")
+    backwards = tmp_path / "back wards.flac"
+    soundfile.write(backwards, samples[::-1], rate)
+    for arguments in ((), ("-q",), ("-m", "default")):
+        [line] = fastscribe("transcribe", backwards, *arguments).stderr.splitlines()
+        assert f"{backwards} is beyond the small English model" in line
+        assert line.endswith(f"fastscribe transcribe '{backwards}' --model nvidia/parakeet-tdt-0.6b-v3")
+    greedy = fastscribe("transcribe", backwards, "--beam", 1)  # the limit is not of its confidences
+    assert greedy.stderr == alone.stderr and transcribe(backwards).stderr == ""
     soundfile.write(tmp_path / "long.flac", np.tile(samples, 1 + 301 * rate // len(samples)), rate)
     (tmp_path / "list.jsonl").write_text(json.dumps({"audio_filepath": str(FIRST)}))
     for inputs in ([tmp_path / "long.flac"], [tmp_path / "list.jsonl"], [FIRST, FIRST], [tmp_path / "gone.wav"]):
@@ -97,11 +107,11 @@ def test_text_is_for_a_terminal_alone(options: tuple, format: str, monkeypatch: 
 
 
 def test_the_line_about_the_model_waits_for_the_end_of_a_stream(tmp_path: Path) -> None:
-    """One path on stdin may be short, and nothing but its text is shown then. Two get the line, with the report behind it."""
+    """One path on stdin may be short, and nothing but its text and the line is shown then. Two get the report behind it."""
     short = fastscribe("transcribe", "-", stdin=f"{FIRST}\n")
-    assert (short.returncode, short.stderr) == (0, "") and short.stdout
+    assert (short.returncode, short.stderr.count("\n")) == (0, 1) and short.stdout
     two = fastscribe("transcribe", "-", stdin=f"{FIRST}\n{AUDIO / 'e02_0p3s.flac'}\n")
-    assert two.stderr.startswith("fastscribe: no --model") and two.stderr.count("RTFx") == 1
+    assert two.stderr.startswith("fastscribe: the small English") and two.stderr.count("RTFx") == 1
     kept = fastscribe("transcribe", "-", "-o", tmp_path / "out", stdin=f"{FIRST}\n")
     assert kept.stderr.startswith("fastscribe: no --model") and kept.stdout == ""
 
