@@ -68,11 +68,13 @@ def _differences(expected: Any, found: Any, name: str = "") -> Iterator[tuple[st
 
 def left_out(checkpoint: Checkpoint, to: ExportFormat) -> list[str]:
     """Return what other formats do not have, in words for the user."""
+    config = checkpoint.config
     parts = {
+        "the CTC head beside a transducer": config.has_ctc and config.joint is not None and to == "hf",
         "the mark of random weights": checkpoint.has_random_weights and to == "hf",
         "the language model": checkpoint.language_model is not None,
-        "the language": checkpoint.config.language is not None,
-        "the longest utterance of the training": checkpoint.config.trained_utterance_s is not None,
+        "the language": config.language is not None,
+        "the longest utterance of the training": config.trained_utterance_s is not None,
         "the rule to keep spaces before punctuation": checkpoint.tokenizer.attached == "nowhere",
     }
     return [what for what, is_there in parts.items() if is_there]

@@ -1,6 +1,7 @@
 """Writer of Hugging Face folders of transformers' ParakeetForCTC, ParakeetForRNNT and ParakeetForTDT.
 
-huggingface.py reads them. transformers is not needed. hf_tokenizer.py makes the tokenizer.json of a SentencePiece model.
+huggingface.py reads them. transformers is not needed. hf_tokenizer.py makes the tokenizer.json of a SentencePiece model, and
+hf_shape.py gives other models the shape of these classes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastscribe.checkpoint.exchange import check_config, check_family, refuse, sources_with_counters, stored_dtypes
+from fastscribe.checkpoint.hf_shape import for_transformers
 from fastscribe.checkpoint.hf_tokenizer import first_special, tokenizer_json, with_blank
 from fastscribe.checkpoint.huggingface import model_config
 from fastscribe.checkpoint.value import Checkpoint, Section
@@ -41,6 +43,7 @@ def write(checkpoint: Checkpoint, files: dict[str, bytes], folder: Path, dtype: 
         CheckpointError: a weight is not finite or cannot be read.
         OSError: the folder cannot be written.
     """
+    checkpoint = for_transformers(checkpoint)
     assert isinstance(checkpoint.config.encoder, EncoderConfig)
     sources = to_huggingface(sources_with_counters(checkpoint), checkpoint.config.encoder)
     write_safetensors(folder / "model.safetensors", sources, stored_dtypes(sources, dtype))
@@ -51,9 +54,8 @@ def write(checkpoint: Checkpoint, files: dict[str, bytes], folder: Path, dtype: 
 def files_of(checkpoint: Checkpoint, dtype: FloatDtypeName) -> dict[str, bytes]:
     """Return the files besides the weights. Raises UsageError if a Hugging Face folder cannot hold the model."""
     encoder = check_family(checkpoint, "hf")
+    checkpoint = for_transformers(checkpoint)
     config = checkpoint.config
-    if config.has_ctc and config.joint is not None:
-        raise refuse(checkpoint, "hf", "transformers has no class for a hybrid of a transducer and a CTC head")
     head = config.decoders[0]
     # In a CTC model transformers takes the pad for the blank; a transducer's pad fills up batches and is never emitted.
     pad_id = config.blank_id if head == "ctc" else first_special(checkpoint.tokenizer)

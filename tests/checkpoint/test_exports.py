@@ -16,13 +16,15 @@ import torch
 import yaml
 
 from fastscribe.checkpoint import exchange, hf_export, nemo_export
+from fastscribe.checkpoint.hf_shape import for_transformers
 from fastscribe.checkpoint.hf_tokenizer import tokenizer_json
 from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, LazyWeights
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.cli import models
-from fastscribe.config import ChunkedAttention, LocalAttention
+from fastscribe.config import ChunkedAttention, LocalAttention, ModelConfig, PredictorConfig
 from fastscribe.errors import CheckpointError, UsageError
+from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.text.tokenizer import from_characters, from_huggingface, from_pieces, from_sentencepiece, is_bpe
 from fastscribe.training.bpe import train_vocabulary
 from tests.conftest import MODELS, checkpoint
@@ -156,6 +158,40 @@ def test_nemo_to_huggingface(name: str, theirs: str, tmp_path: Path) -> None:
     assert len(tables) in (0, 2) and len(set(tables)) <= 1
 
 
+@pytest.mark.parametrize("hidden", [(6, 10), (10, 6)], ids=["wider joint", "wider predictor"])
+def test_hybrid_of_two_widths_becomes_a_transducer_of_one(hidden: tuple[int, int]) -> None:
+    """Zeros widen the narrower part. Outputs stay, and the CTC head goes."""
+    made = checkpoint(MODELS / "hybrid")
+    predictor, joint = PredictorConfig(hidden[0], 2), replace(made.config.joint, hidden=hidden[1])
+    config = replace(made.config, predictor=predictor, joint=joint)
+    torch.manual_seed(4)
+    before = transducer_of(config)
+    found = for_transformers(replace(made, config=config, weights={**made.weights, **named(before)}))
+    assert (found.config.predictor.hidden, found.config.joint.hidden, found.config.has_ctc) == (10, 10, False)
+    assert not any(name.startswith("ctc.") for name in found.weights)
+    after = transducer_of(found.config)
+    after.load_state_dict({name.removeprefix("transducer."): found.weights[name] for name in named(after)})
+    frames = torch.randn(3, config.encoder.d_model)
+    assert torch.allclose(logits(before, frames), logits(after, frames), atol=1e-6)
+
+
+def transducer_of(config: ModelConfig) -> Transducer:
+    assert config.predictor is not None and config.joint is not None
+    width = config.encoder.d_model
+    return Transducer(config.predictor, config.joint, config.durations, width, config.blank_id).requires_grad_(False)
+
+
+def named(transducer: Transducer) -> dict[str, torch.Tensor]:
+    return {f"transducer.{name}": tensor for name, tensor in transducer.state_dict().items()}
+
+
+def logits(transducer: Transducer, frames: torch.Tensor) -> torch.Tensor:
+    joint, state = transducer.joint, transducer.predictor.initial_state(3)
+    for labels in ([transducer.blank_id] * 3, [3, 1, 2], [5, 5, 0]):
+        predicted, state = transducer.predictor.step(torch.tensor(labels), state)
+    return joint(joint.encoder(frames), joint.predictor(predicted))
+
+
 def test_unigram_vocabulary() -> None:
     model = train_vocabulary(TEXTS, 24, "unigram")
     tokenizer = from_sentencepiece(model)
@@ -215,11 +251,10 @@ def test_reader_decides_what_a_format_holds() -> None:
     ("model", "out", "to", "said"),
     [
         (MODELS / "canary" / "model.nemo", "out.nemo", "nemo", "attention decoder"),
-        (MODELS / "hybrid" / "model.nemo", "out", "hf", "no class for a hybrid"),
         (MODELS / "hf_ctc", "out.nemo", "nemo", "a SentencePiece vocabulary"),
         (MODELS / "rnnt" / "model.nemo", "out", "nemo", "ends in .nemo"),
     ],
-    ids=["attention decoder", "hybrid", "tokenizer.json", "name"],
+    ids=["attention decoder", "tokenizer.json", "name"],
 )
 def test_refusal_writes_nothing(model: Path, out: str, to: str, said: str, tmp_path: Path) -> None:
     done = fastscribe("convert", model, tmp_path / "deep" / out, "--to", to)
@@ -231,10 +266,11 @@ def test_refusal_writes_nothing(model: Path, out: str, to: str, said: str, tmp_p
     ("model", "to", "out", "parts", "dtype"),
     [
         ("default", "nemo", "out.nemo", "does not hold the language model, ", "fp32"),
+        ("default", "hf", "out", "does not hold the CTC head beside a transducer, the language model, ", "fp32"),
         (MODELS / "hf_rnnt", "hf", "out", None, "bf16"),
         (MODELS / "ctc" / "model.nemo", "nemo", "out.nemo", None, "fp32"),
     ],
-    ids=["8 bits", "hf", "fp32"],
+    ids=["8 bits", "8 bits hf", "hf", "fp32"],
 )
 def test_command(model: str | Path, to: str, out: str, parts: str | None, dtype: str, tmp_path: Path) -> None:
     """The model's dtype by default; what the format does not hold is named; nothing is overwritten."""
