@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get
 from fastscribe import rooms
 from fastscribe.errors import OptionError
 from fastscribe.languages import AUTO, language_tag
-from fastscribe.types import Phrase
+from fastscribe.types import Channel, Phrase
 
 if TYPE_CHECKING:
     import torch
@@ -333,7 +333,6 @@ _LIMITS: dict[str, tuple[int, int | None]] = {
     "batch_size": (1, MAX_BATCH_SIZE),
     "window": (1, None),
     "threads": (1, MAX_THREADS),
-    "channel": (0, None),
     "track": (0, None),
 }
 
@@ -360,7 +359,8 @@ class Options:
     batch_size: int | None = None  # maximum number of utterances in a batch
     max_utterance_s: float | None = None  # longer audio is cut at a pause; 0 = never; None: ModelConfig.max_utterance_s
     vad: VadName = "energy"  # finds the pauses, and speech that the model left without words
-    channel: int | None = None  # None: mean of all channels
+    # From 0, or "center" of surround sound; None, and a recording without this channel: a mix of all (audio/mixing.py).
+    channel: Channel | None = None
     # CHANNELS: transcribe each by itself, and merge them into a dialogue. Else the path of a speaker model (Sortformer).
     speakers: str | None = None
     # Of the channels, in order, or of a speaker model's speakers, in the order in which they begin to speak. None: "channel 1"
@@ -412,6 +412,8 @@ class Options:
                 raise OptionError(name, getattr(self, name), f"not one of {', '.join(filter(None, choices))}")
         for name, (least, most) in _LIMITS.items():
             _check_number(name, getattr(self, name), least, most)
+        if self.channel is not None and self.channel != "center":
+            _check_number("channel", self.channel, 0, None, ', nor "center"')
         length_s = self.max_utterance_s
         if length_s is not None and not (length_s == 0 or MIN_UTTERANCE_S <= length_s < math.inf):
             raise OptionError(
@@ -448,7 +450,7 @@ class Options:
                     object.__setattr__(self, name, float(value))  # the digest of a resumed run tells 2 from 2.0
                 except OverflowError:
                     raise OptionError(name, value, f"not a number{unit}: it is too large") from None
-        for name in _LIMITS:
+        for name in (*_LIMITS, "channel"):
             object.__setattr__(self, name, whole_number(getattr(self, name)))
         for name in ("redact", "redact_names", "speaker_names"):
             if (value := getattr(self, name)) is not None or name != "speaker_names":
@@ -494,11 +496,11 @@ def _names(name: str, value: Any) -> tuple[str, ...]:
     return found
 
 
-def _check_number(name: str, value: object, least: int, most: int | None) -> None:
+def _check_number(name: str, value: object, least: int, most: int | None, other: str = "") -> None:
     if value is None or (name == "batch_frames" and isinstance(value, str) and value == "auto"):
         return
     if type(value) is not int or value < least or (most is not None and value > most):
-        raise OptionError(name, value, f"not a number from {least}" + (f" to {most:,}" if most is not None else ""))
+        raise OptionError(name, value, f"not a number from {least}" + (f" to {most:,}" if most is not None else other))
 
 
 def _phrases(given: Iterable[str | tuple[Any, ...]]) -> tuple[Phrase, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +30,9 @@ Int64Array: TypeAlias = "NDArray[np.int64]"
 UInt64Array: TypeAlias = "NDArray[np.uint64]"
 RecordArray: TypeAlias = "NDArray[np.void]"  # a structured dtype, such as the journal's
 SampleArray: TypeAlias = "NDArray[np.int16 | np.float32]"  # audio: int16, or float32 in [-1, 1]
+
+
+Channel: TypeAlias = "int | Literal['center']"  # of a recording, from 0, or the centre of surround sound
 
 
 class Medium(Protocol):
@@ -98,7 +101,7 @@ class Source:
     duration_s: float | None = None  # None: to the end of the file
     index: int = 0  # position among the inputs of a run, from 0
     track: int | None = None  # audio track of a container, from 0; None: the first
-    channel: int | None = None  # channel to read, from 0; None: the mean of all
+    channel: Channel | None = None  # channel to read; None: a mix of all
     given_key: Any = field(default=None, compare=False)  # the caller's name for the recording; None: its path
     boost: tuple[Phrase, ...] = ()  # phrases of this recording, beside those of the run
     language: str | None = (
@@ -132,7 +135,11 @@ class AudioInfo:
     # "to_end": beyond the size that its header gives; "from_start": each part is found by decoding from the start
     reading: str = ""
     notes: tuple[str, ...] = ()  # what its reader did that its header does not say
-    channel: int | None = None  # channel to read, from 0; None: the mean of all
+    channel: int | None = None  # channel to read, from 0; None: a mix of all (audio/mixing.py)
+    layout: tuple[str, ...] = ()  # what each channel of surround sound is for: "FL"; (): they are all alike
+    missing_channel: Channel | None = None  # that was asked for
+    # Spans in seconds in which channels would cancel each other, so that one replaced the other; known once they are read.
+    opposite_phase: tuple[tuple[float, float], ...] = field(default=(), compare=False)
     unread: Source | None = None  # set: the values come from the manifest, and the loader has yet to open the file
     given_key: Any = field(default=None, compare=False)  # as Source's
     boost: tuple[Phrase, ...] = ()  # as Source's
@@ -151,6 +158,16 @@ class AudioInfo:
         """Latest time of its results: its length; in whole milliseconds if its row states it, perhaps more exactly."""
         is_stated = self.row is not None and "duration" in self.row
         return self.num_samples * 1000 // self.sample_rate / 1000 if is_stated else self.duration_s
+
+    @property
+    def native_channels(self) -> int:
+        """Channels that a device mixes: all, or 1 where the reader picks or mixes them."""
+        return self.channels if self.channel is None and not self.layout else 1
+
+    @property
+    def is_notable(self) -> bool:
+        """True if there is something to say of its tracks or channels."""
+        return self.num_tracks > 1 or self.missing_channel is not None or bool(self.opposite_phase)
 
     def part(self, start: int, num_samples: int) -> AudioInfo:
         """Return a part of the recording as a recording; `start` counts samples from this one's start."""

@@ -170,6 +170,8 @@ def test_padding_and_audio_are_counted(transcriber: Transcriber) -> None:
         {"batch_frames": -1},
         {"batch_frames": "many"},
         {"channel": -1},
+        {"channel": "left"},
+        {"channel": True},
         {"decoder": "beam"},
         {"recover_gaps": "no"},
         {"max_utterance_s": -1.0},

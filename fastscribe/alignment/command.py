@@ -16,7 +16,7 @@ from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_
 from fastscribe.cli.job import is_one_short_file
 from fastscribe.cli.run import run
 from fastscribe.cli.run_options import (
-    Channel,
+    ChannelText,
     Device,
     LogFile,
     NoProgress,
@@ -27,6 +27,7 @@ from fastscribe.cli.run_options import (
     RetryFailed,
     Tokens,
     Verbose,
+    channel_of,
     make_style,
     make_target,
 )
@@ -107,7 +108,7 @@ def align(
             "transcribe.",
         ),
     ] = None,
-    channel: Channel = None,
+    channel: ChannelText = None,
     track: Annotated[
         int | None,
         audio_option("--track", min=0, help="Audio track of videos. Default: 0, the first."),
@@ -160,7 +161,7 @@ def align(
         batch_size=batch_size,
         batch_frames=None if batch_size is None else "auto",
         max_utterance_s=max_utterance_s,
-        channel=channel,
+        channel=channel_of(channel),
         track=track,
         threads=threads,
     )

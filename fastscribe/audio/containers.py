@@ -86,6 +86,7 @@ class TrackHeader(NamedTuple):
     num_tracks: int
     from_start: bool = False  # AudioInfo's `reading`
     notes: tuple[str, ...] = ()  # as AudioInfo's
+    layout: tuple[str, ...] | None = None  # as PlainHeader's
 
 
 def track_header(medium: Medium, track: int) -> TrackHeader:
@@ -122,7 +123,7 @@ def _measure(medium: Medium, track: int) -> TrackHeader:
     with closing(Track(medium, track)) as opened:
         num_samples = opened.measure()
         found = opened.samplerate, opened.channels, num_samples, opened.num_tracks
-        return TrackHeader(*found, opened.from_start, tuple(opened.notes))
+        return TrackHeader(*found, opened.from_start, tuple(opened.notes), opened.layout)
 
 
 _headers: dict[tuple[str, str, int], TrackHeader] = {}  # rows of a manifest that cut one recording measure it once
@@ -191,6 +192,8 @@ class Track:
         is_untimed = is_guessed or self._end is None
         self.from_start = self.from_start or is_untimed
         self.samplerate, self.channels = first.sample_rate, first.layout.nb_channels
+        names = tuple(channel.name for channel in first.layout.channels)
+        self.layout = None if "NONE" in names else names  # what each channel is for
         self._samples_per_tick = self._tick_s * self.samplerate
         start, container_start_us = 0 if is_untimed else first.pts or 0, self._container.start_time
         lead_ticks = (

@@ -11,7 +11,7 @@ import struct
 from typing import BinaryIO, NamedTuple
 
 HEAD_BYTES = 4096  # other chunks may precede a WAV's samples
-MAX_CHANNELS = 8
+MAX_CHANNELS = 2  # of more, libsndfile says what they are for
 # A FLAC's frames are checked at each 1/PARTS of the file; only seven joined recordings of one length would pass.
 PARTS = (2, 3)
 MAX_BEHIND_BYTES = 128  # of anything after a WAV's samples; whole chunks may be longer
@@ -27,6 +27,7 @@ class PlainHeader(NamedTuple):
     channels: int
     num_samples: int
     is_int16: bool
+    layout: tuple[str, ...] | None = None  # as AudioInfo's; None: not stated
 
 
 def plain_header(file: BinaryIO, num_bytes: int) -> PlainHeader | None:
@@ -103,7 +104,7 @@ def _flac(head: bytes, file: BinaryIO, num_bytes: int) -> PlainHeader | None:
     packed = int.from_bytes(head[18:26], "big")
     rate, channels = packed >> 44, (packed >> 41 & 7) + 1
     bits, num_samples = (packed >> 36 & 31) + 1, packed & (1 << 36) - 1
-    if rate == 0 or num_samples == 0 or bits not in (16, 24):
+    if rate == 0 or num_samples == 0 or bits not in (16, 24) or channels > MAX_CHANNELS:
         return None
     block_size = int.from_bytes(head[10:12], "big")
     tail = _read_at(file, max(0, num_bytes - TAIL_BYTES), TAIL_BYTES)

@@ -67,7 +67,13 @@ def _audio_info(source: Source, found: PlainHeader | TrackHeader, how: _How = _P
     if track is None and source.track:
         raise AudioError(source.path, f"track {source.track} was asked for, but it has 1 audio track (counted from 0)")
     start, num_samples = _cut(source, found.sample_rate, found.num_samples)
-    return AudioInfo(
+    channel, missing = None, source.channel
+    layout: tuple[str, ...] = ()
+    if found.channels > 2 or missing is not None:
+        from fastscribe.audio.channel_layout import choose
+
+        channel, missing, layout = choose(missing, found.channels, found.layout)
+    audio = AudioInfo(
         source.path,
         source.id,
         found.sample_rate,
@@ -82,34 +88,18 @@ def _audio_info(source: Source, found: PlainHeader | TrackHeader, how: _How = _P
         num_tracks=1 if track is None else track.num_tracks,
         reading=how[0],
         notes=how[1],
-        channel=source.channel,
+        channel=channel,
+        layout=layout,
+        missing_channel=missing,
         given_key=source.given_key,
         boost=source.boost,
         language=source.language,
     )
+    if not layout:
+        return audio
+    from fastscribe.audio.surround import as_heard
 
-
-def planned(source: Source, sample_rate: int) -> AudioInfo:
-    """Return what the manifest promises of a row with a duration, at `sample_rate`.
-
-    Nothing is opened: the file may be longer, shorter or missing.
-    """
-    assert source.duration_s is not None
-    num_samples = max(1, int(source.duration_s * sample_rate))
-    return AudioInfo(
-        source.path,
-        source.id,
-        sample_rate,
-        1,
-        num_samples,
-        row=source.row,
-        index=source.index,
-        unread=source,
-        channel=source.channel,
-        given_key=source.given_key,
-        boost=source.boost,
-        language=source.language,
-    )
+    return as_heard(audio, found.num_samples)
 
 
 def _cut(source: Source, sample_rate: int, num_samples: int) -> tuple[int, int]:

@@ -1,16 +1,16 @@
 """Read the samples of one utterance into the caller's memory: mono at the requested rate, or native.
 
-Downmix and resampling are those of NeMo's AudioSegment (float32 mean over channels, then soxr HQ, length rounded up),
-so a whole recording gives the same samples. An utterance is resampled with some of its neighbourhood on either side
-(rates.py), which is cut off again. pipeline/loader.py assembles batches; audio/resample.py does downmix and resampling on
-a GPU.
+Downmix and resampling are those of NeMo's AudioSegment (float32 mean over channels, then soxr HQ, length rounded up), so a
+whole recording gives the same samples; surround sound and channels that cancel each other are mixed in another way (mixing.py).
+An utterance is resampled with some of its neighbourhood on either side (rates.py), which is cut off again. pipeline/loader.py
+assembles batches; audio/resample.py does downmix and resampling on a GPU.
 
 Dimensions: S samples, C channels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,12 +24,12 @@ from fastscribe.audio.formats import MISSING_TOLERANCE_S
 from fastscribe.audio.rates import context, output_length
 from fastscribe.audio.sound_file_cache import MIN_CACHED_S, cached_open
 from fastscribe.errors import AudioError
-from fastscribe.types import AnyArray, AudioInfo, Float32Array, SampleArray, Utterance
+from fastscribe.types import AudioInfo, Float32Array, SampleArray, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.audio.sound_file_cache import OpenSound
 
-_CHANNELS_ADDED_IN_PAIRS = 8  # from this number on, numpy adds channels in another order
+Spans = list[tuple[int, int]]  # samples from the file's beginning
 
 
 def sample_type(audio: AudioInfo, sample_rate: int) -> np.dtype[Any]:
@@ -38,18 +38,21 @@ def sample_type(audio: AudioInfo, sample_rate: int) -> np.dtype[Any]:
     return np.dtype(np.int16 if audio.is_int16 and is_unchanged else np.float32)
 
 
-def read(audio: AudioInfo, start: int, num_samples: int, *, sample_rate: int) -> SampleArray:
+def read(
+    audio: AudioInfo, start: int, num_samples: int, *, sample_rate: int, opposite: Spans | None = None
+) -> SampleArray:
     """Call read_into() with new memory. Returns [S] in the dtype of sample_type()."""
     length = output_length(num_samples, audio.sample_rate, sample_rate)
     row_S = np.empty(length, sample_type(audio, sample_rate))
-    return row_S[: read_into(row_S, Utterance(audio, start, num_samples), sample_rate)]
+    return row_S[: read_into(row_S, Utterance(audio, start, num_samples), sample_rate, opposite)]
 
 
-def read_into(row_S: SampleArray, utterance: Utterance, sample_rate: int) -> int:
+def read_into(row_S: SampleArray, utterance: Utterance, sample_rate: int, opposite: Spans | None = None) -> int:
     """Read the utterance at `sample_rate` into the front of row_S.
 
     Args:
         row_S: [S] of sample_type(): float32 in [-1, 1] or int16. It must hold the whole utterance and its context.
+        opposite: Gets the spans in which one channel replaces another that would cancel it (mixing.py).
 
     Returns:
         The number of samples written.
@@ -63,10 +66,10 @@ def read_into(row_S: SampleArray, utterance: Utterance, sample_rate: int) -> int
     wanted = before + utterance.num_samples + after
     is_same_rate = audio.sample_rate == sample_rate
     mono_S = row_S[:wanted] if is_same_rate else np.empty(wanted, np.float32)
-    with _opened(audio, position := audio.start + utterance.start - before) as sound:
+    with _opened(audio, position := audio.start + utterance.start - before, opposite) as sound:
         _check_type(audio, sound, row_S.dtype)
         _seek(sound, position)
-        got = _read_mono(sound, mono_S, audio.channel)
+        got = _read_channels(sound, mono_S[:, None], audio.channel)
     kept = _check(audio, mono_S[:got], wanted, before, utterance.num_samples)
     if is_same_rate:
         return kept
@@ -79,11 +82,13 @@ def read_into(row_S: SampleArray, utterance: Utterance, sample_rate: int) -> int
     return length
 
 
-def read_native_into(rows_SC: SampleArray, begin: int, utterance: Utterance, sample_rate: int) -> int:
+def read_native_into(
+    rows_SC: SampleArray, begin: int, utterance: Utterance, sample_rate: int, opposite: Spans | None = None
+) -> int:
     """Read the utterance at its native rate into rows_SC from `begin` on, with its context around it and zeros elsewhere.
 
     Args:
-        rows_SC: [S, C] with all channels, or the one that the recording names; int16 if the file is, else float32.
+        rows_SC: [S, C] with AudioInfo.native_channels; int16 if the file is, else float32.
 
     Returns:
         The number of samples that the utterance has at `sample_rate`.
@@ -95,7 +100,8 @@ def read_native_into(rows_SC: SampleArray, begin: int, utterance: Utterance, sam
     before, after = context(audio, utterance.start, utterance.num_samples, sample_rate)
     first, wanted = begin - before, before + utterance.num_samples + after
     span_SC = rows_SC[first : first + wanted]
-    with _opened(audio, position := audio.start + utterance.start - before) as sound:
+    is_mono = rows_SC.shape[1] == 1
+    with _opened(audio, position := audio.start + utterance.start - before, opposite, is_mono) as sound:
         _check_type(audio, sound, rows_SC.dtype)
         _seek(sound, position)
         got = _read_channels(sound, span_SC, audio.channel)
@@ -111,24 +117,23 @@ def blocks(audio: AudioInfo, block_samples: int) -> Iterator[Float32Array]:
     Raises:
         AudioError: as read_into().
     """
-    return _in_blocks(audio, (block_samples,), _read_mono)
+    return (block_SC[:, 0] for block_SC in _in_blocks(audio, block_samples, is_mixed=True))
 
 
 def channel_blocks(audio: AudioInfo, block_samples: int) -> Iterator[Float32Array]:
     """Yield the same with all channels: blocks [S, C]."""
-    return _in_blocks(replace(audio, channel=None), (block_samples, audio.channels), _read_channels)
+    return _in_blocks(replace(audio, channel=None), block_samples, is_mixed=False)
 
 
-def _in_blocks(
-    audio: AudioInfo, shape: tuple[int, ...], fill: Callable[[OpenSound, Float32Array, int | None], int]
-) -> Iterator[Float32Array]:
-    with _opened(audio, audio.start) as sound:
+def _in_blocks(audio: AudioInfo, block_samples: int, is_mixed: bool) -> Iterator[Float32Array]:
+    with _opened(audio, audio.start, is_mixed=is_mixed) as sound:
         _seek(sound, audio.start)
+        channels = sound.channels if audio.channel is None else 1
         left = audio.num_samples
         ended = False
         while left > 0 and not ended:
-            block = np.empty((min(shape[0], left), *shape[1:]), np.float32)
-            got = fill(sound, block, audio.channel)
+            block = np.empty((min(block_samples, left), channels), np.float32)
+            got = _read_channels(sound, block, audio.channel)
             _check_finite(audio, block[:got])
             ended = got < len(block)
             left -= got
@@ -138,16 +143,21 @@ def _in_blocks(
 
 
 @contextmanager
-def _opened(audio: AudioInfo, position: int) -> Iterator[OpenSound]:
-    if audio.channel is not None and not 0 <= audio.channel < audio.channels:
-        problem = f"channel {audio.channel} was asked for, but it has {audio.channels} (counted from 0)"
-        raise AudioError(audio.path, problem)
+def _opened(
+    audio: AudioInfo, position: int, opposite: Spans | None = None, is_mono: bool = True, is_mixed: bool = True
+) -> Iterator[OpenSound]:
+    """Open a recording. `is_mixed`: its channels are, if there are several; `is_mono`: to one (mixing.MixedSound)."""
     try:
         use_cache = position > MIN_CACHED_S * audio.sample_rate
         with cached_open(audio.file or audio.path, use_cache, audio.track, audio.reading) as sound:
             if (sound.samplerate, sound.channels) != (audio.sample_rate, audio.channels):
                 raise AudioError(audio.path, "changed since the run began")
-            yield sound
+            if audio.channel is None and audio.channels > 1 and is_mixed:
+                from fastscribe.audio.mixing import MixedSound, mix_weights
+
+                yield MixedSound(sound, mix_weights(audio.layout), is_mono, [] if opposite is None else opposite)
+            else:
+                yield sound
     except soundfile.SoundFileError as error:
         reason = getattr(error, "error_string", str(error))
         raise AudioError(audio.path, f"cannot be decoded, damaged or truncated (libsndfile: {reason})") from error
@@ -167,31 +177,8 @@ def _seek(sound: OpenSound, position: int) -> None:
         sound.seek(position)
 
 
-def _read_mono(sound: OpenSound, mono_S: SampleArray, channel: int | None) -> int:
-    """Fill mono_S from the front; return the number of samples read."""
-    if channel is not None or sound.channels == 1:
-        return _read_channels(sound, mono_S[:, None], channel)
-    samples_SC = np.empty((len(mono_S), sound.channels), np.float32)
-    got = _read_channels(sound, samples_SC, None)
-    with np.errstate(over="ignore", invalid="ignore"):  # _check_finite() finds overflows
-        downmix(samples_SC[:got], mono_S[:got])
-    return got
-
-
-def downmix(samples_SC: Float32Array, mono_S: AnyArray) -> None:
-    """Average the channels [S, C] into mono_S, bit for bit as np.mean, thirty times as fast for two channels."""
-    channels = samples_SC.shape[1]
-    if channels >= _CHANNELS_ADDED_IN_PAIRS:
-        np.mean(samples_SC, axis=-1, out=mono_S)
-        return
-    mono_S[:] = samples_SC[:, 0]
-    for channel in range(1, channels):
-        mono_S += samples_SC[:, channel]
-    mono_S /= np.float32(channels)
-
-
 def _read_channels(sound: OpenSound, samples_SC: SampleArray, channel: int | None) -> int:
-    """Read all channels, or the one that is asked for, as _read_mono() does."""
+    """Fill samples [S, C] from the front with all channels, or the one that is asked for; return the number read."""
     if samples_SC.shape[1] == sound.channels:
         return int(sound.buffer_read_into(samples_SC, samples_SC.dtype.name))
     all_SC = np.empty((len(samples_SC), sound.channels), samples_SC.dtype)

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     import soundfile
 
     from fastscribe.audio.containers import Track
+    from fastscribe.audio.mixing import MixedSound
     from fastscribe.audio.samples import SampleReader
 
-    OpenSound: TypeAlias = soundfile.SoundFile | Track | SampleReader
+    OpenSound: TypeAlias = soundfile.SoundFile | Track | SampleReader | MixedSound
 
 MIN_CACHED_S = 600.0
 _MAX_OPEN = 32  # idle files; the one idle for longest is closed first

@@ -210,6 +210,7 @@ def _sound_header(opened: _Opened) -> PlainHeader | TrackHeader:
         with closing(open_sound(opened.medium)) as sound:
             sample_rate, channels, num_samples = sound.samplerate, sound.channels, sound.frames
             sound_format, subtype = sound.format, sound.subtype
+            layout = None if channels <= 2 else _layout(sound, opened)
     except soundfile.SoundFileError as error:
         if (track := _track_header(opened)) is not None:
             return track
@@ -241,7 +242,13 @@ def _sound_header(opened: _Opened) -> PlainHeader | TrackHeader:
     end = opened.ogg_end
     if end is not None and end.rate > 0:  # libsndfile may have stopped early, at a damaged page
         _check_length(opened, end.min_samples / end.rate, num_samples / sample_rate)
-    return PlainHeader(sample_rate, channels, num_samples, subtype == "PCM_16")
+    return PlainHeader(sample_rate, channels, num_samples, subtype == "PCM_16", layout)
+
+
+def _layout(sound: soundfile.SoundFile, opened: _Opened) -> tuple[str, ...] | None:
+    from fastscribe.audio.channel_layout import sound_layout
+
+    return sound_layout(sound, opened.file)
 
 
 def _check_flac(opened: _Opened, sample_rate: int, num_samples: int) -> None:

@@ -31,7 +31,7 @@ _METAVARS = {
     "FORMAT": "--format",
     "LANGUAGE": "--language --target-language",
     "MODEL": "--model --init --random --peer-model",
-    "N": "--beam --nbest --channel --track --max-line-width --max-lines --max-chars-per-second --window --batch-size --threads "
+    "N": "--beam --nbest --track --max-line-width --max-lines --max-chars-per-second --window --batch-size --threads "
     "--epochs --clips --passes --iterations",
     "N,...": "--batch-sizes --peer-batch-sizes",
     "PERCENT": "--noise",

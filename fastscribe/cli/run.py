@@ -28,7 +28,7 @@ from fastscribe.audio.row_languages import OtherLanguages
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.job import SHORT_S, check_paths, is_stream
 from fastscribe.cli.progress_bar import ProgressBar
-from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard, say_summary, tracks_line
+from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard, say_summary
 from fastscribe.cli.run_output import open_run_output
 from fastscribe.cli.run_part import RunPart, TranscribeJob
 from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, say, show_table
@@ -92,7 +92,7 @@ def run(
             with ExitStack() as during:
                 for part in job.parts:
                     during.enter_context(part.during(job, transcriber))
-                stats = _write_all(transcriber, job, listing, output, event_log, bar, says_tracks=not quiet)
+                stats = _write_all(transcriber, job, listing, output, event_log, bar, quiet)
             stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.ledger.failed_before)
             if transcriber._limit is not None and transcriber._limit.is_reached:
                 from fastscribe.cli.stopped import stopped_facts
@@ -228,15 +228,15 @@ def _write_all(
     output: Output,
     event_log: EventLog | None,
     bar: ProgressBar,
-    says_tracks: bool,
+    quiet: bool,
 ) -> RunStats:
     from fastscribe.transcriber import run_stats
 
     start = perf_counter()
     inputs: Any = job.inputs if listing is None else listing
     results = transcriber._results(inputs, output.ledger)
-    says_tracks = says_tracks and job.options.track is None
     others, short = OtherLanguages(transcriber._config.language), None
+    told = {"tracks"} if quiet else set[str]()
     writing = bar.paused if job.target.is_stdout else nullcontext
     with _until_limit(transcriber), closing(results):
         for result in results:
@@ -244,9 +244,13 @@ def _write_all(
             if isinstance(result, Transcript) and result.audio.row is not None:  # of a manifest
                 short = short or _short_files()
                 short.count(result)
-            if says_tracks and isinstance(result, Transcript) and result.audio.num_tracks > 1:
-                says_tracks = False
-                bar.say(tracks_line(result.audio))
+            if isinstance(result, Transcript) and result.audio.is_notable:
+                from fastscribe.cli.recording_lines import recording_lines
+
+                for kind, line in recording_lines(result.audio, job.options):
+                    if kind not in told:
+                        bar.say(line)
+                    told.add(kind)
             with transcriber.progress.stopwatch.time("write"), writing():
                 written = _write(output, result, transcriber.progress.not_written, job)
             for part in job.parts:

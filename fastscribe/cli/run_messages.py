@@ -11,7 +11,6 @@ from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import say
 from fastscribe.errors import UsageError
 from fastscribe.results.shards import Shard
-from fastscribe.types import AudioInfo
 
 if TYPE_CHECKING:
     from fastscribe.pipeline.stats import RunStats
@@ -32,11 +31,6 @@ def say_listing(left_out: Mapping[str, int], repeated: int, quiet: bool) -> None
         say(line)
     if repeated and not quiet:
         say(repeats_line(repeated))
-
-
-def tracks_line(audio: AudioInfo) -> str:
-    """Return the line about a recording with several audio tracks."""
-    return f"{audio.path} has {audio.num_tracks} audio tracks: the first is transcribed, --track 1 takes the second, and so on"
 
 
 def check_any_input(num_inputs: int, shard: Shard, command: str = "transcribe") -> None:

@@ -16,6 +16,7 @@ from fastscribe.cli.run_part import OutputTarget
 from fastscribe.cli.subtitle_options import parse_formats
 from fastscribe.config import OutputFormat, OutputStyle, SubtitleStyle
 from fastscribe.results.shards import choose_shard
+from fastscribe.types import Channel
 
 _basic_option, _audio_option, _output_option = options_in("Basics"), options_in("Audio"), options_in("Output")
 _job_option, _message_option = options_in("Big jobs"), options_in("Messages and reports")
@@ -34,7 +35,16 @@ Quiet = Annotated[
     bool,
     _basic_option("--quiet", "-q", everyday=True, help="Print failures and warnings only.\fNo progress, no report."),
 ]
-Channel = Annotated[int | None, _audio_option("--channel", min=0, help="Channel to use, from 0. Default: their mean.")]
+ChannelText = Annotated[
+    str | None,
+    _audio_option(
+        "--channel",
+        metavar="N|center",
+        help="Channel to use, from 0, or center. Default: a mix.\fIt is the mean. Of surround sound, it is the centre channel, "
+        "where films have their dialogue, and all channels but the subwoofer where that is silent. A recording without the "
+        "channel that you name is mixed, and its row says so.",
+    ),
+]
 Tokens = Annotated[bool, _output_option("--tokens", help="Also write tokens, their times and confidence.")]
 Ordered = Annotated[
     bool, _output_option("--ordered", help="Write rows in the order of the inputs.\fDefault: of completion.")
@@ -66,6 +76,17 @@ LogFile = Annotated[
         "--log-file", callback=local_file, help="Append messages with times to this file.\fIt is new or an earlier log."
     ),
 ]
+
+
+def channel_of(text: str | None) -> Channel | None:
+    """Return the value of --channel. Raises BadParameter."""
+    if text is None:
+        return None
+    if text == "center":
+        return "center"
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text!r} is neither a channel from 0 nor center", param_hint="--channel")
+    return int(text)
 
 
 def make_style(

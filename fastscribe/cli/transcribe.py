@@ -18,7 +18,7 @@ from fastscribe.cli.long_help import CommandWithLongHelp, HelpAll
 from fastscribe.cli.room_options import room_parts
 from fastscribe.cli.run import run
 from fastscribe.cli.run_options import (
-    Channel,
+    ChannelText,
     Device,
     LogFile,
     NoProgress,
@@ -29,6 +29,7 @@ from fastscribe.cli.run_options import (
     RetryFailed,
     Tokens,
     Verbose,
+    channel_of,
     make_style,
     make_target,
 )
@@ -222,7 +223,7 @@ def transcribe(
             "speech is only listed. Default: off.",
         ),
     ] = _DEFAULTS.recover_gaps,
-    channel: Channel = None,
+    channel: ChannelText = None,
     track: Annotated[
         int | None,
         audio_option(
@@ -385,7 +386,7 @@ def transcribe(
         pnc=pnc,
         timestamps=timestamps,
         vad=vad,
-        channel=channel,
+        channel=channel_of(channel),
         track=track,
         recover_gaps=recover_gaps,
         window=window,

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastscribe.audio.rates import context_samples, is_plain_ratio, output_length
-from fastscribe.audio.read import read_into, read_native_into, sample_type
+from fastscribe.audio.read import Spans, read_into, read_native_into, sample_type
 from fastscribe.segmentation.silence import cut_out, find_zeros, mono_zeros
 from fastscribe.types import AudioInfo, Batch, Cut, Int64Array, NativeRows, SampleArray, Utterance
 
@@ -33,6 +33,15 @@ class ReadRow(NamedTuple):
     length: int
     is_silent: bool = False  # digital silence alone, which is not decoded
     cuts: tuple[Cut, ...] = ()
+    opposite: Sequence[tuple[int, int]] = ()  # as read_into() gives it
+
+    def noted(self, utterance: Utterance) -> Utterance:
+        """Return the utterance that was read, with what reading it has shown."""
+        if not self.opposite:
+            return utterance
+        from fastscribe.audio.mixing import noted
+
+        return replace(utterance, audio=noted(utterance.audio, self.opposite))
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,7 @@ class BatchLayout:
             audio = utterance.audio
             is_short = utterance.duration_s * sample_rate < least
             if native and not is_short and _is_resampled_on_device(audio, sample_rate):
-                groups.setdefault((audio.sample_rate, audio.channels if audio.channel is None else 1), []).append(row)
+                groups.setdefault((audio.sample_rate, audio.native_channels), []).append(row)
             else:
                 types.add(sample_type(audio, sample_rate))
         longest = max(least, *(output_length(one.num_samples, one.audio.sample_rate, sample_rate) for one in plan))
@@ -121,15 +130,16 @@ class BatchArrays:
     def read(self, row: int, utterance: Utterance) -> ReadRow:
         """Read an utterance into its row. Raises AudioError."""
         row_S, length = self._samples_BS[row], 0
+        opposite: Spans = []
         native_slot = self._native_slots.get(row)
         if native_slot is None:
-            length = read_into(row_S, utterance, self._rate)
+            length = read_into(row_S, utterance, self._rate, opposite)
         row_S[length:] = 0
         samples, rate, num_samples = row_S, self._rate, length
         if native_slot is not None:
             group, slot = native_slot
             samples, rate = group.samples_BSC[slot, group.begin :], group.rate
-            length = read_native_into(group.samples_BSC[slot], group.begin, utterance, self._rate)
+            length = read_native_into(group.samples_BSC[slot], group.begin, utterance, self._rate, opposite)
             num_samples = min(utterance.num_samples, length * rate // self._rate)
         if is_zero(samples[:num_samples]):
             return ReadRow(length, is_silent=True)
@@ -140,8 +150,8 @@ class BatchArrays:
         if length < self._least and native_slot is None and not cuts and utterance.purpose == "words":
             from fastscribe.segmentation.short_rows import centre
 
-            return ReadRow(self._least, cuts=centre(row_S, length, self._least, self._rate))
-        return ReadRow(length, cuts=cuts)
+            cuts, length = centre(row_S, length, self._least, self._rate), self._least
+        return ReadRow(length, cuts=cuts, opposite=opposite)
 
     def batch(
         self, utterances: tuple[Utterance, ...], rows: Sequence[int], lengths_B: Int64Array, allocate: Allocate | None
@@ -176,8 +186,9 @@ def _num_bytes(shape: tuple[int, ...], dtype: str) -> int:
 
 
 def _is_resampled_on_device(audio: AudioInfo, sample_rate: int) -> bool:
-    downmixed = audio.channels > 1 and audio.channel is None
-    return (downmixed or audio.sample_rate != sample_rate) and is_plain_ratio(audio.sample_rate, sample_rate)
+    return (audio.native_channels > 1 or audio.sample_rate != sample_rate) and is_plain_ratio(
+        audio.sample_rate, sample_rate
+    )
 
 
 def _native(plan: Sequence[Utterance], rate: int, rows: Sequence[int], channels: int, sample_rate: int) -> NativeLayout:

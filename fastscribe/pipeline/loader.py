@@ -124,13 +124,14 @@ class _ReadGroup(Group):
     def __init__(self, plan: Sequence[Utterance], format: _BatchFormat) -> None:
         """Allocate the batch's memory by the lengths in the files' headers."""
         super().__init__(len(plan))
-        self.utterances = plan
+        self.utterances = list(plan)
         layout = BatchLayout.of(plan, format.sample_rate, format.native, format.least_samples)
         self._arrays = layout.allocate(format.allocate)
         self.rows: dict[int, ReadRow] = {}  # that are read
 
     def call(self, index: int) -> None:
-        self.rows[index] = self._arrays.read(index, self.utterances[index])
+        self.rows[index] = row = self._arrays.read(index, self.utterances[index])
+        self.utterances[index] = row.noted(self.utterances[index])
 
     def batch(self, rows: Sequence[int], allocate: Allocate) -> Batch | None:
         """Return a batch of those of the popped rows that are to be decoded, or None if there is none.

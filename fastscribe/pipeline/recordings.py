@@ -125,6 +125,12 @@ class RecordingsInFlight:
 
     def _complete(self, parts: Sequence[DecodedUtterance]) -> None:
         """Take in a recording that was decoded for the first time."""
+        if any(utterance.audio.opposite_phase for utterance, _ in parts):
+            from fastscribe.audio.mixing import joined
+
+            spans = {span for utterance, _ in parts for span in utterance.audio.opposite_phase}
+            noted = joined(spans, parts[0][0].audio.duration_s)
+            parts = [(replace(one, audio=replace(one.audio, opposite_phase=noted)), found) for one, found in parts]
         audio = parts[0][0].audio
         if self._follow_up is not None:
             self._audios[audio.index] = audio

@@ -76,7 +76,9 @@ def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index:
     seconds = _length_s(fields, words) if audio_s is None else audio_s
     carried = _row(fields) if is_manifest else None
     notes = tuple(map(str, fields.get("audio_notes", ())))
+    opposite = tuple((_number(one, "start"), _number(one, "end")) for one in fields.get("opposite_phase", ()))
     audio = AudioInfo(path, id, _RATE, 1, round(seconds * _RATE), row=carried, index=index, notes=notes)
+    audio = replace(audio, missing_channel=fields.get("missing_channel"), opposite_phase=opposite)
     text = fields["pred_text" if is_manifest else "text"]
     gaps = tuple(Gap(float(gap["start"]), float(gap["end"]), _speaker(gap)) for gap in fields.get("gaps", ()))
     tokens = tuple(

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fastscribe.audio.read import read
+from fastscribe.audio.mixing import noted
+from fastscribe.audio.read import Spans, read
 from fastscribe.pipeline.interfaces import PlainInputs
 from fastscribe.speakers.channels import distinct_channels
 from fastscribe.speakers.config import TURNS, SpeakerModelConfig
@@ -72,10 +73,11 @@ class ModelInputs(PlainInputs):
 
 def read_whole(audio: AudioInfo, sample_rate: int) -> AudioInfo:
     """Read a recording. Return one of its samples in memory, mono at `sample_rate`. Raises AudioError."""
-    samples_S = read(audio, 0, audio.num_samples, sample_rate=sample_rate)
+    opposite: Spans = []
+    samples_S = read(audio, 0, audio.num_samples, sample_rate=sample_rate, opposite=opposite)
     held = HeldSamples(samples_S[:, None], sample_rate, audio.id, audio)
     return replace(
-        audio,
+        noted(audio, opposite),
         sample_rate=sample_rate,
         channels=1,
         num_samples=len(samples_S),
@@ -84,6 +86,7 @@ def read_whole(audio: AudioInfo, sample_rate: int) -> AudioInfo:
         is_int16=held.is_int16,
         track=None,
         channel=None,
+        layout=(),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from fastscribe.audio.file_part import FilePart
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
+from fastscribe.errors import AudioError
 from fastscribe.training.corpus import Example
 from fastscribe.types import AudioInfo, File, Float32Array, Int16Array, Source
 
@@ -20,7 +21,12 @@ def probed(example: Example, offset_s: float, duration_s: float) -> AudioInfo:
     if example.num_bytes:
         file = FilePart(example.path, example.start, example.num_bytes)
     name = shown_name(example)
-    return probe(Source(name, file, name, None, offset_s or None, duration_s, channel=example.channel))
+    audio = probe(Source(name, file, name, None, offset_s or None, duration_s, channel=example.channel))
+    if audio.missing_channel is not None:  # another one may have other words
+        raise AudioError(
+            name, f"channel {audio.missing_channel} was asked for, but it has {audio.channels} (counted from 0)"
+        )
+    return audio
 
 
 def shown_name(example: Example) -> str:

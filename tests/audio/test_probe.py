@@ -15,7 +15,8 @@ from fastscribe.audio import probe as probe_module
 from fastscribe.audio.formats import AUDIO_EXTENSIONS, FORMATS, UNSUPPORTED_SUBTYPES
 from fastscribe.audio.mp3_header import RESYNC_BYTES, mp3_length_s
 from fastscribe.audio.ogg_pages import checksum, ogg_end
-from fastscribe.audio.probe import planned, probe
+from fastscribe.audio.planned import planned
+from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.audio.unusual_header import JOINED
 from fastscribe.errors import AudioError

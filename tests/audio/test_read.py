@@ -12,8 +12,9 @@ import pytest
 import soundfile
 import soxr
 
+from fastscribe.audio.mixing import downmix
 from fastscribe.audio.probe import probe
-from fastscribe.audio.read import blocks, downmix, read
+from fastscribe.audio.read import blocks, read
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo, Source
 
@@ -78,10 +79,11 @@ def test_downmix_is_exact_mean(channels, num_samples):
     np.testing.assert_array_equal(mono, np.mean(samples, axis=-1))
 
 
-@pytest.mark.parametrize("channel", [-1, 2, 100])
-def test_missing_channel(tmp_path, channel):
-    audio = recording(tmp_path / "a.wav", noise(1000, channels=2))
-    assert problem(audio, channel=channel) == f"channel {channel} was asked for, but it has 2 (counted from 0)"
+def test_missing_channel_is_mixed(tmp_path):
+    mixed = recording(tmp_path / "a.wav", noise(1000, channels=2))
+    audio = probe(Source(mixed.path, mixed.path, "a", channel=2))
+    assert (audio.channel, audio.missing_channel) == (None, 2)
+    np.testing.assert_array_equal(whole(audio), whole(mixed))
 
 
 @pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 24_000, 44_100, 44_099, 48_000])

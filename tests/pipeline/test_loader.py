@@ -13,7 +13,8 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.audio.probe import planned, probe
+from fastscribe.audio.planned import planned
+from fastscribe.audio.probe import probe
 from fastscribe.audio.rates import context_samples, is_plain_ratio
 from fastscribe.audio.read import read
 from fastscribe.pipeline import batch_layout, loader, prefetch, thread_pool
@@ -47,7 +48,7 @@ def fake_read(monkeypatch):
     """Read waves of ones, without files; record the names."""
     names: list[str] = []
 
-    def read_into(row_S, utterance, sample_rate):
+    def read_into(row_S, utterance, *options):
         names.append(utterance.audio.path)
         row_S[: utterance.num_samples] = 1
         return utterance.num_samples

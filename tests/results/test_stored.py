@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,6 +41,9 @@ def transcripts(draw: st.DrawFn) -> Transcript:
     rate, num_samples = draw(st.sampled_from([8000, 16_000, 22_050])), draw(st.integers(1, 100_000))
     row = draw(ROWS)
     audio = AudioInfo("x/a.wav" if row is None else row["audio_filepath"], "a.wav", rate, 1, num_samples, row=row)
+    opposite = draw(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9)), max_size=2))
+    missing = draw(st.sampled_from([None, 3, "center"]))
+    audio = replace(audio, missing_channel=missing, opposite_phase=tuple(opposite))
     tokens = tuple(Token(3, *one, draw(speaker)) for one in draw(st.lists(timed, max_size=3)))
     gaps = (Gap(draw(st.floats(0, 2)), 2.0, draw(speaker)),) * draw(st.integers(0, 1))
     others = draw(st.lists(st.tuples(TEXTS, NUMBERS, NUMBERS, NUMBERS), max_size=2))

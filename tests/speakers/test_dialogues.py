@@ -199,10 +199,10 @@ def test_a_failed_channel_fails_its_recording_alone(
 ) -> None:
     read_into, bad = batch_layout.read_into, written(tmp_path / "bad.wav", AGENT, CUSTOMER)
 
-    def fails(row_S, utterance, sample_rate):
+    def fails(row_S, utterance, *options):
         if utterance.audio.path == bad and utterance.audio.channel == 1:
             raise AudioError(bad, "the disk is gone")
-        return read_into(row_S, utterance, sample_rate)
+        return read_into(row_S, utterance, *options)
 
     monkeypatch.setattr(batch_layout, "read_into", fails)
     for batch_size in (1, 8):

@@ -46,7 +46,7 @@ class ReadBatch(Group):
         homes: dict[int, int],
     ) -> None:
         super().__init__(len(plan))
-        self.number, self.utterances, self.layout, self.place = number, plan, layout, place
+        self.number, self.utterances, self.layout, self.place = number, list(plan), layout, place
         self.rows: dict[int, ReadRow] = {}  # that are read
         self._failures: dict[int, Failure] = {}  # of helpers
         self.being_written: set[int] = set()  # rows that threads of this process read now
@@ -62,9 +62,13 @@ class ReadBatch(Group):
             return
         arrays = self.layout.placed(self._arena.view(self.place, self.layout.num_bytes))
         try:
-            self.rows[index] = arrays.read(index, self.utterances[index])
+            self._is_read(index, arrays.read(index, self.utterances[index]))
         finally:
             self.being_written.discard(index)
+
+    def _is_read(self, index: int, row: ReadRow) -> None:
+        self.rows[index] = row
+        self.utterances[index] = row.noted(self.utterances[index])
 
     def start(self, pool: ReplacingThreadPool, finished: Callable[[int], None]) -> None:
         """Start to read all rows. Neighbours go to one helper."""
@@ -100,7 +104,7 @@ class ReadBatch(Group):
         def done(position: int, result: Any, helper: int) -> None:
             row = rows[position]
             if isinstance(result, ReadRow):
-                self.rows[row] = result
+                self._is_read(row, result)
             elif isinstance(result, Failure):
                 self._failures[row] = result
             else:

@@ -47,7 +47,7 @@ OWN_KEYS = frozenset(
         "tokens",
         "error",
     )
-).union(("audio_notes", "removed_words", "redacted", "pred_voices"))
+).union(("audio_notes", "removed_words", "redacted", "pred_voices", "missing_channel", "opposite_phase"))
 _LINE_BREAKS = ("\x85", "\u2028", "\u2029")  # JSON allows them, but str.splitlines splits at them
 _encode_line = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 DEFAULT_STYLE = SubtitleStyle()
@@ -147,6 +147,11 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
         found["speakers" if row is None else "pred_speakers"] = list(result.speakers)
     if result.speaker_channels:
         found["speaker_channels"] = dict(zip(result.speakers, result.speaker_channels, strict=True))
+    if result.audio.missing_channel is not None:
+        found["missing_channel"] = result.audio.missing_channel
+    if result.audio.opposite_phase:
+        spans = result.audio.opposite_phase
+        found["opposite_phase"] = [{"start": _seconds(begin), "end": _seconds(end)} for begin, end in spans]
     if result.turns:
         found["turns" if row is None else "pred_turns"] = [
             {"start": _seconds(turn.start_s), "end": _seconds(turn.end_s), "speaker": turn.speaker}

@@ -31,8 +31,11 @@ from tests.helpers.schemas import check_schema, validator
 ROW = {"audio_filepath": "a.wav", "offset": 1.5, "duration": 2.0, "text": "said", "speakers": 2, "anything": [{}]}
 ROW |= {"subtitles": {"format": "srt", "cues": [{"start": 0.0, "end": 1.0, "text": "said"}]}}
 WORD = Word("$2", 0.0, 0.5, 0.9, missing=True, speaker="a", original="two dollars")
+PLACE = ("a.wav", "a.wav", 16_000, 2, 40_000)
 FULL = Transcript(
-    AudioInfo("a.wav", "a.wav", 16_000, 2, 40_000, notes=("it was read to the end of the file",)),
+    AudioInfo(
+        *PLACE, notes=("it was read to the end of the file",), missing_channel="center", opposite_phase=((0.0, 2.5),)
+    ),
     "$2",
     (Segment("$2", 0.0, 0.5, 0.9, (WORD,), recovered=True, line=1, speaker="a"),),
     (Token(3, "▁two", 0.0, 0.5, 0.9, "a"),),
@@ -46,7 +49,7 @@ FULL = Transcript(
     speaker_channels=(0, 1),
     voices=(Voice("a", 9.5, 0.0, 4.5, np.eye(1, 3, dtype=np.float32)[0]), Voice("b", 0.0, 0.0, 0.0)),
 )
-PLAIN = Transcript(replace(FULL.audio, notes=()), "", (), ())
+PLAIN = Transcript(AudioInfo(*PLACE), "", (), ())
 FAILED = Failure("a.wav", "a.wav", "load", "AudioError", "broken")
 STATS = RunStats(1, 0, 2.5, 1.0, 1.0, {"decode": 0.5}, 100, 90, 1000, "CPU", "fp32", 0.5, "--price-per-hour")
 STOPPED = {"limit": "after 30 s", "elapsed_s": 29.0, "usd": None, "files_done": 1, "files_given": None}
@@ -74,7 +77,7 @@ def test_every_field_of_the_schema_is_written() -> None:
     own = definition("row_transcript").keys() | definition("found").keys()
     assert row.keys() == own | ROW.keys()
     items = {"segment": "segments", "word": "words", "token": "tokens", "alternative": "nbest", "gap": "gaps"}
-    items |= {"turn": "turns", "redaction": "redacted", "voice": "voices"}
+    items |= {"turn": "turns", "redaction": "redacted", "voice": "voices", "span": "opposite_phase"}
     for name, field in items.items():
         assert plain[field][0].keys() == definition(name).keys(), name
     assert to_object(FAILED).keys() == definition("failure").keys()
@@ -83,7 +86,18 @@ def test_every_field_of_the_schema_is_written() -> None:
 def test_a_field_without_documentation_is_found() -> None:
     written = to_object(FULL, tokens=True)
     broken: list[dict[str, Any]] = [written | {"new": 1}, written | {"duration": "2.5"}]
-    for field in ("segments", "words", "tokens", "nbest", "gaps", "turns", "redacted", "removed_words", "voices"):
+    for field in (
+        "segments",
+        "words",
+        "tokens",
+        "nbest",
+        "gaps",
+        "turns",
+        "redacted",
+        "removed_words",
+        "voices",
+        "opposite_phase",
+    ):
         broken.append(written | {field: [written[field][0] | {"new": 1}]})
         broken.append(written | {field: [dict(list(written[field][0].items())[1:])]})
     broken += [{name: value for name, value in written.items() if name != missing} for missing in ("text", "words")]
