@@ -412,7 +412,7 @@ class Options:
                 raise OptionError(name, getattr(self, name), f"not one of {', '.join(filter(None, choices))}")
         for name, (least, most) in _LIMITS.items():
             _check_number(name, getattr(self, name), least, most)
-        if self.channel is not None and self.channel != "center":
+        if not (self.channel is None or (isinstance(self.channel, str) and self.channel == "center")):
             _check_number("channel", self.channel, 0, None, ', nor "center"')
         length_s = self.max_utterance_s
         if length_s is not None and not (length_s == 0 or MIN_UTTERANCE_S <= length_s < math.inf):

@@ -78,8 +78,7 @@ class MixedSound:
         """Continue at this sample."""
         self._position = position
         self._raw_SC, self._raw_begin = None, self._first_block(position) * self._block
-        if self._raw_begin:  # else it is there already
-            self._sound.seek(self._raw_begin)
+        self._sound.seek(self._raw_begin)
 
     def buffer_read_into(self, samples_SC: SampleArray, dtype: str) -> int:
         """Fill samples [S, C] of this dtype from the front; return the number read, which is lower at the end."""

@@ -12,19 +12,16 @@ Progress goes to stderr; the last line of stdout is one JSON document.
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from fastscribe import Transcriber
-from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.audio.mixing import MixedSound
 from fastscribe.audio.samples import SampleReader
-from fastscribe.checkpoint.location import locate
 from fastscribe.types import Float32Array, Samples
-from scripts.benchmarks.gap_recovery import DECODERS, RATE, parser_of, publish, read_split
-from scripts.benchmarks.surround import SEED, add, rate
+from scripts.benchmarks.gap_recovery import DECODERS, RATE, parser_of, publish
+from scripts.benchmarks.surround import SEED, add, rate, setups
 
 GAINS = (-1.0, -0.95, 1.0)
 DELAYS = (0, 3, 5, 8)
@@ -48,25 +45,17 @@ def as_read(samples_SC: Float32Array) -> tuple[Float32Array, float]:
 
 
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    model, rows = str(locate(arguments.model, log_to_stderr)), list[dict[str, Any]]()
-    for decoder in arguments.decoders:
-        options = replace(DECODERS[decoder], recover_gaps=False)
-        transcriber = Transcriber.load(model, device="cpu", dtype="fp32", options=options)
-        for split in arguments.splits:
-            utterances = read_split(arguments.speech / f"{split}.jsonl", arguments.max_hours)
-            texts = [text for _, text in utterances]
-            for gain in GAINS:
-                for delay in DELAYS:
-                    recordings = [
-                        two_channels(speech_S, gain, delay, number) for number, (speech_S, _) in enumerate(utterances)
-                    ]
-                    about = {"split": split, "decoder": decoder, "gain": gain, "delay": delay}
-                    averaged = [samples_SC.mean(axis=1) for samples_SC in recordings]
-                    found, shares = zip(*map(as_read, recordings), strict=True)
-                    noted = round(float(np.mean(shares)), 3)
-                    add(rows, {**about, "mix": "mean", **rate(transcriber, averaged, texts)})
-                    read = rate(transcriber, found, texts) if noted else {k: rows[-1][k] for k in ("words", "wer")}
-                    add(rows, {**about, "mix": "as read", "noted": noted, **read})
+    rows: list[dict[str, Any]] = []
+    for named, transcriber, clips, texts in setups(arguments):
+        for gain, delay in product(GAINS, DELAYS):
+            recordings = [two_channels(speech_S, gain, delay, number) for number, speech_S in enumerate(clips)]
+            about = {**named, "gain": gain, "delay": delay}
+            averaged = [samples_SC.mean(axis=1) for samples_SC in recordings]
+            found, shares = zip(*map(as_read, recordings), strict=True)
+            add(rows, {**about, "mix": "mean", **rate(transcriber, averaged, texts)})
+            noted = round(float(np.mean(shares)), 3)
+            read = rate(transcriber, found, texts) if noted else {key: rows[-1][key] for key in ("words", "wer")}
+            add(rows, {**about, "mix": "as read", "noted": noted, **read})
     return rows
 
 

@@ -28,7 +28,7 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -167,29 +167,36 @@ def rate(transcriber: Transcriber, waves: Sequence[Float32Array], texts: Sequenc
     return counts(evaluate(pairs).total.words)
 
 
-def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    model, rows = str(locate(arguments.model, log_to_stderr)), list[dict[str, Any]]()
+def setups(
+    arguments: argparse.Namespace,
+) -> Iterator[tuple[dict[str, Any], Transcriber, list[Float32Array], list[str]]]:
+    """Yield (what rows are named by, transcriber, utterances, their texts) for each decoder and split."""
+    model = str(locate(arguments.model, log_to_stderr))
     for decoder in arguments.decoders:
         options = replace(DECODERS[decoder], recover_gaps=False)
         transcriber = Transcriber.load(model, device="cpu", dtype="fp32", options=options)
         for split in arguments.splits:
             utterances = read_split(arguments.speech / f"{split}.jsonl", arguments.max_hours)
             clips, texts = [samples for samples, _ in utterances], [text for _, text in utterances]
-            named = {"split": split, "decoder": decoder}
-            add(rows, {**named, "mix": "dry"} | rate(transcriber, clips, texts))
-            for place, kind, front_db, back_db in SCENES:
-                scenes = [
-                    scene(samples, place, kind, (front_db, back_db), clips, number)
-                    for number, samples in enumerate(clips)
-                ]
-                about = {**named, "place": place, "other": kind, "front_db": front_db, "back_db": back_db}
-                known: dict[bytes, dict[str, Any]] = {}  # several mixes are alike in a scene
-                for mix in MIXES:
-                    waves = [mixed(one, mix) for one in scenes]
-                    key = hashlib.blake2b(b"".join(wave.tobytes() for wave in waves)).digest()
-                    if key not in known:
-                        known[key] = rate(transcriber, waves, texts)
-                    add(rows, {**about, "mix": mix} | known[key])
+            yield {"split": split, "decoder": decoder}, transcriber, clips, texts
+
+
+def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for named, transcriber, clips, texts in setups(arguments):
+        add(rows, {**named, "mix": "dry"} | rate(transcriber, clips, texts))
+        for place, kind, front_db, back_db in SCENES:
+            scenes = [
+                scene(samples, place, kind, (front_db, back_db), clips, number) for number, samples in enumerate(clips)
+            ]
+            about = {**named, "place": place, "other": kind, "front_db": front_db, "back_db": back_db}
+            known: dict[bytes, dict[str, Any]] = {}  # several mixes are alike in a scene
+            for mix in MIXES:
+                waves = [mixed(one, mix) for one in scenes]
+                key = hashlib.blake2b(b"".join(wave.tobytes() for wave in waves)).digest()
+                if key not in known:
+                    known[key] = rate(transcriber, waves, texts)
+                add(rows, {**about, "mix": mix} | known[key])
     return rows
 
 

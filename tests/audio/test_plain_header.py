@@ -82,7 +82,7 @@ def test_chunks_after_samples(tmp_path):
     plain = path.read_bytes()
     for size in (4, 9000):
         path.write_bytes(plain + b"LIST" + struct.pack("<I", size) + b"INFO" + bytes(size - 4))
-        assert header(path) == by_libsndfile(path) == (RATE, 1, 1000, True)
+        assert header(path) == by_libsndfile(path) == (RATE, 1, 1000, True, None)
     path.write_bytes(plain + bytes([200]) * 9000)
     assert header(path) is None
 
