@@ -2,23 +2,25 @@
 
 A context (the last tokens) stores probabilities of some next tokens. Any other token backs off to the longest shorter
 context, scaled so that the probabilities sum to one. `expand` makes each context a state with a row of scores and a row of
-next states, so that a step of beam search takes two lookups. That suits small vocabularies, whose rows are short.
+next states, so that a step of beam search takes two lookups; `LazyTables` does so where a search comes by. That suits small
+vocabularies, whose rows are short.
 
 A file is gzip over safetensors: contexts as a tree, by length, and log-probabilities of one byte each.
 scripts/default_model/ngrams.py counts texts and makes such models.
 
-Shapes: C contexts of one length, A stored next tokens of all these contexts, S states, V tokens without blank. V is also the
-id of the start-of-text symbol.
+Shapes: C contexts of one length, A stored next tokens of all these contexts, S states, R rows of states, V tokens without
+blank. N and M are those of one call. V is also the id of the start-of-text symbol.
 """
 
 from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,6 +38,7 @@ MAX_NGRAMS = 1 << 24
 MIN_BEAM, MAX_BEAM = 2, 64  # greedy decoding (a beam of one) uses no language model
 MAX_WEIGHT, MAX_BONUS = 10.0, 1000.0
 _BLOCK = 4096
+_MANY_ROWS = 4096  # of LazyTables
 _STEPS_PER_NAT = 16  # resolution of stored log-probabilities
 _MIN_UNIGRAM = -50.0  # log-probability
 MIN_BACKOFF_PROBABILITY = 1e-6  # minimum probability that a context leaves to the shorter one
@@ -108,56 +111,140 @@ class Tables:
 
 def expand(model: LanguageModel) -> Tables:
     """Expand a model to tables on the CPU. States are ordered by length, then as in Contexts; the empty context is first."""
-    import torch
-
-    ngrams, fusion = model.ngrams, model.fusion
-    num_tokens = len(ngrams.unigrams_V)
-    num_states = 1 + sum(len(contexts.last_C) for contexts in ngrams.lengths)
-    logs_SV = torch.empty(num_states, num_tokens, dtype=torch.float16)
-    next_SV = torch.zeros(num_states, num_tokens, dtype=torch.int32)
-    shorter_S = torch.zeros(num_states, dtype=torch.int32)  # state of the longest shorter context
-    logs_SV[0] = torch.from_numpy(ngrams.unigrams_V)
-    start, before, end = 0, 0, 1  # states of the previous length: before to end
-    for contexts in ngrams.lengths:
-        parents_C, last_C = before + torch.from_numpy(contexts.parents_C), torch.from_numpy(contexts.last_C)
-        is_token_C = last_C < num_tokens
-        numbers_C = torch.arange(end, end + len(last_C), dtype=torch.int32)
-        before, end = end, end + len(last_C)
-        if before > 1:
-            shorter_S[before:end] = next_SV[shorter_S[parents_C], last_C]
-        elif not bool(is_token_C[-1:].all()):
-            start = end - 1
-        next_SV[parents_C[is_token_C], last_C[is_token_C]] = numbers_C[is_token_C]
-        for block, own in _blocks(contexts):
-            states = slice(before + block.start, before + block.stop)
-            next_SV[states] = next_SV.index_select(0, shorter_S[states])
-            logs_SV[states] = _log_probabilities(
-                logs_SV.index_select(0, shorter_S[states]).float(), contexts, block, own
-            )
-    return Tables(logs_SV.mul_(fusion.weight).add_(fusion.bonus), next_SV, start)
+    return LazyTables(model).filled()
 
 
-def _blocks(contexts: Contexts) -> Iterator[tuple[slice, slice]]:
-    """Split contexts of one length into blocks, to bound memory: slices of C and of A."""
-    firsts = np.concatenate([[0], np.cumsum(contexts.counts_C)])
-    for begin in range(0, len(contexts.counts_C), _BLOCK):
-        end = min(begin + _BLOCK, len(contexts.counts_C))
-        yield slice(begin, end), slice(int(firsts[begin]), int(firsts[end]))
+class LazyTables:
+    """Tables on the CPU whose rows are made when a search first asks for them: a short recording needs one in 300.
+
+    All at once is faster where many are needed, and for another device. Several threads may search at a time.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        import torch
+
+        lengths, unigrams_V, self._fusion = model.ngrams.lengths, model.ngrams.unigrams_V, model.fusion
+        num_tokens, empty = len(unigrams_V), np.zeros(1, np.int64)  # the empty context
+        firsts = np.cumsum([0, 1, *(len(contexts.last_C) for contexts in lengths)])  # state of each length; the end
+        num_states, num_short = int(firsts[-1]), int(firsts[:3][-1])
+        parents = [first + contexts.parents_C for first, contexts in zip(firsts, lengths, strict=False)]
+        self._parent_S = np.concatenate([empty, *parents])
+        self._last_S = np.concatenate([empty, *(contexts.last_C for contexts in lengths)])
+        children_S = np.bincount(self._parent_S[1:], minlength=num_states)
+        self._first_child_S = np.cumsum(np.concatenate([empty + 1, children_S]))
+        self._first_entry_S = np.cumsum(np.concatenate([empty, empty, *(contexts.counts_C for contexts in lengths)]))
+        self._tokens_A = np.concatenate([empty[:0], *(contexts.tokens_A for contexts in lengths)])
+        self._logprobs_A = np.concatenate([unigrams_V[:0], *(contexts.logprobs_A for contexts in lengths)])
+        starts = num_short > 1 and self._last_S[num_short - 1] == num_tokens
+        self.start = num_short - 1 if starts else 0
+
+        self._mutex, self.num_rows = Lock(), 0
+        self._row_S = np.full(num_states, -1)  # place of each state's row
+        self._shorter_S = np.zeros(num_states, np.int64)  # state of the longest shorter context, of states with a row
+        self._logs_RV = torch.empty(0, num_tokens, dtype=torch.float16)  # longer contexts back off to them
+        self._added_RV, self._next_RV = self._logs_RV, torch.empty(0, num_tokens, dtype=torch.int32)  # as in Tables
+        self._store(empty, torch.from_numpy(unigrams_V)[None], torch.zeros(1, num_tokens, dtype=torch.int32))
+        self._make_rows(np.arange(1, num_short))
+
+    def scores(self, state_N: torch.Tensor) -> torch.Tensor:
+        rows_N = self._rows(state_N)
+        return self._added_RV.index_select(0, rows_N)
+
+    def after(self, state_N: torch.Tensor, label_N: torch.Tensor) -> torch.Tensor:
+        rows_N = self._rows(state_N)
+        return self._next_RV[rows_N, label_N]
+
+    def final(self, state_N: torch.Tensor) -> torch.Tensor | None:
+        return None
+
+    def to(self, device: torch.device) -> LazyTables | Tables:
+        return self if device.type == "cpu" else self.filled().to(device)
+
+    def filled(self) -> Tables:
+        """Return the tables with all rows."""
+        import torch
+
+        self._make_all()
+        rows_S = torch.from_numpy(self._row_S)
+        return Tables(self._added_RV.index_select(0, rows_S), self._next_RV.index_select(0, rows_S), self.start)
+
+    def _rows(self, state_N: torch.Tensor) -> torch.Tensor:
+        """Return the places of the states' rows, which are made if they are missing."""
+        import torch
+
+        states_N = state_N.numpy()
+        rows_N = self._row_S[states_N]
+        if rows_N.min() < 0:
+            with self._mutex:
+                self._make(states_N)
+                if self.num_rows > _MANY_ROWS:
+                    self._make_all()
+            rows_N = self._row_S[states_N]
+        return torch.from_numpy(rows_N)
+
+    def _make_all(self) -> None:
+        for first in range(0, len(self._row_S), _BLOCK):
+            self._make(np.arange(first, min(first + _BLOCK, len(self._row_S))))
+        self._logs_RV = self._logs_RV.new_empty(0, self._logs_RV.shape[1])
+
+    def _make(self, state_N: Int64Array) -> None:
+        """Make the rows of states that have none, after those that they need: of the parents and the shorter contexts."""
+        state_N = np.unique(state_N[self._row_S[state_N] < 0])
+        if len(state_N):
+            parent_N = self._parent_S[state_N]
+            self._make(parent_N)
+            from_N = self._row_S[self._shorter_S[parent_N]]
+            shorter_N = self._next_RV.numpy()[from_N, self._last_S[state_N]].astype(np.int64)
+            self._make(shorter_N)
+            self._shorter_S[state_N] = shorter_N
+            self._make_rows(state_N[self._row_S[state_N] < 0])
+
+    def _make_rows(self, state_N: Int64Array) -> None:
+        """Make rows from those of the shorter contexts and the stored tokens."""
+        import torch
+
+        from_N = torch.from_numpy(self._row_S[self._shorter_S[state_N]])
+        places_M, row_M = _ranges(self._first_entry_S, state_N)
+        tokens_M, logprobs_M = self._tokens_A[places_M], self._logprobs_A[places_M]
+        logs_NV = self._logs_RV.index_select(0, from_N).float()
+        left_N = 1 - np.bincount(row_M, np.exp(logprobs_M.astype(np.float64)), len(logs_NV))
+        logs_NV.numpy()[row_M, tokens_M] = -np.inf
+        # The sum of the rest, and not 1 minus the stored ones, which would cancel to rounding error.
+        shorter_left_N = logs_NV.exp().sum(1).numpy()
+        least = MIN_BACKOFF_PROBABILITY
+        logs_NV += torch.from_numpy(np.log(left_N.clip(least) / shorter_left_N.clip(np.float32(least))))[:, None]
+        logs_NV.numpy()[row_M, tokens_M] = logprobs_M
+        self._store(state_N, logs_NV, self._next_RV.index_select(0, from_N))
+
+    def _store(self, state_N: Int64Array, logs_NV: torch.Tensor, next_NV: torch.Tensor) -> None:
+        """Store rows of log-probabilities and, with the states that the own tokens lead to, of next states."""
+        places_M, row_M = _ranges(self._first_child_S, state_N)
+        is_token_M = self._last_S[places_M] < logs_NV.shape[1]
+        places_M, row_M = places_M[is_token_M], row_M[is_token_M]
+        next_NV.numpy()[row_M, self._last_S[places_M]] = places_M
+        first, self.num_rows = self.num_rows, self.num_rows + len(state_N)
+        if self.num_rows > len(self._logs_RV):
+            num_rows = min(2 * _MANY_ROWS, len(self._row_S)) if self.num_rows <= _MANY_ROWS else len(self._row_S)
+            tables = self._logs_RV, self._added_RV, self._next_RV
+            self._logs_RV, self._added_RV, self._next_RV = (_grown(table, num_rows) for table in tables)
+        new, logs_NV = slice(first, self.num_rows), logs_NV.half()
+        self._logs_RV[new], self._next_RV[new] = logs_NV, next_NV
+        self._added_RV[new] = logs_NV.mul_(self._fusion.weight).add_(self._fusion.bonus)
+        self._row_S[state_N] = np.arange(first, self.num_rows)  # last: other threads read rows without the lock
 
 
-def _log_probabilities(logs_CV: torch.Tensor, contexts: Contexts, block: slice, own: slice) -> torch.Tensor:
-    """Return the log-probabilities of a block of contexts; overwrites `logs_CV`, those of the shorter contexts."""
-    import torch
+def _grown(table_RV: torch.Tensor, num_rows: int) -> torch.Tensor:
+    larger_RV = table_RV.new_empty(num_rows, table_RV.shape[1])
+    larger_RV[: len(table_RV)] = table_RV
+    return larger_RV
 
-    tokens_A, logprobs_A = torch.from_numpy(contexts.tokens_A[own]), torch.from_numpy(contexts.logprobs_A[own])
-    row_A = torch.arange(len(logs_CV)).repeat_interleave(torch.from_numpy(contexts.counts_C[block]))
-    left_C = 1 - torch.bincount(row_A, logprobs_A.double().exp(), len(logs_CV))
-    logs_CV[row_A, tokens_A] = -torch.inf
-    # The sum of the rest, and not 1 minus the stored ones, which would cancel to rounding error.
-    shorter_left_C = logs_CV.exp().sum(1)
-    logs_CV += (left_C.clamp(MIN_BACKOFF_PROBABILITY) / shorter_left_C.clamp(MIN_BACKOFF_PROBABILITY)).log()[:, None]
-    logs_CV[row_A, tokens_A] = logprobs_A
-    return logs_CV
+
+def _ranges(first_S: Int64Array, state_N: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return the places from first_S[s] to first_S[s + 1] for each state s, one after the other, and the row in N of each."""
+    first_N = first_S[state_N]
+    count_N = first_S[state_N + 1] - first_N
+    row_M = np.arange(len(state_N)).repeat(count_N)
+    return np.arange(len(row_M)) + (first_N - count_N.cumsum() + count_N)[row_M], row_M
 
 
 def serialize(model: LanguageModel) -> bytes:

@@ -64,7 +64,7 @@ def fused_model(model: Any) -> FusedModel | None:
     if model.fusion.weight == model.fusion.bonus == 0:
         return None
     if isinstance(model, language_model.LanguageModel):
-        return language_model.expand(model)
+        return language_model.LazyTables(model)
     from fastscribe.context import fusion
 
     return fusion.tables_of(model)

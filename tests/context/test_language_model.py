@@ -23,11 +23,13 @@ from safetensors.numpy import load, save
 from fastscribe import Options, Transcriber
 from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.formats import LANGUAGE_MODEL_FILE
+from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint, read_for_run
 from fastscribe.cli.describe import describe
 from fastscribe.config import OutputStyle
 from fastscribe.context import language_model
-from fastscribe.context.language_model import Fusion, LanguageModel, Ngrams, expand, parse, serialize
+from fastscribe.context.language_model import Fusion, LanguageModel, LazyTables, Ngrams, expand, parse, serialize
+from fastscribe.context.room import fused_model
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.journaled import run_fingerprint
 from fastscribe.pipeline.recognizer import Recognizer
@@ -147,6 +149,32 @@ def test_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(language_model, "_BLOCK", 3)
     found = expand(model)
     assert torch.equal(found.added_SV, reference.added_SV) and torch.equal(found.next_SV, reference.next_SV)
+
+
+@pytest.mark.parametrize("many", [20, 10_000])
+def test_rows_on_demand(monkeypatch: pytest.MonkeyPatch, many: int) -> None:
+    """States in any order have the rows of the whole tables; few states make few rows, and many states make all."""
+    monkeypatch.setattr(language_model, "_MANY_ROWS", many)
+    reference, tables = expand(made()), LazyTables(made())
+    assert tables.start == reference.start
+    states = np.random.default_rng(0).permutation(len(reference.next_SV))
+    for number, state_N in enumerate(torch.from_numpy(states[: 3 * (len(states) // 3)]).view(-1, 3)):
+        labels_N = torch.arange(3)
+        assert torch.equal(tables.after(state_N, labels_N), reference.next_SV[state_N, labels_N])
+        assert torch.equal(tables.scores(state_N), reference.added_SV[state_N])
+        assert number or tables.num_rows < len(states) / 4
+    assert tables.num_rows == len(states)
+
+
+def test_default_model_makes_few_rows() -> None:
+    """A search that begins makes rows for its states alone."""
+    model = read_checkpoint(PACKAGED).language_model
+    assert model is not None
+    tables = fused_model(model)
+    assert isinstance(tables, LazyTables)
+    tables.scores(torch.full((4,), tables.start))
+    assert tables.num_rows < 100
+    assert tables.to(torch.device("cpu")) is tables
 
 
 def test_other_vocabulary_refused() -> None:
