@@ -10,7 +10,7 @@ import gc
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,9 +25,12 @@ _DIGITS = 5  # significant
 
 
 class MeasurementLog:
-    def __init__(self, path: Path, seconds: float) -> None:
-        """Write rows to `path`. Measurements that have not started within `seconds` are skipped, with a row."""
-        self.path = path
+    def __init__(self, path: Path, seconds: float, known: Sequence[Row] = ()) -> None:
+        """Write rows to `path`. Measurements that have not started within `seconds` are skipped, with a row.
+
+        Measurements of which `known` has a row are left out.
+        """
+        self.path, self._known = path, known
         self._end = time.monotonic() + seconds
 
     @property
@@ -41,7 +44,9 @@ class MeasurementLog:
     def measure(
         self, key: Mapping[str, Any], call: Callable[[], Mapping[str, Any]], needs_s: float = 0.0
     ) -> Row | None:
-        """Write `key` with the result of `call` or its error. Return the row, or None after an error.
+        """Write `key` with the result of `call`, or its error, and `spent_s`. Return the row, or None after an error.
+
+        A measurement that is known is not repeated: its row is returned, and not written.
 
         Args:
             key: The fields that name the measurement.
@@ -50,13 +55,18 @@ class MeasurementLog:
 
         Raises the error of `call` if the device is lost, because no later measurement can succeed.
         """
+        wanted = _rounded(key)
+        for row in self._known:
+            if all(name in row and row[name] == value for name, value in wanted.items()):
+                return row
         if self.seconds_left < needs_s or self.seconds_left <= 0:
             self.write({**key, "error": "skipped: out of time"})
             return None
+        start = time.monotonic()
         try:
-            row = {**key, **call()}
+            row = {**key, **call(), "spent_s": time.monotonic() - start}
         except Exception as error:  # whatever can go wrong on an unknown machine is a result too
-            self.write({**key, "error": describe_error(error)})
+            self.write({**key, "error": describe_error(error), "spent_s": time.monotonic() - start})
             gc.collect()
             if recover(_device()) is not None:
                 raise
@@ -67,13 +77,11 @@ class MeasurementLog:
     def make(self, key: Mapping[str, Any], call: Callable[[], T], needs_s: float = 0.0) -> T | None:
         """Return the result of `call` and write a row with its duration; None if it failed, with a row too."""
         made: list[T] = []
-
-        def timed() -> Row:
-            start = time.monotonic()
-            made.append(call())
-            return {"made_in_s": time.monotonic() - start}
-
-        self.measure(key, timed, needs_s)
+        try:
+            known, self._known = self._known, ()  # it is made again
+            self.measure(key, lambda: made.append(call()) or {"is_preparation": True}, needs_s)
+        finally:
+            self._known = known
         return made[0] if made else None
 
 

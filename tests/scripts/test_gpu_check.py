@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tarfile
 import time
 import zipfile
-from functools import cache
-from importlib.machinery import SourceFileLoader
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from fastscribe.bench import ceilings
 from fastscribe.checkpoint.reader import read_checkpoint
+from scripts.benchmarks import decoding_speed, encoder_speed
+from scripts.gpu import check, goals, plan, pytest_rows, turns, worker
+from scripts.gpu.part import QUICK, Part
+from scripts.gpu.parts import PARTS, checks, function
+from scripts.measurement_log import MeasurementLog
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.linux
@@ -29,27 +33,9 @@ pytestmark = pytest.mark.linux
 SCRIPT = ROOT / "scripts" / "gpu_check"
 
 
-@cache
-def script(name: str) -> ModuleType:
-    before = list(sys.path)
-    sys.path.insert(0, str(ROOT / "scripts"))
-    loader = SourceFileLoader(name, str(ROOT / "scripts" / name))
-    spec = importlib.util.spec_from_loader(name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    loader.exec_module(module)
-    sys.path[:] = before
-    return module
-
-
-def gpu_check() -> ModuleType:
-    return script("gpu_check")
-
-
 def arguments(tmp_path: Path, *given: str):
     (tmp_path / "out").mkdir(exist_ok=True)
-    return gpu_check().parse(["--out", str(tmp_path / "out"), "--device", "cpu", "--quick", *given])
+    return check.parse(["--out", str(tmp_path / "out"), "--device", "cpu", "--quick", *given])
 
 
 def new_part(name: str) -> dict:
@@ -93,28 +79,25 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_part_on_cpu(
     name: str, allowed: tuple[str, ...], scratch: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    parts = script("gpu_parts.py")
     loads: list[str] = []
-    load = parts.Part.load
-    monkeypatch.setattr(
-        parts.Part, "load", lambda part, shape, *a, **k: loads.append(shape) or load(part, shape, *a, **k)
-    )
-    num_threads = parts.torch.get_num_threads()
-    parts.torch.set_num_threads(1)  # tiny tensors; more threads wait for each other
-    request.addfinalizer(lambda: parts.torch.set_num_threads(num_threads))
-    time_call = parts.decoding_speed.time_call
-    for module in (parts.ceilings, parts.decoding_speed, parts.encoder_speed):
+    load = Part.load
+    monkeypatch.setattr(Part, "load", lambda part, shape, *a, **k: loads.append(shape) or load(part, shape, *a, **k))
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tiny tensors; more threads wait for each other
+    request.addfinalizer(lambda: torch.set_num_threads(num_threads))
+    time_call = decoding_speed.time_call
+    for module in (ceilings, decoding_speed, encoder_speed):
         monkeypatch.setattr(module, "time_call", lambda call, device, **_: time_call(call, device, 0.01, 1, 1))
-    notes = parts.MeasurementLog(scratch / name, 60.0)
-    parts.PARTS[name](parts.Part(parts.torch.device("cpu"), parts.QUICK, scratch, notes))
-    rows = gpu_check().read_rows(notes.path)
+    notes = MeasurementLog(scratch / name, 60.0)
+    function(name)(Part(torch.device("cpu"), QUICK, scratch, notes))
+    rows = check.read_rows(notes.path)
     assert [row for row in rows if "error" not in row]
     for row in rows:
         assert "error" not in row or any(reason in row["error"] for reason in allowed), row
     assert len(loads) == len(set(loads)), "a part loads each model once"
     if name == "decoder":
         assert {row["rows"] for row in rows if row.get("mode") == "off" and "rows" in row} == set(
-            parts.QUICK.decoder_rows[:2]
+            QUICK.decoder_rows[:2]
         )
         assert all(row["equal_to_off_share"] == 1.0 for row in rows if "equal_to_off_share" in row)
     if name == "profile":
@@ -122,31 +105,30 @@ def test_part_on_cpu(
         assert all(row["new_shape_ms"] > 0 for row in rows if row["what"] == "stage")
 
 
-def test_calls_hold_known_parts_and_end_within_a_devices_limit() -> None:
-    check, parts = gpu_check(), script("gpu_parts.py")
-    assert list(check.LIMITS) == list(parts.PARTS)
-    for call in check.CALLS.values():
-        assert set(call.parts) <= set(check.LIMITS)
-        assert sum(check.LIMITS[name].least_s for name in call.parts) < 60 * call.minutes <= 600
-    assert {name for call in check.CALLS.values() for name in call.parts} == set(check.LIMITS)
+def test_calls_hold_known_parts_and_are_short() -> None:
+    assert list(plan.PARTS) == list(PARTS) or set(plan.PARTS) == set(PARTS)
+    for call in plan.CALLS:
+        names = plan.parts_of(call)
+        assert names[0] == "facts" and len(names) > 1
+        assert sum(plan.PARTS[name].least_s for name in names) < 60 * plan.CALL_MINUTES <= 240
+    assert {name for call in plan.CALLS for name in plan.parts_of(call)} == set(PARTS)
+    for name, one in plan.PARTS.items():
+        assert all((ROOT / source).exists() for source in one.sources), name
 
 
 def test_a_call_sets_parts_and_minutes(tmp_path: Path) -> None:
-    given = arguments(tmp_path, "--call", "smoke")
-    assert (given.minutes, given.parts[1]) == (5.0, "tests")
-    assert arguments(tmp_path, "--call", "smoke", "--minutes", "2").minutes == 2.0
+    given = arguments(tmp_path, "--call", "files")
+    assert (given.minutes, given.parts) == (4.0, ["facts", "files", "nemo"])
+    assert arguments(tmp_path, "--call", "files", "--minutes", "2").minutes == 2.0
     assert arguments(tmp_path).minutes == 8.5
-    assert len(arguments(tmp_path).parts) == len(gpu_check().LIMITS)
+    assert len(arguments(tmp_path).parts) == len(PARTS)
 
 
 def test_every_cuda_test_module_has_its_part(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = script("gpu_parts.py")
     found: list[Path] = []
-    monkeypatch.setattr(parts, "_run_tests", lambda part, paths: found.extend(paths))
+    monkeypatch.setattr(checks, "run_tests", lambda part, paths: found.extend(paths))
     for name in ("tests", "end_to_end"):
-        parts.PARTS[name](
-            parts.Part(parts.torch.device("cpu"), parts.QUICK, scratch, parts.MeasurementLog(scratch / name, 1))
-        )
+        function(name)(Part(torch.device("cpu"), QUICK, scratch, MeasurementLog(scratch / name, 1)))
     marked = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.cuda" in path.read_text()]
     assert all(path.exists() for path in found) and len(found) == len(set(found))
     assert set(marked) <= set(found)
@@ -180,16 +162,15 @@ def test_comes_last(): pass
 
 
 def test_crash_or_hang_costs_one_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = script("gpu_parts.py")
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "test_broken.py").write_text("import no_such_module  # cuda")
     (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout_method = thread\nmarkers =\n  cuda\n  whole_device\n")
-    monkeypatch.setattr(parts, "ROOT", tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "scripts"))
-    notes = parts.MeasurementLog(tmp_path / "rows", 60.0)
-    part = parts.Part(parts.torch.device("cpu"), parts.QUICK, tmp_path, notes)
-    parts._run_tests(part, [tmp_path / "test_it.py", tmp_path / "test_broken.py"])
-    rows = gpu_check().read_rows(notes.path)
+    monkeypatch.setattr(checks, "ROOT", tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notes = MeasurementLog(tmp_path / "rows", 60.0)
+    part = Part(torch.device("cpu"), QUICK, tmp_path, notes)
+    checks.run_tests(part, [tmp_path / "test_it.py", tmp_path / "test_broken.py"])
+    rows = check.read_rows(notes.path)
     outcomes = [(row["test"].partition("::")[2], row["outcome"]) for row in rows if row["what"] == "test"]
     assert outcomes == [
         *((f"test_passes[{number}]", "passed") for number in range(3)),
@@ -209,7 +190,7 @@ def test_crash_or_hang_costs_one_test(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "error" not in rest and "error" not in alone
     assert sum(row["what"] == "started" for row in rows) == 10
     # Of the nine that are not skipped, six passed. Three failures more: a module that does not load, and two processes.
-    assert script("gpu_goals.py").tests_passed(document_of(tests=rows), "tests") == 6 / 12
+    assert goals.tests_passed(document_of(tests=rows), "tests") == 6 / 12
 
 
 PASSED = [{"what": "collected", "tests": 1}, {"what": "test", "test": "a", "outcome": "passed"}]
@@ -232,24 +213,23 @@ SKIPPED = [{"what": "collected", "tests": 1}, {"what": "test", "test": "a", "out
 def test_tests_that_never_ran_count_as_failed(rows: list[dict], status: str, share: float | None) -> None:
     document = document_of(tests=rows, end_to_end=PASSED)
     document["results"][0]["status"] = status
-    assert script("gpu_goals.py").tests_passed(document, "tests") == share
-    assert script("gpu_goals.py").tests_passed(document, "end_to_end") == 1.0
+    assert goals.tests_passed(document, "tests") == share
+    assert goals.tests_passed(document, "end_to_end") == 1.0
 
 
 def a_part(tmp_path: Path) -> object:
-    parts = script("gpu_parts.py")
-    notes = parts.MeasurementLog(tmp_path / "rows", 60.0)
-    return parts.Part(parts.torch.device("cpu"), parts.QUICK, tmp_path, notes)
+    notes = MeasurementLog(tmp_path / "rows", 60.0)
+    return Part(torch.device("cpu"), QUICK, tmp_path, notes)
 
 
 def test_pytest_is_not_run_without_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """pytest without a file runs the whole suite."""
-    parts, runs = script("gpu_parts.py"), []
-    monkeypatch.setattr(parts, "_pytest", lambda notes, arguments, env: runs.append(arguments) or 0)
+    runs: list = []
+    monkeypatch.setattr(checks, "_pytest", lambda notes, arguments, env: runs.append(arguments) or 0)
     (tmp_path / "test_a.py").write_text("# cuda")
-    parts._run_tests(a_part(tmp_path), [tmp_path / "test_a.py"])
+    checks.run_tests(a_part(tmp_path), [tmp_path / "test_a.py"])
     assert [arguments[-1] for arguments in runs] == [str(tmp_path / "test_a.py")]
-    parts._run_tests(a_part(tmp_path), [])
+    checks.run_tests(a_part(tmp_path), [])
     assert len(runs) == 1
 
 
@@ -257,11 +237,10 @@ def test_thread_errors_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def fail(notes: object, arguments: object, env: object) -> int:
         raise OSError("no space left")
 
-    parts = script("gpu_parts.py")
-    monkeypatch.setattr(parts, "_pytest", fail)
+    monkeypatch.setattr(checks, "_pytest", fail)
     (tmp_path / "test_a.py").write_text("# cuda")
     with pytest.raises(OSError, match="no space left"):
-        parts._run_tests(a_part(tmp_path), [tmp_path / "test_a.py"])
+        checks.run_tests(a_part(tmp_path), [tmp_path / "test_a.py"])
 
 
 def test_wheels_include_what_tests_import() -> None:
@@ -275,39 +254,45 @@ def test_wheels_include_what_tests_import() -> None:
 
 
 def test_shares_divide_the_tests_that_have_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plugin, found = script("gpu_pytest.py"), []
+    found: list[str] = []
     items = [SimpleNamespace(nodeid=name) for name in "abcdefg"]
     monkeypatch.setenv("GPU_CHECK_ROWS", str(tmp_path / "rows"))
     for number in range(3):
         monkeypatch.setenv("GPU_CHECK_SHARE", f"{number}/3")
         share = list(items)
-        plugin.pytest_collection_modifyitems(share)
+        pytest_rows.pytest_collection_modifyitems(share)
         found += [item.nodeid for item in share]
     assert found[:3] == ["a", "d", "g"] and sorted(found) == list("abcdefg")
-    plugin.pytest_runtest_logstart("a")
+    pytest_rows.pytest_runtest_logstart("a")
     monkeypatch.setenv("GPU_CHECK_SHARE", "0/3")
     rest = list(items)
-    plugin.pytest_collection_modifyitems(rest)
+    pytest_rows.pytest_collection_modifyitems(rest)
     assert [item.nodeid for item in rest] == ["d", "g"]
-    rows = gpu_check().read_rows(tmp_path / "rows")
+    rows = check.read_rows(tmp_path / "rows")
     assert [row["again"] for row in rows if row["what"] == "collected"] == [False, False, False, True]
+
+
+FAKE_WORKER = """
+import json, os, sys, time
+settings = json.loads(sys.stdin.readline())
+for number in range(3):
+    open(settings["rows"], "a").write(json.dumps({"what": number, "pid": os.getpid()}) + chr(10))
+time.sleep(60)
+"""
+FAKE_CHECK = """
+import sys
+from scripts.gpu import check
+check.WORKER = "fake_worker"
+check.main(sys.argv[1:])
+"""
 
 
 def test_a_killed_check_leaves_every_row(tmp_path: Path) -> None:
     """SIGKILL allows no cleanup."""
-    scripts = tmp_path / "scripts"
-    scripts.mkdir()
-    for name in ("gpu_check", "gpu_goals.py"):
-        shutil.copy(ROOT / "scripts" / name, scripts)
-    (scripts / "gpu_parts.py").write_text(
-        "import json, os, sys, time\n"
-        "settings = json.load(open(sys.argv[2]))\n"
-        "for number in range(3):\n"
-        "    open(settings['rows'], 'a').write(json.dumps({'what': number, 'pid': os.getpid()}) + '\\n')\n"
-        "time.sleep(60)\n"
-    )
-    command = [sys.executable, scripts / "gpu_check", "--out", tmp_path / "out", "--parts", "kernels"]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    (tmp_path / "fake_worker.py").write_text(FAKE_WORKER)
+    given = ["--out", tmp_path / "out", "--parts", "kernels", "--device", "cpu"]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
+    process = subprocess.Popen([sys.executable, "-c", FAKE_CHECK, *given], stderr=subprocess.DEVNULL, env=env)
     stored, rows = tmp_path / "out" / "gpu_check.json", []
     for _ in range(1200):
         time.sleep(0.05)
@@ -325,8 +310,8 @@ def test_a_killed_check_leaves_every_row(tmp_path: Path) -> None:
 
 def test_the_clock_starts_before_wheels_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = arguments(tmp_path, "--minutes", "1", "--parts", "kernels")
-    document = gpu_check().new_document(given)
-    gpu_check().run_all(given, document, tmp_path, time.monotonic() - 58)  # as if installing had taken so long
+    document = check.new_document(given)
+    check.Run(given, document, tmp_path, time.monotonic() - 58).all()  # as if installing had taken so long
     assert document["results"][0]["status"] == "skipped: out of time"
 
 
@@ -335,26 +320,29 @@ def test_the_clock_starts_before_wheels_are_installed(tmp_path: Path, monkeypatc
     [
         ("time.sleep(60)", "stopped after 2 s"),
         ("os.abort()", "failed: exit code -6"),
-        ("os._exit(0)", "done"),
+        ('print(\'{"status": "done"}\', flush=True)', "done"),
     ],
 )
 @pytest.mark.parametrize("child_starts", ["pass", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
-def test_no_child_of_a_part_outlives_it(leader_ends: str, status: str, child_starts: str) -> None:
-    child = f"import os, signal, time; {child_starts}; print(os.getpid(), flush=True); time.sleep(60)"
-    leader = f"import os, subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]);"
-    leader += f" sys.stdin.readline(); {leader_ends}"
+def test_no_child_of_a_part_outlives_it(leader_ends: str, status: str, child_starts: str, tmp_path: Path) -> None:
+    written = tmp_path / "pid"
+    child = (
+        f"import os, signal, time; {child_starts}; open({str(written)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    )
+    leader = f"import os, subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); "
+    leader += f"sys.stdin.readline(); {leader_ends}"
     process = subprocess.Popen(
         [sys.executable, "-c", leader], stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=os.setpgrp
     )
-    assert process.stdin is not None and process.stdout is not None
-    grandchild = int(process.stdout.readline())
-    process.stdin.write(b"end\n")
-    process.stdin.close()
-    seconds = 2.0 if status.startswith("stopped") else 50.0
-    assert gpu_check().outcome(process, seconds) == status
-    process.stdout.close()
     for _ in range(1000):
-        if not is_running(grandchild):
+        time.sleep(0.05)
+        if written.exists() and written.read_text():
+            break
+    leader_process = check.Worker(process)
+    assert leader_process.run({}, 2.0 if status.startswith("stopped") else 50.0, lambda: None)["status"] == status
+    leader_process.end()
+    for _ in range(1000):
+        if not is_running(int(written.read_text())):
             return
         time.sleep(0.05)
     pytest.fail("the child of a part lives on")
@@ -368,28 +356,147 @@ def is_running(pid: int) -> bool:
     return state != "Z"
 
 
+CRASHING_WORKER = """
+import json, os, sys
+settings = json.loads(sys.stdin.readline())
+open(settings["rows"], "w").write('{"what": 1}' + chr(10) + '{"what": 2')
+print("going down", file=sys.stderr, flush=True)
+os.abort()
+"""
+
+
 def test_a_part_that_crashes_leaves_its_rows_and_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scripts = tmp_path / "scripts"
-    scripts.mkdir()
-    (scripts / "gpu_parts.py").write_text(
-        "import json, os, sys\n"
-        "settings = json.load(open(sys.argv[2]))\n"
-        "open(settings['rows'], 'w').write('{\"what\": 1}\\n{\"what\": 2')\n"
-        "print('going down', flush=True)\n"
-        "os.abort()\n"
-    )
-    monkeypatch.setattr(gpu_check(), "HERE", scripts)
-    found = new_part("kernels")
-    gpu_check().run_part(found, arguments(tmp_path), 30, tmp_path, dict(os.environ))
-    assert found["rows"] == [{"what": 1}]
-    assert found["status"] == "failed: exit code -6" and "going down" in found["last_words"]
+    (tmp_path / "crashing_worker.py").write_text(CRASHING_WORKER)
+    monkeypatch.setattr(check, "WORKER", "crashing_worker")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    given = arguments(tmp_path, "--parts", "kernels,ceilings")
+    document = check.new_document(given)
+    check.Run(given, document, tmp_path, time.monotonic()).all()
+    for found in document["results"]:  # the second has a process of its own again
+        assert found["rows"] == [{"what": 1}]
+        assert found["status"] == "failed: exit code -6" and "going down" in found["last_words"]
     assert "going down" in (tmp_path / "out" / "gpu_check.log").read_text()
+
+
+def test_parts_share_a_process_and_its_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that fails leaves it to the others."""
+    sink, loaded = tmp_path / "rows", {}
+
+    def settings(name: str) -> dict:
+        known = [{"what": "matmul", "dtype": "bf16", "m": 128, "k": 128, "n": 128, "ms": 1.0}]
+        end = time.monotonic() + 60
+        return {"part": name, "rows": str(sink), "end": end, "known": known, "device": "cpu", "quick": True} | {
+            "scratch": str(tmp_path)
+        }
+
+    time_call = ceilings.time_call
+    monkeypatch.setattr(ceilings, "time_call", lambda call, device, **_: time_call(call, device, 0.01, 1, 1))
+    assert worker.run(settings("ceilings"), loaded) == ("done", False)
+    rows = check.read_rows(sink)
+    assert len(rows) == 5 and not [row for row in rows if row.get("m") == 128], "what is known is not measured again"
+    part = Part(torch.device("cpu"), QUICK, tmp_path, MeasurementLog(sink, 60.0), loaded)
+    assert part.load("tiny-ctc") is part.load("tiny-ctc") and part.load("tiny-ctc", beam=1) is not part.load("tiny-ctc")
+    monkeypatch.setitem(PARTS, "ceilings", "pieces:no_such_function")
+    status, is_lost = worker.run(settings("ceilings"), loaded)
+    assert status.startswith("failed: AttributeError") and not is_lost and len(loaded) == 2
+
+
+def stored_result(folder: Path, name: str, **changes: object) -> Path:
+    """Write a result of the part on an H100 and return its path."""
+    row = {"what": "a", "ms": 1.0}
+    part = {"part": name, "code": plan.digest(name), "status": "done", "wall_s": 1.0, "rows": [row]} | changes
+    date = f"2026-11-{len(list(folder.iterdir())):02}"
+    document = document_of() | {"benchmark": "gpu_check", "results": [part], "date": date}
+    document["hardware"] = {"gpu": {"torch_name": "NVIDIA H100 80GB HBM3"}}
+    path = folder / f"{date}.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_the_plan_takes_what_has_no_result_of_this_code(tmp_path: Path) -> None:
+    """Each kind of card has results of its own. What failed comes last, because it may fail again."""
+    everything = [name for name in plan.PARTS if name != "facts"]
+    assert [name for name, _ in plan.wanted("H100", [])] == everything
+    stored_result(tmp_path, "files")
+    stored_result(tmp_path, "nemo", code="0123")
+    stored_result(tmp_path, "engine", rows=[{"what": "a"}, {"what": "b", "error": "skipped: out of time"}])
+    stored_result(tmp_path, "memory", rows=[{"what": "a"}, {"what": "b", "error": "RuntimeError: no"}])
+    stored_result(tmp_path, "loss", rows=[{"what": "b", "error": "RuntimeError: no"}])
+    documents = plan.stored(tmp_path)
+    found = dict(plan.wanted("H100", documents))
+    assert "files" not in found and found["nemo"] == "of older code" and found["engine"] == "cut short"
+    assert found["loss"] == "missing" and list(found)[-1] == "memory" and found["memory"] == "with errors"
+    assert [name for name, _ in plan.wanted("H200", documents)] == everything
+    assert plan.known_rows("engine", "H100", documents) == [{"what": "a"}]
+    assert plan.known_rows("nemo", "H100", documents) == plan.known_rows("engine", "H200", documents) == []
+    assert plan.choose(found, 240) == ["facts", "nemo", "engine"]
+    assert plan.choose(["files"], 20) == ["facts"]
+
+
+def test_turns_are_measured_as_a_whole(tmp_path: Path) -> None:
+    stored_result(tmp_path, "nemo", rows=[{"what": "turn"}, {"what": "b", "error": "skipped: out of time"}])
+    assert plan.known_rows("nemo", "H100", plan.stored(tmp_path)) == []
+
+
+def test_a_digest_is_of_code_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "ROOT", tmp_path)
+    monkeypatch.setitem(plan.PARTS, "kernels", replace(plan.PARTS["kernels"], sources=("a",)))
+    (tmp_path / "a").mkdir()
+    digests = []
+    for text in ("x = 1\n", "# a comment\n\nx = 1\n", "x = 2\n"):
+        (tmp_path / "a" / "b.py").write_text(text)
+        plan.digest.cache_clear()
+        digests.append(plan.digest("kernels"))
+    plan.digest.cache_clear()
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA L4", "NVIDIA L4"),
+        ("NVIDIA L40S", "NVIDIA L40S"),
+        ("NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 4090"),
+    ],
+)
+def test_cards_have_kinds(name: str, kind: str) -> None:
+    assert plan.card(name) == kind
+
+
+def test_the_plan_is_shown_without_a_gpu(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    stored_result(tmp_path, "files")
+    check.main(["--plan", "--card", "H100", "--stored", str(tmp_path), "--minutes", "4"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[:2] == ["next", "nemo"] and lines[1].endswith("missing") and lines[-1].startswith("later")
+    for name in list(plan.PARTS)[1:]:
+        stored_result(tmp_path, name)
+    check.main(["--plan", "--card", "H100", "--stored", str(tmp_path)])
+    assert "nothing is wanted" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        check.main(["--plan", "--card", "H100", "--parts", "files"])
+
+
+@pytest.mark.timeout(120)
+def test_next_runs_the_plan_and_says_where_time_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, whose results are not stored; the plan is cut to one part."""
+    monkeypatch.setattr(plan, "wanted", lambda card, documents: [("ceilings", "missing")])
+    said: list[str] = []
+    check.main(["--out", str(tmp_path), "--device", "cpu", "--quick", "--next"], said.append)
+    document = json.loads((tmp_path / "gpu_check.json").read_text())
+    assert [(part["part"], part["status"]) for part in document["results"]] == [("facts", "done"), ("ceilings", "done")]
+    facts, ceiling = document["results"]
+    assert ceiling["code"] == plan.digest("ceilings") and facts["import_s"] > ceiling["import_s"] == 0.0
+    spent = document["time"]
+    assert 0 < spent["measuring_s"] < spent["wall_s"] and spent["measuring_share"] < 1 and document["call"] == "next"
 
 
 def test_parts_without_time_are_skipped(tmp_path: Path) -> None:
     given = arguments(tmp_path, "--minutes", "0", "--parts", "memory,files")
-    document = gpu_check().new_document(given)
-    gpu_check().run_all(given, document, tmp_path, time.monotonic())
+    document = check.new_document(given)
+    check.Run(given, document, tmp_path, time.monotonic()).all()
     assert [part["status"] for part in document["results"]] == 2 * ["skipped: out of time"]
     assert json.loads((tmp_path / "out" / "gpu_check.json").read_text()) == document
 
@@ -444,7 +551,7 @@ def test_goals_come_from_the_rows() -> None:
             {"what": "side", "side": "fastscribe", "batch_size": 128, "rtfx": 20000.0},
         ],
     )
-    gpu_check().add_facts(document)
+    check.add_facts(document)
     assert document["commit"] == "abc" and document["hardware"]["cpu"] == "x"
     reached = {row["goal"]: (row["measured"], row["reached_share"]) for row in document["goals"]}
     assert reached["0.6B TDT (8,192 tokens), from memory, every batch shape new, RTFx"] == (18000.0, 0.9)
@@ -456,8 +563,8 @@ def test_goals_come_from_the_rows() -> None:
     assert reached["wall time outside the encoder, share"] == (0.05, 2.0)
     assert reached["low-level CUDA tests passed, share"] == (0.9, 0.9)
     assert reached["end-to-end CUDA tests passed, share"] == (None, None)
-    assert "not measured" in gpu_check().table(document)
-    assert json.loads(gpu_check().as_text(document)) == document
+    assert "not measured" in check.table(document)
+    assert json.loads(check.as_text(document)) == document
 
 
 def test_changes_list_different_speeds_and_outcomes() -> None:
@@ -469,7 +576,7 @@ def test_changes_list_different_speeds_and_outcomes() -> None:
             encoder=[{**encoder, "ms": ms}, {**encoder, "rows": int(ms), "ms": ms}],
         )
 
-    changes = script("gpu_goals.py").changes
+    changes = goals.changes
     assert changes(of(100.0, "passed", 5.0), of(104.0, "passed", 5.1)) == []
     found = changes(of(100.0, "passed", 5.0), of(90.0, "failed", 6.0))
     assert [(row["case"]["part"], row["value"], row["was"], row["is"]) for row in found] == [
@@ -477,7 +584,7 @@ def test_changes_list_different_speeds_and_outcomes() -> None:
         ("tests", "outcome", "failed", "passed"),
         ("encoder", "ms", 6.0, 5.0),
     ]
-    assert "changed: memory from_memory" in gpu_check().table(document_of() | {"changes": found})
+    assert "changed: memory from_memory" in check.table(document_of() | {"changes": found})
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}"])
@@ -501,7 +608,6 @@ def test_nemos_model_gets_our_weights() -> None:
     for name, tensor in theirs.items():
         if not name.startswith("preprocessor"):
             tensor.zero_()
-    turns = script("gpu_turns.py")
     weights = {name: ours.weights[name] for name in ours.weights if not name.endswith("num_batches_tracked")}
     turns.copy_into_nemo(theirs, ours.config.encoder, weights)
     assert all(torch.equal(theirs[name], wanted[name]) for name in wanted if "num_batches" not in name)
@@ -511,16 +617,16 @@ def test_nemos_model_gets_our_weights() -> None:
 
 def test_without_rows_no_goal_is_reached() -> None:
     document = document_of()
-    gpu_check().add_facts(document)
+    check.add_facts(document)
     assert all(row["measured"] is None for row in document["goals"])
-    gpu_check().table(document)
+    check.table(document)
 
 
 def test_wheels_are_unpacked_if_pip_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = tmp_path / "thing-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("thing.py", "VALUE = 7\n")  # without metadata, which pip insists on
-    said = gpu_check().install([wheel], tmp_path / "site")
+    said = check.install([wheel], tmp_path / "site")
     assert "unpacked" in said
     assert (tmp_path / "site" / "thing.py").read_text() == "VALUE = 7\n"
 

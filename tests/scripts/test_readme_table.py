@@ -179,8 +179,9 @@ def test_only_text_between_the_marks_changes(script: ModuleType) -> None:
 def test_write_puts_the_tables_into_the_documents(script: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "scripts").mkdir()
     (tmp_path / "fastscribe").symlink_to(PACKAGE)
-    for name in ("readme_table", "gpu_goals.py"):
-        shutil.copy(ROOT / "scripts" / name, tmp_path / "scripts")
+    shutil.copy(ROOT / "scripts" / "readme_table", tmp_path / "scripts")
+    for name in ("__init__.py", "gpu"):
+        (tmp_path / "scripts" / name).symlink_to(ROOT / "scripts" / name)
     shutil.copytree(ROOT / "docs" / "bench", tmp_path / "docs" / "bench")
     empty = "x\n<!-- benchmark -->\n<!-- /benchmark -->\ny\n"
     places = [stored(tmp_path / folder, name, empty) for folder, name in (("", "README.md"), ("docs", "numbers.md"))]

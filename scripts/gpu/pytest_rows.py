@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_goals import read_rows
+
+from scripts.gpu.goals import read_rows
 
 _MAX_MESSAGE, _MAX_END = 400, 700  # characters
 

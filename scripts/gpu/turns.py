@@ -22,8 +22,7 @@ from typing import Any
 
 from fastscribe.bench.peer_comparison.process import Worker
 
-HERE = Path(__file__).resolve().parent
-TRAINED = HERE.parent / "tests" / "data"
+TRAINED = Path(__file__).resolve().parents[2] / "tests" / "data"
 Labels = list[list[int]]
 _ROUNDS = 3
 _MAX_TURN_S = 150.0  # loading included; a side that takes longer hangs
@@ -95,8 +94,9 @@ def load_fastscribe(settings: dict[str, Any]) -> Side:
 def load_nemo(settings: dict[str, Any]) -> Side:
     import nemo
     import torch
-    from goldens import make_nemo_goldens  # of this folder
     from nemo.collections.asr.models import ASRModel
+
+    from scripts.goldens import make_nemo_goldens
 
     torch.set_num_threads(int(settings["threads"]))
     config, weights = _checkpoint(settings)
@@ -162,7 +162,7 @@ def copy_into_nemo(theirs: dict[str, Any], encoder: Any, ours: dict[str, Any]) -
 
 def _spec(config: Any) -> Any:
     """Return make_nemo_goldens' description of the same shape."""
-    from goldens.make_nemo_goldens import Spec
+    from scripts.goldens.make_nemo_goldens import Spec
 
     encoder, predictor, joint = config.encoder, config.predictor, config.joint
     return Spec(

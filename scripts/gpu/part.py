@@ -1,0 +1,220 @@
+"""What all parts of scripts/gpu_check share: the amount of work, models, audio and the log of rows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastscribe import Options, Transcriber
+from fastscribe.bench import synthetic, throughput_passes
+from fastscribe.bench.document import describe_error
+from fastscribe.bench.random_model import random_checkpoint
+from fastscribe.checkpoint import native_writer
+from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
+from fastscribe.decode.decoder import Parts
+from fastscribe.decode.families import DECODERS
+from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.engine import Engine
+from fastscribe.pipeline.local import LocalExecutor
+from fastscribe.pipeline.run_rooms import fused_model
+from scripts.benchmarks import single_passes
+from scripts.measurement_log import MeasurementLog
+
+ROOT = Path(__file__).resolve().parents[2]
+TEST_DATA = ROOT / "tests" / "data"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Amount of work. Shapes are names of fastscribe/bench/shapes.py; `_s` is seconds."""
+
+    tdt: str
+    tdt_v2: str  # with 1,024 tokens
+    rnnt: str
+    ctc: str
+    attention: tuple[str, ...]  # with attention decoders
+    matrix: int  # side of the large product
+    rows: int  # of the model's own products
+    copy_bytes: int
+    kernel_cases: tuple[tuple[int, int], ...]  # rows, frames
+    grid_rows: tuple[int, ...]
+    grid_s: tuple[float, ...]
+    decoder_rows: tuple[int, ...]  # the first two in every mode
+    decoder_frames: tuple[int, ...]
+    clips: int
+    repeats: int  # of the clips in a pass
+    attention_clips: int  # once in a pass
+    passes: int
+    budgets: tuple[int, ...]  # frames a batch
+    cold_clips: int  # before the cold pass
+    compared: int  # clips for which dtypes are compared
+    nemo_clips: int
+    nemo_batch_sizes: tuple[int, ...]
+    several_processes: str  # of --devices
+    counts: tuple[int, ...]  # of files, from Enter to exit
+
+
+FULL = Sizes(
+    tdt="parakeet-tdt-0.6b-v3",
+    tdt_v2="parakeet-tdt-0.6b",
+    rnnt="parakeet-rnnt-1.1b",
+    ctc="parakeet-ctc-0.6b",
+    attention=("canary-1b-flash", "canary-1b"),
+    matrix=8192,
+    rows=32768,
+    copy_bytes=4 << 30,
+    kernel_cases=((256, 100), (64, 250), (64, 750)),
+    grid_rows=(128, 1, 32, 8, 256),
+    grid_s=(20.0, 8.0, 60.0),
+    decoder_rows=(256, 1, 128, 32, 8),
+    decoder_frames=(100, 250),
+    clips=2048,
+    repeats=3,
+    attention_clips=1024,
+    passes=3,
+    budgets=(8_192, 12_288, 16_384, 32_768, 65_536),
+    cold_clips=256,
+    compared=256,
+    nemo_clips=2048,
+    nemo_batch_sizes=(128, 256),
+    several_processes="0,0",
+    counts=(10, 1000, 10_000),
+)
+
+
+QUICK = Sizes(
+    tdt="tiny",
+    tdt_v2="tiny",
+    rnnt="tiny-rnnt",
+    ctc="tiny-ctc",
+    attention=("tiny-canary",),
+    matrix=128,
+    rows=256,
+    copy_bytes=1 << 20,
+    kernel_cases=((2, 40),),
+    grid_rows=(2, 1),
+    grid_s=(1.0,),
+    decoder_rows=(4, 1),
+    decoder_frames=(40,),
+    clips=6,
+    repeats=2,
+    attention_clips=3,
+    passes=1,
+    budgets=(400,),
+    cold_clips=2,
+    compared=6,
+    nemo_clips=6,
+    nemo_batch_sizes=(3,),
+    several_processes="cpu:2",
+    counts=(3, 30),
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Arguments of a part."""
+
+    device: torch.device
+    sizes: Sizes
+    scratch: Path
+    notes: MeasurementLog
+    loaded: dict[tuple[object, ...], Transcriber] = field(default_factory=dict)  # of all parts of this process
+
+    def model(self, shape: str) -> Path:
+        """Return the folder of a random checkpoint of this shape; make it on the device if it does not exist."""
+        folder = self.scratch / "models" / shape
+        if not folder.exists():
+            unfinished = folder.with_name(f"{shape}.part")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            native_writer.write(self._random(shape), unfinished, torch.bfloat16)
+            unfinished.rename(folder)
+        return folder
+
+    def _random(self, shape: str) -> Checkpoint:
+        """Make it on the device in seconds; if the device fails, on the CPU in a minute, because most parts need a model."""
+        try:
+            return random_checkpoint(shape, device=str(self.device))
+        except Exception as error:
+            self.notes.write({"what": "random_checkpoint", "shape": shape, "error": describe_error(error)})
+            return random_checkpoint(shape)
+
+    def load(self, shape: str, dtype: str = "bf16", folder: Path | None = None, **options: Any) -> Transcriber:
+        """Return a model, loaded once for all parts of this process."""
+        key = (folder or shape, dtype, *sorted(options.items()))
+        if key not in self.loaded:
+            where = folder or self.model(shape)
+            self.loaded[key] = Transcriber.load(where, str(self.device), dtype, Options(**options), self._say)
+        return self.loaded[key]
+
+    def with_options(self, loaded: Transcriber, folder: Path, **changes: Any) -> Transcriber:
+        """Return the loaded model under other options. Only the decoder is built again; "off" has no encoder graphs either."""
+        checkpoint, old = read_checkpoint(folder), loaded._recognizer
+        options = replace(loaded.options, beam=old.beam, **changes)
+        fused = fused_model(checkpoint, old.beam)
+        decoder = DECODERS[old.decoder_name].build(Parts(old.model, checkpoint, old.device, options, self._say, fused))
+        encode = old.model.encoder if options.cuda_graphs == "off" else old.encoder
+        return Transcriber(
+            checkpoint, LocalExecutor(Engine(replace(old, decoder=decoder, encoder=encode))), options, 0.0
+        )
+
+    def _say(self, line: str) -> None:
+        self.notes.write({"what": "said", "line": line})
+
+    def clips(self, kind: str) -> list[np.ndarray]:
+        """ "leaderboard": its lengths; "20 s": all of that length, with about as much audio in all."""
+        return clips_of(kind, self.sizes.clips)
+
+    def files(self, kind: str) -> list[Path]:
+        """Recordings of leaderboard lengths on disk, made once: "flac", "wav", "mp3_44k1" or "flac_44k1_stereo" (a quarter as
+        many); "flac_600_s": as much audio in recordings of ten minutes."""
+        folder = self.scratch / "audio" / kind
+        if not folder.exists():
+            waves = self.clips("600 s" if kind.endswith("600_s") else "leaderboard")
+            extension, rate_hz, channels = kind[:4].rstrip("_"), synthetic.RATE_HZ, 1
+            if "44k1" in kind:
+                waves, rate_hz, channels = waves[: max(1, len(waves) // 4)], 44100, 1 + kind.endswith("stereo")
+            unfinished = folder.with_name(f"{kind}.part")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            synthetic.write_files(unfinished, waves, extension, num_cores(), rate_hz, channels)
+            unfinished.rename(folder)
+        return sorted(folder.iterdir())
+
+    def many_files(self, kind: str) -> list[Path]:
+        """Return the same files under several names, for runs that are long enough and files that stay in memory."""
+        folder = self.scratch / "linked" / kind
+        if not folder.exists():
+            throughput_passes.hard_links(self.files(kind), folder, self.sizes.repeats)
+        return sorted(folder.iterdir())
+
+
+@cache
+def clips_of(kind: str, count: int, seed: int = 3) -> list[np.ndarray]:
+    if kind == "leaderboard":
+        return synthetic.waves(synthetic.leaderboard_lengths_s(count, seed), seed=4)
+    seconds = float(kind.removesuffix(" s"))
+    return synthetic.waves([seconds] * max(1, round(count * 7.85 / seconds)), seed=5)
+
+
+def num_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def in_budget(
+    transcriber: Transcriber, waves: Sequence[np.ndarray], frames: int | None, passes: int, repeats: int
+) -> dict[str, Any]:
+    """Return batches of at most `frames` frames; None: the budget of a run."""
+    budget = transcriber._recognizer.choose_budget() if frames is None else Budget(frames)
+    row = single_passes.from_memory(transcriber, waves, budget, passes, repeats)
+    return row | {
+        "budget": budget.frames,
+        "budget_bend": budget.quadratic_at_frames,
+        "budget_row_frames": budget.overhead_frames_per_row,
+    }

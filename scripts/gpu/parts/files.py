@@ -1,0 +1,70 @@
+"""Parts that measure from files to results: the command, and fastscribe beside NeMo in turns."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from fastscribe import Transcriber
+from fastscribe.bench import machine, throughput_passes
+from scripts.benchmarks import (
+    single_passes,
+)
+from scripts.gpu.part import Part, num_cores
+
+
+def files(part: Part) -> None:
+    tdt, rnnt, half = part.sizes.tdt, part.sizes.rnnt, max(1, num_cores() // 2)
+    where = ["--device", str(part.device)]
+    for kind in ("flac", "wav", "mp3_44k1", "flac_44k1_stereo", "flac_600_s"):
+        key = {"what": "command", "shape": tdt, "audio": kind, "where": " ".join(where), "inputs": "all"}
+        part.notes.measure(key, partial(_by_command, part, tdt, kind, None, where), needs_s=15.0)
+    for count in part.sizes.counts:
+        key = {"what": "command", "shape": tdt, "audio": "flac", "where": " ".join(where), "inputs": count}
+        part.notes.measure(key, partial(_by_command, part, tdt, "flac", count, where), needs_s=15.0)
+    where = ["--devices", part.sizes.several_processes]
+    key = {"what": "command", "shape": tdt, "audio": "flac", "where": " ".join(where), "inputs": "all"}
+    part.notes.measure(key, partial(_by_command, part, tdt, "flac", None, where), needs_s=15.0)
+    loaded = part.notes.make({"what": "load", "shape": tdt}, partial(part.load, tdt))
+    _from_files(part, tdt, "flac", None, loaded)
+    for threads in (half, 2):
+        _from_files(part, tdt, "flac", threads, loaded)
+    loaded = None
+    loaded = part.notes.make({"what": "load", "shape": rnnt}, partial(part.load, rnnt), needs_s=10.0)
+    _from_files(part, rnnt, "flac", None, loaded)
+
+
+def _from_files(part: Part, shape: str, kind: str, threads: int | None, loaded: Transcriber | None) -> None:
+    def call() -> dict[str, Any]:
+        assert loaded is not None
+        transcriber = part.with_options(loaded, part.model(shape), threads=threads) if threads else loaded
+        out = part.scratch / "runs" / f"{shape}-{kind}-{threads}"
+        shutil.rmtree(out, ignore_errors=True)
+        return throughput_passes.from_files(transcriber, part.many_files(kind), out, part.sizes.passes, strict=True)
+
+    key = {"what": "from_files", "shape": shape, "audio": kind, "threads": threads or "default"}
+    if loaded is not None:
+        part.notes.measure(key, call, needs_s=10.0)
+
+
+def _by_command(part: Part, shape: str, kind: str, count: int | None, where: Sequence[str]) -> dict[str, Any]:
+    """Run the command over some files, or over all, from Enter to exit."""
+    inputs, out = part.many_files(kind)[0].parent, part.scratch / "runs" / "command"
+    if count is not None:
+        paths, inputs = part.files(kind), part.scratch / "linked" / f"{kind}-{count}"
+        if not inputs.exists():
+            throughput_passes.hard_links(paths[:count], inputs, max(1, count // len(paths)))
+    shutil.rmtree(out, ignore_errors=True)
+    with machine.gpu_samples(part.device) as samples:
+        found = single_passes.by_command(part.model(shape), inputs, out, where, part.notes.seconds_left)
+    return found | samples
+
+
+def nemo(part: Part) -> None:
+    """Measure fastscribe and NeMo in alternation, over the same files with the same weights."""
+    from scripts.gpu import turns
+
+    paths = part.files("flac")[: part.sizes.nemo_clips]
+    turns.take_turns(part.notes, part.model(part.sizes.tdt), paths, str(part.device), part.sizes.nemo_batch_sizes)

@@ -1,0 +1,165 @@
+"""Which part of scripts/gpu_check belongs to which call, how long it may take, and which parts are wanted next.
+
+A stored result is worth as much as the code that it measured. So each part's entry in gpu_check.json has a digest of the
+files whose code it measures, and --next compares them with the files of this checkout. Each kind of card has results of its
+own. Pure: nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from scripts.gpu.goals import Document, Row
+
+ROOT = Path(__file__).resolve().parents[2]
+STORED = ROOT / "docs" / "bench" / "gpu"
+OUT_OF_TIME = "out of time"  # in the error of a measurement, or the status of a part, that found no time
+State = Literal["missing", "cut short", "of older code", "with errors", "done"]
+_AGAIN: State = "with errors"  # wanted behind all others: it may fail again
+
+_NETWORK = ("fastscribe/families/blocks", "fastscribe/families/conformer", "fastscribe/families/model.py")
+_DECODING = ("fastscribe/decode", "fastscribe/cuda")
+_PASS = (*_NETWORK, *_DECODING, "fastscribe/pipeline/engine.py", "fastscribe/pipeline/batching.py")
+_HOST = ("fastscribe/pipeline", "fastscribe/results", "fastscribe/audio/read.py", "fastscribe/text")
+_LOSS = ("fastscribe/training/loss",)
+
+
+@dataclass(frozen=True)
+class PartPlan:
+    """What the plan knows of a part.
+
+    Attributes:
+        call: The call that has it.
+        most_s: The most seconds that it may take.
+        least_s: The fewest that are worth a start.
+        sources: The folders and files of the checkout whose code it measures.
+        shares: It runs in one process with other parts; False: in its own, because it ends or fills one.
+        is_whole: Its rows are compared with each other, so they come from one run; others go on from what is stored.
+    """
+
+    call: str
+    most_s: float
+    least_s: float
+    sources: tuple[str, ...]
+    shares: bool = True
+    is_whole: bool = False
+
+
+# In order of worth, within a call and between them.
+PARTS = {
+    "facts": PartPlan("", 30, 10, ()),  # of every call
+    "files": PartPlan("files", 150, 40, (*_PASS, *_HOST), shares=False),
+    "nemo": PartPlan("files", 180, 75, (*_PASS, *_HOST), shares=False, is_whole=True),
+    "engine": PartPlan("engine", 75, 35, _PASS),
+    "memory": PartPlan("engine", 120, 45, _PASS),
+    "agreement": PartPlan("engine", 60, 15, _PASS),
+    "loss": PartPlan("training", 90, 20, _LOSS, shares=False),
+    "attention": PartPlan("families", 100, 25, (*_PASS, "fastscribe/families/canary")),
+    "profile": PartPlan("pieces", 50, 20, _PASS, shares=False),
+    "ceilings": PartPlan("pieces", 30, 10, ()),
+    "encoder": PartPlan("pieces", 80, 25, _NETWORK),
+    "decoder": PartPlan("pieces", 60, 20, _DECODING),
+    "kernels": PartPlan("pieces", 45, 10, _NETWORK),
+    "tests": PartPlan("tests", 110, 30, (*_NETWORK, *_DECODING, *_LOSS, "tests/cuda"), shares=False),
+    "end_to_end": PartPlan("tests", 120, 30, ("fastscribe", "tests/cuda"), shares=False),
+    "sanitizer": PartPlan("tests", 120, 15, (*_NETWORK, *_DECODING), shares=False),
+}
+CALL_MINUTES = 4.0
+CALLS = {name: None for name in (plan.call for plan in PARTS.values()) if name}
+
+
+def parts_of(call: str) -> list[str]:
+    """Return the parts of a call, with those of every call."""
+    return [name for name, plan in PARTS.items() if plan.call in ("", call)]
+
+
+@cache
+def digest(name: str) -> str:
+    """Return a digest of the code that a part measures, without blank lines and comments."""
+    found = hashlib.sha256()
+    for place in PARTS[name].sources:
+        path = ROOT / place
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
+            code = "\n".join(line for line in lines if line and not line.startswith("#"))
+            found.update(f"{file.relative_to(ROOT)}\n{code}\n".encode())
+    return found.hexdigest()[:12]
+
+
+def card(name: str) -> str:
+    """Return the kind of a card by its full name: "NVIDIA H100 80GB HBM3" is an H100."""
+    found = re.search(r"\b[A-Z]{1,2}\d{3}\b", name)  # of those that servers have
+    return found[0] if found else name
+
+
+def card_of(document: Document) -> str | None:
+    """Return the kind of card of a result; None if it was none, or is not known."""
+    gpu = (document.get("hardware") or {}).get("gpu")
+    return card(gpu["torch_name"]) if gpu else None
+
+
+def stored(folder: Path) -> list[Document]:
+    """Return the results of whole measurements on GPUs that a folder has, the newest first."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document.get("benchmark") == "gpu_check" and not document["quick"] and card_of(document):
+            found.append(document)
+    return sorted(found, key=lambda one: one["date"], reverse=True)
+
+
+def _entries(name: str, of: str, documents: Iterable[Document]) -> list[Document]:
+    return [
+        entry
+        for document in documents
+        if card_of(document) == of
+        for entry in document["results"]
+        if entry["part"] == name and any("error" not in row for row in entry["rows"])
+    ]
+
+
+def known_rows(name: str, of: str, documents: Sequence[Document]) -> list[Row]:
+    """Return what was measured on this kind of card with the code as it is, and need not be again."""
+    if PARTS[name].is_whole:
+        return []
+    entries = [entry for entry in _entries(name, of, documents) if entry.get("code") == digest(name)]
+    return [row for entry in entries for row in entry["rows"] if not {"error", "is_preparation"} & row.keys()]
+
+
+def state(name: str, of: str, documents: Sequence[Document]) -> State:
+    """Return what the stored results have of a part on this kind of card."""
+    entries = _entries(name, of, documents)
+    if not entries:
+        return "missing"
+    current = [entry for entry in entries if entry.get("code") == digest(name)]
+    if not current:
+        return "of older code"
+    last = current[0]
+    errors = [row["error"] for row in last["rows"] if "error" in row]
+    if last["status"].startswith("stopped") or any(OUT_OF_TIME in error for error in errors):
+        return "cut short"
+    return "with errors" if errors or last["status"] != "done" else "done"
+
+
+def wanted(of: str, documents: Sequence[Document]) -> list[tuple[str, State]]:
+    """Return the parts that want measuring on this kind of card, the most wanted first, with their states."""
+    states = [(name, state(name, of, documents)) for name, plan in PARTS.items() if plan.call]
+    return sorted((one for one in states if one[1] != "done"), key=lambda one: one[1] == _AGAIN)
+
+
+def choose(parts: Iterable[str], seconds: float) -> list[str]:
+    """Return the first parts that fit the seconds, facts before them. The last one may be cut."""
+    left, found = seconds - PARTS["facts"].least_s, ["facts"]
+    for name in parts:
+        if left < PARTS[name].least_s:
+            continue
+        found.append(name)
+        left -= PARTS[name].most_s
+    return found

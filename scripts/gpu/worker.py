@@ -1,0 +1,63 @@
+"""A process that runs parts of scripts/gpu_check one after the other: `python -m scripts.gpu.worker`.
+
+It reads a line of JSON for each part and answers with one. Models stay loaded for the next part. What else is printed goes to
+stderr.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+
+def serve() -> None:
+    """Answer {"part", "rows", "end", "known", "device", "quick", "scratch"} with {"status", "import_s"}, until stdin ends."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    start, loaded = monotonic(), dict[Any, Any]()
+    import_s: float | None = None
+    for line in sys.stdin:
+        settings = json.loads(line)
+        if import_s is None:
+            import torch  # noqa: F401 - what takes long
+
+            import_s = monotonic() - start
+        status, is_lost = run(settings, loaded)
+        print(json.dumps({"status": status, "import_s": import_s}), file=replies, flush=True)
+        import_s = 0.0
+        if is_lost:
+            os._exit(1)
+
+
+def run(settings: dict[str, Any], loaded: dict[Any, Any]) -> tuple[str, bool]:
+    """Run a part. Returns its status, and True if nothing else can run in this process."""
+    import torch
+
+    from scripts.gpu.part import FULL, QUICK, Part
+    from scripts.gpu.parts import function
+    from scripts.measurement_log import MeasurementLog
+
+    notes = MeasurementLog(Path(settings["rows"]), settings["end"] - monotonic(), settings["known"])
+    sizes = QUICK if settings["quick"] else FULL
+    part = Part(torch.device(settings["device"]), sizes, Path(settings["scratch"]), notes, loaded)
+    status, is_lost = "done", False
+    try:
+        function(settings["part"])(part)
+    except Exception as error:  # the parts behind it may still work
+        traceback.print_exc()
+        is_lost = isinstance(error, torch.AcceleratorError)
+        status = f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    gc.collect()
+    if torch.cuda.is_available() and not is_lost:
+        torch.cuda.empty_cache()
+    return status, is_lost
+
+
+if __name__ == "__main__":
+    serve()
