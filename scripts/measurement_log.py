@@ -77,9 +77,14 @@ class MeasurementLog:
     def make(self, key: Mapping[str, Any], call: Callable[[], T], needs_s: float = 0.0) -> T | None:
         """Return the result of `call` and write a row with its duration; None if it failed, with a row too."""
         made: list[T] = []
+
+        def prepare() -> Row:
+            made.append(call())
+            return {"is_preparation": True}
+
+        known, self._known = self._known, ()  # it is made again
         try:
-            known, self._known = self._known, ()  # it is made again
-            self.measure(key, lambda: made.append(call()) or {"is_preparation": True}, needs_s)
+            self.measure(key, prepare, needs_s)
         finally:
             self._known = known
         return made[0] if made else None

@@ -58,6 +58,7 @@ class Sizes:
     compared: int  # clips for which dtypes are compared
     nemo_clips: int
     nemo_batch_sizes: tuple[int, ...]
+    nemo_long_batch_sizes: tuple[int, ...]
     several_processes: str  # of --devices
     counts: tuple[int, ...]  # of files, from Enter to exit
 
@@ -85,7 +86,8 @@ FULL = Sizes(
     compared=256,
     nemo_clips=2048,
     nemo_batch_sizes=(128, 256),
-    several_processes="0,0",
+    nemo_long_batch_sizes=(8, 4),
+    several_processes="0,0,0,0",
     counts=(10, 1000, 10_000),
 )
 
@@ -113,6 +115,7 @@ QUICK = Sizes(
     compared=6,
     nemo_clips=6,
     nemo_batch_sizes=(3,),
+    nemo_long_batch_sizes=(1,),
     several_processes="cpu:2",
     counts=(3, 30),
 )

@@ -9,24 +9,26 @@ from typing import Any
 
 from fastscribe import Transcriber
 from fastscribe.bench import machine, throughput_passes
-from scripts.benchmarks import (
-    single_passes,
-)
+from scripts.benchmarks import single_passes
 from scripts.gpu.part import Part, num_cores
 
 
 def files(part: Part) -> None:
+    """Measure the command from Enter to exit, by one process and by several; then passes inside a process."""
     tdt, rnnt, half = part.sizes.tdt, part.sizes.rnnt, max(1, num_cores() // 2)
-    where = ["--device", str(part.device)]
-    for kind in ("flac", "wav", "mp3_44k1", "flac_44k1_stereo", "flac_600_s"):
-        key = {"what": "command", "shape": tdt, "audio": kind, "where": " ".join(where), "inputs": "all"}
-        part.notes.measure(key, partial(_by_command, part, tdt, kind, None, where), needs_s=15.0)
+    part.notes.make({"what": "model", "shape": tdt}, partial(part.model, tdt))
+    one, several = ["--device", str(part.device)], ["--devices", part.sizes.several_processes]
+    for kind, where in (
+        ("flac", one),
+        ("flac", several),
+        ("wav", one),
+        ("mp3_44k1", one),
+        ("flac_600_s", one),
+        ("flac_44k1_stereo", one),
+    ):
+        _command(part, kind, where)
     for count in part.sizes.counts:
-        key = {"what": "command", "shape": tdt, "audio": "flac", "where": " ".join(where), "inputs": count}
-        part.notes.measure(key, partial(_by_command, part, tdt, "flac", count, where), needs_s=15.0)
-    where = ["--devices", part.sizes.several_processes]
-    key = {"what": "command", "shape": tdt, "audio": "flac", "where": " ".join(where), "inputs": "all"}
-    part.notes.measure(key, partial(_by_command, part, tdt, "flac", None, where), needs_s=15.0)
+        _command(part, "flac", one, count)
     loaded = part.notes.make({"what": "load", "shape": tdt}, partial(part.load, tdt))
     _from_files(part, tdt, "flac", None, loaded)
     for threads in (half, 2):
@@ -34,6 +36,13 @@ def files(part: Part) -> None:
     loaded = None
     loaded = part.notes.make({"what": "load", "shape": rnnt}, partial(part.load, rnnt), needs_s=10.0)
     _from_files(part, rnnt, "flac", None, loaded)
+
+
+def _command(part: Part, kind: str, where: Sequence[str], count: int | None = None) -> None:
+    tdt = part.sizes.tdt
+    if part.notes.make({"what": "audio", "audio": kind}, partial(part.many_files, kind), needs_s=15.0) is not None:
+        key = {"what": "command", "shape": tdt, "audio": kind, "where": " ".join(where), "inputs": count or "all"}
+        part.notes.measure(key, partial(_by_command, part, tdt, kind, count, where), needs_s=15.0)
 
 
 def _from_files(part: Part, shape: str, kind: str, threads: int | None, loaded: Transcriber | None) -> None:
@@ -63,8 +72,19 @@ def _by_command(part: Part, shape: str, kind: str, count: int | None, where: Seq
 
 
 def nemo(part: Part) -> None:
-    """Measure fastscribe and NeMo in alternation, over the same files with the same weights."""
+    """Measure fastscribe and NeMo in alternation, over the same short files with the same weights."""
+    _in_turns(part, "flac", part.sizes.nemo_batch_sizes)
+
+
+def nemo_long(part: Part) -> None:
+    """Measure the same over recordings of ten minutes."""
+    _in_turns(part, "flac_600_s", part.sizes.nemo_long_batch_sizes)
+
+
+def _in_turns(part: Part, kind: str, batch_sizes: Sequence[int]) -> None:
     from scripts.gpu import turns
 
-    paths = part.files("flac")[: part.sizes.nemo_clips]
-    turns.take_turns(part.notes, part.model(part.sizes.tdt), paths, str(part.device), part.sizes.nemo_batch_sizes)
+    model = part.notes.make({"what": "model", "shape": part.sizes.tdt}, partial(part.model, part.sizes.tdt))
+    paths = part.notes.make({"what": "audio", "audio": kind}, partial(part.files, kind))
+    if model is not None and paths is not None:
+        turns.take_turns(part.notes, model, paths[: part.sizes.nemo_clips], str(part.device), batch_sizes)
