@@ -26,11 +26,12 @@ from fastscribe._system.positioned_read import BINARY
 from fastscribe._system.shared_calls import SharedCalls
 from fastscribe.audio.failures import ContainerError, NotAContainer
 from fastscribe.audio.formats import MISSING_TOLERANCE_S, missing_problem
+from fastscribe.audio.frame_samples import FrameSamples
 from fastscribe.audio.guarded_file import GuardedFile
 from fastscribe.audio.matroska_size import is_whole_matroska
 from fastscribe.audio.media import is_held
 from fastscribe.audio.unfinished import unfinished
-from fastscribe.types import AnyArray, Float32Array, Medium, SampleArray
+from fastscribe.types import Float32Array, Medium, SampleArray
 
 if TYPE_CHECKING:
     from av.audio.frame import AudioFrame
@@ -67,6 +68,7 @@ _MAX_HEADERS = 256
 _OPUS = ("opus", "libopus")
 # In these, FFmpeg guesses times and places from a bit rate. Unless their samples are PCM, they are counted as they are decoded.
 _WITHOUT_TIMES = frozenset({"aiff", "au", "voc", "w64", "wav", "xwma"})
+_RESYNC_BYTES = 1 << 16  # in which FFmpeg looks for the next packet of MPEG-TS
 _LOST_PACKET_S = 0.05  # the length of a packet that does not say its own
 _MAX_UNFRAMED_BYTES = 8 << 20
 _OPUS_STEP = 120  # samples at 48,000 Hz; every Opus packet is a multiple
@@ -183,6 +185,7 @@ class Track:
         is_guessed = bool(self._names & _WITHOUT_TIMES) and not codec.name.startswith("pcm_")
         # AAC frames without their lengths, which the decoder finds if it gets all at once
         self._is_unframed = is_guessed and codec.name == "aac" and codec.extradata is not None
+        self._samples = FrameSamples()
         self._resampler: RateConverter | None = None  # of frames whose rate is another
         self._shift = 0  # samples by which a clock that starts again is behind
         self._is_ogg, self._is_opus = "ogg" in self._names, codec.name in _OPUS
@@ -293,6 +296,7 @@ class Track:
         states_length = has_length and not is_estimate
         ends = {self._stream.index: self._end or self._origin}  # by stream, in its own ticks
         is_whole, num_packets, last_begin = True, 0, 0
+        still_ticks = 0  # of packets that begin where the one before does
         rate_of = _RATES.get(self._stream.codec_context.name) if self._names & _WITHOUT_CLOCK else None
         rates: set[object] = set()
         self._read_other_streams(states_length)
@@ -302,7 +306,9 @@ class Track:
                 if end is None:
                     continue
                 if packet.stream_index == self._stream.index:
-                    last_begin, num_packets = end - (packet.duration or 0), num_packets + 1
+                    begin = end - (packet.duration or 0)
+                    still_ticks += end - begin if num_packets and begin == last_begin else 0
+                    last_begin, num_packets = begin, num_packets + 1
                     if rate_of is not None and packet.size > _RATE_BYTES:
                         rates.add(rate_of(bytes(memoryview(packet)[:_RATE_BYTES])))
                     self._check_order(last_begin)
@@ -314,7 +320,8 @@ class Track:
                 raise ContainerError(f"damaged or truncated ({_reason(error)})") from error
             is_whole = False
         assert self._end is not None
-        self.from_start = self.from_start or len(rates) > 1
+        is_clock_stopped = still_ticks * self._tick_s > MISSING_TOLERANCE_S
+        self.from_start = self.from_start or len(rates) > 1 or is_clock_stopped
         if self.from_start:
             return self._end
         ends[self._stream.index] = self._end
@@ -493,11 +500,16 @@ class Track:
             raise ContainerError(f"damaged or truncated ({_reason(error)})") from error
 
     def _packets(self, *streams: AudioStream) -> Iterator[Any]:
-        try:
-            yield from self._container.demux(*streams)
-        except PermissionError:  # FFmpeg's number -1, with which it ends GXF
-            if "gxf" not in self._names:
-                raise
+        for _ in range(2 + self._num_bytes // _RESYNC_BYTES):
+            try:
+                yield from self._container.demux(*streams)
+                return
+            except PermissionError:  # FFmpeg's number -1, with which it ends GXF
+                if "gxf" not in self._names:
+                    raise
+                return
+            except BlockingIOError:  # MPEG-TS: this many bytes hold no packet, as where a recorder reserves room
+                continue
 
     def _joined(self, packets: Iterator[AudioPacket]) -> Iterator[AudioPacket]:
         """Yield the bytes of all packets as one packet, and the end of the stream."""
@@ -540,9 +552,11 @@ class Track:
 
     def _accept(self, frame: AudioFrame, position: int) -> None:
         """Make a frame's samples the pending ones."""
-        samples_SC = _samples(frame)
+        samples_SC = self._samples.of(frame)
         if samples_SC.shape[1] != self.channels:
-            samples_SC = samples_SC.mean(axis=1, keepdims=True).repeat(self.channels, axis=1)
+            samples_SC = _mixed(samples_SC, [channel.name for channel in frame.layout.channels]).repeat(
+                self.channels, 1
+            )
         self._expected = position + len(samples_SC)
         if frame.sample_rate == self.samplerate and self._resampler is None:
             self._pending = position, samples_SC
@@ -664,16 +678,13 @@ def _packet_end(packet: Any) -> int | None:
     return None if pts is None else int(pts + (packet.duration or 0))
 
 
-def _samples(frame: AudioFrame) -> Float32Array:
-    """Return a frame's samples [S, C] as float32; integers are scaled to [-1, 1)."""
-    if frame.format.name.startswith("s64"):  # PyAV gives no array of these
-        from av.audio.resampler import AudioResampler
+def _mixed(samples_SC: Float32Array, names: list[str]) -> Float32Array:
+    """Return frames of another number of channels than the first, as where a film follows stereo, as one channel [S, 1]."""
+    from fastscribe.audio.channel_layout import choose
+    from fastscribe.audio.mixing import mix_weights
 
-        [frame] = AudioResampler("dbl", frame.layout, frame.sample_rate).resample(frame)
-    array: AnyArray = frame.to_ndarray()
-    samples_SC: AnyArray = array.T if frame.format.is_planar else array.reshape(frame.samples, -1)
-    if samples_SC.dtype.kind == "f":
-        return samples_SC.astype(np.float32, copy=False)
-    if samples_SC.dtype == np.uint8:
-        return np.asarray(samples_SC.astype(np.float32) / 128 - 1, np.float32)
-    return np.asarray(samples_SC.astype(np.float32) / 2.0 ** (8 * samples_SC.itemsize - 1), np.float32)
+    _, _, layout = choose(None, len(names), names)
+    weights_C = mix_weights(layout)
+    if weights_C is None:
+        return np.asarray(samples_SC.mean(axis=1, keepdims=True))
+    return np.asarray(samples_SC @ weights_C[:, None], np.float32)

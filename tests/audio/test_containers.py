@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.audio import containers
+from fastscribe.audio.frame_samples import FrameSamples
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import blocks, read, read_native_into
 from fastscribe.errors import AudioError
@@ -290,7 +291,7 @@ def test_damage_in_what_has_no_times(tmp_path):
 def test_64_bit_samples():
     frame = av.AudioFrame(format="s64p", layout="stereo", samples=10)
     frame.sample_rate = 16_000
-    assert containers._samples(frame).shape == (10, 2)
+    assert FrameSamples().of(frame).shape == (10, 2)
 
 
 def test_a_recording_is_measured_once(media, tmp_path, monkeypatch):
@@ -402,8 +403,8 @@ def test_cut_at_the_end_of_a_long_file_decodes_little(tmp_path, monkeypatch, nam
     codec, rate = ("libopus", 48_000) if name == "a.webm" else ("aac", 44_100)
     path = encode(tmp_path / name, codec, rate, seconds=60.0)
     decoded = []
-    convert = containers._samples
-    monkeypatch.setattr(containers, "_samples", lambda frame: decoded.append(frame.samples) or convert(frame))
+    convert = FrameSamples.of
+    monkeypatch.setattr(FrameSamples, "of", lambda self, frame: decoded.append(frame.samples) or convert(self, frame))
     cut = probe(source(path, offset_s=58.0, duration_s=1.0))
     assert sum(decoded) < rate
     assert len(whole(cut)) == rate

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 
@@ -373,3 +374,58 @@ def test_sample_rate_changes(tmp_path, extension, codec, rates):
     spectra = [np.abs(np.fft.rfft(one * np.hanning(len(one)))) for one in (early, late)]
     assert np.corrcoef(*spectra)[0, 1] > 0.95  # the tones keep their pitch
     check_parts(path, samples)
+
+
+def spoken(path: Path, codec: str, rate: int, layout: str, sound: Mapping[str, np.ndarray]) -> Path:
+    """Encode sounds on channels of a layout, and silence on the others."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=rate, layout=layout)
+        names = [channel.name for channel in av.AudioLayout(layout).channels]
+        length = len(next(iter(sound.values())))
+        samples_SC = np.stack([sound.get(name, np.zeros(length, np.float32)) for name in names], axis=1)
+        for at in range(0, length, 1000):
+            block_SC = np.ascontiguousarray(samples_SC[at : at + 1000])
+            frame = av.AudioFrame.from_ndarray(block_SC.reshape(1, -1), "flt", layout)
+            frame.sample_rate, frame.pts, frame.time_base = rate, at, Fraction(1, rate)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
+def test_eight_channels(tmp_path):
+    """PyAV ends the process when it takes the samples of eight channels that are apart."""
+    rate = 48_000
+    path = spoken(tmp_path / "a.m4a", "aac", rate, "7.1", {"FC": signal(3.0, rate)})
+    samples = whole(probe(given(path)))
+    assert clicks_s(samples, rate) == [pytest.approx(CLICK_S, abs=0.03)]
+
+
+def test_surround_sound_that_follows_stereo_is_mixed_by_its_layout(tmp_path):
+    rate, sound = 48_000, signal(3.0, 48_000)
+    stereo = spoken(tmp_path / "a.ac3", "ac3", rate, "stereo", {"FL": sound, "FR": sound})
+    film = spoken(
+        tmp_path / "b.ac3", "ac3", rate, "5.1", {"FC": sound, "LFE": sound * 0 + 0.3, "BL": sound, "BR": sound}
+    )
+    path = tmp_path / "both.ac3"
+    path.write_bytes(stereo.read_bytes() + film.read_bytes())
+    samples = whole(probe(given(path)))
+    first, second = samples[: 3 * rate], samples[3 * rate :]
+    assert np.abs(second[rate:]).max() == pytest.approx(np.abs(first[rate:]).max() / 2.4142, rel=0.1)
+
+
+@pytest.mark.parametrize("behind", [bytes(200_000), np.random.default_rng(0).bytes(200_000)])
+def test_mpeg_ts_with_room_in_it(tmp_path, behind):
+    path = encode(tmp_path / "a.ts", "aac", 48_000)
+    content = path.read_bytes()
+    half = len(content) // 2 // 188 * 188
+    samples = whole(probe(given(path)))
+    for changed in (content + behind, content[:half] + bytes(188 * 1000) + content[half:]):
+        path.write_bytes(changed)
+        assert len(whole(probe(given(path)))) == len(samples)
+
+
+def test_a_clock_that_stands_still(tmp_path):
+    """FFmpeg's own writer of RealMedia gives all packets the time 0."""
+    samples = whole(probe(given(encode(tmp_path / "a.rm", "real_144", 8_000))))
+    assert len(samples) == pytest.approx(3.0 * 8_000, abs=400)
+    check_parts(tmp_path / "a.rm", samples)

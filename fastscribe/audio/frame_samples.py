@@ -1,0 +1,46 @@
+"""The samples of FFmpeg's frames, as arrays [S, C]: S samples, C channels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fastscribe.types import AnyArray, Float32Array
+
+if TYPE_CHECKING:
+    from av.audio.frame import AudioFrame
+    from av.audio.resampler import AudioResampler
+
+_MOST_PLANES = 7  # PyAV looks for one behind the last, and there is no room for it in a frame of eight
+
+
+class FrameSamples:
+    """Takes the samples out of a track's frames. Setting up a conversion takes longer than a frame, so the last is kept."""
+
+    def __init__(self) -> None:
+        self._resampler: AudioResampler | None = None
+        self._kind: tuple[str, str, int] | None = None  # of the frames that it takes
+
+    def of(self, frame: AudioFrame) -> Float32Array:
+        """Return a frame's samples [S, C] as float32; integers are scaled to [-1, 1)."""
+        channels, is_planar = frame.layout.nb_channels, frame.format.is_planar
+        if frame.format.name.startswith("s64") or (is_planar and channels > _MOST_PLANES):
+            frame, is_planar = self._packed(frame), False
+        array: AnyArray = frame.to_ndarray()
+        samples_SC: AnyArray = array.T if is_planar else array.reshape(-1, channels)
+        if samples_SC.dtype.kind == "f":
+            return samples_SC.astype(np.float32, copy=False)
+        if samples_SC.dtype == np.uint8:
+            return np.asarray(samples_SC.astype(np.float32) / 128 - 1, np.float32)
+        return np.asarray(samples_SC.astype(np.float32) / 2.0 ** (8 * samples_SC.itemsize - 1), np.float32)
+
+    def _packed(self, frame: AudioFrame) -> AudioFrame:
+        """Return a frame whose channels are in one array."""
+        from av.audio.resampler import AudioResampler
+
+        kind = frame.format.name, frame.layout.name, frame.sample_rate
+        if self._resampler is None or self._kind != kind:
+            self._resampler, self._kind = AudioResampler("dbl", frame.layout, frame.sample_rate), kind
+        [packed] = self._resampler.resample(frame)
+        return packed
