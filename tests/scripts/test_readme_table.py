@@ -139,19 +139,22 @@ def test_gpu_tables_show_the_newest_measurements(script: ModuleType, tmp_path: P
     warm, cold = row | {"pass": "warm", "rtfx": 22000.0}, row | {"pass": "cold", "rtfx": 10000.0}
     stored(tmp_path, "b.json", check("2026-11-21T01:00Z", [warm, cold]))
     stored(tmp_path, "a.json", check("2026-11-22T01:11Z", [warm | {"rtfx": 23100.0}]))
+    h100 = {"gpu": {"torch_name": "NVIDIA H100 80GB HBM3"}}
+    stored(tmp_path, "e.json", check("2026-11-20T01:22Z", [warm | {"rtfx": 11000.0}], hardware=h100))
     stored(tmp_path, "c.json", check("2026-11-23T01:00Z", [warm | {"rtfx": 1.0}], quick=True))
     stored(tmp_path, "d.json", check("2026-11-23T01:00Z", [warm | {"rtfx": 1.0}], device="cpu"))
     goals, rates = (part.splitlines() for part in script.gpu_tables(tmp_path).split("\n\n"))
     assert goals[2].endswith("| 20,000 | **10,000** | 50% | NVIDIA H200 | 00Z, 2026-11-21 |")
-    assert goals[3].endswith("| 22,000 | **23,100** | 105% | NVIDIA H200 | 11Z, 2026-11-22 |")
+    assert goals[3].endswith("| 22,000 | **11,000** | 50% | NVIDIA H100 80GB HBM3 | 22Z, 2026-11-20 |")
+    assert goals[4].endswith("| 22,000 | **23,100** | 105% | NVIDIA H200 | 11Z, 2026-11-22 |")
     assert sum("| not measured | - |" in line for line in goals) == 9
-    assert [line.split(" | ")[3] for line in rates[2:]] == ["23,100", "15,000", "10,000"]
+    assert [line.split(" | ")[3] for line in rates[2:]] == ["23,100", "15,000", "11,000", "10,000"]
     assert "| fastscribe, greedy, warm | parakeet-tdt-0.6b-v3 (random weights) | NVIDIA H200 |" in rates[2]
 
 
 def test_stored_results_match_the_documents(script: ModuleType) -> None:
     made = script.made_tables(ROOT)
-    assert {path.name for path in made} == {"README.md", "numbers.md", "gpu.md"}
+    assert {path.name for path in made} == {"README.md", "numbers.md", "gpu.md", "papers.md"}
     for path, tables in made.items():
         text = path.read_text(encoding="utf-8")
         assert text == script.with_tables(text, tables), f"{path.name}: run scripts/readme_table --write"
@@ -180,12 +183,13 @@ def test_write_puts_the_tables_into_the_documents(script: ModuleType, tmp_path: 
     (tmp_path / "scripts").mkdir()
     (tmp_path / "fastscribe").symlink_to(PACKAGE)
     shutil.copy(ROOT / "scripts" / "readme_table", tmp_path / "scripts")
-    for name in ("__init__.py", "gpu"):
+    for name in ("__init__.py", "gpu", "papers.py"):
         (tmp_path / "scripts" / name).symlink_to(ROOT / "scripts" / name)
     shutil.copytree(ROOT / "docs" / "bench", tmp_path / "docs" / "bench")
     empty = "x\n<!-- benchmark -->\n<!-- /benchmark -->\ny\n"
     places = [stored(tmp_path / folder, name, empty) for folder, name in (("", "README.md"), ("docs", "numbers.md"))]
     guide = stored(tmp_path / "docs", "gpu.md", empty)
+    stored(tmp_path / "docs", "papers.md", empty)
     command = [sys.executable, tmp_path / "scripts" / "readme_table"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     subprocess.run([*command, "--write"], check=True)

@@ -1,0 +1,398 @@
+"""docs/papers.md's tables: what five works claim, and what scripts/gpu_check measured of it. Pure: reads stored results.
+
+A cell is the newest measurement on a kind of card; without one it says so. Published figures are in docs/bench/gpu/papers.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scripts.gpu.plan import card_of
+
+Document = Mapping[str, Any]
+Row = tuple[str, ...]
+NOTHING = "not measured"
+_SHAPES = ("parakeet-tdt-0.6b-v3", "parakeet-rnnt-1.1b", "parakeet-ctc-0.6b")
+_GB = 1e9
+
+
+@dataclass(frozen=True)
+class Found:
+    """A measurement: its row, the kind of card, and the commit and day."""
+
+    row: Mapping[str, Any]
+    card: str
+    when: str
+
+    def __getitem__(self, name: str) -> Any:
+        return self.row.get(name)
+
+
+def newest(documents: Sequence[Document], part: str, keys: Sequence[str], **wanted: Any) -> list[Found]:
+    """Return the newest row for each kind of card and value of the keys.
+
+    Args:
+        documents: Results on GPUs, the newest first.
+        part: Of gpu_check.
+        keys: The fields that tell measurements apart.
+        wanted: Values that the rows have.
+    """
+    found: dict[tuple[Any, ...], Found] = {}
+    for document in documents:
+        kind = card_of(dict(document))
+        for row in (row for entry in document["results"] if entry["part"] == part for row in entry["rows"]):
+            if kind is None or "error" in row or any(row.get(name) != value for name, value in wanted.items()):
+                continue
+            when = f"{document['commit']}, {document['date'][:10]}"
+            found.setdefault((kind, *(row.get(name) for name in keys)), Found(row, kind, when))
+    return list(found.values())
+
+
+def page(documents: Sequence[Document], published: Document) -> str:
+    """Return the Markdown of the summary and of a section for each work."""
+    sections = [section(documents, published) for section in SECTIONS]
+    summary = table(("work", "claim", "here", "card"), (row for one in sections for row in one.summary))
+    return "\n\n".join([summary, *(one.text() for one in sections)])
+
+
+@dataclass(frozen=True)
+class Section:
+    """A work: its title, claim and conditions, rows for the summary, and tables with titles."""
+
+    title: str
+    claim: str
+    differs: str
+    summary: list[Row]
+    tables: list[tuple[str, Row, list[Row]]]
+
+    def text(self) -> str:
+        parts = [f"## {self.title}", self.claim, self.differs]
+        for title, head, rows in self.tables:
+            parts.append(f"{title}\n\n{table(head, rows)}" if rows else f"{title} {NOTHING.capitalize()}.")
+        return "\n\n".join(parts)
+
+
+def table(head: Row, rows: Iterable[Row]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows))
+
+
+def _summary(claim: str, name: str, cells: Iterable[tuple[str, str]]) -> list[Row]:
+    """Return a row for each card, or one without a measurement."""
+    return [(name, claim, here, kind) for here, kind in cells] or [(name, claim, NOTHING, "-")]
+
+
+def _number(value: float | None, form: str = ",.0f") -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _link(url: str) -> str:
+    return f"[source]({url})"
+
+
+# --- the works ------------------------------------------------------------------------------------------------------
+
+
+def tenfold(documents: Sequence[Document], published: Document) -> Section:
+    about = published["tenfold"]
+    rungs = newest(documents, "tenfold", ("shape", "rung"), what="rung")
+    rows: list[Row] = []
+    cells: list[tuple[str, str]] = []
+    for kind in sorted({one.card for one in rungs}):
+        for shape in dict.fromkeys(one["shape"] for one in rungs):
+            of_shape = [one for one in rungs if one.card == kind and one["shape"] == shape]
+            first, first_of_ours = None, None
+            for one in of_shape:
+                rtfx, is_ours = one["rtfx"], one["side"] == "fastscribe" and not one["rung"].startswith("CPU")
+                first = first or (one if one["side"] == "nemo" else None)
+                first_of_ours = first_of_ours or (one if is_ours else None)
+                base = first_of_ours if is_ours else first
+                ratio = "-" if base is None else f"{rtfx / base['rtfx']:.2f}"
+                over_nemo = "-" if first is None else f"{rtfx / first['rtfx']:.1f}"
+                dollars = _number(_per_million_hours(one.row))
+                cell = (one["rung"], one["changes"] or "-", f"{rtfx:,.0f}", ratio, over_nemo, dollars)
+                rows.append((shape, kind, *cell, one.when))
+            last = next((one for one in reversed(of_shape) if one["rung"] == "planned"), None)
+            if last is not None and first is not None:
+                cells.append((f"{shape}: {last['rtfx'] / first['rtfx']:.1f} times NeMo's first way", kind))
+            cpu = [one for one in of_shape if one["rung"].startswith("CPU")]
+            costs = [cost for cost in map(_per_million_hours, (one.row for one in cpu)) if cost is not None]
+            own = None if last is None else _per_million_hours(last.row)
+            if costs and own:
+                cells.append((f"{shape}: {min(costs) / own:.1f} times cheaper than the CPU", kind))
+    head = (
+        "model",
+        "card",
+        "way",
+        "what is new",
+        "RTFx",
+        "over our first",
+        "over NeMo's first",
+        "USD for a million hours",
+    )
+    claim = f"up to {about['times']} times as fast; {about['cheaper_than_a_cpu']} times cheaper than a CPU"
+    return Section(
+        "Tenfold acceleration of NeMo's transducers and CTC models",
+        f"The claim ({_link(about['source'])}): weights in bf16 without autocast, label looping, and CUDA graphs with loops"
+        f" inside make NeMo's models up to {about['times']} times as fast, and transcribing {about['cheaper_than_a_cpu']}"
+        " times cheaper than on a CPU.",
+        "What differs: random weights of the published shapes and synthetic audio from memory, mean 7.85 s. Slow ways run"
+        " fewer recordings. The card is newer than the article's. NeMo's first way is its greedy decoding of one"
+        " recording at a time under autocast. The price is that of docs/measure.md's list for the card.",
+        _summary(claim, "NeMo, tenfold", cells),
+        [("The ladder, each way with one change.", (*head, "commit, date"), rows)],
+    )
+
+
+def _per_million_hours(row: Mapping[str, Any]) -> float | None:
+    """Return USD for a million hours of audio, from the row's USD for 1,000."""
+    per_thousand = row.get("usd_per_1000_audio_hours")
+    return None if per_thousand is None else float(per_thousand) * 1000
+
+
+def fp16_loss(documents: Sequence[Document], published: Document) -> Section:
+    keys = ("form", "library", "dtype", "batch_size", "num_labels", "num_tokens")
+    cases = newest(documents, "loss", keys, what="loss")
+    rows, cells = [], []
+    for one in sorted(cases, key=lambda one: (one.card, one["num_tokens"], one["num_labels"], one["batch_size"])):
+        is_ours = "fastscribe" if one["library"] == "fastscribe" else one["library"]
+        name = f"{is_ours}, {'sample by sample' if one['form'] == 'joint' else one['form']}"
+        size = (str(one["num_tokens"]), str(one["batch_size"]), str(one["num_labels"]))
+        rows.append((*size, name, one["dtype"], _bytes(one.row), _number(one["ms"], ",.1f"), one.card, one.when))
+    for kind in sorted({one.card for one in cases}):
+        largest = [one for one in cases if one.card == kind and one["num_tokens"] == 1024 and "peak_bytes" in one.row]
+        size = max(((one["batch_size"], one["num_labels"]) for one in largest), default=None)
+        peaks = {
+            (one["form"], one["dtype"]): one["peak_bytes"]
+            for one in largest
+            if (one["batch_size"], one["num_labels"]) == size and one["library"] == "fastscribe"
+        }
+        whole, half, ours = (
+            peaks.get(key) for key in (("materialised", "fp32"), ("materialised", "fp16"), ("joint", "fp16"))
+        )
+        if size and whole and half and ours:
+            cells.append(
+                (f"{whole / half:.1f} times less; ours {whole / ours:.1f} (batch {size[0]}, {size[1]} labels)", kind)
+            )
+    return Section(
+        "The transducer loss in fp16",
+        f"The claim ({_link(published['fp16_loss']['source'])}): a loss that takes logits in fp16"
+        " needs about half of the memory of fp32.",
+        "What differs: 200 frames, joint width 640; `materialised` is the article's form, a joint network whose logits of the"
+        " whole batch exist, and `logits` the loss alone. fastscribe's own form never has all logits. Peaks are torch's"
+        " allocator's, inputs and gradients included.",
+        _summary("half of fp32's memory", "fp16 loss", cells),
+        [
+            (
+                "Peak memory and time, forward and backward.",
+                ("tokens", "batch", "labels", "loss", "dtype", "peak, GB", "ms", "card", "commit, date"),
+                rows,
+            )
+        ],
+    )
+
+
+def _bytes(row: Mapping[str, Any]) -> str:
+    return "does not fit" if row.get("fits") is False else _number(_in_gb(row.get("peak_bytes")), ".2f")
+
+
+def _in_gb(value: float | None) -> float | None:
+    return None if value is None else value / _GB
+
+
+def samplewise(documents: Sequence[Document], published: Document) -> Section:
+    about = published["samplewise"]
+    keys = ("form", "dtype", "batch_size", "num_tokens", "pass")
+    cases = newest(documents, "samplewise", keys, what="samplewise")
+    rows = [
+        (
+            str(one["num_tokens"]),
+            "sample by sample" if one["form"] == "joint" else "all logits at once",
+            one["dtype"],
+            _number(one["batch_size"]),
+            _bytes(one.row),
+            _number(_in_gb(one["formula_bytes"]), ".2f"),
+            _number(one["ms"], ",.0f"),
+            one.card,
+            one.when,
+        )
+        for one in sorted(
+            cases, key=lambda one: (one.card, one["num_tokens"], one["form"], one["dtype"], one["batch_size"] or 0)
+        )
+    ]
+    cells = [
+        (f"{one['peak_bytes'] / _GB:.2f} GB with {one['num_tokens']:,} tokens, {one['dtype']}", one.card)
+        for one in cases
+        if one["form"] == "joint" and one["batch_size"] == about["batch_size"] and one["peak_bytes"]
+    ]
+    claim = f"{about['bytes'] / _GB:g} GB for a batch of {about['batch_size']:,} and {about['audio_s']} s"
+    return Section(
+        "Sample-wise transducer training",
+        f"The claim ({_link(about['source'])}): loss and gradients sample by sample, {claim}.",
+        "What differs: 500 frames of 80 ms and 150 labels, width 640, TDT with five durations, inputs and logits in 16 bits,"
+        " weights of the joint network in float32.",
+        _summary(claim, "sample-wise training", cells),
+        [
+            (
+                "Peak memory and time, forward and backward.",
+                ("tokens", "way", "dtype", "batch", "peak, GB", "by formula, GB", "ms", "card", "commit, date"),
+                rows,
+            )
+        ],
+    )
+
+
+def encoder_decoder(documents: Sequence[Document], published: Document) -> Section:
+    about = published["encoder_decoder"]
+    batches = newest(documents, "training_speed", ("shape", "batches"), what="training_batches")
+    rows = [
+        (
+            one["batches"],
+            _number(one["padding_share"], ".0%"),
+            _number(one["batch_audio_s"]),
+            _number(one["batch_rows"], ".0f"),
+            _number(one["step_ms"]),
+            _number(one["audio_s_per_s"]),
+            _number(_in_gb(one["peak_bytes"]), ".1f"),
+            one["shape"],
+            one.card,
+            one.when,
+        )
+        for one in batches
+    ]
+    cells = []
+    for kind in sorted({one.card for one in batches}):
+        of_card = {one["batches"]: one for one in batches if one.card == kind}
+        first, best = of_card.get("random"), of_card.get("by what fits in memory")
+        if first is not None and best is not None:
+            sizes = best["batch_audio_s"] / first["batch_audio_s"]
+            speeds = best["audio_s_per_s"] / first["audio_s_per_s"]
+            cells.append((f"batches {sizes:.1f} times as large, training {speeds:.1f} times as fast", kind))
+    ratios = newest(documents, "attention", ("shape", "over", "graphs", "budget_frames"), what="ratio")
+    kept = [one for one in ratios if one["graphs"] == "auto" and one["budget_frames"] == "auto"]
+    inference = [
+        (
+            f"{one['shape']} over {one['over']}",
+            _number(one["rtfx"]),
+            _number(one["rtfx_of_other"]),
+            _number(one["rtfx_ratio"], ".2f"),
+            f"{_number(one['decoder_share'], '.0%')} / {_number(one['decoder_share_of_other'], '.0%')}",
+            one.card,
+            one.when,
+        )
+        for one in kept
+    ]
+    speed = [(f"{one['rtfx_ratio']:.1f} times as fast", one.card) for one in kept]
+    claim = f"batches {about['batch_size_times']} times as large, {about['fewer_gpus_times']} times fewer GPUs"
+    return Section(
+        "Training and inference efficiency of encoder-decoder models",
+        f"The claim ({_link(about['source'])}): {claim}, by buckets of duration and of tokens whose batch sizes are searched; a"
+        f" decoder of 4 layers for one of 24, with a larger encoder, is {about['inference_times']} times as fast.",
+        "What differs: one GPU, random weights, synthetic lengths as the Open ASR Leaderboard's, and a transducer instead of"
+        " Canary in training, which fastscribe does not train. Random batches have as many rows as fit if all are the longest.",
+        [
+            *_summary(claim, "encoder-decoder, training", cells),
+            *_summary(
+                f"{about['inference_times']} times as fast", "encoder-decoder, canary-1b-flash over canary-1b", speed
+            ),
+        ],
+        [
+            (
+                "Training, by how batches are made.",
+                (
+                    "batches",
+                    "padding",
+                    "audio s a batch",
+                    "recordings a batch",
+                    "ms a step",
+                    "audio s a second",
+                    "peak, GB",
+                    "model",
+                    "card",
+                    "commit, date",
+                ),
+                rows,
+            ),
+            (
+                "Inference, full batches from memory.",
+                ("models", "RTFx", "RTFx of the other", "ratio", "decoder's share of each", "card", "commit, date"),
+                inference,
+            ),
+        ],
+    )
+
+
+def convolutions(documents: Sequence[Document], published: Document) -> Section:
+    about = published["convolutions"]
+    known = {(one["shape"], one["batch_size"], one["seconds"], one["dtype"]): one for one in about["latencies"]}
+    cases = newest(documents, "convolutions", ("shape", "batch_size", "duration_s"), what="latency")
+    rows, cells = [], []
+    for one in sorted(cases, key=lambda one: (one["shape"], one.card, one["duration_s"], one["batch_size"])):
+        for ours, theirs in (("bf16", "fp16"), ("fp32", "tf32")):
+            latency = one[ours]
+            published_one = known.get((one["shape"], one["batch_size"], one["duration_s"], theirs))
+            if latency is None:
+                continue
+            mean_ms = None if published_one is None else published_one["mean_ms"]
+            rows.append(
+                (
+                    one["shape"],
+                    str(one["batch_size"]),
+                    f"{one['duration_s']:g}",
+                    "TF32" if ours == "fp32" else ours,
+                    *(_number(latency.get(name), ".2f") for name in ("p90_ms", "p95_ms", "p99_ms", "average_ms")),
+                    _number(mean_ms, ".2f"),
+                    "-" if mean_ms is None else f"{mean_ms / latency['average_ms']:.1f}",
+                    one.card,
+                    one.when,
+                )
+            )
+            if (one["batch_size"], one["duration_s"], ours) == (16, 16.7, "bf16") and mean_ms is not None:
+                cells.append((f"{one['shape']}: {latency['average_ms']:.1f} ms against {mean_ms:.1f}", one.card))
+    sources = ", ".join(f"[{shape}]({url})" for shape, url in about["source"].items())
+    training = [
+        (one["shape"], str(one["batch_size"]), one["dtype"], f"{one['sequences_per_s']:.1f}", NOTHING)
+        for one in about["training"]
+    ]
+    return Section(
+        "Jasper and QuartzNet",
+        f"The claim ({sources}): latencies of a batch on {about['hardware']}.",
+        "What differs: the card; bf16 for NVIDIA's fp16; random weights and synthetic audio; from samples on the host to texts,"
+        " where NVIDIA's ends with the model. fastscribe does not train these families, so its rate of training has no cell.",
+        _summary("a batch of 16 recordings of 16.7 s in fp16", "Jasper, QuartzNet", cells),
+        [
+            (
+                "Latency of a batch, ms.",
+                (
+                    "model",
+                    "batch",
+                    "seconds",
+                    "dtype",
+                    "90 %",
+                    "95 %",
+                    "99 %",
+                    "mean",
+                    "NVIDIA's mean",
+                    "ratio",
+                    "card",
+                    "commit, date",
+                ),
+                rows,
+            ),
+            (
+                "Training, sequences a second on one A100.",
+                ("model", "batch", "dtype", "NVIDIA", "fastscribe"),
+                training,
+            ),
+        ],
+    )
+
+
+SECTIONS: tuple[Callable[[Sequence[Document], Document], Section], ...] = (
+    tenfold,
+    fp16_loss,
+    encoder_decoder,
+    convolutions,
+    samplewise,
+)
