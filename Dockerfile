@@ -13,6 +13,11 @@ ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN python -m venv /opt/fastscribe \
     && /opt/fastscribe/bin/pip install --compile --no-cache-dir --index-url "$TORCH_INDEX" "$TORCH" \
     && /opt/fastscribe/bin/pip install --compile --no-cache-dir "$(echo /wheels/*.whl)[eval,remote,vad]"
+# The loops of int8 and bf16 models, compiled for the processor that builds the image; any other compiles them at its first run.
+ENV NUMBA_CACHE_DIR=/opt/fastscribe/numba
+RUN XDG_CACHE_HOME=/tmp/random-model /opt/fastscribe/bin/fastscribe bench latency --device cpu --dtype int8 --dtype bf16 \
+        --random indicconformer_stt_hi_hybrid_ctc_rnnt_large --batch-sizes 1 --durations-s 4 --iterations 1 \
+    && rm -r /tmp/random-model && chmod -R a+rwX "$NUMBA_CACHE_DIR"
 
 FROM python:${PYTHON}-slim
 # Models go to /models. Anyone may write there, so that --user works.
@@ -20,7 +25,7 @@ RUN useradd --uid 10001 --create-home fastscribe && mkdir --mode=1777 /models
 # The base image has Python's own modules without bytecode, which no user of the container could store.
 RUN python -m compileall -q "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" || true
 COPY --from=build /opt/fastscribe /opt/fastscribe
-ENV PATH=/opt/fastscribe/bin:$PATH HF_HOME=/models NUMBA_CACHE_DIR=/tmp/numba
+ENV PATH=/opt/fastscribe/bin:$PATH HF_HOME=/models NUMBA_CACHE_DIR=/opt/fastscribe/numba
 VOLUME /models
 USER fastscribe
 WORKDIR /audio

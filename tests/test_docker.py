@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fastscribe.bench.shapes import SHAPES
+from scripts import command_tree
 from tests.conftest import ROOT
 from tests.test_project import PYPROJECT, commands
 
@@ -69,3 +71,16 @@ def test_nothing_is_compiled_when_a_container_starts(image: list[tuple[str, str]
 def test_the_workflow_builds_them() -> None:
     lines = commands("docker")
     assert all(any(line.startswith("docker build ") and f"-f {path.name} " in line for line in lines) for path in FILES)
+
+
+def test_the_image_brings_the_machine_code_of_loops() -> None:
+    """It is compiled with the settings of the container, by a benchmark that exists."""
+    image = instructions(ROOT / "Dockerfile")
+    folders = [found for name, rest in image if name == "ENV" for found in re.findall(r"NUMBA_CACHE_DIR=(\S+)", rest)]
+    assert folders == ["/opt/fastscribe/numba"] * 2  # in both stages; the second one copies /opt/fastscribe
+    [line] = [rest for name, rest in image if name == "RUN" and " bench latency " in rest]
+    [shape] = re.findall(r"--random (\S+)", line)
+    assert SHAPES[shape].encoder.has_loops
+    [options] = [command.groups for command in command_tree.commands() if command.name == "fastscribe bench latency"]
+    known = str([name for group in options.values() for name, _ in group])
+    assert all(re.search(rf"{name}\b", known) for name in re.findall(r" (--[a-z-]+)", line))
