@@ -85,8 +85,8 @@ def main() -> None:
             row |= {f"wall_s_{side}": wall_s, f"cpu_s_{side}": cpu_s}
         rows.append(row)
         print(" ".join(f"{value!s:>26}" for value in row.values()), file=sys.stderr)
-    arguments.before, arguments.after = (revision(checkout) for checkout in checkouts.values())
-    publish("start-up", "smallest of the turns, seconds", arguments, rows)
+    commits = ", ".join(f"{side} {revision(checkout)}" for side, checkout in checkouts.items())
+    publish("start-up", f"smallest of {arguments.turns} turns, seconds; {commits}", arguments, rows)
 
 
 def turn(checkout: Path) -> dict[str, tuple[float, float]]:

@@ -571,6 +571,19 @@ def test_help_without_torch() -> None:
     assert fastscribe("--version").stdout.startswith("fastscribe ")
 
 
+def test_plain_run_without_what_it_does_not_use() -> None:
+    """Those that compile, show and read other things take up to half a second each to import."""
+    script = (
+        "import sys; from fastscribe.cli import app\n"
+        f"app(['transcribe', {str(FIRST)!r}, '-q', '-f', 'txt', '--device', 'cpu'], standalone_mode=False)\n"
+        "unused = {'av', 'numba', 'onnxruntime', 'rich', 'torch._dynamo', 'yaml'}\n"
+        "assert not unused & set(sys.modules), unused & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
 def test_python_interface() -> None:
     from fastscribe import Failure, Transcriber, Transcript
 
