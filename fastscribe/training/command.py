@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from fastscribe.training.distributed import DistributedContext
+    from fastscribe.training.gain import Gain
     from fastscribe.training.recipe import Recipe
     from fastscribe.training.scoring import Metric
     from fastscribe.training.state import RunFolder
@@ -136,13 +137,32 @@ def _report_end(trainer: Trainer) -> None:
     from fastscribe.training.scoring import METRIC_NAMES
 
     progress, data = trainer.progress, trainer.training_data
-    best, start, sets = progress.best_rate or 0.0, progress.start_rate, data.validation_sets
+    sets, is_start = data.validation_sets, progress.best_step == 0
+    rate = (progress.start_rate if is_start else progress.best_rate) or 0.0
     num_recordings = sum(one.num_examples for one in sets if one.decides) if sets else len(data.validation)
     name = METRIC_NAMES[data.scoring.metric]
-    say(f"{trainer.folder.best}: {name} {100 * best:.2f} % on {num_recordings:,} recordings")
-    if start is not None and best >= start:
-        verdict = "worse than" if best > start else "no better than"
-        say(f"this is {verdict} the model that the run began with: {100 * start:.2f} %")
+    what = "the model of --init, unchanged: " if is_start else ""
+    say(f"{trainer.folder.best}: {what}{name} {100 * rate:.2f} % on {num_recordings:,} recordings")
+    if (gain := progress.gain) is not None and progress.start_rate is not None:
+        say(_verdict(gain, progress.start_rate, progress.best_rate or 0.0, data.scoring.metric))
+    if is_start:
+        say(
+            f"{trainer.folder.last} is the trained model; run.keep_start: false has best be the step with the lowest rate"
+        )
+
+
+def _verdict(gain: Gain, start: float, best: float, metric: Metric) -> str:
+    """Return whether the best trained model is better than the start, and how sure that is."""
+    unit, side = "words" if metric == "wer" else "characters", "below" if gain.fewer > 0 else "above"
+    line = (
+        f"the best step of training has {100 * best:.2f} %, {100 * abs(gain.fewer):.2f} points {side} the {100 * start:.2f} % "
+        f"of --init (standard error {100 * gain.standard_error:.2f}, {gain.num_words:,} {unit})"
+    )
+    if gain.fewer <= 0:
+        return f"{line}: no better"
+    if gain.is_clear:
+        return line
+    return f"{line}: too few {unit} to tell that from chance; about {gain.words_to_tell:,} would (data.validation)"
 
 
 def _discard(line: str) -> None:
@@ -302,10 +322,28 @@ class _Display:
         if self._is_shown and not self._is_start_shown and progress.start_rate is not None:
             self._is_start_shown = True
             say(f"before the first step: {_rate(self._trainer, progress.start_rate)}", self._bar)
+            if (note := _few_words_note(self._trainer)) is not None:
+                say(note, self._bar)
         if self._is_shown and progress.epoch > self._last_epoch:
             self._last_epoch = progress.epoch
             line = f"epoch {progress.epoch}: {_status(self._trainer)}"
             say(line, self._bar)
+
+
+def _few_words_note(trainer: Trainer) -> str | None:
+    """Return a warning if the validation set is too small to show that training helps."""
+    from fastscribe.training.gain import least_gain, num_words
+
+    counts = trainer.progress.start_counts or {}
+    if (least := least_gain(counts)) is None:
+        return None
+    unit = "words" if trainer.training_data.scoring.metric == "wer" else "characters"
+    kept = "; until then best stays the model of --init" if trainer.recipe.run.keep_start else ""
+    own = "" if trainer.recipe.data.validation else " kept from those to train on"
+    return (
+        f"{num_words(counts):,} {unit} to validate with{own}: a gain of less than about {100 * least:.1f} points will not "
+        f"show{kept}; name more recordings in data.validation"
+    )
 
 
 def _short_status(trainer: Trainer) -> str:

@@ -52,6 +52,7 @@ class TrainingData:
     new_heads: frozenset[Head] = frozenset()  # of a trained model, those that no training has touched yet
     num_prompt: int = 0  # tokens at each example's beginning that an attention decoder is given
     backgrounds: BackgroundCorpus = BackgroundCorpus()  # noqa: RUF009 - frozen
+    start_utterance_s: float | None = None  # what the starting checkpoint states, before this run's examples
 
     @cached_property
     def digest(self) -> str:
@@ -112,10 +113,11 @@ def prepare(
     encode, limits, num_prompt = _encoder(init, limits)
     corpus = _tokenise(corpus, encode, limits, is_of_init, say)
     drawn = EpochDraw(corpus.examples, recipe.run.seed)(0)
+    start_s = init.config.trained_utterance_s
     longest_s = trained_utterance_s(init, corpus.examples.durations_s[drawn])
     init = replace(init, config=replace(init.config, trained_utterance_s=longest_s))
     backgrounds = _backgrounds(recipe.augment)
-    return TrainingData(corpus, validation, init, validation_sets, scoring, new_heads, num_prompt, backgrounds)
+    return TrainingData(corpus, validation, init, validation_sets, scoring, new_heads, num_prompt, backgrounds, start_s)
 
 
 def _request_reader(data: DataRecipe, init: Checkpoint | None, where: str | Path) -> ReadRequest:

@@ -207,6 +207,7 @@ class RunRecipe:
     epochs: int = 100
     seed: int = 0
     validate_epochs: int = 1  # epochs between validations
+    keep_start: bool = True  # best stays the model of --init until a validation is better by two standard errors
     kept_dtype: FloatDtypeName = "fp32"  # of the models that are written
     save_minutes: float = 10.0  # minutes between saved states, from which a killed run resumes
     log_to: tuple[TrackerName, ...] = ()  # besides the log: tensorboard, wandb, if they are installed

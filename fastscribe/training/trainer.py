@@ -36,6 +36,7 @@ from fastscribe.training.data import TrainingData
 from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
 from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.fingerprint import fingerprint, named_difference
+from fastscribe.training.gain import Counts, Gain
 from fastscribe.training.learner import BatchIndex, BatchTooLarge, Learner
 from fastscribe.training.log_window import LogWindow
 from fastscribe.training.loss.cuda import check_usable
@@ -70,7 +71,10 @@ class Progress:
     busy_s: float = 0.0
     losses: dict[str, float] = field(default_factory=dict)
     start_rate: float | None = None  # the deciding error rate of --init, before the first step
+    start_counts: Counts | None = None  # its errors by recording
     best_rate: float | None = None  # of the models since
+    gain: Gain | None = None  # of the one with best_rate over the start
+    best_step: int | None = None  # whose weights `best` holds; 0: those of the start
     validated: ValidationResult | None = None
 
 
@@ -219,8 +223,7 @@ class Trainer:
 
     def _run(self, update: Callable[[], None]) -> bool:
         self._saved_at = perf_counter()
-        is_at_start = self.progress.step == self.progress.batches_done == 0 and not self.is_over
-        if self.rates_start and is_at_start and self.progress.start_rate is None:
+        if self.rates_start and self.progress.start_counts is None and not self.is_over:
             self._validate_start()
             update()
         while not self.is_over:
@@ -378,25 +381,50 @@ class Trainer:
     # --- what is kept ------------------------------------------------------------------------------------------------
 
     def run_validation(self) -> None:
-        """Validate the averaged weights and save them as `last`, and as `best` if none were better."""
+        """Validate the averaged weights and save them as `last`, and as `best` if they are."""
         if self.distributed.rank == 0:
             kept_dtype = _KEPT_DTYPES[self.recipe.run.kept_dtype]
             checkpoint = with_weights(self.training_data.checkpoint, self.weights.export(), kept_dtype)
             validated = self._validate(checkpoint)
             self.folder.save_model(self.folder.last, checkpoint, kept_dtype)
-            if self.progress.best_rate is None or validated.deciding < self.progress.best_rate:
-                self.progress.best_rate = validated.deciding
-                self.folder.save_model(self.folder.best, checkpoint, kept_dtype)
-            self._log_validation(validated)
+            gain = self._keep_best(checkpoint, validated, kept_dtype)
+            self._log_validation(validated, gain)
             self._plot()
         self.distributed.barrier()
 
+    def _keep_best(self, checkpoint: Checkpoint, validated: ValidationResult, dtype: torch.dtype) -> Gain | None:
+        """Save a model as `best` if none was better: the start, while no trained model is clearly better than it.
+
+        Returns:
+            The gain over the start; None without one.
+        """
+        progress, start = self.progress, self.progress.start_counts
+        gain = None if start is None else Gain.between(start, validated.counts)
+        rank = self._keeps_start(gain), validated.deciding
+        if progress.best_rate is not None and rank >= (self._keeps_start(progress.gain), progress.best_rate):
+            return gain
+        progress.best_rate, progress.gain = validated.deciding, gain
+        if not self._keeps_start(gain):
+            self.folder.save_model(self.folder.best, checkpoint, dtype)
+            progress.best_step = progress.step
+        elif progress.best_step is None:
+            begun = self.training_data.checkpoint
+            config = dataclasses.replace(begun.config, trained_utterance_s=self.training_data.start_utterance_s)
+            self.folder.save_model(self.folder.best, dataclasses.replace(begun, config=config), dtype)
+            progress.best_step = 0
+        return gain
+
+    def _keeps_start(self, gain: Gain | None) -> bool:
+        """True if a trained model with this gain does not replace the start."""
+        return self.recipe.run.keep_start and gain is not None and not gain.is_clear
+
     def _validate_start(self) -> None:
-        """Log the error rates of the model that the run starts from."""
+        """Log the error rates of the model that the run starts from; a run of an earlier version may lack them."""
         if self.distributed.rank == 0:
             validated = self._validate(self.training_data.checkpoint)
-            self.progress.start_rate = validated.deciding
-            self._log_validation(validated)
+            self.progress.start_rate, self.progress.start_counts = validated.deciding, validated.counts
+            if self.progress.step == 0:
+                self._log_validation(validated)
         self.distributed.barrier()
 
     def _validate(self, checkpoint: Checkpoint) -> ValidationResult:
@@ -418,8 +446,11 @@ class Trainer:
         )
         return self.progress.validated
 
-    def _log_validation(self, validated: ValidationResult) -> None:
-        self._append({"step": self.progress.step, "epoch": self.progress.epoch, "validation": validated.to_json()})
+    def _log_validation(self, validated: ValidationResult, gain: Gain | None = None) -> None:
+        progress = self.progress
+        row = {"step": progress.step, "epoch": progress.epoch, "validation": validated.to_json()}
+        kept = {} if gain is None else {"gain": gain.to_json(), "best_step": progress.best_step}
+        self._append(row | kept)
 
     def _append(self, row: Mapping[str, Any]) -> None:
         """Add a row to the log and its copies."""
@@ -450,6 +481,9 @@ class Trainer:
                     "batch_sizes": list(self.planner.batch_sizes),
                     "best_wer": self.progress.best_rate,  # whatever the metric: states of before have this name
                     "start_rate": self.progress.start_rate,
+                    "start_counts": self.progress.start_counts,
+                    "gain": None if self.progress.gain is None else dataclasses.asdict(self.progress.gain),
+                    "best_step": self.progress.best_step,
                     "rated_by": self._rated_by,
                     "window": self._window.state(),
                     "weights": self.weights.state(),
@@ -485,9 +519,12 @@ class Trainer:
         self.weights.restore(state["weights"])
         self.progress.epoch, self.progress.batches_done = state["epoch"], state["batches_done"]
         self.progress.step, self.progress.best_rate = self.weights.num_steps, state["best_wer"]
-        self.progress.start_rate = state.get("start_rate")
-        if state.get("rated_by", rating_of(Scoring())) != self._rated_by:  # rates of another kind cannot be compared
-            self.progress.best_rate = self.progress.start_rate = None
+        if state.get("rated_by", rating_of(Scoring())) == self._rated_by:
+            self.progress.start_rate, self.progress.start_counts = state.get("start_rate"), state.get("start_counts")
+            self.progress.gain = None if state.get("gain") is None else Gain(**state["gain"])
+            self.progress.best_step = state.get("best_step")
+        else:  # rates of another kind cannot be compared
+            self.progress.best_rate = None
         self._is_validation_due, self._window = state["is_check_due"], LogWindow(state["window"])
         if self.distributed.rank == 0:
             self.folder.truncate_log(self.progress.step, keep_validation=not self._is_validation_due)

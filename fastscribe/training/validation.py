@@ -16,11 +16,12 @@ from fastscribe.config import DecoderName, Options
 from fastscribe.decode.decoder import Parts
 from fastscribe.decode.families import DECODERS
 from fastscribe.errors import UsageError
-from fastscribe.evaluation.scores import Pair, Score, evaluate, normalizer
+from fastscribe.evaluation.scores import Pair, Score, evaluate, normalizer, score_pairs
 from fastscribe.pipeline.batch_layout import is_zero
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.training.corpus import Example, Request
 from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
+from fastscribe.training.gain import Counts, num_words
 from fastscribe.training.scoring import Scoring, ValidationSet
 from fastscribe.types import Batch
 
@@ -38,12 +39,14 @@ class ValidationResult:
             minute: `words_per_min` and `characters_per_min`.
         deciding: the rate that decides which model is best.
         examples: a few (reference, hypothesis) pairs.
+        counts: errors and words (or characters) of each recording that decides.
     """
 
     rates: Rates
     sets: Mapping[str, Rates]
     deciding: float
     examples: tuple[tuple[str, str], ...]
+    counts: Counts
 
     def to_json(self) -> dict[str, Any]:
         sets = {"sets": {name: _rounded(rates) for name, rates in self.sets.items()}} if self.sets else {}
@@ -137,19 +140,36 @@ def _to_result(
     sets: Sequence[ValidationSet],
 ) -> ValidationResult:
     everything = _rates(pairs.values(), scoring)
-    deciding, by_set, end = [], {}, 0
+    deciding, by_set, end = list[int](), {}, 0
     for one in sets:
         begin, end = end, end + one.num_examples
         indices = [index for index in pairs if begin <= index < end]
         of_set = [pairs[index] for index in indices]
-        deciding += of_set * one.decides
+        deciding += indices * one.decides
         if not of_set:
             raise UsageError(f"none of the recordings of {one.name} to validate with can be read")
         seconds = sum(durations_s[index] for index in indices)
         by_set[one.name] = _per_minute(of_set, seconds, scoring) if one.non_speech else _rates(of_set, scoring)
-    best = everything if all(one.decides for one in sets) else _rates(deciding, scoring)
+    counts = _counts({index: pairs[index] for index in deciding} if sets else pairs, scoring)
+    num_errors = sum(errors for errors, _ in counts.values())
+    rate = num_errors / (num_words(counts) or 1)
     shown = sorted(pairs.values())[:: max(1, len(pairs) // 5)][:5]
-    return ValidationResult(everything, by_set, best[scoring.metric], tuple(shown))
+    return ValidationResult(everything, by_set, rate, tuple(shown), counts)
+
+
+def _counts(pairs: Mapping[int, tuple[str, str]], scoring: Scoring) -> Counts:
+    normalize = _normalizer(scoring)
+    scored = score_pairs(Pair(normalize(reference), normalize(hypothesis)) for reference, hypothesis in pairs.values())
+    edits = (one.words if scoring.metric == "wer" else one.characters for one in scored)
+    return {int(index): (one.errors, one.units) for index, one in zip(pairs, edits, strict=True)}
+
+
+def _normalizer(scoring: Scoring) -> Callable[[str], str]:
+    """Return what prepares texts for the rate that decides."""
+    normalize = normalizer(scoring.normalizer)
+    if scoring.metric == "wer" or scoring.has_spaces:
+        return normalize
+    return lambda text: normalize(text).replace(" ", "")
 
 
 def _per_minute(pairs: Collection[tuple[str, str]], seconds: float, scoring: Scoring) -> Rates:
