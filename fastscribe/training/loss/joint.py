@@ -219,7 +219,6 @@ def _losses_and_gradients(
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     """Return losses [B] and the gradients of their sum, each in its tensor's dtype; no gradients if not wanted."""
     encoded_BTJ, predicted_BUJ, weight_WJ, bias_W = tensors
-    compiled = compiled_for(encoded_BTJ.device)
     losses_B = torch.zeros(len(encoded_BTJ), device=encoded_BTJ.device)
     gradients = _Gradients.zeros(encoded_BTJ, predicted_BUJ, weight_WJ, bias_W) if wants_gradient else None
     limits = group_limits(
@@ -227,33 +226,46 @@ def _losses_and_gradients(
     )
     groups = _groups(work.frame_lengths_B.tolist(), work.label_lengths_B.tolist(), limits)
     forward = _Forward.allocate(work, tensors, max((block[-1].stop for group in groups for block in group), default=0))
-    options = {"num_tokens": len(weight_WJ) - len(work.config.durations), "blank_id": work.blank_id}
     with torch.autocast(encoded_BTJ.device.type, enabled=False):
         for group in groups:
             rows = slice(group[0][0].row, group[-1][-1].row + 1)
-            batch = layout.packed(work.frame_lengths_B[rows], work.label_lengths_B[rows], work.labels_BU[rows])
-            lattice = compiled.new_lattice(
-                batch, forward.logits_CW, config=work.config, wants_gradient=wants_gradient, **options
-            )
-            parts, kept = [lattice], []
-            if len(group) > 1:
-                parts = [compiled.frames_of(lattice, span.first_frame, span.stop_frame) for (span,) in group]
-            for block, part in zip(group, parts, strict=True):
-                hidden, logits, mask = forward(block)
-                kept.append(mask)
-                compiled.read_arcs(part, logits)
-            losses_B[rows] = compiled.losses(lattice)
-            if gradients is None:
-                continue
-            scale_B, labels_UJ = torch.ones(len(batch.num_frames_B), device=losses_B.device), None
-            for block, part, mask in zip(reversed(group), reversed(parts), reversed(kept), strict=True):
-                if block is not group[-1]:
-                    hidden, logits, _ = forward(block, mask)
-                compiled.write_gradient(part, logits, scale_B)
-                gradients.add_output(logits, hidden)
-                below = forward.backward(hidden, logits, mask)
-                labels_UJ = gradients.add_inputs(block, below, labels_UJ)
+            losses_B[rows] = _group_losses(work, group, rows, forward, gradients)
     return losses_B, () if gradients is None else gradients.to_input_dtypes(weight_WJ, bias_W)
+
+
+def _group_losses(
+    work: _GroupInputs, group: _Group, rows: slice, forward: _Forward, gradients: _Gradients | None
+) -> torch.Tensor:
+    """Return the losses of a group's rows, and add their gradients if wanted. The lattice is freed with the call."""
+    compiled = compiled_for(forward.logits_CW.device)
+    batch = layout.packed(work.frame_lengths_B[rows], work.label_lengths_B[rows], work.labels_BU[rows])
+    lattice = compiled.new_lattice(
+        batch,
+        forward.logits_CW,
+        num_tokens=forward.num_outputs - len(work.config.durations),
+        blank_id=work.blank_id,
+        config=work.config,
+        wants_gradient=gradients is not None,
+    )
+    parts, kept = [lattice], []
+    if len(group) > 1:
+        parts = [compiled.frames_of(lattice, span.first_frame, span.stop_frame) for (span,) in group]
+    for block, part in zip(group, parts, strict=True):
+        hidden, logits, mask = forward(block)
+        kept.append(mask)
+        compiled.read_arcs(part, logits)
+    losses_B: torch.Tensor = compiled.losses(lattice)
+    if gradients is None:
+        return losses_B
+    scale_B, labels_UJ = torch.ones(len(batch.num_frames_B), device=losses_B.device), None
+    for block, part, mask in zip(reversed(group), reversed(parts), reversed(kept), strict=True):
+        if block is not group[-1]:
+            hidden, logits, _ = forward(block, mask)
+        compiled.write_gradient(part, logits, scale_B)
+        gradients.add_output(logits, hidden)
+        below = forward.backward(hidden, logits, mask)
+        labels_UJ = gradients.add_inputs(block, below, labels_UJ)
+    return losses_B
 
 
 class GroupLimits(NamedTuple):
@@ -354,6 +366,7 @@ class _Forward:
     hidden_CJ: torch.Tensor
     below_CJ: torch.Tensor
     logits_CW: torch.Tensor
+    num_outputs: int  # without padding
 
     @classmethod
     def allocate(cls, work: _GroupInputs, tensors: tuple[torch.Tensor, ...], max_nodes: int) -> _Forward:
@@ -362,7 +375,7 @@ class _Forward:
         hidden_CJ, below_CJ = (weight_WJ.new_empty(max_nodes, weight_WJ.shape[1], dtype=work.dtype) for _ in range(2))
         weight, bias = _pad_columns(weight_WJ.to(work.dtype)), _pad_columns(bias_W.to(work.dtype))
         logits_CW = weight.new_empty(max_nodes, len(weight))
-        return cls(work, encoded_BTJ, predicted_BUJ, weight, bias, hidden_CJ, below_CJ, logits_CW)
+        return cls(work, encoded_BTJ, predicted_BUJ, weight, bias, hidden_CJ, below_CJ, logits_CW, len(weight_WJ))
 
     def __call__(
         self, block: list[_Span], mask_CJ: torch.Tensor | None = None
