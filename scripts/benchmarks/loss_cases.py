@@ -1,7 +1,8 @@
 """Memory and time of the transducer losses by batch, frames, labels and tokens, beside the estimates of loss_memory.py.
 
-Two forms: "logits", the loss and its gradient from given logits, which other libraries have too; and "joint",
-joint_transducer_loss, which starts from the outputs of the encoder and the predictor. The peak includes the inputs and their
+Three forms: "logits", the loss and its gradient from given logits, which other libraries have too; "materialised", a plain
+joint network whose logits of the whole batch go to such a loss; and "joint", joint_transducer_loss. The latter two start from
+the outputs of the encoder and the predictor. The peak includes the inputs and their
 gradients: on a GPU it is that of torch's allocator, on a CPU the growth of the process's resident memory (Linux). Times are
 those of forward and backward, medians after a warm-up. If the first call exceeds the time limit, it is the only one, and
 larger batches of its kind are skipped.
@@ -14,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 
 from fastscribe.bench.document import describe_error
 from fastscribe.bench.memory import free_bytes, peak_bytes, release, reset_peak, resident_bytes
@@ -55,15 +58,22 @@ Said = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 class Case:
     """A case. library: the loss's library; backend: fastscribe's backend."""
 
-    form: str  # logits or joint
+    form: str  # logits, materialised or joint
     library: str
     backend: str
     dtype: LossDtypeName
     shape: LossShape
+    max_nodes: int | None = None  # of joint_transducer_loss
 
     def expected_bytes(self, device: str) -> int:
-        parts = loss_memory(self.shape, device) if self.form == "joint" else logits_memory(self.shape)
-        return sum(parts.values())
+        if self.form == "joint":
+            return sum(loss_memory(self.shape, device, self.max_nodes).values())
+        of_form = (
+            logits_memory(self.shape)
+            if self.form == "logits"
+            else materialised_memory(self.shape, self.shape.item_bytes)
+        )
+        return sum(of_form.values())
 
 
 def libraries() -> dict[str, str | None]:
@@ -122,6 +132,21 @@ def cases(
                     yield Case("logits", library, "", "fp32", replace(shape, item_bytes=4))
 
 
+def grid(batch_sizes: Sequence[int], labels: Sequence[int], others: Sequence[str] = ()) -> Iterator[Case]:
+    """Yield the article's table for a GPU: each library's loss in fp32 and fp16, and the joint sample by sample.
+
+    A library's loss has two forms: of given logits, and behind a materialised joint. bf16 is of the joint alone.
+    """
+    for num_tokens, num_labels, batch_size in product(reversed(VOCABULARIES), labels, batch_sizes):
+        shape = LossShape(batch_size, FRAMES, num_labels, JOINT_WIDTH, num_tokens)
+        for dtype in DTYPES:
+            shaped = replace(shape, item_bytes=DTYPES[dtype].itemsize)
+            yield Case("joint", "fastscribe", "numba", dtype, shaped)
+            for library, form in product(("fastscribe", *others), ("materialised", "logits")):
+                if dtype != "bf16":
+                    yield Case(form, library, "numba" if library == "fastscribe" else "", dtype, shaped)
+
+
 def headline(device: torch.device, dtype: LossDtypeName, batch_size: int, most_s: float) -> Row:
     """Return the large case by the formula, and measured with fewer utterances."""
     shape = replace(HEADLINE, item_bytes=DTYPES[dtype].itemsize)
@@ -163,19 +188,26 @@ def measured(case: Case, device: torch.device, most_s: float) -> Row:
     free = free_bytes(device)
     if case.expected_bytes(device.type) > _SHARE_TO_USE * free:
         return {"error": f"left out: {free / 1e9:.1f} GB of memory are free"}
-    release(device)
-    before = resident_bytes(device)
     try:
-        call = prepared(case, device)
-        reset_peak(device)
-        times = [_seconds(call, device)]
-        peak = peak_bytes(device)
-        while len(times) < (_RUNS + 1 if times[0] <= most_s / _RUNS else 2 if times[0] <= most_s else 1):
-            times.append(_seconds(call, device))
+        return peak_and_time(case, device, most_s)
     except Exception as error:  # whatever another library can raise on an unknown machine is a result too
         return {"error": "out of memory" if is_out_of_memory(error) else describe_error(error)}
-    counted = times[1:] or times
+
+
+def peak_and_time(case: Case, device: torch.device, most_s: float) -> Row:
+    """Return the peak of the first call and the median of the others; raises what the case raises."""
+    release(device)
+    before = resident_bytes(device)
+    call = prepared(case, device)
+    reset_peak(device)
+    times = [_seconds(call, device)]
+    peak = peak_bytes(device)
     peaks = {} if peak is None or before is None else {"peak_bytes": peak - before}
+    if device.type == "cuda":  # the allocator's pages, with what lies free in them
+        peaks["peak_reserved_bytes"] = torch.cuda.max_memory_reserved(device)
+    while len(times) < (_RUNS + 1 if times[0] <= most_s / _RUNS else 2 if times[0] <= most_s else 1):
+        times.append(_seconds(call, device))
+    counted = times[1:] or times
     return {"ms": round(1000 * median(counted), 2), "runs": len(counted), **peaks}
 
 
@@ -196,7 +228,9 @@ def prepared(case: Case, device: torch.device) -> Callable[[], None]:
     said = (labels_BU, frames_B, labels_B)
     config = TransducerLossConfig(durations=tuple(range(shape.num_durations)))
     if case.form == "joint":
-        return joint_call(shape, dtype, device, said, config)
+        return joint_call(shape, dtype, device, said, config, case.max_nodes)
+    if case.form == "materialised":
+        return _materialised_call(shape, dtype, device, _loss(case, said, config, device))
     size = (shape.batch_size, shape.num_frames, shape.num_labels + 1, shape.num_outputs)
     logits_BTUV = torch.empty(size, dtype=dtype, device=device).normal_().requires_grad_()
     loss = _loss(case, said, config, device)
@@ -217,12 +251,7 @@ def joint_call(
     max_nodes: int | None = None,
 ) -> Callable[[], None]:
     """Return a call of joint_transducer_loss and its backward; max_nodes as there."""
-    joint_config = JointConfig(hidden=shape.joint_width, activation="relu", max_symbols=10)
-    joint = Joint(joint_config, 1, 1, shape.num_outputs).to(device)
-    inputs = [
-        torch.empty(shape.batch_size, n, shape.joint_width, dtype=dtype, device=device).normal_().requires_grad_()
-        for n in (shape.num_frames, shape.num_labels + 1)
-    ]
+    joint, inputs = _joint_and_inputs(shape, dtype, device)
 
     def call() -> None:
         joint.zero_grad()
@@ -231,6 +260,33 @@ def joint_call(
         joint_transducer_loss(joint, inputs[0], inputs[1], *said, **options).backward()
 
     return call
+
+
+def _materialised_call(
+    shape: LossShape, dtype: torch.dtype, device: torch.device, loss: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[[], None]:
+    """Return a call of a plain joint network in this dtype, of the loss of its logits, and of their backward."""
+    joint, (encoded_BTJ, predicted_BUJ) = _joint_and_inputs(shape, dtype, device)
+
+    def call() -> None:
+        joint.zero_grad()
+        encoded_BTJ.grad = predicted_BUJ.grad = None
+        hidden_BTUJ = torch.relu(encoded_BTJ[:, :, None] + predicted_BUJ[:, None])
+        loss(F.linear(hidden_BTUJ, joint.output.weight.to(dtype), joint.output.bias.to(dtype))).backward()
+
+    return call
+
+
+def _joint_and_inputs(
+    shape: LossShape, dtype: torch.dtype, device: torch.device
+) -> tuple[Joint, tuple[torch.Tensor, torch.Tensor]]:
+    """Return a joint network with weights in float32, and its random inputs [B, T, J] and [B, U+1, J]."""
+    config = JointConfig(hidden=shape.joint_width, activation="relu", max_symbols=10)
+    encoded_BTJ, predicted_BUJ = (
+        torch.empty(shape.batch_size, n, shape.joint_width, dtype=dtype, device=device).normal_().requires_grad_()
+        for n in (shape.num_frames, shape.num_labels + 1)
+    )
+    return Joint(config, 1, 1, shape.num_outputs).to(device), (encoded_BTJ, predicted_BUJ)
 
 
 def _loss(

@@ -15,7 +15,7 @@ Row = dict[str, Any]
 _CASE = (
     "what", "step", "shape", "form", "mode", "rows", "frames", "seconds", "audio", "pass", "budget_frames", "graphs",
     "dtype", "scales", "threads", "side", "batch_size", "model", "against", "m", "k", "n", "name", "test", "tool",
-    "library", "backend", "num_frames", "num_labels", "num_tokens",
+    "library", "backend", "num_frames", "num_labels", "num_tokens", "num_durations", "max_nodes",
 )  # fmt: skip
 _CHANGE = 0.05  # smaller differences of speed are noise
 

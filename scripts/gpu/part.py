@@ -26,6 +26,8 @@ from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.run_rooms import fused_model
 from scripts.benchmarks import single_passes
+from scripts.benchmarks.loss_cases import HEADLINE
+from scripts.benchmarks.loss_memory import LossShape
 from scripts.measurement_log import MeasurementLog
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,6 +63,13 @@ class Sizes:
     nemo_long_batch_sizes: tuple[int, ...]
     several_processes: str  # of --devices
     counts: tuple[int, ...]  # of files, from Enter to exit
+    loss_batches: tuple[int, ...]
+    loss_labels: tuple[int, ...]
+    loss_s: float  # a case that takes longer is timed once
+    samplewise: LossShape  # its batch size is the headline's
+    samplewise_tokens: tuple[int, ...]
+    samplewise_batches: tuple[int, ...]  # smaller ones
+    samplewise_nodes: tuple[int, ...]  # max_nodes besides the default
 
 
 FULL = Sizes(
@@ -89,6 +98,13 @@ FULL = Sizes(
     nemo_long_batch_sizes=(8, 4),
     several_processes="0,0,0,0",
     counts=(10, 1000, 10_000),
+    loss_batches=(32, 8, 64),
+    loss_labels=(150, 200, 100),
+    loss_s=4.0,
+    samplewise=HEADLINE,
+    samplewise_tokens=(8193, 1025),
+    samplewise_batches=(1, 8, 32, 128, 512),
+    samplewise_nodes=(18_875, 37_750, 75_500, 151_000),  # a quarter, half, one and two of its utterances
 )
 
 
@@ -118,6 +134,13 @@ QUICK = Sizes(
     nemo_long_batch_sizes=(1,),
     several_processes="cpu:2",
     counts=(3, 30),
+    loss_batches=(1,),
+    loss_labels=(5,),
+    loss_s=0.1,
+    samplewise=LossShape(4, 20, 5, 64, 33, 2),
+    samplewise_tokens=(65, 33),
+    samplewise_batches=(1, 2),
+    samplewise_nodes=(60,),
 )
 
 

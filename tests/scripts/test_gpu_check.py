@@ -21,10 +21,10 @@ import torch
 
 from fastscribe.bench import ceilings
 from fastscribe.checkpoint.reader import read_checkpoint
-from scripts.benchmarks import decoding_speed, encoder_speed
+from scripts.benchmarks import decoding_speed, encoder_speed, loss_cases
 from scripts.gpu import check, goals, plan, pytest_rows, turns, worker
-from scripts.gpu.part import QUICK, Part
-from scripts.gpu.parts import PARTS, checks, function
+from scripts.gpu.part import FULL, QUICK, Part, Sizes
+from scripts.gpu.parts import PARTS, checks, function, training
 from scripts.measurement_log import MeasurementLog
 from tests.conftest import ROOT
 
@@ -103,6 +103,63 @@ def test_part_on_cpu(
     if name == "profile":
         assert [row["name"] for row in rows if row["what"] == "stage"] == ["features", "subsampling", "encoder"]
         assert all(row["new_shape_ms"] > 0 for row in rows if row["what"] == "stage")
+
+
+@pytest.fixture
+def timed_losses(monkeypatch: pytest.MonkeyPatch) -> list[loss_cases.Case]:
+    """The cases that would be measured; of materialised joints, those of more than 100 utterances do not fit."""
+    found: list[loss_cases.Case] = []
+
+    def peak_and_time(case: loss_cases.Case, device: torch.device, most_s: float) -> dict[str, float]:
+        found.append(case)
+        if case.form == "materialised" and case.shape.batch_size > 100:
+            raise torch.OutOfMemoryError("out of memory")
+        return {"ms": 1.0, "peak_bytes": 2}
+
+    monkeypatch.setattr(loss_cases, "peak_and_time", peak_and_time)
+    monkeypatch.setattr(loss_cases, "warm_up", lambda device, kinds: None)
+    monkeypatch.setattr(loss_cases, "libraries", lambda: {"nemo": None, "torchaudio": "ImportError: none"})
+    monkeypatch.setattr(training, "free_bytes", lambda device: 70e9)
+    return found
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("loss", FULL), ("samplewise", FULL), ("samplewise", QUICK)])
+def test_loss_parts_go_on_where_they_ended(
+    name: str, sizes: Sizes, timed_losses: list[loss_cases.Case], tmp_path: Path
+) -> None:
+    notes = MeasurementLog(tmp_path / "first", 60.0)
+    function(name)(Part(torch.device("cpu"), sizes, tmp_path, notes))
+    rows = check.read_rows(notes.path)
+    assert not [row for row in rows if "error" in row]
+    assert {row["library"] for row in rows if row["what"] == name} == {
+        "fastscribe",
+        *(["nemo"] if name == "loss" else []),
+    }
+    assert all(row["formula_bytes"] > 0 for row in rows if row["what"].startswith(name))
+    timed_losses.clear()
+    notes = MeasurementLog(tmp_path / "second", 60.0, [row for row in rows if "is_preparation" not in row])
+    function(name)(Part(torch.device("cpu"), sizes, tmp_path, notes))
+    assert not timed_losses and {row["what"] for row in check.read_rows(notes.path)} == {"warm_up"}
+
+
+def test_samplewise_starts_with_the_headline(timed_losses: list[loss_cases.Case], tmp_path: Path) -> None:
+    notes = MeasurementLog(tmp_path / "rows", 60.0)
+    function("samplewise")(Part(torch.device("cpu"), FULL, tmp_path, notes))
+    rows = check.read_rows(notes.path)[1:]
+    headline = [
+        (row["batch_size"], row["num_frames"], row["num_tokens"], row["dtype"], row["form"]) for row in rows[:4]
+    ]
+    assert headline == [(1024, 500, n, dtype, "joint") for dtype in ("bf16", "fp16") for n in (8193, 1025)]
+    largest = [row for row in rows if row["what"] == "samplewise_largest"]
+    assert [row["batch_size"] for row in largest] == [26, 99] and all(row["ms"] == 1.0 for row in largest)
+    curve = [
+        row for row in rows if row["what"] == "samplewise" and row["dtype"] == "bf16" and row["num_tokens"] == 8193
+    ]
+    assert [row["batch_size"] for row in curve if row["form"] == "joint"] == [1024, 1, 8, 32, 128, 512]
+    fits = {row["batch_size"]: row.get("fits", True) for row in curve if row["form"] == "materialised"}
+    assert fits == {1: True, 8: True, 32: True, 128: False, 512: False}
+    nodes = [row["max_nodes"] for row in rows if row["what"] == "samplewise_nodes"]
+    assert nodes == 2 * [18_875, 37_750, 75_500, 151_000]
 
 
 def test_calls_hold_known_parts_and_are_short() -> None:

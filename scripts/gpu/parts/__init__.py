@@ -22,6 +22,7 @@ PARTS = {  # modules of this folder and their functions; scripts/gpu/plan.py say
     "nemo_long": "files:nemo_long",
     "agreement": "engine:dtypes",
     "loss": "training:loss",
+    "samplewise": "training:samplewise",
     "attention": "families:attention",
     "profile": "pieces:profile",
     "ceilings": "pieces:ceilings",

@@ -1,33 +1,97 @@
-"""Parts that measure training: its losses."""
+"""Parts that measure training: memory and time of its losses."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from scripts.benchmarks import (
-    loss_cases,
-)
-from scripts.gpu.part import QUICK, Part
+from fastscribe.bench.memory import free_bytes
+from fastscribe.cuda.device import is_out_of_memory
+from scripts.benchmarks import loss_cases
+from scripts.benchmarks.loss_cases import Case, LossDtypeName
+from scripts.benchmarks.loss_memory import LossShape, materialised_memory
+from scripts.gpu.part import Part
+
+_SAMPLEWISE_NODES_BATCH = 32
+_SMALLER = 0.85  # the next batch size, if one does not fit
+_TRIES = 4
 
 
 def loss(part: Part) -> None:
-    """Measure memory and time of the training losses, as `python -m scripts.benchmarks.loss`, a row per case."""
-    part.notes.measure({"what": "bench_loss"}, partial(_losses, part), needs_s=10.0)
-
-
-def _losses(part: Part) -> dict[str, Any]:
-    others, notes = loss_cases.libraries(), part.notes
+    """Measure the grid of NVIDIA's article on its fp16 loss, in every form and library, a row per case."""
+    others = loss_cases.libraries()
+    part.notes.measure({"what": "other_libraries"}, lambda: others)
     usable = [name for name, problem in others.items() if problem is None]
-    if part.sizes is QUICK:
-        cases, most_s = loss_cases.cases([1], ["fp32", "bf16"], usable, [100]), 1.0
-    else:
-        cases, most_s = loss_cases.cases([8, 32, 64], ["fp32", "bf16", "fp16"], usable), 10.0
-    num_rows = 0
-    for num_rows, row in enumerate(loss_cases.table(part.device, list(cases), most_s), 1):
-        notes.write({"what": "loss", **row})
-        if notes.seconds_left <= 0:
-            return {"cases": num_rows, "error": "stopped: out of time", "other_libraries": others}
-    batch_size = 1 if part.sizes is QUICK else 1024
-    notes.write({"what": "loss_headline", **loss_cases.headline(part.device, "bf16", batch_size, most_s)})
-    return {"cases": num_rows, "other_libraries": others}
+    some = list(loss_cases.grid(part.sizes.loss_batches, part.sizes.loss_labels, usable))
+    _warm_up(part, some)
+    for case in some:
+        _measure(part, "loss", case)
+
+
+def samplewise(part: Part) -> None:
+    """Measure the loss sample by sample where a joint at once cannot be held: the headline, its curve, its groups.
+
+    Beside it the materialised joint with batches that fit. All TDT, with fastscribe's loss.
+    """
+    sizes = part.sizes
+    whole = [replace(sizes.samplewise, num_tokens=num_tokens) for num_tokens in sizes.samplewise_tokens]
+    dtypes: tuple[LossDtypeName, ...] = ("bf16", "fp16")
+    some = [_case("joint", dtype, shape) for dtype in dtypes for shape in whole]
+    _warm_up(part, [*some, _case("materialised", "bf16", whole[0])])
+    for case in some:
+        _measure(part, "samplewise", case)
+    for shape in whole:
+        key = {"what": "samplewise_largest", "form": "materialised", "dtype": "bf16", "num_tokens": shape.num_tokens}
+        part.notes.measure(key, partial(_largest_materialised, part, shape))
+    smaller = [replace(shape, batch_size=n) for shape in whole for n in sizes.samplewise_batches]
+    for form in ("joint", "materialised"):
+        for shape in smaller:
+            _measure(part, "samplewise", _case(form, "bf16", shape))
+    rows = min(_SAMPLEWISE_NODES_BATCH, sizes.samplewise.batch_size)
+    for shape in whole:
+        for max_nodes in sizes.samplewise_nodes:
+            case = replace(_case("joint", "bf16", replace(shape, batch_size=rows)), max_nodes=max_nodes)
+            _measure(part, "samplewise_nodes", case)
+
+
+def _case(form: str, dtype: LossDtypeName, shape: LossShape) -> Case:
+    return Case(form, "fastscribe", "numba", dtype, shape)
+
+
+def _warm_up(part: Part, some: list[Case]) -> None:
+    kinds = list(dict.fromkeys((case.form, case.dtype) for case in some))
+    part.notes.make({"what": "warm_up"}, lambda: loss_cases.warm_up(part.device, kinds))
+
+
+def _measure(part: Part, what: str, case: Case) -> None:
+    key = {"what": what, **loss_cases.key(case), "num_durations": case.shape.num_durations}
+    if case.max_nodes is not None:
+        key["max_nodes"] = case.max_nodes
+    part.notes.measure(key, partial(_row, part, case))
+
+
+def _row(part: Part, case: Case) -> dict[str, Any]:
+    """Return peak and time. What does not fit is a result, which a later run need not try again."""
+    formula = {"formula_bytes": case.expected_bytes(part.device.type)}
+    try:
+        return formula | loss_cases.peak_and_time(case, part.device, part.sizes.loss_s)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    return formula | {"fits": False}
+
+
+def _largest_materialised(part: Part, shape: LossShape) -> dict[str, Any]:
+    """Return peak and time of the largest batch that fits, as the formula of its minimum has it or a little smaller."""
+    one = sum(materialised_memory(replace(shape, batch_size=1), shape.item_bytes).values())
+    rows = min(shape.batch_size, free_bytes(part.device) // one)
+    for _ in range(_TRIES):
+        if rows < 1:
+            break
+        case = _case("materialised", "bf16", replace(shape, batch_size=rows))
+        found = _row(part, case)
+        if "ms" in found:
+            return loss_cases.key(case) | {"num_durations": shape.num_durations} | found
+        rows = int(rows * _SMALLER)
+    return {"fits": False}

@@ -29,6 +29,7 @@ MEASURED = [
         ("logits", LossShape(3, 120, 60, 64, 300)),
         ("joint", LossShape(4, 120, 60, 320, 300)),
         ("joint", LossShape(600, 40, 5, 320, 100)),  # mostly its inputs
+        ("materialised", LossShape(3, 120, 60, 64, 600)),  # mostly its logits
     )
     for dtype in ("fp32", "bf16")
 ]
@@ -62,6 +63,16 @@ def test_cases_are_the_articles_table() -> None:
     oracles = [case for case in found if case.backend == "oracle"]
     assert len(oracles) == 2 and all(case.shape.nodes < 500 for case in oracles)
     assert {case.shape.item_bytes for case in found if case.dtype == "bf16"} == {2}
+
+
+def test_grid_has_every_library_in_every_form() -> None:
+    found = list(measuring.grid((8, 32, 64), (100, 150, 200), ["nemo", "torchaudio"]))
+    assert len(found) == len(set(found)) == 2 * 3 * 3 * (3 + 3 * 2 * 2)
+    assert {case.dtype for case in found if case.form != "joint"} == {"fp32", "fp16"}
+    assert {(case.form, case.library) for case in found} == {
+        ("joint", "fastscribe"),
+        *((form, name) for form in ("logits", "materialised") for name in ("fastscribe", "nemo", "torchaudio")),
+    }
 
 
 def test_slow_kind_is_not_measured_larger() -> None:
