@@ -15,7 +15,7 @@ from scripts.gpu.part import Part
 
 _SAMPLEWISE_NODES_BATCH = 32
 _SMALLER = 0.85  # the next batch size, if one does not fit
-_TRIES = 4
+_TRIES = 6
 
 
 def loss(part: Part) -> None:
@@ -72,7 +72,7 @@ def _measure(part: Part, what: str, case: Case) -> None:
 
 
 def _row(part: Part, case: Case) -> dict[str, Any]:
-    """Return peak and time. What does not fit is a result, which a later run need not try again."""
+    """Return peak and time. A case that does not fit is a result too: no later run tries it again."""
     formula = {"formula_bytes": case.expected_bytes(part.device.type)}
     try:
         return formula | loss_cases.peak_and_time(case, part.device, part.sizes.loss_s)
