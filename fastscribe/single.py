@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from fastscribe._system.standard_streams import log_to_stderr
-from fastscribe.checkpoint.packaged_model import LARGE_MODEL, NAME, is_packaged, low_confidence
+from fastscribe.checkpoint.packaged_model import LARGE_MODEL, NAME, is_packaged, why_beyond
 from fastscribe.config import Options, check_load
 from fastscribe.errors import AudioError, UsageError
 from fastscribe.types import Failure, Transcript
@@ -79,10 +79,10 @@ def _loaded(model: str | Path, device: str, dtype: str, options: Options) -> Tra
 
 
 def _say_beyond(result: Transcript) -> None:
-    """Say on stderr if the packaged model's words are too uncertain."""
-    if (mean := low_confidence(result)) is not None:
+    """Say on stderr if a recording is beyond the packaged model."""
+    if (why := why_beyond(result)) is not None:
         large = f'fastscribe.transcribe(.., model="{LARGE_MODEL}")'
-        log_to_stderr(f"{result.audio.path} is beyond {NAME} (mean confidence {mean:.2f}); with a large one: {large}")
+        log_to_stderr(f"{result.audio.path} is beyond {NAME} ({why}); with a large one: {large}")
 
 
 def _check_one(audio: object) -> None:

@@ -14,6 +14,7 @@ from fastscribe.audio.formats import list_kind
 from fastscribe.checkpoint.location import DEFAULT
 from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_in
 from fastscribe.cli.job import is_one_short_file
+from fastscribe.cli.packaged_model import PackagedModel
 from fastscribe.cli.run import run
 from fastscribe.cli.run_options import (
     ChannelText,
@@ -167,11 +168,10 @@ def align(
     )
     target = make_target(output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered)
     is_brief = quiet or is_one_short_file(inputs)
-    if model is None and is_brief:
-        model = DEFAULT  # without the line about it
-    model = str(find_model(model, show_progress=not (quiet or no_progress)))
-    job = TranscribeJob(inputs, model, device, dtype, options, style, target, None)
+    path = str(find_model(DEFAULT if model is None else model, show_progress=not (quiet or no_progress)))
+    job = TranscribeJob(inputs, path, device, dtype, options, style, target, None)
     part = AlignPart(texts)
-    job = replace(job, log_file=log_file, engine=part.engine, parts=(part,))
+    named = () if model or quiet else (PackagedModel("at the end" if is_brief else "first", is_usual=False),)
+    job = replace(job, log_file=log_file, engine=part.engine, parts=(part, *named))
     show_progress = not (quiet or no_progress)
     run(job, None, quiet, show_progress, show_report=verbose or not is_brief, verbose=verbose)

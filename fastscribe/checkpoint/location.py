@@ -13,6 +13,10 @@ from fastscribe.errors import CheckpointError, UsageError
 
 PACKAGED = Path(__file__).parents[1] / "default_model"
 DEFAULT = "default"  # name of the packaged model
+NO_MODEL = (
+    "no --model: using the small English one that comes with fastscribe, which is less accurate than a large one "
+    "(--model nvidia/parakeet-tdt-0.6b-v3 downloads one)"
+)
 _WHISPER_SIZE = re.compile(r"(distil-)?(tiny|base|small|medium|turbo|large(-v[123])?(-turbo)?)(\.en)?")
 _NVIDIA = re.compile(r"(parakeet|canary|stt_[a-z]{2})[-_]")
 _LARGE_MODELS = "--model nvidia/parakeet-tdt-0.6b-v3 (25 languages) or nvidia/canary-1b-v2 (also translates)"
@@ -91,8 +95,5 @@ def _packaged(is_explicit: bool, say: Callable[[str], None]) -> Path:
     if not (PACKAGED / "config.json").is_file():
         raise UsageError("--model: give one; this installation comes without a model of its own")
     if not is_explicit:
-        say(
-            "no --model: using the small English one that comes with fastscribe, which is less accurate than a large one "
-            "(--model nvidia/parakeet-tdt-0.6b-v3 downloads one)"
-        )
+        say(NO_MODEL)
     return PACKAGED

@@ -21,10 +21,13 @@ def is_packaged(model: str | Path) -> bool:
     return model == DEFAULT and not os.path.exists(DEFAULT)
 
 
-def low_confidence(result: Transcript | Failure) -> float | None:
-    """Return the mean confidence of a recording's words if it is below the limit; None otherwise."""
-    confidences = [] if isinstance(result, Failure) else [word.confidence for word in result.words]
-    if not confidences:
+def why_beyond(result: Transcript | Failure) -> str | None:
+    """Return why a recording is beyond the model: the mean confidence of its words, or speech and no words; else None."""
+    if isinstance(result, Failure):
         return None
+    confidences = [word.confidence for word in result.words]
+    if not confidences:
+        speech_s = sum(gap.end_s - gap.start_s for gap in result.gaps)
+        return f"no words in {speech_s:.0f} s of what may be speech" if speech_s else None
     mean = sum(confidences) / len(confidences)
-    return mean if mean < CONFIDENCE_LIMIT else None
+    return f"mean confidence {mean:.2f}" if mean < CONFIDENCE_LIMIT else None

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _DRAWS_PER_S = 8
 _MIN_BAR, _MAX_BAR = 10, 40  # columns
+_COLUMNS, _LINES = 80, 25  # of a terminal that does not say
 _FIRST_LINE_S, _MAX_BETWEEN_LINES_S = 60.0, 600.0
 _CLEAR_LINE = b"\r\x1b[2K"
 
@@ -147,11 +148,14 @@ class ProgressBar:
 
             @property  # type: ignore[misc]  # rich's has a setter, which nothing uses
             def size(self) -> ConsoleDimensions:
-                """The size of stderr's terminal. rich asks descriptors 0 to 2, of which filter_mpg123_messages takes 2."""
-                try:
-                    return ConsoleDimensions(*os.get_terminal_size(self.file.fileno()))
-                except (OSError, ValueError):
-                    return super().size
+                """The size of stderr's terminal. rich asks descriptors 0 to 2, of which filter_mpg123_messages takes 2.
+
+                A terminal without a size (docker run -t, script) says 0, and rich would print nothing into that.
+                """
+                with suppress(OSError, ValueError):
+                    size = os.get_terminal_size(self.file.fileno())
+                    return ConsoleDimensions(size.columns or _COLUMNS, size.lines or _LINES)
+                return super().size
 
             def show_cursor(self, show: bool = True) -> bool:
                 return False

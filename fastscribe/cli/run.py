@@ -74,6 +74,8 @@ def run(
     say_shard(job.target.shard, quiet)
     check_paths(job)  # before the import of torch, which takes seconds
     _end_if_done(job, quiet)
+    for line in (line for part in job.parts for line in part.first_lines):
+        say(line)
     bar = ProgressBar(show_progress, job.inputs, job.target.shard.count, counts_always=job.limit is not None)
     with filter_mpg123_messages(bar.write_line), bar, ExitStack() as stack:
         bar.phase("loading the model")

@@ -66,6 +66,11 @@ class RunPart:
         """Take in a result that is written."""
 
     @property
+    def first_lines(self) -> Sequence[str]:
+        """Lines for the user before the model is loaded."""
+        return ()
+
+    @property
     def lines(self) -> Sequence[str]:
         """Lines for the user about the results, after the last one."""
         return ()

@@ -395,7 +395,7 @@ def transcribe(
     )
     target = make_target(output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered)
     is_brief = quiet or (not dry_run and engine.is_here and is_one_short_file(inputs))
-    names_at_end = is_brief or (not dry_run and output_dir is None and is_stream(inputs))  # packaged_model.py says it
+    names_at_end = is_brief or (output_dir is None and is_stream(inputs))  # packaged_model.py says it
     limit = _limit(stop_at_usd, stop_after, device, price_per_hour, devices)
     if limit is not None and not engine.is_here:
         raise typer.BadParameter(
@@ -403,12 +403,14 @@ def transcribe(
         )
     with nullcontext() if limit is None or dry_run else limit.enforced():
         if engine.is_here or model is None:
-            path = find_model(DEFAULT if model is None and names_at_end else model, show_progress=show_progress)
+            path = find_model(DEFAULT if model is None and not dry_run else model, show_progress=show_progress)
             if path == PACKAGED:
                 from fastscribe.cli.packaged_model import PackagedModel
 
                 is_usual = beam is None and decoder is None
-                parts = (*parts, PackagedModel(model is None and names_at_end and not quiet, is_usual))
+                is_named = model is None and not quiet
+                named = PackagedModel(("at the end" if names_at_end else "first") if is_named else None, is_usual)
+                parts = (*parts, named)
             model = str(path)
         elif os.path.exists(model):
             model = os.path.abspath(model)  # the workers look up other names, each node for itself

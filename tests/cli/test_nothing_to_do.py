@@ -71,6 +71,7 @@ def test_no_model_is_loaded_where_nothing_can_be_read(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     for inputs in ([empty], [tmp_path / "gone.flac", tmp_path / "gone.wav"]):
+        assert "no --model" not in fastscribe("transcribe", *inputs).stderr  # none is used
         done = fastscribe("transcribe", *inputs, "-m", tmp_path)
         assert done.returncode == 1
         assert [json.loads(line)["error"]["stage"] for line in done.stdout.splitlines()] == ["input"] * len(inputs)

@@ -237,6 +237,20 @@ def test_no_colour() -> None:
         assert not re.search(rb"\x1b\[[0-9;]*3[0-9][;m]", opened.sent)
 
 
+def test_a_terminal_without_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of `docker run -t`, or of script in a job: lines above the bar appear there too."""
+    ours, theirs = pty.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    with os.fdopen(theirs, "w") as stderr, os.fdopen(ours, "rb", buffering=0) as sent:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        set_columns(stderr.fileno(), 0)
+        os.set_blocking(ours, False)
+        with ProgressBar(True) as bar:
+            bar.say("a.wav: load failed: it is cut off")
+        stderr.flush()
+        assert b"a.wav: load failed: it is cut off" in (sent.read(10_000) or b"")
+
+
 def test_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = pty.openpty()
     monkeypatch.setenv("TERM", "dumb")
