@@ -115,15 +115,15 @@ def test_the_file_is_read_once(speaker_models: dict[str, Path], inputs: list[str
     from fastscribe.audio import read
 
     read_samples = 0
-    inner = read._read_mono
+    inner = read._read_channels
 
-    def counted(sound: OpenSound, mono_S: Any, channel: int | None) -> int:
+    def counted(sound: OpenSound, samples_SC: Any, channel: int | None) -> int:
         nonlocal read_samples
-        got = inner(sound, mono_S, channel)
+        got = inner(sound, samples_SC, channel)
         read_samples += got if sound.format != "samples" else 0
         return got
 
-    monkeypatch.setattr(read, "_read_mono", counted)
+    monkeypatch.setattr(read, "_read_channels", counted)
     transcribed(inputs[:1], speaker_models["v2"])
     assert read_samples == len(LONG)
 
