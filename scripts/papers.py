@@ -203,12 +203,13 @@ def _in_gb(value: float | None) -> float | None:
 
 def samplewise(documents: Sequence[Document], published: Document) -> Section:
     about = published["samplewise"]
-    keys = ("form", "dtype", "batch_size", "num_tokens", "pass")
+    keys = ("form", "dtype", "batch_size", "num_tokens")
     cases = newest(documents, "samplewise", keys, what="samplewise")
+    cases += newest(documents, "samplewise", ("num_tokens",), what="samplewise_largest")
     rows = [
         (
             str(one["num_tokens"]),
-            "sample by sample" if one["form"] == "joint" else "all logits at once",
+            _way(one.row),
             one["dtype"],
             _number(one["batch_size"]),
             _bytes(one.row),
@@ -241,6 +242,12 @@ def samplewise(documents: Sequence[Document], published: Document) -> Section:
             )
         ],
     )
+
+
+def _way(row: Mapping[str, Any]) -> str:
+    if row["what"] == "samplewise_largest":
+        return "all logits at once, the largest batch that fits"
+    return "sample by sample" if row["form"] == "joint" else "all logits at once"
 
 
 def encoder_decoder(documents: Sequence[Document], published: Document) -> Section:
