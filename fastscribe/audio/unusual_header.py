@@ -242,7 +242,18 @@ def _sound_header(opened: _Opened) -> PlainHeader | TrackHeader:
     end = opened.ogg_end
     if end is not None and end.rate > 0:  # libsndfile may have stopped early, at a damaged page
         _check_length(opened, end.min_samples / end.rate, num_samples / sample_rate)
+    if subtype == "VORBIS" and _is_cut_vorbis(opened, sample_rate) and (track := _track_header(opened)) is not None:
+        return track
     return PlainHeader(sample_rate, channels, num_samples, subtype == "PCM_16", layout)
+
+
+def _is_cut_vorbis(opened: _Opened, sample_rate: int) -> bool:
+    """Return True for Vorbis whose end libsndfile would leave out."""
+    from fastscribe.audio.ogg_pages import HEAD_BYTES as OGG_HEAD_BYTES
+    from fastscribe.audio.vorbis_start import samples_too_many
+
+    opened.file.seek(0)
+    return samples_too_many(opened.file.read(OGG_HEAD_BYTES)) > MISSING_TOLERANCE_S * sample_rate
 
 
 def _layout(sound: soundfile.SoundFile, opened: _Opened) -> tuple[str, ...] | None:

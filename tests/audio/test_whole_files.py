@@ -20,6 +20,7 @@ import soundfile
 from fastscribe.audio.ogg_pages import PAGE_HEADER, checksum, has_opus_gaps
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
+from fastscribe.audio.vorbis_start import samples_too_many
 from fastscribe.errors import AudioError
 from fastscribe.results.formats.writers import to_object
 from fastscribe.results.stored import to_result
@@ -429,3 +430,36 @@ def test_a_clock_that_stands_still(tmp_path):
     samples = whole(probe(given(encode(tmp_path / "a.rm", "real_144", 8_000))))
     assert len(samples) == pytest.approx(3.0 * 8_000, abs=400)
     check_parts(tmp_path / "a.rm", samples)
+
+
+def moved(content: bytes, samples: int) -> bytes:
+    """Return an Ogg file whose positions are this much later."""
+    pages, at = [], 0
+    while at < len(content):
+        position, num_segments = PAGE_HEADER.unpack_from(content, at)[3], content[at + 26]
+        end = at + PAGE_HEADER.size + num_segments
+        end += sum(content[at + PAGE_HEADER.size : end])
+        page = bytearray(content[at:end])
+        page[6:14] = struct.pack("<q", position + samples if position > 0 else position)
+        page[22:26] = checksum(bytes(page)).to_bytes(4, "little")
+        pages.append(bytes(page))
+        at = end
+    return b"".join(pages)
+
+
+@pytest.mark.parametrize("samples", [-6000, 0, 500_000])
+def test_vorbis_that_was_cut_out_of_a_longer_file(tmp_path, samples):
+    path = tmp_path / "a.ogg"
+    soundfile.write(path, signal(12.0, RATE), RATE, format="OGG", subtype="VORBIS")
+    path.write_bytes(moved(path.read_bytes(), samples))
+    found = probe(given(path))
+    assert len(whole(found)) == pytest.approx(12 * RATE, abs=600)
+    assert (found.track is None) == (samples >= 0)
+
+
+def test_samples_of_the_first_page_of_vorbis(tmp_path):
+    path = tmp_path / "a.ogg"
+    soundfile.write(path, signal(12.0, RATE), RATE, format="OGG", subtype="VORBIS")
+    assert samples_too_many(path.read_bytes()) == 0
+    assert samples_too_many(moved(path.read_bytes(), -1234)) == 1234
+    assert samples_too_many(path.read_bytes()[:200]) == samples_too_many(b"OggS") == 0
