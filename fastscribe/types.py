@@ -167,7 +167,7 @@ class AudioInfo:
     @property
     def is_notable(self) -> bool:
         """True if there is something to say of its tracks or channels."""
-        return self.num_tracks > 1 or self.missing_channel is not None or bool(self.opposite_phase)
+        return self.num_tracks > 1 or self.missing_channel is not None or bool(self.opposite_phase or self.notes)
 
     def part(self, start: int, num_samples: int) -> AudioInfo:
         """Return a part of the recording as a recording; `start` counts samples from this one's start."""

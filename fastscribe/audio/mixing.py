@@ -1,6 +1,6 @@
 """Several channels of a recording become one. Imported when such a recording is read.
 
-That is their mean; of surround sound, a sum with FRONT_WEIGHTS where its centre is not read alone (surround.py).
+That is their mean; of surround sound, a sum with weights where its centre is not read alone (surround.py).
 
 Channels in opposite phase cancel each other in a mix. Where most of the sound is lost, the first of two such channels replaces
 the other. That is decided for blocks of BLOCK_S, from the energies of the channels and their products with each other: in the
@@ -35,7 +35,9 @@ _SILENCE = 1e-10  # energy of a mix of 16-bit samples that differ by one step no
 # A mix with a smaller share of the energy that unrelated channels would have is cancelled.
 CANCELLED = 0.3
 LOST = 0.05  # of a block alone
-FRONT_WEIGHTS = {"FC": 1.0, "FL": 0.7071, "FR": 0.7071, "FLC": 0.7071, "FRC": 0.7071}  # other channels have none
+# Of sound with a centre, whose other channels have none; without one, all channels but the subwoofer are alike.
+FRONT_WEIGHTS = {"FC": 1.0, "FL": 0.7071, "FR": 0.7071, "FLC": 0.7071, "FRC": 0.7071}
+LOW = "LFE"
 _CHANNELS_ADDED_IN_PAIRS = 8  # from this number on, numpy adds channels in another order
 
 Span = tuple[int, int]
@@ -45,7 +47,10 @@ def mix_weights(layout: Sequence[str]) -> Float32Array | None:
     """Return the weights of channels by their names (channel_layout.py); None for their mean, which all have without names."""
     if not layout:
         return None
-    weights_C = np.array([FRONT_WEIGHTS.get(name, 0.0) for name in layout], np.float32)
+    if "FC" in layout:
+        weights_C = np.array([FRONT_WEIGHTS.get(name, 0.0) for name in layout], np.float32)
+    else:
+        weights_C = np.array([float(name != LOW) for name in layout], np.float32)
     return np.asarray(weights_C / weights_C.sum(), np.float32)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fastscribe.audio.surround import SURROUND
 from fastscribe.config import Options
 from fastscribe.types import AudioInfo
 
@@ -19,3 +20,7 @@ def recording_lines(audio: AudioInfo, options: Options) -> Iterator[tuple[str, s
     if audio.opposite_phase:
         cancel = f"channels of {audio.path} cancel each other"
         yield "phase", f"{cancel}, so one is taken there; rows of such recordings have a field opposite_phase"
+    for note in audio.notes:
+        if note.startswith(SURROUND):
+            others = "--speakers channels transcribes each channel, --channel N one"
+            yield "surround", f"{audio.path}: {note}; {others}; rows of such recordings have audio_notes"

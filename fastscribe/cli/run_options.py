@@ -41,7 +41,7 @@ ChannelText = Annotated[
         "--channel",
         metavar="N|center",
         help="Channel to use, from 0, or center. Default: a mix.\fIt is the mean. Of surround sound, it is the centre channel, "
-        "where films have their dialogue, and all channels but the subwoofer where that is silent. A recording without the "
+        "where films have their dialogue, and the front channels where that is silent. A recording without the "
         "channel that you name is mixed, and its row says so.",
     ),
 ]

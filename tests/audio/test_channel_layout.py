@@ -86,9 +86,10 @@ def test_wav_by_its_mask(tmp_path, mask, layout):
     names = tuple(layout.split())
     audio = probed(with_mask(tmp_path / "a.wav", silent_centre(names), mask))
     assert audio.layout == names
-    assert hertz(audio) == {1, 2}
+    without_centre = {number for number, name in enumerate(names, 1) if name != "LFE"}
+    assert hertz(audio) == ({1, 2} if "FC" in names else without_centre)
     full = probed(with_mask(tmp_path / "b.wav", tones(len(names)), mask))
-    assert hertz(full) == ({names.index("FC") + 1} if "FC" in names else {1, 2})
+    assert hertz(full) == ({names.index("FC") + 1} if "FC" in names else without_centre)
 
 
 @pytest.mark.parametrize(
@@ -177,3 +178,24 @@ def test_a_soft_centre_has_no_dialogue(tmp_path, centre_db, is_read_alone):
         audio = probe(Source(path, path, "a", offset_s=offset_s, duration_s=3.0))
         assert (audio.channel == 2) == is_read_alone
         assert audio.is_int16 == is_read_alone
+
+
+def test_speech_behind_a_silent_front_is_heard(tmp_path):
+    samples_SC = tones(6)
+    samples_SC[:, :3] = 0
+    soundfile.write(tmp_path / "a.wav", samples_SC, RATE)
+    audio = probed(tmp_path / "a.wav")
+    assert hertz(audio) == {5, 6}
+    assert audio.notes == ("taken for surround sound (FL FR FC LFE BL BR): all channels but the subwoofer are mixed",)
+
+
+def test_a_note_says_what_is_read_of_surround_sound(tmp_path):
+    soundfile.write(tmp_path / "a.wav", tones(6), RATE)
+    assert probed(tmp_path / "a.wav").notes == (
+        "taken for surround sound (FL FR FC LFE BL BR): its centre, channel 2, is read",
+    )
+    soundfile.write(tmp_path / "b.wav", silent_centre(FIVE_ONE), RATE)
+    assert probed(tmp_path / "b.wav").notes == (
+        "taken for surround sound (FL FR FC LFE BL BR): its front channels are mixed",
+    )
+    assert probed(tmp_path / "a.wav", 2).notes == probed(tmp_path / "a.wav", "center").notes == ()

@@ -54,6 +54,16 @@ def test_speech_is_heard_and_rows_say_what_was_done(folder: Path, settings: dict
     for name in ("opposite.wav", "opposite_48k.flac"):
         assert rows[name]["opposite_phase"] == [{"start": 0.0, "end": pytest.approx(length, abs=0.001)}]
     assert not any("missing_channel" in row for row in rows.values())
+    centre = "taken for surround sound (FL FR FC LFE BL BR): its centre, channel 2, is read"
+    assert {name: row.get("audio_notes") for name, row in rows.items() if "audio_notes" in row} == {
+        "surround.wav": [centre]
+    }
+
+
+def test_what_is_read_of_surround_sound_is_told_once(folder: Path, tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "b.wav", np.stack([SPEECH, *NOISE], axis=1), RATE)
+    done = fastscribe("transcribe", folder / "surround.wav", tmp_path / "b.wav", "-m", MODEL, "-q", "--ordered")
+    assert done.returncode == 0 and done.stderr.count("is read; --speakers channels transcribes each channel") == 1
 
 
 def test_a_missing_channel_falls_back_and_is_told_once(folder: Path) -> None:
