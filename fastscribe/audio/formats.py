@@ -31,7 +31,11 @@ CONTAINER_EXTENSIONS = frozenset(_CONTAINERS.split())
 # libsndfile's formats that are read. Each has a check that a truncated file fails. The formats left out either have headers
 # without a length or are too rare to be worth a check.
 FORMATS = frozenset({"AIFF", "AU", "CAF", "FLAC", "MP3", "NIST", "OGG", "RF64", "W64", "WAV", "WAVEX"})
-UNSUPPORTED_SUBTYPES = ("ALAC", "DWVW")  # libsndfile cannot seek in AIFF files of DWVW; containers.py reads ALAC
+UNSUPPORTED_SUBTYPES = (
+    "ALAC",
+    "DWVW",
+    "GSM610",
+)  # libsndfile cannot seek in the last two; containers.py reads all but DWVW
 _AUDIO = "aif aifc aiff au bwf caf flac mp3 mpga nist oga ogg opus rf64 snd sph w64 wav wave wavex"
 AUDIO_EXTENSIONS = frozenset(_AUDIO.split())
 # Never opened in a folder: texts, results, pictures, documents, archives and data, which may be beside each recording.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from fastscribe.audio.mixing import noted
 from fastscribe.audio.read import Spans, read
+from fastscribe.audio.surround import SURROUND
 from fastscribe.pipeline.interfaces import PlainInputs
 from fastscribe.speakers.channels import distinct_channels
 from fastscribe.speakers.config import TURNS, SpeakerModelConfig
@@ -26,7 +27,7 @@ class HeldSamples(Samples):
 
 @dataclass(frozen=True)
 class ChannelInputs(PlainInputs):
-    """Each channel that differs is transcribed by itself.
+    """Each channel that differs is transcribed by itself, or the one that a recording's row names.
 
     Args:
         names: Of the speakers (Options.speaker_names).
@@ -37,7 +38,10 @@ class ChannelInputs(PlainInputs):
 
     def channels(self, audio: AudioInfo) -> Sequence[AudioInfo]:
         check_names(audio, self.names)
-        return [replace(audio, channel=channel) for channel in distinct_channels(audio)]
+        notes = tuple(note for note in audio.notes if not note.startswith(SURROUND))
+        if audio.channel is not None and notes == audio.notes:  # its row names it
+            return [audio]
+        return [replace(audio, channel=channel, notes=notes) for channel in distinct_channels(audio)]
 
 
 @dataclass(frozen=True)

@@ -463,3 +463,13 @@ def test_samples_of_the_first_page_of_vorbis(tmp_path):
     assert samples_too_many(path.read_bytes()) == 0
     assert samples_too_many(moved(path.read_bytes(), -1234)) == 1234
     assert samples_too_many(path.read_bytes()[:200]) == samples_too_many(b"OggS") == 0
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.aiff"])
+def test_gsm_is_read_in_parts(tmp_path, name):
+    """libsndfile cannot seek in it."""
+    path = tmp_path / name
+    soundfile.write(path, signal(3.0, 8_000), 8_000, subtype="GSM610")
+    samples = whole(probe(given(path)))
+    assert clicks_s(samples, 8_000) == [pytest.approx(CLICK_S, abs=0.03)]
+    check_parts(path, samples)

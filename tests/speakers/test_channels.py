@@ -12,6 +12,7 @@ from fastscribe.audio.probe import probe
 from fastscribe.audio.read import channel_blocks
 from fastscribe.speakers import channels as module
 from fastscribe.speakers.channels import distinct_channels
+from fastscribe.speakers.recordings import ChannelInputs
 from fastscribe.types import AudioInfo, Source
 
 RATE = 8_000
@@ -81,3 +82,14 @@ def test_reading_ends_where_all_differ(tmp_path: Path, monkeypatch: pytest.Monke
     begin = np.arange(4 * RATE) < RATE
     distinct_channels(recording(tmp_path, np.where(begin, 0, NOISE), np.where(begin, 0, OTHER)))
     assert num_blocks == [(RATE, 2)] * 2
+
+
+def test_a_row_that_names_a_channel_has_that_one(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.wav")
+    soundfile.write(path, np.random.default_rng(0).normal(0, 0.1, (RATE, 6)), RATE)
+    inputs = ChannelInputs(None)
+    named = probe(Source(path, path, "a", channel=4))
+    assert [one.channel for one in inputs.channels(named)] == [4]
+    surround = probe(Source(path, path, "a"))
+    assert surround.channel == 2 and surround.notes
+    assert [(one.channel, one.notes) for one in inputs.channels(surround)] == [(number, ()) for number in range(6)]
