@@ -41,6 +41,14 @@ class MeasurementLog:
         with self.path.open("a", encoding="utf-8") as file:
             print(json.dumps(_rounded(dict(row)), ensure_ascii=False), file=file)
 
+    def known(self, key: Mapping[str, Any]) -> Row | None:
+        """Return the row of a measurement that need not be repeated, so nothing must be prepared for it; None: measure it."""
+        wanted = _rounded(key)
+        found = (
+            row for row in self._known if all(name in row and row[name] == value for name, value in wanted.items())
+        )
+        return next(found, None)
+
     def measure(
         self, key: Mapping[str, Any], call: Callable[[], Mapping[str, Any]], needs_s: float = 0.0
     ) -> Row | None:
@@ -55,10 +63,8 @@ class MeasurementLog:
 
         Raises the error of `call` if the device is lost, because no later measurement can succeed.
         """
-        wanted = _rounded(key)
-        for row in self._known:
-            if all(name in row and row[name] == value for name, value in wanted.items()):
-                return row
+        if (row := self.known(key)) is not None:
+            return row
         if self.seconds_left < needs_s or self.seconds_left <= 0:
             self.write({**key, "error": "skipped: out of time"})
             return None

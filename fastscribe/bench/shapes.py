@@ -1,6 +1,6 @@
 """Published models' shapes, and how much work they are. No weights and no files; see random_model.py for those.
 
-The 0.6B shapes are parakeet-tdt-0.6b-v2 (1,024 labels) and -v3 (8,192); the 1.1B one is parakeet-rnnt-1.1b. jasper10x5dr and
+The 0.6B shapes are parakeet-tdt-0.6b-v2 (1,024 labels) and -v3 (8,192); those of 1.1B share an encoder. jasper10x5dr and
 quartznet15x5 are the convolutional models that NVIDIA published tables of latencies for; they write letters. The citrinet and
 contextnet shapes are those of NeMo's configurations. canary-1b has 24 layers in encoder and decoder, canary-1b-flash 32 and
 4, of the same width (Zelasko et al. 2025). Granite's model is that of Saon et al. 2026; Cohere's has the sizes that
@@ -87,6 +87,7 @@ _TINY = replace(
 )
 
 
+_LARGE: dict[str, Any] = {"features": _features(80), "encoder": _encoder(80, 42, use_bias=True)}
 _CTC_HEAD: dict[str, Any] = {"predictor": None, "joint": None, "durations": (), "has_ctc": True}
 
 
@@ -279,8 +280,10 @@ SHAPES: dict[str, ModelConfig] = {
     "parakeet-tdt-0.6b": _TDT,
     "parakeet-tdt-0.6b-v3": replace(_TDT, num_labels=8192),
     "parakeet-rnnt-0.6b": replace(_TDT, durations=()),
-    "parakeet-rnnt-1.1b": replace(_TDT, features=_features(80), encoder=_encoder(80, 42, use_bias=True), durations=()),
+    "parakeet-rnnt-1.1b": replace(_TDT, **_LARGE, durations=()),
+    "parakeet-tdt-1.1b": replace(_TDT, **_LARGE),
     "parakeet-ctc-0.6b": replace(_TDT, **_CTC_HEAD),
+    "parakeet-ctc-1.1b": replace(_TDT, **_LARGE, **_CTC_HEAD),
     "nemotron-speech-streaming-en-0.6b": _NEMOTRON,
     "nemotron-3.5-asr-streaming-0.6b": _prompted(_NEMOTRON_35),
     "canary-1b": _canary(24, 24, 4128, "canary"),

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,6 +25,7 @@ from fastscribe._system.processors import usable_processors
 from fastscribe.bench.timing import time_call
 from fastscribe.config import ModelConfig
 from fastscribe.cuda.device import is_out_of_memory
+from fastscribe.training.attention_decoder import prepare_weights_
 from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.network import Network, Targets, new_model
@@ -147,30 +149,43 @@ def _durations_ms(step: Any, device: torch.device, case: Case) -> list[float]:
 
 
 def _step(config: ModelConfig, device: torch.device, case: Case) -> Any:
-    model = new_model(config, seed=0).to(device)
-    dtype = torch.bfloat16 if case.dtype == "bf16" else torch.float32
-    weights = Weights(model, dtype, OptimiserRecipe())
-    network = Network(model, TransducerLossConfig(config.durations), _CTC_WEIGHT, dropout=0.1).train()
-    ranks = DistributedContext(0, case.ranks)
-    if case.ranks > 1:
-        synchronise_norms(model)
-    features, targets = _noise(config, device, case)
+    return partial(Trainee(config, device, case.dtype, case.ranks).step, *_noise(config, device, case))
 
-    def step() -> None:
-        network(features, targets, 1.0)["loss"].backward()
-        weights.accumulate_gradients()
-        ranks.sum_gradients(weights.masters.values())
-        weights.step(0.0)
 
-    return step
+class Trainee:
+    """A new model of a shape in training: `step` is a whole step on one batch."""
+
+    def __init__(self, config: ModelConfig, device: torch.device, dtype: str, ranks: int = 1) -> None:
+        with device:  # a large model is drawn on a GPU in a second
+            model = new_model(config, seed=0)
+        if model.aed is not None:
+            prepare_weights_(model.aed)
+        self.config, self._ranks = config, DistributedContext(0, ranks)
+        self._weights = Weights(model, torch.bfloat16 if dtype == "bf16" else torch.float32, OptimiserRecipe())
+        loss = TransducerLossConfig(config.durations)
+        self.network = Network(model, loss, _CTC_WEIGHT, dropout=0.1).train()
+        if ranks > 1:
+            synchronise_norms(model)
+
+    def step(self, features: Features, targets: Targets) -> None:
+        self.network(features, targets, 1.0)["loss"].backward()
+        self._weights.accumulate_gradients()
+        self._ranks.sum_gradients(self._weights.masters.values())
+        self._weights.step(0.0)
 
 
 def _noise(config: ModelConfig, device: torch.device, case: Case) -> tuple[Features, Targets]:
-    generator = torch.Generator().manual_seed(0)
-    num_frames = int(case.sequence_s * config.features.sample_rate) // config.features.hop_length
     num_labels = max(1, int(case.sequence_s * _LABELS_PER_S))
-    mel_BMT = torch.randn(case.batch_size, config.features.num_mels, num_frames, generator=generator)
-    labels_BU = torch.randint(config.num_labels, (case.batch_size, num_labels), generator=generator)
-    lengths_B = torch.full((case.batch_size,), num_frames)
-    labels = torch.full((case.batch_size,), num_labels)
-    return Features(mel_BMT.to(device), lengths_B.to(device)), Targets(labels_BU.to(device), labels.to(device))
+    return noise(config, device, [case.sequence_s] * case.batch_size, [num_labels] * case.batch_size)
+
+
+def noise(
+    config: ModelConfig, device: torch.device, durations_s: Sequence[float], num_labels: Sequence[int]
+) -> tuple[Features, Targets]:
+    """Return a batch of rows of these lengths, padded to the longest."""
+    generator = torch.Generator().manual_seed(0)
+    frames = [int(length_s * config.features.sample_rate) // config.features.hop_length for length_s in durations_s]
+    mel_BMT = torch.randn(len(frames), config.features.num_mels, max(frames), generator=generator)
+    labels_BU = torch.randint(config.num_labels, (len(frames), max(num_labels)), generator=generator)
+    lengths_B, labels_B = torch.tensor(frames), torch.tensor(num_labels)
+    return Features(mel_BMT.to(device), lengths_B.to(device)), Targets(labels_BU.to(device), labels_B.to(device))

@@ -16,6 +16,7 @@ _CASE = (
     "what", "step", "shape", "form", "mode", "rows", "frames", "seconds", "audio", "pass", "budget_frames", "graphs",
     "dtype", "scales", "threads", "side", "batch_size", "model", "against", "m", "k", "n", "name", "test", "tool",
     "library", "backend", "num_frames", "num_labels", "num_tokens", "num_durations", "max_nodes",
+    "rung", "batches", "duration_s", "over",
 )  # fmt: skip
 _CHANGE = 0.05  # smaller differences of speed are noise
 

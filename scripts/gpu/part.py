@@ -43,6 +43,8 @@ class Sizes:
     rnnt: str
     ctc: str
     attention: tuple[str, ...]  # with attention decoders
+    ladder: tuple[str, ...]  # of part tenfold, in order of worth
+    convolutional: tuple[str, ...]
     matrix: int  # side of the large product
     rows: int  # of the model's own products
     copy_bytes: int
@@ -70,6 +72,19 @@ class Sizes:
     samplewise_tokens: tuple[int, ...]
     samplewise_batches: tuple[int, ...]  # smaller ones
     samplewise_nodes: tuple[int, ...]  # max_nodes besides the default
+    ladder_batch: int  # rows of fixed batches
+    slow_clips: int  # of rungs that decode one row at a time
+    cpu_files: int
+    cpu_dtypes: tuple[str, ...]
+    latency_rows: tuple[int, ...]
+    latency_s: tuple[float, ...]  # seconds of a recording
+    latency_iterations: int
+    latency_most_s: float  # of a case, in each dtype
+    trained: str  # a shape
+    training_corpus: int  # recordings
+    training_buckets: int  # of durations
+    training_steps: int  # measured, of each way to batch
+    training_most_rows: int  # of a batch
 
 
 FULL = Sizes(
@@ -78,6 +93,15 @@ FULL = Sizes(
     rnnt="parakeet-rnnt-1.1b",
     ctc="parakeet-ctc-0.6b",
     attention=("canary-1b-flash", "canary-1b"),
+    ladder=(
+        "parakeet-tdt-0.6b",
+        "parakeet-rnnt-1.1b",
+        "parakeet-ctc-1.1b",
+        "parakeet-tdt-1.1b",
+        "parakeet-ctc-0.6b",
+        "parakeet-rnnt-0.6b",
+    ),
+    convolutional=("jasper10x5dr", "quartznet15x5"),
     matrix=8192,
     rows=32768,
     copy_bytes=4 << 30,
@@ -105,6 +129,19 @@ FULL = Sizes(
     samplewise_tokens=(8193, 1025),
     samplewise_batches=(1, 8, 32, 128, 512),
     samplewise_nodes=(18_875, 37_750, 75_500, 151_000),  # a quarter, half, one and two of its utterances
+    ladder_batch=128,
+    slow_clips=128,
+    cpu_files=128,
+    cpu_dtypes=("int8", "bf16"),
+    latency_rows=(1, 2, 4, 8, 16),
+    latency_s=(2.0, 7.0, 16.7),
+    latency_iterations=120,
+    latency_most_s=5.0,
+    trained="canary-1b",
+    training_corpus=20_000,
+    training_buckets=4,
+    training_steps=6,
+    training_most_rows=1024,
 )
 
 
@@ -114,6 +151,8 @@ QUICK = Sizes(
     rnnt="tiny-rnnt",
     ctc="tiny-ctc",
     attention=("tiny-canary",),
+    ladder=("tiny", "tiny-ctc"),
+    convolutional=("tiny-jasper",),
     matrix=128,
     rows=256,
     copy_bytes=1 << 20,
@@ -141,6 +180,19 @@ QUICK = Sizes(
     samplewise_tokens=(65, 33),
     samplewise_batches=(1, 2),
     samplewise_nodes=(60,),
+    ladder_batch=3,
+    slow_clips=2,
+    cpu_files=3,
+    cpu_dtypes=("int8",),
+    latency_rows=(1,),
+    latency_s=(1.0,),
+    latency_iterations=3,
+    latency_most_s=0.2,
+    trained="tiny-canary",
+    training_corpus=24,
+    training_buckets=3,
+    training_steps=2,
+    training_most_rows=2,
 )
 
 

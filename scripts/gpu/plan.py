@@ -28,7 +28,14 @@ _NETWORK = ("fastscribe/families/blocks", "fastscribe/families/conformer", "fast
 _DECODING = ("fastscribe/decode", "fastscribe/cuda")
 _PASS = (*_NETWORK, *_DECODING, "fastscribe/pipeline/engine.py", "fastscribe/pipeline/batching.py")
 _HOST = ("fastscribe/pipeline", "fastscribe/results", "fastscribe/audio/read.py", "fastscribe/text")
+_JASPER = ("fastscribe/families/jasper", "fastscribe/families/blocks", "fastscribe/families/model.py")
 _LOSS = ("fastscribe/training/loss",)
+_TRAINING = (
+    *_NETWORK,
+    "fastscribe/families/canary",
+    *("fastscribe/training/" + name for name in ("network.py", "weights.py", "buckets.py", "batch_search.py")),
+    *("fastscribe/training/" + name for name in ("attention_decoder.py", "batch_size_probe.py")),
+)
 
 
 @dataclass(frozen=True)
@@ -61,9 +68,12 @@ PARTS = {
     "memory": PartPlan("engine", 100, 45, _PASS),
     "nemo_long": PartPlan("engine", 120, 60, (*_PASS, *_HOST), shares=False, is_whole=True),
     "agreement": PartPlan("engine", 60, 15, _PASS),
+    "tenfold": PartPlan("ladder", 180, 60, _PASS, shares=False),
     "samplewise": PartPlan("training", 110, 40, _LOSS, shares=False),
     "loss": PartPlan("training", 110, 30, _LOSS, shares=False),
+    "training_speed": PartPlan("batches", 195, 100, _TRAINING, shares=False, is_whole=True),
     "attention": PartPlan("families", 100, 25, (*_PASS, "fastscribe/families/canary")),
+    "convolutions": PartPlan("families", 110, 20, (*_JASPER, *_DECODING)),
     "profile": PartPlan("pieces", 50, 20, _PASS, shares=False),
     "ceilings": PartPlan("pieces", 30, 10, ()),
     "encoder": PartPlan("pieces", 80, 25, _NETWORK),

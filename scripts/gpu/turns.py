@@ -96,13 +96,10 @@ def load_nemo(settings: dict[str, Any]) -> Side:
     import torch
     from nemo.collections.asr.models import ASRModel
 
-    from scripts.goldens import make_nemo_goldens
-
     torch.set_num_threads(int(settings["threads"]))
     config, weights = _checkpoint(settings)
     with tempfile.TemporaryDirectory() as folder:
-        model = make_nemo_goldens.build(_spec(config), 0, Path(folder), _english())
-    copy_into_nemo(model.state_dict(), config.encoder, weights)
+        model = nemo_model(config, weights, Path(folder))
     model = model.to(torch.device(settings["device"]), _dtype(settings))
 
     def transcribe(batch_size: int, **options: Any) -> Any:
@@ -120,10 +117,19 @@ def load_nemo(settings: dict[str, Any]) -> Side:
         found = small.transcribe(settings["trained_paths"], batch_size=batch_size, verbose=False)
         return [getattr(item, "text", item) for item in (found[0] if isinstance(found, tuple) else found)]
 
-    return Side(labels, trained, {"version": nemo.__version__, "decoder": _graphs_of(model)}, transcribe)
+    return Side(labels, trained, {"version": nemo.__version__, "decoder": graphs_of(model)}, transcribe)
 
 
-def _graphs_of(model: Any) -> str:
+def nemo_model(config: Any, weights: dict[str, Any], folder: Path) -> Any:
+    """Return NeMo's model of this shape with these weights, in float32 on the CPU. `folder` holds its tokenizer meanwhile."""
+    from scripts.goldens import make_nemo_goldens
+
+    model = make_nemo_goldens.build(_spec(config), 0, folder, _english())
+    copy_into_nemo(model.state_dict(), config.encoder, weights)
+    return model
+
+
+def graphs_of(model: Any) -> str:
     """The graph mode that NeMo's decoder reports."""
     try:
         computer = model.decoding.decoding.decoding_computer
@@ -165,15 +171,14 @@ def _spec(config: Any) -> Any:
     from scripts.goldens.make_nemo_goldens import Spec
 
     encoder, predictor, joint = config.encoder, config.predictor, config.joint
+    heads: dict[str, Any] = {"has_transducer": False, "has_ctc": True}
+    if joint is not None:
+        heads = {"durations": config.durations, "max_symbols": joint.max_symbols, "activation": joint.activation}
+        heads |= {"pred_hidden": predictor.hidden, "pred_layers": predictor.num_layers, "joint_hidden": joint.hidden}
     return Spec(
         "model",
         vocabulary=config.num_labels,
-        durations=config.durations,
-        max_symbols=joint.max_symbols,
-        pred_hidden=predictor.hidden,
-        pred_layers=predictor.num_layers,
-        joint_hidden=joint.hidden,
-        activation=joint.activation,
+        **heads,
         mels=encoder.num_mels,
         d_model=encoder.d_model,
         heads=encoder.num_heads,

@@ -21,7 +21,7 @@ import torch
 
 from fastscribe.bench import ceilings
 from fastscribe.checkpoint.reader import read_checkpoint
-from scripts.benchmarks import decoding_speed, encoder_speed, loss_cases
+from scripts.benchmarks import decoding_speed, encoder_speed, loss_cases, single_passes, training_batches
 from scripts.gpu import check, goals, plan, pytest_rows, turns, worker
 from scripts.gpu.part import FULL, QUICK, Part, Sizes
 from scripts.gpu.parts import PARTS, checks, function, training
@@ -74,14 +74,20 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("memory", ("needs a CUDA device",)),
         ("profile", ()),
         ("ceilings", ()),
+        ("tenfold", ("needs a CUDA device", "No module named 'nemo'")),
+        ("training_speed", ()),
+        ("convolutions", ()),
     ],
 )
 def test_part_on_cpu(
     name: str, allowed: tuple[str, ...], scratch: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    loads: list[str] = []
+    loads: list[tuple] = []
     load = Part.load
-    monkeypatch.setattr(Part, "load", lambda part, shape, *a, **k: loads.append(shape) or load(part, shape, *a, **k))
+    monkeypatch.setattr(
+        Part, "load", lambda part, shape, *a, **k: loads.append((shape, *a)) or load(part, shape, *a, **k)
+    )
+    monkeypatch.setattr(single_passes, "by_command", lambda *a: {"rtfx": 60.0, "where": a[3]})  # takes long to start
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tiny tensors; more threads wait for each other
     request.addfinalizer(lambda: torch.set_num_threads(num_threads))
@@ -100,6 +106,19 @@ def test_part_on_cpu(
             QUICK.decoder_rows[:2]
         )
         assert all(row["equal_to_off_share"] == 1.0 for row in rows if "equal_to_off_share" in row)
+    if name == "tenfold":
+        tables = {row["shape"]: [line["rung"] for line in row["rungs"]] for row in rows if row["what"] == "ladder"}
+        ours = ["greedy", "bf16", "fused"]
+        assert tables == {"tiny": [*ours, "label looping", "planned"], "tiny-ctc": [*ours, "batched", "planned"]}
+        assert [row["where"] for row in rows if row.get("rung") == "CPU, int8"] == [
+            ["--device", "cpu", "--dtype", "int8"]
+        ]
+    if name == "training_speed":
+        measured = [row for row in rows if row["what"] == "training_batches" and "audio_s_per_s" in row]
+        assert [row["batches"] for row in measured] == list(training_batches.WAYS)
+    if name == "convolutions":
+        [row] = [row for row in rows if row["what"] == "latency"]
+        assert row["fp32"]["iterations"] == row["bf16"]["iterations"] == QUICK.latency_iterations
     if name == "profile":
         assert [row["name"] for row in rows if row["what"] == "stage"] == ["features", "subsampling", "encoder"]
         assert all(row["new_shape_ms"] > 0 for row in rows if row["what"] == "stage")

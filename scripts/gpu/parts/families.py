@@ -1,10 +1,11 @@
-"""Parts that measure other families: attention decoders."""
+"""Parts that measure other families: attention decoders, and models of convolutions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import NormalDist
 from time import perf_counter
@@ -14,8 +15,11 @@ import numpy as np
 import torch
 
 from fastscribe import Transcriber
+from fastscribe.bench import batch_latency
 from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.pipeline.engine import Engine
+from fastscribe.pipeline.local import LocalExecutor
 from scripts.benchmarks import (
     agreement,
 )
@@ -30,6 +34,7 @@ def attention(part: Part) -> None:
     For each graph mode: RTFx and the decoder's share by budget, and the agreement with the texts made without graphs.
     """
     waves, passes = part.clips("leaderboard")[: part.sizes.attention_clips], part.sizes.passes
+    measured: dict[tuple[str, int | str, str], dict[str, Any]] = {}  # by graphs, budget, shape
     for shape in part.sizes.attention:
         key = {"what": "attention", "shape": shape, "audio": "leaderboard"}
         load = lambda shape=shape: part.load(shape, folder=_roomy(part, shape), cuda_graphs="auto")  # noqa: E731
@@ -47,7 +52,27 @@ def attention(part: Part) -> None:
             part.notes.measure(key | {"what": "attention_first_run", "against": "off"}, compare)
             for frames in (None, 8192):
                 measure = partial(in_budget, transcriber, waves, frames, passes, 1)
-                part.notes.measure(key | {"budget_frames": frames or "auto"}, measure, needs_s=5.0)
+                row = part.notes.measure(key | {"budget_frames": frames or "auto"}, measure, needs_s=5.0)
+                if row is not None:
+                    measured[mode, frames or "auto", shape] = row
+    _compare_shapes(part, measured)
+
+
+def _compare_shapes(part: Part, measured: Mapping[tuple[str, int | str, str], dict[str, Any]]) -> None:
+    """Write how many times as fast the first shape is as each other one, with the decoders' shares of the device's time."""
+    for (mode, frames, shape), row in measured.items():
+        first = measured.get((mode, frames, part.sizes.attention[0]))
+        if first is None or first is row:
+            continue
+        shares = {"decoder_share": _decoder_share(first), "decoder_share_of_other": _decoder_share(row)}
+        ratio = {"rtfx_ratio": first["rtfx"] / row["rtfx"], "rtfx": first["rtfx"], "rtfx_of_other": row["rtfx"]}
+        key = {"what": "ratio", "shape": part.sizes.attention[0], "over": shape, "audio": "leaderboard"}
+        part.notes.write(key | {"graphs": mode, "budget_frames": frames} | ratio | shares)
+
+
+def _decoder_share(row: Mapping[str, Any]) -> float:
+    stage_s = row["stage_s"]
+    return float(stage_s["decode"] / sum(stage_s[stage] for stage in ("features", "encode", "decode")))
 
 
 def _roomy(part: Part, shape: str) -> Path:
@@ -77,3 +102,47 @@ def _compare_modes(transcriber: Transcriber, waves: Sequence[np.ndarray], wanted
     seconds = perf_counter() - start
     wanted[:] = wanted or found
     return agreement.compare(found, wanted) | {"seconds": seconds}
+
+
+def convolutions(part: Part) -> None:
+    """Measure the latency of one batch of convolutional models, as NVIDIA's tables of Jasper and QuartzNet have it.
+
+    A case has both dtypes in turns: bf16 beside float32 weights whose products may be TF32, as in those tables.
+    """
+    sizes, notes = part.sizes, part.notes
+    effort = batch_latency.Effort(sizes.latency_iterations, sizes.latency_most_s)
+    for shape in sizes.convolutional:
+        cases = [
+            {"what": "latency", "shape": shape, "batch_size": rows, "duration_s": duration_s}
+            for duration_s, rows in product(sizes.latency_s, sizes.latency_rows)
+        ]
+        if all(notes.known(case) for case in cases):
+            continue
+        both = notes.make({"what": "load", "shape": shape}, partial(_with_tf32, part, shape), needs_s=5.0)
+        for case in cases if both is not None else ():
+            notes.measure(case, partial(_latency, both, case, effort), needs_s=3.0)
+
+
+def _with_tf32(part: Part, shape: str) -> list[Transcriber]:
+    """Return the model in float32, on a GPU with TF32 allowed, and in bf16."""
+    exact, rounded = (part.load(shape, dtype) for dtype in ("fp32", "bf16"))
+    if part.device.type == "cpu":
+        return [exact, rounded]
+    # A recognizer forbids TF32 for fp32 alone.
+    recognizer = replace(exact._recognizer, dtype="tf32")
+    allowed = Transcriber(read_checkpoint(part.model(shape)), LocalExecutor(Engine(recognizer)), exact.options, 0.0)
+    return [allowed, rounded]
+
+
+def _latency(both: Sequence[Transcriber], case: dict[str, Any], effort: batch_latency.Effort) -> dict[str, Any]:
+    """Return a row of each dtype, and how much faster the second is."""
+    matmul = torch.backends.cuda.matmul
+    before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+    try:
+        [found] = batch_latency.rows(case["shape"], both, [case["duration_s"]], [case["batch_size"]], effort)
+    finally:
+        matmul.fp32_precision = before
+    if errors := [row["error"] for row in found if "error" in row]:
+        raise RuntimeError("; ".join(errors))
+    kept = [{name: value for name, value in row.items() if name not in case and "_runs" not in name} for row in found]
+    return {row["dtype"]: row for row in kept} | {"speedup_ratio": found[1]["speedup_ratio"]}

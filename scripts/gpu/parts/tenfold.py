@@ -1,0 +1,126 @@
+"""Part tenfold: NVIDIA's acceleration of its transducers and CTC models, step by step, and what an hour of audio costs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import partial
+from typing import Any
+
+from fastscribe import Transcriber
+from fastscribe._system.processors import cpu_name, usable_processors
+from fastscribe.bench import synthetic
+from fastscribe.bench.memory import release
+from fastscribe.bench.price_comparison import usd_per_hours
+from fastscribe.bench.shapes import SHAPES
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.pipeline.prices import PRICES, price_of
+from fastscribe.types import Batch
+from scripts.benchmarks import single_passes
+from scripts.gpu import ladder
+from scripts.gpu.part import Part, num_cores
+
+_PASSES = 2  # of a fast rung
+_NEEDS_S = {"nemo": 12.0, "fastscribe": 4.0}
+_NEMO_LOAD_S = 40.0
+Row = dict[str, Any]
+Batches = dict[tuple[str, str, int], list[Batch]]  # by side, order and number of clips
+
+
+def tenfold(part: Part) -> None:
+    """Measure every rung of every shape, the shapes in order of worth, and the CPU behind the first one.
+
+    What a stored result of this code has is not prepared again: a shape takes a minute or more.
+    """
+    made: Batches = {}
+    for shape in part.sizes.ladder:
+        _climb(part, shape, made)
+        if shape == part.sizes.ladder[0]:
+            _on_the_cpu(part, shape)
+
+
+def _climb(part: Part, shape: str, made: Batches) -> None:
+    """Measure the rungs of a shape, and write its table. `made` keeps the batches that do not depend on the shape."""
+    rungs = ladder.rungs(SHAPES[shape])
+    keys = {rung.name: {"what": "rung", "shape": shape, "rung": rung.name} for rung in rungs}
+    wanted = [rung for rung in rungs if part.notes.known(keys[rung.name]) is None]
+    load = partial(part.load, shape)
+    shipped = part.notes.make({"what": "load", "shape": shape}, load, needs_s=10.0) if wanted else None
+    if wanted and shipped is None:
+        return
+    nemo: ladder.Nemo | None = None
+    if any(rung.side == "nemo" for rung in wanted):
+        load_nemo = partial(_load_nemo, part, shape)
+        nemo = part.notes.make({"what": "load", "shape": shape, "side": "nemo"}, load_nemo, needs_s=_NEMO_LOAD_S)
+    found = []
+    for rung in rungs:
+        if rung.side == "fastscribe":
+            nemo = None  # its memory is for our larger batches
+        if rung in wanted and rung.side == "nemo" and nemo is None:
+            continue
+        measure = partial(_rung, part, shape, rung, made, shipped, nemo)
+        row = part.notes.measure(keys[rung.name], measure, needs_s=_NEEDS_S[rung.side])
+        found += [] if row is None else [row]
+    part.loaded.clear()
+    device_name = found[-1]["device_name"] if found else ""
+    usd_per_hour, price = price_of(device_name, None)
+    line = {"what": "ladder", "shape": shape, "family": _family(shape), "device_name": device_name}
+    part.notes.write(line | {"usd_per_hour": usd_per_hour, "price": price, "rungs": ladder.steps(found, usd_per_hour)})
+
+
+def _load_nemo(part: Part, shape: str) -> ladder.Nemo:
+    return ladder.Nemo(read_checkpoint(part.model(shape)), part.device)
+
+
+def _rung(
+    part: Part, shape: str, rung: ladder.Rung, made: Batches, shipped: Transcriber | None, nemo: ladder.Nemo | None
+) -> Row:
+    assert shipped is not None
+    release(part.device)
+    clips = part.clips("leaderboard")
+    clips = clips[: part.sizes.slow_clips] if rung.is_slow else clips
+    key = (rung.side, rung.order, len(clips))
+    batches = made.get(key) or ladder.batches_of(shipped, clips, rung, part.sizes.ladder_batch)
+    if rung.order != "planned":
+        made[key] = batches
+    if rung.side == "nemo":
+        assert nemo is not None
+        row = nemo.measure(batches, rung, _PASSES)
+    else:
+        built = ladder.build(shipped, read_checkpoint(part.model(shape)), rung)
+        row = ladder.measure(built, batches, rung, _PASSES)
+    device_name = shipped._recognizer.device_name
+    about = {"side": rung.side, "family": _family(shape), "clips": len(clips), "device_name": device_name}
+    wall_s = row["audio_s"] / row["rtfx"]
+    most_rows = max(len(batch.utterances) for batch in batches)
+    price = price_of(device_name, None)[0]
+    return about | rung.about() | {"batch_size": most_rows, "wall_s": wall_s} | row | usd_per_hours(row["rtfx"], price)
+
+
+def _family(shape: str) -> str:
+    config = SHAPES[shape]
+    return "CTC" if config.joint is None else "TDT" if config.durations else "RNN-T"
+
+
+def _on_the_cpu(part: Part, shape: str) -> None:
+    """Measure the command on this machine's CPU, over a few files. Its price is that of a listed machine with as many vCPUs."""
+    for dtype in part.sizes.cpu_dtypes:
+        key = {"what": "rung", "shape": shape, "rung": f"CPU, {dtype}"}
+        part.notes.measure(key, partial(_cpu, part, shape, dtype), needs_s=15.0)
+
+
+def _cpu(part: Part, shape: str, dtype: str) -> Row:
+    folder, out = part.scratch / "audio" / "cpu", part.scratch / "runs" / f"cpu-{dtype}"
+    if not folder.exists():
+        synthetic.write_files(folder, part.clips("leaderboard")[: part.sizes.cpu_files], "flac", num_cores())
+    shutil.rmtree(out, ignore_errors=True)
+    where = ["--device", "cpu", "--dtype", dtype]
+    row = single_passes.by_command(part.model(shape), folder, out, where, part.notes.seconds_left)
+    listed = [price for price in PRICES if price.num_gpus == 0 and price.num_vcpus == usable_processors()]
+    own = [price for price in listed if price.fits(cpu_name(), usable_processors())]
+    price = next(iter([*own, *listed]), None)
+    about = {"side": "fastscribe", "family": _family(shape), "clips": part.sizes.cpu_files, "numbers": dtype}
+    about |= {"device_name": cpu_name(), "cores": num_cores(), "load_average": os.getloadavg()[0]}
+    about |= {"price": None if price is None else price.cited, "price_is_of_this_cpu": bool(own)}
+    usd_per_hour = None if price is None else price.usd_per_hour
+    return row | about | {"usd_per_hour": usd_per_hour} | usd_per_hours(row["rtfx"], usd_per_hour)

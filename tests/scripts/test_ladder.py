@@ -1,0 +1,80 @@
+"""Every rung of the ladder finds the same labels, and the table says what each step gains."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fastscribe.bench.shapes import SHAPES
+from fastscribe.types import Batch
+from scripts.gpu import ladder
+from scripts.gpu.part import QUICK, Part
+from scripts.gpu.parts import families, tenfold
+from scripts.measurement_log import MeasurementLog
+from tests.conftest import AUDIO, MODELS, recognizer, waveform
+
+pytestmark = pytest.mark.linux
+
+
+@pytest.mark.parametrize("name", ["tdt_demo", "rnnt", "ctc"])
+def test_row_by_row_equals_the_shipped_decoder(name: str) -> None:
+    shipped, samples_S = recognizer(MODELS / name), waveform(AUDIO / "15_1_00203.flac")
+    lengths_B = np.array([len(samples_S), len(samples_S) // 2, len(samples_S) // 3])
+    batch = Batch((), np.stack([samples_S] * 3), lengths_B)
+    frames = shipped.encode(shipped.features(*shipped.upload(batch)))
+    wanted = shipped.read(shipped.submit(frames).numpy(), frames)
+    slow = ladder.RowByRow(shipped.model, nullcontext)
+    found = slow.read(slow.submit(frames).numpy(), frames)
+    assert all(row.token_ids for row in wanted)
+    assert [row.token_ids for row in found] == [row.token_ids for row in wanted]
+    assert [row.token_frames for row in found] == [row.token_frames for row in wanted]
+    assert [row.token_durations for row in found] == [row.token_durations for row in wanted]
+    assert np.allclose(sum((row.logprobs for row in found), ()), sum((row.logprobs for row in wanted), ()), atol=1e-3)
+
+
+def test_each_rung_changes_one_thing() -> None:
+    names = {"order", "numbers", "decoding", "graphs", "has_fused_layers"}
+    for shape in ("tiny", "tiny-rnnt", "tiny-ctc"):
+        ours = [rung for rung in ladder.rungs(SHAPES[shape]) if rung.side == "fastscribe"]
+        for before, after in pairwise(ours[:-1]):
+            assert sum(getattr(before, name) != getattr(after, name) for name in names) == 1
+        assert (ours[-1].order, ours[-1].graphs, ours[-1].has_fused_layers) == ("planned", "auto", True)
+
+
+def test_the_table_compares_each_rung_with_the_one_before_of_its_side() -> None:
+    rows = [
+        {"rung": name, "side": side, "rtfx": rtfx, "clips": 1}
+        for name, side, rtfx in (("a", "nemo", 10.0), ("b", "nemo", 50.0), ("c", "fastscribe", 20.0))
+    ]
+    rows.append({"rung": "d", "side": "fastscribe", "rtfx": 100.0, "clips": 1})
+    lines = ladder.steps(rows, usd_per_hour=4.0)
+    assert [line.get("times_the_one_before") for line in lines] == [None, 5.0, None, 5.0]
+    assert [line.get("times_the_first") for line in lines] == [None, 5.0, 2.0, 10.0]
+    assert lines[-1]["usd_per_1000000_audio_hours"] == 40_000.0
+
+
+def test_known_rungs_are_in_the_table_and_not_prepared_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = {"what": "rung", "shape": "tiny-ctc", "device_name": "NVIDIA H200", "clips": 1, "side": "nemo"}
+    known = [about | {"rung": rung.name, "rtfx": 1.0, "side": rung.side} for rung in ladder.rungs(SHAPES["tiny-ctc"])]
+    notes = MeasurementLog(tmp_path / "rows", 60.0, known)
+    monkeypatch.setattr(Part, "load", lambda *_: pytest.fail("a model is loaded"))
+    tenfold._climb(Part(torch.device("cpu"), QUICK, tmp_path, notes), "tiny-ctc", {})
+    [line] = notes.path.read_text().splitlines()
+    assert '"what": "ladder"' in line and '"device_name": "NVIDIA H200", "usd_per_hour": 5.0' in line
+
+
+def test_shapes_with_attention_decoders_are_compared(tmp_path: Path) -> None:
+    notes = MeasurementLog(tmp_path / "rows", 60.0)
+    stage_s = {"copy": 1.0, "features": 1.0, "encode": 2.0, "decode": 1.0}
+    rows = {("auto", 8192, "tiny-canary"): {"rtfx": 30.0, "stage_s": stage_s}}
+    rows["auto", 8192, "other"] = {"rtfx": 10.0, "stage_s": stage_s | {"decode": 9.0}}
+    rows["off", 8192, "other"] = {"rtfx": 10.0, "stage_s": stage_s}  # of the first shape there is no such row
+    families._compare_shapes(Part(torch.device("cpu"), QUICK, tmp_path, notes), rows)
+    [line] = notes.path.read_text().splitlines()
+    for wanted in ('"rtfx_ratio": 3.0', '"decoder_share": 0.25', '"decoder_share_of_other": 0.75', '"over": "other"'):
+        assert wanted in line
