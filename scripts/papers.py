@@ -137,18 +137,18 @@ def tenfold(documents: Sequence[Document], published: Document) -> Section:
         f"The claim ({_link(about['source'])}): weights in bf16 without autocast, label looping, and CUDA graphs with loops"
         f" inside make NeMo's models up to {about['times']} times as fast, and transcribing {about['cheaper_than_a_cpu']}"
         " times cheaper than on a CPU.",
-        "What differs: random weights of the published shapes and synthetic audio from memory, mean 7.85 s. Slow ways run"
-        " fewer recordings. The card is newer than the article's. NeMo's first way is its greedy decoding of one"
-        " recording at a time under autocast. The price is that of docs/measure.md's list for the card.",
+        "What differs: random weights of the published shapes and synthetic audio from memory, mean 7.85 s, on a newer card."
+        " Ways that decode one row at a time run fewer recordings. Ours without any step is greedy decoding of one row at a"
+        " time, of float32 weights under autocast. Prices are the list's that `fastscribe bench` has.",
         _summary(claim, "NeMo, tenfold", cells),
         [("The ladder, each way with one change.", (*head, "commit, date"), rows)],
     )
 
 
 def _per_million_hours(row: Mapping[str, Any]) -> float | None:
-    """Return USD for a million hours of audio, from the row's USD for 1,000."""
-    per_thousand = row.get("usd_per_1000_audio_hours")
-    return None if per_thousand is None else float(per_thousand) * 1000
+    """Return USD for a million hours of audio; None where no price is known."""
+    cost = row.get("usd_per_1000000_audio_hours")
+    return None if cost is None else float(cost)
 
 
 def fp16_loss(documents: Sequence[Document], published: Document) -> Section:
@@ -296,8 +296,8 @@ def encoder_decoder(documents: Sequence[Document], published: Document) -> Secti
         "Training and inference efficiency of encoder-decoder models",
         f"The claim ({_link(about['source'])}): {claim}, by buckets of duration and of tokens whose batch sizes are searched; a"
         f" decoder of 4 layers for one of 24, with a larger encoder, is {about['inference_times']} times as fast.",
-        "What differs: one GPU, random weights, synthetic lengths as the Open ASR Leaderboard's, and a transducer instead of"
-        " Canary in training, which fastscribe does not train. Random batches have as many rows as fit if all are the longest.",
+        "What differs: one GPU, random weights, noise of lengths as the Open ASR Leaderboard's, without reading; fewer buckets."
+        " Random batches have as many rows as fit if all are the longest.",
         [
             *_summary(claim, "encoder-decoder, training", cells),
             *_summary(
@@ -336,7 +336,7 @@ def convolutions(documents: Sequence[Document], published: Document) -> Section:
     cases = newest(documents, "convolutions", ("shape", "batch_size", "duration_s"), what="latency")
     rows, cells = [], []
     for one in sorted(cases, key=lambda one: (one["shape"], one.card, one["duration_s"], one["batch_size"])):
-        for ours, theirs in (("bf16", "fp16"), ("fp32", "tf32")):
+        for ours, theirs in (("bf16", "fp16"), ("tf32", "tf32")):
             latency = one[ours]
             published_one = known.get((one["shape"], one["batch_size"], one["duration_s"], theirs))
             if latency is None:
@@ -347,7 +347,7 @@ def convolutions(documents: Sequence[Document], published: Document) -> Section:
                     one["shape"],
                     str(one["batch_size"]),
                     f"{one['duration_s']:g}",
-                    "TF32" if ours == "fp32" else ours,
+                    ours,
                     *(_number(latency.get(name), ".2f") for name in ("p90_ms", "p95_ms", "p99_ms", "average_ms")),
                     _number(mean_ms, ".2f"),
                     "-" if mean_ms is None else f"{mean_ms / latency['average_ms']:.1f}",
