@@ -19,6 +19,7 @@ SUBTITLE_EXTENSIONS = (".srt", ".vtt", ".ass", ".ssa")
 OTHER_SUBTITLES = frozenset((".dfxp", ".itt", ".lrc", ".sami", ".sbv", ".scc", ".smi", ".stl", ".sub", ".ttml", ".usf"))
 _CLOCK = r"-?(?:(?:\d+\s*:\s*)?\d+\s*:\s*)\d+(?:\s*[.,]\s*\d+)?"
 _TIMING = re.compile(rf"\s*({_CLOCK})\s*(?:--?|[–—])>\s*({_CLOCK})(.*)", re.ASCII)
+_DAMAGED_TIMING = re.compile(r"\s*\d+\s*:.*-->|.*-->\s*\d+\s*:\s*\d")
 _SNIFFED_LINES = 20  # without a timing line among them, a file is a text
 _ASS_SECTION = re.compile(r"\[(.+)\]\s*")
 _LEFT_OUT_SECTIONS = frozenset(("fonts", "graphics"))  # of ASS: encoded files
@@ -102,12 +103,14 @@ def read_subtitles(text: str, format: str, encoding: str | None = None) -> tuple
 
 
 def _timed(lines: Sequence[str], format: str) -> tuple[str, list[_Cue]]:
-    """Return the header of WebVTT, and the cues of SubRip or WebVTT: what follows each line with two times."""
-    places = [place for place, line in enumerate(lines) if _TIMING.match(line)]
-    cues = []
+    """Return the header of WebVTT, and the cues of SubRip or WebVTT: what follows each line with two times.
+
+    A cue whose times cannot be read keeps its place: the text decides where it is spoken.
+    """
+    places = [place for place, line in enumerate(lines) if _TIMING.match(line) or _DAMAGED_TIMING.match(line)]
+    cues: list[_Cue] = []
     for number, (place, end) in enumerate(pairwise([*places, len(lines)]), start=1):
         timing = _TIMING.match(lines[place])
-        assert timing is not None
         content = list(lines[place + 1 : end])
         if format == "vtt" and "" in content:
             content = content[: content.index("")]  # what follows is a comment, or the next cue's name
@@ -118,9 +121,13 @@ def _timed(lines: Sequence[str], format: str) -> tuple[str, list[_Cue]]:
         if format == "vtt":
             text = _INSIDE_TIME.sub("", text)
             name = lines[place - 1].strip() if place > 1 and not lines[place - 2].strip() else ""
-            extra = {name: value for name, value in (("id", name), ("settings", timing[3].strip())) if value}
-        cues.append(_Cue(_seconds(timing[1]), _seconds(timing[2]), text, extra))
-    return (_vtt_header(lines[: places[0]]) if format == "vtt" and places else ""), cues
+            settings = timing[3].strip() if timing else ""
+            extra = {name: value for name, value in (("id", name), ("settings", settings)) if value}
+        before = (cues[-1].start_s, cues[-1].end_s) if cues else (0.0, 0.0)
+        cues.append(_Cue(*((_seconds(timing[1]), _seconds(timing[2])) if timing else before), text, extra))
+    if not any(map(_TIMING.match, lines)):
+        return "", []
+    return (_vtt_header(lines[: places[0]]) if format == "vtt" else ""), cues
 
 
 def _drop_number(content: list[str], number: int) -> None:

@@ -26,6 +26,7 @@ from fastscribe.errors import AudioError, UsageError
 from fastscribe.types import Failure, Source
 
 MAX_TEXT_BYTES = 64 << 20  # a thousand hours of speech take less
+_DOCUMENTS = (b"PK\3\4", b"%PDF-", b"\xd0\xcf\x11\xe0", b"{\\rtf")  # of Word, LibreOffice and others
 _EXTENSIONS = (".txt", *SUBTITLE_EXTENSIONS)  # in a folder the first one counts
 
 
@@ -138,6 +139,8 @@ class Texts:
 
 
 def _utf_8(content: bytes, file: Path, path: str) -> str:
+    if content.startswith(_DOCUMENTS):
+        raise AudioError(path, f"{os.fspath(file)}: a document, not text: save it as text in UTF-8")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

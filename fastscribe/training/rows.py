@@ -67,7 +67,7 @@ class RowReader:
 
     def _example(self, row: ListRow) -> Example:
         number, fields, span = row.number, row.fields or {}, row.span
-        text = self._text(number, fields.get("text"))
+        text = self._text(number, fields)
         if span.track:
             problem = f"audio_track {span.track}: training reads the first track: extract this one"
             raise ManifestError(row.where, number, problem)
@@ -86,11 +86,17 @@ class RowReader:
             raise ManifestError(row.where, number, str(error)) from error
         return example if request is None else replace(example, request=request)
 
-    def _text(self, line_number: int, text: Any) -> str:
+    def _text(self, line_number: int, fields: Mapping[str, Any]) -> str:
+        text = fields.get("text")
         if self._ignores_texts or (self._part.non_speech and text is None):
             return ""
         if not isinstance(text, str):
-            problem = "no text" if text is None else f"text is {text!r:.40}, not a string"
+            held = ", ".join(name for name, value in fields.items() if value is not None) or "none"
+            problem = (
+                f"no text: a field of this name has to have it; there are {held:.100}"
+                if text is None
+                else f"text is {text!r:.40}, not a string"
+            )
             raise ManifestError(self._path, line_number, problem)
         cleaned = clean_text(text)
         if self._part.non_speech and cleaned:

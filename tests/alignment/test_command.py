@@ -177,6 +177,9 @@ def test_files_of_texts(tmp_path: Path) -> None:
     assert f"{FILES[1].stem}.vtt: not UTF-8: read as windows-1252; save it as UTF-8" in result.stderr
     assert f"not read: {texts / FILES[0].stem}.srt, because of several texts .txt, .srt, .vtt" in result.stderr
     (tmp_path / "a.ttml").write_text("<tt/>", encoding="utf-8")
+    (tmp_path / "a.docx").write_bytes(b"PK\3\4 and more")
+    document = align(FILES[0], "--text", tmp_path / "a.docx")
+    assert document.returncode == 1 and "a.docx: a document, not text: save it as text" in document.stderr
     refused = align(FILES[0], "--text", tmp_path / "a.ttml")
     assert refused.returncode == 1 and "a.ttml: subtitles of this kind are not read: make SubRip" in refused.stderr
 

@@ -112,6 +112,16 @@ def test_webvtt() -> None:
     ]
 
 
+@pytest.mark.parametrize("damaged", ["00:00:0x,000 --> 00:00:03,000", "0:02 --> oops", "00:00:02,000 -->"])
+def test_a_cue_whose_times_cannot_be_read_keeps_its_place(damaged: str) -> None:
+    words, given = read_subtitles(
+        f"1\n0:01 --> 0:02\none\n\n2\n{damaged}\ntwo\n\n3\n0:03 --> 0:04\nthree --> four\n", "srt"
+    )
+    assert words.split("\n")[:2] == ["one", "two"] and [cue["start"] for cue in given["cues"]] == [1.0, 1.0, 3.0]
+    with pytest.raises(NoCues):
+        read_subtitles(f"1\n{damaged}\ntwo\n", "srt")
+
+
 def test_rolling_captions_are_spoken_once() -> None:
     """Each line is shown twice, and alone for a moment in between."""
     shown = ["one two", "one two", "one two\nthree", "three", "three\nfour"]

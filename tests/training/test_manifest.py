@@ -61,7 +61,7 @@ def test_rows_in_order(tmp_path) -> None:
         (row(audio_filepath="gone.wav"), "no such recording: .*gone.wav"),
         (row(audio_filepath="a\0"), "no such recording"),
         (row(audio_filepath="sub"), "no such recording"),
-        (row(text=None), "no text"),
+        (row(text=None, sentence="a"), "no text: a field of this name has to have it; there are .*, sentence"),
         (row(text=["a"]), "not a string"),
         (row(duration=None), "no duration"),
         (row(duration=0), "no duration .0 is none."),
