@@ -196,7 +196,7 @@ def test_a_call_sets_parts_and_minutes(tmp_path: Path) -> None:
     given = arguments(tmp_path, "--call", "files")
     assert (given.minutes, given.parts) == (4.0, ["facts", "files", "nemo"])
     assert arguments(tmp_path, "--call", "files", "--minutes", "2").minutes == 2.0
-    assert arguments(tmp_path).minutes == 8.5
+    assert arguments(tmp_path).minutes == 15.0
     assert len(arguments(tmp_path).parts) == len(PARTS)
 
 
@@ -567,6 +567,15 @@ def test_next_runs_the_plan_and_says_where_time_went(tmp_path: Path, monkeypatch
     assert ceiling["code"] == plan.digest("ceilings") and facts["import_s"] > ceiling["import_s"] == 0.0
     spent = document["time"]
     assert 0 < spent["measuring_s"] < spent["wall_s"] and spent["measuring_share"] < 1 and document["call"] == "next"
+
+
+def test_the_first_parts_get_time_before_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = arguments(tmp_path, "--minutes", "1")
+    document, offered = check.new_document(given), {}
+    monkeypatch.setattr(check.Run, "part", lambda run, part, seconds: offered.setdefault(part["part"], seconds))
+    monkeypatch.setattr(check.Run, "write", lambda run: None)
+    check.Run(given, document, tmp_path, time.monotonic()).all()
+    assert offered["facts"] >= plan.PARTS["facts"].least_s - 1 and offered["files"] >= plan.PARTS["files"].least_s - 1
 
 
 def test_parts_without_time_are_skipped(tmp_path: Path) -> None:
