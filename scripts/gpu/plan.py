@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STORED = ROOT / "docs" / "bench" / "gpu"
 OUT_OF_TIME = "out of time"  # in the error of a measurement, or the status of a part, that found no time
 State = Literal["missing", "cut short", "of older code", "with errors", "done"]
-_AGAIN: State = "with errors"  # wanted behind all others: it may fail again
+_WRAP_UP_S = 12.0  # before its limit, a part that is cut has ended
 
 _NETWORK = ("fastscribe/families/blocks", "fastscribe/families/conformer", "fastscribe/families/model.py")
 _DECODING = ("fastscribe/decode", "fastscribe/cuda")
@@ -48,7 +48,8 @@ class PartPlan:
         least_s: The fewest that are worth a start.
         sources: The folders and files of the checkout whose code it measures.
         shares: It runs in one process with other parts; False: in its own, because it ends or fills one.
-        is_whole: Its rows are compared with each other, so they come from one run; others go on from what is stored.
+        is_whole: Its rows come from one run, because they are compared with each other or say what that run is of; others go
+            on from what is stored.
     """
 
     call: str
@@ -61,17 +62,17 @@ class PartPlan:
 
 # In order of worth, within a call and between them.
 PARTS = {
-    "facts": PartPlan("", 30, 10, ()),  # of every call
+    "facts": PartPlan("", 30, 15, (), is_whole=True),  # of every call
     "files": PartPlan("files", 150, 40, (*_PASS, *_HOST), shares=False),
-    "nemo": PartPlan("files", 180, 75, (*_PASS, *_HOST), shares=False, is_whole=True),
+    "nemo": PartPlan("files", 205, 170, (*_PASS, *_HOST), shares=False, is_whole=True),
     "engine": PartPlan("engine", 75, 35, _PASS),
     "memory": PartPlan("engine", 100, 45, _PASS),
-    "nemo_long": PartPlan("engine", 120, 60, (*_PASS, *_HOST), shares=False, is_whole=True),
-    "agreement": PartPlan("engine", 60, 15, _PASS),
+    "nemo_long": PartPlan("engine", 150, 110, (*_PASS, *_HOST), shares=False, is_whole=True),
+    "agreement": PartPlan("engine", 60, 30, _PASS, is_whole=True),
     "tenfold": PartPlan("ladder", 180, 60, _PASS, shares=False),
     "samplewise": PartPlan("training", 110, 40, _LOSS, shares=False),
     "loss": PartPlan("training", 110, 30, _LOSS, shares=False),
-    "training_speed": PartPlan("batches", 195, 100, _TRAINING, shares=False, is_whole=True),
+    "training_speed": PartPlan("batches", 205, 170, _TRAINING, shares=False, is_whole=True),
     "attention": PartPlan("families", 100, 25, (*_PASS, "fastscribe/families/canary")),
     "convolutions": PartPlan("families", 110, 20, (*_JASPER, *_DECODING)),
     "profile": PartPlan("pieces", 50, 20, _PASS, shares=False),
@@ -163,7 +164,20 @@ def state(name: str, of: str, documents: Sequence[Document]) -> State:
 def wanted(of: str, documents: Sequence[Document]) -> list[tuple[str, State]]:
     """Return the parts that want measuring on this kind of card, the most wanted first, with their states."""
     states = [(name, state(name, of, documents)) for name, plan in PARTS.items() if plan.call]
-    return sorted((one for one in states if one[1] != "done"), key=lambda one: one[1] == _AGAIN)
+    return sorted((one for one in states if one[1] != "done"), key=lambda one: _turn(*one, of, documents))
+
+
+def _turn(name: str, found: State, of: str, documents: Sequence[Document]) -> tuple[int, str]:
+    """Return what sorts parts: those that had all their time and those that failed, which may again, wait for the others.
+
+    Among themselves they take turns.
+    """
+    if found not in ("cut short", "with errors"):
+        return 0, ""
+    own = [document for document in documents if _entries(name, of, [document])]
+    had_its_time = _entries(name, of, own)[0]["wall_s"] >= PARTS[name].most_s - _WRAP_UP_S
+    turn = 2 if found == "with errors" else 1 if had_its_time else 0
+    return turn, own[0]["date"] if turn else ""
 
 
 def choose(parts: Iterable[str], seconds: float) -> list[str]:

@@ -505,13 +505,34 @@ def test_the_plan_takes_what_has_no_result_of_this_code(tmp_path: Path) -> None:
     assert [name for name, _ in plan.wanted("H200", documents)] == everything
     assert plan.known_rows("engine", "H100", documents) == [{"what": "a"}]
     assert plan.known_rows("nemo", "H100", documents) == plan.known_rows("engine", "H200", documents) == []
-    assert plan.choose(found, 240) == ["facts", "nemo", "engine"]
+    assert plan.choose(found, 240) == ["facts", "nemo", "convolutions"]
     assert plan.choose(["files"], 20) == ["facts"]
 
 
-def test_turns_are_measured_as_a_whole(tmp_path: Path) -> None:
-    stored_result(tmp_path, "nemo", rows=[{"what": "turn"}, {"what": "b", "error": "skipped: out of time"}])
-    assert plan.known_rows("nemo", "H100", plan.stored(tmp_path)) == []
+@pytest.mark.parametrize("name", ["nemo", "facts", "agreement"])
+def test_some_parts_are_measured_as_a_whole(name: str, tmp_path: Path) -> None:
+    stored_result(tmp_path, name, rows=[{"what": "turn"}, {"what": "b", "error": "skipped: out of time"}])
+    assert plan.known_rows(name, "H100", plan.stored(tmp_path)) == []
+
+
+def test_parts_that_had_their_time_wait_and_take_turns(tmp_path: Path) -> None:
+    """A part that never ends in its time, or always fails, keeps no other from being measured."""
+    cut: dict[str, object] = {"status": "stopped after 205 s", "rows": [{"what": "a"}]}
+    failed: dict[str, object] = {"rows": [{"what": "a"}, {"what": "b", "error": "RuntimeError: no"}]}
+    for name, changes in (("engine", failed), ("nemo", cut | {"wall_s": 204.0}), ("files", failed)):
+        stored_result(tmp_path, name, **changes)
+    stored_result(tmp_path, "memory", **(cut | {"wall_s": 20.0}))
+    found = [name for name, _ in plan.wanted("H100", plan.stored(tmp_path))]
+    assert found[0] == "memory" and found[-3:] == ["nemo", "engine", "files"]
+    stored_result(tmp_path, "engine", **failed)
+    assert [name for name, _ in plan.wanted("H100", plan.stored(tmp_path))][-2:] == ["files", "engine"]
+
+
+def test_facts_say_the_machine_however_late_it_is(tmp_path: Path) -> None:
+    notes = MeasurementLog(tmp_path / "rows", -1.0, [{"what": "machine", "cpu": "another"}])
+    function("facts")(Part(torch.device("cpu"), QUICK, tmp_path, notes))
+    [machine] = [row for row in check.read_rows(notes.path) if row["what"] == "machine"]
+    assert machine["cpu_cores"] > 0 and "error" not in machine
 
 
 def test_a_digest_is_of_code_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from fastscribe.bench import machine
+from fastscribe.bench.document import describe_error
 from scripts.gpu.goals import read_rows
 from scripts.gpu.part import ROOT, TEST_DATA, Part, num_cores
 from scripts.measurement_log import MeasurementLog
@@ -46,8 +47,14 @@ _MAX_RUNS = 4  # of a module whose process ends early
 
 
 def facts(part: Part) -> None:
+    """Write what this is, however late it is: a result whose card is not known counts for none."""
     part.notes.write({"what": "commit", "commit": machine.commit(ROOT)})
-    part.notes.measure({"what": "machine"}, lambda: machine.facts(part.device, part.scratch))
+    row: dict[str, Any] = {"what": "machine"}
+    try:
+        row |= machine.facts(part.device, part.scratch)
+    except Exception as error:  # the other parts may still work
+        row["error"] = describe_error(error)
+    part.notes.write(row)
 
 
 def tests(part: Part) -> None:
