@@ -16,6 +16,19 @@ Row = tuple[str, ...]
 NOTHING = "not measured"
 _SHAPES = ("parakeet-tdt-0.6b-v3", "parakeet-rnnt-1.1b", "parakeet-ctc-0.6b")
 _GB = 1e9
+# Of part tenfold, from the oldest to the newest of each side (scripts/gpu/ladder.py), then the CPU's.
+_RUNGS = (
+    "nemo, first",
+    "nemo, now",
+    "greedy",
+    "bf16",
+    "fused",
+    "label looping",
+    "graph chunks",
+    "graph loops",
+    "batched",
+    "planned",
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +56,8 @@ def newest(documents: Sequence[Document], part: str, keys: Sequence[str], **want
     for document in documents:
         kind = card_of(dict(document))
         for row in (row for entry in document["results"] if entry["part"] == part for row in entry["rows"]):
-            if kind is None or "error" in row or any(row.get(name) != value for name, value in wanted.items()):
+            is_other = any(row.get(name) != value for name, value in wanted.items())
+            if kind is None or is_other or {"error", "is_preparation"} & row.keys():
                 continue
             when = f"{document['commit']}, {document['date'][:10]}"
             found.setdefault((kind, *(row.get(name) for name in keys)), Found(row, kind, when))
@@ -102,17 +116,16 @@ def tenfold(documents: Sequence[Document], published: Document) -> Section:
     for kind in sorted({one.card for one in rungs}):
         for shape in dict.fromkeys(one["shape"] for one in rungs):
             of_shape = [one for one in rungs if one.card == kind and one["shape"] == shape]
-            first, first_of_ours = None, None
+            of_shape.sort(key=lambda one: _RUNGS.index(one["rung"]) if one["rung"] in _RUNGS else len(_RUNGS))
+            first, before = next((one for one in of_shape if one["rung"] == _RUNGS[0]), None), None
             for one in of_shape:
-                rtfx, is_ours = one["rtfx"], one["side"] == "fastscribe" and not one["rung"].startswith("CPU")
-                first = first or (one if one["side"] == "nemo" else None)
-                first_of_ours = first_of_ours or (one if is_ours else None)
-                base = first_of_ours if is_ours else first
-                ratio = "-" if base is None else f"{rtfx / base['rtfx']:.2f}"
-                over_nemo = "-" if first is None else f"{rtfx / first['rtfx']:.1f}"
+                is_step = before is not None and before["side"] == one["side"] and one["rung"] in _RUNGS
+                ratio = f"{one['rtfx'] / before['rtfx']:.2f}" if before is not None and is_step else "-"
+                over_nemo = "-" if first is None else f"{one['rtfx'] / first['rtfx']:.1f}"
                 dollars = _number(_per_million_hours(one.row))
-                cell = (one["rung"], one["changes"] or "-", f"{rtfx:,.0f}", ratio, over_nemo, dollars)
+                cell = (one["rung"], one["changes"] or "-", f"{one['rtfx']:,.0f}", ratio, over_nemo, dollars)
                 rows.append((shape, kind, *cell, one.when))
+                before = one
             last = next((one for one in reversed(of_shape) if one["rung"] == "planned"), None)
             if last is not None and first is not None:
                 cells.append((f"{shape}: {last['rtfx'] / first['rtfx']:.1f} times NeMo's first way", kind))
@@ -127,7 +140,7 @@ def tenfold(documents: Sequence[Document], published: Document) -> Section:
         "way",
         "what is new",
         "RTFx",
-        "over our first",
+        "over the one before",
         "over NeMo's first",
         "USD for a million hours",
     )

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from fastscribe.bench.shapes import SHAPES
 from scripts import papers
+from scripts.gpu import ladder
 from tests.conftest import ROOT
 
 PUBLISHED = json.loads((ROOT / "docs" / "bench" / "gpu" / "papers.json").read_text(encoding="utf-8"))
@@ -55,7 +57,35 @@ def test_a_ladder_has_ratios_and_dollars_for_each_card() -> None:
     assert "| 20,000 | 20.00 | 100.0 | 200 |" in planned
     assert any("100.0 times NeMo's first way | H100 |" in line for line in found)
     assert any("10.0 times cheaper than the CPU | H100 |" in line for line in found)
-    assert any("| H200 | planned | x | 25,000 | 1.00 | - | - |" in line for line in found)
+    assert any("| H200 | planned | x | 25,000 | - | - | - |" in line for line in found)
+
+
+def test_the_rungs_of_several_results_are_in_order_and_steps_are_of_a_side() -> None:
+    early = result("tenfold", rung("nemo, first", 200.0, "nemo"), rung("greedy", 1000.0), date="2026-11-28T01:00Z")
+    late = (rung("planned", 6000.0), rung("bf16", 2000.0), rung("nemo, now", 400.0, "nemo"), rung("CPU, int8", 50.0))
+    found = [line.split(" | ") for line in lines([result("tenfold", *late, date="2026-11-28T02:00Z"), early])]
+    rungs = [cells for cells in found if len(cells) == 9 and cells[1] == "H100"]
+    assert [(cells[2], cells[5], cells[6]) for cells in rungs] == [
+        ("nemo, first", "-", "1.0"),
+        ("nemo, now", "2.00", "2.0"),
+        ("greedy", "-", "5.0"),
+        ("bf16", "2.00", "10.0"),
+        ("planned", "3.00", "30.0"),
+        ("CPU, int8", "-", "0.2"),
+    ]
+    alone = [result("tenfold", rung("nemo, now", 400.0, "nemo"), rung("planned", 6000.0))]
+    assert not any("times NeMo's first way" in line for line in lines(alone))
+
+
+def test_every_rung_has_its_place() -> None:
+    known = {one.name for shape in ("tiny", "tiny-ctc") for one in ladder.rungs(SHAPES[shape])}
+    assert known == set(papers._RUNGS)
+
+
+def test_what_a_part_prepares_is_no_measurement() -> None:
+    prepared = {"what": "training_batches", "shape": "canary-1b", "batches": "random", "is_preparation": True}
+    [cell] = [line for line in lines([result("training_speed", prepared)]) if line.startswith("| encoder-decoder, tr")]
+    assert "not measured" in cell
 
 
 def test_the_newest_result_of_a_card_is_shown_and_errors_are_not() -> None:
