@@ -21,7 +21,7 @@ from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe.bench.document import document
 from fastscribe.bench.memory import peak_bytes, release, reset_peak, resident_bytes
 from fastscribe.training.loss import TransducerLossConfig
-from scripts.benchmarks.loss_cases import HEADLINE, joint_call, warm_up
+from scripts.benchmarks.loss_cases import HEADLINE, Case, joint_call, warm_up
 from scripts.benchmarks.loss_memory import LossShape, loss_memory
 
 LARGE = replace(HEADLINE, num_tokens=8193)
@@ -31,7 +31,7 @@ _TURNS = 3
 
 def measure(shape: LossShape, blocks: list[int | None]) -> list[dict[str, Any]]:
     """Return a row for each of these values of max_nodes; None is the default."""
-    warm_up(_CPU, [("joint", "bf16")])
+    warm_up(_CPU, [Case("joint", "fastscribe", "numba", "bf16", shape)])
     rows: list[dict[str, Any]] = [{"max_nodes": most, "process_s_runs": []} for most in blocks]
     labels_BU = torch.randint(1, shape.num_tokens, (shape.batch_size, shape.num_labels))
     frames_B, labels_B = (torch.full((shape.batch_size,), n) for n in (shape.num_frames, shape.num_labels))

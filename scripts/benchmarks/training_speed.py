@@ -183,9 +183,10 @@ def noise(
     config: ModelConfig, device: torch.device, durations_s: Sequence[float], num_labels: Sequence[int]
 ) -> tuple[Features, Targets]:
     """Return a batch of rows of these lengths, padded to the longest."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(device).manual_seed(0)  # a CPU would take longer than a GPU's step
     frames = [int(length_s * config.features.sample_rate) // config.features.hop_length for length_s in durations_s]
-    mel_BMT = torch.randn(len(frames), config.features.num_mels, max(frames), generator=generator)
-    labels_BU = torch.randint(config.num_labels, (len(frames), max(num_labels)), generator=generator)
-    lengths_B, labels_B = torch.tensor(frames), torch.tensor(num_labels)
-    return Features(mel_BMT.to(device), lengths_B.to(device)), Targets(labels_BU.to(device), labels_B.to(device))
+    mel_BMT = torch.randn(len(frames), config.features.num_mels, max(frames), generator=generator, device=device)
+    size = (len(frames), max(num_labels))
+    labels_BU = torch.randint(config.num_labels, size, generator=generator, device=device)
+    lengths_B, labels_B = torch.tensor(frames, device=device), torch.tensor(num_labels, device=device)
+    return Features(mel_BMT, lengths_B), Targets(labels_BU, labels_B)

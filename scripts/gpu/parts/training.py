@@ -60,8 +60,7 @@ def _case(form: str, dtype: LossDtypeName, shape: LossShape) -> Case:
 
 
 def _warm_up(part: Part, some: list[Case]) -> None:
-    kinds = list(dict.fromkeys((case.form, case.dtype) for case in some))
-    part.notes.make({"what": "warm_up"}, lambda: loss_cases.warm_up(part.device, kinds))
+    part.notes.make({"what": "warm_up"}, lambda: loss_cases.warm_up(part.device, some))
 
 
 def _measure(part: Part, what: str, case: Case) -> None:

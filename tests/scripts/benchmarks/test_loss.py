@@ -42,7 +42,7 @@ def test_the_peak_on_a_cpu_is_the_formulas() -> None:
     program = (
         "import json, torch; from scripts.benchmarks import loss_cases as loss;"
         "from tests.scripts.benchmarks.test_loss import CPU, MEASURED;"
-        "loss.warm_up(CPU, [(case.form, case.dtype) for case in MEASURED]);"
+        "loss.warm_up(CPU, MEASURED);"
         "print(json.dumps([loss.measured(case, CPU, 0.1) for case in MEASURED]))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -152,13 +152,13 @@ def test_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize("quick", [True, False])
 def test_quick_skips_fp16_on_a_cpu(monkeypatch: pytest.MonkeyPatch, quick: bool) -> None:
     measured_cases: list[measuring.Case] = []
-    compiled: list[tuple[str, str]] = []
+    compiled: list[measuring.Case] = []
 
     def measured(case: measuring.Case, device: torch.device, most_s: float) -> dict[str, float]:
         measured_cases.append(case)
         return {"ms": 1.0}
 
-    monkeypatch.setattr(measuring, "warm_up", lambda device, kinds: compiled.extend(kinds))
+    monkeypatch.setattr(measuring, "warm_up", lambda device, some: compiled.extend(some))
     monkeypatch.setattr(measuring, "libraries", dict)
     monkeypatch.setattr(measuring, "measured", measured)
     for options, joint in (([], {"fp32", "bf16"} if quick else set(measuring.DTYPES)), (["--dtype", "fp16"], {"fp16"})):
@@ -171,7 +171,7 @@ def test_quick_skips_fp16_on_a_cpu(monkeypatch: pytest.MonkeyPatch, quick: bool)
         assert {case.dtype for case in measured_cases if case.form == "logits"} == (
             {"fp16"} if options else set(measuring.DTYPES)
         )
-        assert {dtype for form, dtype in compiled if form == "joint"} == joint | {headline.dtype}
+        assert {case.dtype for case in compiled if case.form == "joint"} == joint | {headline.dtype}
 
 
 def test_quick_measures_the_smallest_batch(monkeypatch: pytest.MonkeyPatch) -> None:
