@@ -64,7 +64,9 @@ def _by_command(part: Part, shape: str, kind: str, count: int | None, where: Seq
     if count is not None:
         paths, inputs = part.files(kind), part.scratch / "linked" / f"{kind}-{count}"
         if not inputs.exists():
-            throughput_passes.hard_links(paths[:count], inputs, max(1, count // len(paths)))
+            links = throughput_passes.hard_links(paths[:count], inputs, -(-count // len(paths)))
+            for link in links[count:]:
+                link.unlink()
     shutil.rmtree(out, ignore_errors=True)
     with machine.gpu_samples(part.device) as samples:
         found = single_passes.by_command(part.model(shape), inputs, out, where, part.notes.seconds_left)
