@@ -132,7 +132,7 @@ class AudioInfo:
     index: int = 0  # position among the inputs of a run, from 0
     track: int | None = None  # audio track that FFmpeg's libraries decode, from 0; None: libsndfile reads the file
     num_tracks: int = 1  # audio tracks in the file
-    # "to_end": beyond the size that its header gives; "from_start": each part is found by decoding from the start
+    # "to_end": beyond the size that its header gives; "from_start": decoded from the start; "links": of chained Ogg
     reading: str = ""
     notes: tuple[str, ...] = ()  # what its reader did that its header does not say
     channel: int | None = None  # channel to read, from 0; None: a mix of all (audio/mixing.py)

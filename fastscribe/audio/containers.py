@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from fastscribe._system.positioned_read import BINARY
 from fastscribe._system.shared_calls import SharedCalls
 from fastscribe.audio.failures import ContainerError, NotAContainer
 from fastscribe.audio.formats import MISSING_TOLERANCE_S, missing_problem
-from fastscribe.audio.frame_samples import FrameSamples
+from fastscribe.audio.frame_samples import FrameSamples, mixed
 from fastscribe.audio.guarded_file import GuardedFile
 from fastscribe.audio.matroska_size import is_whole_matroska
 from fastscribe.audio.media import is_held
@@ -39,9 +39,11 @@ if TYPE_CHECKING:
     from av.container import InputContainer
     from av.packet import Packet
 
+    from fastscribe.audio.ogg_links import LinkedSound
     from fastscribe.audio.rate_converter import RateConverter
 
     AudioPacket = Packet[AudioStream]
+    OpenTrack: TypeAlias = "Track | LinkedSound"
 
 # Each holds its recording itself. Playlists and scripts would make FFmpeg open other files and addresses; pictures, subtitles,
 # devices, samples without a header and the formats of single games are left out too.
@@ -554,9 +556,7 @@ class Track:
         """Make a frame's samples the pending ones."""
         samples_SC = self._samples.of(frame)
         if samples_SC.shape[1] != self.channels:
-            samples_SC = _mixed(samples_SC, [channel.name for channel in frame.layout.channels]).repeat(
-                self.channels, 1
-            )
+            samples_SC = mixed(samples_SC, [channel.name for channel in frame.layout.channels]).repeat(self.channels, 1)
         self._expected = position + len(samples_SC)
         if frame.sample_rate == self.samplerate and self._resampler is None:
             self._pending = position, samples_SC
@@ -574,6 +574,15 @@ class Track:
                 )
             self._expected, position, samples_SC = self._resampler.convert(samples_SC)
         self._pending = position - len(rest_SC), np.concatenate([rest_SC, samples_SC])
+
+
+def open_track(medium: Medium, track: int, reading: str, open_sound: Callable[..., Any]) -> OpenTrack:
+    """Open a track as AudioInfo's `reading` says; `open_sound` opens a part of a file. Raises as track_header()."""
+    if reading.startswith("links"):
+        from fastscribe.audio.ogg_links import LinkedSound
+
+        return LinkedSound(medium, reading, open_sound)
+    return Track(medium, track, reading == "from_start")
 
 
 def holds_track(path: str) -> bool:
@@ -676,15 +685,3 @@ def _packet_end(packet: Any) -> int | None:
     """Return the packet's end in ticks of its stream's clock."""
     pts = packet.pts if packet.pts is not None else packet.dts
     return None if pts is None else int(pts + (packet.duration or 0))
-
-
-def _mixed(samples_SC: Float32Array, names: list[str]) -> Float32Array:
-    """Return frames of another number of channels than the first, as where a film follows stereo, as one channel [S, 1]."""
-    from fastscribe.audio.channel_layout import choose
-    from fastscribe.audio.mixing import mix_weights
-
-    _, _, layout = choose(None, len(names), names)
-    weights_C = mix_weights(layout)
-    if weights_C is None:
-        return np.asarray(samples_SC.mean(axis=1, keepdims=True))
-    return np.asarray(samples_SC @ weights_C[:, None], np.float32)

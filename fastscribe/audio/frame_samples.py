@@ -44,3 +44,19 @@ class FrameSamples:
             self._resampler, self._kind = AudioResampler("dbl", frame.layout, frame.sample_rate), kind
         [packed] = self._resampler.resample(frame)
         return packed
+
+
+def mixed(samples_SC: Float32Array, names: list[str]) -> Float32Array:
+    """Return frames of another number of channels than the first, as where a film follows stereo, as one channel [S, 1].
+
+    Args:
+        samples_SC: The frames.
+        names: What each channel is for; none: unknown.
+    """
+    from fastscribe.audio.channel_layout import choose
+    from fastscribe.audio.mixing import mix_weights
+
+    weights_C = mix_weights(choose(None, len(names), names)[2]) if len(names) > 2 else None
+    if weights_C is None:
+        return np.asarray(samples_SC.mean(axis=1, keepdims=True))
+    return np.asarray(samples_SC @ weights_C[:, None], np.float32)

@@ -19,6 +19,7 @@ HEAD_BYTES = 1 << 17  # header pages are small, the first with audio is at most 
 LONG_HEAD_BYTES = 1 << 24  # for a file with pictures in its comments
 TAIL_BYTES = 1 << 17  # room for two pages of maximum size
 FIRST_PAGE_FLAG, LAST_PAGE_FLAG = 2, 4
+FIRST_PAGE = b"OggS\0\2"
 CHECKSUM = slice(22, 26)
 FIRST_PAGE_BYTES = 100
 OPUS_RATE = 48_000  # positions count at this rate, whatever the recording's own
@@ -71,6 +72,27 @@ def ogg_end(file: BinaryIO, num_bytes: int) -> OggEnd | None:
     damaged = complete and (is_broken or has_no_audio or not _has_intact_end(tail, last))
     min_samples = last.position - first.position if first is not None and first.serial == last.serial else 0
     return OggEnd(complete, last.serial not in _first_serials(head), damaged, max(0, min_samples), _rate(head))
+
+
+def link_begins(data: Content) -> list[int]:
+    """Return where each of the recordings that follow one another in an Ogg file begins.
+
+    The streams of one recording begin in adjacent pages. A page counts if it is whole.
+    """
+    begins, at, end = [], -1, -1
+    while (at := data.find(FIRST_PAGE, at + 1)) >= 0:
+        page = _page(data[at : at + PAGE_HEADER.size + 255], 0)
+        if page is not None and _has_valid_checksum(data[at : at + page.end], page):
+            if at != end:
+                begins.append(at)
+            end = at + page.end
+    return begins
+
+
+def may_hold_audio(data: Content, begin: int, end: int) -> bool:
+    """Return False if a recording of a chained file surely has headers alone, as where a station changes its titles."""
+    first, is_broken = _first_with_audio(data[begin : min(end, begin + HEAD_BYTES)])
+    return first is not None or is_broken or end - begin > HEAD_BYTES
 
 
 def has_opus_gaps(data: Content) -> bool:

@@ -2,8 +2,7 @@
 
 An MP3 has no index: to seek, the decoder walks the headers of all frames before the position, 0.1 s for each hour of audio,
 and again each time the file is opened. An open file remembers the way. Several containers are like that, and all are slow to
-open. The last bit of a decoded float (4e-8 of full scale) depends on the decoder's earlier position, so only reads far into a
-file use the cache. Containers and samples in memory have readers of their own, imported when such a recording comes.
+open. A decoded float's last bit (4e-8) depends on where the decoder was, so only reads far into a file use the cache.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from fastscribe.types import File, Medium, Samples
 if TYPE_CHECKING:
     import soundfile
 
-    from fastscribe.audio.containers import Track
+    from fastscribe.audio.containers import OpenTrack
     from fastscribe.audio.mixing import MixedSound
     from fastscribe.audio.samples import SampleReader
 
-    OpenSound: TypeAlias = soundfile.SoundFile | Track | SampleReader | MixedSound
+    OpenSound: TypeAlias = soundfile.SoundFile | OpenTrack | SampleReader | MixedSound
 
 MIN_CACHED_S = 600.0
 _MAX_OPEN = 32  # idle files; the one idle for longest is closed first
@@ -55,7 +54,7 @@ def cached_open(file: File, use_cache: bool, track: int | None = None, reading: 
         yield SampleReader(file)
         return
     if not use_cache:
-        with closing(_open(file, track, reading)) as sound:
+        with closing(open_sound(file, track, reading)) as sound:
             yield sound
         return
     sound, key = _acquire(file, track, reading)
@@ -89,7 +88,8 @@ def open_with_libsndfile(medium: Medium) -> soundfile.SoundFile:
     return SoundObject(medium.open())
 
 
-def _open(file: str | Medium, track: int | None, reading: str) -> OpenSound:
+def open_sound(file: str | Medium, track: int | None, reading: str) -> OpenSound:
+    """Open a recording with what reads it. Arguments and errors are those of cached_open()."""
     medium = medium_of(file)
     if track is None and reading == "to_end":
         from fastscribe.audio.unfinished import open_to_end
@@ -97,9 +97,9 @@ def _open(file: str | Medium, track: int | None, reading: str) -> OpenSound:
         return open_to_end(medium)
     if track is None:
         return open_with_libsndfile(medium)
-    from fastscribe.audio.containers import Track
+    from fastscribe.audio.containers import open_track
 
-    return Track(medium, track, reading == "from_start")
+    return open_track(medium, track, reading, open_sound)
 
 
 def _acquire(file: str | Medium, track: int | None, reading: str) -> tuple[OpenSound, _Key | None]:
@@ -109,7 +109,7 @@ def _acquire(file: str | Medium, track: int | None, reading: str) -> tuple[OpenS
             if other == key:
                 del _idle[index]
                 return sound, key
-    return _open(file, track, reading), key
+    return open_sound(file, track, reading), key
 
 
 def _release(key: _Key | None, sound: OpenSound) -> None:

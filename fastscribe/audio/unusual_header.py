@@ -153,6 +153,8 @@ def _checked_header(opened: _Opened) -> _Found:
 
         if (problem := headerless_problem(opened.source.path)) is not None:
             raise opened.error(_TEXT if _is_text(opened) else problem)
+    if opened.ogg_end is not None and (chained := _chained(opened)) is not None:
+        return chained
     track = None if is_for_libsndfile(opened.head) else _track_header(opened)
     if track is None:
         _check_wav(opened)
@@ -288,6 +290,22 @@ def _check_wav(opened: _Opened) -> None:
         raise opened.error(JOINED)
 
 
+def _chained(opened: _Opened) -> _Found | None:
+    """Read the headers of an Ogg file that holds several recordings one after another; None for all others."""
+    from fastscribe.audio.ogg_pages import link_begins
+
+    with whole_content(opened.file) as data:
+        begins = link_begins(data)
+    if len(begins) < 2:
+        return None
+    from fastscribe.audio.containers import TrackHeader
+    from fastscribe.audio.ogg_links import chain
+
+    found = chain(opened.source, opened.medium, begins, unusual_header)
+    header = TrackHeader(found.sample_rate, found.channels, found.num_samples, 1, layout=found.layout)
+    return header, (found.reading, found.notes)
+
+
 def _check_ogg(opened: _Opened) -> None:
     end = opened.ogg_end
     if end is None:
@@ -295,7 +313,9 @@ def _check_ogg(opened: _Opened) -> None:
     if not end.complete:
         raise opened.error("truncated: ends in the middle of an Ogg page")
     if end.chained:
-        raise opened.error(f"holds several streams one after another: {CONVERT}")
+        raise opened.error(
+            f"damaged: several recordings in one, of which the first page of one is not whole: {CONVERT}"
+        )
     if end.damaged:
         raise opened.error("damaged: its first or last Ogg pages are not whole")
 

@@ -16,7 +16,9 @@ import av
 import numpy as np
 import pytest
 import soundfile
+import soxr
 
+from fastscribe.audio.media import EncodedBytes, FileObject
 from fastscribe.audio.ogg_pages import PAGE_HEADER, checksum, has_opus_gaps
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
@@ -339,6 +341,71 @@ def test_gaps_behind_a_clock_that_starts_again(tmp_path):
     samples = whole(probe(given(path)))
     assert clicks_s(samples, 44_100) == [pytest.approx(at + CLICK_S, abs=0.25) for at in (0, 3, 8.5)]
     check_parts(path, samples)
+
+
+def ogg(path: Path, subtype: str, seconds: float, rate: int = RATE, channels: int = 1, seed: int = 0) -> bytes:
+    samples = signal(seconds, rate) + np.random.default_rng(seed).normal(0, 0.02, int(seconds * rate))
+    soundfile.write(path, np.stack([samples] * channels, 1), rate, format="OGG", subtype=subtype)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        [("VORBIS", RATE, 1), ("VORBIS", RATE, 1)],
+        [("OPUS", RATE, 1), ("OPUS", 48_000, 2), ("OPUS", 8000, 1)],
+        [("VORBIS", 22_050, 2), ("OPUS", 48_000, 1), ("VORBIS", 44_100, 1)],
+    ],
+)
+def test_chained_ogg_is_read_to_its_end(tmp_path, links):
+    """It was refused, and of two recordings with the same serial number the second was left out without a word."""
+    path, alone = tmp_path / "a.ogg", []
+    contents = [ogg(path, *link[:1], 2.0, *link[1:], seed=number) for number, link in enumerate(links)]
+    rate, channels = max(link[1] for link in links), max(link[2] for link in links)
+    for content in contents:
+        path.write_bytes(content)
+        audio = probe(given(path))
+        alone.append(soxr.resample(whole(audio), audio.sample_rate, rate, quality="HQ"))
+    headers_alone = contents[0][: contents[0].index(b"OggS", contents[0].index(b"OggS", 1) + 1)]
+    path.write_bytes(b"".join(contents) + headers_alone)
+    audio = probe(given(path))
+    samples = whole(audio)
+    assert (audio.sample_rate, audio.channels) == (rate, channels)
+    np.testing.assert_allclose(samples, np.concatenate(alone), atol=1e-3)
+    assert audio.notes[0] == f"holds {len(links)} recordings one after another, which were read as one"
+    assert len(audio.notes) == 1 + (len(set(links)) > 1)
+    assert audio.notes[-1].endswith(f"converted to {rate} Hz {channels} ch") == (len(set(links)) > 1)
+    check_parts(path, samples)
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_chained_ogg_in_memory(tmp_path, is_file):
+    """Another file object of the same name and size is another recording."""
+    contents = [ogg(tmp_path / "a.ogg", "VORBIS", 1.5, seed=seed) * 2 for seed in (1, 2)]
+    for content in contents:
+        medium = FileObject(io.BytesIO(content), "a") if is_file else EncodedBytes(content, "a")
+        audio = probe(Source("a", medium, "a"))
+        assert audio.num_samples == 3 * RATE
+        samples = whole(audio)
+        first, second = np.split(samples, 2)
+        np.testing.assert_allclose(second, first, atol=1e-3)
+        np.testing.assert_allclose(first, soundfile.read(io.BytesIO(content))[0], atol=1e-3)
+
+
+def test_damage_in_one_of_several_recordings(tmp_path):
+    path = tmp_path / "a.ogg"
+    content = ogg(path, "VORBIS", 2.0)
+    path.write_bytes(content + content[:-50] + content)
+    assert problem(path) == "recording 2 of 3 in it: truncated: ends in the middle of an Ogg page"
+    path.write_bytes(content[:40] + b"x" + content[41:] + content)
+    assert problem(path) == "damaged: its first or last Ogg pages are not whole"
+    path.write_bytes(content + content)
+    with pytest.raises(AudioError, match="track 1 was asked for, but it has 1 audio track"):
+        probe(given(path, track=1))
+    audio = probe(given(path))
+    path.write_bytes(content + content[:-50])
+    with pytest.raises(AudioError, match=r"truncated or damaged: 4\.00 s expected"):
+        whole(audio)
 
 
 def two_rates(folder: Path, extension: str, codec: str, rates: tuple[int, ...]) -> Path:
