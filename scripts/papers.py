@@ -152,10 +152,17 @@ def tenfold(documents: Sequence[Document], published: Document) -> Section:
         " times cheaper than on a CPU.",
         "What differs: random weights of the published shapes and synthetic audio from memory, mean 7.85 s, on a newer card."
         " Ways that decode one row at a time run fewer recordings. Ours without any step is greedy decoding of one row at a"
-        " time, of float32 weights under autocast. Prices are the list's that `fastscribe bench` has.",
+        " time, of float32 weights under autocast.",
         _summary(claim, "NeMo, tenfold", cells),
-        [("The ladder, each way with one change.", (*head, "commit, date"), rows)],
+        [("The ladder, each way with one change.", (*head, "commit, date"), rows), *_prices(rungs)],
     )
+
+
+def _prices(rungs: Sequence[Found]) -> list[tuple[str, Row, list[Row]]]:
+    """Return the table of the prices that the ladder took; none where no price is known."""
+    priced = [one for one in rungs if one["usd_per_hour"] is not None]
+    rows = dict.fromkeys((one["device_name"], f"{one['usd_per_hour']:g}", one["price"]) for one in priced)
+    return [("Prices.", ("device", "USD an hour", "source"), list(rows))] if rows else []
 
 
 def _per_million_hours(row: Mapping[str, Any]) -> float | None:

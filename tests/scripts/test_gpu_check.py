@@ -505,7 +505,7 @@ def test_the_plan_takes_what_has_no_result_of_this_code(tmp_path: Path) -> None:
     assert [name for name, _ in plan.wanted("H200", documents)] == everything
     assert plan.known_rows("engine", "H100", documents) == [{"what": "a"}]
     assert plan.known_rows("nemo", "H100", documents) == plan.known_rows("engine", "H200", documents) == []
-    assert plan.choose(found, 240) == ["facts", "nemo", "convolutions"]
+    assert plan.choose(found, 240) == ["facts", "nemo", "ceilings"]
     assert plan.choose(["files"], 20) == ["facts"]
 
 

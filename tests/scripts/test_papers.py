@@ -23,7 +23,9 @@ def result(part: str, *rows: dict, card: str = H100, date: str = "2026-11-28T01:
 
 def rung(name: str, rtfx: float, side: str = "fastscribe", usd: float | None = None) -> dict:
     row = {"what": "rung", "shape": "parakeet-tdt-0.6b-v3", "rung": name, "side": side, "changes": "x", "rtfx": rtfx}
-    return row if usd is None else row | {"usd_per_1000000_audio_hours": usd}
+    if usd is None:
+        return row
+    return row | {"usd_per_1000000_audio_hours": usd, "usd_per_hour": 4.0, "device_name": "a card", "price": "a list"}
 
 
 def joint(form: str, dtype: str, peak: float, **more: object) -> dict:
@@ -56,6 +58,7 @@ def test_a_ladder_has_ratios_and_dollars_for_each_card() -> None:
     [planned] = [line for line in found if "| planned |" in line and "| H100 |" in line]
     assert "| 20,000 | 20.00 | 100.0 | 200 |" in planned
     assert any("100.0 times NeMo's first way | H100 |" in line for line in found)
+    assert found.count("| a card | 4 | a list |") == 1
     assert any("10.0 times cheaper than the CPU | H100 |" in line for line in found)
     assert any("| H200 | planned | x | 25,000 | - | - | - |" in line for line in found)
 

@@ -93,8 +93,9 @@ def _rung(
     about = {"side": rung.side, "family": _family(shape), "clips": len(clips), "device_name": device_name}
     wall_s = row["audio_s"] / row["rtfx"]
     most_rows = max(len(batch.utterances) for batch in batches)
-    price = price_of(device_name, None)[0]
-    return about | rung.about() | {"batch_size": most_rows, "wall_s": wall_s} | row | usd_per_hours(row["rtfx"], price)
+    usd_per_hour, price = price_of(device_name, None)
+    about |= {"usd_per_hour": usd_per_hour, "price": price, "batch_size": most_rows, "wall_s": wall_s}
+    return about | rung.about() | row | usd_per_hours(row["rtfx"], usd_per_hour)
 
 
 def _family(shape: str) -> str:
