@@ -467,6 +467,8 @@ def main(given: Sequence[str] = tuple(sys.argv[1:]), say: Callable[[str], None] 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if arguments.next:
         show_plan(arguments, note)
+        ceilings = (matrix_ceiling(one) for one in documents if plan.card_of(one) == arguments.card)
+        document["earlier_ceiling_tflop_per_s"] = next((one for one in ceilings if one), None)
     try:
         with scratch_folder(arguments.scratch) as scratch:
             Run(arguments, document, scratch, start, documents).all()

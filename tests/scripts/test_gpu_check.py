@@ -509,6 +509,13 @@ def test_the_plan_takes_what_has_no_result_of_this_code(tmp_path: Path) -> None:
     assert plan.choose(["files"], 20) == ["facts"]
 
 
+def test_an_encoders_share_is_of_a_stored_ceiling() -> None:
+    document = document_of(encoder=[{"what": "encoder", "form": "shipped", "tflop_per_s": 300.0}])
+    check.add_facts(document | {"earlier_ceiling_tflop_per_s": 600.0})
+    [row] = document["results"][0]["rows"]
+    assert row["mfu_share"] == 0.5
+
+
 @pytest.mark.parametrize("name", ["nemo", "facts", "agreement"])
 def test_some_parts_are_measured_as_a_whole(name: str, tmp_path: Path) -> None:
     stored_result(tmp_path, name, rows=[{"what": "turn"}, {"what": "b", "error": "skipped: out of time"}])
