@@ -27,7 +27,7 @@ BLOCK_SIZES = {
 _SIZE_BYTES = {6: 1, 7: 2}  # block sizes stored after the frame number
 _RATE_BYTES = {12: 1, 13: 2, 14: 2}  # sample rates stored after the block size
 _FEW_BITS, _MAX_NUMBER_BYTES = 0x80, 7
-_MAGIC = b"fLaC"
+MAGIC = b"fLaC"
 FIRST_SEARCH_BYTES, MAX_SEARCH_BYTES = 1 << 12, 1 << 20  # read at a time, from the end
 MAX_MARKERS = 100_000  # checked; a file with more of them after its last frame passes
 _SIZES_AND_RATES = bytes(code for code in range(0x10, 0x100) if code & 15 < 15)  # 0 and 15 are reserved
@@ -46,17 +46,17 @@ def flac_ends_at(data: Content, num_samples: int) -> bool:
     Unlike ends_at(), it reads the whole file, so tags in front, Ogg pages and long data after the last frame are no
     obstacle. It also returns True if there is no FLAC header or the frames hold no positions.
     """
-    header = data.find(_MAGIC, after_tags(data, 0))
+    header = data.find(MAGIC, after_tags(data, 0))
     if header < 0:
         return True
     least_block, block_size = (int.from_bytes(data[header + at : header + at + 2], "big") for at in (8, 10))
-    begin = after_blocks(data, header + len(_MAGIC))
-    first = _valid_header(data, begin, block_size)
+    begin = after_blocks(data, header + len(MAGIC))
+    first = valid_header(data, begin, block_size)
     if first is None:  # in Ogg pages
         return ends_at(num_samples, block_size, data)
     if least_block != block_size:  # frame numbers count blocks of the first frame's size, as in libFLAC
         block_size = first.end - first.start
-    again = _find_repeated_start(data, begin, first.length)
+    again = find_repeated_start(data, begin, first.length)
     if again >= 0:
         return num_samples > block_size and not _has_later_frame(data, begin + first.length, again, block_size)
     return ends_at(num_samples, block_size, data)
@@ -73,17 +73,17 @@ def ends_at(num_samples: int, block_size: int, data: Content) -> bool:
     A few bytes that look like a frame would have to give exactly that number by chance. For a contradiction, two adjacent
     frames with valid checksums are required.
     """
-    next_start, num_markers = -1, 0
-    for at in islice(_markers(data), MAX_MARKERS):
-        num_markers += 1
+    next_start, nummarkers = -1, 0
+    for at in islice(markers(data), MAX_MARKERS):
+        nummarkers += 1
         frame = frame_header(data[at : at + HEADER_BYTES], block_size)
         if frame is not None and frame.end == num_samples:
-            return data.find(_MAGIC, at) < 0  # else another file follows
+            return data.find(MAGIC, at) < 0  # else another file follows
         if frame is not None and _has_valid_checksum(data[at : at + frame.length + 1]):
             if num_samples == frame.start or next_start == frame.end:  # the last frames end elsewhere
                 return False
             next_start = frame.start
-    return num_markers == MAX_MARKERS
+    return nummarkers == MAX_MARKERS
 
 
 def is_position_plausible(num_samples: int, parts: int, block_size: int, piece: bytes) -> bool:
@@ -94,13 +94,13 @@ def is_position_plausible(num_samples: int, parts: int, block_size: int, piece: 
         several of one length joined into one.
     """
     for match in _FRAME.finditer(piece):
-        frame = _valid_header(piece, match.start(), block_size)
+        frame = valid_header(piece, match.start(), block_size)
         if frame is not None:
             return num_samples <= 2 * parts * frame.start <= 3 * num_samples + 2 * parts * block_size
     return True
 
 
-def _markers(data: Content) -> Iterator[int]:
+def markers(data: Content) -> Iterator[int]:
     """Offsets where a frame may begin, from the last to the first."""
     end, num_bytes = len(data), FIRST_SEARCH_BYTES
     while end > 0:
@@ -120,7 +120,7 @@ def after_blocks(data: Content, at: int) -> int:
     return at
 
 
-def _find_repeated_start(data: Content, begin: int, length: int) -> int:
+def find_repeated_start(data: Content, begin: int, length: int) -> int:
     """Offset where the header of the first frame (at `begin`) occurs again; -1 if it does not."""
     first, at = data[begin : begin + length], begin
     while (at := data.find(first[:3], at + 1)) >= 0:  # the next four bits, the channel coding, may differ
@@ -132,11 +132,11 @@ def _find_repeated_start(data: Content, begin: int, length: int) -> int:
 
 def _has_later_frame(data: Content, begin: int, end: int, block_size: int) -> bool:
     """Return True if any frame in the range has another position than 0; some recorders number every frame 0."""
-    frames = (_valid_header(data, begin + match.start(), block_size) for match in _FRAME.finditer(data[begin:end]))
+    frames = (valid_header(data, begin + match.start(), block_size) for match in _FRAME.finditer(data[begin:end]))
     return any(frame is not None and frame.start > 0 for frame in frames)
 
 
-def _valid_header(data: Content, at: int, block_size: int) -> FrameHeader | None:
+def valid_header(data: Content, at: int, block_size: int) -> FrameHeader | None:
     frame = frame_header(data[at : at + HEADER_BYTES], block_size)
     return frame if frame is not None and _has_valid_checksum(data[at : at + frame.length + 1]) else None
 

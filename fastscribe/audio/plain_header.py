@@ -96,7 +96,7 @@ def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:
 
 def _flac(head: bytes, file: BinaryIO, num_bytes: int) -> PlainHeader | None:
     """Read the STREAMINFO block, which comes first (RFC 9639, section 8.2), and verify it with the last frame and others."""
-    from fastscribe.audio.flac_frames import TAIL_BYTES, after_blocks, ends_at, is_position_plausible
+    from fastscribe.audio.flac_frames import TAIL_BYTES, after_blocks, ends_at, frame_header, is_position_plausible
 
     block_type, block_bytes = head[4:5], int.from_bytes(head[5:8], "big")
     if block_type not in (b"\x00", b"\x80") or block_bytes != 34 or len(head) < 42:
@@ -104,13 +104,13 @@ def _flac(head: bytes, file: BinaryIO, num_bytes: int) -> PlainHeader | None:
     packed = int.from_bytes(head[18:26], "big")
     rate, channels = packed >> 44, (packed >> 41 & 7) + 1
     bits, num_samples = (packed >> 36 & 31) + 1, packed & (1 << 36) - 1
+    block_size = int.from_bytes(head[10:12], "big")
     if rate == 0 or num_samples == 0 or bits not in (16, 24) or channels > MAX_CHANNELS:
         return None
-    block_size = int.from_bytes(head[10:12], "big")
+    first = frame_header(_read_at(file, begin := after_blocks(head, 4), 16), block_size)
     tail = _read_at(file, max(0, num_bytes - TAIL_BYTES), TAIL_BYTES)
-    if not ends_at(num_samples, block_size, tail):
+    if first is None or first.start or not ends_at(num_samples, block_size, tail):
         return None
-    begin = after_blocks(head, 4)
     for parts in PARTS:
         piece = _read_at(file, begin + (num_bytes - begin) // parts, TAIL_BYTES)
         if not is_position_plausible(num_samples, parts, block_size, piece):

@@ -61,6 +61,7 @@ NO_LENGTH = "its header leaves its length out"
 UNKNOWN_SAMPLES = 1 << 62  # libsndfile's count if the header has no length
 _TEXT = "is text, not audio"
 CONVERT = "convert it, e.g. with ffmpeg"
+RESCUE = "; get the whole file, or save what is there: ffmpeg -i IN OUT.wav"
 JOINED = "several recordings in one: give each as a file of its own, or join their samples, e.g. with sox"
 CONVERT_WAV = f"{CONVERT} -ignore_length 1 -i IN.wav OUT.wav"  # by default ffmpeg trusts the header
 # libsndfile guesses a constant-bitrate MP3's length from its first frame; the padding byte makes an hour this much wrong.
@@ -86,7 +87,8 @@ class _Opened:
         self.head = file.read(HEAD_BYTES)
 
     def error(self, problem: str) -> AudioError:
-        return AudioError(self.source.path, problem)
+        cure = RESCUE if problem.startswith(("truncated:", "damaged or truncated:", "damaged or truncated (")) else ""
+        return AudioError(self.source.path, problem + cure)
 
     @cached_property
     def wav_lengths(self) -> WavLengths | None:
@@ -238,7 +240,8 @@ def _sound_header(opened: _Opened) -> PlainHeader | TrackHeader:
     if num_samples <= 0:
         raise opened.error("holds no samples")
     if sound_format == "FLAC":
-        _check_flac(opened, sample_rate, num_samples)
+        if (track := _cut_flac(opened, sample_rate, num_samples)) is not None:
+            return track
     else:
         _check_bytes(opened, num_samples / sample_rate)
     end = opened.ogg_end
@@ -264,14 +267,23 @@ def _layout(sound: soundfile.SoundFile, opened: _Opened) -> tuple[str, ...] | No
     return sound_layout(sound, opened.file)
 
 
-def _check_flac(opened: _Opened, sample_rate: int, num_samples: int) -> None:
+def _cut_flac(opened: _Opened, sample_rate: int, num_samples: int) -> TrackHeader | None:
+    """Check a FLAC file. Read the header of one cut out of another, whose length it still has; None for others."""
+    from fastscribe.audio.flac_cuts import is_cut_out
     from fastscribe.audio.flac_frames import flac_ends_at
 
+    length_s = num_samples / sample_rate
     with whole_content(opened.file) as data:
-        if num_samples > MAX_FLAC_SAMPLES_A_BYTE * opened.num_bytes or not flac_ends_at(data, num_samples):
-            length_s = num_samples / sample_rate
-            problem = f"damaged, truncated or several in one: it does not end after the {length_s:.2f} s of its header"
-            raise opened.error(f"{problem}: {CONVERT}")
+        is_possible = num_samples <= MAX_FLAC_SAMPLES_A_BYTE * opened.num_bytes
+        is_whole = is_possible and flac_ends_at(data, num_samples)
+        is_cut = is_possible and is_cut_out(data, num_samples, is_whole)
+    if is_cut and (track := _track_header(opened)) is not None:
+        held_s = track.num_samples / track.sample_rate
+        return track._replace(notes=(f"header promises {length_s:.2f} s, file holds {held_s:.2f} s of whole frames",))
+    if not is_whole:
+        problem = f"damaged, truncated or several in one: it does not end after the {length_s:.2f} s of its header"
+        raise opened.error(f"{problem}: {CONVERT}")
+    return None
 
 
 def _check_bytes(opened: _Opened, length_s: float) -> None:

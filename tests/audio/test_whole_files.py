@@ -18,6 +18,7 @@ import pytest
 import soundfile
 import soxr
 
+from fastscribe.audio.flac_frames import HEADER_BYTES, after_blocks, frame_header
 from fastscribe.audio.media import EncodedBytes, FileObject
 from fastscribe.audio.ogg_pages import PAGE_HEADER, checksum, has_opus_gaps
 from fastscribe.audio.probe import probe
@@ -396,7 +397,9 @@ def test_damage_in_one_of_several_recordings(tmp_path):
     path = tmp_path / "a.ogg"
     content = ogg(path, "VORBIS", 2.0)
     path.write_bytes(content + content[:-50] + content)
-    assert problem(path) == "recording 2 of 3 in it: truncated: ends in the middle of an Ogg page"
+    assert problem(path).startswith(
+        "recording 2 of 3 in it: truncated: ends in the middle of an Ogg page; get the whole file"
+    )
     path.write_bytes(content[:40] + b"x" + content[41:] + content)
     assert problem(path) == "damaged: its first or last Ogg pages are not whole"
     path.write_bytes(content + content)
@@ -406,6 +409,33 @@ def test_damage_in_one_of_several_recordings(tmp_path):
     path.write_bytes(content + content[:-50])
     with pytest.raises(AudioError, match=r"truncated or damaged: 4\.00 s expected"):
         whole(audio)
+
+
+@pytest.mark.parametrize(("first", "last"), [(4, 40), (0, 20), (12, 30)])
+def test_flac_that_was_cut_out_of_a_longer_file(tmp_path, first, last):
+    """`ffmpeg -c copy` keeps the frames' numbers and the length of the whole."""
+    path, block = tmp_path / "a.flac", 4096
+    samples = (signal(11.0, RATE)[: 40 * block - 7] * 32_767).astype(np.int16)
+    soundfile.write(path, samples, RATE, subtype="PCM_16")
+    content = path.read_bytes()
+    original = soundfile.read(path, dtype="int16")[0]
+    begin, starts = after_blocks(content, 4), dict[int, int]()
+    for at in range(begin, len(content) - HEADER_BYTES):
+        if content[at : at + 4] == content[begin : begin + 4]:
+            found = frame_header(content[at : at + HEADER_BYTES], block)
+            starts.setdefault(found.start // block if found else -1, at)
+    end = starts.get(last, len(content))
+    cut = content[:begin] + content[starts[first] : end]
+    path.write_bytes(cut)
+    audio = probe(given(path))
+    samples = whole(audio)
+    np.testing.assert_array_equal(samples, original[first * block : last * block] / np.float32(32_768))
+    assert "file holds" in audio.notes[0]
+    check_parts(path, samples)
+    path.write_bytes(cut[:-20])
+    assert "damaged" in problem(path)
+    path.write_bytes(cut + cut[begin:])
+    assert "several" in problem(path) or "damaged" in problem(path)
 
 
 def two_rates(folder: Path, extension: str, codec: str, rates: tuple[int, ...]) -> Path:
