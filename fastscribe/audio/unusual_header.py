@@ -412,6 +412,11 @@ def _unreadable_message(error: soundfile.SoundFileError, opened: _Opened) -> str
         from fastscribe.audio.archive_kinds import archive_problem
 
         opened.file.seek(0)
-        head = opened.file.read(_HEAD_BYTES)
-        return archive_problem(head) or "not audio, or in a format that neither libsndfile nor FFmpeg reads"
+        head = opened.file.read(PLAIN_BYTES << 4)
+        at = max(head.find(b"OggS\0\2"), head.find(b'fLaC\0\0\0"'))
+        if at > 0 and not archive_problem(head[:_HEAD_BYTES]):
+            return f"{at:,} bytes of something else stand before its recording: cut them off, e.g. tail -c +{at + 1} IN > OUT"
+        return (
+            archive_problem(head[:_HEAD_BYTES]) or "not audio, or in a format that neither libsndfile nor FFmpeg reads"
+        )
     return f"cannot be opened, damaged or unsupported (libsndfile: {getattr(error, 'error_string', error)})"

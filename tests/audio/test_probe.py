@@ -179,6 +179,15 @@ def test_a_name_without_a_header_and_a_content_with_one(tmp_path):
         assert probe(source(write(tmp_path / name, format=kind, subtype="PCM_24"))).num_samples > 0
 
 
+@pytest.mark.parametrize("name", ["a.flac", "a.ogg"])
+def test_zeros_in_front_of_a_recording(tmp_path, name):
+    path = write(tmp_path / name)
+    path.write_bytes(bytes(3000) + path.read_bytes())
+    assert problem(path).startswith(
+        "3,000 bytes of something else stand before its recording: cut them off, e.g. tail -c +3001 "
+    )
+
+
 def test_no_samples(tmp_path):
     assert problem(write(tmp_path / "a.wav", 0)) == "holds no samples"
 
