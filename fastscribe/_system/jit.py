@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import cache, wraps
+from inspect import signature
 from pathlib import Path
+from threading import RLock
 from types import FunctionType, ModuleType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 _REASSOCIATE = {"reassoc", "contract", "nsz", "arcp"}  # sums may be split; infinities and NaN keep their meaning
+_Made = TypeVar("_Made", bound=Callable[..., Any])
 
 
 def compile_cached(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -19,9 +22,13 @@ def compile_cached(function: Callable[..., Any], **options: Any) -> Callable[...
         function: A function that numba.njit takes. Its machine code is kept under its file and its qualified name; those of
             what it calls do not count, so the name must change with them (`digest_of`).
         options: Options of numba.njit.
+
+    Returns:
+        The compiled function. Its `compile` takes the types of its arguments, to compile or load it before the first call.
     """
     import numba
 
+    options |= {"no_cfunc_wrapper": True}  # which only C would call
     try:
         compiled = numba.njit(cache=True, **options)(function)
     except RuntimeError:
@@ -34,7 +41,50 @@ def compile_cached(function: Callable[..., Any], **options: Any) -> Callable[...
         except OSError:  # the code could not be kept (a full disk), but it is compiled
             return compiled(*arguments)
 
+    call.compile = compiled.compile  # type: ignore[attr-defined]
     return call
+
+
+def compile_helper(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Return what compiles functions that only compiled functions call: without the way in from Python, which takes time."""
+    import numba
+
+    options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    compiler: Callable[[Callable[..., Any]], Any] = numba.njit(**options)
+    return compiler
+
+
+def made_once(make: _Made) -> _Made:
+    """functools.cache in which threads that ask for the same at the same time get one result: each would compile its own."""
+    kept, making = cache(make), RLock()
+
+    @wraps(make)
+    def get(*arguments: Any) -> Any:
+        with making:
+            return kept(*arguments)
+
+    get.cache_clear = kept.cache_clear  # type: ignore[attr-defined]
+    return cast("_Made", get)
+
+
+def argument_types(loop: Callable[..., Any], stored: str, others: Mapping[str, str]) -> tuple[Any, ...]:
+    """Return the types of a loop's arguments, which its first call has, by their names.
+
+    Args:
+        loop: A function whose arrays have a letter for each dimension at the end of their names. Other arguments are int64.
+        stored: numpy's name of the type of the arrays' elements.
+        others: Types of the arguments, by name, that have another one; behind a space, dimensions that the name lacks.
+    """
+    from numba import types
+
+    def of(name: str) -> Any:
+        other, _, dimensions = others.get(name, "").partition(" ")
+        dimensions = dimensions or name.rpartition("_")[2]
+        if not dimensions.isupper():
+            return getattr(types, other or "int64")
+        return types.Array(getattr(types, other or stored), len(dimensions), "C")
+
+    return tuple(of(name) for name in signature(loop).parameters)
 
 
 def digest_of(*modules: ModuleType) -> str:
@@ -62,9 +112,12 @@ def rebind(function: Callable[..., Any], names: dict[str, Any], variant: str) ->
 
 
 def compile_together(
-    compiler: Callable[[Callable[..., Any]], Any], functions: Mapping[str, Callable[..., Any]], variant: str
+    compiler: Callable[[Callable[..., Any]], Any],
+    functions: Mapping[str, Callable[..., Any]],
+    variant: str,
+    known: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Compile functions that call each other by these names, in any order.
+    """Compile functions that call each other by these names, in any order, and compiled ones that are known by theirs.
 
     Returns:
         All names that they know, with the compiled functions, for `rebind`.
@@ -72,6 +125,7 @@ def compile_together(
     names: dict[str, Any] = {}
     for function in functions.values():
         names |= function.__globals__
+    names |= known or {}
     for name, function in functions.items():
         names[name] = compiler(rebind(function, names, variant))
     return names

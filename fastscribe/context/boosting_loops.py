@@ -10,20 +10,17 @@ labels without blank, K lists of phrases of a row, L places of languages. The au
 from __future__ import annotations
 
 import sys
-from functools import cache
-from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from fastscribe._system.jit import compile_cached, digest_of, loop_options, rebind
+from fastscribe._system.jit import compile_cached, digest_of, loop_options, made_once, rebind
 from fastscribe.context.boost_tables import SCORE_NAMES, TABLE_NAMES
 from fastscribe.decode import looping_kernels
 from fastscribe.decode.looping_kernels import log_probability, rank, widen
 from fastscribe.types import Frames, Int64Array
 
 _ZERO = np.float32(0.0)
-_making = Lock()
 _NO_TABLES = {
     name: np.empty((0, 0) if name.endswith("RV") else 0, np.float32 if name in SCORE_NAMES else np.int64)
     for name in TABLE_NAMES
@@ -100,14 +97,9 @@ def prefer(
         logprobs_BS[row, slot] = log_probability(logits_X, label, blank + 1)
 
 
+@made_once
 def kernel(dtype: str, activation: str) -> Any:
     """Return `prefer`; the first call compiles it, or loads it from numba's cache. As looping_kernels.kernels()."""
-    with _making:  # parts of a batch run side by side, and each would compile its own
-        return _kernel(dtype, activation)
-
-
-@cache
-def _kernel(dtype: str, activation: str) -> Any:
     names, variant = looping_kernels.functions(dtype, activation)
     own = f"{variant}_{digest_of(sys.modules[__name__])}"
     return compile_cached(rebind(prefer, names | {"_ZERO": _ZERO}, own), **loop_options())

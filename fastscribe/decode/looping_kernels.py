@@ -11,14 +11,23 @@ from __future__ import annotations
 
 import math
 import sys
-from functools import cache
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from fastscribe._system import float_bits
-from fastscribe._system.float_bits import READERS, bounded_exponential, exponential, order_key, value_of_key
-from fastscribe._system.jit import compile_cached, compile_together, digest_of, loop_options, rebind
+from fastscribe._system.float_bits import READERS, exponential, order_key, value_of_key
+from fastscribe._system.jit import (
+    argument_types,
+    compile_cached,
+    compile_helper,
+    compile_together,
+    digest_of,
+    loop_options,
+    made_once,
+    rebind,
+)
 from fastscribe.families.blocks import row_kernels
 from fastscribe.families.blocks.row_kernels import sigmoid
 
@@ -176,13 +185,18 @@ def choose(
 
 
 _ACTIVATIONS = {"relu": relu, "tanh": tanh, "sigmoid": sigmoid}
-_FUNCTIONS = (
-    bounded_exponential, exponential, order_key, value_of_key, sigmoid, tanh, rank, first_largest, log_probability,
+_FUNCTIONS = (tanh, rank, first_largest, log_probability)
+_LOOPS = (joint_inputs, choose, lstm_cell)
+# Types of arguments other than the model's, and int64.
+_INTEGERS = (
+    "index_F", "rows_F", "rows_A", "durations_D", "position_B", "lengths_B", "max_labels_B", "count_B", "repeats_B",
+    "status_A", "input_A",
 )  # fmt: skip
-_LOOPS = (lstm_cell, joint_inputs, choose)
+_TYPES = dict.fromkeys(_INTEGERS, "int64") | dict.fromkeys(("cells_BH", "logprobs_BS"), "float32")
+_TYPES |= dict.fromkeys(("ids_BS", "picks_BS", "times_BS"), "int32")
 
 
-@cache
+@made_once
 def kernels(dtype: str, activation: str) -> dict[str, Any]:
     """Return the loops by name; the first call of each compiles it, or loads it from numba's cache.
 
@@ -194,7 +208,7 @@ def kernels(dtype: str, activation: str) -> dict[str, Any]:
     return {loop.__name__: compile_cached(rebind(loop, names, variant), **loop_options()) for loop in _LOOPS}
 
 
-@cache
+@made_once
 def functions(dtype: str, activation: str) -> tuple[dict[str, Any], str]:
     """Return what the loops call, compiled, by name, for `rebind`; and a text that changes with it.
 
@@ -202,13 +216,14 @@ def functions(dtype: str, activation: str) -> tuple[dict[str, Any], str]:
         dtype: As for kernels().
         activation: As for kernels().
     """
-    import numba
-
     variant = f"{dtype}_{activation}_{digest_of(float_bits, row_kernels, sys.modules[__name__])}"
-    sources = {
-        "widen": READERS[dtype][0],
-        "narrow": READERS[dtype][1],
-        **{f.__name__: f for f in _FUNCTIONS},
-        "activation": _ACTIVATIONS[activation],
-    }
-    return compile_together(numba.njit(**loop_options()), sources, variant), variant
+    sources = {**{f.__name__: f for f in _FUNCTIONS}, "activation": _ACTIVATIONS[activation]}
+    return compile_together(compile_helper(**loop_options()), sources, variant, row_kernels.helpers(dtype)), variant
+
+
+def compile_ahead(dtype: str, activation: str) -> Iterator[None]:
+    """Compile the loops one at a time, or load them. Arguments as for kernels()."""
+    stored = {"float32": "float32", "bfloat16": "uint16"}[dtype]
+    for loop in kernels(dtype, activation).values():
+        loop.compile(argument_types(loop, stored, _TYPES))
+        yield

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from importlib import import_module
-from threading import Thread
-
 import torch
 from torch import nn
 
@@ -42,13 +38,3 @@ def to_cpu_form_(part: nn.Module, dtype: str, *, quantises: bool) -> None:
     for module in list(part.modules()):
         if isinstance(module, PackedOnCpu):
             module.pack_for_cpu_(rest)
-
-
-def import_numba_meanwhile() -> None:
-    """Import numba, which takes a third of a second, in a thread: for what reads weights before the first loop runs."""
-
-    def attempt() -> None:
-        with suppress(ImportError):  # the family's prepare_for_cpu_ meets it again
-            import_module("numba")
-
-    Thread(target=attempt, name="import-numba").start()

@@ -23,7 +23,7 @@ from fastscribe.config import (
 )
 from fastscribe.errors import UsageError, first_line
 from fastscribe.families.conformer.config import EncoderConfig, language_prompt_of
-from fastscribe.families.cpu_form import import_numba_meanwhile, to_cpu_form_, torch_dtype
+from fastscribe.families.cpu_form import to_cpu_form_, torch_dtype
 from fastscribe.families.encoder_family import encoder_family
 from fastscribe.families.model import Model, Prepare, build_model, optimise_
 from fastscribe.types import Features, Frames
@@ -53,7 +53,9 @@ def build_on_device(checkpoint: Checkpoint, device: torch.device, dtype: str, op
     config = with_language(with_attention(checkpoint.config, options.attention), options.language)
     threads = 1
     if device.type != "cuda" and config.encoder.has_loops:
-        import_numba_meanwhile()
+        from fastscribe.pipeline.loops_ahead import compile_meanwhile
+
+        compile_meanwhile(config, dtype, checkpoint.weights, options)
         threads = min(_MAX_PREPARING, torch.get_num_threads())
     model = build_model(config, checkpoint.weights, checkpoint.path, prepare(device, dtype), threads)
     if device.type == "cuda":

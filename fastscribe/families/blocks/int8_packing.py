@@ -14,7 +14,6 @@ import ctypes
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ import torch
 
 from fastscribe._system import float_bits
 from fastscribe._system.float_bits import READERS, as_numpy
-from fastscribe._system.jit import compile_cached, compile_together, digest_of, rebind
+from fastscribe._system.jit import compile_cached, compile_helper, compile_together, digest_of, made_once, rebind
 from fastscribe.families.blocks import row_kernels
 from fastscribe.families.blocks.row_kernels import LARGEST_LEVEL, MIN_MAXIMUM, SIGN_OFF
 from fastscribe.types import AnyArray, Float32Array
@@ -63,7 +62,7 @@ def pack(weight_NK: torch.Tensor) -> tuple[torch.Tensor, Float32Array] | None:
     return packed, fill(weight_NK, _bytes_of(packed), layout.block)
 
 
-@cache
+@made_once
 def _layout(outputs: int, inputs: int) -> _Layout | None:
     """Return oneDNN's layout of a shape, or None if it is none that the loop knows."""
     levels_NK = torch.from_numpy(np.random.default_rng(0).integers(-127, 128, (outputs, inputs), np.int8))
@@ -143,12 +142,10 @@ def quantise_and_pack(
                 packed_BQM[b, q, m] = together_MQ[m, q]
 
 
-@cache
+@made_once
 def _loop(dtype: str) -> Callable[..., None]:
     """Compile the loop for weights of a dtype, without liberties in arithmetic: levels are those of the reference."""
-    import numba
-
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     variant = f"{dtype}_{digest_of(float_bits, row_kernels, sys.modules[__name__])}"
-    names = compile_together(numba.njit(**options), {"widen": READERS[dtype][0]}, variant)
+    names = compile_together(compile_helper(**options), {"widen": READERS[dtype][0]}, variant)
     return compile_cached(rebind(quantise_and_pack, names | {**globals(), **names}, variant), **options)

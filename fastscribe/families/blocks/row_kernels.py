@@ -19,14 +19,23 @@ from __future__ import annotations
 
 import math
 import sys
-from functools import cache
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from fastscribe._system import float_bits
 from fastscribe._system.float_bits import READERS, bounded_exponential, exponential, order_key, value_of_key
-from fastscribe._system.jit import compile_cached, compile_together, digest_of, loop_options, rebind
+from fastscribe._system.jit import (
+    argument_types,
+    compile_cached,
+    compile_helper,
+    compile_together,
+    digest_of,
+    loop_options,
+    made_once,
+    rebind,
+)
 
 LEVELS = 127  # on either side of zero
 SHIFT = 128  # level of zero
@@ -367,9 +376,31 @@ _FUNCTIONS = (
 _LOOPS = (
     norm, add_norm, add_norm_twice, activate, glu_depthwise, split_heads, softmax, join_heads, masked_softmax, subsample
 )  # fmt: skip
+# Types of arguments other than the model's, and int64.
+_INTEGERS = dict.fromkeys(("recording_R", "first_B", "lengths_B", "once_B"), "int64")
+_FLOATS = (
+    "factor", "x_BTM", "weight_D", "bias_D", "weight2_D", "bias2_D", "weight_WD", "weight_9C", "bias_C", "second_9C", "u_D",
+    "v_D", "y_scale_R", "y_bias_D", "y_bias_N", "y_bias_E", "out_scale_R",
+)  # fmt: skip
+_TYPES = {**_INTEGERS, **dict.fromkeys(_FLOATS, "float32"), "scratch": "float32 WN"}
+_LEVELS = dict.fromkeys(("out_RD", "out_RN"), "uint8")
+# The loops of a model with full attention and its convolutions' norms folded in, as a first batch needs them.
+_STORED_PLAIN = ("subsample", "split_heads", "softmax")
+_IN_ORDER = (
+    "subsample", "norm", "activate", "add_norm", "split_heads", "softmax", "join_heads", "glu_depthwise", "add_norm_twice"
+)  # fmt: skip
 
 
-@cache
+@made_once
+def helpers(dtype: str) -> dict[str, Any]:
+    """Return what loops call, compiled, by name."""
+    sources = {"widen": READERS[dtype][0], "narrow": READERS[dtype][1], **{f.__name__: f for f in _FUNCTIONS}}
+    variant = f"{dtype}_{digest_of(float_bits, sys.modules[__name__])}"
+    names = compile_together(compile_helper(**loop_options()), sources, variant)
+    return {name: names[name] for name in sources}
+
+
+@made_once
 def kernels(dtype: str, stores: str) -> dict[str, Any]:
     """Return the loops by name; the first call of each compiles it, or loads it from numba's cache.
 
@@ -377,14 +408,25 @@ def kernels(dtype: str, stores: str) -> dict[str, Any]:
         dtype: "float32" or "bfloat16".
         stores: "plain" or "levels".
     """
-    import numba
-
     variant = f"{dtype}_{stores}_{digest_of(float_bits, sys.modules[__name__])}"
-    sources = {
-        "widen": READERS[dtype][0],
-        "narrow": READERS[dtype][1],
-        **{f.__name__: f for f in _FUNCTIONS},
-        "store": _STORES[stores],
-    }
-    names = compile_together(numba.njit(**loop_options()), sources, variant)
+    names = compile_together(compile_helper(**loop_options()), {"store": _STORES[stores]}, variant, helpers(dtype))
     return {loop.__name__: compile_cached(rebind(loop, names, variant), **loop_options()) for loop in _LOOPS}
+
+
+def compile_ahead(dtype: str, stores: str) -> Iterator[None]:
+    """Compile, one at a time, the loops that a first batch needs, or load them.
+
+    Args:
+        dtype: As for kernels().
+        stores: How loops before a matrix of the layers store rows.
+    """
+    needed = [(name, "plain" if name in _STORED_PLAIN else stores) for name in _IN_ORDER]
+    if stores == "plain":
+        needed.remove(("activate", "plain"))  # the packed product does it
+    else:
+        needed.append(("add_norm", "plain"))  # behind the last layer
+    for name, form in needed:
+        loop = kernels(dtype, form)[name]
+        stored = {"float32": "float32", "bfloat16": "uint16"}[dtype]
+        loop.compile(argument_types(loop, stored, _TYPES | (_LEVELS if form == "levels" else {})))
+        yield
