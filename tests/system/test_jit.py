@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fastscribe._system import jit
-from fastscribe._system.jit import compile_cached, digest_of
+from fastscribe._system.jit import compile_cached, digest_of, made_once
 from fastscribe._system.thread_shares import equal_parts, share, together
 from fastscribe.families.blocks import row_kernels
 
@@ -112,3 +112,20 @@ threading.Thread(target=late).start()
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
     assert ran.stdout.strip() == "[0, 1, 2] False 3" and not ran.stderr
+
+
+def test_threads_that_ask_for_the_same_get_one() -> None:
+    made: list[int] = []
+
+    @made_once
+    def make(number: int) -> int:
+        started.wait(timeout=0.2)  # time for the others to ask
+        made.append(number)
+        return number
+
+    started = threading.Event()
+    found: list[int] = []
+    assert together(4, lambda number, barrier: found.append(make(7)))
+    assert found == [7] * 4 and made == [7]
+    make.cache_clear()
+    assert make(7) == 7 and made == [7, 7]
