@@ -15,7 +15,6 @@ A table goes to stderr; the last line of stdout is one JSON document.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import subprocess
