@@ -282,7 +282,7 @@ def publish(benchmark: str, statistic: str, arguments: argparse.Namespace, rows:
         "benchmark": benchmark,
         "date": date.today().isoformat(),
         "hardware": f"{cpu_name()}, {usable_processors()} cores",
-        "dtype": "fp32",
+        "dtype": getattr(arguments, "dtype", None) or "fp32",
         "model": arguments.model or "packaged",
         "statistic": statistic,
         "commit": machine.commit(ROOT),

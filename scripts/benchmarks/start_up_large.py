@@ -60,7 +60,7 @@ def main() -> None:
         wall_s, cpu_s = (round(min(some), 3) for some in zip(*times, strict=True))
         rows.append({"what": name, "wall_s": wall_s, "cpu_s": cpu_s, "turns": len(times)})
         print(f"{name:>32} {wall_s:>9} {cpu_s:>9}", file=sys.stderr)
-    arguments.model = Path(arguments.model).stem
+    arguments.model, arguments.dtype = Path(arguments.model).stem, " and ".join(DTYPES)
     commits = ", ".join(f"{side} {revision(checkout)}" for side, checkout in checkouts.items())
     load = f"load average {os.getloadavg()[2]:.1f} on {os.cpu_count()} processors"
     publish("start-up-large", f"smallest of the turns, seconds; {commits}; {load}", arguments, rows)
