@@ -40,7 +40,7 @@ ChannelText = Annotated[
     _audio_option(
         "--channel",
         metavar="N|center",
-        help="Channel to use, from 0, or center. Default: a mix.\fIt is the mean. Of surround sound, it is the centre channel, "
+        help="Channel from 0, or center. Default: a mix.\fIt is the mean. Of surround sound, it is the centre channel, "
         "where films have their dialogue, and the front channels where that is silent. A recording without the "
         "channel that you name is mixed, and its row says so.",
     ),

@@ -94,7 +94,7 @@ def test_part_on_cpu(
     time_call = decoding_speed.time_call
     for module in (ceilings, decoding_speed, encoder_speed):
         monkeypatch.setattr(module, "time_call", lambda call, device, **_: time_call(call, device, 0.01, 1, 1))
-    notes = MeasurementLog(scratch / name, 60.0)
+    notes = MeasurementLog(scratch / name, 600.0)  # also on a busy machine
     function(name)(Part(torch.device("cpu"), QUICK, scratch, notes))
     rows = check.read_rows(notes.path)
     assert [row for row in rows if "error" not in row]
