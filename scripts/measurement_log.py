@@ -63,8 +63,10 @@ class MeasurementLog:
 
         Raises the error of `call` if the device is lost, because no later measurement can succeed.
         """
-        if (row := self.known(key)) is not None:
-            return row
+        row = self.known(key)
+        return self._measured(key, call, needs_s) if row is None else row
+
+    def _measured(self, key: Mapping[str, Any], call: Callable[[], Mapping[str, Any]], needs_s: float) -> Row | None:
         if self.seconds_left < needs_s or self.seconds_left <= 0:
             self.write({**key, "error": "skipped: out of time"})
             return None
@@ -88,11 +90,7 @@ class MeasurementLog:
             made.append(call())
             return {"is_preparation": True}
 
-        known, self._known = self._known, ()  # it is made again
-        try:
-            self.measure(key, prepare, needs_s)
-        finally:
-            self._known = known
+        self._measured(key, prepare, needs_s)  # also if it is known: it is made again
         return made[0] if made else None
 
 

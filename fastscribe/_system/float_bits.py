@@ -92,6 +92,7 @@ def value_of_key(key: Any) -> Any:
     return bits.view(np.float32)
 
 
+STORED = {"float32": "float32", "bfloat16": "uint16"}  # numpy's type of an array by torch's, as loops get it
 READERS = {
     "float32": (widen_float32, narrow_float32),
     "bfloat16": (widen_bfloat16, narrow_bfloat16),

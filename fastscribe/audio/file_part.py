@@ -35,16 +35,24 @@ class FilePart:
         if os.stat(self.path).st_size < self.start + self.size:
             raise OSError(f"{self.path} ends before its byte {self.start + self.size}: it has changed or is cut off")
         if self.size > _SMALL_BYTES:
-            return io.BufferedReader(_View(self))
-        with open(self.path, "rb") as file:  # buffered: a read of a network's file may take several calls
-            file.seek(self.start)
-            return io.BytesIO(file.read(self.size))
+            file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - the range closes it
+            return io.BufferedReader(FileRange(file, self.start, self.size))
+        with open(self.path, "rb") as whole:  # buffered: a read of a network's file may take several calls
+            whole.seek(self.start)
+            return io.BytesIO(whole.read(self.size))
 
 
-class _View(io.RawIOBase):
-    def __init__(self, part: FilePart) -> None:
-        self._part, self._position = part, 0
-        self._file = open(part.path, "rb", buffering=0)  # noqa: SIM115 - close() closes it
+class FileRange(io.RawIOBase):
+    """A range of an open file, as a file. It closes the file.
+
+    Args:
+        file: A file that can seek.
+        start: Offset of the first byte.
+        size: In bytes.
+    """
+
+    def __init__(self, file: io.RawIOBase | BinaryIO, start: int, size: int) -> None:
+        self._file, self._start, self._size, self._position = file, start, size, 0
 
     def readable(self) -> bool:
         return True
@@ -53,13 +61,13 @@ class _View(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._part.size}[whence]
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
         self._position = max(0, base + offset)
         return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any writable buffer
-        self._file.seek(self._part.start + self._position)
-        content = self._file.read(max(0, min(len(buffer), self._part.size - self._position)))
+        self._file.seek(self._start + self._position)
+        content = self._file.read(max(0, min(len(buffer), self._size - self._position))) or b""
         buffer[: len(content)] = content
         self._position += len(content)
         return len(content)

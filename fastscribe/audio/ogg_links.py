@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from bisect import bisect_right
 from collections.abc import Callable
 from itertools import count
@@ -22,6 +21,7 @@ import numpy as np
 import soxr
 
 from fastscribe.audio.failures import ContainerError
+from fastscribe.audio.file_part import FileRange
 from fastscribe.audio.frame_samples import mixed
 from fastscribe.audio.media import is_held, whole_content
 from fastscribe.audio.ogg_pages import may_hold_audio
@@ -58,36 +58,7 @@ class Link:
         return self._end - self._begin
 
     def open(self) -> BinaryIO:
-        return io.BufferedReader(_View(self._medium.open(), self._begin, self._end))
-
-
-class _View(io.RawIOBase):
-    """A range of a file. It closes the file."""
-
-    def __init__(self, file: BinaryIO, begin: int, end: int) -> None:
-        self._file, self._begin, self._end, self._at = file, begin, end, begin
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: self._begin, os.SEEK_CUR: self._at, os.SEEK_END: self._end}[whence]
-        self._at = max(self._begin, base + offset)
-        return self._at - self._begin
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any writable buffer
-        self._file.seek(self._at)
-        content = self._file.read(max(0, min(len(buffer), self._end - self._at)))
-        buffer[: len(content)] = content
-        self._at += len(content)
-        return len(content)
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+        return io.BufferedReader(FileRange(self._medium.open(), self._begin, self.num_bytes()))
 
 
 class _Part(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fastscribe._system import float_bits
-from fastscribe._system.float_bits import READERS, exponential, order_key, value_of_key
+from fastscribe._system.float_bits import READERS, STORED, exponential, order_key, value_of_key
 from fastscribe._system.jit import (
     argument_types,
     compile_cached,
@@ -223,7 +223,6 @@ def functions(dtype: str, activation: str) -> tuple[dict[str, Any], str]:
 
 def compile_ahead(dtype: str, activation: str) -> Iterator[None]:
     """Compile the loops one at a time, or load them. Arguments as for kernels()."""
-    stored = {"float32": "float32", "bfloat16": "uint16"}[dtype]
     for loop in kernels(dtype, activation).values():
-        loop.compile(argument_types(loop, stored, _TYPES))
+        loop.compile(argument_types(loop, STORED[dtype], _TYPES))
         yield

@@ -46,9 +46,8 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.time_limit import TimeLimit
 
 _BATCHES_PER_WINDOW = 64
-_BATCHES_IN_TURN = (
-    16  # of long recordings that a CPU sorts together: 1 to 3 % slower than 64 (scripts/benchmarks/in_turn.py)
-)
+# Of long recordings that a CPU sorts together: 1 to 3 % slower than 64 (scripts/benchmarks/in_turn.py).
+_BATCHES_IN_TURN = 16
 _IDLE_S = 0.25  # the longest wait of what is to be decoded again for the next window, or for others
 
 
@@ -168,10 +167,8 @@ class Run:
         A GPU is through a window in seconds, and small parts would not fill its batches. Batches of other models hold whole
         recordings, which are few in a window.
         """
-        batch_s, is_whole = (
-            self._max_window_s() / _BATCHES_PER_WINDOW,
-            self._executor.facts.is_gpu or self._rooms.planners,
-        )
+        batch_s = self._max_window_s() / _BATCHES_PER_WINDOW
+        is_whole = self._executor.facts.is_gpu or self._rooms.planners
         limited: Iterable[Window] = [window]
         if self._limit is not None:
             limited = self._limit.parts(window, work_s, self._recordings.undone_s, batch_s)

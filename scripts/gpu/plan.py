@@ -85,7 +85,7 @@ PARTS = {
     "sanitizer": PartPlan("tests", 120, 15, (*_NETWORK, *_DECODING), shares=False),
 }
 CALL_MINUTES = 4.0
-CALLS = {name: None for name in (plan.call for plan in PARTS.values()) if name}
+CALLS = tuple(dict.fromkeys(plan.call for plan in PARTS.values() if plan.call))
 
 
 def parts_of(call: str) -> list[str]:

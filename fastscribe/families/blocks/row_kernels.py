@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from fastscribe._system import float_bits
-from fastscribe._system.float_bits import READERS, bounded_exponential, exponential, order_key, value_of_key
+from fastscribe._system.float_bits import READERS, STORED, bounded_exponential, exponential, order_key, value_of_key
 from fastscribe._system.jit import (
     argument_types,
     compile_cached,
@@ -427,6 +427,5 @@ def compile_ahead(dtype: str, stores: str) -> Iterator[None]:
         needed.append(("add_norm", "plain"))  # behind the last layer
     for name, form in needed:
         loop = kernels(dtype, form)[name]
-        stored = {"float32": "float32", "bfloat16": "uint16"}[dtype]
-        loop.compile(argument_types(loop, stored, _TYPES | (_LEVELS if form == "levels" else {})))
+        loop.compile(argument_types(loop, STORED[dtype], _TYPES | (_LEVELS if form == "levels" else {})))
         yield
