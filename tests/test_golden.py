@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.model_building import with_attention
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.transcript import assemble, segments_of, words_of
-from fastscribe.types import AudioInfo, Hypothesis, Transcript, Utterance
+from fastscribe.types import AudioInfo, Frames, Hypothesis, Transcript, Utterance
 from tests.conftest import (
     AUDIO,
     DATA,
@@ -63,15 +64,23 @@ def names_of(folder: Path) -> list[str]:
     return [name for name in golden(folder)["files"] if name not in EXEMPT]
 
 
-def check_every_decoder(folder: Path, names: list[str], build: Callable[[Path, str], Any] = recognizer) -> None:
-    """Compare what each decoder of the checkpoint makes of the same frames."""
+def encoded(model: Recognizer, folder: Path, names: list[str]) -> Frames:
     waves = [waveform(audio_folder(folder) / name) for name in names]
-    batch = collate([utterance(wave) for wave in waves], waves)
-    frames = None
+    return model.encode(model.features(*model.upload(collate([utterance(wave) for wave in waves], waves))))
+
+
+@cache
+def encoded_alone(folder: Path, name: str) -> Frames:
+    return encoded(recognizer(folder, checkpoint(folder).config.decoders[0]), folder, [name])
+
+
+def check_every_decoder(
+    folder: Path, names: list[str], frames: Frames | None = None, build: Callable[[Path, str], Any] = recognizer
+) -> None:
+    """Compare what each decoder of the checkpoint makes of the same frames."""
     for decoder in checkpoint(folder).config.decoders:
         model = build(folder, decoder)
-        if frames is None:
-            frames = model.encode(model.features(*model.upload(batch)))
+        frames = frames or encoded(model, folder, names)
         hypotheses = model.read(model.submit(frames).cpu().numpy(), frames)
         for name, hypothesis in zip(names, hypotheses, strict=True):
             compare(folder, name, hypothesis, decoder)
@@ -141,13 +150,16 @@ def compare(folder: Path, name: str, hypothesis: Hypothesis, decoder: str) -> No
 
 
 @golden_folders
-@pytest.mark.parametrize("batch_size", [1, 6], ids=["one by one", "mixed lengths"])
-def test_tokens_times_and_text_equal_reference(folder: Path, batch_size: int) -> None:
-    """Also beside recordings of other lengths: a batch takes its recordings from all over the sorted names."""
+def test_tokens_times_and_text_equal_reference(folder: Path) -> None:
+    for name in names_of(folder):
+        check_every_decoder(folder, [name], encoded_alone(folder, name))
+
+
+@golden_folders
+def test_beside_recordings_of_other_lengths(folder: Path) -> None:
+    """A batch from all over the sorted names."""
     names = names_of(folder)
-    num_batches = -(-len(names) // batch_size)
-    for first in range(num_batches):
-        check_every_decoder(folder, names[first::num_batches])
+    check_every_decoder(folder, names[:: -(-len(names) // 6)])
 
 
 @golden_folders
@@ -162,7 +174,9 @@ def test_the_layers_of_wide_encoders_equal_reference(folder: Path, monkeypatch: 
             assert decoder in ("ctc", "aed") or isinstance(model.decoder, CpuLooping)
         return model
 
-    check_every_decoder(folder, names_of(folder), build)
+    names = sorted(names_of(folder), key=lambda name: len(waveform(audio_folder(folder) / name)))
+    for batch in (names[:-2], [names[0], *names[-2:]]):  # the longest apart, so that little is padding
+        check_every_decoder(folder, batch, build=build)
 
 
 @golden_folders
@@ -173,9 +187,7 @@ def test_encoder_frames(folder: Path) -> None:
         name = key.removeprefix("encoder/").removeprefix("enc/")
         if name not in names_of(folder) or reference.squeeze(0).dim() != 2:
             continue
-        batch = collate([utterance(wave := waveform(audio_folder(folder) / name))], [wave])
-        model = recognizer(folder)
-        frames = model.encode(model.features(*model.upload(batch)))
+        frames = encoded_alone(folder, name)
         ours = frames.frames_BTD[0, : frames.lengths_B[0]]
         theirs = reference.float().squeeze(0)
         theirs = theirs if theirs.shape[1] == ours.shape[1] else theirs.T
@@ -228,14 +240,13 @@ def test_features(stored: Path, model: Path, audio: Path) -> None:
 
 @golden_folders
 def test_label_looping_equals_greedy_on_speech(folder: Path) -> None:
-    model = recognizer(folder)
+    model = recognizer(folder, checkpoint(folder).config.decoders[0])
     if model.model.transducer is None:
         pytest.skip("no transducer")
     for name in names_of(folder)[:6]:
-        batch = collate([utterance(wave := waveform(audio_folder(folder) / name))], [wave])
-        frames = model.encode(model.features(*model.upload(batch)))
+        frames = encoded_alone(folder, name)
         slow = greedy(model.model.transducer, frames.frames_BTD[0, : frames.lengths_B[0]])
-        fast = model.transcribe(batch)[0]
+        [fast] = model.read(model.submit(frames).cpu().numpy(), frames)
         assert (slow.token_ids, slow.token_frames, slow.token_durations) == (
             fast.token_ids,
             fast.token_frames,

@@ -110,13 +110,11 @@ def test_glu_depthwise(
 @pytest.mark.parametrize(
     ("dtype", "channels", "num_frames", "num_mels"),
     [
-        (torch.float32, 24, 19, 10),
-        (torch.float32, 300, 8, 4),  # several blocks of channels
-        *(
-            (dtype, 8, num_frames, 4)
-            for dtype in (torch.float32, torch.float16, torch.bfloat16)
-            for num_frames in (1, 5)
-        ),
+        (torch.float32, 24, 11, 6),
+        (torch.float32, 300, 4, 2),  # several blocks of channels
+        (torch.float32, 8, 1, 4),
+        (torch.float16, 8, 5, 4),
+        (torch.bfloat16, 8, 5, 4),
     ],
 )
 def test_subsampling(dtype: torch.dtype, channels: int, num_frames: int, num_mels: int, is_causal: bool) -> None:
@@ -159,7 +157,7 @@ def test_layer_norms_that_add(dtype: torch.dtype, shifted: bool) -> None:
 def test_the_comparison_accepts_right_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the variants that add products, which are tested after all others."""
     monkeypatch.setattr(gpu_operations, "_NUM_FRAMES", 35)  # the interpreter takes seconds for each frame and bin
-    config = model_config(num_mels=6)
+    config = model_config(num_mels=4)
     found = choose_operations(config, torch.float32, torch.device("cpu"), adds_products=True)
     assert found == (TRITON, None)
 
