@@ -23,6 +23,10 @@ from fastscribe._system.openmp import limit_openmp_spin
 from tests.helpers.warm_process import WARM
 
 limit_openmp_spin()  # as the command line does, before anything imports torch
+# Workers share the processors, and so do the processes that they start: with all of them in each, tests took a quarter more
+# processor time, and runs of the packaged model half.
+if (num_workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))) > 1:
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_workers)))
 # An example's duration depends on the load of the machine.
 settings.register_profile("fastscribe", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fastscribe")
@@ -83,9 +87,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if LACKING[name] and item.get_closest_marker(name):
                 item.add_marker(pytest.mark.skip(reason=f"needs a system of the kind {name}, see pyproject.toml"))
 
-    # Workers share the processors: with all of them in each worker, the tests took a quarter more processor time.
-    num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    torch.set_num_threads(max(1, torch.get_num_threads() // num_workers))
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("cuda"):

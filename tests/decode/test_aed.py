@@ -204,7 +204,7 @@ def test_graph_modes_equal_greedy(
         decoder.close()
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     st.integers(0, 2**31),
     batches,
@@ -340,7 +340,7 @@ def test_captures_share_memory(simulated_cuda: SimulatedCuda) -> None:
 def test_decoder_memory_estimate(simulated_cuda: SimulatedCuda, config: AedConfig) -> None:
     model = tiny_decoder(config, 3)
     foreseen = decoder_memory(model)
-    for rows, num_frames in ((64, 64), (65, 70), (97, 97), (128, 129), (90, 14), (97, 3), (33, 257), (17, 33)):
+    for rows, num_frames in ((65, 70), (128, 129), (97, 3), (33, 257), (17, 33)):
         decoder = GraphedAed(model, PROMPT, chunked())
         decoder.submit(random_frames([num_frames] * rows))
         taken = decoder.captured.size * model.embedding.weight.element_size()

@@ -80,7 +80,7 @@ def allocate(network: Network, rows: int, num_slots: int) -> LoopState:
     return LoopState.allocate(network, rows, Slots.allocate(network, num_slots))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     durations=st.sampled_from(DURATIONS),

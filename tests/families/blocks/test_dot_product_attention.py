@@ -212,12 +212,11 @@ def test_kernel_saves_for_backward(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_single_attention_call_without_flags() -> None:
     """Applies to the user's process; benchmarks, which count multiplications, run in another one."""
     for path in PACKAGE.rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        names = {node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
-        names |= {
-            alias.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom) for alias in node.names
-        }
-        named = {name for name in names if re.search("dot_product.*attention|sdp|Multihead", name)}
+        text, wanted = path.read_text(encoding="utf-8"), re.compile("dot_product.*attention|sdp|Multihead")
+        nodes = list(ast.walk(ast.parse(text))) if wanted.search(text) else []
+        names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        names |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
+        named = {name for name in names if wanted.search(name)}
         relative = path.relative_to(PACKAGE).as_posix()
         if relative == "families/blocks/dot_product_attention.py":
             assert named == {"scaled_dot_product_attention", EFFICIENT, MATH}

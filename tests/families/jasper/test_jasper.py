@@ -64,7 +64,7 @@ def test_frame_duration(name: str) -> None:
 
 
 @convolutional
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(st.lists(st.integers(0, 90), min_size=1, max_size=4), st.integers(0, 3))
 @torch.inference_mode()
 def test_rows_independent_of_padding(name: str, lengths: list[int], more: int) -> None:

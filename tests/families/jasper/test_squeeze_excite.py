@@ -124,7 +124,7 @@ def test_equals_the_definition(lengths: list[int], more: int, seed: int) -> None
 
 
 @named
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.lists(st.integers(0, 90), min_size=1, max_size=4), st.integers(0, 3))
 @torch.inference_mode()
 def test_rows_do_not_depend_on_their_neighbours(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,7 +116,8 @@ def test_definition_gradient(config: TransducerLossConfig) -> None:
     logits_BTUV, rest = tensors[0].double(), tensors[1:]
     losses_B, gradient_BTUV = definition.losses_and_gradient(logits_BTUV, *rest, 2, config)
     assert losses_B.isfinite().any()
-    for place in itertools.product(*map(range, logits_BTUV.shape)):
+    places = list(itertools.product(*map(range, logits_BTUV.shape)))
+    for place in random.Random(0).sample(places, 60):
         row = place[0]
         if not losses_B[row].isfinite():
             assert gradient_BTUV[place] == 0
