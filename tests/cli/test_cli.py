@@ -51,7 +51,7 @@ def texts() -> dict[str, str]:
 
 
 def test_packaged_model() -> None:
-    done = fastscribe("transcribe", AUDIO, "--no-progress")
+    done = fastscribe("transcribe", FIRST, AUDIO / "e02_0p3s.flac", "--no-progress")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("no --model") == 1 and done.stderr.count("RTFx") == 1
     [first] = [row["text"] for row in rows(done.stdout) if Path(row["audio_filepath"]).name == FIRST.name]

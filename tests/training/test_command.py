@@ -25,7 +25,9 @@ from fastscribe import cli
 from fastscribe._system.signals import HAS_NATIVE_THREADS
 from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.config import JointConfig
 from fastscribe.errors import UsageError
+from fastscribe.training import model_recipe
 from fastscribe.training.command import (
     TrainingStopped,
     _Display,
@@ -325,6 +327,7 @@ def test_ctrl_c_and_resume(
     assert process.returncode == 130, said
     last = said.splitlines()[-1]
     assert last.endswith("; the same command goes on from there") and "interrupted" not in said
+    monkeypatch.setattr(model_recipe, "JointConfig", JointConfig)  # the process's, not conftest.py's
     monkeypatch.setattr(Trainer, "run", Mock(side_effect=Started))
     with pytest.raises(Started):
         train(recipe_file, out, None, 400, "cpu", "fp32", False, False)
