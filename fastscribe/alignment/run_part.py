@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fastscribe._system.collector import without_collector
 from fastscribe.alignment.script import missing_line, unsearched_line, unwritten_line
 from fastscribe.alignment.texts import Texts
-from fastscribe.cli.run_part import LocalEngine, RunPart
+from fastscribe.cli.run_part import Engine, RunPart
 
 if TYPE_CHECKING:
     from fastscribe.alignment.aligner import Aligner
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber
 
 
-class _AlignEngine(LocalEngine):
+class _AlignEngine(Engine):
     """Loads a model that aligns texts."""
 
     takes_helpers = False

@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 from typing import BinaryIO, ClassVar
 
+from fastscribe._system.positioned_read import PositionedFile
+
 _SMALL_BYTES = 16 << 20  # read at once
 
 
@@ -42,7 +44,7 @@ class FilePart:
             return io.BytesIO(whole.read(self.size))
 
 
-class FileRange(io.RawIOBase):
+class FileRange(PositionedFile):
     """A range of an open file, as a file. It closes the file.
 
     Args:
@@ -52,24 +54,15 @@ class FileRange(io.RawIOBase):
     """
 
     def __init__(self, file: io.RawIOBase | BinaryIO, start: int, size: int) -> None:
-        self._file, self._start, self._size, self._position = file, start, size, 0
+        self._file, self._start, self._size = file, start, size
 
-    def readable(self) -> bool:
-        return True
+    def num_bytes(self) -> int:
+        return self._size
 
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any writable buffer
-        self._file.seek(self._start + self._position)
-        content = self._file.read(max(0, min(len(buffer), self._size - self._position))) or b""
+    def read_at(self, position: int, buffer: memoryview) -> int:
+        self._file.seek(self._start + position)
+        content = self._file.read(max(0, min(len(buffer), self._size - position))) or b""
         buffer[: len(content)] = content
-        self._position += len(content)
         return len(content)
 
     def close(self) -> None:

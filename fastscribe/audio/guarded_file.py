@@ -6,6 +6,7 @@ FFmpeg's libraries (containers.py) and libsndfile (SoundObject) read recordings 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from fastscribe.audio.sound import Sound
@@ -24,28 +25,22 @@ class GuardedFile:
             raise self._error
 
     def read(self, num_bytes: int = -1) -> bytes:
-        if self._error is None:
-            try:
-                return self.file.read(num_bytes)
-            except Exception as error:  # any that a caller's object raises
-                self._error = error
-        return b""
+        content: bytes = self._attempt(b"", self.file.read, num_bytes)
+        return content
 
     def readinto(self, buffer: Any) -> int:
-        if self._error is None:
-            try:
-                return int(self.file.readinto(buffer))  # type: ignore[attr-defined]  # every medium's file has it
-            except Exception as error:  # as in read()
-                self._error = error
-        return 0
+        return int(self._attempt(0, self.file.readinto, buffer))  # type: ignore[attr-defined]  # every medium's file has it
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return int(self._attempt(0, self.file.seek, offset, whence))
+
+    def _attempt(self, otherwise: Any, call: Callable[..., Any], *arguments: Any) -> Any:
         if self._error is None:
             try:
-                return self.file.seek(offset, whence)
-            except Exception as error:  # as in read()
+                return call(*arguments)
+            except Exception as error:  # any that a caller's object raises
                 self._error = error
-        return 0
+        return otherwise
 
     def tell(self) -> int:
         return self.file.tell()

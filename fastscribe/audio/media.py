@@ -20,6 +20,7 @@ from threading import Lock
 from typing import BinaryIO, TypeAlias, cast, overload
 from weakref import WeakValueDictionary
 
+from fastscribe._system.positioned_read import PositionedFile
 from fastscribe.errors import AudioError
 from fastscribe.types import File, Medium, Samples, Source
 
@@ -142,27 +143,18 @@ def _lock_of(file: BinaryIO) -> Lock:
         return lock
 
 
-class _View(io.RawIOBase):
+class _View(PositionedFile):
     """A FileObject with a position."""
 
     def __init__(self, medium: FileObject) -> None:
-        self._medium, self._position = medium, 0
+        self._medium = medium
 
-    def readable(self) -> bool:
-        return True
+    def num_bytes(self) -> int:
+        return self._medium.num_bytes()
 
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}.get(whence)
-        self._position = max(0, offset + (self._medium.num_bytes() if begin is None else begin))
-        return self._position
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any writable buffer
-        content = self._medium.read_at(self._position, len(buffer))
+    def read_at(self, position: int, buffer: memoryview) -> int:
+        content = self._medium.read_at(position, len(buffer))
         buffer[: len(content)] = content
-        self._position += len(content)
         return len(content)
 
 

@@ -10,7 +10,6 @@ share one object while they are in flight, so it is fetched once.
 from __future__ import annotations
 
 import io
-import os
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
@@ -19,6 +18,7 @@ from typing import BinaryIO, TypeAlias
 from weakref import WeakValueDictionary
 
 from fastscribe._system import remote
+from fastscribe._system.positioned_read import PositionedFile
 from fastscribe._system.shared_calls import SharedCalls
 from fastscribe.audio.media import RemoteMedium, register_cache
 
@@ -187,36 +187,27 @@ class _Object:
         return content
 
 
-class _Reader(io.RawIOBase):
+class _Reader(PositionedFile):
     """An object with a position."""
 
     def __init__(self, opened: _Object) -> None:
         self._object, self._size = opened, opened.known().size
-        self._position, self._next_index, self._run = 0, -1, 0
+        self._next_index, self._run = -1, 0
 
-    def readable(self) -> bool:
-        return True
+    def num_bytes(self) -> int:
+        return self._size
 
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        begin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        self._position = max(0, begin + offset)
-        return self._position
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any writable buffer
-        if self._position >= self._size:
+    def read_at(self, position: int, buffer: memoryview) -> int:
+        if position >= self._size:
             return 0
-        index = 0 if self._position < HEAD_BYTES else 1 + (self._position - HEAD_BYTES) // BLOCK_BYTES
+        index = 0 if position < HEAD_BYTES else 1 + (position - HEAD_BYTES) // BLOCK_BYTES
         if index != self._next_index - 1:  # another block than the last time
             self._run = self._run + 1 if index == self._next_index and index > 1 else 0
         block = self._object.block(index, min(_MAX_BLOCKS, 2 ** (self._run // 2)))
         self._next_index = index + 1
-        begin = self._position - _span(index, self._size)[0]
+        begin = position - _span(index, self._size)[0]
         content = block[begin : begin + len(buffer)]
         buffer[: len(content)] = content
-        self._position += len(content)
         return len(content)
 
 

@@ -21,10 +21,9 @@ from fastscribe.bench import synthetic
 from fastscribe.bench.document import describe_error
 from fastscribe.bench.memory import release, reset_peak
 from fastscribe.bench.speed import peak
-from fastscribe.bench.throughput_passes import batches_of
+from fastscribe.bench.throughput_passes import batches_of, make_texts
 from fastscribe.cuda.device import is_out_of_memory
 from fastscribe.pipeline.batching import Budget
-from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Batch
 
@@ -196,13 +195,9 @@ def percentile(values: Sequence[float], percent: int) -> float | None:
 
 def text_of(transcriber: Transcriber, batch: Batch) -> int:
     """Transcripts of one batch; returns the number of labels found."""
-    recognizer = transcriber._recognizer
-    no_time, labels = recognizer.zero_duration_punctuation, 0
-    for utterance, hypothesis in zip(batch.utterances, recognizer.transcribe(batch), strict=True):
-        parts = [(utterance, hypothesis)]
-        assemble(utterance.audio, parts, transcriber._tokenizer, transcriber._recognizer.token_frame_s, no_time)
-        labels += len(hypothesis.token_ids)
-    return labels
+    hypotheses = list(transcriber._recognizer.transcribe(batch))
+    make_texts(transcriber, batch, hypotheses)
+    return sum(len(hypothesis.token_ids) for hypothesis in hypotheses)
 
 
 def _batches(transcriber: Transcriber, batch_size: int, duration_s: float) -> list[Batch]:

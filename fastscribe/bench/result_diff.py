@@ -49,15 +49,7 @@ class Change:
     verdict: str
 
     def row(self) -> dict[str, Any]:
-        return {
-            **self.case,
-            "measurement": self.measurement,
-            "a": self.a,
-            "b": self.b,
-            "change_percent": self.change_percent,
-            "noise_percent": self.noise_percent,
-            "verdict": self.verdict,
-        }
+        return {**self.case, **{name: value for name, value in vars(self).items() if name != "case"}}
 
 
 @dataclass(frozen=True)

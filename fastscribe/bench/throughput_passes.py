@@ -29,6 +29,7 @@ from fastscribe.pipeline.idle import IDLE
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.windows import Ledger
 from fastscribe.results.output import open_journaled
+from fastscribe.results.output_run import OutputRun
 from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber, run_stats
 from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Int16Array, Source, Utterance
@@ -191,7 +192,7 @@ def _to_jsonl(
     transcriber: Transcriber, inputs: Sequence[str | Path], folder: Path, most: int | None, strict: bool
 ) -> dict[str, Any]:
     start = transcriber._started_at = perf_counter()
-    with open_journaled(folder, OutputStyle(), {}, overwrite=True) as output:
+    with open_journaled(folder, OutputRun(OutputStyle(), {}, overwrite=True)) as output:
         for result in transcriber._results([str(path) for path in inputs], First(most, output.ledger)):
             if strict and isinstance(result, Failure):
                 raise RuntimeError(f"{result.path}: {result.stage}: {result.message}")

@@ -55,6 +55,20 @@ class TensorSource:
         return TensorSource(self.dtype, (num_rows, *self.shape[1:]), read)
 
 
+class StoredModel:
+    """What a checkpoint tells of its weights without reading their values."""
+
+    weights: Mapping[str, torch.Tensor]
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(source.num_elements for source in float_sources(self.weights))
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        return tuple(sorted({source.dtype for source in float_sources(self.weights)}))
+
+
 class LazyWeights(Mapping[str, "torch.Tensor"]):
     """weights[name] reads that tensor from its file at each access. Names, `len` and `sources` read no values."""
 

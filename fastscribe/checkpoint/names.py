@@ -7,7 +7,7 @@ The names of an encoder, and of heads that few families have, are in the familie
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.config import EncoderSettings
@@ -15,7 +15,8 @@ from fastscribe.families.registry import module_of
 
 # Pairs of their text and ours in a name; ^ is its beginning. Readers replace theirs, and writers ours by the first pair's.
 Pairs = tuple[tuple[str, str], ...]
-Patterns = tuple[tuple[str, str], ...]  # regular expressions of theirs, and what replaces them
+# Regular expressions of theirs, and what replaces them.
+Patterns = tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]
 _NEMO_UNUSED = re.compile(r"^preprocessor\.featurizer\.(window|fb)$")  # computed from the config
 NEMO_TRANSDUCER: Pairs = (
     ("^decoder.prediction.embed.", "^transducer.predictor.embedding."),
@@ -79,7 +80,10 @@ def writing(pairs: Pairs) -> Patterns:
 
 
 def rename(
-    weights: Mapping[str, TensorSource], layers: Mapping[str, str], patterns: Patterns, as_linear: bool = True
+    weights: Mapping[str, TensorSource],
+    layers: Mapping[str, str],
+    patterns: Patterns,
+    linear: re.Pattern[str] | None = _POINTWISE,
 ) -> dict[str, TensorSource]:
     """Rename weights.
 
@@ -87,7 +91,7 @@ def rename(
         weights: By their names.
         layers: New names of single layers, by the old ones.
         patterns: What else to replace, one after the other.
-        as_linear: Drop the last dimension of 1x1 convolutions over time, which are linear layers here.
+        linear: The new names of 1x1 convolutions over time, which are linear layers here: their last dimension is dropped.
     """
     renamed = {}
     for name, source in weights.items():
@@ -95,13 +99,9 @@ def rename(
         new_name = f"{layers[stem]}.{suffix}" if stem in layers else name
         for pattern, replacement in patterns:
             new_name = re.sub(pattern, replacement, new_name)
-        renamed[new_name] = _as_linear(new_name, source) if as_linear else source
+        is_linear = linear is not None and linear.search(new_name) and len(source.shape) == 3 and source.shape[-1] == 1
+        renamed[new_name] = source.reshaped(source.shape[:-1]) if is_linear else source
     return renamed
-
-
-def _as_linear(name: str, source: TensorSource) -> TensorSource:
-    is_pointwise = _POINTWISE.search(name) and len(source.shape) == 3 and source.shape[-1] == 1
-    return source.reshaped(source.shape[:-1]) if is_pointwise else source
 
 
 def as_convolution(name: str, source: TensorSource) -> TensorSource:

@@ -10,10 +10,10 @@ import os
 import weakref
 from typing import IO, TYPE_CHECKING, Protocol
 
-from fastscribe._system.positioned_read import pread_into
+from fastscribe._system.positioned_read import PositionedFile, pread_into
 
 if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+    pass
 
 
 class RandomAccess(Protocol):
@@ -80,24 +80,14 @@ def as_file(source: RandomAccess) -> IO[bytes]:
     return io.BufferedReader(_Reader(source))
 
 
-class _Reader(io.RawIOBase):
+class _Reader(PositionedFile):
     def __init__(self, source: RandomAccess) -> None:
-        self._source, self._position = source, 0
+        self._source = source
 
-    def readable(self) -> bool:
-        return True
+    def num_bytes(self) -> int:
+        return self._source.num_bytes
 
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._source.num_bytes}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        room = memoryview(buffer).cast("B")
-        count = max(0, min(len(room), self._source.num_bytes - self._position))
-        self._source.read_into(room[:count], self._position)
-        self._position += count
+    def read_at(self, position: int, buffer: memoryview) -> int:
+        count = max(0, min(len(buffer), self._source.num_bytes - position))
+        self._source.read_into(buffer[:count], position)
         return count

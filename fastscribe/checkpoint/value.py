@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastscribe._system.safe_open import safe_read
-from fastscribe.checkpoint.lazy_weights import float_sources
+from fastscribe.checkpoint.lazy_weights import StoredModel, float_sources
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, FastscribeError, UnsupportedCheckpoint
 from fastscribe.text.tokenizer import Tokenizer, from_folder
@@ -25,7 +25,7 @@ DAMAGE = (RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, A
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(StoredModel):
     """A model on disk. Weights have fastscribe's names (model.state_dict()) and their stored dtype.
 
     Weights of a file are LazyWeights: weights[name] reads one tensor and caches none.
@@ -47,17 +47,9 @@ class Checkpoint:
     other_language_model: Any = None  # in place of `language_model`: of --lm, also context.backoff_model.BackoffModel
 
     @property
-    def num_parameters(self) -> int:
-        return sum(source.num_elements for source in float_sources(self.weights))
-
-    @property
     def fused_model(self) -> Any:
         """The language model that beam search uses; None: there is none."""
         return self.other_language_model or self.language_model
-
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        return tuple(sorted({source.dtype for source in float_sources(self.weights)}))
 
     @property
     def has_aligner_of_a_language(self) -> bool:

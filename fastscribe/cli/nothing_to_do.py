@@ -30,6 +30,7 @@ from fastscribe.pipeline.stats import RunStats
 from fastscribe.pipeline.windows import expected_sources
 from fastscribe.results.fingerprint import content_digests, fingerprint
 from fastscribe.results.output import JournaledOutput, open_journaled
+from fastscribe.results.output_run import OutputRun
 from fastscribe.results.paths import Paths, read_header
 from fastscribe.version import __version__
 
@@ -118,5 +119,5 @@ def _earlier(job: TranscribeJob) -> tuple[JournaledOutput, Mapping[str, Any]] | 
         header = {name: value for name, value in read_header(paths.journal).items() if name != "shard"}
     except (OSError, ValueError, LookupError, UsageError):  # the run itself says what is wrong
         return None
-    options = {"retry_failed": job.target.retry_failed, "ordered": job.target.ordered}
-    return open_journaled(folder, job.style, header, shard, inputs=job.inputs, say=say, **options), report
+    run = OutputRun(job.style, header, shard, job.inputs, False, job.target.retry_failed, job.target.ordered)
+    return open_journaled(folder, run, say), report

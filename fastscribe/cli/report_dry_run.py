@@ -46,7 +46,7 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
         usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour, 0.0)
         ledger = _ledger(job, transcriber)
         with filter_mpg123_messages():
-            found = job.engine.estimate(job, transcriber, ledger, usd_per_hour, _show_failure)
+            found = job.engine.estimate(transcriber, job.inputs, ledger, usd_per_hour, _show_failure)
     check_any_input(found.files + found.failed + found.skipped, job.target.shard)
     say_listing(found.left_out, found.repeated, quiet)
     check = None if job.limit is None else job.limit.check(ready_s, found.estimated_s)
@@ -68,17 +68,16 @@ def _show_failure(failure: Failure) -> None:
 def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
     """Read what is left to do in the output folder without changing it."""
     from fastscribe.results.ledger import Ledger
-    from fastscribe.results.outputs import read_ledger
+    from fastscribe.results.output import read_ledger
+    from fastscribe.results.output_run import OutputRun
 
     target = job.target
     if target.overwrite or target.is_stdout:
         return Ledger(target.shard)
     fingerprint = fingerprint_of(job, transcriber)
+    run = OutputRun(job.style, fingerprint, target.shard, job.inputs, retry_failed=target.retry_failed)
     try:
-        place = target.directory or target.where
-        return read_ledger(
-            place, job.style, fingerprint, target.shard, retry_failed=target.retry_failed, inputs=job.inputs
-        )
+        return read_ledger(target.directory or target.where, run)
     except OSError as error:
         if target.url is None:
             raise

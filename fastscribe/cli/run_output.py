@@ -17,23 +17,17 @@ if TYPE_CHECKING:
 
 def open_run_output(job: TranscribeJob, transcriber: Transcriber | None, say: Callable[[str], object]) -> Output:
     """Open stdout, the folder or the URL of a run; only stdout needs no transcriber. Raises UsageError."""
+    from fastscribe.results.output_run import OutputRun
     from fastscribe.results.outputs import open_output
 
     target = job.target
     if target.is_stdout and sys.stdout is None:
         raise StdoutClosed
+    fingerprint = {} if transcriber is None or target.is_stdout else fingerprint_of(job, transcriber)
+    choices = (target.overwrite, target.retry_failed, target.ordered)
     try:
-        return open_output(
-            target.directory or target.url or sys.stdout,
-            job.style,
-            {} if transcriber is None or target.is_stdout else fingerprint_of(job, transcriber),
-            target.shard,
-            overwrite=target.overwrite,
-            retry_failed=target.retry_failed,
-            ordered=target.ordered,
-            inputs=job.inputs,
-            say=say,
-        )
+        run = OutputRun(job.style, fingerprint, target.shard, job.inputs, *choices)
+        return open_output(target.directory or target.url or sys.stdout, run, say)
     except OSError as error:
         raise unusable_folder(target.where, error) from error
 

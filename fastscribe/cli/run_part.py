@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from fastscribe.cli.run_limit import RunLimit
     from fastscribe.dry_run import DryRunReport
     from fastscribe.pipeline.stats import RunStats
-    from fastscribe.results.ledger import Ledger
     from fastscribe.transcriber import Transcriber
 
 
@@ -80,8 +79,8 @@ class RunPart:
         return 0
 
 
-class Engine(Protocol):
-    """Where the model of a run is.
+class Engine:
+    """Where the model of a run is. This one has it on this machine; rooms have others.
 
     Attributes:
         option: The option that chose it, for messages; "": none did.
@@ -89,35 +88,11 @@ class Engine(Protocol):
         takes_helpers: Processes beside it may read and write for it.
     """
 
-    option: str
-    is_here: bool
-    takes_helpers: bool
-
-    def load(self, job: TranscribeJob, say: Callable[[str], None]) -> AbstractContextManager[Transcriber]:
-        """Return a context manager that yields the transcriber, whose processes end with the block."""
-
-    def digest(self, job: TranscribeJob, transcriber: Transcriber) -> str:
-        """Return the digest of the model's content."""
-
-    def estimate(
-        self,
-        job: TranscribeJob,
-        transcriber: Transcriber,
-        ledger: Ledger,
-        usd_per_hour: float | None,
-        on_failure: Callable[[Failure], None],
-    ) -> DryRunReport:
-        """Return what a run would do."""
-
-
-class LocalEngine:
-    """The Engine of a run on this machine."""
-
     option, is_here, takes_helpers = "", True, True
 
     @contextmanager
     def load(self, job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcriber]:
-        """Yield a transcriber with the model, in this process or in one for each of several devices."""
+        """Yield a transcriber with the model, in this process or in one for each of several devices; the block ends these."""
         with without_collector():
             from fastscribe.transcriber import Transcriber
 
@@ -128,24 +103,18 @@ class LocalEngine:
             yield transcriber
 
     def digest(self, job: TranscribeJob, transcriber: Transcriber) -> str:
-        """Return the digest of the model's files."""
+        """Return the digest of the model's content."""
         return model_digest_of(job.model)
 
-    def estimate(
-        self,
-        job: TranscribeJob,
-        transcriber: Transcriber,
-        ledger: Ledger,
-        usd_per_hour: float | None,
-        on_failure: Callable[[Failure], None],
-    ) -> DryRunReport:
-        """Probe the inputs, and time a few batches."""
+    @property
+    def estimate(self) -> Callable[..., DryRunReport]:
+        """What tells what a run would do: dry_run.estimate_run(), or a function with its arguments."""
         from fastscribe.dry_run import estimate_run
 
-        return estimate_run(transcriber, job.inputs, ledger, usd_per_hour, on_failure)
+        return estimate_run
 
 
-LOCAL = LocalEngine()
+LOCAL = Engine()
 
 
 @cache

@@ -1,9 +1,9 @@
 """A backoff n-gram language model over tokens, for shallow fusion in beam search.
 
 A context (the last tokens) stores probabilities of some next tokens. Any other token backs off to the longest shorter
-context, scaled so that the probabilities sum to one. `expand` makes each context a state with a row of scores and a row of
-next states, so that a step of beam search takes two lookups; `LazyTables` does so where a search comes by. That suits small
-vocabularies, whose rows are short.
+context, scaled so that the probabilities sum to one. `Tables` have each context as a state with a row of scores and a row of
+next states, so that a step of beam search takes two lookups; `LazyTables` have the rows where a search comes by. That suits
+small vocabularies, whose rows are short.
 
 A file is gzip over safetensors: contexts as a tree, by length, and log-probabilities of one byte each.
 scripts/default_model/ngrams.py counts texts and makes such models.
@@ -109,13 +109,10 @@ class Tables:
         return Tables(self.added_SV.to(device), self.next_SV.to(device), self.start)
 
 
-def expand(model: LanguageModel) -> Tables:
-    """Expand a model to tables on the CPU. States are ordered by length, then as in Contexts; the empty context is first."""
-    return LazyTables(model).filled()
-
-
 class LazyTables:
     """Tables on the CPU whose rows are made when a search first asks for them: a short recording needs one in 300.
+
+    States are ordered by length, then as in Contexts; the empty context is first.
 
     All at once is faster where many are needed, and for another device. Several threads may search at a time.
     """

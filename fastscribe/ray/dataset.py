@@ -22,6 +22,7 @@ from fastscribe.ray.library import ray_library
 from fastscribe.ray.pool import Size, placement
 from fastscribe.ray.rows import find_path_column, to_source
 from fastscribe.ray.run import RayTranscriber
+from fastscribe.results.output_run import OutputRun
 from fastscribe.results.outputs import Output, open_output, write_result
 from fastscribe.transcriber import run_stats
 from fastscribe.types import Failure, Source
@@ -94,9 +95,8 @@ def transcribe(
             RayTranscriber.start(model, device, dtype, options, say, address=address, size=size, style=style)
         )
         fingerprint = run_fingerprint(transcriber, transcriber.model_digest, options, style)
-        choices = {"overwrite": not resume, "retry_failed": retry_failed, "ordered": ordered, "say": say}
-        target = _open(str(output), style, fingerprint, choices)
-        stack.enter_context(target)
+        run = OutputRun(style, fingerprint, overwrite=not resume, retry_failed=retry_failed, ordered=ordered)
+        target = stack.enter_context(_open(str(output), run, say))
         start, others = perf_counter(), OtherLanguages(transcriber._config.language)
         with closing(transcriber._results(cast(Any, _sources(dataset, column)), target.ledger)) as results:
             for result in results:
@@ -116,9 +116,9 @@ def transcribe(
     return stats
 
 
-def _open(output: str, style: OutputStyle, fingerprint: dict[str, Any], choices: dict[str, Any]) -> Output:
+def _open(output: str, run: OutputRun, say: Callable[[str], None]) -> Output:
     try:
-        return open_output(output, style, fingerprint, **choices)
+        return open_output(output, run, say)
     except OSError as error:
         raise UsageError(f"{output}: cannot be used for results: {error.strerror or error}") from error
 

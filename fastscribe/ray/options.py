@@ -10,20 +10,18 @@ import typer
 
 from fastscribe.cli.app import options_in
 from fastscribe.cli.room_options import AddedOptions, value_of
-from fastscribe.cli.run_part import RunPart
+from fastscribe.cli.run_part import Engine, RunPart
 
 if TYPE_CHECKING:
     from fastscribe.cli.run_part import TranscribeJob
     from fastscribe.dry_run import DryRunReport
     from fastscribe.ray.run import RayTranscriber
-    from fastscribe.results.ledger import Ledger
     from fastscribe.transcriber import Transcriber
-    from fastscribe.types import Failure
 
 _job_option = options_in("Big jobs")
 
 
-class RayEngine:
+class RayEngine(Engine):
     """The Engine of a run whose model is on the workers of a cluster.
 
     Args:
@@ -52,16 +50,12 @@ class RayEngine:
         """Return the digest of the model as the workers read it."""
         return cast("RayTranscriber", transcriber).model_digest
 
-    def estimate(
-        self,
-        job: TranscribeJob,
-        transcriber: Transcriber,
-        ledger: Ledger,
-        usd_per_hour: float | None,
-        on_failure: Callable[[Failure], None],
-    ) -> DryRunReport:
-        """Have the workers probe the inputs and time a few batches."""
-        return cast("RayTranscriber", transcriber).estimate(job.inputs, ledger, usd_per_hour, on_failure)
+    @property
+    def estimate(self) -> Callable[..., DryRunReport]:
+        """What has the workers probe the inputs and time a few batches."""
+        from fastscribe.ray.run import RayTranscriber
+
+        return RayTranscriber.estimate
 
 
 class RayPart(RunPart):

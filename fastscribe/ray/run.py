@@ -114,9 +114,6 @@ class RayTranscriber(Transcriber):
     def __enter__(self) -> RayTranscriber:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """End the workers, and the cluster if this object started it."""
         self._stack.close()

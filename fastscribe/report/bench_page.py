@@ -84,10 +84,10 @@ def _speeds(cases: CaseTable) -> Iterator[Html]:
     if len(cases.rows) <= _MAX_BARS:
         yield from grid.bars(cases, "RTFx", note, names, limit="ceiling_rtfx")
     elif names:
-        yield from grid.chart(cases, "RTFx", note, names)
+        yield from grid.curves(cases, "RTFx", note, names)
     for name in cases.measurements:
         if name.endswith("sequences_per_s"):
-            yield from grid.chart(cases, "Sequences a second", "More is better.", [name])
+            yield from grid.curves(cases, "Sequences a second", "More is better.", [name])
 
 
 def _latencies(cases: CaseTable) -> Iterator[Html]:
@@ -150,7 +150,7 @@ def _stages(cases: CaseTable) -> Iterator[Html]:
 def _memory(cases: CaseTable) -> Iterator[Html]:
     names = [name for name in cases.measurements if _BYTES.fullmatch(name)]
     if names:
-        yield from grid.chart(cases, "Memory", "Lower is better.", names)
+        yield from grid.curves(cases, "Memory", "Lower is better.", names)
 
 
 def _times(cases: CaseTable) -> Iterator[Html]:
@@ -159,7 +159,7 @@ def _times(cases: CaseTable) -> Iterator[Html]:
     for name in names[:_MAX_TIMES]:
         found = quantity(name)
         label = found.label or "time" + "".join(found.unit.partition(" per ")[1:])
-        yield from grid.chart(cases, label[0].upper() + label[1:], "Lower is better.", [name])
+        yield from grid.curves(cases, label[0].upper() + label[1:], "Lower is better.", [name])
 
 
 _SECTIONS: tuple[tuple[str, Callable[[CaseTable], Iterator[Html]]], ...] = (

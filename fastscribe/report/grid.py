@@ -84,14 +84,6 @@ def _format_key(key: str, value: Any) -> str:
     return f"{found.label} {shown} {found.unit}".strip()
 
 
-def chart(cases: CaseTable, title: str, note: str, names: Sequence[str]) -> Iterator[Html]:
-    """Draw lines if there is an axis, else bars."""
-    if _axis(cases.with_any(names)) is None:
-        yield from bars(cases, title, note, names)
-    else:
-        yield from curves(cases, title, note, names, _measured_as)
-
-
 def bars(cases: CaseTable, title: str, note: str, names: Sequence[str], limit: str = "") -> Iterator[Html]:
     """Draw a bar for each case and measurement; if there is one measurement, cases that differ in one key share a label."""
     cases = cases.with_any(names)
@@ -142,9 +134,12 @@ def _series_key(cases: CaseTable) -> str | None:
 
 
 def curves(
-    cases: CaseTable, title: str, note: str, names: Sequence[str], called: Callable[[str], str]
+    cases: CaseTable, title: str, note: str, names: Sequence[str], called: Callable[[str], str] | None = None
 ) -> Iterator[Html]:
-    """Draw lines over the axis, in panels if there are too many; bars without an axis."""
+    """Draw lines over the axis, in panels if there are too many; bars without an axis.
+
+    `called` names a measurement in the legend; None: by its quantity.
+    """
     cases = cases.with_any(names)
     axis = _axis(cases)
     if axis is None:
@@ -160,7 +155,7 @@ def curves(
         panels = {heading: rows for heading, rows in panels.items() if heading not in alone}
         note += " Cases that stand alone are in the table." if alone else ""
     drawn = [
-        _panel(title, heading, CaseTable(rows, cases.keys), axis, line_keys, names, called, unit)
+        _panel(title, heading, CaseTable(rows, cases.keys), axis, line_keys, names, called or _measured_as, unit)
         for heading, rows in list(panels.items())[:_MAX_PANELS]
     ]
     if len(panels) > len(drawn):

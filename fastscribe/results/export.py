@@ -22,6 +22,7 @@ from fastscribe.results.compact import compact
 from fastscribe.results.entries import NO_STATE
 from fastscribe.results.file_names import FileNames, file_formats
 from fastscribe.results.output import open_journaled
+from fastscribe.results.output_run import OutputRun
 from fastscribe.results.paths import Paths, in_the_way, read_header
 from fastscribe.results.repair import rows_changed
 from fastscribe.results.result_files import ResultFiles
@@ -217,7 +218,8 @@ def export_to_folder(
     tokens = has_tokens(head[-1][1].fields) and "--redact" not in settings
     style = OutputStyle(style.formats, tokens, style.subtitles)
     exported = Exported()
-    with open_journaled(directory, style, {"export": True, "--tokens": tokens, **settings}, say=say) as output:
+    run = OutputRun(style, {"export": True, "--tokens": tokens, **settings})
+    with open_journaled(directory, run, say) as output:
         for result, row in (pair for pairs in (head, pending) for pair in pairs):
             source = _source(result, row)
             output.ledger.expect(source)

@@ -10,15 +10,13 @@ The lock comes first and goes last, and nothing is changed before all checks hav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fastscribe._system.file_kinds import InTheWay
-from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError
 from fastscribe.results.commit import Committer
 from fastscribe.results.entries import NO_STATE, Entry, PreviousRun
@@ -30,52 +28,13 @@ from fastscribe.results.journal import Journal
 from fastscribe.results.journal_ledger import JournalLedger
 from fastscribe.results.ledger import Ledger
 from fastscribe.results.names import Rename
+from fastscribe.results.output_run import OutputRun
 from fastscribe.results.overwrite import check_sharding, overwrite
 from fastscribe.results.paths import in_the_way
 from fastscribe.results.result_files import ResultFiles
-from fastscribe.results.shards import UNSHARDED, Shard
+from fastscribe.results.shards import Shard
 from fastscribe.results.storage import Storage, storage_at
 from fastscribe.types import BoolArray, Failure, Source, Transcript
-
-
-@dataclass(frozen=True)
-class OutputRun:
-    """What a run writes."""
-
-    style: OutputStyle
-    fingerprint: Mapping[str, Any]  # all that decides results besides the inputs
-    shard: Shard = UNSHARDED
-    inputs: Sequence[str] = ()  # as the user gave them
-    overwrite: bool = False  # remove the results of earlier runs
-    retry_failed: bool = False  # transcribe inputs again that failed in an earlier run
-    ordered: bool = False  # sort the rows by input at the end
-
-    @property
-    def header(self) -> dict[str, Any]:
-        return {**self.fingerprint, "shard": str(self.shard)}
-
-    @property
-    def has_files(self) -> bool:
-        """True if each input gets a file besides its row."""
-        return any(format != "jsonl" for format in self.style.formats)
-
-    def check_inputs(self, storage: Storage, journal: Journal) -> None:
-        """Raise UsageError if a file that no run wrote has the name of an output.
-
-        The ledger is one of its own, because a ledger counts each input once. A folder without a journal was checked before
-        the model was loaded.
-        """
-        if journal.is_new and storage.is_local:
-            return
-        previous = PreviousRun(journal.previous.entries)
-        ledger = FilesLedger(self.shard, previous, self.retry_failed, self.style.formats)
-
-        def is_ours(file: str) -> bool:
-            name, _, format = file.rpartition(".")
-            is_listed = format in previous.sizes(previous.find_by_name(name))
-            return (is_listed and storage.size(file) is not None) or storage.is_left_over(file)
-
-        check_inputs(storage, self.style.formats, self.inputs, ledger, is_ours)
 
 
 class Totals(NamedTuple):
@@ -205,7 +164,7 @@ class JournaledOutput:
         storage = self._storage
         storage.lock(self._say)
         if run.overwrite:
-            overwrite(storage, run.shard, run.style.formats, run.inputs, self._say)
+            overwrite(storage, run, self._say)
         journal = _checked_journal(storage, run, self._say)
         storage.begin(run.header, self._say)
         return journal
@@ -320,29 +279,36 @@ def _checked_journal(storage: Storage, run: OutputRun, say: Callable[[str], obje
     check_sharding(storage, run.shard)
     storage.check_own_names()
     journal = storage.open_journal(run.header, run.has_files, say)
-    run.check_inputs(storage, journal)
+    _check_inputs(storage, run, journal)
     return journal
 
 
-def open_journaled(
-    place: Path | str,
-    style: OutputStyle,
-    fingerprint: Mapping[str, Any],
-    shard: Shard = UNSHARDED,
-    *,
-    overwrite: bool = False,
-    retry_failed: bool = False,
-    ordered: bool = False,
-    inputs: Sequence[str] = (),
-    say: Callable[[str], object] = print,
-) -> JournaledOutput:
-    """Open a folder or a URL, with the arguments and errors of outputs.open_output()."""
-    run = OutputRun(style, fingerprint, shard, inputs, overwrite, retry_failed, ordered)
-    return JournaledOutput(storage_at(place, shard), run, say)
+def _check_inputs(storage: Storage, run: OutputRun, journal: Journal) -> None:
+    """Raise UsageError if a file that no run wrote has the name of an output.
+
+    The ledger is one of its own, because a ledger counts each input once. A folder without a journal was checked before
+    the model was loaded.
+    """
+    if journal.is_new and storage.is_local:
+        return
+    previous = PreviousRun(journal.previous.entries)
+    ledger = FilesLedger(run.shard, previous, run.retry_failed, run.style.formats)
+
+    def is_ours(file: str) -> bool:
+        name, _, format = file.rpartition(".")
+        is_listed = format in previous.sizes(previous.find_by_name(name))
+        return (is_listed and storage.size(file) is not None) or storage.is_left_over(file)
+
+    check_inputs(storage, run.style.formats, run.inputs, ledger, is_ours)
 
 
-def read_journaled(place: Path | str, run: OutputRun) -> Ledger:
-    """Return the ledger of a run, and write nothing.
+def open_journaled(place: Path | str, run: OutputRun, say: Callable[[str], object] = print) -> JournaledOutput:
+    """Open a folder or a URL, as outputs.open_output()."""
+    return JournaledOutput(storage_at(place, run.shard), run, say)
+
+
+def read_ledger(place: Path | str, run: OutputRun) -> Ledger:
+    """Return the ledger that a run would have, and write nothing.
 
     Raises:
         UsageError: As for JournaledOutput.

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from fastscribe.audio.failures import to_failure
-from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError
 from fastscribe.results.ledger import Ledger
-from fastscribe.results.shards import UNSHARDED, Shard
+from fastscribe.results.output_run import OutputRun
+from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Transcript
 
 Place = TextIO | Path | str  # a stream, a folder, or a folder's name or URL
@@ -43,53 +43,26 @@ class Output(Protocol):
         """Write the run's report last: it says that the run is complete. Raises OutputError."""
 
 
-def open_output(
-    place: Place,
-    style: OutputStyle,
-    fingerprint: Mapping[str, Any],
-    shard: Shard = UNSHARDED,
-    *,
-    overwrite: bool = False,
-    retry_failed: bool = False,
-    ordered: bool = False,
-    inputs: Sequence[str] = (),
-    say: Callable[[str], object] = print,
-) -> Output:
+def open_output(place: Place, run: OutputRun, say: Callable[[str], object] = print) -> Output:
     """Open an output. In a folder or a store, the run goes on where an earlier one with the same fingerprint stopped.
 
     Args:
         place: A stream, a folder or a URL. A folder is made if need be.
-        style: The formats and their options. A stream has the first format alone; elsewhere rows are always written.
-        fingerprint: All that decides results besides the inputs. A stream needs none.
-        shard: The part of the inputs that this run transcribes.
-        overwrite: Remove the results of earlier runs first.
-        retry_failed: Transcribe inputs again that failed in an earlier run.
-        ordered: Write rows in the order of the inputs.
-        inputs: As the user gave them; their output names are checked before anything is written.
+        run: What it writes.
         say: Shows one line to the user.
 
     Raises:
-        UsageError: Another run writes there, or the place holds results of another kind that `overwrite` does not remove, or
-            a file that no run wrote is in the way.
+        UsageError: Another run writes there, or the place holds results of another kind that `run.overwrite` does not remove,
+            or a file that no run wrote is in the way.
         OSError: The place cannot be read or written.
     """
     if not isinstance(place, Path | str):
         from fastscribe.results.stream import StreamOutput
 
-        return StreamOutput(place, style, shard, ordered=ordered, inputs=inputs)
+        return StreamOutput(place, run)
     from fastscribe.results.output import open_journaled
 
-    return open_journaled(
-        place,
-        style,
-        fingerprint,
-        shard,
-        overwrite=overwrite,
-        retry_failed=retry_failed,
-        ordered=ordered,
-        inputs=inputs,
-        say=say,
-    )
+    return open_journaled(place, run, say)
 
 
 def check_new_folder(directory: Path, formats: Sequence[str], inputs: Sequence[str], shard: Shard) -> None:
@@ -112,26 +85,6 @@ def check_new_folder(directory: Path, formats: Sequence[str], inputs: Sequence[s
     if not storage.paths.has_begun:
         storage.check_own_names()
         check_inputs(storage, formats, inputs, Ledger(shard))
-
-
-def read_ledger(
-    place: Path | str,
-    style: OutputStyle,
-    fingerprint: Mapping[str, Any],
-    shard: Shard = UNSHARDED,
-    *,
-    retry_failed: bool = False,
-    inputs: Sequence[str] = (),
-) -> Ledger:
-    """Return the ledger that `open_output` with the same arguments would have, and write nothing.
-
-    Raises:
-        UsageError: As for open_output.
-        OSError: The place cannot be read.
-    """
-    from fastscribe.results.output import OutputRun, read_journaled
-
-    return read_journaled(place, OutputRun(style, fingerprint, shard, inputs, retry_failed=retry_failed))
 
 
 def write_result(

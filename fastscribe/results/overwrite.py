@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from fastscribe.errors import UsageError
 from fastscribe.results.in_the_way import check_any_input, check_inputs
 from fastscribe.results.ledger import Ledger
+from fastscribe.results.output_run import OutputRun
 from fastscribe.results.shards import Shard
 from fastscribe.results.storage import Storage
 
@@ -21,16 +22,12 @@ def check_sharding(storage: Storage, shard: Shard) -> None:
             )
 
 
-def overwrite(
-    storage: Storage, shard: Shard, formats: Sequence[str], inputs: Sequence[str], say: Callable[[str], object]
-) -> None:
-    """Remove the results of a shard, and of runs that divided the inputs differently, after all checks.
+def overwrite(storage: Storage, run: OutputRun, say: Callable[[str], object]) -> None:
+    """Remove the results of a run's shard, and of runs that divided the inputs differently, after all checks.
 
     Args:
         storage: Where they are; the shard is locked.
-        shard: This run's.
-        formats: Formats of this run.
-        inputs: As the user gave them.
+        run: This run.
         say: Shows one line to the user, before a wait and about files that someone edited.
 
     Raises:
@@ -38,9 +35,9 @@ def overwrite(
             the way of this run.
         OSError: The place cannot be read or written.
     """
-    check_any_input(inputs)
-    former = [one for one in storage.shards() if one == shard or one.count != shard.count]
+    check_any_input(run.inputs)
+    former = [one for one in storage.shards() if one == run.shard or one.count != run.shard.count]
     removable = storage.removable(former)
     storage.check_own_names(removable)
-    check_inputs(storage, formats, inputs, Ledger(shard), removable.__contains__)
+    check_inputs(storage, run.style.formats, run.inputs, Ledger(run.shard), removable.__contains__)
     storage.remove(former, say)

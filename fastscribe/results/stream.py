@@ -21,7 +21,8 @@ from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
 from fastscribe.results.formats.writers import offset_suffix, render
 from fastscribe.results.ledger import Ledger
-from fastscribe.results.shards import UNSHARDED, Shard
+from fastscribe.results.output_run import OutputRun
+from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Source, Transcript
 
 SINGLE_FORMATS = frozenset(("srt", "vtt", "ass", "tsv", "textgrid"))
@@ -114,25 +115,14 @@ class StreamOutput:
 
     Args:
         stream: Where the text goes.
-        style: The format and its options.
-        shard: The part of the inputs that this run transcribes.
-        ordered: Hold a result back until those of all earlier inputs are written; always so for text.
-        inputs: As the user gave them.
+        run: What it writes. With `ordered`, and always of text, a result waits until those of all earlier inputs are written.
     """
 
-    def __init__(
-        self,
-        stream: TextIO,
-        style: OutputStyle,
-        shard: Shard = UNSHARDED,
-        *,
-        ordered: bool = False,
-        inputs: Sequence[str] = (),
-    ) -> None:
-        self._format = style.formats[0]
-        self._ordered = ordered or self._format == "txt"
-        self.ledger = StreamLedger(shard, self._ordered, self._format, inputs)
-        self._stream, self._style = stream, style
+    def __init__(self, stream: TextIO, run: OutputRun) -> None:
+        self._format = run.style.formats[0]
+        self._ordered = run.ordered or self._format == "txt"
+        self.ledger = StreamLedger(run.shard, self._ordered, self._format, run.inputs)
+        self._stream, self._style = stream, run.style
         self._held: dict[int, str] = {}  # texts that wait for earlier inputs, by index
 
     def __enter__(self) -> StreamOutput:

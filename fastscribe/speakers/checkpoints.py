@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastscribe.checkpoint.lazy_weights import float_sources
+from fastscribe.checkpoint.lazy_weights import StoredModel
 from fastscribe.speakers.config import SpeakerModelConfig, VoiceModelConfig
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ MAX_SPEAKERS = 64  # of a speaker model
 
 
 @dataclass(frozen=True)
-class SpeakerCheckpoint:
+class SpeakerCheckpoint(StoredModel):
     """A speaker model on disk. Weights have the names of Sortformer's state dict, and are lazy."""
 
     path: Path
@@ -25,23 +25,11 @@ class SpeakerCheckpoint:
     config: SpeakerModelConfig
     weights: Mapping[str, torch.Tensor]
 
-    @property
-    def num_parameters(self) -> int:
-        return sum(source.num_elements for source in float_sources(self.weights))
-
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        return tuple(sorted({source.dtype for source in float_sources(self.weights)}))
-
 
 @dataclass(frozen=True)
-class VoiceCheckpoint:
+class VoiceCheckpoint(StoredModel):
     """A voice model on disk. Weights have the names of VoiceModel's state dict, and are lazy."""
 
     path: Path
     config: VoiceModelConfig
     weights: Mapping[str, torch.Tensor]
-
-    @property
-    def num_parameters(self) -> int:
-        return sum(source.num_elements for source in float_sources(self.weights))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from fastscribe.checkpoint import huggingface
+from fastscribe.checkpoint import huggingface, names
 from fastscribe.checkpoint.formats import SPEAKER_MODEL_TYPE
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.validate import validate
@@ -164,14 +164,9 @@ def _cache(model: Section, section: Section, num_speakers: int, factor: int) -> 
 
 def _renamed(weights: Mapping[str, TensorSource]) -> dict[str, TensorSource]:
     """Give the weights our names, and the projections to queries, keys and values biases of zero."""
-    renamed = {}
-    for name, source in weights.items():
-        for pattern, replacement in _NAMES:
-            name = re.sub(pattern, replacement, name)
-        renamed[name] = source
-        if found := _WITHOUT_BIAS.match(name):
-            renamed[f"{found[1]}.bias"] = _zeros(source)
-    return renamed
+    renamed = names.rename(weights, {}, _NAMES, linear=None)
+    found = ((_WITHOUT_BIAS.match(name), source) for name, source in renamed.items())
+    return renamed | {f"{match[1]}.bias": _zeros(source) for match, source in found if match}
 
 
 def _zeros(weight: TensorSource) -> TensorSource:

@@ -68,14 +68,9 @@ def is_sortformer(config: Section) -> bool:
 
 
 def _renamed(weights: Mapping[str, TensorSource], encoder: EncoderConfig) -> dict[str, TensorSource]:
-    renamed = {}
-    for name, source in names.from_nemo(weights, encoder, has_transformer=True).items():
-        if _UNUSED.match(name):
-            continue
-        for pattern, replacement in _NAMES:
-            name = re.sub(pattern, replacement, name)
-        renamed[name] = source
-    return renamed
+    found = names.from_nemo(weights, encoder, has_transformer=True)
+    used = {name: source for name, source in found.items() if not _UNUSED.match(name)}
+    return names.rename(used, {}, _NAMES, linear=None)
 
 
 def speaker_model_config(config: Section) -> SpeakerModelConfig:

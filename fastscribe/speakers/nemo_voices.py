@@ -52,6 +52,7 @@ _ECAPA: _Names = (
     (r"\.se_layer\.se_layer\.3\.", ".excite."),
     *_CONVOLUTION,
 )
+# Convolutions of one frame, which are linear layers here.
 _LINEAR = re.compile(r"(^attention|^attention\.scores|^layers\.\d+\.linear|\.squeeze|\.excite)\.weight$")
 _MAX_SIZES = 16
 _MAX_WIDTH = 1 << 14
@@ -168,21 +169,9 @@ def _renamed(weights: Mapping[str, TensorSource], config: VoiceModelConfig) -> d
         kept = names.from_nemo(kept, config.encoder)
     else:
         pairs += _ECAPA
-    renamed = {}
-    for name, source in kept.items():
-        for pattern, replacement in pairs:
-            name = re.sub(pattern, replacement, name)
-        name = re.sub(r"^encoder\.layers\.(\d+)\.", _block, name)
-        renamed[name] = _as_linear(name, source)
-    return renamed
+    return names.rename(kept, {}, (*pairs, (r"^encoder\.layers\.(\d+)\.", _block)), _LINEAR)
 
 
 def _block(match: re.Match[str]) -> str:
     """Return the name of an ECAPA block, which NeMo counts from 1."""
     return f"encoder.blocks.{int(match[1]) - 1}."
-
-
-def _as_linear(name: str, source: TensorSource) -> TensorSource:
-    """Drop the last dimension of convolutions of one frame, which are linear layers here."""
-    is_pointwise = _LINEAR.search(name) and len(source.shape) == 3 and source.shape[-1] == 1
-    return source.reshaped(source.shape[:-1]) if is_pointwise else source

@@ -37,10 +37,6 @@ _BAR_WIDTH = 16
 _EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
-class TrainingStopped(Stopped):
-    """A signal stopped the run cleanly. The message is printed already."""
-
-
 @app.command(
     short_help="Train or fine-tune a FastConformer model, or fine-tune Canary.",
     epilog="Example: fastscribe train recipe.yaml -o run; fastscribe train clips.jsonl --init model.nemo -o tuned. "
@@ -118,7 +114,7 @@ def train(
 
 
 def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
-    """Train and print the result; `again` names the command that resumes. Raise TrainingStopped after a signal."""
+    """Train and print the result; `again` names the command that resumes. Raise Stopped after a signal."""
     if is_shown:
         _report_start(trainer)
     _install_signal_handlers(trainer)
@@ -128,7 +124,7 @@ def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
     if not is_over:
         if trainer.distributed.rank == 0:
             say(f"stopped after step {trainer.progress.step:,}; {again} goes on from there")
-        raise TrainingStopped(_EXIT_CODES[signal.Signals(trainer.stop_signal)])
+        raise Stopped(_EXIT_CODES[signal.Signals(trainer.stop_signal)])
     if is_shown:
         _report_end(trainer)
 

@@ -52,7 +52,7 @@ def one_turn(tree: Path, clips: Path, out: Path, formats: tuple[str, ...]) -> No
     for name in ("warm-up", "timed"):
         start, cpu = time.perf_counter(), time.process_time()
         num_files = 0
-        with host.open_journaled(out / name, host.OutputStyle(formats), {}) as output:
+        with host.open_journaled(out / name, host.OutputRun(host.OutputStyle(formats), {})) as output:
             for result in transcribe(clips, getattr(output, "ledger", output)):
                 output.write(result)
                 num_files += 1

@@ -50,6 +50,7 @@ from fastscribe.pipeline.loader import default_threads
 from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.results.formats.writers import render
 from fastscribe.results.output import open_journaled
+from fastscribe.results.output_run import OutputRun
 from fastscribe.text.transcript import assemble
 from fastscribe.types import Batch, Hypothesis, Transcript, Utterance
 
@@ -184,7 +185,7 @@ def stages_us(paths: list[Path], checkpoint: Checkpoint, num_tokens: int, out: P
 
     assembled, transcripts = cpu_us(to_transcript, enumerate(audios))
     rendered, _ = cpu_us(lambda transcript: render(transcript, "jsonl"), transcripts)
-    with open_journaled(out, OutputStyle(), {}) as output:
+    with open_journaled(out, OutputRun(OutputStyle(), {})) as output:
 
         def write(of_one: tuple[Any, Transcript]) -> None:
             output.ledger.expect(of_one[0])
@@ -205,7 +206,7 @@ def stages_us(paths: list[Path], checkpoint: Checkpoint, num_tokens: int, out: P
 def run_once(run: Any, folder: Path | str, out: Path) -> tuple[float, float, float]:
     """Return wall seconds, processor seconds and seconds of audio."""
     wall, cpu, failed = time.perf_counter(), time.process_time(), 0
-    with open_journaled(out, OutputStyle(), {}) as output:
+    with open_journaled(out, OutputRun(OutputStyle(), {})) as output:
         for result in run._results(folder, output.ledger):
             failed += not isinstance(result, Transcript)
             output.write(result)

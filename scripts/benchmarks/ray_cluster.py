@@ -39,6 +39,7 @@ from fastscribe.ray.run import RayTranscriber
 from fastscribe.ray.worker import packed, unpacked
 from fastscribe.results.formats.writers import render
 from fastscribe.results.output import open_journaled
+from fastscribe.results.output_run import OutputRun
 from fastscribe.types import AudioInfo, Failure, RenderedTranscript, Segment, Source, Transcript, Word
 from scripts.benchmarks.size import write_manifest
 
@@ -86,7 +87,7 @@ def measure_memory(rows: int, workers: int) -> dict[str, Any]:
         begin, cpu = time.perf_counter(), time.process_time()
         done = failed = 0
         with (
-            open_journaled(folder / "out", OutputStyle(), {}) as output,
+            open_journaled(folder / "out", OutputRun(OutputStyle(), {})) as output,
             closing(found._results([str(manifest)], output.ledger)) as results,
         ):
             for result in results:
@@ -169,7 +170,7 @@ def measure_driver(rows: int) -> dict[str, float]:
         with manifest.open("w", encoding="utf-8") as file:
             for number in range(rows):
                 file.write(json.dumps({"audio_filepath": f"{number}.wav", "duration": CLIP_S, "speaker": "a"}) + "\n")
-        with open_journaled(Path(name) / "out", OutputStyle(), {}) as output:
+        with open_journaled(Path(name) / "out", OutputRun(OutputStyle(), {})) as output:
             with timed("expand"):
                 sources = [replace(found, index=index) for index, found in enumerate(expand([str(manifest)]))]
                 kept = [one for one in sources if isinstance(one, Source) and output.ledger.expect(one)]

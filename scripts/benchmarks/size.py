@@ -33,6 +33,7 @@ from fastscribe.config import Options, OutputStyle
 from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.results.formats.writers import render
 from fastscribe.results.output import open_journaled
+from fastscribe.results.output_run import OutputRun
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure
 
@@ -87,7 +88,7 @@ def measure(run: Transcriber, manifest: Path, until: int, out: Path | None) -> d
     before_mb = resident_mb()
     checkpoint_rows, samples, rows, failed = set(checkpoints(until)), [], 0, 0
     start = time.perf_counter()
-    opened = nullcontext() if out is None else open_journaled(out, OutputStyle(), {}, overwrite=True)
+    opened = nullcontext() if out is None else open_journaled(out, OutputRun(OutputStyle(), {}, overwrite=True))
     with opened as output, closing(run._results(manifest, None if output is None else output.ledger)) as results:
         for result in results:
             rows += 1

@@ -28,7 +28,7 @@ from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint, read_for_r
 from fastscribe.cli.describe import describe
 from fastscribe.config import OutputStyle
 from fastscribe.context import language_model
-from fastscribe.context.language_model import Fusion, LanguageModel, LazyTables, Ngrams, expand, parse, serialize
+from fastscribe.context.language_model import Fusion, LanguageModel, LazyTables, Ngrams, parse, serialize
 from fastscribe.context.room import fused_model
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.journaled import run_fingerprint
@@ -81,7 +81,7 @@ def share(model: Ngrams, context: tuple[int, ...], token: int) -> float:
 @given(texts=TEXTS, least_gain=GAINS, written=st.lists(st.integers(0, NUM_TOKENS - 1), max_size=6))
 def test_tables_equal_backoff(texts, least_gain, written) -> None:
     model = ngrams.counted(texts, NUM_TOKENS, 3, least_gain)
-    tables = language_model.expand(LanguageModel(model, FUSION))
+    tables = language_model.LazyTables(LanguageModel(model, FUSION)).filled()
     state, context = tables.start, (NUM_TOKENS,)
     for token in written:
         for other in range(NUM_TOKENS):
@@ -128,7 +128,7 @@ def test_round_trip_precision(num_tokens: int) -> None:
     for context, own in kept(model.ngrams).items():
         assert kept(found.ngrams)[context] == pytest.approx(own, rel=1 / 30)
     assert serialize(found) == content
-    tables, expected = expand(found), expand(model)
+    tables, expected = LazyTables(found).filled(), LazyTables(model).filled()
     assert tables.start == expected.start > 0
     assert torch.equal(tables.next_SV, expected.next_SV)
 
@@ -138,16 +138,16 @@ def test_rows_sum_to_one() -> None:
     rng = np.random.default_rng(0)
     shares = [0.5, 0.3, 0.1994, *[0.0006 / 77] * 77]
     model = LanguageModel(ngrams.counted(rng.choice(80, (4000, 12), p=shares).tolist(), 80, 4, 0.1), FUSION)
-    tables = expand(parse(serialize(model), Path("model"), 80))
+    tables = LazyTables(parse(serialize(model), Path("model"), 80)).filled()
     sums_S = ((tables.added_SV.float() - FUSION.bonus) / FUSION.weight).exp().sum(1)
     torch.testing.assert_close(sums_S, torch.ones_like(sums_S), atol=0.05, rtol=0)
 
 
 def test_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     model = made()
-    reference = expand(model)
+    reference = LazyTables(model).filled()
     monkeypatch.setattr(language_model, "_BLOCK", 3)
-    found = expand(model)
+    found = LazyTables(model).filled()
     assert torch.equal(found.added_SV, reference.added_SV) and torch.equal(found.next_SV, reference.next_SV)
 
 
@@ -155,7 +155,7 @@ def test_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_on_demand(monkeypatch: pytest.MonkeyPatch, many: int) -> None:
     """States in any order have the rows of the whole tables; few states make few rows, and many states make all."""
     monkeypatch.setattr(language_model, "_MANY_ROWS", many)
-    reference, tables = expand(made()), LazyTables(made())
+    reference, tables = LazyTables(made()).filled(), LazyTables(made())
     assert tables.start == reference.start
     states = np.random.default_rng(0).permutation(len(reference.next_SV))
     for number, state_N in enumerate(torch.from_numpy(states[: 3 * (len(states) // 3)]).view(-1, 3)):
@@ -244,7 +244,7 @@ def test_random_damage(stain: bytes, at: int) -> None:
     at %= len(inside)
     content = gzip.compress(inside[:at] + stain + inside[at + len(stain) :])
     with suppress(CheckpointError):
-        tables = expand(parse(content, Path("model"), NUM_TOKENS))
+        tables = LazyTables(parse(content, Path("model"), NUM_TOKENS)).filled()
         assert 0 <= tables.next_SV.min() <= tables.next_SV.max() < len(tables.next_SV)
 
 

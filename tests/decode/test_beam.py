@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.context.language_model import Fusion, LanguageModel, Tables, expand
+from fastscribe.context.language_model import Fusion, LanguageModel, LazyTables, Tables
 from fastscribe.decode import batched_beam
 from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.beam import beam_search
@@ -114,7 +114,7 @@ def test_language_model_batch_equals_reference(seed, durations, max_symbols, bla
 
 def random_language_model(transducer: Transducer) -> Tables:
     texts = torch.randint(0, transducer.blank_id, (40, 6)).tolist()
-    return expand(LanguageModel(counted(texts, transducer.blank_id, 3, 0.5), Fusion(0.7, 0.4, 1)))
+    return LazyTables(LanguageModel(counted(texts, transducer.blank_id, 3, 0.5), Fusion(0.7, 0.4, 1))).filled()
 
 
 def decoded(

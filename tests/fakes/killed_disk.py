@@ -11,6 +11,7 @@ from typing import Any
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle
 from fastscribe.results.entries import load_entries_and_names, read_entries, read_lines
 from fastscribe.results.output import open_journaled
+from fastscribe.results.output_run import OutputRun
 from fastscribe.results.paths import Paths
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.types import AudioInfo, Failure, Segment, Source, Transcript, Word
@@ -52,7 +53,7 @@ def run(
 ) -> list[str]:
     """Announce inputs in order, look them up and finish them at random. Returns the paths finished now."""
     written = []
-    with open_journaled(folder, style, {"model": "m"}, shard, **options) as output:
+    with open_journaled(folder, OutputRun(style, {"model": "m"}, shard, **options)) as output:
         new, expected, found = list(inputs), [], []
         while new or expected or found:
             stage = order.choice([stage for stage in (new, expected, found) if stage])

@@ -15,6 +15,7 @@ from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError
 from fastscribe.results import object_lock, storage_object
 from fastscribe.results.output import open_journaled
+from fastscribe.results.output_run import OutputRun
 from fastscribe.types import Failure, Source
 from tests.fakes.killed_disk import result_of
 
@@ -73,7 +74,7 @@ def public(objects: dict[str, bytes]) -> dict[str, bytes]:
 def run(inputs: Sequence[Source | Failure], style: OutputStyle = STYLE, **options: Any) -> list[str]:
     """Announce all inputs, and finish them in order. Returns the paths finished now."""
     written = []
-    with open_journaled(URL, style, {"model": "m"}, **({"say": str, "ordered": True} | options)) as output:
+    with open_journaled(URL, OutputRun(style, {"model": "m"}, **{"ordered": True} | options), str) as output:
         expected = [source for source in inputs if output.ledger.expect(source)]
         for source in expected:
             if not output.ledger.is_done(source):

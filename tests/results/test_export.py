@@ -14,6 +14,7 @@ from fastscribe.results import journal
 from fastscribe.results.export import Exported, export_in_place, export_to_folder, stored_results
 from fastscribe.results.merge import merge
 from fastscribe.results.output import open_journaled
+from fastscribe.results.output_run import OutputRun
 from fastscribe.results.rows import ResultRow, read_rows
 from fastscribe.results.shards import Shard
 from tests.fakes.killed_disk import EVERY_FORMAT, ROWS_ALONE, run, sources, state_of
@@ -117,7 +118,10 @@ def test_edited_rows_are_left_alone(tmp_path: Path, corpus: Corpus, kind: str) -
 def test_lock_and_folders_without_rows(tmp_path: Path, corpus: Corpus) -> None:
     out = tmp_path / "out"
     corpus.go(0)(out)
-    with open_journaled(out, ROWS_ALONE, {"model": "m"}), pytest.raises(UsageError, match="another run is writing"):
+    with (
+        open_journaled(out, OutputRun(ROWS_ALONE, {"model": "m"})),
+        pytest.raises(UsageError, match="another run is writing"),
+    ):
         export_in_place(out, NARROW)
 
 

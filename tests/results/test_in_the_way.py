@@ -19,7 +19,7 @@ from fastscribe.report.files import check_page, write_page
 from fastscribe.report.markup import page
 from fastscribe.results import compact as compact_module
 from fastscribe.results.output import JournaledOutput, open_journaled
-from fastscribe.results.outputs import check_new_folder
+from fastscribe.results.outputs import OutputRun, check_new_folder
 from fastscribe.results.paths import Paths
 from fastscribe.results.shards import UNSHARDED, Shard
 from tests.cli.test_cli import FIRST, rows, transcribe
@@ -192,7 +192,7 @@ def test_users_file_of_a_failure_does_not_stop_a_resume(tmp_path: Path) -> None:
     inputs, out = [str(tmp_path / name) for name in ("a.wav", "b.wav")], tmp_path / "out"
 
     def output(**options: bool) -> JournaledOutput:
-        return open_journaled(out, OutputStyle(("txt",)), {}, inputs=inputs, **options)
+        return open_journaled(out, OutputRun(OutputStyle(("txt",)), {}, inputs=inputs, **options))
 
     first = [spoken("a.wav"), failed("b.wav", 1)]
     with output() as opened:
@@ -208,7 +208,7 @@ def test_users_file_of_a_failure_does_not_stop_a_resume(tmp_path: Path) -> None:
 
 
 def test_full_disk_while_sorting_rows_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = open_journaled(tmp_path, OutputStyle(), {}, ordered=True)
+    output = open_journaled(tmp_path, OutputRun(OutputStyle(), {}, ordered=True))
     for index in (1, 0):
         put(output, spoken(f"{index}.wav", index=index))
 
@@ -220,6 +220,6 @@ def test_full_disk_while_sorting_rows_is_one_line(tmp_path: Path, monkeypatch: p
         output.close()
     assert not list(tmp_path.glob(".*part")) and not Paths(tmp_path, "").swap.exists()
     monkeypatch.undo()
-    again = open_journaled(tmp_path, OutputStyle(), {}, ordered=True)
+    again = open_journaled(tmp_path, OutputRun(OutputStyle(), {}, ordered=True))
     assert np.all(~again._previous.entries["failed"]) and len(again._previous) == 2
     again.close()

@@ -24,6 +24,7 @@ from fastscribe.results import journal, storage_folder
 from fastscribe.results.block import Appender
 from fastscribe.results.entries import Entry, PreviousRun
 from fastscribe.results.output import open_journaled
+from fastscribe.results.output_run import OutputRun
 from fastscribe.results.paths import Paths, read_header
 from tests.fakes.killed_disk import EVERY_FORMAT, ROWS_ALONE, STYLE, run, sources, state_of
 from tests.helpers.power_cut import Disk, State, blocks_of_three, remake, watched
@@ -349,7 +350,7 @@ def test_folder_without_rows_is_one_line(tmp_path: Path) -> None:
     paths = Paths(tmp_path, "")
     journal.begin(paths, {"model": "m", "--format": ["srt"], "--max-lines": 2})
     with pytest.raises(UsageError, match="an older version ran here without the format jsonl"):
-        open_journaled(tmp_path, OutputStyle(("srt",)), {"model": "m"})
+        open_journaled(tmp_path, OutputRun(OutputStyle(("srt",)), {"model": "m"}))
 
 
 @pytest.mark.parametrize(
@@ -358,7 +359,7 @@ def test_folder_without_rows_is_one_line(tmp_path: Path) -> None:
 def test_file_that_is_no_journal_is_kept(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "journal.jsonl").write_bytes(content)
     with pytest.raises(UsageError, match=r"move it away|another version"):
-        open_journaled(tmp_path, STYLE, {})
+        open_journaled(tmp_path, OutputRun(STYLE, {}))
     assert (tmp_path / "journal.jsonl").read_bytes() == content
 
 

@@ -23,6 +23,7 @@ from fastscribe.results.block import Appender
 from fastscribe.results.journal_ledger import JournalLedger
 from fastscribe.results.names import OutputNames, names_of
 from fastscribe.results.output import FileLedger, JournaledOutput, open_journaled
+from fastscribe.results.output_run import OutputRun
 from fastscribe.results.stream import StreamOutput
 from fastscribe.types import AudioInfo, Failure, Segment, Source, Transcript, Word
 
@@ -39,7 +40,7 @@ def failed(id: str, index: int = 0) -> Failure:
 
 
 def folder_output(directory: Path, *formats: str, **options: bool) -> JournaledOutput:
-    return open_journaled(directory, OutputStyle(formats), {}, **options)
+    return open_journaled(directory, OutputRun(OutputStyle(formats), {}, **options))
 
 
 def put(output: JournaledOutput | StreamOutput, result: Transcript | Failure) -> None:
@@ -184,7 +185,9 @@ MADE = SubtitleStyle(max_line_width=20)
 
 def cues_again(directory: Path, said: list[str], style: SubtitleStyle = MADE, **options: bool) -> str:
     """Run over two recordings with subtitles, and return the first one's."""
-    with open_journaled(directory, OutputStyle(("srt",), subtitles=style), {}, say=said.append, **options) as output:
+    with open_journaled(
+        directory, OutputRun(OutputStyle(("srt",), subtitles=style), {}, **options), said.append
+    ) as output:
         for index, id in enumerate(("a.wav", "b.wav")):
             put(output, replace(spoken(id, CUES.text, index), segments=(CUES,)))
     return (directory / "a.srt").read_text()
@@ -228,7 +231,7 @@ def test_a_changed_recording_sets_an_edited_file_aside_and_names_it(tmp_path: Pa
     write_all(tmp_path, ["a.wav"], "txt")
     (tmp_path / "a.txt").write_text("by hand")
     said: list[str] = []
-    with open_journaled(tmp_path, OutputStyle(("txt",)), {}, say=said.append) as output:
+    with open_journaled(tmp_path, OutputRun(OutputStyle(("txt",)), {}), said.append) as output:
         source = Source("/in/a.wav", "/in/a.wav", "a.wav", row={"changed": True})
         assert output.ledger.expect(source) and not output.ledger.is_done(source)
         output.write(spoken("a.wav", "new"))
@@ -281,13 +284,13 @@ def test_what_a_run_does_to_earlier_files_is_counted(tmp_path: Path, ids: tuple[
     """Renamed for an input with the same name, and laid out again; a new format is neither."""
     write_all(tmp_path, ["a.wav", "b.wav"], "vtt")
     style = OutputStyle(("srt", "vtt"), subtitles=SubtitleStyle(max_line_width=20))
-    with open_journaled(tmp_path, style, {}) as output:
+    with open_journaled(tmp_path, OutputRun(style, {})) as output:
         for index, id in enumerate(ids):
             put(output, spoken(id, index=index))
         assert isinstance(output.ledger, FileLedger)
         assert output.ledger.renamed == [("a", "a.wav")]
         assert output.ledger.laid_out_again == {"vtt"}
-    with open_journaled(tmp_path, style, {}) as output:
+    with open_journaled(tmp_path, OutputRun(style, {})) as output:
         for index, id in enumerate(ids):
             put(output, spoken(id, index=index))
         assert isinstance(output.ledger, FileLedger)
@@ -470,7 +473,7 @@ def test_without_files_no_names_are_remembered(tmp_path: Path) -> None:
 def test_streams_get_utf8_and_are_flushed_but_not_closed() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(io.BufferedWriter(raw), encoding="ascii")
-    with StreamOutput(stream, OutputStyle()) as output:
+    with StreamOutput(stream, OutputRun(OutputStyle(), {})) as output:
         output.write(spoken("ä.wav"))
         assert json.loads(raw.getvalue())["text"] == "ä.wav"
         output.write(failed("b.wav"))
@@ -481,7 +484,7 @@ def test_streams_get_utf8_and_are_flushed_but_not_closed() -> None:
 
 def test_streams_take_any_format() -> None:
     stream = io.StringIO()
-    output = StreamOutput(stream, OutputStyle(("tsv",)))
+    output = StreamOutput(stream, OutputRun(OutputStyle(("tsv",)), {}))
     for result in (spoken("a.wav"), failed("b.wav")):
         output.write(result)
     assert stream.getvalue() == "start\tend\ttext\n"
@@ -492,7 +495,7 @@ def test_closed_pipe_is_raised_to_the_caller() -> None:
     os.close(reader)
     stream = os.fdopen(writer, "w")
     with pytest.raises(BrokenPipeError):
-        StreamOutput(stream, OutputStyle()).write(spoken("a.wav"))
+        StreamOutput(stream, OutputRun(OutputStyle(), {})).write(spoken("a.wav"))
     with pytest.raises(BrokenPipeError):
         stream.close()
 
@@ -500,7 +503,7 @@ def test_closed_pipe_is_raised_to_the_caller() -> None:
 @given(st.permutations(range(6)))
 def test_ordered_streams_wait_for_earlier_results(order: list[int]) -> None:
     stream = io.StringIO()
-    output = StreamOutput(stream, OutputStyle(), ordered=True)
+    output = StreamOutput(stream, OutputRun(OutputStyle(), {}, ordered=True))
     results = [failed("b.wav", 1) if n == 1 else spoken(f"{n}.wav", index=n) for n in range(6)]
     for n in range(6):
         assert output.ledger.expect(Source("x", "x", "x", index=n))
@@ -527,7 +530,7 @@ def test_name_taken_by_another_input_is_rewritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_users_rows_file_is_never_touched(tmp_path: Path, overwrite: bool) -> None:
     def run(**options: bool) -> None:
-        with open_journaled(tmp_path, OutputStyle(("txt",)), {"--format": ["txt"]}, **options) as output:
+        with open_journaled(tmp_path, OutputRun(OutputStyle(("txt",)), {"--format": ["txt"]}, **options)) as output:
             put(output, spoken("a.wav"))
 
     run()

@@ -21,6 +21,7 @@ from fastscribe.config import ExportFormat
 from fastscribe.report.files import GENERATOR, write_page
 from fastscribe.results.merge import merge
 from fastscribe.results.output import open_journaled
+from fastscribe.results.output_run import OutputRun
 from fastscribe.results.shards import Shard
 from fastscribe.training.batch_search import read_batch_sizes, write_batch_sizes
 from fastscribe.training.state import RunFolder
@@ -88,7 +89,7 @@ def test_power_cut_while_a_page_or_result_is_written(tmp_path: Path, write: Call
 def test_power_cut_during_a_merge(tmp_path: Path, has_syncfs: bool) -> None:
     shards = tmp_path / "shards"
     for index in range(2):
-        with open_journaled(shards, STYLE, {"model": "m"}, Shard(index, 2)) as output:
+        with open_journaled(shards, OutputRun(STYLE, {"model": "m"}, Shard(index, 2))) as output:
             for number, name in enumerate(("a.wav", "b.wav", "c.wav", "d.wav")):
                 if Shard(index, 2).holds(name):
                     put(output, spoken(name, index=number))

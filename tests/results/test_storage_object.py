@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -17,6 +17,7 @@ from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.merge_objects import merge_store
 from fastscribe.results.output import JournaledOutput, open_journaled
+from fastscribe.results.output_run import OutputRun
 from fastscribe.results.shards import Shard
 from fastscribe.types import AudioInfo, Failure, Segment, Source, Transcript, Word
 from tests.helpers.object_store import FaultyStore, object_store
@@ -36,8 +37,8 @@ def url(server: FaultyStore) -> str:
     return f"s3://bucket/{next(_numbers)}/out"
 
 
-def opened(url: str, *formats: str, **options: Any) -> JournaledOutput:
-    return open_journaled(url, OutputStyle(formats), {}, **({"say": str} | options))
+def opened(url: str, *formats: str, say: Callable[[str], object] = str, **options: Any) -> JournaledOutput:
+    return open_journaled(url, OutputRun(OutputStyle(formats), {}, **options), say)
 
 
 def spoken(id: str, text: str, index: int) -> Transcript:
@@ -222,7 +223,7 @@ def test_an_edit_of_the_same_length_stays_when_the_layout_changes(url: str) -> N
 
     def go(width: int) -> list[str]:
         style, said = OutputStyle(("srt",), subtitles=SubtitleStyle(max_line_width=width)), list[str]()
-        with open_journaled(url, style, {}, say=said.append) as output:
+        with open_journaled(url, OutputRun(style, {}), said.append) as output:
             for index, id in enumerate(("a.wav", "b.wav")):
                 source = Source("/in/" + id, "/in/" + id, id, index=index)
                 output.ledger.expect(source)
@@ -263,7 +264,7 @@ def test_other_settings_need_another_folder(url: str) -> None:
     write_all(url, "a.wav")
     before = contents(url, hidden=True)
     with pytest.raises(UsageError, match=f"{url}: holds results of a run with other settings .*--beam was 1, is 4"):
-        open_journaled(url, OutputStyle(), {"--beam": 4}, say=str)
+        open_journaled(url, OutputRun(OutputStyle(), {"--beam": 4}), str)
     assert contents(url, hidden=True) == before
 
 
@@ -309,7 +310,7 @@ def test_subtitles_of_another_layout_are_made_of_the_rows(url: str) -> None:
     texts = []
     for width in (42, 10):
         style = OutputStyle(("srt",), subtitles=SubtitleStyle(max_line_width=width))
-        with open_journaled(url, style, {}, say=str) as output:
+        with open_journaled(url, OutputRun(style, {}), str) as output:
             source = Source("/in/a.wav", "/in/a.wav", "a.wav")
             assert output.ledger.expect(source)
             assert output.ledger.is_done(source) is bool(texts)

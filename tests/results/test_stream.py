@@ -10,6 +10,7 @@ import pytest
 
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
+from fastscribe.results.output_run import OutputRun
 from fastscribe.results.stream import SINGLE_FORMATS, StreamOutput, check_inputs
 from fastscribe.types import Source, Transcript
 from tests.audio.test_inputs import touch, write_manifest
@@ -19,7 +20,7 @@ from tests.results.test_output import failed, spoken
 def written(inputs: list[str], *results: Transcript) -> str:
     """Expect all, then write them in the opposite order."""
     stream = io.StringIO()
-    with StreamOutput(stream, OutputStyle(("txt",)), inputs=inputs) as output:
+    with StreamOutput(stream, OutputRun(OutputStyle(("txt",)), {}, inputs=inputs)) as output:
         for index, result in enumerate(results):
             path = "-" if inputs == ["-"] and result.text == "stdin" else "x"
             assert output.ledger.expect(Source(path, "x", "x", index=index))
@@ -40,7 +41,7 @@ def test_text_has_names_unless_one_file_was_given(tmp_path: Path) -> None:
     part = replace(part, audio=replace(part.audio, row={"audio_filepath": "/in/a.wav", "offset": 1.5}))
     assert written(["list.jsonl"], part) == "/in/a.wav@1500\ttwo\n"
     stream = io.StringIO()
-    with StreamOutput(stream, OutputStyle(("txt",)), inputs=["x", "y"]) as output:
+    with StreamOutput(stream, OutputRun(OutputStyle(("txt",)), {}, inputs=["x", "y"])) as output:
         for index in range(2):
             output.ledger.expect(Source("x", "x", "x", index=index))
         output.write(spoken("b.wav", index=1))
@@ -65,7 +66,9 @@ def test_subtitles_of_several_recordings_are_refused_at_once(tmp_path: Path, for
 def test_a_list_on_stdin_may_name_several() -> None:
     """It is refused before the first is decoded; a recording on stdin is not."""
     for path, index in (("a.wav", 0), ("-", 1)):
-        ledger = StreamOutput(io.StringIO(), OutputStyle(("srt",)), inputs=["-"]).ledger
+        ledger = StreamOutput(io.StringIO(), OutputRun(OutputStyle(("srt",)), {}, inputs=["-"])).ledger
         with pytest.raises(UsageError, match="several recordings"):
             ledger.expect(Source(path, path, "x", index=index))
-    assert StreamOutput(io.StringIO(), OutputStyle(("srt",)), inputs=["-"]).ledger.expect(Source("-", "-", "x"))
+    assert StreamOutput(io.StringIO(), OutputRun(OutputStyle(("srt",)), {}, inputs=["-"])).ledger.expect(
+        Source("-", "-", "x")
+    )

@@ -25,11 +25,11 @@ from fastscribe import cli
 from fastscribe._system.signals import HAS_NATIVE_THREADS
 from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.cli.app import Stopped
 from fastscribe.config import JointConfig
 from fastscribe.errors import UsageError
 from fastscribe.training import model_recipe
 from fastscribe.training.command import (
-    TrainingStopped,
     _Display,
     _init_process_group,
     _install_signal_handlers,
@@ -226,7 +226,7 @@ def test_resume_hint(
         return False
 
     monkeypatch.setattr(Trainer, "run", stopped)
-    with pytest.raises(TrainingStopped):
+    with pytest.raises(Stopped):
         run(recipe_file, tmp_path / "run", overwrite=overwrite)
     command = "the same command without --overwrite" if overwrite else "the same command"
     assert capsys.readouterr().err.endswith(f"stopped after step 0; {command} goes on from there\n")

@@ -37,4 +37,4 @@ def _rename_back(
     weights: Mapping[str, TensorSource], layers: Mapping[str, str], pairs: Pairs
 ) -> dict[str, TensorSource]:
     shaped = {name: as_convolution(name, source) for name, source in weights.items()}
-    return rename(shaped, {ours: theirs for theirs, ours in layers.items()}, writing(pairs), as_linear=False)
+    return rename(shaped, {ours: theirs for theirs, ours in layers.items()}, writing(pairs), linear=None)
