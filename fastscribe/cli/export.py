@@ -185,12 +185,8 @@ def _usable(results: Iterable[str], parts: Sequence[ExportPart], problems: Probl
     found: Iterable[Stored | ManifestError] = stored_results(read_rows(results))
     for part in parts:
         found = part.changed(found)
-    for stored in found:
-        if isinstance(stored, ManifestError):
-            problems.add([stored])
-        else:
-            result, row = stored
-            yield replace(result, voices=()) if isinstance(result, Transcript) else result, row
+    for result, row in problems.without_problems(found):
+        yield replace(result, voices=()) if isinstance(result, Transcript) else result, row
 
 
 def _check_any(num_results: int) -> None:

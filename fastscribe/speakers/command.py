@@ -13,7 +13,7 @@ from fastscribe._system.urls import is_url
 from fastscribe.cli.app import app, option
 from fastscribe.cli.problems import Problems
 from fastscribe.cli.terminal import say
-from fastscribe.errors import ManifestError, OutputError, UsageError
+from fastscribe.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from fastscribe.speakers.persons import Persons
@@ -98,19 +98,9 @@ def update_persons(
     from fastscribe.speakers.persons import find_persons, read_if_any, speakers_of, write_persons
 
     def rows() -> Iterator[ResultRow]:
-        for row in read_rows(results):
-            if isinstance(row, ManifestError):
-                problems.add([row])
-            else:
-                kept = (
-                    "audio_filepath",
-                    "audio_track",
-                    "offset",
-                    "pred_text",
-                    "voices",
-                    "pred_voices",
-                )  # not the words
-                yield row._replace(fields={key: row.fields[key] for key in kept if key in row.fields})
+        kept = ("audio_filepath", "audio_track", "offset", "pred_text", "voices", "pred_voices")  # not the words
+        for row in problems.without_problems(read_rows(results)):
+            yield row._replace(fields={key: row.fields[key] for key in kept if key in row.fields})
 
     read_if_any(path)  # so that a wrong change is named before all rows are read
     voices, bad = speakers_of(rows(), most)
