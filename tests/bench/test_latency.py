@@ -13,7 +13,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.bench import batch_latency
+from fastscribe.bench import batch_latency, throughput_passes
 from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.config import Options
 from fastscribe.errors import UsageError
@@ -82,8 +82,8 @@ def test_batches_have_different_recordings(batch_size: int) -> None:
 
 def test_latency_includes_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    real = batch_latency.assemble
-    monkeypatch.setattr(batch_latency, "assemble", lambda *given: made.append(real(*given)))
+    real = throughput_passes.assemble
+    monkeypatch.setattr(throughput_passes, "assemble", lambda *given: made.append(real(*given)))
     one = transcriber()
     labels = batch_latency.text_of(one, batch_latency._batches(one, 2, 4.0)[0])
     assert len(made) == 2 and labels == sum(len(transcript.tokens) for transcript in made) > 5
