@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from inspect import signature
 from pathlib import Path
 from threading import RLock
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar, cast
 
+LAST_NUMBA_TRIED = (0, 68)  # with `_load_or_compile`
 _REASSOCIATE = {"reassoc", "contract", "nsz", "arcp"}  # sums may be split; infinities and NaN keep their meaning
 _Made = TypeVar("_Made", bound=Callable[..., Any])
 
@@ -34,15 +35,42 @@ def compile_cached(function: Callable[..., Any], **options: Any) -> Callable[...
     except RuntimeError:
         return cast("Callable[..., Any]", numba.njit(**options)(function))
 
+    load_or_compile = partial(_load_or_compile, compiled)
+
     @wraps(function)
     def call(*arguments: Any) -> Any:
         try:
+            if not compiled.overloads:
+                load_or_compile(tuple(map(compiled.typeof_pyval, arguments)))
             return compiled(*arguments)
         except OSError:  # the code could not be kept (a full disk), but it is compiled
             return compiled(*arguments)
 
-    call.compile = compiled.compile  # type: ignore[attr-defined]
+    call.compile = load_or_compile  # type: ignore[attr-defined]
     return call
+
+
+def _load_or_compile(compiled: Any, types: tuple[Any, ...]) -> None:
+    """Load machine code that numba has kept, or compile.
+
+    numba gets its whole compiler ready to load, which takes 0.4 s. Code that is kept needs its runtime alone. This is not
+    numba's public way, so it is for versions with which it has been tried.
+    """
+    import numba
+
+    if numba.version_info.short <= LAST_NUMBA_TRIED:
+        from numba.core.compiler_lock import global_compiler_lock
+        from numba.core.runtime.nrt import rtsys
+
+        with global_compiler_lock:
+            if types in compiled.overloads:
+                return
+            rtsys.initialize(compiled.targetctx)
+            kept = compiled._cache._load_overload(types, compiled.targetctx)
+            if kept is not None:
+                compiled.add_overload(kept)
+                return
+    compiled.compile(types)
 
 
 def compile_helper(**options: Any) -> Callable[[Callable[..., Any]], Any]:

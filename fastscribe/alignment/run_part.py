@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastscribe._system.collector import without_collector
+from fastscribe._system.quick_start import quick_start
 from fastscribe.alignment.script import missing_line, unsearched_line, unwritten_line
 from fastscribe.alignment.texts import Texts
 from fastscribe.cli.run_part import Engine, RunPart
@@ -30,7 +30,7 @@ class _AlignEngine(Engine):
     @contextmanager
     def load(self, job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcriber]:
         """Yield an aligner of the texts."""
-        with without_collector():
+        with quick_start():
             from fastscribe.alignment.aligner import Aligner
 
         self.aligner = Aligner.load(Path(job.model), job.device, job.dtype, job.options, say).with_texts(self._texts)

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fastscribe.checkpoint.random_access import RandomAccess
+from fastscribe.checkpoint.random_access import FileBytes, RandomAccess
 from fastscribe.errors import CheckpointError, WeightsMismatch
 
 if TYPE_CHECKING:
     import torch
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "int64": 8, "int8": 1}
+MIN_MAPPED_BYTES = 1 << 20  # of a tensor; smaller ones are copied in less time than they are mapped
 # BatchNorm's step counter is the only integer weight. Inference does not use it, and some writers omit it.
 COUNTER_SUFFIX = ".num_batches_tracked"
 
@@ -26,7 +27,8 @@ class TensorSource:
     """A tensor that is read on demand. `dtype` is torch's name without the prefix: "float32", "bfloat16" ..
 
     `stored_dtype` is the one on the disk, if it is another than the one that `read` returns.
-    `read` returns new memory at each call. It raises CheckpointError if the values cannot be read, or are not finite.
+    `read` returns memory that may be written; a large tensor's may be the file's (FileBytes.mapped), to be copied by who keeps
+    it. It raises CheckpointError if the values cannot be read, or are not finite.
     """
 
     dtype: str
@@ -149,7 +151,11 @@ class StoredTensor:
         return TensorSource(self.dtype, self.shape, self.read)
 
     def read(self) -> torch.Tensor:
-        """Read a new contiguous tensor. Raises CheckpointError if the file is truncated, or values are NaN or infinite."""
+        """Return a contiguous tensor, as TensorSource.read does.
+
+        Raises:
+            CheckpointError: The file is truncated, or values are NaN or infinite.
+        """
         import torch
 
         try:
@@ -172,7 +178,13 @@ class StoredTensor:
     def _elements(self, count: int) -> torch.Tensor:
         import torch
 
-        flat = torch.empty(count, dtype=getattr(torch, self.dtype))
+        dtype = getattr(torch, self.dtype)
+        num_bytes = count * ITEM_BYTES[self.dtype]
+        if num_bytes >= MIN_MAPPED_BYTES and isinstance(self.file, FileBytes):
+            mapped = self.file.mapped(self.start, num_bytes)
+            if mapped is not None:
+                return torch.frombuffer(mapped, dtype=dtype)
+        flat = torch.empty(count, dtype=dtype)
         if count:
             self.file.read_into(flat.view(torch.uint8).numpy().data, self.start)
         return flat

@@ -6,7 +6,9 @@ A file is opened once and read through its descriptor, so that replacing the fil
 from __future__ import annotations
 
 import io
+import mmap
 import os
+import sys
 import weakref
 from typing import IO, TYPE_CHECKING, Protocol
 
@@ -14,6 +16,10 @@ from fastscribe._system.positioned_read import PositionedFile, pread_into
 
 if TYPE_CHECKING:
     pass
+
+
+_POPULATE_READ = 22  # madvise of Linux 5.14: touch pages, and say what cannot be read, which else ends the process
+_ALIGNMENT = 8  # bytes; the largest type's
 
 
 class RandomAccess(Protocol):
@@ -48,6 +54,25 @@ class FileBytes:
             if count == 0:
                 raise EOFError("the file is cut short")
             buffer, position = buffer[count:], position + count
+
+    def mapped(self, offset: int, num_bytes: int) -> memoryview | None:
+        """Return bytes of the file without a copy of them; None where only read_into() can read them, or can say why not.
+
+        Pages that are written become the process's own. Others change with the file, and if it is cut short, the next touch
+        ends the process; so nothing should keep this memory.
+        """
+        position = self._start + offset
+        first = position % mmap.ALLOCATIONGRANULARITY
+        if sys.platform != "linux" or position % _ALIGNMENT or offset + num_bytes > self.num_bytes:
+            return None
+        try:
+            pages = mmap.mmap(
+                self._descriptor.number, first + num_bytes, offset=position - first, access=mmap.ACCESS_COPY
+            )
+            pages.madvise(_POPULATE_READ)
+        except (OSError, ValueError):
+            return None
+        return memoryview(pages)[first:]
 
 
 class Descriptor:

@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 import typer
 
-from fastscribe._system.collector import skip_last_collection
 from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe._system.signals import (
     ENDINGS,
@@ -23,7 +22,8 @@ from fastscribe._system.signals import (
     TERMINATED,
     SignalHandler,
     Terminated,
-    exit_without_cleanup,
+    end_threads,
+    exit_without_finalisation,
 )
 from fastscribe.cli.app import StdoutClosed, Stopped, app
 from fastscribe.cli.commands import ProgramGroup
@@ -46,10 +46,11 @@ def main(application: typer.Typer = app) -> None:
     """
     code = _run(application)
     discard_unwritable_output()
-    if code != 0 or HAS_NATIVE_THREADS.is_set():  # a run that ended early may still have threads that read recordings
-        exit_without_cleanup(code)
-    skip_last_collection()
-    sys.exit(code)
+    if (
+        code == 0 and not HAS_NATIVE_THREADS.is_set()
+    ):  # a run that ended early may still have threads that read recordings
+        end_threads()
+    exit_without_finalisation(code)
 
 
 def _run(application: typer.Typer = app) -> int:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fastscribe._system.collector import without_collector
+from fastscribe._system.quick_start import quick_start
 from fastscribe.config import Options, OutputStyle
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Transcript
@@ -93,11 +93,12 @@ class Engine:
     @contextmanager
     def load(self, job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcriber]:
         """Yield a transcriber with the model, in this process or in one for each of several devices; the block ends these."""
-        with without_collector():
+        with quick_start():
             from fastscribe.transcriber import Transcriber
 
-        device = job.device if job.devices is None else "auto"
-        with Transcriber.load(Path(job.model), device, job.dtype, job.options, say, devices=job.devices) as transcriber:
+            device = job.device if job.devices is None else "auto"
+            loaded = Transcriber.load(Path(job.model), device, job.dtype, job.options, say, devices=job.devices)
+        with loaded as transcriber:
             if not any(part.needs_words for part in job.parts):
                 transcriber._executor.style = job.style
             yield transcriber

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import torch
 from torch import nn
@@ -151,6 +151,7 @@ def load_(
             holder.float()
         else:
             prepare_(path, holder)
+        _keep_no_file_(holder)
         setattr(owner, name, holder.get_submodule(name))
 
     if threads == 1:
@@ -194,6 +195,23 @@ def _load_(part: nn.Module, weights: Mapping[str, torch.Tensor], path: str) -> N
         is_omitted = name.endswith(COUNTER_SUFFIX) and full_name not in weights
         tensors[name] = torch.zeros((), dtype=torch.long) if is_omitted else weights[full_name]
     part.load_state_dict(tensors, assign=True)
+
+
+def _keep_no_file_(module: nn.Module) -> None:
+    """Copy tensors whose memory is a file's: a model may live long, and the file may change."""
+    for child in module.modules():
+        for parameter in child.parameters(recurse=False):
+            if _is_borrowed(parameter):
+                parameter.data = parameter.data.clone()
+        for values in (child._buffers, vars(child)):
+            values.update({name: value.clone() for name, value in values.items() if _is_borrowed(value)})
+
+
+def _is_borrowed(value: object) -> TypeGuard[torch.Tensor]:
+    """Return True for a tensor on the CPU whose memory torch has not allocated."""
+    if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.layout != torch.strided:
+        return False
+    return not value.untyped_storage().resizable()
 
 
 def optimise_(module: nn.Module) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import pickle
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -19,15 +21,16 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fastscribe.bench.shapes import SHAPES
-from fastscribe.checkpoint import native_writer, state_pickle
+from fastscribe.checkpoint import lazy_weights, native_writer, state_pickle
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource, sources_of
-from fastscribe.checkpoint.random_access import MemoryBytes
+from fastscribe.checkpoint.random_access import FileBytes, MemoryBytes
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.checkpoint.weights import load_safetensors, load_torch
-from fastscribe.config import ModelConfig
+from fastscribe.config import ModelConfig, Options
 from fastscribe.errors import CheckpointError, WeightsMismatch
 from fastscribe.families.model import Model, build_model
 from fastscribe.families.parameter_shapes import parameter_shapes
+from fastscribe.pipeline.model_building import build_on_device
 from tests.checkpoint.test_checkpoint import same
 from tests.checkpoint.test_hostile_checkpoints import rezipped, saved
 from tests.conftest import MODELS, checkpoint, torch_threads
@@ -75,13 +78,11 @@ def spoilt_nemo(folder: Path) -> Path:
 
 
 INSPECT = """
-import sys
+import atexit, sys
 sys.argv = ["fastscribe", "inspect", *sys.argv[1:]]
 from fastscribe.cli import main
-try:
-    main()
-finally:
-    print("torch" in sys.modules, file=sys.stderr)
+atexit.register(lambda: print("torch" in sys.modules, file=sys.stderr))
+main()
 """
 
 
@@ -94,6 +95,52 @@ def test_inspect_reads_no_weights(make, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["parameters"] == loaded.num_parameters > 0
     with pytest.raises(CheckpointError, match="holds NaN or infinity"):
         build_model(loaded.config, loaded.weights, path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what cannot be read before it is touched")
+@pytest.mark.parametrize("dtype", [None, "fp32", "bf16", "int8"])
+def test_a_model_keeps_no_memory_of_its_file(dtype: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large tensors are not copied as they are read. All are large here."""
+    mappings: list[weakref.ref[mmap.mmap]] = []
+    mapped = FileBytes.mapped
+
+    def watched(self: FileBytes, offset: int, num_bytes: int) -> memoryview | None:
+        found = mapped(self, offset, num_bytes)
+        assert found is not None
+        mappings.append(weakref.ref(found.obj))
+        return found
+
+    def built() -> Model:
+        read = read_checkpoint(NEMO)
+        if dtype is None:
+            return build_model(read.config, read.weights, NEMO)
+        return build_on_device(read, torch.device("cpu"), dtype, Options(), print)
+
+    copied = built().state_dict()
+    monkeypatch.setattr(lazy_weights, "MIN_MAPPED_BYTES", 1)
+    monkeypatch.setattr(FileBytes, "mapped", watched)
+    model = built()
+    assert len(mappings) > 100 and not any(mapping() for mapping in mappings)
+    found = model.state_dict()
+    assert found.keys() == copied.keys() and all(torch.equal(found[name], copied[name]) for name in copied)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what cannot be read before it is touched")
+def test_memory_of_a_file_is_its_own_bytes(tmp_path: Path) -> None:
+    path, content = tmp_path / "file", os.urandom(3 * mmap.PAGESIZE)
+    path.write_bytes(content)
+    with path.open("r+b") as file:
+        part = FileBytes.of(file).part(24, len(content) - 32)
+        found = part.mapped(mmap.PAGESIZE, 5000)
+        assert found is not None and found == content[mmap.PAGESIZE + 24 :][:5000]
+        found[0] ^= 255  # the process's own page
+        assert path.read_bytes() == content
+        assert part.mapped(4, 16) is None  # a number of 8 bytes would not lie at a multiple of 8
+        assert part.mapped(0, len(content) - 31) is None  # more than the part has
+        file.truncate(mmap.PAGESIZE)
+        assert part.mapped(0, 2 * mmap.PAGESIZE) is None  # a touch would end the process
+        with pytest.raises(EOFError):
+            part.read_into(memoryview(bytearray(2 * mmap.PAGESIZE)), 0)
 
 
 def test_names_checked_before_reading() -> None:

@@ -93,7 +93,11 @@ def test_an_error_of_the_listing_comes_behind_what_was_listed(monkeypatch: pytes
 def test_the_command_that_coordinates_imports_no_torch(tmp_path: Path) -> None:
     """Its report has the seconds from the start of the command."""
     clips = sorted(AUDIO.glob("0[12]_*"))
-    program = "import sys; from fastscribe.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"
+    program = """if True:
+        import atexit, sys
+        from fastscribe.cli import main
+        atexit.register(lambda: print("torch" in sys.modules))
+        main()"""
     given = ["transcribe", *map(str, clips), "-m", str(MODEL), "-o", str(tmp_path), "--devices", "cpu:1", "--quiet"]
     done = subprocess.run([sys.executable, "-c", program, *given], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")

@@ -28,7 +28,7 @@ def loops(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loops]:
 
         def watched(function: Any, compiled: Any = module.compile_cached, **options: Any) -> Any:
             loop = compiled(function, **options)
-            found[function.__qualname__] = loop.compile.__self__
+            found[function.__qualname__] = loop.compile.args[0]
             return loop
 
         monkeypatch.setattr(module, "compile_cached", watched)

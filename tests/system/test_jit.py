@@ -8,13 +8,15 @@ import sys
 import threading
 from types import ModuleType
 
+import numba
 import numpy as np
 import pytest
 
 from fastscribe._system import jit
-from fastscribe._system.jit import compile_cached, digest_of, made_once
+from fastscribe._system.jit import LAST_NUMBA_TRIED, compile_cached, digest_of, made_once
 from fastscribe._system.thread_shares import equal_parts, share, together
 from fastscribe.families.blocks import row_kernels
+from tests.conftest import ROOT
 
 
 def _twice(x):
@@ -34,6 +36,35 @@ def test_code_that_cannot_be_kept_still_runs(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(FunctionCache, "save_overload", full)
     assert compile_cached(_twice)(np.float32(21.5)) == 43
     assert asked
+
+
+def test_kept_code_is_loaded_without_the_compiler(tmp_path) -> None:
+    """Getting all of numba ready takes longer than to load every loop."""
+    (tmp_path / "module.py").write_text(
+        "import sys, numpy as np\n"
+        "from fastscribe._system.jit import compile_cached\n"
+        "def halved(x_N):\n    for i in range(len(x_N)):\n        x_N[i] /= 2\n"
+        "loop, found = compile_cached(halved, nogil=True), []\n"
+        "for dtype in sys.argv[1:]:\n"
+        "    x_N = np.arange(3, dtype=dtype)\n"
+        "    loop(x_N)\n"
+        "    found += [x_N.tolist(), 'numba.cpython.charseq' in sys.modules]\n"
+        "print(found)\n"
+    )
+
+    def run(*dtypes: str) -> str:
+        command = [sys.executable, "-m", "module", *dtypes]
+        environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "NUMBA_CACHE_DIR": str(tmp_path)}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+    halves = [0.0, 0.5, 1.0]
+    assert run("float32") == f"{[halves, True]}"
+    assert run("float32", "float64") == f"{[halves, False, halves, True]}"
+    assert run("float64", "float32") == f"{[halves, False, halves, True]}"  # the second one by numba's own way
+
+
+def test_the_way_to_load_has_been_tried_with_this_numba() -> None:
+    assert numba.version_info.short <= LAST_NUMBA_TRIED, "try this version, or starts of large models take 0.4 s more"
 
 
 def test_the_digest_is_that_of_the_sources(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

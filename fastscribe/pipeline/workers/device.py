@@ -17,8 +17,8 @@ from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from fastscribe._system.collector import without_collector
 from fastscribe._system.openmp import limit_openmp_spin
+from fastscribe._system.quick_start import quick_start
 from fastscribe.audio.failures import to_failure
 from fastscribe.errors import DeviceFailed, FastscribeError, UsageError, first_line
 from fastscribe.pipeline.stats import Stopwatch
@@ -51,7 +51,7 @@ def serve(load: Callable[[messages.Start, SharedMemory, Callable[[str], None]], 
 
 def load(start: messages.Start, memory: SharedMemory, say: Callable[[str], None]) -> Engine:
     """Load the model. Raises what a device or a checkpoint raises."""
-    with without_collector():
+    with quick_start():
         import torch
 
         from fastscribe.checkpoint.reader import read_for_run
