@@ -74,10 +74,14 @@ def _load_or_compile(compiled: Any, types: tuple[Any, ...]) -> None:
 
 
 def compile_helper(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return what compiles functions that only compiled functions call: without the way in from Python, which takes time."""
+    """Return what compiles functions that only compiled functions call: without the way in from Python, which takes time.
+
+    They become a part of each caller. Else the process that compiles runs the code that they have by themselves, and later ones
+    run that of the caller's kept file, which adds in another order.
+    """
     import numba
 
-    options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
     compiler: Callable[[Callable[..., Any]], Any] = numba.njit(**options)
     return compiler
 

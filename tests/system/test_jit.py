@@ -63,6 +63,26 @@ def test_kept_code_is_loaded_without_the_compiler(tmp_path) -> None:
     assert run("float64", "float32") == f"{[halves, False, halves, True]}"  # the second one by numba's own way
 
 
+SUMS = """
+import numpy as np
+from fastscribe.families.blocks.row_kernels import kernels
+random, zero_1 = np.random.default_rng(0), np.zeros(1, np.int64)
+scores_HBTT, positions_HTBP = (random.standard_normal(shape, np.float32) for shape in ((2, 1, 59, 59), (2, 59, 1, 118)))
+row = np.zeros((1, 59), np.float32)
+kernels("float32", "plain")["softmax"](
+    scores_HBTT, positions_HTBP, 59, np.zeros(59, np.int64), zero_1, zero_1 + 59, row, 0, 118
+)
+print(scores_HBTT.tobytes().hex())
+"""
+
+
+def test_kept_code_adds_as_the_code_does_that_was_just_compiled(tmp_path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", SUMS]
+    first, second = (subprocess.run(command, env=environment, capture_output=True, check=True).stdout for _ in range(2))
+    assert first == second and len(first) > 2 * 4 * 2 * 59 * 59
+
+
 def test_the_way_to_load_has_been_tried_with_this_numba() -> None:
     assert numba.version_info.short <= LAST_NUMBA_TRIED, "try this version, or starts of large models take 0.4 s more"
 
