@@ -24,7 +24,6 @@ from fastscribe.errors import UsageError
 from fastscribe.families.blocks.int8 import int8_problem
 from fastscribe.families.conformer.cpu_layers import CpuLayers
 from fastscribe.families.conformer.encoder import Encoder
-from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.model_building import with_attention
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.transcript import assemble, segments_of, words_of
@@ -41,6 +40,7 @@ from tests.conftest import (
     recognizer,
     waveform,
 )
+from tests.helpers.collate import collate
 from tests.helpers.streaming_folder import write_folder
 
 REAL = SHARED / "golden" / "real"

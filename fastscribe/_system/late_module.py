@@ -18,36 +18,33 @@ def import_late(name: str, before: Collection[str] = ()) -> None:
         before: Modules that need what running it does. It is run before the first of them.
     """
     if name not in sys.modules:
-        sys.meta_path.insert(0, _Finder(name, frozenset(before)))
+        sys.meta_path.insert(0, _Importer(name, frozenset(before)))
 
 
-class _Finder(MetaPathFinder):
+class _Importer(MetaPathFinder, Loader):
     def __init__(self, name: str, before: frozenset[str]) -> None:
-        self._name, self._before = name, before
+        self._name, self._before, self._late = name, before, _Late(name)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname in self._before and isinstance(late := sys.modules.get(self._name), _Late):
-            late.run()
+        if fullname in self._before and type(self._late) is _Late and self._late.__spec__ is not None:
+            self._late.run()
         spec = PathFinder.find_spec(fullname, path, target) if fullname == self._name else None
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+        if spec is not None:
+            self._late.real_loader, spec.loader = spec.loader, self
         return spec
 
-
-class _Loader(Loader):
-    def __init__(self, real: Loader) -> None:
-        self.real = real
-
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _Late(spec.name)
+        return self._late
 
     def exec_module(self, module: ModuleType) -> None:
         """Leave it to the module."""
 
 
 class _Late(ModuleType):
+    real_loader: Any
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what Python's import looks for and does without
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
@@ -55,8 +52,5 @@ class _Late(ModuleType):
         return getattr(self, name)
 
     def run(self) -> None:
-        spec = self.__spec__
-        assert spec is not None and isinstance(spec.loader, _Loader)
-        self.__loader__ = spec.loader = spec.loader.real
         self.__class__ = ModuleType  # type: ignore[assignment]
-        spec.loader.exec_module(self)
+        self.real_loader.exec_module(self)

@@ -20,7 +20,7 @@ from fastscribe.bench import ceilings
 from fastscribe.bench.timing import time_call
 from fastscribe.bench.work import Work
 from fastscribe.config import EncoderSettings
-from fastscribe.cuda.device import free_bytes
+from fastscribe.cuda.memory import free_bytes
 from fastscribe.families.blocks.fp8 import quantise_fp8_
 from fastscribe.families.blocks.int8 import Int8Linear, quantise_int8_, quantise_rows
 from fastscribe.families.blocks.packed import pack_linears_

@@ -7,7 +7,7 @@ is not pinned, and the engine needs no second code path.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -132,20 +132,6 @@ def host_array(shape: tuple[int, ...], dtype: np.dtype[Any], device: torch.devic
     return np.empty(shape, dtype)
 
 
-def register(memory: memoryview, say: Callable[[str], None]) -> None:
-    """Pin memory that other processes share, for good, so that copies from it to a GPU are asynchronous.
-
-    Args:
-        memory: All of it.
-        say: Called with a line for the user if the driver refuses: copies are correct then but block the host.
-    """
-    address = np.frombuffer(memory, np.uint8).ctypes.data
-    runtime = torch.cuda.cudart()
-    error = runtime.cudaHostRegister(address, len(memory), 0)
-    if error != runtime.cudaError.success:
-        say(f"the memory that holds the samples cannot be pinned ({error}): copies to the GPU are slower")
-
-
 def to_device(array: AnyArray, device: torch.device) -> torch.Tensor:
     """Start a copy to the device. The caller must keep the array alive until the copy has finished.
 
@@ -197,15 +183,6 @@ def short_switch_interval(device: torch.device) -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
-
-
-def free_bytes(device: torch.device) -> int:
-    """Bytes available for new tensors on a GPU, including memory that torch's allocator has cached."""
-    free, total = torch.cuda.mem_get_info(device)
-    own = torch.cuda.memory_reserved(device)
-    index = torch.cuda.current_device() if device.index is None else device.index
-    allowed = int(torch.cuda.get_per_process_memory_fraction(index) * total)  # less if processes share the GPU
-    return max(0, min(free, allowed - own)) + own - torch.cuda.memory_allocated(device)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

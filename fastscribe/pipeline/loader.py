@@ -25,7 +25,7 @@ from fastscribe.pipeline.batch_layout import Allocate, BatchLayout, ReadRow
 from fastscribe.pipeline.idle import IDLE, Idle
 from fastscribe.pipeline.prefetch import Group, Prefetcher
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
-from fastscribe.types import Batch, Failure, Hypothesis, SampleArray, Utterance
+from fastscribe.types import Batch, Failure, Hypothesis, Utterance
 
 # An utterance that is not decoded, with its result: empty for digital silence.
 Settled = tuple[Utterance, Failure | Hypothesis]
@@ -209,24 +209,3 @@ class _Loader:
 def _failures(group: _ProbeGroup | _ReadGroup, done: Sequence[int], stage: str) -> list[Settled]:
     failed = ((group.utterances[index], group.errors[index]) for index in done if index in group.errors)
     return [(utterance, to_failure(utterance.audio, stage, error)) for utterance, error in failed]
-
-
-def collate(utterances: Sequence[Utterance], waves: Sequence[SampleArray]) -> Batch:
-    """Return a batch of waves that are in memory already. load_batches() gives the same result; a test compares them.
-
-    Args:
-        utterances: One per wave.
-        waves: Mono at the model's rate, one-dimensional, int16 or float32 in [-1, 1].
-
-    Returns:
-        A batch, zero-padded to the longest wave: int16 if all waves are, else float32 with the int16 ones scaled to [-1, 1].
-    """
-    assert len(utterances) == len(waves) > 0
-    all_int16 = all(wave.dtype == np.int16 for wave in waves)
-    lengths_B = np.array([len(wave) for wave in waves], dtype=np.int64)
-    samples_BS = np.zeros((len(waves), int(lengths_B.max())), dtype=np.int16 if all_int16 else np.float32)
-    for row, wave in zip(samples_BS, waves, strict=True):
-        row[: len(wave)] = wave
-        if wave.dtype == np.int16 and not all_int16:
-            row[: len(wave)] *= np.float32(1 / 32768)
-    return Batch(tuple(utterances), samples_BS, lengths_B)

@@ -38,7 +38,7 @@ from fastscribe.context import booster
 from fastscribe.context.booster import Booster
 from fastscribe.decode import checked
 from fastscribe.evaluation.scores import Pair, evaluate
-from fastscribe.pipeline.loader import collate
+from tests.helpers.collate import collate
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import AudioInfo, Batch, Frames, Phrase, Utterance
 from scripts.benchmarks.gap_recovery import DECODERS, RATE, parser_of, publish

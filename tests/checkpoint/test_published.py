@@ -26,11 +26,11 @@ from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.families.indic.language_heads import of_language
 from fastscribe.families.model import build_model
 from fastscribe.families.parameter_shapes import parameter_shapes
-from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import AudioInfo, Utterance
 from tests.conftest import AUDIO, MODELS, ROOT, SHARED, waveform
 from tests.helpers import cohere_folder, granite_folder
+from tests.helpers.collate import collate
 from tests.helpers.published import CONFIGS, LANGUAGES, UNSUPPORTED, Yaml, config, key_paths, stand_in
 from tests.helpers.se_checkpoint import Shapes, encoder_shapes, linear, transducer_shapes
 from tests.helpers.streaming_folder import write_folder

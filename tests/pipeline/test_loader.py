@@ -19,8 +19,9 @@ from fastscribe.audio.rates import context_samples, is_plain_ratio
 from fastscribe.audio.read import read
 from fastscribe.pipeline import batch_layout, loader, prefetch, thread_pool
 from fastscribe.pipeline.idle import IDLE
-from fastscribe.pipeline.loader import collate, default_threads
+from fastscribe.pipeline.loader import default_threads
 from fastscribe.types import AudioInfo, Failure, Hypothesis, Source, Utterance
+from tests.helpers.collate import collate
 from tests.helpers.loading import load_batches
 
 RATE = 16_000

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from fastscribe.pipeline import engine
 from fastscribe.pipeline.engine import Engine, equal_shares, fastest_shares
-from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.model_building import prepare
 from fastscribe.speakers.diarizer import Diarizer
 from fastscribe.speakers.readers import read_speaker_model
 from fastscribe.types import Batch
 from tests.conftest import AUDIO, MODELS, recognizer, torch_threads, waveform
 from tests.helpers import sortformer
+from tests.helpers.collate import collate
 from tests.test_golden import utterance
 
 NAMES = sorted(path.name for path in Path(AUDIO).glob("*.flac"))[:6]

@@ -22,13 +22,13 @@ from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.cli.describe import describe
 from fastscribe.config import Options
 from fastscribe.errors import CheckpointError
-from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.results.fingerprint import model_digest
 from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Hypothesis, Transcript
 from tests.conftest import AUDIO, MODELS, golden, waveform
+from tests.helpers.collate import collate
 from tests.helpers.processes import fastscribe
 from tests.test_golden import utterance
 

@@ -21,11 +21,11 @@ from fastscribe.decode.prompt import make_prompt
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError, WeightsMismatch
 from fastscribe.families.canary.huggingface import positions
 from fastscribe.families.model import build_model
-from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.transcript import assemble
 from fastscribe.types import AudioInfo, Features, Hypothesis, Utterance
 from tests.conftest import AUDIO, MODELS, checkpoint, golden, recognizer, waveform
+from tests.helpers.collate import collate
 
 FOLDER = MODELS / "hf_canary"
 NAMES = sorted(golden(FOLDER)["files"])

@@ -28,12 +28,12 @@ from fastscribe.families.granite.config import GraniteConfig
 from fastscribe.families.granite.encoder import GraniteEncoder
 from fastscribe.families.granite.fused_layers import fuse_
 from fastscribe.families.parameter_shapes import parameter_shapes
-from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.tokenizer import piece_of_bytes
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import AudioInfo, Features, Hypothesis, Utterance
 from tests.conftest import AUDIO, MODELS, golden, waveform
+from tests.helpers.collate import collate
 from tests.helpers.granite_folder import (
     PROCESSOR_CONFIG,
     PUBLISHED_CONFIG,

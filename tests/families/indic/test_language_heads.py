@@ -26,13 +26,13 @@ from fastscribe.config import DecoderName
 from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.families.parameter_shapes import parameter_shapes
 from fastscribe.languages import language_tag
-from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import AudioInfo, Hypothesis, Utterance
 from tests.checkpoint.test_known_models import read
 from tests.checkpoint.test_published import conformer_shapes, linear, transducer_shapes
 from tests.conftest import AUDIO, MODELS, waveform
 from tests.helpers import indic_folder
+from tests.helpers.collate import collate
 from tests.helpers.processes import fastscribe
 from tests.helpers.published import INDIC_LANGUAGES
 

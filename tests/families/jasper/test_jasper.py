@@ -24,13 +24,13 @@ from fastscribe.families.jasper.config import JasperBlockConfig, JasperConfig
 from fastscribe.families.jasper.encoder import JasperEncoder
 from fastscribe.families.model import build_model
 from fastscribe.families.stored_config import config_from_json
-from fastscribe.pipeline.loader import collate
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.training.data import prepare
 from fastscribe.training.recipe import DataRecipe, ManifestPart, Recipe
 from fastscribe.types import Features
 from tests.checkpoint.test_checkpoint import with_yaml
 from tests.conftest import AUDIO, CONVOLUTIONAL_NAMES, MODELS, checkpoint, golden, recognizer, waveform
+from tests.helpers.collate import collate
 from tests.test_golden import utterance
 
 JASPER, QUARTZNET = MODELS / "jasper", MODELS / "quartznet"
