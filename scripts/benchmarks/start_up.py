@@ -39,7 +39,12 @@ import fastscribe.cli
 step("import the command line")
 from fastscribe._system.openmp import limit_openmp_spin
 limit_openmp_spin()
-import torch
+try:
+    from fastscribe._system.quick_start import quick_start
+except ImportError:  # an earlier checkout
+    from contextlib import nullcontext as quick_start
+with quick_start():
+    import torch
 step("import torch")
 import fastscribe.pipeline.engine, fastscribe.pipeline.local, fastscribe.transcriber
 step("import the engine")
