@@ -38,10 +38,10 @@ from fastscribe.context import booster
 from fastscribe.context.booster import Booster
 from fastscribe.decode import checked
 from fastscribe.evaluation.scores import Pair, evaluate
-from tests.helpers.collate import collate
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import AudioInfo, Batch, Frames, Phrase, Utterance
 from scripts.benchmarks.gap_recovery import DECODERS, RATE, parser_of, publish
+from tests.helpers.collate import collate
 
 SIZES = (10, 100, 1_000, 10_000)
 LARGEST_LIST_PER_ROW = 100
