@@ -14,8 +14,8 @@ from fastscribe._system.late_module import import_late
 def quick_start() -> Iterator[None]:
     """Import torch and load a model. For a process of fastscribe's own. No effect once torch is imported.
 
-    Nobody looks for garbage among what that makes, then or later, which takes a seventh of the import's time and 0.1 s of a
-    large model's. A third of the import are meta kernels in Python, which torch's compiler needs; they wait for it.
+    The collector leaves out what that makes, then and later. It would take a seventh of the import's time and 0.25 s of a large
+    model's. A third of the import are meta kernels in Python, which torch's compiler needs; they wait for it.
     """
     if "torch" in sys.modules or not gc.isenabled():
         yield
