@@ -6,8 +6,8 @@ tokens. It begins in one of the first two states and ends in one of the last two
 are float32 sums, and each log-probability is added before candidates are compared. These are the rules of NeMo 3.0
 (`viterbi_decoding`), so that equal log-probabilities give equal frames.
 
-`align_reference` aligns one text; `align` aligns a batch and is tested against it. `align` requests the log-probabilities
-chunk by chunk, so that neither [B, T, V] nor the lattice has to fit in memory at once.
+`align` requests the log-probabilities chunk by chunk, so that neither [B, T, V] nor the lattice has to fit in memory at once.
+tests/helpers/forced_alignment.py aligns one text by the same rules.
 
 Shapes: B batch, T frames, K frames of a block, C frames of a chunk, V labels with blank, N tokens, U states.
 """
@@ -37,44 +37,6 @@ def frames_needed(token_ids: Sequence[int]) -> int:
     return len(token_ids) + sum(left == right for left, right in pairwise(token_ids))
 
 
-def align_reference(
-    logprobs_TV: Sequence[Sequence[float]], token_ids: Sequence[int], blank_id: int
-) -> list[Span] | None:
-    """Align one text, state by state.
-
-    Args:
-        logprobs_TV: natural-log probabilities of a frame's labels.
-        token_ids: the N tokens of the text.
-        blank_id: the blank's label.
-
-    Returns:
-        N spans, which neither overlap nor are empty, or None if no path has a finite score.
-    """
-    states = [blank_id]
-    for token_id in token_ids:
-        states += [token_id, blank_id]
-    scores = [0.0] + [-math.inf] * (len(states) - 1)  # before the first frame
-    moves_TU: list[list[int]] = []
-    for logprobs_V in logprobs_TV:
-        previous, scores, moves = scores, [], []
-        for state, label in enumerate(states):
-            can_skip = state % 2 == 1 and state >= 2 and states[state - 2] != label
-            steps = (0, 1, 2) if can_skip else (0, 1)
-            candidates = [previous[state - step] + logprobs_V[label] if step <= state else -math.inf for step in steps]
-            scores.append(max(candidates))
-            moves.append(candidates.index(max(candidates)))
-        moves_TU.append(moves)
-    last = max(range(max(0, len(states) - 2), len(states)), key=lambda state: scores[state])
-    if not math.isfinite(scores[last]):
-        return None
-    path = []
-    for moves in reversed(moves_TU):
-        path.append(last)
-        last -= moves[last]
-    path.reverse()
-    return [(path.index(state), len(path) - path[::-1].index(state)) for state in range(1, len(states), 2)]
-
-
 @torch.inference_mode()
 def align(
     logprobs: LogProbs,
@@ -96,7 +58,8 @@ def align(
         max_bytes: approximate size of each of the two large buffers.
 
     Returns:
-        For each row the result of `align_reference`, and None also if a score is NaN.
+        For each row the spans of its tokens, which neither overlap nor are empty; None if no path has a finite score, or if
+        a score is NaN.
     """
     fitting = [
         tuple(ids) if frames_needed(ids) <= length else () for ids, length in zip(token_ids, lengths, strict=True)

@@ -6,7 +6,7 @@ its own, the state in which no phrase has begun. State 0 is the root of the empt
 
 A text's total is the score of its phrases, and that of the phrase that its end begins. So a token that leaves a phrase in
 the middle takes back what the phrase has gained: all of the state's score but that of the best whole phrase in it.
-context/boosting_reference.py has the same rules without arrays.
+tests/helpers/phrase_lists.py has the same rules without arrays.
 
 Shapes: S states, A arcs between states that are not roots, R roots, V labels.
 """

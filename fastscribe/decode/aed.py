@@ -3,8 +3,8 @@
 The rules are NeMo's: all rows share a prompt; each step adds one token. A row ends at the model's maximum length or at a
 limit that grows with its frames. NeMo decodes published models with a beam of one, which ignores an end token at the
 first step; a second end token usually follows. With phrases to boost (scorer.py), a token without text, such as the end,
-stays what it is; the boost decides between the others. `greedy` is the reference. AedDecoder decodes batches and drops finished
-rows from them; aed_graphs.py replays the steps from CUDA graphs.
+stays what it is; the boost decides between the others. AedDecoder decodes batches and drops finished rows from
+them; aed_graphs.py replays the steps from CUDA graphs. tests/helpers/greedy_aed.py decodes one utterance by the same rules.
 
 Shapes: B batch, T frames, R unfinished rows, N token positions, the first P of which hold the prompt.
 """
@@ -27,7 +27,7 @@ from fastscribe.families.canary.attention_decoder import AttentionDecoder, KeyVa
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 if TYPE_CHECKING:
-    from fastscribe.decode.scorer import PhraseScores, ReferencePhrases, State
+    from fastscribe.decode.scorer import PhraseScores
 
 _SHRINK_BELOW = 0.75  # drop finished rows when fewer than this share are unfinished
 _POSITIONS_PER_GROWTH = 64  # positions that the cache grows by
@@ -35,44 +35,6 @@ _POSITIONS_PER_GROWTH = 64  # positions that the cache grows by
 # smaller state takes another half of that for a moment.
 _ROUNDED_UP = 4.5
 _STEPS_PER_CHECK_ON_GPU = 8  # reading is_done_B from a GPU makes the host wait
-
-
-@torch.inference_mode()
-def greedy(
-    model: AttentionDecoder, prompt: Prompt, frames_TD: torch.Tensor, phrases: ReferencePhrases[State] | None = None
-) -> Hypothesis:
-    """Decode one utterance, and run all tokens through the model at each step.
-
-    Args:
-        model: the attention decoder.
-        prompt: tokens before the text.
-        frames_TD: encoder output, valid frames only.
-        phrases: phrases to boost.
-
-    Returns:
-        The hypothesis.
-    """
-    device, num_frames = frames_TD.device, len(frames_TD)
-    if num_frames == 0:
-        return Hypothesis()
-    frames = Frames(frames_TD[None], torch.tensor([num_frames], device=device))
-    ids, logprobs, is_finished = list(prompt.ids), [], False
-    states = phrases.start if phrases else ()
-    while len(ids) < row_limit(model, prompt, num_frames) and not is_finished:
-        cache = model.new_cache(1, num_frames, len(ids))
-        model.load_frames_(cache, frames)
-        tokens_1N, positions_N = torch.tensor([ids], device=device), torch.arange(len(ids), device=device)
-        logprobs_V = torch.log_softmax(model(tokens_1N, positions_N, cache, len(ids))[0].float(), 0)
-        ids.append(int(logprobs_V.argmax()))
-        if phrases and ids[-1] in prompt.text_ids:
-            scores_V = torch.tensor([phrases.score(states, i) for i in range(len(logprobs_V))])
-            is_text_V = torch.tensor([i in prompt.text_ids for i in range(len(logprobs_V))])
-            ids[-1] = int(torch.where(is_text_V, logprobs_V + scores_V, -torch.inf).argmax())
-            states = phrases.after(states, ids[-1])
-        logprobs.append(float(logprobs_V[ids[-1]]))
-        is_first = len(ids) == len(prompt.ids) + 1
-        is_finished = ids[-1] in _end_ids(model, prompt) and not (is_first and model.config.beam)
-    return _finish(model, prompt, ids[len(prompt.ids) :], logprobs, num_frames)
 
 
 def row_limit(model: AttentionDecoder, prompt: Prompt, num_frames: int) -> int:
@@ -102,15 +64,16 @@ def decoder_memory(model: AttentionDecoder) -> DecoderMemory:
     return DecoderMemory(position_bytes * (1 + config.tokens_per_frame), position_bytes * config.max_extra_tokens)
 
 
-def _end_ids(model: AttentionDecoder, prompt: Prompt) -> tuple[int, ...]:
+def ending_ids(model: AttentionDecoder, prompt: Prompt) -> tuple[int, ...]:
+    """Return the tokens that end a text."""
     return (prompt.end_id, prompt.pad_id) if model.config.beam and prompt.pad_id is not None else (prompt.end_id,)
 
 
-def _finish(
+def finish(
     model: AttentionDecoder, prompt: Prompt, ids: Sequence[int], logprobs: Sequence[float], num_frames: int
 ) -> Hypothesis:
     """Make a Hypothesis of the tokens before the end; end and padding tokens right before it are dropped too."""
-    ends = _end_ids(model, prompt)
+    ends = ending_ids(model, prompt)
     first = 1 if model.config.beam else 0
     count = next((place for place in range(first, len(ids)) if ids[place] in ends), len(ids))
     if num_frames and not is_finite_sum(logprobs[: count + 1]):
@@ -206,7 +169,7 @@ def load_batch_(
     state.written_BN.fill_(prompt.end_id)
     state.position_1.fill_(num_prompt - 1)
     positions_P = torch.arange(num_prompt, device=state.position_1.device)
-    end_ids = () if model.config.beam else _end_ids(model, prompt)
+    end_ids = () if model.config.beam else ending_ids(model, prompt)
     if frames.boost is not None:
         state.boost_BK[:batch] = frames.boost.starts()
         state.boost_BK[batch:] = 0
@@ -235,7 +198,7 @@ def step(
     """
     input_position_1 = state.position_1.clamp(max=model.config.max_tokens - 1)  # may exceed it once all rows are done
     logits_BV = model(state.token_B1, input_position_1, state.cache, num_keys)
-    _write_(state, logits_BV, prompt, _end_ids(model, prompt), boost)
+    _write_(state, logits_BV, prompt, ending_ids(model, prompt), boost)
 
 
 def _write_(
@@ -339,4 +302,4 @@ def read(model: AttentionDecoder, prompt: Prompt, packed: Int32Array, batch: int
     """Unpack a host copy of the result of `pack`: one Hypothesis per row."""
     written_BN, bits_BN = packed[batch:].reshape(2, batch, -1)
     columns = (written_BN.tolist(), bits_BN.view(np.float32).tolist(), packed[:batch].tolist())
-    return [_finish(model, prompt, *row) for row in zip(*columns, strict=True)]
+    return [finish(model, prompt, *row) for row in zip(*columns, strict=True)]

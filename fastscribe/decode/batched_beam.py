@@ -1,10 +1,22 @@
-"""Beam search of a batch with a transducer: the search of beam.py for all rows and beams at once.
+"""Beam search of a batch with a transducer, all rows and beams at once.
+
+Alignment-length synchronous (Saon et al. 2020, "Alignment-length synchronous decoding for RNN transducer"): each step
+extends every hypothesis by one label or one blank, at whatever frame it is, and keeps the `width` most probable ones.
+TDT (Xu et al. 2023) uses the most probable duration and adds its log-probability to the score. Hypotheses that have reached
+the last frame wait for the others. Two hypotheses with the same labels and frame are merged: the more probable one stays,
+with the sum of both probabilities. `max_symbols` works as in greedy.py, and a width of one is greedy decoding. A search
+that exceeds `max_steps` has no transcript.
+
+Shallow fusion (scorer.py) adds a weighted language model log-probability and a bonus to the score, but not to the labels'
+log-probabilities. With it, a width of one differs from greedy decoding. Phrases to boost add to the score in the same way. A
+hypothesis that ends in the middle of a phrase loses what the phrase gave it. Tokens that are left out extend no hypothesis.
+The labels that stay share their probability in proportion to their own, so that blanks are as likely as before.
+tests/helpers/beam_search.py searches one utterance by the same rules.
 
 Each step calls the joint network once, selects the best K extensions of a row's K beams, and calls the predictor for the
 beams that took a label. Each step records every beam's parent and extension; the host backtracks from the beams that it
 returns. Beams are compared by a hash of their labels. Finished rows go through every step unchanged, and so do dead beams,
-whose score is -inf: all but one at first, then merged ones. Language model scores are looked up by state, and so are those of
-phrases to boost (scorer.py). Tokens that are left out extend no beam; the labels that stay share their probability.
+whose score is -inf: all but one at first, then merged ones. Scores of language models and of phrases are looked up by state.
 
 Shapes: B batch, T frames, K beams, R of them returned, N = B x K, J joint width, V labels with blank, U steps, H, L predictor,
 F fields of a beam: four, and a state in each list of phrases.

@@ -4,23 +4,19 @@ A token starts at the first frame of its run of equal labels and lasts as long a
 span from the previous token's onset to their own, about one token early; this differs on purpose.) A token's
 log-probability is the logarithm of the mean probability over its run.
 
-The device computes each frame's label and probability; the host merges. `collapse` is the reference for one row, and
-`collapse_rows` does a whole batch in numpy.
+The device computes each frame's label and probability; the host merges a whole batch in numpy.
 
 With phrases to boost (scorer.py), a frame's label depends on those before it: the device goes from frame to frame. A frame
 whose best label is blank stays blank. A label that goes on from the frame before keeps the score that it had there.
-`boosted_labels` is the reference for one row.
 
 With tokens that are left out, a frame whose best label is blank stays blank too; else the best label of
-those that stay is taken. Probabilities are the model's.
+those that stay is taken. Probabilities are the model's. tests/helpers/greedy_ctc.py decodes one row by the same rules.
 
 Shapes: B batch, T frames, V labels with blank, R runs of equal labels in all rows, N tokens of all rows, K lists of phrases.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,9 +27,9 @@ from fastscribe.families.blocks.ctc import CtcHead, split_for_logits
 from fastscribe.types import Float32Array, Frames, Hypothesis, Int32Array
 
 if TYPE_CHECKING:
-    from fastscribe.decode.scorer import Boost, ReferencePhrases, State, TokenMask
+    from fastscribe.decode.scorer import Boost, TokenMask
 
-_MIN_PROBABILITY = 1e-38  # its logarithm is finite
+MIN_PROBABILITY = 1e-38  # its logarithm is finite
 MAX_BOOSTED_LOGITS = 1 << 26  # rows beyond it are decoded in parts
 
 
@@ -123,25 +119,6 @@ def _boosted_rows(
     return torch.stack(labels, 1)
 
 
-def boosted_labels(
-    logprobs_TV: torch.Tensor, phrases: ReferencePhrases[State], blank_id: int, excluded: Collection[int] = ()
-) -> list[int]:
-    """Return the label of each frame of one row, with phrases to boost and tokens that are left out."""
-    labels: list[int] = []
-    states, last, last_score = phrases.start, blank_id, 0.0
-    for logprobs_V in logprobs_TV:
-        label = int(logprobs_V.argmax())
-        if label != blank_id:
-            scores = [last_score if other == last else phrases.score(states, other) for other in range(blank_id)]
-            chosen_V = logprobs_V[:blank_id] + torch.tensor(scores)
-            label = max(set(range(blank_id)).difference(excluded), key=lambda other: (chosen_V[other], -other))
-            last_score = scores[label]
-            states = phrases.after(states, label) if label != last else states
-        last = label
-        labels.append(label)
-    return labels
-
-
 def collapse_rows(
     labels_BT: Int32Array, probs_BT: Float32Array, lengths_B: Int32Array, blank_id: int
 ) -> list[Hypothesis]:
@@ -167,7 +144,7 @@ def collapse_rows(
     is_token_R = is_start_BT.ravel()[borders_R]
     lengths_N = np.diff(borders_R, append=labels_BT.size)[is_token_R]
     sums_R = np.add.reduceat(probs_BT.ravel().astype(np.float64), borders_R) if len(borders_R) else np.zeros(0)
-    logprobs_N = np.log(np.maximum(sums_R[is_token_R] / lengths_N, _MIN_PROBABILITY))
+    logprobs_N = np.log(np.maximum(sums_R[is_token_R] / lengths_N, MIN_PROBABILITY))
     starts_N = borders_R[is_token_R]
     flat = (labels_BT.ravel()[starts_N], starts_N % labels_BT.shape[1], lengths_N, logprobs_N)
     ids, starts, lengths, logprobs = (values.tolist() for values in flat)
@@ -176,27 +153,3 @@ def collapse_rows(
     return [
         Hypothesis(tuple(ids[span]), tuple(starts[span]), tuple(lengths[span]), tuple(logprobs[span])) for span in spans
     ]
-
-
-def collapse(labels: list[int], probs: list[float], blank_id: int) -> Hypothesis:
-    """Merge the labels of one row; `labels` and `probs` hold the best label of each frame and its probability."""
-    ids: list[int] = []
-    starts: list[int] = []
-    sums: list[float] = []
-    lengths: list[int] = []
-    previous = blank_id
-    for frame, (label, prob) in enumerate(zip(labels, probs, strict=True)):
-        if label != blank_id:
-            if label == previous:
-                sums[-1] += prob
-                lengths[-1] += 1
-            else:
-                ids.append(label)
-                starts.append(frame)
-                sums.append(prob)
-                lengths.append(1)
-        previous = label
-    logprobs = tuple(
-        math.log(max(total / length, _MIN_PROBABILITY)) for total, length in zip(sums, lengths, strict=True)
-    )
-    return Hypothesis(tuple(ids), tuple(starts), tuple(lengths), logprobs)

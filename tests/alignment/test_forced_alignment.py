@@ -10,7 +10,8 @@ from itertools import groupby
 import pytest
 import torch
 
-from fastscribe.alignment.forced_alignment import Span, align, align_reference, frames_needed
+from fastscribe.alignment.forced_alignment import Span, align, frames_needed
+from tests.helpers.forced_alignment import align_reference
 
 CPU = torch.device("cpu")
 STEP = 1 / 8  # log-probabilities are multiples, so that sums are exact in any order and ties are exact

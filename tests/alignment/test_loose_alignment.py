@@ -9,8 +9,8 @@ import random
 import numpy as np
 import pytest
 
-from fastscribe.alignment.forced_alignment import align_reference
 from fastscribe.alignment.loose_alignment import LooseAlignment, align_loosely
+from tests.helpers.forced_alignment import align_reference
 
 STEP = 1 / 8  # scores are multiples, so that float32 sums are exact
 SKIP, OTHER = 1.5, 0.75

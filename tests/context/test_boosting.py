@@ -16,14 +16,12 @@ from hypothesis import strategies as st
 
 from fastscribe.context.boost_tables import BoostTables
 from fastscribe.context.boosting import Boost
-from fastscribe.context.boosting_reference import PhraseList, PhraseLists
 from fastscribe.context.context_graph import build_graph, join
 from fastscribe.context.phrases import TokenPath
-from fastscribe.decode import aed, ctc, label_looping
+from fastscribe.decode import ctc, label_looping
 from fastscribe.decode.aed import AedDecoder
 from fastscribe.decode.aed_graphs import GraphedAed
 from fastscribe.decode.batched_beam import BeamDecoder
-from fastscribe.decode.beam import beam_search
 from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import Network
@@ -43,6 +41,9 @@ from tests.decode.test_label_looping import (  # noqa: F401
 )
 from tests.decode.test_transducer_graphs import PseudoWhile, chunked
 from tests.fakes.cuda import SimulatedCuda
+from tests.helpers import greedy_aed, greedy_ctc
+from tests.helpers.beam_search import beam_search
+from tests.helpers.phrase_lists import PhraseList, PhraseLists
 
 CPU = torch.device("cpu")
 
@@ -177,9 +178,9 @@ def test_ctc_equals_reference(seed, lengths, data) -> None:
     frames = replace(random_frames(lengths), boost=lists.boost(numbers))
     for row, fast in enumerate(ctc.decode(head, frames, blank_id)):
         logprobs_TV = head(frames.frames_BTD[row, : lengths[row]]).log_softmax(-1)
-        labels = ctc.boosted_labels(logprobs_TV, lists.reference(numbers[row]), blank_id)
+        labels = greedy_ctc.boosted_labels(logprobs_TV, lists.reference(numbers[row]), blank_id)
         probs = logprobs_TV.exp().gather(1, torch.tensor(labels).long()[:, None])[:, 0] if labels else torch.zeros(0)
-        slow = ctc.collapse(labels, probs.tolist(), blank_id)
+        slow = greedy_ctc.collapse(labels, probs.tolist(), blank_id)
         assert steps(fast) == steps(slow)
         assert fast.logprobs == pytest.approx(slow.logprobs, abs=1e-4)
 
@@ -287,7 +288,7 @@ def test_attention_decoders_equal_greedy(seed, config, batches, steps_per_iterat
                 lists, numbers = drawn_lists(data, LABELS, len(lengths))
                 frames, phrases = replace(frames, boost=lists.boost(numbers)), list(map(lists.reference, numbers))
             for row, fast in enumerate(decoder.read(decoder.submit(frames).numpy(), frames)):
-                slow = aed.greedy(model, prompt, frames.frames_BTD[row, : lengths[row]], phrases[row])
+                slow = greedy_aed.greedy(model, prompt, frames.frames_BTD[row, : lengths[row]], phrases[row])
                 assert fast.token_ids == slow.token_ids
                 assert fast.logprobs == pytest.approx(slow.logprobs, abs=1e-4)
         decoder.close()

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from fastscribe.context import backoff_model, room
 from fastscribe.context.backoff_model import BackoffModel, read_language_model
-from fastscribe.decode.beam import beam_search
 from fastscribe.decode.scorer import FusedModel
 from fastscribe.errors import UsageError
 from fastscribe.text.tokenizer import Tokenizer, from_characters
 from tests.context.arpa_files import SlowArpa, random_arpa, written
 from tests.decode.test_beam import MODELS, decoded
 from tests.decode.test_label_looping import one_thread, random_frames, steps, tiny_transducer  # noqa: F401
+from tests.helpers.beam_search import beam_search
 
 PIECES = ("<unk>", "▁", "a", "b", "▁a", "▁ab", "ab", "c", ",", "▁ca", "'", "B")
 SUBWORDS = Tokenizer(PIECES, "subword", unknown_ids=frozenset((0,)))

@@ -20,7 +20,6 @@ from fastscribe.context.phrases import TokenPath
 from fastscribe.context.vocabulary_mask import VocabularyMask, VocabularyMasks
 from fastscribe.decode import ctc, label_looping
 from fastscribe.decode.batched_beam import BeamDecoder
-from fastscribe.decode.beam import beam_search
 from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import Network
@@ -39,6 +38,8 @@ from tests.decode.test_label_looping import (  # noqa: F401
 )
 from tests.decode.test_transducer_graphs import PseudoWhile, chunked
 from tests.fakes.cuda import SimulatedCuda
+from tests.helpers import greedy_ctc
+from tests.helpers.beam_search import beam_search
 
 CPU = torch.device("cpu")
 TRANSDUCERS = {
@@ -113,9 +114,9 @@ def test_ctc_equals_reference(seed, lengths, data) -> None:
     for row, fast in enumerate(ctc.decode(head, frames, blank_id)):
         logprobs_TV = head(frames.frames_BTD[row, : lengths[row]]).log_softmax(-1)
         lists = phrases[row] or Lists([[]], blank_id, blank_id).reference([1])
-        labels = ctc.boosted_labels(logprobs_TV, lists, blank_id, excluded[row])
+        labels = greedy_ctc.boosted_labels(logprobs_TV, lists, blank_id, excluded[row])
         probs = logprobs_TV.exp().gather(1, torch.tensor(labels).long()[:, None])[:, 0] if labels else torch.zeros(0)
-        slow = ctc.collapse(labels, probs.tolist(), blank_id)
+        slow = greedy_ctc.collapse(labels, probs.tolist(), blank_id)
         assert steps(fast) == steps(slow)
         assert fast.logprobs == pytest.approx(slow.logprobs, abs=1e-4)
         assert excluded[row].isdisjoint(fast.token_ids)

@@ -25,7 +25,7 @@ from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import AedConfig, Options, TransformerConfig
 from fastscribe.decode import aed, aed_graphs
-from fastscribe.decode.aed import AedDecoder, decoder_memory, greedy
+from fastscribe.decode.aed import AedDecoder, decoder_memory
 from fastscribe.decode.aed_graphs import GraphedAed
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.prompt import Prompt
@@ -39,6 +39,7 @@ from tests.conftest import AUDIO, MODELS, checkpoint
 from tests.cuda.test_while_loop import DEVICE, FakeCuda
 from tests.decode.test_transducer_graphs import PseudoWhile, chunked, fake, one_thread, simulated_cuda
 from tests.fakes.cuda import SimulatedCuda
+from tests.helpers.greedy_aed import greedy
 
 __all__ = ["fake", "one_thread", "simulated_cuda"]  # fixtures
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from fastscribe.context.language_model import Fusion, LanguageModel, LazyTables, Tables
 from fastscribe.decode import batched_beam
 from fastscribe.decode.batched_beam import BeamDecoder
-from fastscribe.decode.beam import beam_search
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import Network
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
 from scripts.default_model.ngrams import counted
 from tests.decode.test_label_looping import DURATIONS, one_thread, random_frames, steps, tiny_transducer  # noqa: F401
+from tests.helpers.beam_search import beam_search
 
 MODELS = {
     "seed": st.integers(0, 2**31),

@@ -18,7 +18,6 @@ from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import Options
 from fastscribe.decode import checked, label_looping
-from fastscribe.decode.beam import beam_search
 from fastscribe.decode.checked import NOT_FINITE, checked_frames
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.limits import ENDLESS, max_labels
@@ -31,6 +30,7 @@ from tests.cli.test_cli import rows, transcribe
 from tests.conftest import AUDIO, MODELS, checkpoint, waveform
 from tests.decode.test_beam import decoded as beam_decoded
 from tests.decode.test_label_looping import NoHostSync, one_thread, random_frames, tiny_transducer  # noqa: F401
+from tests.helpers.beam_search import beam_search
 
 FILES = sorted(AUDIO.glob("0[1-3]_*.flac"))
 KINDS = [
@@ -222,8 +222,8 @@ def test_endless_labels(durations: tuple[int, ...], monkeypatch: pytest.MonkeyPa
 
 def test_endless_beam(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastscribe.decode.limits._MORE_LABELS", 40)
-    for name in ("beam", "label_looping"):
-        monkeypatch.setattr(f"fastscribe.decode.{name}.LABELS_PER_FRAME_GUARD", 25)
+    for name in ("tests.helpers.beam_search", "fastscribe.decode.label_looping"):
+        monkeypatch.setattr(f"{name}.LABELS_PER_FRAME_GUARD", 25)
     transducer, lengths = endless_transducer(()), [2, 9, 0, 3]
     frames = random_frames(lengths)
     found = beam_decoded(transducer, frames, 2)

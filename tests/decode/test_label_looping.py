@@ -34,6 +34,7 @@ from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Frames, Hypothesis
 from tests.conftest import torch_threads
+from tests.helpers import greedy_ctc
 
 DURATIONS = ((), (0, 1, 2, 3, 4), (1, 2, 3), (0, 1), (2, 0, 8), (0,))
 
@@ -294,7 +295,7 @@ def test_no_max_symbols(durations) -> None:
 @given(st.lists(st.integers(0, 3), max_size=30))
 def test_ctc_collapse(labels: list[int]) -> None:
     blank = 3
-    hypothesis = ctc.collapse(labels, [0.5] * len(labels), blank)
+    hypothesis = greedy_ctc.collapse(labels, [0.5] * len(labels), blank)
     runs = [(label, len(list(run))) for label, run in groupby(labels)]
     assert [(i, n) for i, n in runs if i != blank] == list(
         zip(hypothesis.token_ids, hypothesis.token_durations, strict=True)
@@ -316,7 +317,7 @@ def test_ctc_batch_equals_collapse(rows: list[list[int]], seed: int) -> None:
     probs_BT = rng.random(labels_BT.shape, dtype=np.float32)
     lengths_B = np.array([len(labels) for labels in rows], dtype=np.int32)
     for row, found in enumerate(ctc.collapse_rows(labels_BT, probs_BT, lengths_B, 3)):
-        expected = ctc.collapse(rows[row], probs_BT[row, : len(rows[row])].tolist(), 3)
+        expected = greedy_ctc.collapse(rows[row], probs_BT[row, : len(rows[row])].tolist(), 3)
         assert steps(found) == steps(expected)
         assert found.logprobs == pytest.approx(expected.logprobs, rel=1e-6, abs=1e-9)
 
@@ -327,6 +328,6 @@ def test_ctc_decoder() -> None:
     frames = random_frames([9, 0, 4])
     for row, found in enumerate(ctc.decode(head, frames, 3)):
         probs, labels = head(frames.frames_BTD[row, : frames.lengths_B[row]]).softmax(-1).max(-1)
-        expected = ctc.collapse(labels.tolist(), probs.tolist(), 3)
+        expected = greedy_ctc.collapse(labels.tolist(), probs.tolist(), 3)
         assert steps(found) == steps(expected)
         assert found.logprobs == pytest.approx(expected.logprobs, rel=1e-5)

@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import Options
-from fastscribe.decode.aed import greedy
 from fastscribe.decode.prompt import make_prompt
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError, WeightsMismatch
 from fastscribe.families.canary.huggingface import positions
@@ -26,6 +25,7 @@ from fastscribe.text.transcript import assemble
 from fastscribe.types import AudioInfo, Features, Hypothesis, Utterance
 from tests.conftest import AUDIO, MODELS, checkpoint, golden, recognizer, waveform
 from tests.helpers.collate import collate
+from tests.helpers.greedy_aed import greedy
 
 FOLDER = MODELS / "hf_canary"
 NAMES = sorted(golden(FOLDER)["files"])

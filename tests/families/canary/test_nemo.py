@@ -16,7 +16,6 @@ from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli.describe import describe
 from fastscribe.config import Options
-from fastscribe.decode.aed import greedy
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.transcript import Clock, timed_tokens, words_of
@@ -25,6 +24,7 @@ from fastscribe.types import Failure, Hypothesis, Transcript
 from tests.checkpoint.test_checkpoint import with_yaml
 from tests.conftest import AUDIO, MODELS, checkpoint, golden, waveform
 from tests.helpers.collate import collate
+from tests.helpers.greedy_aed import greedy
 from tests.helpers.processes import fastscribe
 from tests.test_golden import utterance
 

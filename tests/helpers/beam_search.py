@@ -1,20 +1,6 @@
-"""Reference beam search of one utterance with a transducer.
+"""The definition of beam search with a transducer, one utterance at a time: decode/batched_beam.py is tested against it.
 
-Alignment-length synchronous (Saon et al. 2020, "Alignment-length synchronous decoding for RNN transducer"): each step
-extends every hypothesis by one label or one blank, at whatever frame it is, and keeps the `width` most probable ones.
-TDT (Xu et al. 2023) uses the most probable duration and adds its log-probability to the score. Hypotheses that have reached
-the last frame wait for the others. Two hypotheses with the same labels and frame are merged: the more probable one stays,
-with the sum of both probabilities. `max_symbols` works as in greedy.py, and a width of one is greedy decoding. A search
-that exceeds `max_steps` has no transcript.
-
-Shallow fusion (scorer.py) adds a weighted language model log-probability and a bonus to the score, but not to the labels'
-log-probabilities. With it, a width of one differs from greedy decoding. Phrases to boost add to the score in the
-same way. A hypothesis that ends in the middle of a phrase loses what the phrase gave it.
-
-Tokens that are left out extend no hypothesis. The labels that stay share their probability in proportion
-to their own, so that blanks are as likely as before.
-
-batched_beam.py searches batches and is tested against this.
+The rules are those in the header of batched_beam.py. A width of one is greedy decoding without a language model.
 """
 
 from __future__ import annotations

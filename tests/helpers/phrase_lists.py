@@ -1,4 +1,4 @@
-"""Reference boosting of phrases in one text, without an automaton; boosting.py is tested against it.
+"""The definition of boosted phrases, in one text and without an automaton: context/ is tested against it.
 
 The state is the longest end of the tokens so far that begins a phrase, as a tuple of tokens.
 """

@@ -1,0 +1,49 @@
+"""The definition of greedy decoding with attention, one utterance at a time: decode/aed.py is tested against it."""
+
+from __future__ import annotations
+
+import torch
+
+from fastscribe.decode.aed import ending_ids, finish, row_limit
+from fastscribe.decode.prompt import Prompt
+from fastscribe.decode.scorer import ReferencePhrases, State
+from fastscribe.families.canary.attention_decoder import AttentionDecoder
+from fastscribe.types import Frames, Hypothesis
+
+
+@torch.inference_mode()
+def greedy(
+    model: AttentionDecoder, prompt: Prompt, frames_TD: torch.Tensor, phrases: ReferencePhrases[State] | None = None
+) -> Hypothesis:
+    """Decode one utterance, and run all tokens through the model at each step.
+
+    Args:
+        model: the attention decoder.
+        prompt: tokens before the text.
+        frames_TD: encoder output, valid frames only.
+        phrases: phrases to boost.
+
+    Returns:
+        The hypothesis.
+    """
+    device, num_frames = frames_TD.device, len(frames_TD)
+    if num_frames == 0:
+        return Hypothesis()
+    frames = Frames(frames_TD[None], torch.tensor([num_frames], device=device))
+    ids, logprobs, is_finished = list(prompt.ids), [], False
+    states = phrases.start if phrases else ()
+    while len(ids) < row_limit(model, prompt, num_frames) and not is_finished:
+        cache = model.new_cache(1, num_frames, len(ids))
+        model.load_frames_(cache, frames)
+        tokens_1N, positions_N = torch.tensor([ids], device=device), torch.arange(len(ids), device=device)
+        logprobs_V = torch.log_softmax(model(tokens_1N, positions_N, cache, len(ids))[0].float(), 0)
+        ids.append(int(logprobs_V.argmax()))
+        if phrases and ids[-1] in prompt.text_ids:
+            scores_V = torch.tensor([phrases.score(states, i) for i in range(len(logprobs_V))])
+            is_text_V = torch.tensor([i in prompt.text_ids for i in range(len(logprobs_V))])
+            ids[-1] = int(torch.where(is_text_V, logprobs_V + scores_V, -torch.inf).argmax())
+            states = phrases.after(states, ids[-1])
+        logprobs.append(float(logprobs_V[ids[-1]]))
+        is_first = len(ids) == len(prompt.ids) + 1
+        is_finished = ids[-1] in ending_ids(model, prompt) and not (is_first and model.config.beam)
+    return finish(model, prompt, ids[len(prompt.ids) :], logprobs, num_frames)
