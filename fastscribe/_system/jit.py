@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache, partial, wraps
 from inspect import signature
 from pathlib import Path
@@ -66,7 +67,12 @@ def _load_or_compile(compiled: Any, types: tuple[Any, ...]) -> None:
             if types in compiled.overloads:
                 return
             rtsys.initialize(compiled.targetctx)
-            kept = compiled._cache._load_overload(types, compiled.targetctx)
+            try:
+                kept = compiled._cache._load_overload(types, compiled.targetctx)
+            except Exception:  # files that are damaged, or those of a broken disk; numba would raise at every run
+                kept = None
+                with suppress(OSError):
+                    compiled._cache.flush()
             if kept is not None:
                 compiled.add_overload(kept)
                 return

@@ -6,8 +6,11 @@ import sys
 from collections.abc import Collection, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from threading import RLock
 from types import ModuleType
 from typing import Any
+
+_RUNS = RLock()  # another thread waits for a module that is being run
 
 
 def import_late(name: str, before: Collection[str] = ()) -> None:
@@ -44,13 +47,22 @@ class _Importer(MetaPathFinder, Loader):
 
 class _Late(ModuleType):
     real_loader: Any
+    is_running = False
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what Python's import looks for and does without
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        self.run()
-        return getattr(self, name)
+        if not name.startswith("__"):  # else what Python's import looks for and does without
+            self.run()
+        if name in vars(self):
+            return vars(self)[name]
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
     def run(self) -> None:
-        self.__class__ = ModuleType  # type: ignore[assignment]
-        self.real_loader.exec_module(self)
+        with _RUNS:
+            if type(self) is not _Late or self.is_running:
+                return
+            self.is_running = True
+            try:
+                self.real_loader.exec_module(self)
+                self.__class__ = ModuleType  # type: ignore[assignment]
+            finally:
+                del self.is_running

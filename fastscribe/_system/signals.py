@@ -153,10 +153,27 @@ def exit_on_sigint() -> None:
         signal.signal(signal.SIGINT, _report_and_exit)
 
 
-def end_threads() -> None:
-    """Wait for threads and call the functions that libraries have registered, as Python does before its finalisation."""
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
+def end_threads() -> int:
+    """Wait for threads and call the functions that libraries have registered, as Python does before its finalisation.
+
+    Returns:
+        The exit code: 0, or that of a signal that ended the wait.
+    """
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Terminated:
+        return TERMINATED
+    return 0
+
+
+def is_watched() -> bool:
+    """Return True under a debugger or a profiler, which has something to do when the program has ended."""
+    monitoring = getattr(sys, "monitoring", None)
+    tools = map(monitoring.get_tool, range(6)) if monitoring else ()
+    return any((sys.gettrace(), sys.getprofile(), *tools))
 
 
 def exit_without_finalisation(exit_code: int) -> NoReturn:

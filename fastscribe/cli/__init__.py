@@ -24,6 +24,7 @@ from fastscribe._system.signals import (
     Terminated,
     end_threads,
     exit_without_finalisation,
+    is_watched,
 )
 from fastscribe.cli.app import StdoutClosed, Stopped, app
 from fastscribe.cli.commands import ProgramGroup
@@ -46,10 +47,10 @@ def main(application: typer.Typer = app) -> None:
     """
     code = _run(application)
     discard_unwritable_output()
-    if (
-        code == 0 and not HAS_NATIVE_THREADS.is_set()
-    ):  # a run that ended early may still have threads that read recordings
-        end_threads()
+    if code == 0 and not HAS_NATIVE_THREADS.is_set():  # a run that ended early may have threads that read recordings
+        if is_watched():
+            sys.exit(0)
+        code = end_threads()
     exit_without_finalisation(code)
 
 

@@ -99,7 +99,8 @@ def _stated(value: Any) -> Any:
 
 
 def _stored(checkpoint: Checkpoint) -> Iterator[bytes]:
-    for name, tensor in sorted(checkpoint.weights.items()):
+    for name in sorted(checkpoint.weights):  # one tensor at a time in memory
+        tensor = checkpoint.weights[name]
         yield f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
         yield tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
 

@@ -61,6 +61,11 @@ def test_kept_code_is_loaded_without_the_compiler(tmp_path) -> None:
     assert run("float32") == f"{[halves, True]}"
     assert run("float32", "float64") == f"{[halves, False, halves, True]}"
     assert run("float64", "float32") == f"{[halves, False, halves, True]}"  # the second one by numba's own way
+    for ending in ("nbi", "nbc"):
+        for kept in tmp_path.rglob(f"*.{ending}"):
+            kept.write_bytes(b"damaged")
+        assert run("float32") == f"{[halves, True]}"
+        assert run("float32") == f"{[halves, False]}"
 
 
 SUMS = """

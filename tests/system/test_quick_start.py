@@ -7,6 +7,8 @@ import gc
 import importlib
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,36 @@ def test_a_late_module_is_run_once_it_is_asked(tmp_path: Path, monkeypatch: pyte
         late.other  # noqa: B018
     importlib.import_module("user_of_b")
     assert ran == ["early", "late_a", "late_b", "user_of_b"] and importlib.import_module("early") is early
+
+
+def test_a_late_module_that_fails_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "late_c", raising=False)
+    (tmp_path / "late_c.py").write_text("import builtins; builtins.ran.append(1); first = 1 / (len(builtins.ran) - 1)")
+    ran: list[int] = []
+    monkeypatch.setattr(builtins, "ran", ran, raising=False)
+    import_late("late_c")
+    late = importlib.import_module("late_c")
+    with pytest.raises(ZeroDivisionError):
+        late.first  # noqa: B018
+    assert late.first == 1 and len(ran) == 2
+
+
+def test_a_thread_waits_for_a_late_module_that_another_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "late_d", raising=False)
+    (tmp_path / "late_d.py").write_text("import builtins\nbuiltins.begins.wait(20)\nvalue = 4\n")
+    begins = threading.Event()
+    monkeypatch.setattr(builtins, "begins", begins, raising=False)
+    import_late("late_d")
+    late = importlib.import_module("late_d")
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(lambda: late.value) for _ in range(3)]
+        wait(asked, timeout=0.05)
+        begins.set()
+        assert [one.result() for one in asked] == [4, 4, 4]
 
 
 END = """

@@ -195,6 +195,35 @@ def test_threads_do_not_abort_exit(end: str, code: int, said: str | None, tmp_pa
     assert ended(tmp_path, WITH_A_THREAD.format(end=end)) == (code, "done so far", expected)
 
 
+WAITING = """
+import os, signal, sys, threading, time
+import fastscribe.cli
+
+def work():  # as a thread does that compiles loops
+    while threading.main_thread().is_alive():
+        time.sleep(0.01)
+    os.kill(os.getpid(), int(sys.argv[1]))
+    time.sleep(60)
+
+def app(standalone_mode):
+    threading.Thread(target=work).start()
+    print("done")
+
+fastscribe.cli.main(app)
+"""
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_signal_ends_the_wait_for_threads(number: int, tmp_path: Path) -> None:
+    assert ended(tmp_path, WAITING, number) == (CODES[number], "done\n", "")
+
+
+def test_a_profiler_has_its_say(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cProfile", "-o", str(tmp_path / "profile"), "-m", "fastscribe", "--version"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "") and (tmp_path / "profile").stat().st_size > 0
+
+
 def test_error_after_signal_reported(tmp_path: Path) -> None:
     full = 'raise OutputError("a.json", OSError(28, "disk full"))'
     code, out, said = ended(tmp_path, AS_AN_ERROR.format(then=full))

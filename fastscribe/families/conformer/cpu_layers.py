@@ -567,8 +567,7 @@ def _stored_dtype(stores: str, dtype: torch.dtype) -> torch.dtype:
 
 
 def _float32(tensor: torch.Tensor) -> Float32Array:
-    array: Float32Array = tensor.detach().float().contiguous().numpy()
-    return array
+    return np.array(tensor.detach().float().contiguous().numpy())  # a copy: the tensor may be a file's
 
 
 def _neutral(rows: int, outputs: int) -> tuple[Float32Array, Float32Array]:

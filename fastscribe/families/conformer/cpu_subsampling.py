@@ -58,5 +58,4 @@ class FirstConvolutions(nn.Module):
 
 
 def _float32(tensor: torch.Tensor) -> Float32Array:
-    array: Float32Array = tensor.detach().float().contiguous().numpy()
-    return array
+    return np.array(tensor.detach().float().contiguous().numpy())  # a copy: the tensor may be a file's
