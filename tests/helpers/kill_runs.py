@@ -10,6 +10,7 @@ expected to take, the other half right before or after a random call that the co
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import random
@@ -99,6 +100,7 @@ def arguments(clips: Path, out: Path, *more: str) -> list[str]:
 def _child(given: list[str], log: Path, before: Callable[[], None] | None) -> NoReturn:
     """Run the command line in the fork."""
     try:
+        atexit._clear()  # what the parent wants done at its own end: its temporary folders are removed then
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
