@@ -38,19 +38,18 @@ MEASURED = [
 
 @pytest.mark.skipif(measuring.peak_bytes(CPU) is None, reason="the system does not say a process's peak memory")
 def test_the_peak_on_a_cpu_is_the_formulas() -> None:
-    """Runs in a process of its own, without memory of other tests."""
+    """In a process of its own, without memory of other tests. The first call of a shape also holds what oneDNN makes for it."""
     program = (
         "import json, torch; from scripts.benchmarks import loss_cases as loss;"
         "from tests.scripts.benchmarks.test_loss import CPU, MEASURED;"
         "loss.warm_up(CPU, MEASURED);"
-        "print(json.dumps([loss.measured(case, CPU, 0.1) for case in MEASURED]))"
+        "print(json.dumps([[loss.measured(case, CPU, 0.1) for _ in range(2)][1] for case in MEASURED]))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     for case, row in zip(MEASURED, json.loads(done.stdout), strict=True):
         expected = case.expected_bytes("cpu")
         assert expected > 20 * MB
-        # malloc's own share: once 4.9 MB of joint's bf16, beside another worker
-        assert 0.9 * expected - 2 * MB < row["peak_bytes"] < 1.15 * expected + 7 * MB, case
+        assert 0.9 * expected - 2 * MB < row["peak_bytes"] < 1.15 * expected + 4 * MB, case
 
 
 def test_cases_are_the_articles_table() -> None:
