@@ -10,13 +10,9 @@ import mmap
 import os
 import sys
 import weakref
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, Protocol
 
 from fastscribe._system.positioned_read import PositionedFile, pread_into
-
-if TYPE_CHECKING:
-    pass
-
 
 _POPULATE_READ = 22  # madvise of Linux 5.14: touch pages, and say what cannot be read, which else ends the process
 _ALIGNMENT = 8  # bytes; the largest type's
