@@ -109,3 +109,8 @@ def as_numpy(tensor: Any) -> Any:
     if tensor.dtype in (torch.bfloat16, torch.float16):
         return tensor.view(torch.int16).numpy().view(np.uint16)
     return tensor.numpy()
+
+
+def float32_copy(tensor: Any) -> Any:
+    """Return a tensor's values as numpy's float32, in memory of their own: the tensor's may be a file's."""
+    return np.array(tensor.detach().float().contiguous().numpy())

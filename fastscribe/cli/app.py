@@ -16,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from fastscribe.audio.formats import MAGIC, is_audio_name
 from fastscribe.checkpoint.location import locate
+from fastscribe.cli.plain_values import skip_conversions_
 from fastscribe.cli.terminal import say
 from fastscribe.errors import OptionError, UsageError
 from fastscribe.rooms import ROOMS
@@ -62,6 +63,7 @@ class Command(TyperCommand):
         """Parse options as other tools name them too (other_tools.py). No mistyped option suggests one that deletes results."""
         if ctx.resilient_parsing:  # completion
             return list(super().parse_args(ctx, args))
+        skip_conversions_(self.get_params(ctx))
         options: list[Any] = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
         long_names = {name: max(one.opts, key=len) for one in options for name in (*one.opts, *one.secondary_opts)}
         flags = {name: other for one in options if one.is_flag for name, other in _opposites(one)}
@@ -79,6 +81,8 @@ class Command(TyperCommand):
                 typed = str(getattr(error, "option_name", ""))
                 error.possibilities = [name for name in possibilities if _is_near(typed, name)]  # type: ignore[attr-defined]
             if isinstance(error, typer.BadParameter) and type(error).__name__ == "BadParameter" and error.param:
+                from fastscribe.cli.bad_value import BadValue
+
                 raise BadValue(ctx, error) from error
             raise
 
@@ -87,8 +91,10 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except UsageError as error:
+            from fastscribe.cli.bad_value import variables
+
             message = error.on_command_line if isinstance(error, OptionError) else str(error)
-            message += "".join(f" ({variable} in the environment)" for variable in _variables(ctx, message))
+            message += "".join(f" ({variable} in the environment)" for variable in variables(ctx, message))
             if message == str(error):
                 raise
             raise UsageError(message) from error
@@ -115,52 +121,6 @@ class Command(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the usage with INPUTS... where typer has {INPUTS}..."""
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
-
-
-class BadValue(typer.BadParameter):
-    """A value that an option does not take, in this program's words: pydantic's speak of "input" and hide the value."""
-
-    def __init__(self, ctx: Any, error: typer.BadParameter) -> None:
-        super().__init__(error.message.removeprefix("Value error, "), ctx, error.param)
-        found: Any = getattr(error.__cause__, "errors", list)()
-        self.value = found[0]["input"] if found else None
-        self.problem = _problem(found[0]) if found else None
-
-    def format_message(self) -> str:
-        parameter: Any = self.param
-        name = (
-            max(parameter.opts, key=len) if parameter.param_type_name == "option" else parameter.make_metavar(self.ctx)
-        )
-        if self.ctx is not None and _is_from_environment(self.ctx, parameter):
-            name = f"{parameter.envvar} in the environment ({name})"
-        return f"{name}: {self.message}" if self.problem is None else f"{name} {self.value}: {self.problem}"
-
-
-def _problem(found: dict[str, Any]) -> str | None:
-    """Return what is wrong with a value that pydantic refused; None: it has a message of our own or of typer's."""
-    limits = found.get("ctx", {})
-    if "ge" in limits:
-        return f"not a number from {limits['ge']:g}"
-    if "le" in limits:
-        return f"not a number up to {limits['le']:,}"
-    kinds = {
-        "int_parsing": "not a whole number",
-        "int_from_float": "not a whole number",
-        "float_parsing": "not a number",
-    }
-    return kinds.get(found["type"])
-
-
-def _is_from_environment(ctx: Any, parameter: Any) -> bool:
-    source = ctx.get_parameter_source(parameter.name)
-    return source is not None and source.name == "ENVIRONMENT"
-
-
-def _variables(ctx: Any, message: str) -> list[str]:
-    """Return the environment variables that set the options that a message names."""
-    named = set(re.findall("--[a-z-]+", message))
-    found = [one for one in ctx.command.params if named & set(one.opts) and _is_from_environment(ctx, one)]
-    return [str(one.envvar) for one in found]
 
 
 def _may_be_of_others(args: Sequence[str], long_names: Mapping[str, str]) -> bool:
@@ -219,6 +179,7 @@ class Group(TyperGroup):
         if args[:1] == ["help"]:
             args = [*args[1:], "--help"]
         typed = " ".join(args)
+        skip_conversions_(self.get_params(ctx))
         try:
             return list(super().parse_args(ctx, args))
         except Exception as error:
@@ -241,26 +202,6 @@ class Group(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the commands in their order."""
         return list(self.commands)
-
-
-class DefaultCommandGroup(TyperGroup):
-    """A group with a default command: `args_with_default` adds its name if the user left it out."""
-
-    default: str
-
-    def args_with_default(self, ctx: Any, args: list[str]) -> list[str]:
-        raise NotImplementedError
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        is_word_to_complete = ctx.resilient_parsing and not args  # the next word may name a command
-        return list(super().parse_args(ctx, args if is_word_to_complete else self.args_with_default(ctx, args)))
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Complete the name of a command, or an option of the default one."""
-        if not incomplete.startswith("-"):
-            return list(super().shell_complete(ctx, incomplete))
-        command = self.commands[self.default]
-        return list(command.shell_complete(type(ctx)(command, parent=ctx, resilient_parsing=True), incomplete))
 
 
 class Application(typer.Typer):

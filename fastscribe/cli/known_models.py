@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastscribe.cli.app import Application, DefaultCommandGroup, app, check_stdout
+from fastscribe.cli.app import Application, app, check_stdout
 from fastscribe.cli.completion import published_models
+from fastscribe.cli.default_command import DefaultCommandGroup
 from fastscribe.cli.terminal import say
 
 if TYPE_CHECKING:

@@ -108,17 +108,7 @@ class LanguageFilter:
     def __init__(
         self, tokenizer: Tokenizer, known: Sequence[str], language: str | None, boost: tuple[Phrase, ...] = ()
     ) -> None:
-        """Prepare the run's language.
-
-        Args:
-            tokenizer: The model's.
-            known: Tags of the model's languages; empty if it does not state them.
-            language: Tag of the run's language; AUTO is the same as None.
-            boost: The run's phrases to boost.
-
-        Raises:
-            UsageError: No token of the model has letters of the language.
-        """
+        """Prepare the run's language. Arguments and errors are those of LanguageLock()."""
         self._tokenizer, self._known = tokenizer, known
         self._lock = Lock()
         self._parts = tuple(_parts(tokenizer))

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fastscribe.families.blocks.folding import linear_from
 from fastscribe.families.blocks.packed import pack_linears_
 from fastscribe.families.blocks.transducer import Predictor
 
@@ -23,21 +24,13 @@ class FastPredictor(nn.Module):
         weights = predictor.lstm.all_weights
         weight_ih, _, bias_ih, bias_hh = weights[0]
         self.first_gates_VG = F.linear(predictor.embedding.weight, weight_ih, bias_ih + bias_hh)
-        self.recurrent = nn.ModuleList(_linear(weight_hh, None) for _, weight_hh, _, _ in weights)
-        self.upward = nn.ModuleList(_linear(w, b_ih + b_hh) for w, _, b_ih, b_hh in weights[1:])
+        self.recurrent = nn.ModuleList(linear_from(weight_hh.detach()) for _, weight_hh, _, _ in weights)
+        self.upward = nn.ModuleList(linear_from(w.detach(), (b_ih + b_hh).detach()) for w, _, b_ih, b_hh in weights[1:])
         if self.first_gates_VG.device.type == "cpu":
             pack_linears_(self, self.first_gates_VG.dtype)
 
     def step(self, labels_B: torch.Tensor, state_2LBH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run one step like `Predictor.step`.
-
-        Args:
-            labels_B: last label of each row.
-            state_2LBH: h and c.
-
-        Returns:
-            Output [B, H] and the new state.
-        """
+        """Run one step. Arguments and results are those of `Predictor.step`."""
         hidden_LBH, cells_LBH = state_2LBH
         gates_BG = F.embedding(labels_B, self.first_gates_VG)
         outputs: list[torch.Tensor] = []
@@ -49,15 +42,6 @@ class FastPredictor(nn.Module):
             outputs.append(output_BH)
             cells.append(cell_BH)
         return outputs[-1], torch.stack(outputs + cells).view_as(state_2LBH)
-
-
-def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
-    """Wrap existing weights in a layer."""
-    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
-    if bias is not None:
-        linear.bias = nn.Parameter(bias.detach(), requires_grad=False)
-    return linear
 
 
 def _cell(

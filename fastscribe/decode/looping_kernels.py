@@ -210,12 +210,7 @@ def kernels(dtype: str, activation: str) -> dict[str, Any]:
 
 @made_once
 def functions(dtype: str, activation: str) -> tuple[dict[str, Any], str]:
-    """Return what the loops call, compiled, by name, for `rebind`; and a text that changes with it.
-
-    Args:
-        dtype: As for kernels().
-        activation: As for kernels().
-    """
+    """Return what the loops of kernels() call, compiled, by name, for `rebind`; and a text that changes with it."""
     variant = f"{dtype}_{activation}_{digest_of(float_bits, row_kernels, sys.modules[__name__])}"
     sources = {**{f.__name__: f for f in _FUNCTIONS}, "activation": _ACTIVATIONS[activation]}
     return compile_together(compile_helper(**loop_options()), sources, variant, row_kernels.helpers(dtype)), variant

@@ -128,15 +128,7 @@ class JournaledOutput:
 
     Use it as a context manager, and give its `ledger` to Transcriber._results().
 
-    Args:
-        storage: A folder or a store.
-        run: What this run writes.
-        say: Shows one line to the user.
-
-    Raises:
-        UsageError: Another run writes there, or the place holds results of another kind that `run.overwrite` does not remove,
-            or a file that no run wrote is in the way.
-        OSError: The place cannot be read or written.
+    Arguments and errors are those of outputs.open_output(), with a storage in place of its place.
     """
 
     def __init__(self, storage: Storage, run: OutputRun, say: Callable[[str], object] = print) -> None:

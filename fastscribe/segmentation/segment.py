@@ -133,14 +133,7 @@ def choose_pieces(loudness: Float64Array, quiet: BoolArray, frame_s: float, max_
 
 
 def choose_phrases(loudness: Float64Array, quiet: BoolArray, frame_s: float, max_s: float) -> list[Span]:
-    """Return pieces as choose_pieces() does, of each phrase apart. Phrases end at clear pauses.
-
-    Args:
-        loudness: Loudness of each frame, in any unit.
-        quiet: True for quiet frames.
-        frame_s: Length of a frame in seconds.
-        max_s: Maximum length of a piece in seconds.
-    """
+    """Return pieces as choose_pieces(), whose arguments these are, of each phrase apart. Phrases end at clear pauses."""
     return [
         (begin + first, begin + last)
         for begin, end in _phrases(quiet, frame_s)

@@ -69,11 +69,7 @@ def find_sound(silent: BoolArray, frame_s: float, min_s: float = _MIN_S, min_edg
 def trim_silence(silent: BoolArray, frame_s: float) -> list[Span]:
     """Return the frame range of a short recording without long silence at its edges; none if all is silent.
 
-    Silence within it stays: the pieces would be shorter than what the model learnt on.
-
-    Args:
-        silent: True for each frame that certainly is no speech.
-        frame_s: Length of a frame in seconds.
+    Silence within it stays: the pieces would be shorter than what the model learnt on. Arguments are those of find_sound().
     """
     return find_sound(silent, frame_s, math.inf, MIN_TRIMMED_S)
 

@@ -61,12 +61,10 @@ def speech_probability(audio: AudioInfo, frame_samples: int) -> Float64Array:
     """Return, for each frame, the speech probability of the 32 ms chunk that contains its middle; 0 for digital silence.
 
     Args:
-        audio: The recording, or a part of it.
-        frame_samples: Samples in a frame.
+        audio, frame_samples: As frame_energy().
 
     Raises:
-        AudioError: As read().
-        MissingExtra: As check_vad().
+        AudioError, MissingExtra: As read() and check_vad().
     """
     probabilities = np.concatenate([np.zeros(1), *_probabilities(_chunks(_resampled(audio)))])
     centres_s = (np.arange(-(-audio.num_samples // frame_samples)) + 0.5) * frame_samples / audio.sample_rate

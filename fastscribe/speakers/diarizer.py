@@ -46,17 +46,7 @@ class Diarizer(SideModel[SpeakerCheckpoint, Sortformer]):
         prepare: Callable[[torch.device, str], Prepare],
         dtype: str = "fp32",
     ) -> Diarizer:
-        """Build the model.
-
-        Args:
-            checkpoint: Its config and weights.
-            device: Where it runs.
-            prepare: Returns what converts its parts for a device and a dtype.
-            dtype: The recognizer's.
-
-        Raises:
-            WeightsMismatch: The weights do not fit the config.
-        """
+        """Build the model as SideModel.build() does; `dtype` is the recognizer's."""
         is_narrow = device.type == "cpu" and isinstance(checkpoint.config.encoder, EncoderConfig)
         layers_dtype = dtype if is_narrow else "fp32"
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastscribe.cli.app import Application, DefaultCommandGroup, app, is_on_terminal, option
+from fastscribe.cli.app import Application, app, is_on_terminal, option
+from fastscribe.cli.default_command import DefaultCommandGroup
 from fastscribe.cli.terminal import filter_mpg123_messages, say
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.report.files import check_place, write_page

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastscribe._system.processors import instructions
+from fastscribe.families.blocks.folding import linear_from
 
 _TYPICAL_ROWS = 1600  # frames in a batch; only a hint for the layout
 _MIN_MKL_ROWS, _MIN_MKL_WIDTH = 16, 512  # for each thread; of a matrix
@@ -90,12 +91,9 @@ def has_faster_mkl(dtype: torch.dtype) -> bool:
 
 def example_linear(inputs: int, outputs: int) -> nn.Linear:
     """Make a layer for a trial product. nn.Linear's initialisation would advance the caller's random generator."""
-    linear = nn.Linear(inputs, outputs, device="meta")
     ramp = torch.linspace(-1, 1, inputs * outputs + outputs)
     weight, bias = (37 * ramp).sin().split([inputs * outputs, outputs])
-    linear.weight = nn.Parameter(weight.view(outputs, inputs).clone() / inputs**0.5, requires_grad=False)
-    linear.bias = nn.Parameter(bias.clone(), requires_grad=False)
-    return linear
+    return linear_from(weight.view(outputs, inputs).clone() / inputs**0.5, bias.clone())
 
 
 def pack_linears_(module: nn.Module, dtype: torch.dtype) -> None:

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fastscribe._system.float_bits import as_numpy
+from fastscribe._system.float_bits import as_numpy, float32_copy
 from fastscribe._system.thread_shares import equal_parts, set_own_threads, share, together
 from fastscribe.config import AttentionConfigs
 from fastscribe.families.blocks.packed import LevelsLinear, PackedLinear
@@ -108,7 +108,7 @@ class Matrix(nn.Module):
         self.activates = isinstance(linear, PackedLinear) and linear.activation == "swish"
         if isinstance(linear, LevelsLinear):
             stored = torch.zeros_like(linear.scale_N) if linear.bias_N is None else linear.bias_N
-            self._bias_N = _float32(stored)
+            self._bias_N = float32_copy(stored)
 
     def forward(self, rows: Rows, dtype: torch.dtype) -> Product:
         linear = self.linear
@@ -122,7 +122,7 @@ class Norm:
 
     def __init__(self, norm: nn.LayerNorm, stores: str) -> None:
         assert np.float32(norm.eps) == EPSILON
-        self.weight_D, self.bias_D, self.stores = _float32(norm.weight), _float32(norm.bias), stores
+        self.weight_D, self.bias_D, self.stores = float32_copy(norm.weight), float32_copy(norm.bias), stores
 
     @property
     def arrays(self) -> tuple[Float32Array, Float32Array]:
@@ -439,10 +439,10 @@ class CpuConvolution(nn.Module):
         self.pointwise1, self.pointwise2 = Matrix(source.pointwise1), Matrix(source.pointwise2)
         self.stores = self.pointwise1.stores
         weight_WD, bias_D = source.depthwise.weight.squeeze(1).t(), source.depthwise.bias
-        self._weight_WD = _float32(weight_WD)
+        self._weight_WD = float32_copy(weight_WD)
         taps = len(weight_WD)
         assert bias_D is not None  # of folding
-        self._bias_D = _float32(bias_D)
+        self._bias_D = float32_copy(bias_D)
         self._before = taps - 1 if source.is_causal else taps // 2
 
     def forward(self, stream: Stream, rows: Rows) -> Product:
@@ -466,7 +466,7 @@ class CpuAttention(nn.Module):
         self.source = source
         self.linear_qkv, self.linear_out = Matrix(source.linear_qkv), Matrix(source.linear_out)
         self.stores = self.linear_qkv.stores
-        self._u_D, self._v_D = (_float32(bias.flatten()) for bias in (source.pos_bias_u, source.pos_bias_v))
+        self._u_D, self._v_D = (float32_copy(bias.flatten()) for bias in (source.pos_bias_u, source.pos_bias_v))
         self._factor = np.float32(1.0 / math.sqrt(source.head_width))
         self._kept_table_HKP: torch.Tensor | None = None
 
@@ -564,10 +564,6 @@ def few_threads(num_scores: int) -> Iterator[None]:
 
 def _stored_dtype(stores: str, dtype: torch.dtype) -> torch.dtype:
     return torch.uint8 if stores == "levels" else dtype
-
-
-def _float32(tensor: torch.Tensor) -> Float32Array:
-    return np.array(tensor.detach().float().contiguous().numpy())  # a copy: the tensor may be a file's
 
 
 def _neutral(rows: int, outputs: int) -> tuple[Float32Array, Float32Array]:

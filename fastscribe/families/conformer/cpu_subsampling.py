@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from fastscribe._system.float_bits import as_numpy
+from fastscribe._system.float_bits import as_numpy, float32_copy
 from fastscribe._system.thread_shares import equal_parts, share
 from fastscribe.families.blocks.row_kernels import SUBSAMPLING_ROWS, kernels
 from fastscribe.families.conformer.config import subsampled
-from fastscribe.types import Float32Array
 
 _MIN_ROWS = 4  # of a thread's share: output frames of about 0.1 ms each
 
@@ -34,8 +33,8 @@ class FirstConvolutions(nn.Module):
     def __init__(self, first: nn.Linear, depthwise: nn.Conv2d, is_causal: bool, dtype: torch.dtype) -> None:
         super().__init__()
         self._is_causal, self._dtype = is_causal, dtype
-        self._weights_9C = _float32(first.weight.t()), _float32(depthwise.weight.flatten(1).t())
-        self._bias_C = _float32(first.bias)
+        self._weights_9C = float32_copy(first.weight.t()), float32_copy(depthwise.weight.flatten(1).t())
+        self._bias_C = float32_copy(first.bias)
 
     def forward(self, x_BTM: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
         batch, num_frames, num_mels = x_BTM.shape
@@ -55,7 +54,3 @@ class FirstConvolutions(nn.Module):
         num_rows = batch * frames
         share(equal_parts(num_rows, max(1, min(torch.get_num_threads(), num_rows // _MIN_ROWS))), work)
         return out_BTFC
-
-
-def _float32(tensor: torch.Tensor) -> Float32Array:
-    return np.array(tensor.detach().float().contiguous().numpy())  # a copy: the tensor may be a file's

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -105,7 +106,29 @@ class FusedLayers(nn.Module):
         return normed_BTD
 
 
-class FusedLayer(nn.Module):
+class FusedBranches(nn.Module):
+    """A layer's four branches, the norm before each, and norm_out, or the next layer's first norm of that."""
+
+    def __init__(
+        self, layer: Any, self_attn: Any, conv: Any, next_norm: nn.LayerNorm | None, operations: Operations
+    ) -> None:
+        super().__init__()
+        self.feed_forward1 = FusedFeedForward(layer.feed_forward1)
+        shift_D = self.feed_forward1.shift_D
+        self.norm_self_attn = Norm(layer.norm_self_attn, shift_D, operations)
+        self.self_attn = self_attn
+        shift_D = sum_or_none(shift_D, self_attn.shift_D)
+        self.norm_conv = Norm(layer.norm_conv, shift_D, operations)
+        self.conv = conv
+        shift_D = sum_or_none(shift_D, conv.shift_D)
+        self.norm_feed_forward2 = Norm(layer.norm_feed_forward2, shift_D, operations)
+        self.feed_forward2 = FusedFeedForward(layer.feed_forward2)
+        shift_D = sum_or_none(shift_D, self.feed_forward2.shift_D)
+        norm_out = Norm(layer.norm_out, shift_D, operations)
+        self.norm_out = norm_out if next_norm is None else NormTwice(norm_out, next_norm)
+
+
+class FusedLayer(FusedBranches):
     """Adds its four branches to the stream in place. Returns norm_out of it, or the next layer's first norm of that."""
 
     def __init__(
@@ -115,20 +138,8 @@ class FusedLayer(nn.Module):
         attention: AttentionConfigs | None,
         operations: Operations,
     ) -> None:
-        super().__init__()
-        self.feed_forward1 = FusedFeedForward(layer.feed_forward1)
-        shift_D = self.feed_forward1.shift_D
-        self.norm_self_attn = Norm(layer.norm_self_attn, shift_D, operations)
-        self.self_attn = FusedAttention(layer.self_attn, attention, operations)
-        shift_D = sum_or_none(shift_D, self.self_attn.shift_D)
-        self.norm_conv = Norm(layer.norm_conv, shift_D, operations)
-        self.conv = FusedConvolution(layer.conv, operations)
-        shift_D = sum_or_none(shift_D, self.conv.shift_D)
-        self.norm_feed_forward2 = Norm(layer.norm_feed_forward2, shift_D, operations)
-        self.feed_forward2 = FusedFeedForward(layer.feed_forward2)
-        shift_D = sum_or_none(shift_D, self.feed_forward2.shift_D)
-        norm_out = Norm(layer.norm_out, shift_D, operations)
-        self.norm_out = norm_out if next_norm is None else NormTwice(norm_out, next_norm)
+        self_attn = FusedAttention(layer.self_attn, attention, operations)
+        super().__init__(layer, self_attn, FusedConvolution(layer.conv, operations), next_norm, operations)
 
     def forward(
         self,

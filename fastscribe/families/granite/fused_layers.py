@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.families.blocks.folding import linear_from
-from fastscribe.families.conformer.fused_layers import FusedFeedForward, Norm, NormTwice, add_product_, sum_or_none
+from fastscribe.families.conformer.fused_layers import FusedBranches, Norm, add_product_
 from fastscribe.families.conformer.gpu_operations import choose_operations
 from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, Operations
 from fastscribe.families.granite.encoder import (
@@ -29,15 +29,7 @@ from fastscribe.families.granite.encoder import (
 
 
 def granite_for_gpu_(encoder: GraniteEncoder, adds_products: bool) -> str | None:
-    """Convert an optimised encoder, on its final device and in its final dtype, to its GPU form.
-
-    Args:
-        encoder: changed in place.
-        adds_products: True if its products will be quantised, so that norms add them to the stream.
-
-    Returns:
-        A warning about unavailable optimisations, or None.
-    """
+    """Convert an optimised encoder to its GPU form. Arguments and result are those of conformer's fuse_for_gpu_()."""
     weight = encoder.input.weight
     operations, reason = choose_operations(encoder.config, weight.dtype, weight.device, adds_products)
     fuse_(encoder, operations)
@@ -80,25 +72,13 @@ class FusedGraniteLayers(nn.Module):
         return normed_BTD, lengths_B
 
 
-class FusedGraniteLayer(nn.Module):
+class FusedGraniteLayer(FusedBranches):
     """Adds its four branches to the stream. Returns the stream, norm_out or the next layer's first norm of it, and lengths."""
 
     def __init__(self, layer: GraniteLayer, next_norm: nn.LayerNorm | None, operations: Operations) -> None:
-        super().__init__()
+        self_attn = FusedBlockAttention(layer.self_attn, operations)
+        super().__init__(layer, self_attn, FusedStridedConvolution(layer.conv, operations), next_norm, operations)
         self.stride = layer.stride
-        self.feed_forward1 = FusedFeedForward(layer.feed_forward1)
-        shift_D = self.feed_forward1.shift_D
-        self.norm_self_attn = Norm(layer.norm_self_attn, shift_D, operations)
-        self.self_attn = FusedBlockAttention(layer.self_attn, operations)
-        shift_D = sum_or_none(shift_D, self.self_attn.shift_D)
-        self.norm_conv = Norm(layer.norm_conv, shift_D, operations)
-        self.conv = FusedStridedConvolution(layer.conv, operations)
-        shift_D = sum_or_none(shift_D, self.conv.shift_D)
-        self.norm_feed_forward2 = Norm(layer.norm_feed_forward2, shift_D, operations)
-        self.feed_forward2 = FusedFeedForward(layer.feed_forward2)
-        shift_D = sum_or_none(shift_D, self.feed_forward2.shift_D)
-        norm_out = Norm(layer.norm_out, shift_D, operations)
-        self.norm_out = norm_out if next_norm is None else NormTwice(norm_out, next_norm)
 
     def forward(
         self, x_BTD: torch.Tensor, normed_BTD: torch.Tensor, lengths_B: torch.Tensor

@@ -1,0 +1,108 @@
+"""Values that the program converts without typer's pydantic: they are what typer makes of them, and all others are typer's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from fastscribe.cli import plain_values
+from fastscribe.cli.app import Application, new_app
+
+Level = Literal["low", "High"]
+WORDS = ["", "a", "-", "5", "05", "+5", " 5", "-1", "0", "11", "5.5", "5.", ".5", "1e1", "1_0", "inf", "nan", "9" * 12]
+WORDS += ["true", "yes", "0x1", "low", "LOW", "High", "high", "./a", "a//b", "тест"]
+FILES = ["file", "folder", "folder/", "hidden", "none/x"]
+
+
+def made() -> tuple[Application, list[dict[str, Any]]]:
+    """Return a command with options of each kind, and the values that it gets."""
+    application, got = new_app(), []
+
+    @application.command()
+    def run(
+        inputs: Annotated[list[str], typer.Argument()],
+        text: Annotated[str | None, typer.Option()] = None,
+        path: Annotated[Path | None, typer.Option()] = None,
+        folder: Annotated[Path | None, typer.Option(file_okay=False)] = None,
+        there: Annotated[Path | None, typer.Option(exists=True)] = None,
+        whole: Annotated[int, typer.Option(min=0, max=10)] = 3,
+        number: Annotated[float | None, typer.Option(min=0.5)] = None,
+        clamped: Annotated[int, typer.Option(min=0, max=4, clamp=True)] = 1,
+        level: Annotated[Level, typer.Option()] = "low",
+        any_case: Annotated[Level, typer.Option(case_sensitive=False)] = "low",
+        parsed: Annotated[int, typer.Option(parser=lambda word: int(str(word), 16))] = 0,
+        flag: Annotated[bool, typer.Option(envvar="PLAIN_FLAG")] = False,
+        texts: Annotated[list[str] | None, typer.Option()] = None,
+        paths: Annotated[list[Path] | None, typer.Option()] = None,
+    ) -> None:
+        got.append(locals() | {"application": None, "got": None})
+
+    return application, got
+
+
+def outcome(arguments: list[str], environment: dict[str, str]) -> tuple[Any, ...]:
+    application, got = made()
+    result = CliRunner().invoke(application, arguments, env=environment)
+    return result.exit_code, result.output, type(result.exception), str(result.exception), repr(got)
+
+
+OPTIONS = [
+    "text",
+    "path",
+    "folder",
+    "there",
+    "whole",
+    "number",
+    "clamped",
+    "level",
+    "any-case",
+    "parsed",
+    "texts",
+    "paths",
+]
+
+
+@pytest.mark.parametrize("option", [None, "flag", *OPTIONS])
+def test_values_are_typers(option: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for name in ("file", "hidden"):
+        (tmp_path / name).touch()
+    (tmp_path / "hidden").chmod(0)
+    lines: list[tuple[list[str], dict[str, str]]] = [(["x"], {}), (["x", "y z", ""], {}), ([], {})]
+    if option == "flag":
+        lines = [(["x", "--flag"], {}), *((["x"], {"PLAIN_FLAG": word}) for word in WORDS)]
+    elif option is not None:
+        lines = [(["x", f"--{option}={word}"], {}) for word in WORDS + FILES]
+        lines += [(["x", f"--{option}=low", f"--{option}=5"], {})]
+    ours = [outcome(*line) for line in lines]
+    assert any(one[0] == 0 for one in ours) and any(one[0] != 0 for one in ours)
+    monkeypatch.setattr(sys.modules["fastscribe.cli.app"], "skip_conversions_", lambda parameters: None)
+    assert ours == [outcome(*line) for line in lines]
+
+
+COMMANDS = [
+    ["--help"],
+    ["transcribe", "--help"],
+    ["transcribe", "none.wav", "-q", "--dtype", "bf16", "--beam", "2", "--format", "srt", "-o", "out"],
+    ["bench", "--help"],
+]
+
+
+@pytest.mark.skipif(not hasattr(typer.core.TyperOption, "get_runtime_param"), reason="this typer has no pydantic")
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_plain_commands_do_without_pydantic(arguments: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "fastscribe", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "fastscribe.cli" in done.stderr and "pydantic" not in done.stderr
+
+
+def test_a_typer_of_another_kind_is_left_alone() -> None:
+    parameter = object()
+    plain_values.skip_conversions_([parameter])
