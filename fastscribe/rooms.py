@@ -43,6 +43,7 @@ ROOMS = (
         {"speakers": "command"},
         offers=(
             "check_options",
+            "check_known_texts",
             "open_stage",
             "locate_models",
             "read_models",
@@ -102,6 +103,7 @@ def offered(function: str, options: Any) -> list[Callable[..., Any]]:
     """Return a function of the door (the module `room`) of each room that these options need and that has it.
 
     check_options(options): config.Options has the room's options checked.
+    check_known_texts(options): alignment.aligner has the options refused that are for no text that is known.
     open_stage(options): transcriber asks for what the room does in every run (pipeline.interfaces.RoomStage).
     locate_models(options, say): transcriber asks for the options with paths in place of names on the hub.
     open_edits(options, known, says_language): transcriber asks for what changes the texts (pipeline.interfaces.Edits).

@@ -23,6 +23,7 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.interfaces import Additions
 from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.rooms import offered
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Transcript
 
@@ -104,13 +105,13 @@ class Aligner(Transcriber):
 
         Raises:
             CheckpointError: Also if the model has no CTC head, or a tokenizer that cannot encode text.
-            UsageError: As Transcriber.load(); also if `devices`, Options.align_with or Options.speakers is given.
+            UsageError: As Transcriber.load(); also if `devices` is given, or an option that no known text has.
         """
         model = check_load(model, device, dtype, options)
         if devices is not None:
             raise UsageError("texts are aligned on one device: give device instead of devices")
-        if options.speakers is not None or options.rttm is not None:
-            raise UsageError("Options.speakers is for Transcriber: a text to align does not say who speaks")
+        for check_known_texts in offered("check_known_texts", options):
+            check_known_texts(options)
         if options.align_with is not None:
             raise UsageError("Options.align_with is for Transcriber: here `model` is the model that aligns")
         loaded = super().load(model, device, dtype, options, say)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastscribe.config import CHANNELS, ModelConfig, Options
+from fastscribe.errors import UsageError
 from fastscribe.pipeline.interfaces import RoomStage, SideModel
 from fastscribe.speakers.config import TURNS, VOICES
 from fastscribe.speakers.settings import check_options as check_options
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     import torch
 
     from fastscribe.families.model import Prepare
+
+
+def check_known_texts(options: Options) -> NoReturn:
+    """Raise UsageError: options of speakers are for recordings whose words are found."""
+    raise UsageError("Options.speakers is for Transcriber: a text to align does not say who speaks")
 
 
 def needs_whole_recordings(options: Options) -> bool:

@@ -215,6 +215,13 @@ def test_one_model_aligns() -> None:
         Aligner.load(MODELS / "hybrid" / "model.nemo", "cpu", options=Options(align_with="default"))
 
 
+@pytest.mark.parametrize("option", ["speakers", "rttm"])
+def test_a_known_text_does_not_say_who_speaks(option: str) -> None:
+    options = Options(**{option: "channels"})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"^Options.speakers is for Transcriber: a text to align does not say who"):
+        Aligner.load(MODELS / "hybrid" / "model.nemo", "cpu", options=options)
+
+
 def test_models_without_a_ctc_head_are_refused() -> None:
     with pytest.raises(CheckpointError, match="no CTC head"):
         Aligner.load(MODELS / "tdt_demo" / "model.nemo", "cpu")
