@@ -195,7 +195,7 @@ class Group(TyperGroup):
         """Find the command; if there is a recording in its place, say what is missing."""
         if args and self.get_command(ctx, args[0]) is None and "transcribe" in self.commands and _is_input(args[0]):
             ctx.fail(f"{args[0]} is no command. To transcribe it: {ctx.command_path} transcribe {' '.join(args)}")
-        if args and args[0] == "version":
+        if args and args[0] == "version" and "transcribe" in self.commands:
             ctx.fail(f"version is no command. Use {ctx.command_path} --version")
         return super().resolve_command(ctx, args)
 

@@ -19,9 +19,8 @@ class BadValue(typer.BadParameter):
 
     def format_message(self) -> str:
         parameter: Any = self.param
-        name = (
-            max(parameter.opts, key=len) if parameter.param_type_name == "option" else parameter.make_metavar(self.ctx)
-        )
+        is_option = parameter.param_type_name == "option"
+        name = max(parameter.opts, key=len) if is_option else parameter.metavar or parameter.name.upper()
         if self.ctx is not None and _is_from_environment(self.ctx, parameter):
             name = f"{parameter.envvar} in the environment ({name})"
         return f"{name}: {self.message}" if self.problem is None else f"{name} {self.value}: {self.problem}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from typer.core import TyperGroup
+from fastscribe.cli.app import Group
 
 
-class DefaultCommandGroup(TyperGroup):
+class DefaultCommandGroup(Group):
     """A group with a default command: `args_with_default` adds its name if the user left it out."""
 
     default: str

@@ -57,5 +57,6 @@ class _Conversion:
                 is_number and (lowest is None or kind(value) >= lowest) and (highest is None or kind(value) <= highest)
             )
         if kind is Path:
-            return isinstance(value, (str, Path)) and (not os.path.exists(value) or os.access(value, os.R_OK))
+            path = Path(value) if isinstance(value, (str, Path)) else None  # without a slash at its end
+            return path is not None and (not os.path.exists(path) or os.access(path, os.R_OK))
         return kind is str and type(value) is str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from fastscribe.cli.app import Application, new_app
 Level = Literal["low", "High"]
 WORDS = ["", "a", "-", "5", "05", "+5", " 5", "-1", "0", "11", "5.5", "5.", ".5", "1e1", "1_0", "inf", "nan", "9" * 12]
 WORDS += ["true", "yes", "0x1", "low", "LOW", "High", "high", "./a", "a//b", "тест"]
-FILES = ["file", "folder", "folder/", "hidden", "none/x"]
+FILES = ["file", "file/", "folder", "folder/", "none/x", "none/"]
+HIDDEN = ["hidden", "hidden/", "hidden/."]
 
 
 def made() -> tuple[Application, list[dict[str, Any]]]:
@@ -74,12 +76,12 @@ def test_values_are_typers(option: str | None, tmp_path: Path, monkeypatch: pyte
     (tmp_path / "folder").mkdir()
     for name in ("file", "hidden"):
         (tmp_path / name).touch()
-    (tmp_path / "hidden").chmod(0)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "hidden")  # the superuser may read all
     lines: list[tuple[list[str], dict[str, str]]] = [(["x"], {}), (["x", "y z", ""], {}), ([], {})]
     if option == "flag":
         lines = [(["x", "--flag"], {}), *((["x"], {"PLAIN_FLAG": word}) for word in WORDS)]
     elif option is not None:
-        lines = [(["x", f"--{option}={word}"], {}) for word in WORDS + FILES]
+        lines = [(["x", f"--{option}={word}"], {}) for word in WORDS + FILES + HIDDEN]
         lines += [(["x", f"--{option}=low", f"--{option}=5"], {})]
     ours = [outcome(*line) for line in lines]
     assert any(one[0] == 0 for one in ours) and any(one[0] != 0 for one in ours)
@@ -87,11 +89,25 @@ def test_values_are_typers(option: str | None, tmp_path: Path, monkeypatch: pyte
     assert ours == [outcome(*line) for line in lines]
 
 
+def test_an_argument_that_is_refused_is_named() -> None:
+    application = new_app()
+
+    @application.command()
+    def run(count: int, share: Annotated[float, typer.Argument(metavar="SHARE", max=1)] = 1.0) -> None:
+        """Do nothing."""
+
+    runner = CliRunner()
+    assert "COUNT x: not a whole number" in runner.invoke(application, ["x"]).output
+    assert "SHARE 2: not a number up to 1" in runner.invoke(application, ["1", "2"]).output
+
+
 COMMANDS = [
     ["--help"],
     ["transcribe", "--help"],
     ["transcribe", "none.wav", "-q", "--dtype", "bf16", "--beam", "2", "--format", "srt", "-o", "out"],
     ["bench", "--help"],
+    ["bench", "none.wav"],
+    ["models"],
 ]
 
 
