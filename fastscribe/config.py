@@ -34,7 +34,7 @@ DecoderName = Literal["rnnt", "tdt", "ctc", "aed"]
 # "auto" takes the first of these that the machine supports.
 GraphMode = Literal["auto", "full", "chunked", "off"]
 VadName = Literal["energy", "silero"]
-CHANNELS = "channels"  # of Options.speakers: each speaker has a channel of the recording
+CHANNELS = rooms.WORDS["speakers"]  # each speaker has a channel of the recording
 FloatDtypeName = Literal["fp32", "bf16"]
 EightBitDtypeName = Literal["int8", "fp8"]  # the encoder's large matrices: int8 on CPUs, fp8 on GPUs
 DtypeName = Literal[FloatDtypeName, EightBitDtypeName]
@@ -337,9 +337,6 @@ _LIMITS: dict[str, tuple[int, int | None]] = {
 }
 
 
-_PATHS = ("speakers", "rttm", "voices", "align_with", "lm")  # a str also names a model on the hub
-
-
 @dataclass(frozen=True)
 class Options:
     """The user's settings for a run, except device and dtype. The command line has the same defaults. Raises UsageError.
@@ -432,7 +429,7 @@ class Options:
 
     def _convert(self) -> None:
         """Check the types, and set each value to the one type of its field."""
-        for name in _PATHS:
+        for name in rooms.PATHS:
             object.__setattr__(self, name, _path(name, getattr(self, name)))
         for name in ("attention", "language", "target_language"):
             if not isinstance(getattr(self, name), str | None):
@@ -473,7 +470,7 @@ def _path(name: str, value: Any) -> str | None:
         path = None if value is None else os.fsdecode(value)
     except TypeError:
         raise OptionError(name, value, "not a path: give a str or an os.PathLike") from None
-    if path == "" and (name != "speakers" or not isinstance(value, str)):
+    if path == "" and (name not in rooms.WORDS or not isinstance(value, str)):
         raise OptionError(name, value, "an empty path")
     return path if path is None or isinstance(value, str) else os.path.abspath(path)
 

@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from fastscribe.errors import UsageError
+
+# What a path leads to: a file of any kind, a model as the run's own, or one of another kind, which a room runs beside it.
+PathKind = Literal["file", "model", "side model"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class Room:
     Attributes:
         name: The folder.
         options: Fields of Options that need it, if they are set.
+        paths: Those of them that are paths, and of what. A model may also be named as on the Hugging Face hub.
+        words: For a path: a value that is none. The room itself then says what is wrong with an empty one.
         commands: The module of each of its commands, by the command's name.
         offers: Functions of its module `room`, which runs with these options call; offered() names their callers.
         flags: Options on the command line that its module `options` adds to commands, by the command's name.
@@ -30,6 +35,8 @@ class Room:
 
     name: str
     options: tuple[str, ...] = ()
+    paths: Mapping[str, PathKind] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, str] = field(default_factory=dict)
     offers: tuple[str, ...] = ()
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -39,13 +46,14 @@ _TEXT_FLAGS = ("--remove-fillers", "--itn", "--redact", "--redact-list")
 ROOMS = (
     Room(
         "speakers",
-        ("speakers", "speaker_names", "speaker_streaming", "rttm", "voices"),
-        {"speakers": "command"},
+        options=("speakers", "speaker_names", "speaker_streaming", "rttm", "voices"),
+        paths={"speakers": "side model", "rttm": "file", "voices": "side model"},
+        words={"speakers": "channels"},
+        commands={"speakers": "command"},
         offers=(
             "check_options",
             "check_known_texts",
             "open_stage",
-            "locate_models",
             "read_models",
             "build_models",
             "needs_whole_recordings",
@@ -56,8 +64,19 @@ ROOMS = (
             "export": ("--speaker-map",),
         },
     ),
-    Room("alignment", ("align_with",), {"align": "command"}, flags={"transcribe": ("--align-with",)}),
-    Room("context", ("boost", "lm", "lm_weight"), flags={"transcribe": ("--boost", "--lm", "--lm-weight")}),
+    Room(
+        "alignment",
+        options=("align_with",),
+        paths={"align_with": "model"},
+        commands={"align": "command"},
+        flags={"transcribe": ("--align-with",)},
+    ),
+    Room(
+        "context",
+        options=("boost", "lm", "lm_weight"),
+        paths={"lm": "file"},
+        flags={"transcribe": ("--boost", "--lm", "--lm-weight")},
+    ),
     Room(
         "readable",
         ("remove_fillers", "itn", "redact", "redact_names"),
@@ -67,13 +86,21 @@ ROOMS = (
             "export": (*_TEXT_FLAGS, "--language", "-l", "--redact-audio", "--review", "--review-passages"),
         },
     ),
-    Room("training", (), {"train": "command"}),
-    Room("evaluation", (), {"evaluate": "command"}),
+    Room("training", commands={"train": "command"}),
+    Room("evaluation", commands={"evaluate": "command"}),
     Room("report", flags={"transcribe": ("--report-html",)}),
-    Room("bench", (), {"bench": "commands"}),
-    Room("doctor", (), {"doctor": "command"}),
+    Room("bench", commands={"bench": "commands"}),
+    Room("doctor", commands={"doctor": "command"}),
     Room("ray", flags={"transcribe": ("--engine", "--ray-address", "--ray-workers")}),
 )
+PATHS = {name: kind for room in ROOMS for name, kind in room.paths.items()}
+WORDS = {name: word for room in ROOMS for name, word in room.words.items()}
+
+
+def paths_in(options: Any, *kinds: PathKind) -> dict[str, str]:
+    """Return the paths in the fields of Options, and names on the hub, of these kinds in turn, by field."""
+    found = {name: getattr(options, name) for kind in kinds for name, its_kind in PATHS.items() if its_kind == kind}
+    return {name: path for name, path in found.items() if path is not None and path != WORDS.get(name)}
 
 
 def needed(options: Any) -> tuple[str, ...]:
@@ -105,7 +132,6 @@ def offered(function: str, options: Any) -> list[Callable[..., Any]]:
     check_options(options): config.Options has the room's options checked.
     check_known_texts(options): alignment.aligner has the options refused that are for no text that is known.
     open_stage(options): transcriber asks for what the room does in every run (pipeline.interfaces.RoomStage).
-    locate_models(options, say): transcriber asks for the options with paths in place of names on the hub.
     open_edits(options, known, says_language): transcriber asks for what changes the texts (pipeline.interfaces.Edits).
     needs_whole_recordings(options): cli.run asks before it starts helpers, which see parts of recordings.
     read_models(options, config): checkpoint.reader asks for the models that run beside the recogniser, by purpose.

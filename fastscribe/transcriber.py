@@ -141,10 +141,9 @@ class Transcriber:
         if isinstance(model, str):
             model = locate(model, say)
         start = perf_counter()
-        if options.align_with is not None:
-            options = replace(options, align_with=str(locate(options.align_with, say)))
-        for locate_models in rooms.offered("locate_models", options):
-            options = locate_models(options, say)
+        for name, path in rooms.paths_in(options, "model", "side model").items():
+            located: Any = {name: str(locate(path, say, side_model=rooms.PATHS[name] == "side model"))}
+            options = replace(options, **located)
         checkpoint = read_for_run(model, options, say)
         says_language, edits = bool(checkpoint.tokenizer.languages), None
         for open_edits in rooms.offered("open_edits", options):

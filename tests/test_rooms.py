@@ -72,6 +72,18 @@ def text() -> str:
     return found
 
 
+def test_options_with_paths_are_found_by_what_they_name() -> None:
+    options = Options(align_with="a", lm="l", speakers="s", voices="v")
+    assert list(rooms.paths_in(options, "model", "side model").items()) == [
+        ("align_with", "a"),
+        ("speakers", "s"),
+        ("voices", "v"),
+    ]
+    assert rooms.paths_in(Options(speakers="channels", lm="channels"), "side model", "file") == {"lm": "channels"}
+    for room in ROOMS:
+        assert set(room.words) <= set(room.paths) <= set(room.options)
+
+
 def test_a_plain_command_needs_no_room(text: str) -> None:
     assert text_of(command(ALL, "transcribe", CLIP, "-m", MODEL, "--dtype", "fp32", "--device", "cpu")) == text
 

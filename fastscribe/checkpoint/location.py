@@ -28,7 +28,7 @@ def locate(
     *,
     show_progress: bool = True,
     prefer_nemo: bool = False,
-    for_speakers: bool = False,
+    side_model: bool = False,
 ) -> Path:
     """Find a model, and download it if need be.
 
@@ -40,7 +40,7 @@ def locate(
         say: receives each line for the user.
         show_progress: show download progress if stderr is a terminal.
         prefer_nemo: if the hub has both formats, use the .nemo file.
-        for_speakers: the model is to tell speakers apart.
+        side_model: it is a model that a room runs beside the run's own.
 
     Returns:
         A file or folder.
@@ -75,7 +75,7 @@ def locate(
         raise CheckpointError(model, problem)
     from fastscribe.checkpoint import hub
 
-    wanted = {"prefer_nemo": prefer_nemo, "for_speakers": for_speakers}
+    wanted = {"prefer_nemo": prefer_nemo, "side_model": side_model}
     return hub.download(name, say, show_progress=show_progress, **wanted, announce=not is_explicit)
 
 

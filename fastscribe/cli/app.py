@@ -238,11 +238,10 @@ def find_model(
     *,
     show_progress: bool = True,
     prefer_nemo: bool = False,
-    for_speakers: bool = False,
+    side_model: bool = False,
 ) -> Path:
     """Return the path of the model that --model names, and download it if needed, as checkpoint.location.locate does."""
-    wanted = {"prefer_nemo": prefer_nemo, "for_speakers": for_speakers}
-    return locate(model, say, show_progress=show_progress, **wanted)
+    return locate(model, say, show_progress=show_progress, prefer_nemo=prefer_nemo, side_model=side_model)
 
 
 def option(*names: str, everyday: bool = False, **settings: Any) -> Any:

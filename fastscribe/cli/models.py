@@ -61,7 +61,7 @@ def inspect(
         parts = [part for part in (checkpoint, checkpoint.aligner) if part is not None]
     except (SpeakerModelGiven, VoiceModelGiven) as given:
         speakers = rooms.enter("speakers", "description", f"inspect {model}")
-        side = speakers.read(find_model(model, for_speakers=True), isinstance(given, VoiceModelGiven))
+        side = speakers.read(find_model(model, side_model=True), isinstance(given, VoiceModelGiven))
         facts, parts = speakers.describe(side), [side]
     if check:
         for part in parts:

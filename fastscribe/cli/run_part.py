@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class FindModel(Protocol):
     """Returns the path of a further model that an option names (transcribe.py makes it)."""
 
-    def __call__(self, name: str | None, *, for_speakers: bool = False) -> str | None:
+    def __call__(self, name: str | None, *, side_model: bool = False) -> str | None:
         """Return the path, or a name that each node of a cluster looks up; None for None. Raises CheckpointError."""
 
 

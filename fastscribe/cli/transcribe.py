@@ -75,10 +75,10 @@ def _frames(value: str | None) -> int | Literal["auto"] | None:
 def _finder(engine: Engine, show_progress: bool) -> FindModel:
     """Return what finds further models. The nodes of a cluster look up names for themselves."""
 
-    def find(name: str | None, *, for_speakers: bool = False) -> str | None:
+    def find(name: str | None, *, side_model: bool = False) -> str | None:
         if name is None or not (engine.is_here or os.path.exists(name)):
             return name
-        return os.path.abspath(find_model(name, show_progress=show_progress, for_speakers=for_speakers))
+        return os.path.abspath(find_model(name, show_progress=show_progress, side_model=side_model))
 
     return find
 

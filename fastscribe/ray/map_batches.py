@@ -14,7 +14,7 @@ from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import Options
 from fastscribe.errors import UsageError
-from fastscribe.ray.node_model import model_on_node, on_all_nodes, options_on_node
+from fastscribe.ray.node_model import model_on_node, options_on_node
 from fastscribe.ray.rows import CUT_COLUMNS, find_path_column, to_source
 from fastscribe.results.formats.writers import to_object
 from fastscribe.types import Failure, Source, Transcript
@@ -94,10 +94,8 @@ class Transcriber:
 
         lines: list[str] = []
         run_id = _run_id()
-        found = model_on_node(on_all_nodes(model), run_id, lines.append)
-        given = {name: getattr(options, name) for name in ("speakers", "voices")}
-        paths: dict[str, Any] = {name: on_all_nodes(path) for name, path in given.items() if path is not None}
-        options, _ = options_on_node(replace(options, **paths), list(paths), run_id, lines.append)
+        found = model_on_node(model, run_id, lines.append)
+        options, _ = options_on_node(options, run_id, lines.append)
         self._transcriber: LoadedTranscriber = LoadedTranscriber.load(found.path, device, dtype, options)
         self._path_column, self._root = path_column, root
         languages = read_checkpoint(found.path).languages

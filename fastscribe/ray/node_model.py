@@ -14,15 +14,16 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from filelock import FileLock
 
+from fastscribe import rooms
 from fastscribe.checkpoint.location import locate
-from fastscribe.config import CHANNELS, Options
+from fastscribe.config import Options
 from fastscribe.errors import CheckpointError
 from fastscribe.results.fingerprint import model_digest
 
@@ -43,27 +44,27 @@ class NodeModel:
     digest: str
 
 
-def model_on_node(model: str, run_id: str, say: Callable[[str], None], *, for_speakers: bool = False) -> NodeModel:
+def model_on_node(model: str, run_id: str, say: Callable[[str], None], *, side_model: bool = False) -> NodeModel:
     """Find a model, once a machine and run.
 
     Args:
         model: A path, "default" or a name on the Hugging Face hub.
         run_id: Names the run; another run looks at the hub again.
         say: Receives the lines about a download.
-        for_speakers: The model is to tell speakers apart.
+        side_model: It is a model that a room runs beside the run's own.
 
     Raises:
         CheckpointError: There is no such model, or its download failed.
         OSError: It cannot be read.
     """
-    folder = _folder()
+    folder, model = _folder(), on_all_nodes(model)
     name = hashlib.blake2b(f"{run_id}\0{model}".encode(), digest_size=12).hexdigest()
     record = folder / f"{name}.json"
     with FileLock(folder / f"{name}.lock"):
         if record.exists():
             found = json.loads(record.read_text(encoding="utf-8"))
             return NodeModel(Path(found["path"]), found["digest"])
-        path = locate(model, say, show_progress=False, for_speakers=for_speakers)
+        path = locate(model, say, show_progress=False, side_model=side_model)
         if not path.exists():
             raise CheckpointError(path, "no such file or folder on this node; a path must be the same on all nodes")
         digest = model_digest(path)
@@ -74,14 +75,11 @@ def model_on_node(model: str, run_id: str, say: Callable[[str], None], *, for_sp
         return NodeModel(path, digest)
 
 
-def options_on_node(
-    options: Options, names: Sequence[str], run_id: str, say: Callable[[str], None]
-) -> tuple[Options, dict[str, str]]:
+def options_on_node(options: Options, run_id: str, say: Callable[[str], None]) -> tuple[Options, dict[str, str]]:
     """Find the models that options name, each as model_on_node() does.
 
     Args:
         options: Of a run.
-        names: Which options: align_with, speakers or voices.
         run_id: Names the run.
         say: Receives the lines about a download.
 
@@ -93,11 +91,8 @@ def options_on_node(
         OSError: It cannot be read.
     """
     digests: dict[str, str] = {}
-    for name in names:
-        model = getattr(options, name)
-        if model is None or (name == "speakers" and model == CHANNELS):
-            continue
-        found = model_on_node(model, run_id, say, for_speakers=name != "align_with")
+    for name, model in rooms.paths_in(options, "model", "side model").items():
+        found = model_on_node(model, run_id, say, side_model=rooms.PATHS[name] == "side model")
         path: dict[str, Any] = {name: str(found.path)}
         options, digests[name] = replace(options, **path), found.digest
     return options, digests
@@ -105,7 +100,7 @@ def options_on_node(
 
 def on_all_nodes(path: str) -> str:
     """Return the absolute path of a file or folder; a name that is none here as it is, because each node looks it up."""
-    return os.path.abspath(path) if path != CHANNELS and os.path.exists(path) else path
+    return os.path.abspath(path) if os.path.exists(path) else path
 
 
 def _folder() -> Path:

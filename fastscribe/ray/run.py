@@ -29,6 +29,7 @@ from fastscribe.ray.library import connected
 from fastscribe.ray.node_model import on_all_nodes
 from fastscribe.ray.pool import Died, Done, Handle, Results, Size, WorkerPool
 from fastscribe.ray.worker import ChunkStats, Facts, Setup, unpacked
+from fastscribe.rooms import paths_in
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Transcript
 
@@ -100,8 +101,8 @@ class RayTranscriber(Transcriber):
         if device not in ("auto", "cpu", "cuda"):
             raise UsageError(f"--device {device}: Ray gives each worker its device: auto, cpu or cuda")
         model = on_all_nodes(model)
-        others = {name: getattr(options, name) for name in ("align_with", "speakers", "rttm", "voices", "lm")}
-        paths: dict[str, Any] = {name: on_all_nodes(path) for name, path in others.items() if path is not None}
+        others = paths_in(options, "file", "model", "side model")
+        paths: dict[str, Any] = {name: on_all_nodes(path) for name, path in others.items()}
         options = replace(options, **paths)
         with ExitStack() as stack:
             ray = stack.enter_context(connected(address))

@@ -108,8 +108,7 @@ class Worker:
         start = perf_counter()
         try:
             model, options = model_on_node(setup.model, setup.run_id, self._said.append), setup.options
-            models = ("align_with", "speakers", "voices")
-            options, digests = options_on_node(options, models, setup.run_id, self._said.append)
+            options, digests = options_on_node(options, setup.run_id, self._said.append)
             found = Transcriber.load(model.path, setup.device, setup.dtype, options, self._said.append)
             digests = found._digests_of_rooms(content_digests(options, digests))
         except (FastscribeError, OSError) as error:

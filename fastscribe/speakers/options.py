@@ -67,7 +67,7 @@ class SpeakersPart(RunPart):
 def _find(option: str, model: str | None, find_model: FindModel) -> str | None:
     """Return the path of a model. Raises UsageError, which names the option."""
     try:
-        return find_model(model, for_speakers=True)
+        return find_model(model, side_model=True)
     except CheckpointError as error:
         if not model or not str(error).startswith(model):
             raise

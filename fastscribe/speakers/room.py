@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastscribe.config import CHANNELS, ModelConfig, Options
@@ -26,17 +25,6 @@ def check_known_texts(options: Options) -> NoReturn:
 def needs_whole_recordings(options: Options) -> bool:
     """Return True if a model or turns from elsewhere see whole recordings, which stay in the process that plans."""
     return options.voices is not None or options.rttm is not None or options.speakers not in (None, CHANNELS)
-
-
-def locate_models(options: Options, say: Callable[[str], None]) -> Options:
-    """Return the options with paths of the models that they name, which are downloaded if need be. Raises CheckpointError."""
-    from fastscribe.checkpoint.location import locate
-
-    if options.speakers not in (None, CHANNELS):
-        options = replace(options, speakers=str(locate(options.speakers, say, for_speakers=True)))
-    if options.voices is not None:
-        options = replace(options, voices=str(locate(options.voices, say, for_speakers=True)))
-    return options
 
 
 def open_stage(options: Options) -> RoomStage:

@@ -226,7 +226,7 @@ def test_a_folder_of_a_speaker_model(user: User, hub: Hub, tmp_path: Path) -> No
     written = nemotron_diarization.write_folder(tmp_path / "model", nemotron_diarization.config("cache"))
     files = {path.name: path.read_bytes() for path in written.iterdir()}
     hub.add("org/name", {"name.nemo": b"1"} | files)
-    path = user.get("org/name", for_speakers=True)
+    path = user.get("org/name", side_model=True)
     assert read_speaker_model(path).config.num_speakers == 8
     assert "name.nemo" not in user.files()
     hub.add("org/other", {"name.nemo": b"1"} | files)

@@ -37,7 +37,7 @@ def download(
     *,
     show_progress: bool = True,
     prefer_nemo: bool = False,
-    for_speakers: bool = False,
+    side_model: bool = False,
     announce: bool = True,
 ) -> Path:
     """Return the path of a model on the hub, after downloading the files that are not in the cache.
@@ -47,7 +47,7 @@ def download(
         say: receives each line for the user.
         show_progress: show progress if stderr is a terminal.
         prefer_nemo: use the .nemo file even if the repository holds a supported folder.
-        for_speakers: a speaker model is wanted.
+        side_model: as checkpoint.location.locate().
         announce: report the lookup before the first request.
 
     Returns:
@@ -58,7 +58,7 @@ def download(
         HubUnreachable: the hub cannot be reached and the cache holds no copy.
     """
     library = _library(name)
-    chosen = partial(choose, prefer_nemo=prefer_nemo, for_speakers=for_speakers)
+    chosen = partial(choose, prefer_nemo=prefer_nemo, side_model=side_model)
     model = _Model(library, name, say, show_progress, chosen)
     if name.is_commit and (path := model.cached()):
         return path

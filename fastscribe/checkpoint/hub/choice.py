@@ -44,7 +44,7 @@ def choose(
     fetch: Callable[[list[str]], Path],
     say: Callable[[str], None],
     prefer_nemo: bool,
-    for_speakers: bool = False,
+    side_model: bool = False,
 ) -> Choice:
     """Choose the files to load.
 
@@ -54,7 +54,7 @@ def choose(
         fetch: downloads small files and returns their folder.
         say: receives a line for each choice that the user did not make.
         prefer_nemo: use the .nemo file if both formats are there.
-        for_speakers: a speaker model is wanted.
+        side_model: as checkpoint.location.locate().
 
     Returns:
         The files.
@@ -67,10 +67,10 @@ def choose(
     has = [bool(set(one_of) & set(files)) for one_of in ((CONFIG,), (WEIGHTS, INDEX), _TOKENIZERS)]
     is_folder = all(has)
     if has == [True, True, False] and _model_type(fetch([CONFIG])) == _SPEAKER_MODEL:
-        if not for_speakers:
+        if not side_model:
             raise SpeakerModelGiven(name)
         return Choice(_small(files) + _weights(name, files, fetch), is_nemo=False)
-    if nemo and (prefer_nemo or for_speakers or not is_folder):
+    if nemo and (prefer_nemo or side_model or not is_folder):
         return _nemo(name, nemo, say)
     if not is_folder:
         problem = f"holds neither a .nemo file nor {CONFIG}, {WEIGHTS} and a tokenizer: no model that fastscribe reads"
