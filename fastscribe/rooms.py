@@ -1,7 +1,8 @@
 """The table of the rooms: what fastscribe does beside a plain transcription, each thing in a folder of its own.
 
-A plain run imports none of them. A room is imported when an option that it has is set, or when one of its commands runs. The
-core imports rooms through enter() alone, so that adding a room, or deleting one, changes this table and nothing else.
+A plain run imports none of them. A room is imported when an option that it has is set, when one of its commands runs, or for a
+result with one of its columns. The core imports rooms through enter() alone, so that adding a room, or deleting one, changes
+this table and nothing else.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class Room:
         commands: The module of each of its commands, by the command's name.
         offers: Functions of its module `room`, which runs with these options call; offered() names their callers.
         flags: Options on the command line that its module `options` adds to commands, by the command's name.
+        columns: Fields of Transcript that its module `columns` writes into rows and reads back (results.columns), with the
+            names that a manifest's row has, by the core's field that follows them. Elsewhere the names have no `pred_`.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Room:
     commands: Mapping[str, str] = field(default_factory=dict)
     offers: tuple[str, ...] = ()
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 _TEXT_FLAGS = ("--remove-fillers", "--itn", "--redact", "--redact-list")
@@ -63,6 +67,7 @@ ROOMS = (
             "evaluate": ("--speaker-references", "--collar"),
             "export": ("--speaker-map",),
         },
+        columns={"missing_channel": ("pred_speakers", "speaker_channels"), "segments": ("pred_turns", "pred_voices")},
     ),
     Room(
         "alignment",
@@ -85,6 +90,7 @@ ROOMS = (
             "transcribe": _TEXT_FLAGS,
             "export": (*_TEXT_FLAGS, "--language", "-l", "--redact-audio", "--review", "--review-passages"),
         },
+        columns={"nbest": ("removed_words", "redacted")},
     ),
     Room("training", commands={"train": "command"}),
     Room("evaluation", commands={"evaluate": "command"}),
@@ -95,6 +101,8 @@ ROOMS = (
 )
 PATHS = {name: kind for room in ROOMS for name, kind in room.paths.items()}
 WORDS = {name: word for room in ROOMS for name, word in room.words.items()}
+# The name of each result column in a manifest's row, by the field of Transcript.
+COLUMNS = {name.removeprefix("pred_"): name for room in ROOMS for names in room.columns.values() for name in names}
 
 
 def paths_in(options: Any, *kinds: PathKind) -> dict[str, str]:

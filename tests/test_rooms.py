@@ -40,6 +40,28 @@ with Transcriber.load({model!r}, "cpu", "fp32") as transcriber:
     [found] = transcriber.transcribe([{clip!r}])
 print(json.dumps({{"text": found.text}}))
 """
+# Writes and reads a plain result, and one with a column, and prints what is wrong.
+RESULT = """
+import sys
+from fastscribe import UsageError
+from fastscribe.results.formats.writers import to_object
+from fastscribe.results.stored import to_result
+from fastscribe.types import AudioInfo, Redaction, Transcript, Turn
+
+def problem(call, value):
+    try:
+        call(value)
+    except UsageError as error:
+        return str(error)
+
+audio = AudioInfo("a.wav", "a.wav", 8000, 1, 8000)
+row = to_object(Transcript(audio, "", (), ()))
+to_result(row)
+assert "fastscribe.results.columns" not in sys.modules
+print(problem(to_object, Transcript(audio, "", (), (), {name}={value})))
+print(problem(to_result, row | {{"{name}": []}}))
+"""
+COLUMNS = {"speakers": ("turns", "(Turn(0.0, 1.0, 'a'),)"), "readable": ("redacted", "(Redaction('name', 0.0, 1.0),)")}
 # An option of each room, as the command line takes it, and as Python does.
 OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "speakers": (["--speakers", "channels"], {"speakers": "channels"}),
@@ -115,6 +137,25 @@ def test_stored_results_are_exported_without_any_room(tmp_path: Path) -> None:
     rows.write_text(json.dumps(fields) + "\n")
     done = command(ALL, "export", rows, "-f", "txt")
     assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
+
+
+@pytest.mark.parametrize("room", COLUMNS)
+def test_a_result_with_a_column_needs_its_room_alone(room: str) -> None:
+    name, value = COLUMNS[room]
+    program = RESULT.format(name=name, value=value)
+    told = f"the field {name} of a result: this installation lacks fastscribe.{room}, which has it"
+    for hidden, lines in (([room], [told, told]), ([one for one in ALL if one != room], ["None", "None"])):
+        done = python(hidden, program)
+        assert done.stdout.splitlines() == lines, done.stderr
+
+
+def test_stored_results_with_a_column_of_a_missing_room_are_refused(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    fields = {"audio_filepath": "a.wav", "text": "", "duration": 1.0, "segments": [], "words": [], "redacted": []}
+    rows.write_text(json.dumps(fields) + "\n")
+    done = command(["readable"], "export", rows, "-f", "txt")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "the field redacted of a result: this installation lacks fastscribe.readable, which has it" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -44,14 +44,7 @@ from fastscribe.cli.subtitle_options import (
     MinCueS,
 )
 from fastscribe.cli.terminal import log_to
-from fastscribe.config import (
-    MAX_BATCH_SIZE,
-    MAX_THREADS,
-    OUTPUT_FORMATS,
-    DtypeChoice,
-    Options,
-    SubtitleStyle,
-)
+from fastscribe.config import MAX_BATCH_SIZE, MAX_THREADS, OUTPUT_FORMATS, DtypeChoice, Options, SubtitleStyle
 
 basic_option, audio_option = options_in("Basics"), options_in("Audio")
 job_option = options_in("Big jobs")

@@ -18,14 +18,7 @@ from collections.abc import Iterable, Iterator
 
 from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import input_failure, system_problem
-from fastscribe.audio.formats import (
-    MAGIC,
-    STDIN,
-    Found,
-    Manifest,
-    file_source,
-    list_kind,
-)
+from fastscribe.audio.formats import MAGIC, STDIN, Found, Manifest, file_source, list_kind
 from fastscribe.audio.repeats import Repeats
 from fastscribe.types import Failure, Source
 

@@ -15,12 +15,7 @@ from typing import Any
 from fastscribe import rooms
 from fastscribe.checkpoint.formats import CONFIG_NAME, FORMAT, NEMO_CONFIG_NAME, SPEAKER_MODEL_TYPE
 from fastscribe.checkpoint.languages import languages_by_name
-from fastscribe.checkpoint.value import (
-    Checkpoint,
-    one_line,
-    read_json,
-    with_aligner,
-)
+from fastscribe.checkpoint.value import Checkpoint, one_line, read_json, with_aligner
 from fastscribe.config import Options
 from fastscribe.errors import CheckpointError, SpeakerModelGiven, UsageError
 from fastscribe.families.conformer.config import language_prompt_of

@@ -14,13 +14,7 @@ from torch import nn
 
 from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe.checkpoint.value import Checkpoint
-from fastscribe.config import (
-    ChunkedAttention,
-    EightBitDtypeName,
-    ModelConfig,
-    Options,
-    parse_attention,
-)
+from fastscribe.config import ChunkedAttention, EightBitDtypeName, ModelConfig, Options, parse_attention
 from fastscribe.errors import UsageError, first_line
 from fastscribe.families.conformer.config import EncoderConfig, language_prompt_of
 from fastscribe.families.cpu_form import to_cpu_form_, torch_dtype

@@ -21,7 +21,7 @@ from fastscribe.results.items import Item, StagedFile
 from fastscribe.results.journal import Journal
 from fastscribe.results.names import Rename
 from fastscribe.results.storage import Storage
-from fastscribe.results.stored import to_result
+from fastscribe.results.stored import NotAResult, to_result
 from fastscribe.types import Failure, Transcript
 
 
@@ -135,12 +135,15 @@ class ResultFiles:
         Args:
             entry_index: The result's journal entry.
             order: The input's position in this run.
+
+        Raises:
+            UsageError: This installation lacks the room of one of its fields.
         """
         entry = self._journal.entry(entry_index)
         row = self._journal.row(entry)
         try:
             return to_result(json.loads(row), entry.id, entry.audio_s, order), row
-        except ValueError:
+        except (NotAResult, json.JSONDecodeError, UnicodeDecodeError):
             return None
 
     def listed(self, entry: Entry, files: Sequence[StagedFile]) -> Entry:

@@ -36,14 +36,7 @@ from fastscribe.errors import UsageError
 from fastscribe.results.block import Appender, Block, commit, discard_temps, redo
 from fastscribe.results.compact import compact, finish_compaction
 from fastscribe.results.edits import Edits
-from fastscribe.results.entries import (
-    ENTRY,
-    NO_FILE,
-    PreviousRun,
-    load_entries,
-    load_entries_and_names,
-    read_entries,
-)
+from fastscribe.results.entries import ENTRY, NO_FILE, PreviousRun, load_entries, load_entries_and_names, read_entries
 from fastscribe.results.folder_lock import FolderLock
 from fastscribe.results.items import Item, Pace, StagedFile
 from fastscribe.results.journal import Journal, begin, load_readonly, resume, resume_unedited

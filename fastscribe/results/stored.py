@@ -6,31 +6,19 @@ The writers make the same files from it as from the original result, because eve
 from __future__ import annotations
 
 import math
-from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
-
 from fastscribe.audio.failures import relative_id
+from fastscribe.errors import UsageError
 from fastscribe.results.formats.writers import OWN_KEYS, offset_suffix
-from fastscribe.types import (
-    Alternative,
-    AudioInfo,
-    Failure,
-    Gap,
-    Redaction,
-    Segment,
-    Token,
-    Transcript,
-    Turn,
-    Voice,
-    Word,
-)
+from fastscribe.rooms import COLUMNS
+from fastscribe.types import Alternative, AudioInfo, Failure, Gap, Segment, Token, Transcript, Word
 
 _RATE = 1000  # samples a second: a row's times are in milliseconds
+_COLUMN_NAMES = frozenset((*COLUMNS, *COLUMNS.values()))
 
 
 class NotAResult(ValueError):
@@ -54,9 +42,12 @@ def to_result(
 
     Raises:
         NotAResult: The row is no result.
+        UsageError: This installation lacks the room of one of its fields.
     """
     try:
         return _to_result(fields, id, audio_s, index)
+    except UsageError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         missing = f"no {error.args[0]}" if isinstance(error, KeyError) else str(error)
         raise NotAResult(f"not a row of transcripts.jsonl: {missing}") from None
@@ -72,11 +63,11 @@ def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index:
         row = _row(fields)
         return Failure(path, id, error["stage"], error["type"], error["message"], row, index)
     is_manifest = "pred_text" in fields
-    words = _words(fields)
+    words = words_of(fields["words"])
     seconds = _length_s(fields, words) if audio_s is None else audio_s
     carried = _row(fields) if is_manifest else None
     notes = tuple(map(str, fields.get("audio_notes", ())))
-    opposite = tuple((_number(one, "start"), _number(one, "end")) for one in fields.get("opposite_phase", ()))
+    opposite = tuple((number(one, "start"), number(one, "end")) for one in fields.get("opposite_phase", ()))
     audio = AudioInfo(path, id, _RATE, 1, round(seconds * _RATE), row=carried, index=index, notes=notes)
     audio = replace(audio, missing_channel=fields.get("missing_channel"), opposite_phase=opposite)
     text = fields["pred_text" if is_manifest else "text"]
@@ -87,54 +78,12 @@ def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index:
     nbest = tuple(map(_alternative, fields.get("nbest", ())))
     language = fields.get("pred_language" if is_manifest else "language")
     segments = tuple(_segments(fields["segments"], words))
-    speakers = tuple(map(str, fields.get("pred_speakers" if is_manifest else "speakers", ())))
-    removed = tuple(_words(fields, "removed_words")) if "removed_words" in fields else ()
-    redacted = tuple(map(_redaction, fields["redacted"])) if "redacted" in fields else None
-    turns = tuple(
-        Turn(_number(one, "start"), _number(one, "end"), str(one["speaker"]))
-        for one in fields.get("pred_turns" if is_manifest else "turns", ())
-    )
-    by_speaker = fields.get("speaker_channels", {})
-    if by_speaker and by_speaker.keys() != set(speakers):
-        raise ValueError("speaker_channels and speakers have different names")
-    channels = tuple(int(by_speaker[one]) for one in speakers) if by_speaker else ()
-    return Transcript(
-        audio,
-        text,
-        segments,
-        tokens,
-        gaps,
-        nbest,
-        language,
-        speakers,
-        turns,
-        removed,
-        redacted,
-        speaker_channels=channels,
-        voices=stored_voices(fields),
-    )
+    transcript = Transcript(audio, text, segments, tokens, gaps, nbest, language)
+    if _COLUMN_NAMES.isdisjoint(fields):
+        return transcript
+    from fastscribe.results.columns import read_columns
 
-
-def stored_voices(fields: Mapping[str, Any]) -> tuple[Voice, ...]:
-    """Return the voices of a row.
-
-    Raises:
-        NotAResult: A voice is damaged.
-    """
-    try:
-        return tuple(map(_voice, fields.get("pred_voices" if "pred_text" in fields else "voices", ())))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise NotAResult(f"not a voice of transcripts.jsonl: {error}") from None
-
-
-def _voice(one: Mapping[str, Any]) -> Voice:
-    speech_s, start_s, end_s = (float(one[name]) for name in ("speech", "start", "end"))
-    embedding_E = None
-    if "embedding" in one:
-        embedding_E = np.frombuffer(b64decode(one["embedding"], validate=True), "<f2").astype(np.float32)
-        if not len(embedding_E) or not np.isfinite(embedding_E).all() or not embedding_E.any():
-            raise ValueError("its embedding is no vector")
-    return Voice(str(one["speaker"]), speech_s, start_s, end_s, embedding_E)
+    return read_columns(fields, transcript)
 
 
 def has_tokens(fields: Mapping[str, Any]) -> bool:
@@ -176,14 +125,15 @@ def _line(number: object) -> int | None:
 
 
 def _alternative(one: Mapping[str, Any]) -> Alternative:
-    score, start_s, end_s = (_number(one, name) for name in ("score", "start", "end"))
-    return Alternative(one["text"], score, start_s, end_s, tuple(_words(one)), _speaker(one))
+    score, start_s, end_s = (number(one, name) for name in ("score", "start", "end"))
+    return Alternative(one["text"], score, start_s, end_s, tuple(words_of(one["words"])), _speaker(one))
 
 
-def _words(of: Mapping[str, Any], key: str = "words") -> list[Word]:
+def words_of(stored: Iterable[Mapping[str, Any]]) -> list[Word]:
+    """Return the words of their objects."""
     return [
         Word(word["word"], *_timed(word), word.get("missing") is True, _speaker(word), _original(word))
-        for word in of[key]
+        for word in stored
     ]
 
 
@@ -191,15 +141,11 @@ def _original(word: Mapping[str, Any]) -> str | None:
     return None if word.get("original") is None else str(word["original"])
 
 
-def _redaction(one: Mapping[str, Any]) -> Redaction:
-    return Redaction(str(one["kind"]), _number(one, "start"), _number(one, "end"))
-
-
 def _timed(part: Mapping[str, Any]) -> tuple[float, float, float]:
-    return _number(part, "start"), _number(part, "end"), _number(part, "confidence")
+    return number(part, "start"), number(part, "end"), number(part, "confidence")
 
 
-def _number(part: Mapping[str, Any], name: str) -> float:
+def number(part: Mapping[str, Any], name: str) -> float:
     """Return a number; null stands for one that was not finite."""
     return math.nan if part[name] is None else float(part[name])
 

@@ -21,8 +21,9 @@ from fastscribe._system.safe_files import write_atomic
 from fastscribe._system.safe_open import safe_read
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.results.rows import ResultRow
-from fastscribe.results.stored import NotAResult, stored_voices
+from fastscribe.results.stored import NotAResult
 from fastscribe.speakers.clustering import cluster
+from fastscribe.speakers.columns import stored_voices
 from fastscribe.types import Float32Array, Voice
 
 THRESHOLD = 0.4  # NeMo's verify_speakers() takes voices of this cosine for one person, (0.4 + 1) / 2 = 0.7
@@ -371,12 +372,7 @@ def _entry(speaker: Speaker, similarity: float | None = None) -> dict[str, Any]:
     recording, voice = speaker.recording, speaker.voice
     part: dict[str, Any] = {"audio_track": recording.track} if recording.track else {}
     part |= {} if recording.offset_s is None else {"offset": recording.offset_s}
-    found = {
-        "recording": recording.path,
-        **part,
-        "speaker": voice.speaker,
-        "speech": round(voice.speech_s, _DECIMALS),
-    }
+    found = {"recording": recording.path, **part, "speaker": voice.speaker, "speech": round(voice.speech_s, _DECIMALS)}
     if similarity is not None:
         found["similarity"] = round(similarity, _DECIMALS)
     return {**found, "listen": [round(voice.start_s, _DECIMALS), round(voice.end_s, _DECIMALS)]}

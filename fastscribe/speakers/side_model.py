@@ -37,10 +37,7 @@ class SideModel(Generic[C, M]):
 
     @classmethod
     def build(
-        cls: type[Self],
-        checkpoint: C,
-        device: torch.device,
-        prepare: Callable[[torch.device, str], Prepare],
+        cls: type[Self], checkpoint: C, device: torch.device, prepare: Callable[[torch.device, str], Prepare]
     ) -> Self:
         """Build the model.
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
-from itertools import groupby
-
-from fastscribe.types import Segment
 
 
 def join_texts(texts: Iterable[str]) -> str:
@@ -17,12 +14,6 @@ def join_texts(texts: Iterable[str]) -> str:
             parts.append("" if _has_no_spaces(parts[-1][-1]) and _has_no_spaces(text[0]) else " ")
         parts.append(text)
     return "".join(parts)
-
-
-def join_turns(segments: Iterable[Segment]) -> list[tuple[str | None, str]]:
-    """Return the speaker and the text of each turn of a dialogue: consecutive segments of the same speaker."""
-    grouped = groupby(segments, lambda segment: segment.speaker)
-    return [(speaker, join_texts(segment.text for segment in group)) for speaker, group in grouped]
 
 
 def _has_no_spaces(character: str) -> bool:

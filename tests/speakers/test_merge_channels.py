@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fastscribe.results.formats.writers import to_txt
 from fastscribe.speakers.merge_channels import merge, without_words
-from fastscribe.text.joining import join_turns
 from fastscribe.text.transcript import segments_of
 from fastscribe.types import AudioInfo, Gap, Token, Transcript, Word
 
@@ -27,7 +27,7 @@ def spoken(*phrases: tuple[float, str]) -> Transcript:
 
 def dialogue(*channels: Transcript) -> list[str]:
     merged = merge(channels, NAMES[: len(channels)])
-    return [f"{speaker}: {text}" for speaker, text in join_turns(merged.segments)]
+    return to_txt(merged).splitlines()
 
 
 def test_turns_are_in_order() -> None:

@@ -19,8 +19,9 @@ from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.results.formats.writers import to_jsonl
-from fastscribe.results.stored import NotAResult, stored_voices, to_result
+from fastscribe.results.stored import NotAResult, to_result
 from fastscribe.speakers import voice_spans
+from fastscribe.speakers.columns import stored_voices
 from fastscribe.speakers.lost_prints import LostPrints
 from fastscribe.speakers.voice_printer import VoicePrinter
 from fastscribe.speakers.voice_prints import VoicePrints

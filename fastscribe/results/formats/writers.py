@@ -10,44 +10,26 @@ from __future__ import annotations
 
 import json
 import math
-from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.errors import OptionError
-from fastscribe.text.joining import join_turns
-from fastscribe.types import (
-    Alternative,
-    Failure,
-    Gap,
-    RenderedTranscript,
-    Segment,
-    Token,
-    Transcript,
-    Turn,
-    Voice,
-    Word,
-)
+from fastscribe.rooms import COLUMNS
+from fastscribe.text.joining import join_texts
+from fastscribe.types import Alternative, Failure, Gap, RenderedTranscript, Segment, Token, Transcript, Turn, Word
 
+# What the core writes into a result, in order; rooms have columns among these.
+_FIRST_FIELDS = ("duration", "text", "pred_text", "language", "pred_language", "missing_channel", "opposite_phase")
+FIELDS = (*_FIRST_FIELDS, "segments", "words", "gaps", "audio_notes", "nbest", "tokens")
 # Keys of a result. A manifest row that has them is an earlier run's output, so its values are dropped.
-OWN_KEYS = frozenset(
-    (
-        "pred_text",
-        "pred_language",
-        "pred_speakers",
-        "pred_turns",
-        "speaker_channels",
-        "segments",
-        "words",
-        "gaps",
-        "nbest",
-        "tokens",
-        "error",
-    )
-).union(("audio_notes", "removed_words", "redacted", "pred_voices", "missing_channel", "opposite_phase"))
+OWN_KEYS = frozenset((*FIELDS, "error", *COLUMNS.values())) - {"duration", "text", "language"}
+_values_of_rooms = attrgetter(*COLUMNS)
+_NO_VALUES = _values_of_rooms(Transcript)  # their defaults
 _LINE_BREAKS = ("\x85", "\u2028", "\u2029")  # JSON allows them, but str.splitlines splits at them
 _encode_line = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 DEFAULT_STYLE = SubtitleStyle()
@@ -143,41 +125,25 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
     found["text" if row is None else "pred_text"] = result.text
     if result.language is not None:
         found["language" if row is None else "pred_language"] = result.language
-    if result.speakers:
-        found["speakers" if row is None else "pred_speakers"] = list(result.speakers)
-    if result.speaker_channels:
-        found["speaker_channels"] = dict(zip(result.speakers, result.speaker_channels, strict=True))
     if result.audio.missing_channel is not None:
         found["missing_channel"] = result.audio.missing_channel
     if result.audio.opposite_phase:
-        spans = result.audio.opposite_phase
-        found["opposite_phase"] = [{"start": _seconds(begin), "end": _seconds(end)} for begin, end in spans]
-    if result.turns:
-        found["turns" if row is None else "pred_turns"] = [
-            {"start": _seconds(turn.start_s), "end": _seconds(turn.end_s), "speaker": turn.speaker}
-            for turn in result.turns
-        ]
-    if result.voices:
-        found["voices" if row is None else "pred_voices"] = [_voice_print(voice) for voice in result.voices]
+        found["opposite_phase"] = [span_object(*span) for span in result.audio.opposite_phase]
     found["segments"] = [_segment(segment) for segment in result.segments]
-    found["words"] = [_word(word) for word in result.words]
-    found["gaps"] = [
-        {"start": _seconds(gap.start_s), "end": _seconds(gap.end_s), **_speaker(gap)} for gap in result.gaps
-    ]
+    found["words"] = [word_object(word) for word in result.words]
+    found["gaps"] = [{**span_object(gap.start_s, gap.end_s), **_speaker(gap)} for gap in result.gaps]
     if result.audio.notes:
         found["audio_notes"] = list(result.audio.notes)
-    if result.removed_words:
-        found["removed_words"] = [_word(word) for word in result.removed_words]
-    if result.redacted is not None:
-        found["redacted"] = [
-            {"kind": one.kind, "start": _seconds(one.start_s), "end": _seconds(one.end_s)} for one in result.redacted
-        ]
     if result.nbest:
         found["nbest"] = [_alternative(alternative) for alternative in result.nbest]
     if tokens:
         found["tokens"] = [
             {"id": token.id, **_timed("piece", token.piece, token), **_speaker(token)} for token in result.tokens
         ]
+    if _values_of_rooms(result) != _NO_VALUES:
+        from fastscribe.results.columns import add_columns
+
+        found = add_columns(found, result, FIELDS)
     return {**_carried(row), **_path(row, result.audio.path), **found}
 
 
@@ -185,7 +151,9 @@ def to_txt(transcript: Transcript) -> str:
     """Return the text on one line; of a dialogue, a line for each turn, with the speaker's name."""
     if not transcript.speakers:
         return clean_text(transcript.text) + "\n"
-    return "".join(f"{clean_text(f'{speaker}: {text}')}\n" for speaker, text in join_turns(transcript.segments)) or "\n"
+    turns = groupby(transcript.segments, lambda segment: segment.speaker)
+    texts = (f"{speaker}: {join_texts(segment.text for segment in own)}" for speaker, own in turns)
+    return "".join(f"{clean_text(text)}\n" for text in texts) or "\n"
 
 
 def to_tsv(transcript: Transcript) -> str:
@@ -209,8 +177,8 @@ def to_ctm(transcript: Transcript) -> str:
     recording = _unspaced(transcript.audio.id)
     channels = {speaker: number for number, speaker in enumerate(transcript.speakers, start=1)}
     return "".join(
-        f"{recording} {channels.get(word.speaker or '', 1)} {_finite(_seconds(word.start_s)):.3f} "
-        f"{max(0.0, _finite(_seconds(word.end_s) - _seconds(word.start_s))):.3f}"
+        f"{recording} {channels.get(word.speaker or '', 1)} {_finite(seconds(word.start_s)):.3f} "
+        f"{max(0.0, _finite(seconds(word.end_s) - seconds(word.start_s))):.3f}"
         f" {_unspaced(word.text)} {_finite(word.confidence):.2f}\n"
         for word in sorted(transcript.words, key=lambda word: channels.get(word.speaker or "", 1))
         if clean_text(word.text)
@@ -225,8 +193,8 @@ def to_rttm(transcript: Transcript) -> str:
     """
     recording = _unspaced(transcript.audio.id)
     return "".join(
-        f"SPEAKER {recording} 1 {_finite(_seconds(one.start_s)):.3f} "
-        f"{max(0.0, _finite(_seconds(one.end_s) - _seconds(one.start_s))):.3f}"
+        f"SPEAKER {recording} 1 {_finite(seconds(one.start_s)):.3f} "
+        f"{max(0.0, _finite(seconds(one.end_s) - seconds(one.start_s))):.3f}"
         f" <NA> <NA> {'<NA>' if one.speaker is None else _unspaced(one.speaker)} <NA> <NA>\n"
         for one in spans_of(transcript)
     )
@@ -251,24 +219,13 @@ def _path(row: Mapping[str, Any] | None, path: str) -> dict[str, str]:
     return {} if row is not None and "audio_filepath" in row else {"audio_filepath": path}
 
 
-def _voice_print(voice: Voice) -> dict[str, Any]:
-    """Return the object of a voice; its embedding is the Base64 of 16-bit floats, the low byte first."""
-    embedding = (
-        {}
-        if voice.embedding_E is None
-        else {"embedding": b64encode(voice.embedding_E.astype("<f2").tobytes()).decode()}
-    )
-    times = {"start": _seconds(voice.start_s), "end": _seconds(voice.end_s)}
-    return {"speaker": voice.speaker, "speech": _seconds(voice.speech_s), **times, **embedding}
-
-
 def _alternative(alternative: Alternative) -> dict[str, Any]:
     return {
         "text": alternative.text,
         "score": round(float(alternative.score), 4),
-        "start": _seconds(alternative.start_s),
-        "end": _seconds(alternative.end_s),
-        "words": [_word(replace(word, speaker=None)) for word in alternative.words],
+        "start": seconds(alternative.start_s),
+        "end": seconds(alternative.end_s),
+        "words": [word_object(replace(word, speaker=None)) for word in alternative.words],
         **_speaker(alternative),
     }
 
@@ -281,14 +238,11 @@ def _segment(segment: Segment) -> dict[str, Any]:
     return {**_timed("text", segment.text, segment), **_speaker(segment), **line, **marks}
 
 
-def _word(word: Word) -> dict[str, Any]:
+def word_object(word: Word) -> dict[str, Any]:
+    """Return the object of a word."""
     original = {} if word.original is None else {"original": word.original}
     missing = {"missing": True} if word.missing else {}
     return {**_timed("word", word.text, word), **_speaker(word), **original, **missing}
-
-
-def _token(token: Token) -> dict[str, Any]:
-    return {"id": token.id, **_timed("piece", token.piece, token), **_speaker(token)}
 
 
 def _speaker(part: Segment | Word | Token | Gap | Alternative) -> dict[str, str]:
@@ -298,13 +252,19 @@ def _speaker(part: Segment | Word | Token | Gap | Alternative) -> dict[str, str]
 def _timed(key: str, text: str, part: Segment | Word | Token) -> dict[str, Any]:
     return {
         key: text,
-        "start": _seconds(part.start_s),
-        "end": _seconds(part.end_s),
+        "start": seconds(part.start_s),
+        "end": seconds(part.end_s),
         "confidence": round(float(part.confidence), 2),
     }
 
 
-def _seconds(time_s: float) -> float:
+def span_object(start_s: float, end_s: float) -> dict[str, Any]:
+    """Return the object of a span of the recording."""
+    return {"start": seconds(start_s), "end": seconds(end_s)}
+
+
+def seconds(time_s: float) -> float:
+    """Return a time as the JSON formats have it."""
     return round(float(time_s), 3)
 
 
@@ -325,7 +285,7 @@ def _without_nan(value: Any) -> Any:
 
 
 def _whole_ms(time_s: float) -> int:
-    return round(_finite(_seconds(time_s) * 1000))
+    return round(_finite(seconds(time_s) * 1000))
 
 
 def _finite(number: float) -> float:
