@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
+from fastscribe import rooms
 from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import Options
@@ -22,29 +23,17 @@ from fastscribe.types import Failure, Source, Transcript
 if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber as LoadedTranscriber
 
-_SPAN = [("start", pa.float64()), ("end", pa.float64())]
-_TIMES = [("start", pa.float64()), ("end", pa.float64()), ("confidence", pa.float64())]
-COLUMNS = {
-    "text": pa.string(),
-    "words": pa.list_(pa.struct([("word", pa.string()), *_TIMES])),
-    "segments": pa.list_(pa.struct([("text", pa.string()), *_TIMES, ("recovered", pa.bool_())])),
-    "gaps": pa.list_(pa.struct(_SPAN)),
-    "language": pa.string(),
-    "error": pa.struct([("stage", pa.string()), ("type", pa.string()), ("message", pa.string())]),
+# The columns of every table, by Arrow's names of the types. What rooms add is written in the same way.
+_SPAN = {"start": "double", "end": "double"}
+_TIMES = _SPAN | {"confidence": "double"}
+COLUMNS: Mapping[str, Any] = {
+    "text": "string",
+    "words": [{"word": "string"} | _TIMES],
+    "segments": [{"text": "string"} | _TIMES | {"recovered": "bool"}],
+    "gaps": [_SPAN],
+    "language": "string",
+    "error": {"stage": "string", "type": "string", "message": "string"},
 }
-_SPEAKER = ("speaker", pa.string())
-# With Options.speakers or Options.rttm.
-_SPEAKER_COLUMNS = COLUMNS | {
-    **{
-        name: pa.list_(pa.struct([*COLUMNS[name].value_type, _SPEAKER]))  # each has a speaker
-        for name in ("words", "segments", "gaps")
-    },
-    "speakers": pa.list_(pa.string()),
-    "turns": pa.list_(pa.struct([*_SPAN, _SPEAKER])),
-}
-# With Options.voices too; a speaker with little speech has no embedding.
-_VOICE = [_SPEAKER, ("speech", pa.float64()), *_SPAN, ("embedding", pa.list_(pa.float32()))]
-_VOICE_COLUMNS = _SPEAKER_COLUMNS | {"voices": pa.list_(pa.struct(_VOICE))}
 _DEFAULTS = Options()
 
 
@@ -99,10 +88,7 @@ class Transcriber:
         self._transcriber: LoadedTranscriber = LoadedTranscriber.load(found.path, device, dtype, options)
         self._path_column, self._root = path_column, root
         languages = read_checkpoint(found.path).languages
-        if options.voices is not None:
-            self._columns = _VOICE_COLUMNS
-        else:
-            self._columns = COLUMNS if options.speakers is None and options.rttm is None else _SPEAKER_COLUMNS
+        self._columns = _columns(options)
         own = self._transcriber._config.language  # as the rows of a run have it
         self._language = own or options.language or (languages[0] if len(languages) == 1 else None)
 
@@ -123,6 +109,23 @@ class Transcriber:
         done = [result for result in results if result is not None]
         assert len(done) == len(inputs)
         return _with_results(table, done, self._language, self._columns)
+
+
+def _columns(options: Options) -> dict[str, pa.DataType]:
+    """Return the types of the columns: the core's, and what the rooms of these options add to their entries and after them."""
+    kinds = dict(COLUMNS)
+    for arrow_columns in rooms.offered("arrow_columns", options):
+        for name, kind in arrow_columns(options).items():
+            kinds[name] = [kinds[name][0] | kind[0]] if name in kinds else kind
+    return {name: _arrow(kind) for name, kind in kinds.items()}
+
+
+def _arrow(kind: str | list[Any] | Mapping[str, Any]) -> pa.DataType:
+    if isinstance(kind, str):
+        return pa.type_for_alias(kind)
+    if isinstance(kind, list):
+        return pa.list_(_arrow(kind[0]))
+    return pa.struct([(name, _arrow(one)) for name, one in kind.items()])
 
 
 def _run_id() -> str:

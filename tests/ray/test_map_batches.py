@@ -56,6 +56,19 @@ def test_the_schema_is_the_same_for_empty_and_failed_batches(transcriber) -> Non
     assert transcriber(pa.table({"path": pa.array([], pa.string())})).schema.equals(good.schema)
 
 
+def test_columns_that_a_room_adds() -> None:
+    from fastscribe.ray.map_batches import _columns
+
+    plain, found = _columns(Options()), _columns(Options(rttm="a", voices="b"))
+    assert list(found) == [*plain, "speakers", "turns", "voices"]
+    span = "start: double, end: double"
+    assert str(plain["gaps"]) == f"list<item: struct<{span}>>"
+    assert str(found["gaps"]) == f"list<item: struct<{span}, speaker: string>>"
+    voice = f"speaker: string, speech: double, {span}, embedding: list<item: float>"
+    assert str(found["voices"]) == f"list<item: struct<{voice}>>"
+    assert "voices" not in _columns(Options(speakers="channels"))
+
+
 def test_a_manifests_columns(transcriber) -> None:
     """`audio_filepath` comes before `path`, and the reference stays in `text`, as in the rows of transcripts.jsonl."""
     rows = transcriber(
