@@ -30,6 +30,8 @@ class Room:
         paths: Those of them that are paths, and of what. A model may also be named as on the Hugging Face hub.
         words: For a path: a value that is none. The room itself then says what is wrong with an empty one.
         commands: The module of each of its commands, by the command's name.
+        after: The core's command that they follow in help.
+        extras: What its extras of the package are for.
         offers: Functions of its module `room`, which runs with these options call; offered() names their callers.
         flags: Options on the command line that its module `options` adds to commands, by the command's name.
         columns: Fields of Transcript that its module `columns` writes into rows and reads back (results.columns), with the
@@ -41,6 +43,8 @@ class Room:
     paths: Mapping[str, PathKind] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, str] = field(default_factory=dict)
+    after: str = "schema"
+    extras: Mapping[str, str] = field(default_factory=dict)
     offers: tuple[str, ...] = ()
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -54,6 +58,7 @@ ROOMS = (
         paths={"speakers": "side model", "rttm": "file", "voices": "side model"},
         words={"speakers": "channels"},
         commands={"speakers": "command"},
+        extras={"eval-speakers": "who says what: fastscribe evaluate --speaker-references"},
         offers=(
             "check_options",
             "check_known_texts",
@@ -75,6 +80,7 @@ ROOMS = (
         options=("align_with",),
         paths={"align_with": "model"},
         commands={"align": "command"},
+        after="transcribe",
         flags={"transcribe": ("--align-with",)},
     ),
     Room(
@@ -85,7 +91,8 @@ ROOMS = (
     ),
     Room(
         "readable",
-        ("remove_fillers", "itn", "redact", "redact_names"),
+        options=("remove_fillers", "itn", "redact", "redact_names"),
+        extras={"itn": "numbers in figures: --itn"},
         offers=("check_options", "open_edits"),
         flags={
             "transcribe": _TEXT_FLAGS,
@@ -93,12 +100,25 @@ ROOMS = (
         },
         columns={"nbest": ("removed_words", "redacted")},
     ),
-    Room("training", commands={"train": "command"}),
-    Room("evaluation", commands={"evaluate": "command"}),
+    Room(
+        "training",
+        commands={"train": "command"},
+        extras={"plots": "plots of training", "train": "fastscribe train", "train-gpu": "fastscribe train on a GPU"},
+    ),
+    Room("doctor", commands={"doctor": "command"}, after="transcribe"),
+    Room(
+        "evaluation",
+        commands={"evaluate": "command"},
+        after="transcribe",
+        extras={"eval": "word error rates: fastscribe evaluate"},
+    ),
     Room("report", flags={"transcribe": ("--report-html",)}),
     Room("bench", commands={"bench": "commands"}),
-    Room("doctor", commands={"doctor": "command"}),
-    Room("ray", flags={"transcribe": ("--engine", "--ray-address", "--ray-workers")}),
+    Room(
+        "ray",
+        extras={"ray": "clusters: --engine ray, fastscribe.ray"},
+        flags={"transcribe": ("--engine", "--ray-address", "--ray-workers")},
+    ),
 )
 PATHS = {name: kind for room in ROOMS for name, kind in room.paths.items()}
 WORDS = {name: word for room in ROOMS for name, word in room.words.items()}

@@ -11,7 +11,7 @@ import typer
 from fastscribe.cli.app import Group, app, new_app
 from fastscribe.rooms import ROOMS, enter, is_here
 
-# The module of each command of the core; the table of the rooms has those of the rooms.
+# The module of each command of the core, in the order of --help; the table of the rooms has those of the rooms.
 _CORE = {
     "transcribe": "transcribe",
     "export": "export",
@@ -22,21 +22,6 @@ _CORE = {
     "models": "known_models",
 }
 _ROOMS = {name: (room.name, module) for room in ROOMS for name, module in room.commands.items()}
-# The order in --help. The others come last.
-_ORDER = (
-    "transcribe",
-    "align",
-    "doctor",
-    "evaluate",
-    "export",
-    "merge",
-    "inspect",
-    "convert",
-    "schema",
-    "speakers",
-    "train",
-)
-_PLACES = {name: place for place, name in enumerate(_ORDER)}
 
 
 class LazyCommands(Mapping[str, Any]):
@@ -54,8 +39,11 @@ class LazyCommands(Mapping[str, Any]):
         return self._built[name]
 
     def __iter__(self) -> Iterator[str]:
-        names = [*_CORE, *(name for name, (room, _) in _ROOMS.items() if is_here(room))]
-        return iter(sorted(sorted(names), key=lambda name: _PLACES.get(name, len(_PLACES))))
+        for own in _CORE:
+            yield own
+            for room in ROOMS:
+                if room.after == own and room.commands and is_here(room.name):
+                    yield from room.commands
 
     def __len__(self) -> int:
         return len(list(iter(self)))

@@ -14,22 +14,16 @@ from typing import TYPE_CHECKING
 
 from fastscribe.doctor.check import Check, Status
 from fastscribe.errors import UsageError
+from fastscribe.rooms import ROOMS
 from fastscribe.version import __version__
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 _PURPOSES = {
-    "eval": "word error rates: fastscribe evaluate",
-    "eval-speakers": "who says what: fastscribe evaluate --speaker-references",
-    "itn": "numbers in figures: --itn",
-    "plots": "plots of training",
-    "ray": "clusters: --engine ray, fastscribe.ray",
     "remote": "recordings and results in stores and on the web: s3, gs, az, https",
-    "train": "fastscribe train",
-    "train-gpu": "fastscribe train on a GPU",
     "vad": "--vad silero",
-}
+} | {extra: purpose for room in ROOMS for extra, purpose in room.extras.items()}
 
 
 def install_command(*requirements: str) -> str:

@@ -11,6 +11,7 @@ import typer.main
 
 from fastscribe import rooms
 from fastscribe.cli import app
+from fastscribe.cli.commands import LazyCommands
 from tests.cli.test_cli import FIRST, MODEL
 
 PROGRAM = """
@@ -56,6 +57,12 @@ def test_the_option_of_a_missing_room(run, room: str, flags: tuple[str, ...]) ->
         assert (done.returncode, done.stderr) == (2, message)
     done, _ = run("transcribe", "--help-all", hidden=room)
     assert done.returncode == 0 and not [flag for flag in flags if flag in done.stdout]
+
+
+def test_commands_of_rooms_follow_those_of_the_core() -> None:
+    names = "transcribe align doctor evaluate export merge inspect convert schema speakers train bench models"
+    assert list(LazyCommands()) == names.split()
+    assert set(LazyCommands()) >= {name for room in rooms.ROOMS for name in room.commands}
 
 
 def test_the_variable_of_a_missing_room(run, monkeypatch: pytest.MonkeyPatch) -> None:
