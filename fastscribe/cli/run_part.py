@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fastscribe._system.quick_start import quick_start
 from fastscribe.config import Options, OutputStyle
@@ -24,17 +24,11 @@ if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber
 
 
-class FindModel(Protocol):
-    """Returns the path of a further model that an option names (transcribe.py makes it)."""
-
-    def __call__(self, name: str | None, *, side_model: bool = False) -> str | None:
-        """Return the path, or a name that each node of a cluster looks up; None for None. Raises CheckpointError."""
-
-
 class RunPart:
     """A room's part in a run. This one sets fields of Options and does nothing else.
 
     Attributes:
+        fields: Of Options, which the room sets. A model in them may be named as on the hub.
         engine: Has the run's model; None: the room leaves that to others.
         needs_words: Results must come with their words.
     """
@@ -43,15 +37,7 @@ class RunPart:
     needs_words = False
 
     def __init__(self, **fields: Any) -> None:
-        self._fields = fields
-
-    def fields(self, find_model: FindModel) -> Mapping[str, Any]:
-        """Return the fields of Options that the room sets.
-
-        Args:
-            find_model: Finds, and downloads if need be, what an option names.
-        """
-        return self._fields
+        self.fields = fields
 
     def files(self, target: OutputTarget) -> Mapping[str, Path]:
         """Return files that the room writes, by option. Raises UsageError if another file is there."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from fastscribe import rooms
 from fastscribe.checkpoint.location import DEFAULT, PACKAGED
 from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_in
 from fastscribe.cli.job import is_one_short_file, is_stream
@@ -33,7 +34,7 @@ from fastscribe.cli.run_options import (
     make_style,
     make_target,
 )
-from fastscribe.cli.run_part import LOCAL, Engine, FindModel, TranscribeJob
+from fastscribe.cli.run_part import LOCAL, Engine, TranscribeJob
 from fastscribe.cli.subtitle_options import (
     DEFAULT_CHARS_PER_SECOND,
     DEFAULTS,
@@ -57,7 +58,7 @@ from fastscribe.config import (
     SubtitleStyle,
     VadName,
 )
-from fastscribe.errors import UsageError
+from fastscribe.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
     from fastscribe.cli.event_log import EventLog
@@ -72,15 +73,20 @@ def _frames(value: str | None) -> int | Literal["auto"] | None:
     return int(value)
 
 
-def _finder(engine: Engine, show_progress: bool) -> FindModel:
-    """Return what finds further models. The nodes of a cluster look up names for themselves."""
-
-    def find(name: str | None, *, side_model: bool = False) -> str | None:
-        if name is None or not (engine.is_here or os.path.exists(name)):
-            return name
-        return os.path.abspath(find_model(name, show_progress=show_progress, side_model=side_model))
-
-    return find
+def _with_paths(options: Options, engine: Engine, show_progress: bool) -> Options:
+    """Return the options with the paths of their models. The nodes of a cluster look up names for themselves."""
+    for name, model in rooms.paths_in(options, "side model", "model").items():
+        is_side, found = rooms.PATHS[name] == "side model", model
+        try:
+            if engine.is_here or os.path.exists(model):
+                found = os.path.abspath(find_model(model, show_progress=show_progress, side_model=is_side))
+        except CheckpointError as error:
+            if not is_side or not str(error).startswith(model):
+                raise
+            raise UsageError(f"--{name} {error}") from error
+        path: Any = {name: found}
+        options = replace(options, **path)
+    return options
 
 
 # The groups of --help.
@@ -369,9 +375,7 @@ def transcribe(
     engine = next((part.engine for part in parts if part.engine is not None), LOCAL)
     _check_devices(device, devices)
     show_progress = not (quiet or no_progress)
-    fields: dict[str, Any] = {
-        name: value for part in parts for name, value in part.fields(_finder(engine, show_progress)).items()
-    }
+    fields: dict[str, Any] = {name: value for part in parts for name, value in part.fields.items()}
     options = Options(
         decoder=decoder,
         beam=beam,
@@ -393,6 +397,7 @@ def transcribe(
         threads=threads,
         **fields,
     )
+    options = _with_paths(options, engine, show_progress)
     target = make_target(output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered)
     is_brief = quiet or (not dry_run and engine.is_here and is_one_short_file(inputs))
     names_at_end = is_brief or (output_dir is None and is_stream(inputs))  # packaged_model.py says it

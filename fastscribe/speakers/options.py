@@ -12,9 +12,9 @@ import typer
 from fastscribe.cli.app import local_file, option, options_in
 from fastscribe.cli.export_part import ExportPart, Stored
 from fastscribe.cli.room_options import AddedOptions, value_of
-from fastscribe.cli.run_part import FindModel, RunPart
+from fastscribe.cli.run_part import RunPart
 from fastscribe.config import CHANNELS
-from fastscribe.errors import CheckpointError, ManifestError, UsageError
+from fastscribe.errors import ManifestError, UsageError
 from fastscribe.speakers.lone_speakers import LoneSpeakers
 from fastscribe.speakers.settings import parse_streaming
 from fastscribe.types import Failure, Transcript
@@ -35,18 +35,9 @@ class SpeakersPart(RunPart):
         super().__init__(**fields)
         self._lone = LoneSpeakers()
 
-    def fields(self, find_model: FindModel) -> Mapping[str, Any]:
-        """Return the fields, with the paths of the models."""
-        speakers, voices = self._fields["speakers"], self._fields["voices"]
-        found = {
-            "speakers": speakers if speakers == CHANNELS else _find("--speakers", speakers, find_model),
-            "voices": _find("--voices", voices, find_model),
-        }
-        return {**self._fields, **found}
-
     def result(self, written: Transcript | Failure) -> None:
         """Count a dialogue of one speaker."""
-        if self._fields["speakers"] == CHANNELS:
+        if self.fields["speakers"] == CHANNELS:
             self._lone.count(written)
 
     @property
@@ -62,16 +53,6 @@ class SpeakersPart(RunPart):
         from fastscribe.speakers.command import after_run
 
         return int(not after_run(folder, quiet))
-
-
-def _find(option: str, model: str | None, find_model: FindModel) -> str | None:
-    """Return the path of a model. Raises UsageError, which names the option."""
-    try:
-        return find_model(model, side_model=True)
-    except CheckpointError as error:
-        if not model or not str(error).startswith(model):
-            raise
-        raise UsageError(f"{option} {error}") from error
 
 
 def _of_transcribe(
