@@ -101,20 +101,17 @@ class UnsupportedCheckpoint(CheckpointError):
         self.key = key
 
 
-class VoiceModelGiven(CheckpointError):
-    """A voice model is where a transcription model belongs."""
+class SideModelGiven(CheckpointError):
+    """A model that a room runs beside the run's own is where that belongs.
 
-    def __init__(self, where: object) -> None:
-        problem = "a voice model (TitaNet, ECAPA-TDNN): it tells whose voice it is and writes no words"
-        super().__init__(where, f"{problem}; give it to --voices, beside a --model")
+    Attributes:
+        room: That room.
+        option: The field of Options that names such models.
+    """
 
-
-class SpeakerModelGiven(CheckpointError):
-    """A speaker model is where a transcription model belongs."""
-
-    def __init__(self, where: object) -> None:
-        problem = "a speaker model (Sortformer): it tells who speaks when and writes no words"
-        super().__init__(where, f"{problem}; give it to --speakers, beside a --model")
+    def __init__(self, where: object, room: str, option: str, what: str) -> None:
+        super().__init__(where, f"{what} and writes no words; give it to --{option}, beside a --model")
+        self.room, self.option = room, option
 
 
 class WeightsMismatch(CheckpointError):

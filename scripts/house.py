@@ -28,7 +28,7 @@ CLIP = ROOT / "tests" / "data" / "audio" / "15_1_00203.flac"
 MODEL = ROOT / "tests" / "data" / "models" / "tdt_demo" / "model.nemo"
 # The core from the ground up, by whole package. A package imports those of its own tier and of earlier ones.
 TIERS = (
-    ("types", "config", "errors", "languages", "version", "rooms", "python_names", "_system"),
+    ("types", "config", "errors", "languages", "version", "rooms", "side_models", "python_names", "_system"),
     ("audio", "cuda"),
     ("segmentation", "text"),
     ("checkpoint", "families"),
@@ -40,11 +40,11 @@ TIERS = (
 LIMITS = {
     "modules that a plain run loads": 155,
     "their lines": 20_000,
-    "lines of the package": 84_706,
+    "lines of the package": 84_746,
     "tiers of the core": 8,
     "imports that point up, by module": 0,
     "folders that import up": 0,
-    "folders whose code mentions speakers": 7,
+    "folders whose code mentions speakers": 6,
     "arguments of Run": 6,
 }
 # Run in a process of its own, which this changes as little as possible.

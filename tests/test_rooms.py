@@ -14,6 +14,7 @@ import pytest
 import fastscribe
 from fastscribe import Options, UsageError, rooms
 from fastscribe.rooms import ROOMS
+from fastscribe.side_models import SIDE_MODELS
 from tests.conftest import AUDIO, MODELS
 from tests.helpers import voices
 
@@ -104,6 +105,8 @@ def test_options_with_paths_are_found_by_what_they_name() -> None:
     assert rooms.paths_in(Options(speakers="channels", lm="channels"), "side model", "file") == {"lm": "channels"}
     for room in ROOMS:
         assert set(room.words) <= set(room.paths) <= set(room.options)
+        side_models = {option for option, kind in room.paths.items() if kind == "side model"}
+        assert side_models == {option for option, kind in SIDE_MODELS.items() if kind.room == room.name}
 
 
 def test_a_plain_command_needs_no_room(text: str) -> None:

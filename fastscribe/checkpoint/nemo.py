@@ -25,7 +25,7 @@ from fastscribe.checkpoint import names, tar
 from fastscribe.checkpoint.formats import NEMO_CONFIG_NAME as CONFIG_NAME
 from fastscribe.checkpoint.lazy_weights import LazyWeights
 from fastscribe.checkpoint.nemo_config import model_config
-from fastscribe.checkpoint.nemo_heads import heads_of
+from fastscribe.checkpoint.nemo_heads import CLASSES, heads_of
 from fastscribe.checkpoint.random_access import FileBytes, MemoryBytes, RandomAccess
 from fastscribe.checkpoint.random_access import read as read_bytes
 from fastscribe.checkpoint.validate import validate
@@ -39,7 +39,7 @@ from fastscribe.checkpoint.value import (
     report_invalid_config,
 )
 from fastscribe.checkpoint.weights import load_torch
-from fastscribe.errors import CheckpointError, SpeakerModelGiven, UnsupportedCheckpoint, VoiceModelGiven
+from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.languages import language_tag
 from fastscribe.text.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, from_sentencepiece
 
@@ -218,10 +218,10 @@ def _read_model(
     what: object = where if config_name == CONFIG_NAME else f"{where}: {config_name}"
     config = parse_yaml(content(open_member, config_name, MAX_CONFIG_BYTES, where), where, config_name)
     config.where = what  # for messages about its keys
-    if "sortformer_modules" in config.values:
-        raise SpeakerModelGiven(where)
-    if is_voice_model(config):
-        raise VoiceModelGiven(where)
+    if str(config.values.get("target")).rpartition(".")[2] not in CLASSES:
+        from fastscribe.side_models import refuse_side_model
+
+        refuse_side_model(config.values, where)
     stored_weights = cache(lambda: load_torch(open_member(weights_name), f"{where}: {weights_name}"))
     with report_invalid_config(f"{where}: {config_name}"):
         tokenizer, vocabularies = _tokenizer(config, open_member, members, what)
@@ -237,12 +237,6 @@ def _read_model(
     languages = () if model.aed else _languages(config)
     checkpoint = Checkpoint(where, "nemo", model, tokenizer, LazyWeights(weights), is_random, languages=languages)
     return replace(checkpoint, vocabularies=vocabularies if model.language_heads else {}), config
-
-
-def is_voice_model(config: Section) -> bool:
-    """Return True if a model_config.yaml is of a voice model, which nemo_voices.py reads."""
-    decoder = config.values.get("decoder")
-    return isinstance(decoder, dict) and str(decoder.get("_target_", "")).endswith(".SpeakerDecoder")
 
 
 def _languages(config: Section) -> tuple[str, ...]:

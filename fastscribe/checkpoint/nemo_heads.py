@@ -26,7 +26,7 @@ class Heads:
     language_prompt: bool = False
 
 
-_CLASSES = {
+CLASSES = {
     "EncDecCTCModel": Heads(ctc=True),
     "EncDecCTCModelBPE": Heads(ctc=True),
     "EncDecRNNTModel": Heads(transducer=True),
@@ -39,7 +39,6 @@ _CLASSES = {
 # NeMo's classes whose output depends on more than the audio, or that have other layers.
 _UNSUPPORTED_CLASSES = {
     "EncDecHybridRNNTCTCBPEModelWithPrompt": "models without language prompts, EncDecRNNTBPEModelWithPrompt",
-    "EncDecMultiTalkerRNNTBPEModel": "models without speaker targets",
     "EncDecTransfModelBPE": "EncDecMultiTaskModel",
 }
 # Prefixes of weight names that identify a head. A transducer's predictor is called `decoder`, as a CTC model's head is.
@@ -67,9 +66,13 @@ def heads_of(config: Section, weight_names: Callable[[], Iterable[str]]) -> Head
     """
     target = config.get("target", None)
     name = target.rpartition(".")[2] if isinstance(target, str) else ""
-    if name in _UNSUPPORTED_CLASSES:
-        raise UnsupportedCheckpoint(config.where, "target", target, _UNSUPPORTED_CLASSES[name])
-    return _CLASSES.get(name) or _by_weights(tuple(weight_names()), config.where, target)
+    if name in CLASSES:
+        return CLASSES[name]
+    from fastscribe.side_models import UNSUPPORTED_CLASSES
+
+    if supported := (_UNSUPPORTED_CLASSES | UNSUPPORTED_CLASSES).get(name):
+        raise UnsupportedCheckpoint(config.where, "target", target, supported)
+    return _by_weights(tuple(weight_names()), config.where, target)
 
 
 def _by_weights(names: tuple[str, ...], where: object, target: object) -> Heads:
@@ -81,9 +84,7 @@ def _by_weights(names: tuple[str, ...], where: object, target: object) -> Heads:
         aed=any(name.startswith(_AED) for name in names),
     )
     if unknown is not None:
-        raise UnsupportedCheckpoint(
-            where, "target", target, f"{', '.join(_CLASSES)}; this class has {unknown[:80]} too"
-        )
+        raise UnsupportedCheckpoint(where, "target", target, f"{', '.join(CLASSES)}; this class has {unknown[:80]} too")
     if heads == Heads() or (heads.aed and (heads.transducer or heads.ctc)):
-        raise UnsupportedCheckpoint(where, "target", target, ", ".join(_CLASSES))
+        raise UnsupportedCheckpoint(where, "target", target, ", ".join(CLASSES))
     return heads

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from fastscribe import rooms
-from fastscribe.checkpoint.formats import CONFIG_NAME, FORMAT, NEMO_CONFIG_NAME, SPEAKER_MODEL_TYPE
+from fastscribe.checkpoint.formats import CONFIG_NAME, FORMAT, NEMO_CONFIG_NAME
 from fastscribe.checkpoint.languages import languages_by_name
 from fastscribe.checkpoint.value import Checkpoint, one_line, read_json, with_aligner
 from fastscribe.config import Options
-from fastscribe.errors import CheckpointError, SpeakerModelGiven, UsageError
+from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.families.conformer.config import language_prompt_of
 from fastscribe.families.registry import MODEL_TYPES
 
@@ -37,7 +37,7 @@ def read_checkpoint(path: str | Path, say: Callable[[str], None] = lambda line: 
         The checkpoint, with lazy weights.
 
     Raises:
-        SpeakerModelGiven: it is a speaker model.
+        SideModelGiven: it is a model that a room runs beside such a one.
         CheckpointError: the checkpoint is damaged, unsafe or not supported.
     """
     path = Path(path)
@@ -132,8 +132,9 @@ def _read(path: Path, say: Callable[[str], None]) -> Checkpoint:
         return native.read(path, config)
     if config.get("model_type") in MODEL_TYPES:
         return _read_huggingface(path, config)
-    if config.get("model_type") == SPEAKER_MODEL_TYPE:
-        raise SpeakerModelGiven(path)
+    from fastscribe.side_models import refuse_side_model
+
+    refuse_side_model(config, path)
     nemo_file = find_nemo_file(path)
     if nemo_file is not None:
         reason = f"its {CONFIG_NAME} is not of a supported model" if config else f"it has no {CONFIG_NAME}"

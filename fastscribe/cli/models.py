@@ -16,7 +16,7 @@ from fastscribe.cli import completion
 from fastscribe.cli.app import MODEL_HELP, app, check_stdout, find_model
 from fastscribe.cli.terminal import say
 from fastscribe.config import ExportFormat, FloatDtypeName, Options
-from fastscribe.errors import SpeakerModelGiven, UsageError, VoiceModelGiven
+from fastscribe.errors import SideModelGiven, UsageError
 
 if TYPE_CHECKING:
     from fastscribe.checkpoint.value import Checkpoint
@@ -59,10 +59,10 @@ def inspect(
         checkpoint = _read_model(model)
         facts = describe(checkpoint)
         parts = [part for part in (checkpoint, checkpoint.aligner) if part is not None]
-    except (SpeakerModelGiven, VoiceModelGiven) as given:
-        speakers = rooms.enter("speakers", "description", f"inspect {model}")
-        side = speakers.read(find_model(model, side_model=True), isinstance(given, VoiceModelGiven))
-        facts, parts = speakers.describe(side), [side]
+    except SideModelGiven as given:
+        description = rooms.enter(given.room, "description", f"inspect {model}")
+        side = description.read(find_model(model, side_model=True), given.option)
+        facts, parts = description.describe(side), [side]
     if check:
         for part in parts:
             for source in sources_of(part.weights).values():

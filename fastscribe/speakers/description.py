@@ -12,13 +12,13 @@ from fastscribe.speakers.checkpoints import SpeakerCheckpoint, VoiceCheckpoint
 from fastscribe.speakers.config import EcapaConfig, StackingConfig
 
 
-def read(path: Path, is_voice_model: bool) -> SpeakerCheckpoint | VoiceCheckpoint:
-    """Read a speaker or voice model and check the names and shapes of its weights, not their values. Raises CheckpointError."""
+def read(path: Path, option: str) -> SpeakerCheckpoint | VoiceCheckpoint:
+    """Read the model of an option and check the names and shapes of its weights, not their values. Raises CheckpointError."""
     from fastscribe.speakers.nemo_voices import read_voice_model
     from fastscribe.speakers.networks import check_weights
     from fastscribe.speakers.readers import read_speaker_model
 
-    checkpoint = read_voice_model(path) if is_voice_model else read_speaker_model(path)
+    checkpoint = read_voice_model(path) if option == "voices" else read_speaker_model(path)
     check_weights(checkpoint.config, checkpoint.weights, checkpoint.path)
     return checkpoint
 

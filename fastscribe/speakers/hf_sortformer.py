@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 from fastscribe.checkpoint import huggingface, names
-from fastscribe.checkpoint.formats import SPEAKER_MODEL_TYPE
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import Section, report_invalid_config
@@ -20,11 +19,12 @@ from fastscribe.config import FeaturesConfig, ModelConfig, TransformerActivation
 from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.families.conformer.config import SUBSAMPLING_FACTORS, EncoderConfig
 from fastscribe.families.conformer.huggingface import read_features
+from fastscribe.side_models import SIDE_MODELS
 from fastscribe.speakers.checkpoints import MAX_SPEAKERS, SpeakerCheckpoint
 from fastscribe.speakers.config import SpeakerCacheConfig, SpeakerModelConfig, StackingConfig
 from fastscribe.speakers.settings import MAX_SPEAKER_FRAMES
 
-MODEL_TYPE = SPEAKER_MODEL_TYPE
+MODEL_TYPE = SIDE_MODELS["speakers"].model_type
 _NAMES = (
     (r"^model\.audio_tower\.embedder\.projection\.", "encoder.subsampling.out."),
     (r"^model\.audio_tower\.input_layer_norm\.", "encoder.layers.first_norm."),

@@ -21,6 +21,7 @@ from fastscribe.config import ModelConfig, TransformerConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.conformer.nemo import encoder_config
+from fastscribe.side_models import option_for
 from fastscribe.speakers.checkpoints import MAX_SPEAKERS, SpeakerCheckpoint
 from fastscribe.speakers.config import SpeakerCacheConfig, SpeakerModelConfig
 from fastscribe.speakers.settings import MAX_SPEAKER_FRAMES
@@ -50,9 +51,9 @@ def read(path: Path) -> SpeakerCheckpoint:
 
 
 def _read(where: Path, open_member: nemo.OpenMember, config: Section) -> SpeakerCheckpoint:
-    if not is_sortformer(config):
-        option = "--voices" if nemo.is_voice_model(config) else "--model"
-        raise CheckpointError(where, f"no speaker model (Sortformer): it is for {option}, and --speakers needs one")
+    option = option_for(config.values) or "model"
+    if option != "speakers":
+        raise CheckpointError(where, f"no speaker model (Sortformer): it is for --{option}, and --speakers needs one")
     with report_invalid_config(f"{where}: {NEMO_CONFIG_NAME}"):
         model = speaker_model_config(config)
         # The limits of sizes are those of a transcription model with this encoder.
@@ -60,11 +61,6 @@ def _read(where: Path, open_member: nemo.OpenMember, config: Section) -> Speaker
         validate(ModelConfig(model.features, model.encoder, None, None, (), has_ctc=True, num_labels=1), where)
     weights = load_torch(open_member(nemo.WEIGHTS_NAME), f"{where}: {nemo.WEIGHTS_NAME}")
     return SpeakerCheckpoint(where, "nemo", model, LazyWeights(_renamed(weights, model.encoder)))
-
-
-def is_sortformer(config: Section) -> bool:
-    """Return True if a model_config.yaml is of a Sortformer."""
-    return "sortformer_modules" in config.values
 
 
 def _renamed(weights: Mapping[str, TensorSource], encoder: EncoderConfig) -> dict[str, TensorSource]:

@@ -22,6 +22,7 @@ from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.families.jasper.config import JasperBlockConfig, JasperConfig
 from fastscribe.families.jasper.nemo import encoder_config
+from fastscribe.side_models import option_for
 from fastscribe.speakers.checkpoints import VoiceCheckpoint
 from fastscribe.speakers.config import EcapaConfig, Pooling, VoiceModelConfig
 
@@ -70,7 +71,7 @@ def read_voice_model(path: str | Path) -> VoiceCheckpoint:
 
 
 def _read(where: Path, open_member: nemo.OpenMember, config: Section) -> VoiceCheckpoint:
-    if not nemo.is_voice_model(config):
+    if option_for(config.values) != "voices":
         raise CheckpointError(where, "no voice model (TitaNet, ECAPA-TDNN), which --voices needs")
     with report_invalid_config(f"{where}: {NEMO_CONFIG_NAME}"):
         model = voice_model_config(config)

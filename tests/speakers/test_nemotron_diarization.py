@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fastscribe.checkpoint.reader import check_config, read_checkpoint
-from fastscribe.errors import CheckpointError, SpeakerModelGiven
+from fastscribe.errors import CheckpointError, SideModelGiven
 from fastscribe.speakers.readers import read_speaker_model
 from tests.conftest import MODELS
 from tests.helpers import nemotron_diarization, sortformer
@@ -108,7 +108,7 @@ def test_weights_must_be_those_of_the_model(change: str, tmp_path: Path) -> None
 
 def test_a_folder_given_as_the_model_is_named(tmp_path: Path) -> None:
     nemotron_diarization.write_folder(tmp_path, nemotron_diarization.config("cache"))
-    with pytest.raises(SpeakerModelGiven, match="give it to --speakers, beside a --model"):
+    with pytest.raises(SideModelGiven, match="give it to --speakers, beside a --model"):
         read_checkpoint(tmp_path)
     with pytest.raises(CheckpointError):
         check_config(tmp_path, "org/name")

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from fastscribe.checkpoint.hub import problems
 from fastscribe.checkpoint.hub.choice import Choice, choose
 from fastscribe.checkpoint.hub_name import HubName, is_commit
-from fastscribe.errors import CheckpointError, HubUnreachable, SpeakerModelGiven, UnsupportedCheckpoint, first_line
+from fastscribe.errors import CheckpointError, HubUnreachable, SideModelGiven, UnsupportedCheckpoint, first_line
 
 __all__ = ["HubName", "cached", "download"]
 
@@ -126,7 +126,7 @@ class _Model:
     def cached(self, reason: str = "") -> Path | None:
         """Return the cached copy of the revision if it is complete, and report `reason`.
 
-        Raises UnsupportedCheckpoint and SpeakerModelGiven.
+        Raises UnsupportedCheckpoint and SideModelGiven.
         """
         name, find = self._name, self._library.snapshot_download
         try:  # no patterns: `choose` selects the files
@@ -136,7 +136,7 @@ class _Model:
         files = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
         try:
             choice = self._choose(name, files, lambda _: folder, self._say)
-        except (UnsupportedCheckpoint, SpeakerModelGiven):
+        except (UnsupportedCheckpoint, SideModelGiven):
             raise
         except CheckpointError:  # the copy is incomplete
             return None

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fastscribe.checkpoint.hub_name import HubName
-from fastscribe.errors import CheckpointError, SpeakerModelGiven
+from fastscribe.errors import CheckpointError
+from fastscribe.side_models import option_for, refuse_side_model
 from fastscribe.text.tokenizer import LANGUAGE_MODEL
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -22,7 +24,6 @@ _SMALL_FILES = (
     "tokenizer_config.json",  # this and the next one are only for transformers
     "generation_config.json",
 )
-_SPEAKER_MODEL = "nemotron3_diarization"  # transformers' name; its repository has a .nemo file too
 _ALIGNER = "aligner"  # subfolder of a fastscribe folder
 _MAX_LISTED = 10  # names in a message
 
@@ -60,15 +61,15 @@ def choose(
         The files.
 
     Raises:
-        SpeakerModelGiven: the folder is of a speaker model, which is not wanted.
+        SideModelGiven: the folder is of a side model, and none is wanted.
         CheckpointError: no supported model, or several .nemo files of which none has the repository's name.
     """
     nemo = [file for file in files if file.endswith(".nemo")]
     has = [bool(set(one_of) & set(files)) for one_of in ((CONFIG,), (WEIGHTS, INDEX), _TOKENIZERS)]
     is_folder = all(has)
-    if has == [True, True, False] and _model_type(fetch([CONFIG])) == _SPEAKER_MODEL:
+    if has == [True, True, False] and option_for(config := _config(fetch([CONFIG]))) is not None:
         if not side_model:
-            raise SpeakerModelGiven(name)
+            refuse_side_model(config, name)
         return Choice(_small(files) + _weights(name, files, fetch), is_nemo=False)
     if nemo and (prefer_nemo or side_model or not is_folder):
         return _nemo(name, nemo, say)
@@ -80,7 +81,7 @@ def choose(
     small += [f"{_ALIGNER}/{file}" for file in _SMALL_FILES if f"{_ALIGNER}/{file}" in files]
     folder = fetch(small)
     unsupported = _unsupported(folder, name)
-    if unsupported is None and not (nemo and _model_type(folder) == "canary"):
+    if unsupported is None and not (nemo and _config(folder).get("model_type") == "canary"):
         aligner = [f"{_ALIGNER}/{WEIGHTS}"] if f"{_ALIGNER}/{WEIGHTS}" in files else []
         return Choice(small + _weights(name, files, fetch) + aligner, is_nemo=False)
     if unsupported is not None and not nemo:
@@ -121,12 +122,11 @@ def _unsupported(folder: Path, name: HubName) -> CheckpointError | None:
     return None
 
 
-def _model_type(folder: Path) -> object:
-    """Return transformers' name of the kind of model."""
+def _config(folder: Path) -> dict[str, Any]:
     from fastscribe.checkpoint.value import read_json
 
     config = read_json(folder / CONFIG)
-    return config.get("model_type") if isinstance(config, dict) else None
+    return config if isinstance(config, dict) else {}
 
 
 def _weights(name: HubName, files: Collection[str], fetch: Callable[[list[str]], Path]) -> list[str]:
