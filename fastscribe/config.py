@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get
 from fastscribe import rooms
 from fastscribe.errors import OptionError
 from fastscribe.languages import AUTO, language_tag
+from fastscribe.rooms import CHANNELS as CHANNELS
 from fastscribe.types import Channel, Phrase
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ DecoderName = Literal["rnnt", "tdt", "ctc", "aed"]
 # "auto" takes the first of these that the machine supports.
 GraphMode = Literal["auto", "full", "chunked", "off"]
 VadName = Literal["energy", "silero"]
-CHANNELS = rooms.WORDS["speakers"]  # each speaker has a channel of the recording
 FloatDtypeName = Literal["fp32", "bf16"]
 EightBitDtypeName = Literal["int8", "fp8"]  # the encoder's large matrices: int8 on CPUs, fp8 on GPUs
 DtypeName = Literal[FloatDtypeName, EightBitDtypeName]

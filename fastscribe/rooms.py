@@ -50,13 +50,14 @@ class Room:
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+CHANNELS = "channels"  # of Options.speakers: each speaker has a channel of the recording
 _TEXT_FLAGS = ("--remove-fillers", "--itn", "--redact", "--redact-list")
 ROOMS = (
     Room(
         "speakers",
         options=("speakers", "speaker_names", "speaker_streaming", "rttm", "voices"),
         paths={"speakers": "side model", "rttm": "file", "voices": "side model"},
-        words={"speakers": "channels"},
+        words={"speakers": CHANNELS},
         commands={"speakers": "command"},
         extras={"eval-speakers": "who says what: fastscribe evaluate --speaker-references"},
         offers=(
@@ -130,15 +131,6 @@ def paths_in(options: Any, *kinds: PathKind) -> dict[str, str]:
     """Return the paths in the fields of Options, and names on the hub, of these kinds in turn, by field."""
     found = {name: getattr(options, name) for kind in kinds for name, its_kind in PATHS.items() if its_kind == kind}
     return {name: path for name, path in found.items() if path is not None and path != WORDS.get(name)}
-
-
-def needed(options: Any) -> tuple[str, ...]:
-    """Return the names of the rooms that a run with these options needs, in the order of the table.
-
-    Args:
-        options: The run's Options; a field with its default is not set.
-    """
-    return tuple(room.name for room in ROOMS if any(_is_set(options, name) for name in room.options))
 
 
 def is_here(room: str) -> bool:

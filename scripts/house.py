@@ -40,11 +40,11 @@ TIERS = (
 LIMITS = {
     "modules that a plain run loads": 155,
     "their lines": 20_000,
-    "lines of the package": 84_746,
+    "lines of the package": 84_751,
     "tiers of the core": 8,
     "imports that point up, by module": 0,
     "folders that import up": 0,
-    "folders whose code mentions speakers": 6,
+    "folders whose code mentions speakers": 5,
     "arguments of Run": 6,
 }
 # Run in a process of its own, which this changes as little as possible.

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
+from functools import cache
 
 from fastscribe.audio.formats import MAGIC, is_audio_name
 from fastscribe.errors import UsageError
+from fastscribe.rooms import ROOMS, enter, is_here
 
 # Exactly the same, with a value.
 RENAMED = {
@@ -36,12 +38,6 @@ _INSTEAD = {
     "initial-prompt length-penalty logprob-threshold no-repeat-ngram-size no-speech-threshold patience prompt "
     "prompt-reset-on-temperature repetition-penalty suppress-numerals suppress-tokens temperature "
     "temperature-increment-on-fallback",
-    "--speakers MODEL, a Sortformer; of calls with a channel for each speaker --speakers channels": "diarize diarize-model",
-    "the model of --speakers finds how many speak: leave it out": "max-speakers min-speakers num-speakers",
-    "--speaker-names A,B": "speaker-name",
-    "--speaker-streaming NAME=N,...": "chunk-left-context chunk-len chunk-right-context fifo-len spkcache-len "
-    "spkcache-update-period",
-    "--voices MODEL": "speaker-embeddings",
     "these models time their own words: leave it out": "align-model interpolate-method no-align return-char-alignments",
     _NO_DETECTOR_SETTINGS: "vad-filter vad-max-speech-duration-s vad-min-silence-duration-ms vad-min-speech-duration-ms "
     "vad-offset vad-onset vad-threshold",
@@ -52,7 +48,6 @@ _INSTEAD = {
     "files are named like their recordings: leave it out": "output-template",
     "-f FORMAT": "csv json jsonl srt tsv txt vtt",
     "--attention full, or local:L,R": "full-attention local-attention local-attention-context-size",
-    "--boost FILE or PHRASE,PHRASE": "hotwords key-phrases-file key-phrases-list",
     "--beam N": "decoding decoding-strategy rnnt-decoding",
     "--channel N": "channel-selector",
     "--decoder NAME": "decoder-type",
@@ -78,7 +73,15 @@ _INSTEAD = {
     "`fastscribe evaluate` scores results": "calculate-wer use-cer",
     "report.json has it": "calculate-rtfx",
 }
-INSTEAD = {f"--{name}": text for text, names in _INSTEAD.items() for name in names.split()}
+
+
+@cache
+def instead() -> dict[str, str]:
+    """Return what to use instead of options of other tools, by option. Rooms know what their own options stand for."""
+    here = [room.name for room in ROOMS if "transcribe" in room.flags and is_here(room.name)]
+    tables = [_INSTEAD, *(enter(room, "options", "transcribe").OPTIONS["transcribe"].instead for room in here)]
+    return {f"--{name}": text for table in tables for text, names in table.items() for name in names.split()}
+
 
 _NO_FP16 = "there is no fp16; bf16 is as fast on GPUs"
 # By option: values that mean exactly the same, in lower case.
@@ -184,16 +187,16 @@ def _checked(translated: list[str], problems: Sequence[str]) -> list[str]:
 
 def _problem(token: str, name: str, long_names: Mapping[str, str]) -> str | None:
     """Return what to use instead of an option, or of a setting in NeMo's form; None: unknown, or an input with such a name."""
-    if name in INSTEAD:
-        return f"{token.partition('=')[0]}: no such option: {_use(INSTEAD[name])}"
+    if name.startswith("--") and name in instead():
+        return f"{token.partition('=')[0]}: no such option: {_use(instead()[name])}"
     setting = _NEMO_SETTING.match(token)
     if setting is None or os.path.lexists(token) or MAGIC.search(token) or is_audio_name(token):
         return None
     option = "--" + setting[1].replace("_", "-")
-    instead = f"{option} VALUE" if option in long_names else RENAMED.get(option) or INSTEAD.get(option)
-    if instead is None and not _IS_NEMO.match(token):
+    other = f"{option} VALUE" if option in long_names else RENAMED.get(option) or instead().get(option)
+    if other is None and not _IS_NEMO.match(token):
         return None
-    return f"{setting[0]}: a setting in NeMo's form: {_use(instead or 'see fastscribe transcribe --help-all')}"
+    return f"{setting[0]}: a setting in NeMo's form: {_use(other or 'see fastscribe transcribe --help-all')}"
 
 
 def _use(text: str) -> str:
@@ -205,9 +208,9 @@ def _value(option: str, value: str, say: Callable[[str], None], problems: list[s
     if not value:
         problems.append(f"{option} is empty (a variable that is not set?)")
     same = SAME_VALUES.get(option, {}).get(value.lower())
-    instead = OTHER_VALUES.get(option, {}).get(value.lower())
+    other = OTHER_VALUES.get(option, {}).get(value.lower())
     if same is not None:
         say(f"{option} {value} is {option} {same} here")
-    if instead is not None:
-        problems.append(f"{option} {value}: {instead}")
+    if other is not None:
+        problems.append(f"{option} {value}: {other}")
     return same or value

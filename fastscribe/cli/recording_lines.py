@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fastscribe.audio.surround import SURROUND
-from fastscribe.config import Options
+from fastscribe.config import CHANNELS, Options
+from fastscribe.rooms import WORDS
 from fastscribe.types import AudioInfo
 
 
@@ -22,5 +23,6 @@ def recording_lines(audio: AudioInfo, options: Options) -> Iterator[tuple[str, s
         yield "phase", f"{cancel}, so one is taken there; rows of such recordings have a field opposite_phase"
     for note in audio.notes:
         if note.startswith(SURROUND):
-            others = "--speakers channels transcribes each channel, --channel N one"
+            each = [f"--{name} {word} transcribes each channel" for name, word in WORDS.items() if word == CHANNELS]
+            others = ", ".join([*each, "--channel N one"])
             yield "surround", f"{audio.path}: {note}; {others}; rows of such recordings have audio_notes"

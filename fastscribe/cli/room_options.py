@@ -9,7 +9,8 @@ need all.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import typer
@@ -27,10 +28,12 @@ class AddedOptions(NamedTuple):
     Attributes:
         function: Has the options as its arguments; it checks them, and returns what the command is to do, or None.
         after: The command's own option that they follow in help.
+        instead: As cli.other_tools._INSTEAD, of options of other tools in whose place they are.
     """
 
     function: Callable[..., Any]
     after: str
+    instead: Mapping[str, str] = MappingProxyType({})
 
 
 class CommandWithRooms(Command):
@@ -44,11 +47,7 @@ class CommandWithRooms(Command):
 
     def add_rooms(self) -> None:
         """Add the options of all rooms that are here."""
-        self._add({room.name: room.name for room in ROOMS if self._flags(room) and is_here(room.name)})
-
-    def _flags(self, room: Any) -> Sequence[str]:
-        flags: Sequence[str] = room.flags.get(self.name, ())
-        return flags
+        self._add({room.name: room.name for room in ROOMS if room.flags.get(self.name or "") and is_here(room.name)})
 
     def _add(self, wanted: Mapping[str, str]) -> None:
         """Add the options of some rooms.
@@ -77,7 +76,7 @@ class CommandWithRooms(Command):
         before = args[: args.index("--")] if "--" in args else args
         # A setting in the form of NeMo's tools, lm_weight=0.3, is a word that is no option, too.
         words = {_name_of(word) for word in before if word.startswith("-") or "=" in word}
-        rooms = [(room, flags) for room in ROOMS if (flags := self._flags(room))]
+        rooms = [(room, flags) for room in ROOMS if (flags := room.flags.get(self.name or ""))]
         known = {name for one in self._own for name in (*one.opts, *one.secondary_opts)}
         known |= {flag for _, flags in rooms for flag in flags} | {"-", "--"}
         wanted: dict[str, str] = {}

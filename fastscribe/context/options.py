@@ -56,4 +56,5 @@ def _of_transcribe(
     )
 
 
-OPTIONS = {"transcribe": AddedOptions(_of_transcribe, after="--timestamps")}
+_INSTEAD = {"--boost FILE or PHRASE,PHRASE": "hotwords key-phrases-file key-phrases-list"}
+OPTIONS = {"transcribe": AddedOptions(_of_transcribe, after="--timestamps", instead=_INSTEAD)}

@@ -10,7 +10,7 @@ import typer
 
 from fastscribe.cli import app
 from fastscribe.cli.app import OTHERS_VALUES, _may_be_of_others
-from fastscribe.cli.other_tools import ALWAYS_ON, INSTEAD, OTHER_VALUES, RENAMED, SAME_VALUES, translate
+from fastscribe.cli.other_tools import ALWAYS_ON, OTHER_VALUES, RENAMED, SAME_VALUES, instead, translate
 from fastscribe.errors import UsageError
 from tests.conftest import ROOT
 from tests.helpers.markdown import documents
@@ -101,12 +101,12 @@ def test_names_of_inputs_are_no_settings(typed: str) -> None:
 
 def test_tables_name_options_that_exist() -> None:
     assert set(RENAMED.values()) | SAME_VALUES.keys() | OTHER_VALUES.keys() <= OPTIONS
-    assert not (RENAMED.keys() | ALWAYS_ON.keys() | INSTEAD.keys()) & OPTIONS
-    for text in INSTEAD.values():
+    assert not (RENAMED.keys() | ALWAYS_ON.keys() | instead().keys()) & OPTIONS
+    for text in instead().values():
         named = [word.strip(",;:") for word in text.split() if word.startswith("--")]
         assert set(named) <= OPTIONS, text
-    assert not [text for text in INSTEAD.values() if "--overwrite" in text]
-    assert "--speakers MODEL" in INSTEAD["--diarize"] and INSTEAD["--speaker-name"].startswith("--speaker-names ")
+    assert not [text for text in instead().values() if "--overwrite" in text]
+    assert "--speakers MODEL" in instead()["--diarize"] and instead()["--speaker-name"].startswith("--speaker-names ")
 
 
 def test_the_page_names_what_works_as_it_is() -> None:
