@@ -2,7 +2,7 @@
 
 A plain run imports none of them. A room is imported when an option that it has is set, when one of its commands runs, or for a
 result with one of its columns. The core imports rooms through enter() alone, so that adding a room, or deleting one, changes
-this table and nothing else.
+this table and that of side_models.py, and nothing else.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _CHANGES_SHOWN = 10  # recordings that got better, and worse
 
 
 @app.command(
-    cls=CommandWithRooms, epilog="Example: fastscribe evaluate out/transcripts.jsonl --group-by speaker --diff 10"
+    cls=CommandWithRooms, epilog="Example: fastscribe evaluate out/transcripts.jsonl --group-by language --diff 10"
 )
 def evaluate(
     context: typer.Context,
