@@ -18,7 +18,7 @@ from fastscribe.checkpoint.nemo_heads import heads_of
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.checkpoint.value import Section
 from fastscribe.config import ModelConfig
-from fastscribe.errors import CheckpointError
+from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.families.parameter_shapes import parameter_shapes
 from scripts.model_table import MARK, model_table
 from tests.conftest import ROOT, SHARED
@@ -40,6 +40,19 @@ def read(name: str) -> ModelConfig:
     whole = config(name)
     section = parse_yaml(yaml.safe_dump(whole, allow_unicode=True).encode(), name)
     return model_config(section, heads_of(section, dict), num_labels(whole), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "supported"),
+    [
+        ("EncDecMultiTalkerRNNTBPEModel", "models without speaker targets"),
+        ("EncDecTransfModelBPE", "EncDecMultiTaskModel"),
+    ],
+)
+def test_classes_of_other_inputs_or_layers_are_refused(name: str, supported: str) -> None:
+    section = Section({"target": f"nemo.collections.asr.models.{name}"}, "", "x.nemo")
+    with pytest.raises(UnsupportedCheckpoint, match=rf"unsupported target: .*{name}' \(supported: {supported}\)$"):
+        heads_of(section, dict)
 
 
 def num_labels(whole: dict) -> int:
