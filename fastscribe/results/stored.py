@@ -68,8 +68,8 @@ def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index:
     carried = _row(fields) if is_manifest else None
     notes = tuple(map(str, fields.get("audio_notes", ())))
     opposite = tuple((number(one, "start"), number(one, "end")) for one in fields.get("opposite_phase", ()))
-    seen: dict[str, Any] = {"notes": notes, "opposite_phase": opposite, "missing_channel": fields.get("missing_channel")}
-    audio = AudioInfo(path, id, _RATE, 1, round(seconds * _RATE), row=carried, index=index, **seen)
+    audio = AudioInfo(path, id, _RATE, 1, round(seconds * _RATE), row=carried, index=index, notes=notes)
+    audio = replace(audio, missing_channel=fields.get("missing_channel"), opposite_phase=opposite)
     text = fields["pred_text" if is_manifest else "text"]
     gaps = tuple(Gap(float(gap["start"]), float(gap["end"]), _speaker(gap)) for gap in fields.get("gaps", ()))
     tokens = tuple(
