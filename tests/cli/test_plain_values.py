@@ -106,7 +106,6 @@ COMMANDS = [
     ["transcribe", "--help"],
     ["transcribe", "none.wav", "-q", "--dtype", "bf16", "--beam", "2", "--format", "srt", "-o", "out"],
     ["bench", "--help"],
-    ["bench", "none.wav"],
     ["models"],
 ]
 
