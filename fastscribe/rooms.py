@@ -1,8 +1,8 @@
 """The table of the rooms: what fastscribe does beside a plain transcription, each thing in a folder of its own.
 
-A plain run imports none of them. A room is imported when an option that it has is set, when one of its commands runs, or for a
-result with one of its columns. The core imports rooms through enter() alone, so that adding a room, or deleting one, changes
-this table and that of side_models.py, and nothing else.
+A plain run imports none of them. A room is imported when one of its options is set, when one of its commands runs, or for a
+result with one of its columns; its module `options` is also imported for help and for what may be a mistyped option. The core
+imports rooms through enter() alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Room:
         name: The folder.
         options: Fields of Options that need it, if they are set.
         paths: Those of them that are paths, and of what. A model may also be named as on the Hugging Face hub.
-        words: For a path: a value that is none. The room itself then says what is wrong with an empty one.
+        words: For a path: a value that is not a path. The room itself then says what is wrong with an empty one.
         commands: The module of each of its commands, by the command's name.
         after: The core's command that they follow in help.
         extras: What its extras of the package are for.

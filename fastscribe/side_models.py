@@ -1,6 +1,6 @@
 """The table of the models that rooms run beside the run's own (rooms.py): which option names one, and how they are recognised.
 
-It is imported when a checkpoint is met that may be one of them.
+It is imported when a checkpoint may be one of them, and when an option names one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fastscribe.errors import SideModelGiven
 
-# NeMo's classes that hear the output of a side model too, and which are supported.
+# NeMo's classes that also hear the output of a side model; the text says which of their kind are supported.
 UNSUPPORTED_CLASSES = {"EncDecMultiTalkerRNNTBPEModel": "models without speaker targets"}
 
 

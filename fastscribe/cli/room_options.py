@@ -28,7 +28,7 @@ class AddedOptions(NamedTuple):
     Attributes:
         function: Has the options as its arguments; it checks them, and returns what the command is to do, or None.
         after: The command's own option that they follow in help.
-        instead: As cli.other_tools._INSTEAD, of options of other tools in whose place they are.
+        instead: As cli.other_tools._INSTEAD: what other tools call these options.
     """
 
     function: Callable[..., Any]

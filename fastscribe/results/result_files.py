@@ -12,6 +12,7 @@ from zlib import crc32
 
 from fastscribe._system.file_kinds import InTheWay
 from fastscribe.config import OutputStyle
+from fastscribe.errors import UsageError
 from fastscribe.results.commit import Committer
 from fastscribe.results.entries import SUBTITLES, Entry
 from fastscribe.results.file_names import NameChange, file_formats
@@ -21,7 +22,7 @@ from fastscribe.results.items import Item, StagedFile
 from fastscribe.results.journal import Journal
 from fastscribe.results.names import Rename
 from fastscribe.results.storage import Storage
-from fastscribe.results.stored import NotAResult, to_result
+from fastscribe.results.stored import to_result
 from fastscribe.types import Failure, Transcript
 
 
@@ -143,7 +144,9 @@ class ResultFiles:
         row = self._journal.row(entry)
         try:
             return to_result(json.loads(row), entry.id, entry.audio_s, order), row
-        except (NotAResult, json.JSONDecodeError, UnicodeDecodeError):
+        except UsageError:
+            raise
+        except ValueError:
             return None
 
     def listed(self, entry: Entry, files: Sequence[StagedFile]) -> Entry:

@@ -60,16 +60,17 @@ def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index:
     id = id or _id(path, fields.get("offset"))
     if "error" in fields:
         error = fields["error"]
-        row = _row(fields)
-        return Failure(path, id, error["stage"], error["type"], error["message"], row, index)
+        return Failure(path, id, error["stage"], error["type"], error["message"], _row(fields), index)
     is_manifest = "pred_text" in fields
     words = words_of(fields["words"])
     seconds = _length_s(fields, words) if audio_s is None else audio_s
-    carried = _row(fields) if is_manifest else None
+    row = _row(fields) if is_manifest else None
     notes = tuple(map(str, fields.get("audio_notes", ())))
-    opposite = tuple((number(one, "start"), number(one, "end")) for one in fields.get("opposite_phase", ()))
-    audio = AudioInfo(path, id, _RATE, 1, round(seconds * _RATE), row=carried, index=index, notes=notes)
-    audio = replace(audio, missing_channel=fields.get("missing_channel"), opposite_phase=opposite)
+    phase = tuple((number(one, "start"), number(one, "end")) for one in fields.get("opposite_phase", ()))
+    size, gone = round(seconds * _RATE), fields.get("missing_channel")
+    audio = AudioInfo(
+        path, id, _RATE, 1, size, row=row, index=index, notes=notes, missing_channel=gone, opposite_phase=phase
+    )
     text = fields["pred_text" if is_manifest else "text"]
     gaps = tuple(Gap(float(gap["start"]), float(gap["end"]), _speaker(gap)) for gap in fields.get("gaps", ()))
     tokens = tuple(
@@ -78,12 +79,12 @@ def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index:
     nbest = tuple(map(_alternative, fields.get("nbest", ())))
     language = fields.get("pred_language" if is_manifest else "language")
     segments = tuple(_segments(fields["segments"], words))
-    transcript = Transcript(audio, text, segments, tokens, gaps, nbest, language)
-    if _COLUMN_NAMES.isdisjoint(fields):
-        return transcript
-    from fastscribe.results.columns import read_columns
+    columns: Mapping[str, Any] = {}
+    if not _COLUMN_NAMES.isdisjoint(fields):
+        from fastscribe.results.columns import read_columns
 
-    return read_columns(fields, transcript)
+        columns = read_columns(fields, is_manifest)
+    return Transcript(audio, text, segments, tokens, gaps, nbest, language, **columns)
 
 
 def has_tokens(fields: Mapping[str, Any]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,6 +129,23 @@ def test_edited_rows_are_left_alone(tmp_path: Path, corpus: Corpus, kind: str) -
     with pytest.raises(UsageError, match=r"transcripts\.jsonl -o FOLDER` makes files of the rows as they are now"):
         export_in_place(tmp_path, NARROW)
     assert {found.name: found.read_bytes() for found in tmp_path.glob("[!.]*") if found.is_file()} == before
+
+
+def test_a_row_with_a_number_of_absurd_length_is_left_alone(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python refuses to read it, and JSON's own error is another one."""
+    corpus.go(0, style=OutputStyle(("txt",)))(tmp_path)
+    real = json.loads
+
+    def loads(content: Any, **settings: Any) -> Any:
+        if b'"segments"' in (content.encode() if isinstance(content, str) else bytes(content)):
+            raise ValueError("Exceeds the limit (4300 digits) for integer string conversion")
+        return real(content, **settings)
+
+    monkeypatch.setattr(json, "loads", loads)
+    with pytest.raises(UsageError, match="was changed since"):
+        export_in_place(tmp_path, NARROW)
 
 
 def test_lock_and_folders_without_rows(tmp_path: Path, corpus: Corpus) -> None:
