@@ -24,8 +24,7 @@ def skip_conversions_(parameters: Iterable[Any]) -> None:
         if descriptor is None or not hasattr(type(parameter), "get_runtime_param"):
             continue
         info, typers = descriptor.parameter_info, partial(type(parameter).get_runtime_param, parameter)
-        takes_any_path = getattr(info, "file_okay", True) and getattr(info, "dir_okay", True)
-        if takes_any_path and not any(getattr(info, name, None) for name in _CONVERTERS):
+        if info.file_okay and info.dir_okay and not any(getattr(info, name, None) for name in _CONVERTERS):
             parameter.get_runtime_param = partial(_Conversion, typers, descriptor.annotation, info)
 
 
