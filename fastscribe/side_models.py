@@ -18,7 +18,7 @@ class SideModel(NamedTuple):
     """A kind of models."""
 
     room: str  # which runs them
-    what: str  # they are and do, for the error where one is given as the run's own
+    what: str  # a description, for the error if one is given as the run's own model
     part: str  # of NeMo's config, which they alone have, or whose class has a name that ends in `part_class`
     part_class: str = ""
     model_type: str | None = None  # in the config of a Hugging Face folder; None: they have no such folder

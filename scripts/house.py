@@ -40,7 +40,7 @@ TIERS = (
 LIMITS = {
     "modules that a plain run loads": 155,
     "their lines": 20_000,
-    "lines of the package": 84_751,
+    "lines of the package": 84_750,
     "tiers of the core": 8,
     "imports that point up, by module": 0,
     "folders that import up": 0,

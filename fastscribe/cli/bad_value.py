@@ -1,4 +1,4 @@
-"""A value that an option does not take, and where it comes from."""
+"""Errors of values that an option does not take. They name the environment variable that has set one."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from fastscribe.types import Failure, Source, Transcript
 if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber as LoadedTranscriber
 
-# The columns of every table, by Arrow's names of the types. What rooms add is written in the same way.
+# The columns of every table, by Arrow's names of the types. Rooms name theirs in the same form.
 _SPAN = {"start": "double", "end": "double"}
 _TIMES = _SPAN | {"confidence": "double"}
 COLUMNS: Mapping[str, Any] = {

@@ -67,9 +67,9 @@ def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index:
     row = _row(fields) if is_manifest else None
     notes = tuple(map(str, fields.get("audio_notes", ())))
     phase = tuple((number(one, "start"), number(one, "end")) for one in fields.get("opposite_phase", ()))
-    size, gone = round(seconds * _RATE), fields.get("missing_channel")
+    size, channel = round(seconds * _RATE), fields.get("missing_channel")
     audio = AudioInfo(
-        path, id, _RATE, 1, size, row=row, index=index, notes=notes, missing_channel=gone, opposite_phase=phase
+        path, id, _RATE, 1, size, row=row, index=index, notes=notes, missing_channel=channel, opposite_phase=phase
     )
     text = fields["pred_text" if is_manifest else "text"]
     gaps = tuple(Gap(float(gap["start"]), float(gap["end"]), _speaker(gap)) for gap in fields.get("gaps", ()))

@@ -223,8 +223,7 @@ def _alternative(alternative: Alternative) -> dict[str, Any]:
     return {
         "text": alternative.text,
         "score": round(float(alternative.score), 4),
-        "start": seconds(alternative.start_s),
-        "end": seconds(alternative.end_s),
+        **span_object(alternative.start_s, alternative.end_s),
         "words": [word_object(replace(word, speaker=None)) for word in alternative.words],
         **_speaker(alternative),
     }

@@ -38,7 +38,7 @@ MEASURED = [
 
 @pytest.mark.skipif(measuring.peak_bytes(CPU) is None, reason="the system does not say a process's peak memory")
 def test_the_peak_on_a_cpu_is_the_formulas() -> None:
-    """In a process of its own, without memory of other tests. The first call of a shape also holds what oneDNN makes for it."""
+    """A new process has no memory of other tests. The first call of a shape also holds what oneDNN makes for it."""
     program = (
         "import json, torch; from scripts.benchmarks import loss_cases as loss;"
         "from tests.scripts.benchmarks.test_loss import CPU, MEASURED;"
