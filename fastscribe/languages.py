@@ -6,12 +6,14 @@ A tag is BCP 47's: an ISO 639 code in lower case, and perhaps a region ("en", "p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 from fastscribe.errors import UsageError
 
 AUTO = "auto"  # for a language: the model finds it
+SPOKEN_KEYS = ("lang", "language", "source_lang")  # of rows of NeMo's manifests, and of the spoken language in Canary's
 _TAG = re.compile(r"[a-z]{2,3}([-_][a-z0-9]{2,8})*", re.IGNORECASE)
 _MAX_SHOWN = 30  # languages in a message
 _NEAREST = 8  # languages in a message about one that is not there
@@ -41,6 +43,11 @@ def language_tag(text: str) -> str | None:
         return None
     code, *rest = text.replace("_", "-").split("-")
     return "-".join((code.lower(), *(part.upper() if len(part) == 2 else part for part in rest)))
+
+
+def names_language(row: Mapping[str, Any] | None) -> bool:
+    """Return True if a field of a manifest's row says which language is spoken."""
+    return any((row or {}).get(key) not in (None, "") for key in SPOKEN_KEYS)
 
 
 def find_language(tag: str, known: Sequence[str]) -> str | None:

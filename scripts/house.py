@@ -38,8 +38,8 @@ TIERS = (
     ("cli", "__main__"),
 )
 LIMITS = {
-    "modules that a plain run loads": 155,
-    "their lines": 20_000,
+    "modules that a plain run loads": 150,
+    "their lines": 19_400,
     "lines of the package": 84_750,
     "tiers of the core": 8,
     "imports that point up, by module": 0,

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from fastscribe.languages import find_language, language_tag
+from fastscribe.languages import SPOKEN_KEYS, find_language, language_tag
 from fastscribe.types import Failure, Transcript
-
-# Of NeMo's manifests, and of the spoken language in Canary's.
-_KEYS = ("lang", "language", "source_lang")
-
-
-def names_language(row: Mapping[str, Any] | None) -> bool:
-    """Return True if a field of a row says which language is spoken."""
-    return any((row or {}).get(key) not in (None, "") for key in _KEYS)
 
 
 @dataclass
@@ -36,7 +26,7 @@ class OtherLanguages:
         if self.language is None:
             return
         named = result if isinstance(result, Failure) else result.audio
-        tags = {key: tag for key in _KEYS if (tag := _tag((named.row or {}).get(key)))}
+        tags = {key: tag for key in SPOKEN_KEYS if (tag := _tag((named.row or {}).get(key)))}
         other = next((one for one in tags.items() if find_language(one[1], (self.language,)) is None), None)
         if other is None:
             return
@@ -45,13 +35,12 @@ class OtherLanguages:
             self._first = named.index, f"{named.path} ({other[0]}: {other[1]})"
 
     @property
-    def line(self) -> str:
-        """A line for the user. There must be such a row."""
-        assert self._first is not None
-        shown = self._first[1]
-        if self.num == 1:
-            return f"1 row names another language than {self.language}, the run's: {shown}"
-        return f"{self.num:,} rows name another language than {self.language}, the run's: {shown} is the first"
+    def lines(self) -> list[str]:
+        """A line for the user, if there are any."""
+        if self._first is None:
+            return []
+        rest = f"another language than {self.language}, the run's: {self._first[1]}"
+        return [f"1 row names {rest}" if self.num == 1 else f"{self.num:,} rows name {rest} is the first"]
 
 
 def _tag(value: object) -> str | None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fastscribe._system.urls import is_url
-from fastscribe.checkpoint.hub_name import PREFIX, HubName
 from fastscribe.errors import CheckpointError, UsageError
 
 PACKAGED = Path(__file__).parents[1] / "default_model"
@@ -53,12 +52,16 @@ def locate(
         return _packaged(is_explicit=model is not None, say=say)
     if not model:
         raise CheckpointError('""', "names no model; a model on the Hugging Face hub is named organisation/name")
+    if os.path.exists(model):
+        return Path(model)
+    from fastscribe.checkpoint.hub_name import PREFIX, HubName
+
     if is_url(model) and not model.startswith(PREFIX):
         problem = "models are not read from URLs: download it, e.g. with `aws s3 cp` or `curl -O`, and name the file or folder"
         raise CheckpointError(model, problem)
     if not os.path.lexists(model) and (hint := other_family(model)):
         raise CheckpointError(model, hint)
-    name = None if os.path.exists(model) else HubName.parse(model)
+    name = HubName.parse(model)
     if name is None:
         if model.startswith(PREFIX) and not os.path.lexists(model):
             raise CheckpointError(model, f"no name on the Hugging Face hub; names there are {PREFIX}organisation/name")

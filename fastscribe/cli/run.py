@@ -24,7 +24,6 @@ from fastscribe._system.gpus import num_gpus
 from fastscribe._system.process_age import process_age_s
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
-from fastscribe.audio.row_languages import OtherLanguages
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.job import SHORT_S, check_paths, is_stream
 from fastscribe.cli.progress_bar import ProgressBar
@@ -36,6 +35,7 @@ from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
+    from fastscribe.audio.row_languages import OtherLanguages
     from fastscribe.cli.early_listing import EarlyListing
     from fastscribe.cli.event_log import EventLog
     from fastscribe.cli.short_files import ShortFiles
@@ -237,15 +237,15 @@ def _write_all(
     start = perf_counter()
     inputs: Any = job.inputs if listing is None else listing
     results = transcriber._results(inputs, output.ledger)
-    others, short = OtherLanguages(transcriber._config.language), None
+    of_manifests: tuple[OtherLanguages | ShortFiles, ...] = ()
     told = {"tracks"} if quiet else set[str]()
     writing = bar.paused if job.target.is_stdout else nullcontext
     with _until_limit(transcriber), closing(results):
         for result in results:
-            others.count(result)
-            if isinstance(result, Transcript) and result.audio.row is not None:  # of a manifest
-                short = short or _short_files()
-                short.count(result)
+            if (result if isinstance(result, Failure) else result.audio).row is not None:
+                of_manifests = of_manifests or _counters_of_rows(transcriber._config.language)
+                for counter in of_manifests:
+                    counter.count(result)
             if isinstance(result, Transcript) and result.audio.is_notable:
                 from fastscribe.cli.recording_lines import recording_lines
 
@@ -265,20 +265,20 @@ def _write_all(
         output.flush()
     if listing is not None:
         transcriber.progress.left_out, transcriber.progress.repeats = listing.left_out, listing.repeats
-    if others.num:
-        bar.say(others.line)
-    for line in [*(short.lines if short else ()), *_lines(job.parts), *_lines_of(transcriber)]:
+    for line in [*_lines(of_manifests), *_lines(job.parts), *_lines_of(transcriber)]:
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 
 
-def _short_files() -> ShortFiles:
+def _counters_of_rows(language: str | None) -> tuple[OtherLanguages | ShortFiles, ...]:
+    """Return what counts the rows of manifests that the user should know about. `language` is the model's only one."""
+    from fastscribe.audio.row_languages import OtherLanguages
     from fastscribe.cli.short_files import ShortFiles
 
-    return ShortFiles()
+    return OtherLanguages(language), ShortFiles()
 
 
-def _lines(parts: Iterable[RunPart]) -> Iterator[str]:
+def _lines(parts: Iterable[RunPart | OtherLanguages | ShortFiles]) -> Iterator[str]:
     return (line for part in parts for line in part.lines)
 
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 from fastscribe._system import signals
 from fastscribe._system.file_kinds import starts_with
 from fastscribe._system.text_layout import escaped
-from fastscribe._system.url_secrets import hide_secrets
 from fastscribe.errors import UsageError
 from fastscribe.types import Failure
 
@@ -44,7 +43,11 @@ def say(message: str, bar: Any = None) -> None:
 def show(line: str, bar: Any = None) -> None:
     """Print one line and append it to the log. Terminal escape sequences are escaped (text_layout.escaped),
     and the secrets of URLs are hidden. A closed stderr does not end a run."""
-    line = hide_secrets(escaped(line))
+    line = escaped(line)
+    if "://" in line:
+        from fastscribe._system.url_secrets import hide_secrets
+
+        line = hide_secrets(line)
     with suppress(OSError, ValueError):  # ValueError: stderr is closed
         if bar is None:
             print(line, file=sys.stderr, flush=True)

@@ -7,12 +7,11 @@ from threading import Lock
 
 from fastscribe import rooms
 from fastscribe.audio.failures import to_failure
-from fastscribe.audio.row_languages import names_language
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import Options
 from fastscribe.errors import UsageError
 from fastscribe.families.conformer.config import language_prompt_of
-from fastscribe.languages import AUTO
+from fastscribe.languages import AUTO, names_language
 from fastscribe.pipeline.interfaces import LanguageRules
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.types import Failure, Phrase, Source

@@ -6,7 +6,6 @@ room needs them.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 from fastscribe.audio.failures import to_failure
@@ -15,8 +14,7 @@ from fastscribe.audio.probe import probe
 from fastscribe.audio.sound_file_cache import close_held
 from fastscribe.config import ModelConfig, Options
 from fastscribe.pipeline.interfaces import PLAIN_INPUTS, InputStage
-from fastscribe.segmentation.segment import split
-from fastscribe.segmentation.silence import MIN_TRIMMED_S
+from fastscribe.segmentation.silence import MIN_TRIMMED_S, stays_whole
 from fastscribe.types import AudioInfo, Failure, File, Samples, Source, Utterance
 
 PreparedInput = tuple[Utterance, ...] | Failure  # a recording's utterances, channel by channel, or why there are none
@@ -74,10 +72,13 @@ class Preparation:
             return to_failure(source, stage, error)
 
     def _split(self, audio: AudioInfo) -> tuple[Utterance, ...]:
-        options, channels = self.options, self.room.channels(audio)
-        limit_s, frame_s, vad = options.max_utterance_s or 0.0, self.config.frame_s, options.vad
-        words = itertools.chain.from_iterable(split(one, limit_s, frame_s, vad, self.by_phrase) for one in channels)
-        return (*words, *self.room.utterances(audio))
+        limit_s, frame_s, vad = self.options.max_utterance_s or 0.0, self.config.frame_s, self.options.vad
+        channels, others = self.room.channels(audio), self.room.utterances(audio)
+        if all(stays_whole(one, limit_s, self.by_phrase) for one in channels):
+            return (*(Utterance(one, 0, one.num_samples) for one in channels), *others)
+        from fastscribe.segmentation.segment import split
+
+        return (*(part for one in channels for part in split(one, limit_s, frame_s, vad, self.by_phrase)), *others)
 
     def _trusts_manifest(self, source: Source) -> bool:
         """Return True if the manifest states a duration that makes the whole recording one utterance.

@@ -106,8 +106,8 @@ def transcribe(
                 if isinstance(written, Failure):
                     say(f"{written.path}: {written.stage} failed: {written.message}")
             target.flush()
-        if others.num:
-            say(others.line)
+        for line in others.lines:
+            say(line)
         stats = run_stats(transcriber, perf_counter() - start, price_per_hour)
         skipped = transcriber.progress.skipped
         stats = replace(stats, skipped=skipped, failed_before=target.ledger.failed_before)

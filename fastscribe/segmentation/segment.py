@@ -23,7 +23,7 @@ import numpy as np
 
 from fastscribe.config import VadName
 from fastscribe.segmentation.loudness import frame_energy, frame_length, quiet_frames, runs
-from fastscribe.segmentation.silence import MIN_TRIMMED_S, find_sound, steady_quiet, trim_silence
+from fastscribe.segmentation.silence import find_sound, stays_whole, steady_quiet, trim_silence
 from fastscribe.types import AudioInfo, BoolArray, Float64Array, Utterance
 
 LEAD_S = 0.24  # silence before an utterance's first word
@@ -66,9 +66,7 @@ def split(
         AudioError: As read().
     """
     max_samples = int(max_utterance_s * audio.sample_rate)
-    is_short = audio.num_samples <= max_samples
-    may_trim = by_phrase and audio.num_samples >= MIN_TRIMMED_S * audio.sample_rate
-    if max_utterance_s <= 0 or (is_short and not may_trim):
+    if stays_whole(audio, max_utterance_s, by_phrase):
         return (Utterance(audio, 0, audio.num_samples),)
     frame_samples = max(1, min(frame_length(audio.sample_rate), max_samples // 10))
     unit_s = frame_samples / audio.sample_rate
@@ -84,7 +82,7 @@ def split(
         quiet = quiet_frames(loudness, unit_s)
         silent = steady_quiet(loudness, quiet) if by_phrase else loudness == 0
         silent &= frame_samples > 1  # a single sample has no variance
-    if is_short:
+    if audio.num_samples <= max_samples:
         pieces = trim_silence(silent, unit_s)
     else:
         choose = choose_phrases if by_phrase else choose_pieces

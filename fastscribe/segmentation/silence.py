@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from fastscribe.segmentation.loudness import decibels, runs
-from fastscribe.types import AnyArray, BoolArray, Cut, Float64Array, Hypothesis, SampleArray
+from fastscribe.types import AnyArray, AudioInfo, BoolArray, Cut, Float64Array, Hypothesis, SampleArray
 
 MIN_TRIMMED_S = 2.0  # at the edges of a recording that is one utterance; a shorter recording is never trimmed
 _MIN_S = 2.0
@@ -28,6 +28,14 @@ _CUT_UNIT_S = 0.16  # cuts are multiples of it: whole frames of every encoder, a
 _PROBE_S, _BLOCK_S = 0.1, 0.02  # steps of a first look and of a close one
 
 Span = tuple[int, int]
+
+
+def stays_whole(audio: AudioInfo, max_utterance_s: float, by_phrase: bool) -> bool:
+    """Return True if a recording is one utterance as it is, so that nothing of it need be read to know. See segment.split()."""
+    if max_utterance_s <= 0:
+        return True
+    may_trim = by_phrase and audio.num_samples >= MIN_TRIMMED_S * audio.sample_rate
+    return audio.num_samples <= int(max_utterance_s * audio.sample_rate) and not may_trim
 
 
 def steady_quiet(energy: Float64Array, quiet: BoolArray) -> BoolArray:

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from fastscribe.segmentation import seams
 from fastscribe.text.joining import join_texts
 from fastscribe.text.tokenizer import Role, Tokenizer
 from fastscribe.types import AudioInfo, Hypothesis, Segment, Token, Transcript, Utterance, Word
@@ -99,6 +98,8 @@ def _without_overlaps(
             before, after = words_of(pieces[index], tokenizer), words_of(pieces[index + 1], tokenizer)
             is_timed = left_hypothesis.is_timed and right_hypothesis.is_timed
             timed = (right.start_s, left.end_s)
+            from fastscribe.segmentation import seams
+
             kept, first = seams.join(before, after, *timed) if is_timed else seams.join_untimed(before, after)
             pieces[index] = _slice_words(pieces[index], tokenizer, 0, kept)
             pieces[index + 1] = _slice_words(pieces[index + 1], tokenizer, first, len(after))
@@ -107,6 +108,8 @@ def _without_overlaps(
 
 def _insert(pieces: list[_Piece], tokens: list[Token], utterance: Utterance, tokenizer: Tokenizer) -> list[_Piece]:
     """Insert the utterance's words, without those that the pieces have already."""
+    from fastscribe.segmentation import seams
+
     middle_s = (utterance.start_s + utterance.end_s) / 2
     words = [words_of(piece.tokens, tokenizer) for piece in pieces]
     before = [word for piece_words in words for word in piece_words if word.start_s < middle_s]

@@ -37,7 +37,7 @@ def test_which_rows_count(row: dict[str, Any] | None, num: int) -> None:
 def test_line() -> None:
     others = OtherLanguages("hi")
     others.count(failed(3, {"lang": "ta"}))
-    assert others.line == "1 row names another language than hi, the run's: 3.wav (lang: ta)"
+    assert others.lines == ["1 row names another language than hi, the run's: 3.wav (lang: ta)"]
     for index in (1, 2):
         others.count(failed(index, {"lang": "hi", "language": "Assamese"}))
-    assert others.line == ("3 rows name another language than hi, the run's: 1.wav (language: as) is the first")
+    assert others.lines == ["3 rows name another language than hi, the run's: 1.wav (language: as) is the first"]

@@ -17,7 +17,9 @@ from fastscribe.families.conformer.config import EncoderConfig, subsampled
 from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, TORCH, Operations
 from fastscribe.families.granite.config import GraniteConfig
 
-_NUM_FRAMES = 70  # of the random cases
+# Of the random cases, the longest first. The last windows of 33 frames and of 34 reach into padding: subsampling's with frames
+# on both sides, and causal ones.
+_LENGTHS = (70, 33, 34, 1, 0)
 _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # relative to the largest value
 
 
@@ -56,8 +58,7 @@ def find_wrong_operation(
     adds_products: bool = False,
 ) -> str | None:
     """Return the name of the first operation that differs from torch's in float32 on the CPU by more than rounding."""
-    # The last windows of 33 frames and of 34 reach into padding: subsampling's with frames on both sides, and causal ones.
-    lengths_B = torch.tensor([_NUM_FRAMES, 33, 34, 1, 0])
+    lengths_B = torch.tensor(_LENGTHS)
     for name, *arguments in _random_cases(config, dtype, lengths_B, adds_products):
         exact = [argument.float().clone() if is_floating(argument) else argument for argument in arguments]
         ours = [
@@ -81,7 +82,7 @@ def find_wrong_operation(
 def _real_frames(num_frames: int, lengths_B: torch.Tensor, config: EncoderConfig | GraniteConfig) -> torch.Tensor:
     """Return the rows' valid frames in a tensor of the batch, which may be subsampled."""
     is_causal = isinstance(config, EncoderConfig) and config.causal_subsampling
-    times = next(n for n in range(3) if subsampled(_NUM_FRAMES, n, is_causal) == num_frames)
+    times = next(n for n in range(3) if subsampled(_LENGTHS[0], n, is_causal) == num_frames)
     return subsampled(lengths_B, times, is_causal)
 
 

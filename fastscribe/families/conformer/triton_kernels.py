@@ -447,7 +447,7 @@ def layer_norm(
     bias_D: torch.Tensor,
     added_BTD: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    return _layer_norm(x_BTD, shift_D, weight_D, bias_D, None, None, added_BTD)
+    return layer_norm_twice_(x_BTD, shift_D, weight_D, bias_D, None, None, added_BTD)
 
 
 def layer_norm_twice_(
@@ -455,21 +455,9 @@ def layer_norm_twice_(
     shift_D: torch.Tensor | None,
     weight1_D: torch.Tensor,
     bias1_D: torch.Tensor,
-    weight2_D: torch.Tensor,
-    bias2_D: torch.Tensor,
-    added_BTD: torch.Tensor | None = None,
-) -> torch.Tensor:
-    return _layer_norm(x_BTD, shift_D, weight1_D, bias1_D, weight2_D, bias2_D, added_BTD)
-
-
-def _layer_norm(
-    x_BTD: torch.Tensor,
-    shift_D: torch.Tensor | None,
-    weight1_D: torch.Tensor,
-    bias1_D: torch.Tensor,
-    weight2_D: torch.Tensor | None,
+    weight2_D: torch.Tensor | None,  # None: once
     bias2_D: torch.Tensor | None,
-    added_BTD: torch.Tensor | None,
+    added_BTD: torch.Tensor | None = None,
 ) -> torch.Tensor:
     assert x_BTD.is_contiguous() and (added_BTD is None or added_BTD.is_contiguous())
     width = x_BTD.shape[-1]
