@@ -167,7 +167,7 @@ def test_the_comparison_accepts_right_kernels(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_kernels_as_granite_runs_them() -> None:
     """A convolution wider than the stream, and an encoder whose blocks are the rows of the attention kernel."""
-    config = small(num_layers=1, d_model=32, num_heads=2, conv_width=64, block=20)
+    config = small(num_layers=2, d_model=32, num_heads=2, conv_width=64, block=20)
     plain = random_encoder(config)
     plain.optimise_()
     for_gpu = copy.deepcopy(plain)
