@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 import fastscribe
 from fastscribe import python_names
 from fastscribe._system.openmp import limit_openmp_spin
-from tests.helpers.warm_process import WARM
+from tests.helpers.warm_process import LIBRARIES_ALONE, WARM
 
 limit_openmp_spin()  # as the command line does, before anything imports torch
 # Workers share the processors, and so do the processes that they start: with all of them in each, tests took a quarter more
@@ -143,6 +143,7 @@ def waveform(path: Path, sample_rate: int = 16000) -> np.ndarray:
 def _warm_process_ends() -> Iterator[None]:
     yield
     WARM.close()
+    LIBRARIES_ALONE.close()
 
 
 @pytest.fixture(params=MODEL_NAMES)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from fastscribe.rooms import ROOMS
 from fastscribe.side_models import SIDE_MODELS
 from tests.conftest import AUDIO, MODELS
 from tests.helpers import voices
+from tests.helpers.warm_process import LIBRARIES_ALONE
 
 CLIP, MODEL = sorted(AUDIO.glob("*.flac"))[0], MODELS / "tdt_demo" / "model.nemo"
 ALL = [room.name for room in ROOMS]
@@ -74,8 +73,7 @@ OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 def python(hidden: list[str], program: str) -> subprocess.CompletedProcess[str]:
     """Run a program in a process that lacks these rooms."""
-    command = [sys.executable, "-c", HIDING.format(rooms=hidden, program=program)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ)
+    return LIBRARIES_ALONE.python(HIDING.format(rooms=hidden, program=program))
 
 
 def command(hidden: list[str], *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from fastscribe.config import OUTPUT_FORMATS
+from tests.helpers.warm_process import LIBRARIES_ALONE
 
 PROGRAM = """
 import sys
-sys.modules["torch"] = sys.modules["soundfile"] = None  # importing them would be an error
+libraries = {"torch", "soundfile"}
+sys.modules |= dict.fromkeys(name for name in [*libraries, *sys.modules] if name.split(".")[0] in libraries)
 sys.argv = ["fastscribe"]
 from fastscribe.__main__ import main
 main()
@@ -21,9 +21,7 @@ main()
 
 def completed(shell: str, **variables: str) -> str:
     """Return what a shell gets; importing torch or soundfile would be an error."""
-    command = [sys.executable, "-c", PROGRAM]
-    environment = os.environ | {"_FASTSCRIBE_COMPLETE": f"complete_{shell}", **variables}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, encoding="utf-8", check=False)
+    done = LIBRARIES_ALONE.python(PROGRAM, env=os.environ | {"_FASTSCRIBE_COMPLETE": f"complete_{shell}", **variables})
     assert done.stderr == ""
     return done.stdout
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ import pytest
 from fastscribe.cli.job import unusable_folder
 from tests.cli.test_cli import FIRST, MODEL, SENTENCE, rows, transcribe
 from tests.conftest import AUDIO
-from tests.helpers.processes import command, fastscribe
+from tests.helpers.processes import command, fastscribe, with_pipes
 from tests.helpers.schemas import check_schema
+from tests.helpers.warm_process import WARM
 
 pytestmark = pytest.mark.posix
 
@@ -35,14 +37,12 @@ def test_find_transcribe_jq() -> None:
 def test_streams_on_stdin(tmp_path: Path) -> None:
     """A recording, and a list of find -print0 with a line break in a name."""
     shutil.copy(FIRST, tmp_path / "two\nlines.flac")
-    script = """program="$2" model="$3"; run() { "$program" -m fastscribe transcribe - -m "$model" -q "$@"; }
-    cat "$1"/* | run -f srt && find "$1" -name '*.flac' -print0 | run -f txt"""
-    arguments = ["sh", "-c", script, "sh", str(tmp_path), command()[0], MODEL]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=100)
-    cue, _, rest = done.stdout.partition("\n\n")
-    assert cue.startswith("1\n00:00:00,") and " ".join(cue.splitlines()[2:]) == SENTENCE
-    assert rest == f"{tmp_path}/two\\nlines.flac\t{SENTENCE}\n"
-    assert done.stderr == ""
+    recording = transcribe("-", "-f", "srt", stdin=FIRST.read_bytes())
+    listed = transcribe("-", "-f", "txt", stdin=f"{tmp_path}/two\nlines.flac\0")
+    cue, _, rest = recording.stdout.partition("\n\n")
+    assert cue.startswith("1\n00:00:00,") and " ".join(cue.splitlines()[2:]) == SENTENCE and rest == ""
+    assert listed.stdout == f"{tmp_path}/two\\nlines.flac\t{SENTENCE}\n"
+    assert recording.stderr == listed.stderr == ""
 
 
 def test_several_subtitles_or_a_list_of_them_need_a_folder() -> None:
@@ -170,10 +170,12 @@ def test_stderr_lost(tmp_path: Path) -> None:
         (tmp_path / f"broken{number}.wav").write_text("not audio")
     reader, writer = os.pipe()
     os.close(reader)
-    arguments = command("transcribe", tmp_path, FIRST, "-m", MODEL, "-o", tmp_path / "out")
-    done = subprocess.run(arguments, stderr=writer, timeout=100, env=BUFFERED)
+    given = ("transcribe", tmp_path, FIRST, "-m", MODEL, "-o", tmp_path / "out")
+    with open(os.devnull, "r+b") as nothing:
+        process = WARM.start(*given, stdin=nothing.fileno(), stdout=nothing.fileno(), stderr=writer)
     os.close(writer)
-    assert done.returncode == 1
+    with process:
+        assert process.wait(100) == 1
     assert json.loads((tmp_path / "out" / "report.json").read_text())["files"] == 4
 
 
@@ -197,10 +199,10 @@ def test_log_write_error(tmp_path: Path) -> None:
 
 
 def test_ordered_rows_to_closed_pipe() -> None:
-    script = '"$0" "$@" | head -c 10; exit "${PIPESTATUS[0]}"'
-    arguments = command("transcribe", AUDIO, "-m", MODEL, "-q", "--ordered")
-    done = subprocess.run(["bash", "-c", script, *arguments], capture_output=True, timeout=100)
-    assert (done.returncode, done.stderr) == (141, b"")
+    with with_pipes("transcribe", AUDIO, "-m", MODEL, "-q", "--ordered") as (process, _, stdout, stderr):
+        assert stdout.read(10) == '{"audio_fi'
+        stdout.close()
+        assert (process.wait(100), stderr.read()) == (141, "")
 
 
 def test_price_out_of_range() -> None:
@@ -209,14 +211,11 @@ def test_price_out_of_range() -> None:
 
 @pytest.mark.parametrize(("sent", "codes"), [(signal.SIGINT, {130}), (signal.SIGTERM, {143})])
 def test_second_signal(sent: signal.Signals, codes: set[int], tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        command("transcribe", "-", "-m", MODEL, "-o", tmp_path / "out"),
-        stdin=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    while not (tmp_path / "out" / "journal.jsonl").exists():
-        assert process.poll() is None
-    process.send_signal(sent)
-    process.send_signal(sent)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode in codes
-    assert b"Traceback" not in errors
+    with with_pipes("transcribe", "-", "-m", MODEL, "-o", tmp_path / "out") as (process, _, _, stderr):
+        while not (tmp_path / "out" / "journal.jsonl").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(sent)
+        process.send_signal(sent)
+        assert process.wait(60) in codes
+        assert "Traceback" not in stderr.read()

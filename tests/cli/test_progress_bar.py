@@ -20,7 +20,7 @@ from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.progress_text import Pace, Status, make_status
 from fastscribe.pipeline.stats import Progress
 from tests.conftest import AUDIO, MODELS
-from tests.helpers.processes import command, on_terminal, set_columns, terminal_environment
+from tests.helpers.processes import on_terminal, set_columns, terminal_environment
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
 LONG = AUDIO / "e10_concat_45s.flac"
@@ -262,8 +262,8 @@ def test_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_long_recording_on_a_terminal() -> None:
     """The program itself: parts of the recording count, and nothing stays of the bar."""
-    arguments = command("transcribe", LONG, "-m", MODEL, "-f", "txt", "--max-utterance-s", 5, "--batch-size", 1)
-    code, sent = on_terminal(arguments, columns=80)
+    settings = ("-m", MODEL, "-f", "txt", "--max-utterance-s", 5, "--batch-size", 1)
+    code, sent = on_terminal("transcribe", LONG, *settings, columns=80)
     assert code == 0
     screen = pyte.Screen(80, 24)
     stream, seen = pyte.ByteStream(screen), set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from fastscribe import rooms
 from fastscribe.cli import app
 from fastscribe.cli.commands import LazyCommands
 from tests.cli.test_cli import FIRST, MODEL
+from tests.helpers.warm_process import LIBRARIES_ALONE
 
 PROGRAM = """
 import os, sys
@@ -36,8 +36,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LOADED", str(loaded))
 
     def called(*arguments: object, hidden: str = "") -> tuple[subprocess.CompletedProcess[str], set[str]]:
-        given = [sys.executable, "-c", PROGRAM, hidden, *map(str, arguments)]
-        done = subprocess.run(given, capture_output=True, text=True, check=False)
+        done = LIBRARIES_ALONE.python(PROGRAM, hidden, *arguments)
         return done, set(loaded.read_text().split())
 
     return called

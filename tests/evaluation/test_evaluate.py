@@ -19,7 +19,7 @@ from fastscribe.evaluation import scores as scoring
 from fastscribe.evaluation.report import marked_diff, side_by_side, to_object, to_table
 from fastscribe.evaluation.results import Fields, References, read_pairs
 from fastscribe.evaluation.scores import Edits, Pair, Score, check_installed, evaluate, normalizer
-from tests.helpers.processes import command, fastscribe, on_terminal
+from tests.helpers.processes import fastscribe, on_terminal
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "cd", "日本"]), max_size=7).map(" ".join)
 PAIRS = st.lists(st.builds(Pair, TEXTS, TEXTS | st.none(), st.tuples(st.sampled_from(["x", "y", None]))), max_size=8)
@@ -429,7 +429,7 @@ def test_wrong_usage(tmp_path: Path, rows: list, options: list, named: str) -> N
 def test_colours_on_terminal_only(tmp_path: Path, variables: dict[str, str], coloured: bool) -> None:
     """stdout is a pseudo-terminal here."""
     results = write(tmp_path / "r.jsonl", row("good day", "good may sir"))
-    code, seen = on_terminal(command("evaluate", results, "--diff", 1), "stdout", columns=80, **variables)
+    code, seen = on_terminal("evaluate", results, "--diff", 1, stream="stdout", columns=80, **variables)
     assert code == 0
     assert (b"\x1b[" in seen) == coloured
     assert (b"ref " in seen) == coloured

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, TextIO
 
-from tests.helpers.warm_process import WARM
+from tests.helpers.warm_process import WARM, Started
 
 fastscribe = WARM.run
+Process = Started | subprocess.Popen[bytes]
 
 
 def command(*arguments: object) -> list[str]:
@@ -17,10 +20,26 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "fastscribe", *map(str, arguments)]
 
 
+@contextmanager
+def with_pipes(*arguments: object) -> Iterator[tuple[Process, TextIO, TextIO, TextIO]]:
+    """Begin a command; yields it and the other ends of its stdin, stdout and stderr. It is killed at the end."""
+    (stdin, given), (printed, stdout), (said, stderr) = os.pipe(), os.pipe(), os.pipe()
+    process = WARM.start(*arguments, stdin=stdin, stdout=stdout, stderr=stderr)
+    for its_end in (stdin, stdout, stderr):
+        os.close(its_end)
+    with open(given, "w") as to_stdin, open(printed) as from_stdout, open(said) as from_stderr:
+        try:
+            yield process, to_stdin, from_stdout, from_stderr
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
 def on_terminal(
-    arguments: list[str], stream: Literal["stdout", "stderr"] = "stderr", columns: int = 300, **variables: str
+    *arguments: object, stream: Literal["stdout", "stderr"] = "stderr", columns: int = 300, **variables: str
 ) -> tuple[int, bytes]:
-    """Run with one stream on a pseudo-terminal, which has colours unless the variables say otherwise.
+    """Run a command with one stream on a pseudo-terminal, which has colours unless the variables say otherwise.
 
     Returns:
         The exit code and everything that the terminal gets.
@@ -29,16 +48,19 @@ def on_terminal(
 
     ours, theirs = pty.openpty()
     set_columns(theirs, columns)
-    process = subprocess.Popen(arguments, env=terminal_environment(**variables), **{stream: theirs})
+    with open(os.devnull, "r+b") as nothing:
+        streams = {"stdin": nothing.fileno(), "stdout": nothing.fileno(), "stderr": nothing.fileno(), stream: theirs}
+        process = WARM.start(*arguments, **streams, env=terminal_environment(**variables))
     os.close(theirs)
     seen = b""
-    while True:
-        try:
-            seen += os.read(ours, 65536)
-        except OSError:  # the other end has closed
-            break
-    os.close(ours)
-    return process.wait(60), seen
+    with process:
+        while True:
+            try:
+                seen += os.read(ours, 65536)
+            except OSError:  # the other end has closed
+                break
+        os.close(ours)
+        return process.wait(60), seen
 
 
 def set_columns(terminal: int, columns: int) -> None:

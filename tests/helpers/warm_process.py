@@ -1,10 +1,11 @@
 """Run commands in forks of one process that has imported torch, which saves each the two seconds of imports.
 
 Exit code, stdout and stderr are those of `python -m fastscribe`. A fork runs the exit handlers but skips Python's teardown of
-modules. Tests of signals, terminals, closed streams, start-up and the end of the interpreter start a process from nothing
-instead.
+modules, and its streams are open when Python looks at them first. Tests of closed streams, start-up and the end of the
+interpreter start a process from nothing instead.
 
-python -m tests.helpers.warm_process FD    serves requests on a connection until the other end closes
+python -m tests.helpers.warm_process FD program    serves requests on a connection until the other end closes
+python -m tests.helpers.warm_process FD libraries  the same, with nothing of fastscribe imported: its forks run programs
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import NoReturn
+from types import ModuleType
+from typing import Any, Literal, NoReturn, Self
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,6 +77,8 @@ PRELOADED = (
 )
 OPTIONAL = ("pydantic.plugin._loader", "pydantic.type_adapter", "typer._adapters")  # some versions of typer use them
 UNWANTED = ("huggingface_hub",)  # reads the environment when it is imported
+# What a run imports of others. Nothing that a run may do without: programs look at what is imported.
+LIBRARIES = ("torch", "numpy", "sentencepiece", "soundfile", "typer")
 
 
 @dataclass(frozen=True)
@@ -93,19 +98,55 @@ class Request:
     stdin: bytes
     environment: dict[str, str]
     folder: str
-    limits: Limits | None
+    limits: Limits | None = None
+    program: str = ""
+    """What to run instead of fastscribe, as `python -c` would."""
+    has_streams: bool = False
+    """Whether its stdin, stdout and stderr follow, which are pipes otherwise."""
+
+
+class Started:
+    """A command that has begun, with the part of a Popen's interface that tests use. Leaving the context kills it."""
+
+    def __init__(self, warm: WarmProcess, arguments: list[str]) -> None:
+        self._warm, self._arguments = warm, arguments
+        self.pid = int(warm.answer_(arguments))
+        self.returncode: int | None = None
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        return self.wait() if self.returncode is None and self._warm.has_answer() else self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            self.returncode = int(self._warm.answer_(self._arguments, timeout))
+        return self.returncode
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.poll() is None:
+            self.kill()
+            self.wait()
 
 
 class WarmProcess:
     """Runs one command at a time. Starts with the first command. `close` ends it; a later command starts another one."""
 
-    def __init__(self) -> None:
+    def __init__(self, imports: Literal["program", "libraries"] = "program") -> None:
+        self._imports = imports
         self._running: tuple[subprocess.Popen[bytes], Connection] | None = None
 
     def run(
         self,
         *arguments: object,
-        stdin: str = "",
+        stdin: str | bytes = "",
         env: dict[str, str] | None = None,
         cwd: Path | None = None,
         limits: Limits | None = None,
@@ -117,27 +158,62 @@ class WarmProcess:
         """
         request = Request(
             arguments=list(map(str, arguments)),
-            stdin=stdin.encode(),
+            stdin=stdin.encode() if isinstance(stdin, str) else stdin,
             environment=dict(os.environ if env is None else env),
             folder=str(cwd or Path.cwd()),
             limits=limits,
         )
         if sys.platform != "linux":  # forks of a process with threads are not safe on macOS, and Windows has none
             return _fresh(request)
-        process, connection = self._running = self._running or _started()
+        return self._completed(request)
+
+    def python(
+        self, program: str, *arguments: object, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program, as `python -c` would."""
+        environment = dict(os.environ if env is None else env)
+        request = Request(list(map(str, arguments)), b"", environment, str(Path.cwd()), program=program)
+        return _fresh(request) if sys.platform != "linux" else self._completed(request)
+
+    def start(
+        self, *arguments: object, stdin: int, stdout: int, stderr: int, env: dict[str, str] | None = None
+    ) -> Started | subprocess.Popen[bytes]:
+        """Begin one command, whose stdin, stdout and stderr are these descriptors. No other runs before its end."""
+        environment = dict(os.environ if env is None else env)
+        request = Request(list(map(str, arguments)), b"", environment, str(Path.cwd()), has_streams=True)
+        if sys.platform != "linux":
+            return subprocess.Popen(_command(request), stdin=stdin, stdout=stdout, stderr=stderr, env=environment)
+        process, connection = self._running = self._running or _started(self._imports)
+        connection.send(request)
+        for stream in (stdin, stdout, stderr):
+            send_handle(connection, stream, process.pid)
+        return Started(self, request.arguments)
+
+    def _completed(self, request: Request) -> subprocess.CompletedProcess[str]:
+        self._running = self._running or _started(self._imports)
+        with suppress(ConnectionError):  # the answer says why
+            self._running[1].send(request)
+        code, stdout, stderr = self.answer_(request.arguments)
+        return subprocess.CompletedProcess(request.arguments, code, _text(stdout), _text(stderr))
+
+    def has_answer(self) -> bool:
+        return self._running is not None and self._running[1].poll(0)
+
+    def answer_(self, arguments: list[str], timeout: float | None = None) -> Any:
+        """Wait for the warm process's next answer, and end it where there is none in time."""
+        assert self._running is not None
+        process, connection = self._running
         in_time = True
         try:
-            connection.send(request)
-            in_time = connection.poll(TIMEOUT_S)
+            in_time = connection.poll(timeout or TIMEOUT_S)
             if not in_time:
                 os.killpg(process.pid, signal.SIGKILL)
-            code, stdout, stderr = connection.recv()
+            return connection.recv()
         except (EOFError, ConnectionError):
             problem = self.close()
             if in_time:
                 raise RuntimeError(f"the warm process ended: {problem}") from None
-            raise subprocess.TimeoutExpired(request.arguments, TIMEOUT_S) from None
-        return subprocess.CompletedProcess(request.arguments, code, _text(stdout), _text(stderr))
+            raise subprocess.TimeoutExpired(arguments, timeout or TIMEOUT_S) from None
 
     def close(self) -> str:
         """End the warm process and return what it wrote to stderr."""
@@ -153,7 +229,7 @@ def _fresh(request: Request) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own."""
     assert request.limits is None, "only Linux's processes are confined"
     return subprocess.run(
-        [sys.executable, "-m", "fastscribe", *request.arguments],
+        _command(request),
         input=request.stdin.decode(),
         env=request.environment,
         cwd=request.folder,
@@ -164,11 +240,16 @@ def _fresh(request: Request) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _started() -> tuple[subprocess.Popen[bytes], Connection]:
+def _command(request: Request) -> list[str]:
+    what = ["-c", request.program] if request.program else ["-m", "fastscribe"]
+    return [sys.executable, *what, *request.arguments]
+
+
+def _started(imports: str) -> tuple[subprocess.Popen[bytes], Connection]:
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.helpers.warm_process", str(theirs.fileno())],
+            [sys.executable, "-m", "tests.helpers.warm_process", str(theirs.fileno()), imports],
             cwd=ROOT,
             stdin=subprocess.PIPE,  # as a command has it: Python looks once whether a stream is a pipe
             stdout=subprocess.PIPE,
@@ -184,21 +265,27 @@ def _text(content: bytes) -> str:
 
 
 WARM = WarmProcess()
+LIBRARIES_ALONE = WarmProcess("libraries")
 
 
 # In the warm process
 
 
 def main() -> None:
-    from fastscribe._system.openmp import limit_openmp_spin
+    if sys.argv[2] == "program":
+        from fastscribe._system.openmp import limit_openmp_spin
 
-    limit_openmp_spin()
-    for module in PRELOADED:
-        importlib.import_module(module)
-    for module in OPTIONAL:
-        with suppress(ImportError):
+        limit_openmp_spin()
+        for module in PRELOADED:
             importlib.import_module(module)
-    assert not set(UNWANTED) & set(sys.modules)
+        for module in OPTIONAL:
+            with suppress(ImportError):
+                importlib.import_module(module)
+        assert not set(UNWANTED) & set(sys.modules)
+    else:
+        for module in LIBRARIES:
+            importlib.import_module(module)
+        assert "fastscribe" not in sys.modules
     gc.freeze()  # or each fork would copy what its garbage collector looks at
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False  # of torch's libraries: a third of a fork's time
@@ -214,29 +301,43 @@ def _next_command(connection: Connection) -> Request | None:
             request: Request = connection.recv()
         except EOFError:
             return None
-        (stdin, to_stdin), (stdout, its_stdout), (stderr, its_stderr) = os.pipe(), os.pipe(), os.pipe()
+        if request.has_streams:
+            streams = [recv_handle(connection) for _ in range(3)]
+            others: list[int] = []
+        else:
+            (stdin, to_stdin), (stdout, its_stdout), (stderr, its_stderr) = os.pipe(), os.pipe(), os.pipe()
+            streams, others = [stdin, its_stdout, its_stderr], [to_stdin, stdout, stderr]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # numpy has idle threads, which forks do without
             child = os.fork()
         if child == 0:
-            for number, end in enumerate((stdin, its_stdout, its_stderr)):
+            for number, end in enumerate(streams):
                 os.dup2(end, number)
-            for end in (stdin, to_stdin, stdout, its_stdout, stderr, its_stderr):
+            for end in (*streams, *others):
                 os.close(end)
             connection.close()
+            sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # type: ignore[union-attr]
             _adopt(request)
             return request
-        for end in (stdin, its_stdout, its_stderr):
+        for end in streams:
             os.close(end)
-        printed, said = _exchanged(request.stdin, to_stdin, stdout, stderr)
-        connection.send((os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), printed, said))
+        if request.has_streams:
+            connection.send(child)
+            connection.send(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        else:
+            printed, said = _exchanged(request.stdin, *others)
+            connection.send((os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), printed, said))
 
 
 def _run(request: Request) -> NoReturn:
     code = 1
     try:
-        sys.argv = ["fastscribe", *request.arguments]
-        runpy.run_module("fastscribe", run_name="__main__", alter_sys=True)
+        sys.argv = ["-c" if request.program else "fastscribe", *request.arguments]
+        if request.program:
+            sys.modules["__main__"] = main_module = ModuleType("__main__")
+            exec(request.program, main_module.__dict__)
+        else:
+            runpy.run_module("fastscribe", run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else 1
