@@ -31,7 +31,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, Literal, NoReturn
 
 ROOT = Path(__file__).parents[2]
 
@@ -127,7 +127,7 @@ class Started:
             self.returncode = int(self._warm.answer_(self._arguments, timeout))
         return self.returncode
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Started:
         return self
 
     def __exit__(self, *_: object) -> None:
