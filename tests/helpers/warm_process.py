@@ -136,6 +136,13 @@ class Started:
             self.wait()
 
 
+@dataclass(frozen=True)
+class Service:
+    """A module whose serve(connection) runs in a fork of its own until the other end of the connection closes."""
+
+    module: str
+
+
 class WarmProcess:
     """Runs one command at a time. Starts with the first command. `close` ends it; a later command starts another one."""
 
@@ -214,6 +221,15 @@ class WarmProcess:
             if in_time:
                 raise RuntimeError(f"the warm process ended: {problem}") from None
             raise subprocess.TimeoutExpired(arguments, timeout or TIMEOUT_S) from None
+
+    def serve(self, module: str) -> Connection:
+        """Start a service, and return the connection that it serves. Close that before the warm process."""
+        process, connection = self._running = self._running or _started(self._imports)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            connection.send(Service(module))
+            send_handle(connection, theirs.fileno(), process.pid)
+        return Connection(ours.detach())
 
     def close(self) -> str:
         """End the warm process and return what it wrote to stderr."""
@@ -296,11 +312,17 @@ def main() -> None:
 
 def _next_command(connection: Connection) -> Request | None:
     """Return each fork's request; in the warm process None, at the end."""
+    services = []
     while True:
         try:
-            request: Request = connection.recv()
+            request: Request | Service = connection.recv()
         except EOFError:
+            for service in services:
+                os.waitpid(service, 0)
             return None
+        if isinstance(request, Service):
+            services.append(_start(request, connection))
+            continue
         if request.has_streams:
             streams = [recv_handle(connection) for _ in range(3)]
             others: list[int] = []
@@ -327,6 +349,24 @@ def _next_command(connection: Connection) -> Request | None:
         else:
             printed, said = _exchanged(request.stdin, *others)
             connection.send((os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), printed, said))
+
+
+def _start(service: Service, connection: Connection) -> int:
+    """Start a service and return its process."""
+    theirs = Connection(recv_handle(connection))
+    with theirs, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+        if child == 0:
+            connection.close()
+            try:
+                importlib.import_module(service.module).serve(theirs)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+    return child
 
 
 def _run(request: Request) -> NoReturn:
@@ -390,4 +430,4 @@ def _exchanged(given: bytes, to_stdin: int, *outputs: int) -> list[bytes]:
 
 
 if __name__ == "__main__":
-    main()
+    importlib.import_module("tests.helpers.warm_process").main()  # where pickle looks for the classes of requests

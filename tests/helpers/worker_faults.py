@@ -102,8 +102,11 @@ def damage_gaps(module: Any, set_attribute: Callable[[Any, str, Any], None] = se
 
 
 def arm(folder: str, broken_threads: int) -> None:
-    """Damage this interpreter's modules when they are imported."""
-    sys.meta_path.insert(0, _Finder(_faults(Path(folder), broken_threads)))
+    """Damage this interpreter's modules: at once, or when they are imported."""
+    faults = _faults(Path(folder), broken_threads)
+    for name in faults.keys() & sys.modules.keys():
+        faults.pop(name)(sys.modules[name])
+    sys.meta_path.insert(0, _Finder(faults))
 
 
 def _faults(folder: Path, broken_threads: int) -> dict[str, Callable[[Any], None]]:

@@ -18,6 +18,7 @@ from fastscribe.pipeline.workers import helpers, messages
 from fastscribe.pipeline.workers.arena import Arena
 from fastscribe.pipeline.workers.helpers import HelperPool, Job
 from fastscribe.pipeline.workers.process import StderrRelay
+from tests.helpers.forked_workers import forked_workers
 from tests.helpers.helper_stage import Item, ItemStage
 
 PATIENCE_S = 60.0
@@ -27,7 +28,13 @@ pytestmark = pytest.mark.posix
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[SimpleNamespace]:
+def forked() -> Iterator[None]:
+    with forked_workers():
+        yield
+
+
+@pytest.fixture(scope="module")
+def running(forked: None) -> Iterator[SimpleNamespace]:
     """Two helpers, the lines that they say, and why they failed."""
     arena, relay = Arena(4096), StderrRelay()
     lines: list[str] = []
