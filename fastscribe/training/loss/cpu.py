@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from fastscribe._system.float_bits import as_numpy
-from fastscribe._system.jit import compile_cached, loop_options
+from fastscribe._system.jit import compile_cached, compile_helper, loop_options
 from fastscribe._system.thread_shares import equal_parts, share
 from fastscribe.training.loss import layout, recursion
 from fastscribe.training.loss.config import TransducerLossConfig
@@ -93,7 +93,7 @@ def read_arcs(lattice: Lattice, logits_CW: torch.Tensor) -> None:
 
 def losses(lattice: Lattice) -> torch.Tensor:
     """Sum over the paths. Returns float32 losses [B], infinite without a path."""
-    loops, batch, arcs = _loops(DTYPES[lattice.dtype]), lattice.batch, lattice.arcs
+    loops, batch, arcs = _loops("float32"), lattice.batch, lattice.arcs  # sums read no logits: those of any dtype
     beta = (lattice.beta_C, lattice.log_likelihood_B)
     _by_utterance(batch, lambda first, stride: loops["fill_beta"](batch, arcs, *beta, first, stride))
     if len(lattice.alpha_C):
@@ -135,12 +135,8 @@ def _empty_arcs(num_cells: int, config: TransducerLossConfig) -> Arcs:
 
 @cache
 def _loops(dtype: str) -> dict[str, Any]:
-    import numba
-
     return recursion.compiled_loops(
-        lambda function: numba.njit(**loop_options())(function),
-        lambda function: compile_cached(function, **loop_options()),
-        dtype,
+        compile_helper(**loop_options()), lambda function: compile_cached(function, **loop_options()), dtype
     )
 
 

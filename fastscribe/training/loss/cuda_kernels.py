@@ -25,6 +25,7 @@ from fastscribe._system.jit import rebind
 from fastscribe.training.loss import recursion
 from fastscribe.training.loss.recursion import (
     MINUS_INFINITY,
+    ZERO,
     alpha_at,
     beta_at,
     grid_of,
@@ -155,7 +156,7 @@ def write_gradient(
     log_likelihood = log_likelihood_B[utterance]
     for u in range(cuda.threadIdx.y, grid.stride, cuda.blockDim.y):
         if t >= grid.num_frames or u > grid.num_labels or log_likelihood == MINUS_INFINITY:
-            write_zeros(logits_CW, grid.first_cell + t * grid.stride + u, 0, logits_CW.shape[1])
+            write_zeros(logits_CW, grid.first_cell + t * grid.stride + u, ZERO, logits_CW.shape[1])
         else:
             label = device_batch.labels_BU[utterance, u] if u < grid.num_labels else rules.blank_id
             write_cell(logits_CW, grid, rules, arcs, alpha_C, beta_C, log_likelihood, label, scale_B[utterance], t, u)

@@ -31,7 +31,7 @@ from fastscribe._system.jit import compile_together, digest_of, rebind
 from fastscribe.types import Float32Array, Int64Array
 
 MINUS_INFINITY = -math.inf
-_HALF, _ONE = np.float32(0.5), np.float32(1.0)
+ZERO = np.int64(0)  # not 0, whose type numba takes for another one: it would compile what gets it once more
 
 
 class Batch(NamedTuple):
@@ -197,7 +197,7 @@ def clamped(value: Any, rebind: Any) -> Any:
 def read_cell(logits_CW: Any, cell: Any, label: Any, rules: Any, arcs: Any) -> None:
     """Fill the cell's weights in `arcs`; after the last label, `label` is any valid id."""
     num_tokens, num_durations = rules.num_tokens, arcs.durations_CK.shape[1]
-    normaliser = row_normaliser(logits_CW, cell, 0, num_tokens)
+    normaliser = row_normaliser(logits_CW, cell, ZERO, num_tokens)
     arcs.normaliser_C[cell] = normaliser
     arcs.blank_C[cell] = widen(logits_CW[cell, rules.blank_id]) - normaliser - rules.sigma
     arcs.label_C[cell] = widen(logits_CW[cell, label]) - normaliser - rules.sigma
@@ -309,7 +309,7 @@ def write_gradient(
         for u in range(grid.stride):
             if t >= grid.num_frames or u > grid.num_labels or log_likelihood == MINUS_INFINITY:
                 cell = grid.first_cell + t * grid.stride + u
-                write_zeros(logits_CW, cell, 0, logits_CW.shape[1])
+                write_zeros(logits_CW, cell, ZERO, logits_CW.shape[1])
                 continue
             label = batch.labels_BU[utterance, u] if u < grid.num_labels else rules.blank_id
             scale = np.float32(scale_B[utterance])
