@@ -43,7 +43,7 @@ def test_hanging_property_test_is_stopped(tmp_path: Path, pytestconfig: pytest.C
     assert "Timeout" in done.stdout + done.stderr
 
 
-SIMULATIONS = ("tests.fakes.cuda", "FakeCuda", "TRITON_INTERPRET", "NUMBA_ENABLE_CUDASIM", "compiled_kernels")
+SIMULATIONS = ("tests.fakes.cuda", "FakeCuda", "TRITON_INTERPRET", "simulated_cuda_loss", "compiled_kernels")
 SIMULATING = [
     path
     for path in sorted((ROOT / "tests").rglob("test_*.py"))

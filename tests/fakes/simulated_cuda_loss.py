@@ -1,20 +1,19 @@
-"""The transducer loss's CUDA kernels in numba's simulator: python simulated_cuda_loss.py NAME.. with NUMBA_ENABLE_CUDASIM=1.
+"""The transducer loss's CUDA kernels in numba's simulator. No GPU takes part.
 
-No GPU takes part. The variable must be set before numba is imported, hence the process of its own. The simulator has no
-warps; they are added here, four threads wide so that rows are longer than a warp. Each case raises where the kernels are not
-the definition.
+The simulator has no warps; they are added here, four threads wide so that rows are longer than a warp. Each case raises where
+the kernels are not the definition.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from fastscribe.config import JointConfig
@@ -60,14 +59,34 @@ def _warp() -> tuple[threading.Barrier, dict[int, Any]]:
         return warps.setdefault(thread.threadIdx.y, fresh)
 
 
-def simulate() -> None:
-    from numba.cuda.simulator import kernelapi
+def _is_alive(thread: Any) -> bool:
+    """What the simulator asks all threads of a block, again and again; so that they get the processor meanwhile."""
+    if not thread.syncthreads_blocked:
+        thread.join(1e-3)
+    return threading.Thread.is_alive(thread)
+
+
+def simulate(patch: pytest.MonkeyPatch) -> None:
+    """Run the kernels in the simulator, as NUMBA_ENABLE_CUDASIM=1 does for a whole process."""
+    import numba.cuda
+    from numba.cuda.simulator import api, kernel, kernelapi
+
+    from fastscribe.training.loss import cuda_kernels
 
     for name in ("syncwarp", "shfl_xor_sync"):
-        setattr(kernelapi.FakeCUDAModule, name, getattr(Warps, name))
-    cuda.WARP_THREADS, cuda.WARPS, cuda.MAX_THREADS = 4, 2, 4
+        patch.setattr(kernelapi.FakeCUDAModule, name, getattr(Warps, name), raising=False)
+    patch.setattr(kernel.BlockThread, "is_alive", _is_alive)
+    patch.setattr(cuda_kernels, "SIMULATED", True)
+    patch.setattr(numba.cuda, "jit", api.jit)
+    kernels = {dtype: cuda_kernels.kernels(dtype) for dtype in cuda.DTYPES.values()}
+    patch.setattr(cuda, "_usable", lambda: cuda_kernels)
+    patch.setattr(cuda, "_kernels", kernels.__getitem__)
+    for name, number in (("WARP_THREADS", 4), ("WARPS", 2), ("MAX_THREADS", 4)):
+        patch.setattr(cuda, name, number)
     for module in (logits, joint):
-        module.compiled_for = lambda device: cuda  # type: ignore[attr-defined]
+        patch.setattr(module, "compiled_for", lambda device: cuda)
+    # Padded outputs, as in a GPU's aligned rows.
+    patch.setattr(joint, "_pad_columns", lambda x: torch.nn.functional.pad(x, (0, 0) * (x.ndim - 1) + (0, 3)))
 
 
 def problem(config: TransducerLossConfig, draw: random.Random) -> tuple[list[torch.Tensor], int]:
@@ -154,9 +173,7 @@ def whole_batch_empty() -> None:
 
 
 def joint_case() -> None:
-    """Packed groups, blocks of frames, an utterance without frames, and padded outputs, as in a GPU's aligned rows."""
-    torch.manual_seed(1)
-    joint._pad_columns = lambda x: torch.nn.functional.pad(x, (0, 0) * (x.ndim - 1) + (0, 3))  # type: ignore[assignment]
+    """Packed groups, blocks of frames, an utterance without frames, and padded outputs."""
     encoded, predicted = torch.randn(4, 5, 4, requires_grad=True), torch.randn(4, 4, 4, requires_grad=True)
     said = (torch.randint(0, 4, (4, 3)), torch.tensor([5, 3, 0, 2]), torch.tensor([3, 0, 2, 1]))
     for config in (CONFIGS["tdt"], CONFIGS["rnnt"]):
@@ -182,10 +199,3 @@ CASES: dict[str, Callable[[], None]] = {
     },
     **{case.__name__: case for case in (long_labels, no_labels, no_path, not_a_number, whole_batch_empty, joint_case)},
 }
-
-
-if __name__ == "__main__":
-    simulate()
-    for name in sys.argv[1:] or CASES:
-        CASES[name]()
-        print(name, flush=True)
