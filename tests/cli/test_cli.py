@@ -576,7 +576,8 @@ def test_plain_run_without_what_it_does_not_use() -> None:
         "import sys; from fastscribe.cli import app\n"
         f"app(['transcribe', {str(FIRST)!r}, '-q', '-f', 'txt', '--device', 'cpu'], standalone_mode=False)\n"
         "unused = {'av', 'numba', 'onnxruntime', 'rich', 'torch._dynamo', 'yaml'}\n"
-        "assert not unused & set(sys.modules), unused & set(sys.modules)"
+        "assert not unused & set(sys.modules), unused & set(sys.modules)\n"
+        "import fastscribe.transcriber, fastscribe.training.loss; assert 'numba' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
