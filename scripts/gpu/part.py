@@ -14,9 +14,8 @@ import numpy as np
 import torch
 
 from fastscribe import Options, Transcriber
-from fastscribe.bench import synthetic, throughput_passes
+from fastscribe.bench import random_model, synthetic, throughput_passes
 from fastscribe.bench.document import describe_error
-from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.decode.decoder import Parts
@@ -54,6 +53,7 @@ class Sizes:
     decoder_rows: tuple[int, ...]  # the first two in every mode
     decoder_frames: tuple[int, ...]
     clips: int
+    clip_share: float  # of each clip's length
     repeats: int  # of the clips in a pass
     attention_clips: int  # once in a pass
     passes: int
@@ -111,6 +111,7 @@ FULL = Sizes(
     decoder_rows=(256, 1, 128, 32, 8),
     decoder_frames=(100, 250),
     clips=2048,
+    clip_share=1.0,
     repeats=3,
     attention_clips=1024,
     passes=3,
@@ -153,8 +154,8 @@ QUICK = Sizes(
     attention=("tiny-canary",),
     ladder=("tiny", "tiny-ctc"),
     convolutional=("tiny-jasper",),
-    matrix=128,
-    rows=256,
+    matrix=64,
+    rows=8,
     copy_bytes=1 << 20,
     kernel_cases=((2, 40),),
     grid_rows=(2, 1),
@@ -162,10 +163,11 @@ QUICK = Sizes(
     decoder_rows=(4, 1),
     decoder_frames=(40,),
     clips=6,
+    clip_share=0.2,
     repeats=2,
     attention_clips=3,
     passes=1,
-    budgets=(400,),
+    budgets=(60,),
     cold_clips=2,
     compared=6,
     nemo_clips=6,
@@ -219,10 +221,10 @@ class Part:
     def _random(self, shape: str) -> Checkpoint:
         """Make it on the device in seconds; if the device fails, on the CPU in a minute, because most parts need a model."""
         try:
-            return random_checkpoint(shape, device=str(self.device))
+            return random_model.random_checkpoint(shape, device=str(self.device))
         except Exception as error:
             self.notes.write({"what": "random_checkpoint", "shape": shape, "error": describe_error(error)})
-            return random_checkpoint(shape)
+            return random_model.random_checkpoint(shape)
 
     def load(self, shape: str, dtype: str = "bf16", folder: Path | None = None, **options: Any) -> Transcriber:
         """Return a model, loaded once for all parts of this process."""
@@ -246,9 +248,10 @@ class Part:
     def _say(self, line: str) -> None:
         self.notes.write({"what": "said", "line": line})
 
-    def clips(self, kind: str) -> list[np.ndarray]:
+    def clips(self, kind: str, count: int | None = None, seed: int = 3) -> list[np.ndarray]:
         """ "leaderboard": its lengths; "20 s": all of that length, with about as much audio in all."""
-        return clips_of(kind, self.sizes.clips)
+        whole = _clips(kind, count or self.sizes.clips, seed)
+        return [wave[: round(len(wave) * self.sizes.clip_share)] for wave in whole]
 
     def files(self, kind: str) -> list[Path]:
         """Recordings of leaderboard lengths on disk, made once: "flac", "wav", "mp3_44k1" or "flac_44k1_stereo" (a quarter as
@@ -274,7 +277,7 @@ class Part:
 
 
 @cache
-def clips_of(kind: str, count: int, seed: int = 3) -> list[np.ndarray]:
+def _clips(kind: str, count: int, seed: int) -> list[np.ndarray]:
     if kind == "leaderboard":
         return synthetic.waves(synthetic.leaderboard_lengths_s(count, seed), seed=4)
     seconds = float(kind.removesuffix(" s"))

@@ -6,7 +6,6 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,19 +33,10 @@ from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber
 from scripts.benchmarks import agreement, single_passes
+from tests.helpers import random_models
+from tests.helpers.random_models import transcriber
 
 CPU = torch.device("cpu")
-
-
-@cache
-def made(shape: str) -> Checkpoint:
-    return random_checkpoint(shape)
-
-
-@cache
-def transcriber(shape: str) -> Transcriber:
-    checkpoint = made(shape)
-    return Transcriber(checkpoint, LocalExecutor(Engine(Recognizer.build(checkpoint, "cpu", "fp32"))), Options(), 0.0)
 
 
 # --- shapes, models, audio ------------------------------------------------------------------------------------------
@@ -92,7 +82,7 @@ def test_random_transducer_uses_its_predictor() -> None:
     recognizer = transcriber("tiny")._recognizer
     waves = synthetic.waves([8.0] * 4, seed=12)
     before = agreement.hypotheses(transcriber("tiny"), waves)
-    checkpoint = made("tiny")
+    checkpoint = random_models.checkpoint("tiny")
     weights = dict(checkpoint.weights)
     weights["transducer.joint.predictor.weight"] = torch.zeros_like(weights["transducer.joint.predictor.weight"])
     deaf = Checkpoint(checkpoint.path, "fastscribe", checkpoint.config, checkpoint.tokenizer, weights)
@@ -103,7 +93,9 @@ def test_random_transducer_uses_its_predictor() -> None:
 
 def test_random_model_is_reproducible_and_storable(tmp_path: Path) -> None:
     again = random_checkpoint("tiny")
-    assert all(torch.equal(tensor, again.weights[name]) for name, tensor in made("tiny").weights.items())
+    assert all(
+        torch.equal(tensor, again.weights[name]) for name, tensor in random_models.checkpoint("tiny").weights.items()
+    )
     assert not torch.equal(
         random_checkpoint("tiny", seed=1).weights["encoder.subsampling.out.weight"],
         again.weights["encoder.subsampling.out.weight"],

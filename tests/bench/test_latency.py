@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,25 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.bench import batch_latency, throughput_passes
-from fastscribe.bench.random_model import random_checkpoint
-from fastscribe.config import Options
 from fastscribe.errors import UsageError
-from fastscribe.pipeline.engine import Engine
-from fastscribe.pipeline.local import LocalExecutor
-from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Batch
 from tests.conftest import MODELS
+from tests.helpers import random_models
 from tests.helpers.benches import keep_models_in, run
 
 DEMO = MODELS / "tdt_demo" / "model.nemo"
 FAST = ("--iterations", 3, "--device", "cpu")
 
 
-@cache
 def transcriber(dtype: str = "fp32") -> Transcriber:
-    checkpoint = random_checkpoint("tiny")
-    return Transcriber(checkpoint, LocalExecutor(Engine(Recognizer.build(checkpoint, "cpu", dtype))), Options(), 0.0)
+    return random_models.transcriber("tiny", dtype)
 
 
 @given(st.lists(st.floats(0.1, 1e4), min_size=1, max_size=300), st.sampled_from(batch_latency.PERCENTILES))

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,6 @@ from hypothesis import strategies as st
 
 from fastscribe.bench import memory, model_cache, roofline, speed, synthetic, throughput_passes, work
 from fastscribe.bench.commands.throughput import _budgets
-from fastscribe.bench.random_model import random_checkpoint
-from fastscribe.config import Options
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
@@ -29,6 +26,7 @@ from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber
 from tests.conftest import AUDIO, MODELS
+from tests.helpers import random_models
 from tests.helpers.benches import keep_models_in, run, table
 from tests.helpers.processes import fastscribe
 
@@ -37,10 +35,8 @@ DEMO = MODELS / "tdt_demo" / "model.nemo"
 QUICK = ("--quick", "--passes", 2, "--clips", 4, "--device", "cpu")
 
 
-@cache
 def transcriber() -> Transcriber:
-    checkpoint = random_checkpoint("tiny")
-    return Transcriber(checkpoint, LocalExecutor(Engine(Recognizer.build(checkpoint, "cpu", "fp32"))), Options(), 0.0)
+    return random_models.transcriber("tiny")
 
 
 @pytest.fixture
@@ -309,24 +305,25 @@ def test_command_without_name_and_recordings(
     keep_models_in(tmp_path / "cache", monkeypatch)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    arguments = ("--batch-frames", "auto,200", "--dtype", "fp32", "--dtype", "bf16", "--price-per-hour", "2")
+    monkeypatch.setattr(synthetic, "_MEAN_S", 4.0)
+    arguments = ("--batch-frames", "auto,100", "--dtype", "fp32", "--dtype", "bf16", "--price-per-hour", "2")
     found, said = run(capsys, "--random", "tiny", *arguments, *QUICK, "--json", tmp_path / "out.json")
     assert found == json.loads((tmp_path / "out.json").read_text())
     assert found["benchmark"] == "throughput" and found["audio"] == "synthetic"
     cases = [(row["model"], row["dtype"], row["batch_frames"]) for row in found["rows"]]
-    assert cases == [("tiny", dtype, frames) for dtype in ("fp32", "bf16") for frames in ("auto", 200)]
+    assert cases == [("tiny", dtype, frames) for dtype in ("fp32", "bf16") for frames in ("auto", 100)]
     assert [(one["dtype"], one["batch_frames"]) for one in found["ceilings"]] == [case[1:] for case in cases]
     assert [row["ceiling_rtfx"] for row in found["rows"]] == [one["ceiling_rtfx"] for one in found["ceilings"]]
     assert (found["clips"], found["copies"]) == (4, 1)
     for row in found["rows"]:
-        assert row["files"] == 4 and row["audio_s"] == pytest.approx(4 * 7.85, rel=0.01)
+        assert row["files"] == 4 and row["audio_s"] == pytest.approx(4 * 4.0, rel=0.01)
         assert row["usd_per_1000_audio_hours"] == pytest.approx(2000 / row["rtfx"])
         assert (row["usd_per_hour"], row["price_source"]) == (2.0, "--price-per-hour")
         assert row["padding_share"] < 0.9 and 1 < row["labels_per_audio_s"] < 8
     lines = said.splitlines()
     first_row = next(number for number, line in enumerate(lines) if line.startswith("fp32 "))
     assert "so at best" in "\n".join(lines[:first_row]), "the ceiling comes before the measurement"
-    assert [line[1] for line in table(said, "dtype")[:2]] == ["auto=3200", "200"]
+    assert [line[1] for line in table(said, "dtype")[:2]] == ["auto=3200", "100"]
     assert not list((tmp_path / "temporary").iterdir())
 
 
@@ -395,7 +392,7 @@ def test_exit_codes_and_ctrl_c(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fastscribe", "bench"]
     wrong = fastscribe("bench", "-m", "nowhere.nemo", env=environment)
     assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
-    given_model = [*command, "-m", DEMO, "--device", "cpu", "--clips", "100"]
+    given_model = [*command, "-m", DEMO, "--device", "cpu", "--clips", "8", "--passes", "100"]
     process = subprocess.Popen(given_model, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None
     assert any("so at best" in line for line in process.stderr)  # what it does next is measure

@@ -13,7 +13,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from fastscribe.bench import roofline, work
-from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.cli.describe import describe
 from fastscribe.config import LocalAttention, ModelConfig
@@ -26,6 +25,7 @@ from fastscribe.families.parameter_shapes import parameter_shapes
 from fastscribe.types import Features, Frames
 from tests.checkpoint.test_known_models import read as read_published
 from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint
+from tests.helpers import random_models
 
 TINY = SHAPES["tiny"]
 SMALL, LARGE = SHAPES["parakeet-tdt-0.6b"], SHAPES["parakeet-rnnt-1.1b"]
@@ -173,7 +173,7 @@ def test_published_shapes_match_other_counts(
 
 
 def test_checkpoint_work_equals_the_count() -> None:
-    checkpoint = random_checkpoint("tiny")
+    checkpoint = random_models.checkpoint("tiny")
     wanted = sum(work.encoder_flops(checkpoint.config, 8.0).values()) / 8e9
     assert describe(checkpoint)["encoder_gflop_per_audio_s"] == round(wanted, 4)
     several = work.encoder_gflop_per_audio_s(checkpoint.config, [8.0, 8.0, 2.0])

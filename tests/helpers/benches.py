@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from fastscribe.cli import app
+from tests.helpers import random_models
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[dict[str, Any], str]:
@@ -30,7 +31,8 @@ def run_app(
 
 
 def keep_models_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make random models in a temporary folder, not in the user's cache."""
+    """Keep random models in a temporary folder, not in the user's cache; their weights are made once a session."""
+    random_models.make_once(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
 
 

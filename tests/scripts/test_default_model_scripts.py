@@ -9,10 +9,12 @@ import json
 import math
 import random
 import re
+import runpy
 import struct
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -32,7 +34,7 @@ from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.context.language_model import Fusion
 from fastscribe.errors import UsageError
 from fastscribe.training.recipe import parse_recipe
-from tests.conftest import PACKAGE, ROOT
+from tests.conftest import MODELS, PACKAGE, ROOT
 
 FOLDER = ROOT / "scripts" / "default_model"
 PACKAGED = PACKAGE / "default_model"
@@ -259,7 +261,32 @@ def test_a_language_model_of_a_book_and_a_manifest(tmp_path: Path) -> None:
     assert found is not None and found.fusion == Fusion(0.5, 0.6, 5) and found.ngrams.count > 0
 
 
-def test_unreadable_language_model_is_not_written(tmp_path: Path) -> None:
+@pytest.fixture
+def run_script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Run a script in this process, which saves importing torch."""
+
+    def run(name: str, *arguments: object) -> None:
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+        runpy.run_path(str(FOLDER / name), run_name="__main__")
+
+    return run
+
+
+@pytest.fixture
+def refused(run_script: Callable[..., None]) -> Callable[..., str]:
+    """Run a script and return the message with which it ends."""
+
+    def run(*given: object) -> str:
+        with pytest.raises(SystemExit) as ended:
+            run_script(*given)
+        assert isinstance(ended.value.code, str), "a message, which Python prints before it ends with 1"
+        return ended.value.code
+
+    return run
+
+
+def test_unreadable_language_model_is_not_written(tmp_path: Path, refused: Callable[..., str]) -> None:
     native_writer.write(read_checkpoint(PACKAGED), tmp_path / "model", torch.bfloat16)
     before = (tmp_path / "model" / LANGUAGE_MODEL_FILE).read_bytes()
     book = tmp_path / "book.txt"
@@ -270,18 +297,17 @@ def test_unreadable_language_model_is_not_written(tmp_path: Path) -> None:
         ((), "no text that this model could write"),
         (("--texts", tmp_path / "none.txt"), "none.txt"),
     ):
-        done = make_language_model(tmp_path / "model", *options)
-        assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
+        assert message in refused("make_language_model", tmp_path / "model", *options)
     assert (tmp_path / "model" / LANGUAGE_MODEL_FILE).read_bytes() == before
-    foreign = make_language_model(ROOT / "tests" / "data" / "models" / "tdt_demo" / "model.nemo", "--texts", book)
-    assert foreign.returncode == 1 and "not a folder of fastscribe's own" in foreign.stderr
+    foreign = MODELS / "tdt_demo" / "model.nemo"
+    assert "not a folder of fastscribe's own" in refused("make_language_model", foreign, "--texts", book)
 
 
-def test_a_mean_model_has_the_mean_of_the_weights(tmp_path: Path) -> None:
+def test_a_mean_model_has_the_mean_of_the_weights(tmp_path: Path, run_script: Callable[..., None]) -> None:
     first = read_checkpoint(PACKAGED)
     weights = {name: tensor + 1.0 if tensor.is_floating_point() else tensor for name, tensor in first.weights.items()}
     native_writer.write(replace(first, weights=weights), tmp_path / "other", torch.bfloat16)
-    average(tmp_path / "mean", PACKAGED, tmp_path / "other", check=True)
+    run_script("average_models", tmp_path / "mean", PACKAGED, tmp_path / "other")
     other, mean = (read_checkpoint(tmp_path / name) for name in ("other", "mean"))
     assert mean.config == first.config and mean.tokenizer.pieces == first.tokenizer.pieces
     for name, tensor in mean.weights.items():
@@ -289,17 +315,10 @@ def test_a_mean_model_has_the_mean_of_the_weights(tmp_path: Path) -> None:
         assert torch.equal(tensor, expected.to(tensor.dtype)), name
 
 
-def test_different_models_cannot_be_averaged(tmp_path: Path) -> None:
-    result = average(
-        tmp_path / "mean", PACKAGED, ROOT / "tests" / "data" / "models" / "ctc" / "model.nemo", check=False
-    )
-    assert result.returncode == 1 and "another kind of model" in result.stderr
+def test_different_models_cannot_be_averaged(tmp_path: Path, refused: Callable[..., str]) -> None:
+    given = (tmp_path / "mean", PACKAGED, MODELS / "ctc" / "model.nemo")
+    assert "another kind of model" in refused("average_models", *given)
     assert not (tmp_path / "mean").exists()
-
-
-def average(*paths: Path, check: bool) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(FOLDER / "average_models"), *map(str, paths)]
-    return subprocess.run(command, check=check, capture_output=True, text=True)
 
 
 def packed(rows: list[list[tuple[int, int]]]) -> bytes:

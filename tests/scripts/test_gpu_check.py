@@ -27,6 +27,7 @@ from scripts.gpu.part import FULL, QUICK, Part, Sizes
 from scripts.gpu.parts import PARTS, checks, function, training
 from scripts.measurement_log import MeasurementLog
 from tests.conftest import ROOT
+from tests.helpers import random_models
 
 pytestmark = pytest.mark.linux
 
@@ -43,13 +44,20 @@ def new_part(name: str) -> dict:
 
 
 @pytest.mark.timeout(120)
-def test_quick_cpu_check_runs_every_part(tmp_path: Path) -> None:
-    command = [sys.executable, SCRIPT, "--out", tmp_path, "--device", "cpu", "--quick", "--parts", "engine"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    *_, path, summary = done.stdout.splitlines()
+def test_next_runs_the_plan_and_says_where_time_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, whose results are not stored; the plan is cut to one part, which finds its model made."""
+    scratch, out = tmp_path / "scratch", tmp_path / "out"
+    random_models.make_once(monkeypatch)
+    Part(torch.device("cpu"), QUICK, scratch, MeasurementLog(tmp_path / "rows", 60.0)).model(QUICK.tdt)
+    monkeypatch.setattr(plan, "wanted", lambda card, documents: [("engine", "missing")])
+    said: list[str] = []
+    given = ["--out", str(out), "--scratch", str(scratch), "--device", "cpu", "--quick", "--next"]
+    check.main(given, said.append)
+    *_, path, summary = said
     document = json.loads(Path(path).read_text(encoding="utf-8"))
-    assert [(part["part"], part["status"]) for part in document["results"]] == [("engine", "done")]
-    rows = document["results"][0]["rows"]
+    facts, engine = document["results"]
+    assert [(part["part"], part["status"]) for part in (facts, engine)] == [("facts", "done"), ("engine", "done")]
+    rows = engine["rows"]
     assert not [row for row in rows if "error" in row]
     passes = {row["pass"]: row for row in rows if row["what"] == "from_memory"}
     assert list(passes) == ["very first", "cold", "warm"] and passes["cold"]["new_shapes_share"] == 1.0
@@ -57,7 +65,20 @@ def test_quick_cpu_check_runs_every_part(tmp_path: Path) -> None:
     assert rows[-1]["what"] == "host_time_of_a_batch" and rows[-1]["text_ms"] > 0
     measured = json.loads(summary)["measured"]
     assert [value is not None for value in measured.values()] == [True, True, *[False] * 6, True, False, False]
-    assert {"gpu_check.json", "gpu_check.log"} == {file.name for file in tmp_path.iterdir()}
+    assert {"gpu_check.json", "gpu_check.log"} == {file.name for file in out.iterdir()}
+    assert engine["code"] == plan.digest("engine") and facts["import_s"] > engine["import_s"] == 0.0
+    spent = document["time"]
+    assert 0 < spent["measuring_s"] < spent["wall_s"] and spent["measuring_share"] < 1 and document["call"] == "next"
+
+
+def test_the_script_runs_from_any_folder(tmp_path: Path) -> None:
+    """Its last two lines are the path of the result and a summary; a part without time starts no process."""
+    given = ["--out", tmp_path, "--device", "cpu", "--quick", "--parts", "engine", "--minutes", "0"]
+    done = subprocess.run([sys.executable, SCRIPT, *given], capture_output=True, text=True, check=True, cwd=tmp_path)
+    *_, path, summary = done.stdout.splitlines()
+    [part] = json.loads(Path(path).read_text(encoding="utf-8"))["results"]
+    assert (part["part"], part["status"]) == ("engine", "skipped: out of time")
+    assert json.loads(summary)["parts"] == {"engine": "skipped: out of time"}
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +108,7 @@ def test_part_on_cpu(
     monkeypatch.setattr(
         Part, "load", lambda part, shape, *a, **k: loads.append((shape, *a)) or load(part, shape, *a, **k)
     )
+    random_models.make_once(monkeypatch)
     monkeypatch.setattr(single_passes, "by_command", lambda *a: {"rtfx": 60.0, "where": a[3]})  # takes long to start
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tiny tensors; more threads wait for each other
@@ -243,6 +265,8 @@ def test_crash_or_hang_costs_one_test(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout_method = thread\nmarkers =\n  cuda\n  whole_device\n")
     monkeypatch.setattr(checks, "ROOT", tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # six processes load one plugin alone
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p pytest_timeout")
     notes = MeasurementLog(tmp_path / "rows", 60.0)
     part = Part(torch.device("cpu"), QUICK, tmp_path, notes)
     checks.run_tests(part, [tmp_path / "test_it.py", tmp_path / "test_broken.py"])
@@ -459,17 +483,18 @@ def test_parts_share_a_process_and_its_models(tmp_path: Path, monkeypatch: pytes
     sink, loaded = tmp_path / "rows", {}
 
     def settings(name: str) -> dict:
-        known = [{"what": "matmul", "dtype": "bf16", "m": 128, "k": 128, "n": 128, "ms": 1.0}]
+        known = [{"what": "matmul", "dtype": "bf16", "m": 64, "k": 64, "n": 64, "ms": 1.0}]
         end = time.monotonic() + 60
         return {"part": name, "rows": str(sink), "end": end, "known": known, "device": "cpu", "quick": True} | {
             "scratch": str(tmp_path)
         }
 
+    random_models.make_once(monkeypatch)
     time_call = ceilings.time_call
     monkeypatch.setattr(ceilings, "time_call", lambda call, device, **_: time_call(call, device, 0.01, 1, 1))
     assert worker.run(settings("ceilings"), loaded) == ("done", False)
     rows = check.read_rows(sink)
-    assert len(rows) == 5 and not [row for row in rows if row.get("m") == 128], "what is known is not measured again"
+    assert len(rows) == 5 and not [row for row in rows if row.get("m") == 64], "what is known is not measured again"
     part = Part(torch.device("cpu"), QUICK, tmp_path, MeasurementLog(sink, 60.0), loaded)
     assert part.load("tiny-ctc") is part.load("tiny-ctc") and part.load("tiny-ctc", beam=1) is not part.load("tiny-ctc")
     monkeypatch.setitem(PARTS, "ceilings", "pieces:no_such_function")
@@ -581,20 +606,6 @@ def test_the_plan_is_shown_without_a_gpu(capsys: pytest.CaptureFixture[str], tmp
     assert "nothing is wanted" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         check.main(["--plan", "--card", "H100", "--parts", "files"])
-
-
-@pytest.mark.timeout(120)
-def test_next_runs_the_plan_and_says_where_time_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU, whose results are not stored; the plan is cut to one part."""
-    monkeypatch.setattr(plan, "wanted", lambda card, documents: [("ceilings", "missing")])
-    said: list[str] = []
-    check.main(["--out", str(tmp_path), "--device", "cpu", "--quick", "--next"], said.append)
-    document = json.loads((tmp_path / "gpu_check.json").read_text())
-    assert [(part["part"], part["status"]) for part in document["results"]] == [("facts", "done"), ("ceilings", "done")]
-    facts, ceiling = document["results"]
-    assert ceiling["code"] == plan.digest("ceilings") and facts["import_s"] > ceiling["import_s"] == 0.0
-    spent = document["time"]
-    assert 0 < spent["measuring_s"] < spent["wall_s"] and spent["measuring_share"] < 1 and document["call"] == "next"
 
 
 def test_the_first_parts_get_time_before_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from scripts.benchmarks import (
     agreement,
     single_passes,
 )
-from scripts.gpu.part import TEST_DATA, Part, clips_of, in_budget
+from scripts.gpu.part import TEST_DATA, Part, in_budget
 
 
 def engine(part: Part) -> None:
@@ -26,8 +26,8 @@ def engine(part: Part) -> None:
     chosen = transcriber and notes.make(key | {"what": "budget"}, transcriber._recognizer.choose_budget)
     if transcriber is None or chosen is None:
         return
-    few = throughput_passes.batches_of(clips_of("leaderboard", part.sizes.cold_clips, seed=7), transcriber, chosen)
-    many = clips_of("leaderboard", part.sizes.clips * part.sizes.repeats)  # all different, where others repeat theirs
+    few = throughput_passes.batches_of(part.clips("leaderboard", part.sizes.cold_clips, seed=7), transcriber, chosen)
+    many = part.clips("leaderboard", part.sizes.clips * part.sizes.repeats)  # all different, where others repeat theirs
     batches = throughput_passes.batches_of(many, transcriber, chosen)
     about = {"budget": chosen.frames}
     notes.measure(key | {"pass": "very first"}, lambda: single_passes.cold_pass(transcriber, few) | about)

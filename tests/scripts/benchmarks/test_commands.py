@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +13,12 @@ import pytest
 import typer
 import typer.main
 
-from fastscribe import config
+from fastscribe import cli, config
+from fastscribe.bench import model_cache
 from fastscribe.errors import UsageError
 from scripts.benchmarks import decoder, leaderboard, loss, loss_cases, train
 from tests.conftest import ROOT
+from tests.helpers.benches import keep_models_in
 
 COMMANDS = {"decoder": decoder, "leaderboard": leaderboard, "loss": loss, "train": train}
 ARGUMENTS = {"leaderboard": ("a.jsonl",)}
@@ -59,21 +61,30 @@ def test_result_and_page_need_different_paths(name: str, tmp_path: Path) -> None
         call(name, "--json", __file__)
 
 
-def test_a_command_runs_from_a_checkout_and_stores_its_command_line(tmp_path: Path) -> None:
+def test_a_command_runs_from_a_checkout_and_stores_its_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = ["--random", "tiny", "--batch-sizes", "1", "--duration-s", "0.5", "--device", "cpu", "--quick"]
     command = [sys.executable, "-m", "scripts.benchmarks.decoder", *options]
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+    keep_models_in(tmp_path, monkeypatch)
+    model_cache.cached_model("tiny", "cpu", lambda line: None)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert found["command"] == " ".join(["python -m scripts.benchmarks.decoder", *options])
 
 
-def test_an_expected_error_is_one_line_and_exit_code_2() -> None:
-    command = [sys.executable, "-m", "scripts.benchmarks.train", "--random", "nothing"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("fastscribe: ") and done.stderr.count("\n") == 1
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_an_expected_error_is_one_line_and_exit_code_2(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "exit_without_finalisation", sys.exit)  # or this process would end
+    monkeypatch.setattr(sys, "argv", ["train", "--random", "nothing"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("scripts.benchmarks.train", run_name="__main__")
+    out, said = capfd.readouterr()
+    assert ended.value.code == 2 and out == ""
+    assert said.startswith("fastscribe: ") and said.count("\n") == 1
 
 
 def test_the_loss_is_measured_in_every_dtype() -> None:

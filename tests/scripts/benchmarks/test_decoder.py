@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 
-from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.shapes import SHAPES
 from fastscribe.bench.timing import time_call
-from fastscribe.config import Options
 from fastscribe.errors import UsageError
-from fastscribe.pipeline.engine import Engine
-from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.recognizer import Recognizer
-from fastscribe.transcriber import Transcriber
 from scripts.benchmarks import decode_loops, decoder, decoding_speed, encoder_speed
 from scripts.benchmarks.decode_loops import Loops, greedy_rows
 from tests.conftest import MODELS
+from tests.helpers import random_models
 from tests.helpers.benches import keep_models_in, run_app, table
+from tests.helpers.random_models import transcriber
 
 CPU = torch.device("cpu")
 DEMO = MODELS / "tdt_demo" / "model.nemo"
@@ -29,24 +25,20 @@ DEMO = MODELS / "tdt_demo" / "model.nemo"
 @pytest.fixture(autouse=True)
 def few_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests check results, not times."""
+    random_models.make_once(monkeypatch)
     for module in (decoding_speed, encoder_speed):
         monkeypatch.setattr(module, "time_call", lambda call, device, **_: time_call(call, device, 0.0, 1, 1))
-
-
-@cache
-def transcriber(shape: str) -> Transcriber:
-    checkpoint = random_checkpoint(shape)
-    return Transcriber(checkpoint, LocalExecutor(Engine(Recognizer.build(checkpoint, "cpu", "fp32"))), Options(), 0.0)
 
 
 @pytest.mark.parametrize("is_random", [True, False], ids=["random", "stand_in"])
 @pytest.mark.parametrize("shape", ["tiny", "tiny-rnnt"])
 def test_every_mode_equals_greedy(shape: str, is_random: bool) -> None:
-    rows = list(Loops(shape, transcriber(shape), is_random).rows([2, 3], 4.0, 60.0))
+    sizes = [2, 3] if is_random else [3]
+    rows = list(Loops(shape, transcriber(shape), is_random).rows(sizes, 4.0, 60.0))
     assert [(row["batch_size"], row["mode"]) for row in rows] == [
-        (size, mode) for size in (2, 3) for mode in ("greedy", "one_frame", "windowed")
+        (size, mode) for size in sizes for mode in ("greedy", "one_frame", "windowed")
     ]
-    for size in (2, 3):
+    for size in sizes:
         greedy, one_frame, windowed = (row for row in rows if row["batch_size"] == size)
         assert greedy["labels"] == one_frame["labels"] == windowed["labels"] > 0
         assert one_frame["equal_to_greedy_share"] == windowed["equal_to_greedy_share"] == 1.0

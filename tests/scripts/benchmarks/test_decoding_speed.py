@@ -7,13 +7,14 @@ import torch
 
 from fastscribe.bench.shapes import SHAPES
 from scripts.benchmarks import decoding_speed
+from tests.helpers import random_models
 
 CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("shape", ["tiny", "tiny-rnnt"])
 def test_decoding_random_frames_equals_greedy(shape: str) -> None:
-    transducer = decoding_speed.random_transducer(SHAPES[shape], CPU)
+    transducer = random_models.transducer(SHAPES[shape], CPU)
     frames = decoding_speed.random_frames([60, 58, 56, 54], SHAPES[shape].encoder.d_model, CPU, seed=2)
     built = decoding_speed.build(transducer, CPU, "off")
     row = decoding_speed.measure(built, frames, CPU)

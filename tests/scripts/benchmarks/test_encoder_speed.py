@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.work import encoder_gflop_per_audio_s
 from scripts.benchmarks import encoder_speed
+from tests.helpers import random_models
 
 CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("form", ["plain", "fused_torch", "shipped"])
 def test_encoder_rates_are_the_counted_work_over_the_time(form: str) -> None:
-    checkpoint = random_checkpoint("tiny")
+    checkpoint = random_models.checkpoint("tiny")
     config = checkpoint.config
     row = encoder_speed.measure(encoder_speed.build(form, checkpoint, CPU), config, [1.5, 1.0], CPU)
     work_tflop = encoder_gflop_per_audio_s(config, [1.5, 1.0]) * 2.5 / 1000

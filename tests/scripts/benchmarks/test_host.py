@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
-from tests.conftest import ROOT
+import pytest
+
+from scripts.benchmarks import host
 
 
-def test_host() -> None:
+def test_host(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     options = [
         "--clips",
         "5",
@@ -22,14 +23,9 @@ def test_host() -> None:
         "--kinds",
         "flac,flac-44k-stereo",
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", "scripts.benchmarks.host", *options],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
-    found = json.loads(done.stdout.splitlines()[-1])
+    monkeypatch.setattr(sys, "argv", ["host", *options])
+    host.main()
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["ceiling_files_per_s"] > 0
     assert set(found["kinds"]) == {"flac", "flac-44k-stereo"}
     for kind in found["kinds"].values():

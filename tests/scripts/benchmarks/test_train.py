@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,21 +14,21 @@ from fastscribe.errors import FastscribeError
 from fastscribe.training.model_recipe import ModelRecipe
 from scripts.benchmarks import train as command
 from scripts.benchmarks import training_speed as train
-from tests.conftest import MODELS, ROOT
+from tests.conftest import MODELS
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
 
 
-def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error::UserWarning", "-m", "scripts.benchmarks.train", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=ROOT)
-
-
-def test_two_ranks_beside_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_two_ranks_beside_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(train, "_TIMED_S", 0.0)
+    monkeypatch.setenv("PYTHONWARNINGS", "error::UserWarning")  # of the ranks' processes
     arguments = ("-m", MODEL, "--batch-sizes", "2", "--dtype", "fp32", "--ranks", "2,1", "--sequence-s", "1")
-    done = bench(*arguments, "--json", tmp_path / "train.json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    command.app([*map(str, arguments), "--json", str(tmp_path / "train.json")], standalone_mode=False)
+    out, said = capfd.readouterr()
+    found = json.loads(out.splitlines()[-1])
     assert found == json.loads((tmp_path / "train.json").read_text())
     assert [(row["ranks"], row["batch_size"]) for row in found["rows"]] == [(1, 2), (2, 2)]
     alone, both = found["rows"]
@@ -39,7 +37,7 @@ def test_two_ranks_beside_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         assert row["sequences_per_s"] == pytest.approx(per_s, rel=0.01)
         assert row["scaling_efficiency"] == pytest.approx(alone["step_ms"] / row["step_ms"], rel=0.01)
     assert found["machine"]["cpu_cores"] >= 1
-    assert "warning" not in done.stderr.lower()
+    assert "warning" not in said.lower()
 
 
 def test_ranks_are_compared_with_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,53 @@
+"""Random models made once a session: tuning one takes two to three seconds of processor time."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+
+import pytest
+import torch
+
+from fastscribe.bench import random_model
+from fastscribe.checkpoint.reader import Checkpoint
+from fastscribe.config import ModelConfig, Options
+from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.pipeline.engine import Engine
+from fastscribe.pipeline.local import LocalExecutor
+from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.transcriber import Transcriber
+from scripts.benchmarks import decoding_speed
+
+_make_checkpoint, _make_transducer = random_model.random_checkpoint, decoding_speed.random_transducer
+_TRANSDUCERS: dict[str, Transducer] = {}  # by configuration, in float32
+
+
+@cache
+def checkpoint(shape: str) -> Checkpoint:
+    """Return the random checkpoint of a shape. Callers share its weights."""
+    return _make_checkpoint(shape)
+
+
+@cache
+def transcriber(shape: str, dtype: str = "fp32") -> Transcriber:
+    made = checkpoint(shape)
+    return Transcriber(made, LocalExecutor(Engine(Recognizer.build(made, "cpu", dtype))), Options(), 0.0)
+
+
+def transducer(config: ModelConfig, device: torch.device, dtype: torch.dtype | None = None) -> Transducer:
+    """Return what decoding_speed.random_transducer does."""
+    key = repr(config)
+    if key not in _TRANSDUCERS:
+        _TRANSDUCERS[key] = _make_transducer(config, device)
+    return copy.deepcopy(_TRANSDUCERS[key]).to(dtype or torch.float32)
+
+
+def make_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands and benchmarks of this process find the models that were made before."""
+
+    def random_checkpoint(shape: str, seed: int = 0, device: str = "cpu") -> Checkpoint:
+        assert (seed, device) == (0, "cpu")
+        return checkpoint(shape)
+
+    monkeypatch.setattr(random_model, "random_checkpoint", random_checkpoint)
+    monkeypatch.setattr(decoding_speed, "random_transducer", transducer)
