@@ -7,7 +7,6 @@ moment; patched functions of `os` track changes of names.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pathlib
 import random
@@ -49,7 +48,7 @@ class Disk:
         self._durable_names = dict(self._names)
         self._durable = {file: content for file, content in self._contents().items() if content is not None}
         self._changes: list[tuple[str, str, str, FileId | None]] = []  # of names, since they were last synced
-        self._seen: set[bytes] = set()
+        self._seen: set[frozenset[tuple[str, bytes | None]]] = set()
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
@@ -90,41 +89,54 @@ class Disk:
     @property
     def durable_state(self) -> State:
         self._follow()
-        return self._state(self._durable_names, lambda file, content: self._durable.get(file, b""))
+        return self._state(self._durable_names, self._contents(), self._old)
 
     @property
     def visible_state(self) -> State:
         self._follow()
-        return self._state(self._names, lambda file, content: content)
+        return self._state(self._names, self._contents(), self._new)
 
     def _keep_states(self) -> None:
-        changes, rng = self._changes, self._rng
+        changes, rng, contents = self._changes, self._rng, self._contents()
         after = self._apply(self._durable_names, changes)
-        states = [self.durable_state, self.visible_state]
-        states.append(self._state(after, lambda file, content: self._durable.get(file, b"")))  # names without content
-        states.append(self._state(self._durable_names, lambda file, content: content))  # content without names
+        states = [
+            self._state(self._durable_names, contents, self._old),
+            self._state(self._names, contents, self._new),
+            self._state(after, contents, self._old),  # names without content
+            self._state(self._durable_names, contents, self._new),  # content without names
+        ]
         few = len(changes) <= _MAX_WHOLE
         subsets: list[Any] = list(product((False, True), repeat=len(changes))) if few else []
         subsets += [[rng.random() < 0.5 for _ in changes] for _ in range(3)]
         for subset in subsets:
             some = list(compress(changes, subset))
-            states.append(self._state(self._apply(self._durable_names, some), self._torn))
+            states.append(self._state(self._apply(self._durable_names, some), contents, self._torn))
         for state in states:
-            digest = hashlib.sha256(repr(sorted(state.items())).encode()).digest()
-            if digest not in self._seen:
-                self._seen.add(digest)
+            if (items := frozenset(state.items())) not in self._seen:
+                self._seen.add(items)
                 self.states.append(state)
+
+    def _old(self, file: FileId, content: bytes) -> bytes:
+        return self._durable.get(file, b"")
+
+    @staticmethod
+    def _new(file: FileId, content: bytes) -> bytes:
+        return content
 
     def _torn(self, file: FileId, content: bytes) -> bytes:
         durable = self._durable.get(file, b"")
-        pairs = zip(durable, content, strict=False)  # what is as it was is not written again
-        begin = next((at for at, (old, new) in enumerate(pairs) if old != new), min(len(durable), len(content)))
+        begin = _num_common(durable, content)  # what is as it was is not written again
         middle = self._rng.randint(begin, max(begin, len(content)))
         cut, zeros = content[:middle], content[:begin] + bytes(len(content) - begin)
         return self._rng.choice([durable, content, cut, zeros, cut + durable[len(cut) :]])
 
-    def _state(self, names: Mapping[str, FileId], content_of: Callable[[FileId, bytes], bytes]) -> State:
-        contents, found = self._contents(), dict[str, bytes | None]()
+    def _state(
+        self,
+        names: Mapping[str, FileId],
+        contents: Mapping[FileId, bytes | None],
+        content_of: Callable[[FileId, bytes], bytes],
+    ) -> State:
+        found = dict[str, bytes | None]()
         for path, file in sorted(names.items()):
             folder = os.path.dirname(path)
             if folder and folder not in found:
@@ -179,6 +191,14 @@ class Disk:
         """Expect another file with this number from now on. Earlier states still have the old content."""
         if file is not None and file not in self._names.values():
             self._uses[file[0]] = file[1] + 1
+
+
+def _num_common(first: bytes, second: bytes) -> int:
+    """The number of bytes that both begin with."""
+    most = min(len(first), len(second))
+    if first[:most] == second[:most]:
+        return most
+    return next(at for at in range(most) if first[at] != second[at])
 
 
 def restore(state: State, folder: Path) -> Path:
