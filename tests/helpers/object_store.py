@@ -189,6 +189,8 @@ def object_store() -> Iterator[FaultyStore]:
     server = pytest.importorskip("moto.server", reason="needs moto, of the group dev")
     import logging
 
+    from moto import backends
+
     from fastscribe._system import remote
     from fastscribe._system.remote import object_store as module
 
@@ -207,7 +209,12 @@ def object_store() -> Iterator[FaultyStore]:
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
     }
-    with mock.patch.dict(os.environ, environment), mock.patch.object(module, "RETRY", fast):
+    modules = tuple(backends.list_of_moto_modules())  # moto lists them for each request: half of its time
+    with (
+        mock.patch.dict(os.environ, environment),
+        mock.patch.object(module, "RETRY", fast),
+        mock.patch.object(backends, "list_of_moto_modules", return_value=modules),
+    ):
         os.environ.pop("AWS_PROFILE", None)
         remote.forget_stores()
         urllib.request.urlopen(
