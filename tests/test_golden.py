@@ -30,6 +30,7 @@ from fastscribe.text.transcript import assemble, segments_of, words_of
 from fastscribe.types import AudioInfo, Frames, Hypothesis, Transcript, Utterance
 from tests.conftest import (
     AUDIO,
+    CONVOLUTIONAL_NAMES,
     DATA,
     MODEL_NAMES,
     MODELS,
@@ -53,6 +54,12 @@ FOLDERS = [*(MODELS / name for name in MODEL_NAMES), *PUBLISHED] + [
     pytest.param(REAL / name, marks=pytest.mark.skipif(not REAL.exists(), reason="no goldens beside the checkout"))
     for name in REAL_NAMES
 ]
+
+
+def folder_of(param: Any) -> Path:
+    return param if isinstance(param, Path) else param.values[0]
+
+
 golden_folders = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 
 
@@ -60,8 +67,35 @@ def audio_folder(folder: Path) -> Path:
     return AUDIO if folder.is_relative_to(DATA) else REAL / "audio"
 
 
+@cache
 def names_of(folder: Path) -> list[str]:
-    return [name for name in golden(folder)["files"] if name not in EXEMPT]
+    """The shortest recording first."""
+    names = [name for name in golden(folder)["files"] if name not in EXEMPT]
+    return sorted(names, key=lambda name: len(waveform(audio_folder(folder) / name)))
+
+
+def is_small(folder: Path) -> bool:
+    return len(names_of(folder)) < 8
+
+
+def names_alone(folder: Path) -> list[str]:
+    """All recordings of a small set; else some of all lengths."""
+    names = names_of(folder)
+    return names if is_small(folder) else [*names[:-1:5], *names[-1:] * has_longest_alone(folder)]
+
+
+def batches_of(folder: Path) -> list[list[str]]:
+    """All recordings of a small set; else those that are not alone, and longer ones apart, so that little is padding."""
+    names = names_of(folder)
+    if is_small(folder):
+        return [names]
+    others = [name for name in names[:-1] if name not in names_alone(folder)]
+    return [others[:-4], [others[0], *others[-4:]]]
+
+
+def has_longest_alone(folder: Path) -> bool:
+    """Else the layers of wide encoders have it: it takes as long as all others together, whatever the weights are."""
+    return folder.parent == MODELS and folder.name in ("tdt_demo", "hybrid", *CONVOLUTIONAL_NAMES)
 
 
 def encoded(model: Recognizer, folder: Path, names: list[str]) -> Frames:
@@ -70,8 +104,15 @@ def encoded(model: Recognizer, folder: Path, names: list[str]) -> Frames:
 
 
 @cache
-def encoded_alone(folder: Path, name: str) -> Frames:
-    return encoded(recognizer(folder, checkpoint(folder).config.decoders[0]), folder, [name])
+def encoded_once(folder: Path, *names: str) -> Frames:
+    return encoded(recognizer(folder, checkpoint(folder).config.decoders[0]), folder, list(names))
+
+
+def frames_of(folder: Path, name: str) -> torch.Tensor:
+    """Those of the recording alone, or of its batch."""
+    names = [name] if name in names_alone(folder) else next(batch for batch in batches_of(folder) if name in batch)
+    frames, row = encoded_once(folder, *names), names.index(name)
+    return frames.frames_BTD[row, : frames.lengths_B[row]]
 
 
 def check_every_decoder(
@@ -151,44 +192,52 @@ def compare(folder: Path, name: str, hypothesis: Hypothesis, decoder: str) -> No
 
 @golden_folders
 def test_tokens_times_and_text_equal_reference(folder: Path) -> None:
-    for name in names_of(folder):
-        check_every_decoder(folder, [name], encoded_alone(folder, name))
+    for name in names_alone(folder):
+        check_every_decoder(folder, [name], encoded_once(folder, name))
 
 
 @golden_folders
 def test_beside_recordings_of_other_lengths(folder: Path) -> None:
-    """A batch from all over the sorted names."""
-    names = names_of(folder)
-    check_every_decoder(folder, names[:: -(-len(names) // 6)])
+    """With the recordings that are compared alone, and perhaps without the longest, these are all."""
+    compared = {*names_alone(folder), *(name for batch in batches_of(folder) for name in batch)}
+    assert compared >= set(names_of(folder)[: None if has_longest_alone(folder) else -1])
+    for batch in batches_of(folder):
+        check_every_decoder(folder, batch, encoded_once(folder, *batch))
 
 
-@golden_folders
+@pytest.mark.parametrize(
+    "folder",
+    [param for param in FOLDERS if folder_of(param).name not in CONVOLUTIONAL_NAMES],
+    ids=lambda folder: folder.name,
+)
 def test_the_layers_of_wide_encoders_equal_reference(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No stored checkpoint is wide enough for the CPU's layers and decoding loops, so the limit is lifted."""
     monkeypatch.setattr("fastscribe.families.conformer.config.MIN_WIDTH_OF_LOOPS", 1)
 
+    @cache
     def build(folder: Path, decoder: str) -> Any:
         model = recognizer.__wrapped__(folder, decoder)  # the cached one has the plain layers
-        if isinstance(model.model.encoder, Encoder):
-            assert isinstance(model.model.encoder.layers, CpuLayers)
-            assert decoder in ("ctc", "aed") or isinstance(model.decoder, CpuLooping)
+        assert isinstance(model.model.encoder, Encoder)
+        assert isinstance(model.model.encoder.layers, CpuLayers)
+        assert decoder in ("ctc", "aed") or isinstance(model.decoder, CpuLooping)
         return model
 
-    names = sorted(names_of(folder), key=lambda name: len(waveform(audio_folder(folder) / name)))
-    for batch in (names[:-2], [names[0], *names[-2:]]):  # the longest apart, so that little is padding
+    names = names_of(folder)
+    short = names if is_small(folder) else names[:-2:3]
+    for batch in [short] if is_small(folder) or has_longest_alone(folder) else [short, [names[0], names[-1]]]:
         check_every_decoder(folder, batch, build=build)
 
 
 @golden_folders
 def test_encoder_frames(folder: Path) -> None:
+    compared = {*names_alone(folder), *(name for batch in batches_of(folder) for name in batch)}
     [tensors_path] = folder.glob("*tensors.safetensors")
     checked = 0
     for key, reference in load_file(tensors_path).items():
         name = key.removeprefix("encoder/").removeprefix("enc/")
-        if name not in names_of(folder) or reference.squeeze(0).dim() != 2:
+        if name not in compared or reference.squeeze(0).dim() != 2:
             continue
-        frames = encoded_alone(folder, name)
-        ours = frames.frames_BTD[0, : frames.lengths_B[0]]
+        ours = frames_of(folder, name)
         theirs = reference.float().squeeze(0)
         theirs = theirs if theirs.shape[1] == ours.shape[1] else theirs.T
         assert_close_frames(ours, theirs[: len(ours)])
@@ -243,8 +292,8 @@ def test_label_looping_equals_greedy_on_speech(folder: Path) -> None:
     model = recognizer(folder, checkpoint(folder).config.decoders[0])
     if model.model.transducer is None:
         pytest.skip("no transducer")
-    for name in names_of(folder)[:6]:
-        frames = encoded_alone(folder, name)
+    for name in names_alone(folder)[1:4]:
+        frames = encoded_once(folder, name)
         slow = greedy(model.model.transducer, frames.frames_BTD[0, : frames.lengths_B[0]])
         [fast] = model.read(model.submit(frames).cpu().numpy(), frames)
         assert (slow.token_ids, slow.token_frames, slow.token_durations) == (
@@ -269,19 +318,18 @@ def test_silence_is_independent_of_batch_and_padding() -> None:
 @pytest.mark.skipif(not REAL.exists(), reason="no goldens beside the checkout")
 @pytest.mark.parametrize("context", ["16_16_g0", "12_4_g0", "32_32_g1"])
 @pytest.mark.parametrize("model_name", ["rnnt", "tdt"])
-@pytest.mark.parametrize("together", [False, True], ids=["one by one", "all at once"])
-def test_local_attention(model_name: str, context: str, together: bool) -> None:
-    """Frames, tokens, times and text equal NeMo's rel_pos_local_attn, with a global token and without."""
+def test_local_attention(model_name: str, context: str) -> None:
+    """Frames, tokens, times and text equal NeMo's rel_pos_local_attn, with a global token or none, alone and beside another."""
     folder, key = REAL / model_name, f"local_attn_{context}"
     left, right, num_global = context.replace("g", "").split("_")
     option = f"local:{left},{right}" + (",1" if num_global == "1" else "")
     model = Recognizer.build(checkpoint(folder), "cpu", "fp32", Options(attention=option))
     expected, tensors = golden(folder)[key], load_file(folder / "tensors.safetensors")
-    for names in [list(expected)] if together else [[name] for name in expected]:
-        waves = [waveform(REAL / "audio" / name) for name in names]
-        batch = collate([utterance(wave) for wave in waves], waves)
-        frames = model.encode(model.features(*model.upload(batch)))
-        for row, (name, hypothesis) in enumerate(zip(names, model.transcribe(batch), strict=True)):
+    *others, longest = expected
+    for names in (others, [longest] if model_name == "tdt" else others[:1]):
+        frames = encoded(model, folder, names)
+        hypotheses = model.read(model.submit(frames).cpu().numpy(), frames)
+        for row, (name, hypothesis) in enumerate(zip(names, hypotheses, strict=True)):
             if f"{key}/{name}" in tensors:
                 ours = frames.frames_BTD[row, : frames.lengths_B[row]]
                 torch.testing.assert_close(ours, tensors[f"{key}/{name}"].T[: len(ours)], atol=1e-3, rtol=0)
@@ -295,16 +343,16 @@ STREAMING = [
 ]
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["one by one", "all at once"])
 @pytest.mark.parametrize("folder", STREAMING, ids=lambda folder: folder.name)
-def test_contexts_of_streaming_models(folder: Path, together: bool) -> None:
-    """Every context that the checkpoint offers gives NeMo's tokens, times and text."""
+def test_contexts_of_streaming_models(folder: Path) -> None:
+    """Every context that the checkpoint offers gives NeMo's tokens, times and text, alone and in a batch."""
     contexts = checkpoint(folder).config.encoder.contexts
     assert len(contexts) == 4
     for context in map(str, contexts[1:]):
         entries = golden(folder)["files"].items()
+        expected = {name: entry["contexts"][context] for name, entry in entries}
         check_options(
-            folder, Options(attention=context), {name: entry["contexts"][context] for name, entry in entries}, together
+            folder, Options(attention=context), expected, [*([name] for name in list(expected)[::2]), list(expected)]
         )
 
 
@@ -326,15 +374,15 @@ def test_transformers_streaming_folder(tmp_path: Path) -> None:
 def test_language_that_a_model_is_told(language: str) -> None:
     folder = MODELS / "published" / "nemotron-3.5-asr-streaming-0.6b"
     expected = {name: entry["languages"][language] for name, entry in golden(folder)["files"].items()}
-    check_options(folder, Options(language=language), expected, together=True)
+    check_options(folder, Options(language=language), expected, [list(expected)])
     default = {name: entry["tokens"] for name, entry in golden(folder)["files"].items()}
     assert {name: entry["tokens"] for name, entry in expected.items()} != default
 
 
-def check_options(folder: Path, options: Options, expected: dict[str, dict], together: bool) -> None:
+def check_options(folder: Path, options: Options, expected: dict[str, dict], batches: list[list[str]]) -> None:
     """Compare tokens, times and text with these options."""
     model = Recognizer.build(checkpoint(folder), "cpu", "fp32", options)
-    for names in [list(expected)] if together else [[name] for name in expected]:
+    for names in batches:
         waves = [waveform(AUDIO / name) for name in names]
         batch = collate([utterance(wave) for wave in waves], waves)
         for name, hypothesis in zip(names, model.transcribe(batch), strict=True):
@@ -343,21 +391,23 @@ def check_options(folder: Path, options: Options, expected: dict[str, dict], tog
             assert transcript_of(folder, hypothesis, model.decoder_name).text == expected[name]["text"]
 
 
+@cache
+def frames_with(dtype: str, attention: str) -> torch.Tensor:
+    """The encoder's frames of a recording longer than any window, beside a shorter one."""
+    waves = [waveform(AUDIO / "e10_concat_45s.flac")[: 12 * 16000], waveform(AUDIO / "07_0_00193.flac")]
+    model = Recognizer.build(checkpoint(MODELS / "tdt_demo"), "cpu", dtype, Options(attention=attention))
+    batch = collate([utterance(wave) for wave in waves], waves)
+    return model.encode(model.features(*model.upload(batch))).frames_BTD[:1].float()
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
 @pytest.mark.parametrize("attention", ["local:20,20", "local:20,20,1"])
 def test_local_attention_in_every_dtype(dtype: str, attention: str) -> None:
-    """In a recording longer than the window, results are near float32's with that window and differ from full attention."""
+    """Results are near float32's with that window and differ from full attention."""
     if dtype == "int8" and int8_problem() is not None:
         pytest.skip(str(int8_problem()))
-    folder, waves = MODELS / "tdt_demo", [waveform(AUDIO / name) for name in ("e10_concat_45s.flac", "07_0_00193.flac")]
-    batch = collate([utterance(wave) for wave in waves], waves)
     exact_BTD, full_BTD, ours_BTD = (
-        model.encode(model.features(*model.upload(batch))).frames_BTD[:1].float()
-        for model in (
-            Recognizer.build(checkpoint(folder), "cpu", "fp32", Options(attention=attention)),
-            Recognizer.build(checkpoint(folder), "cpu", "fp32", Options(attention="full")),
-            Recognizer.build(checkpoint(folder), "cpu", dtype, Options(attention=attention)),
-        )
+        frames_with(*given) for given in (("fp32", attention), ("fp32", "full"), (dtype, attention))
     )
     error, effect = (ours_BTD - exact_BTD).norm(), (full_BTD - exact_BTD).norm()
     assert error < (0.1 if dtype == "int8" else 0.03) * exact_BTD.norm()
