@@ -1,4 +1,4 @@
-"""fp8's Triton kernel, run by Triton's interpreter, equals torch's form. test_quantized.py runs this file in a process of
+"""fp8's Triton kernel, run by Triton's interpreter, equals torch's form. test_triton_kernels.py runs this file in a process of
 its own: whether kernels are interpreted is settled when Triton is imported. No GPU takes part.
 """
 

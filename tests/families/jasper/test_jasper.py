@@ -50,7 +50,7 @@ def test_frame_duration(name: str) -> None:
 
 
 @convolutional
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 @given(st.lists(st.integers(0, 90), min_size=1, max_size=4), st.integers(0, 3))
 @torch.inference_mode()
 def test_rows_independent_of_padding(name: str, lengths: list[int], more: int) -> None:
@@ -245,7 +245,7 @@ def test_stored_blocks_must_match(blocks: list[JasperBlockConfig], message: str)
 STRIDES = st.lists(st.tuples(st.sampled_from([1, 2, 3]), st.booleans()), min_size=1, max_size=4)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 50), STRIDES, st.booleans())
 @torch.inference_mode()
 def test_num_frames(length: int, strides: list[tuple[int, bool]], masked: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,14 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checkpoint]:
 @pytest.fixture(scope="module")
 def built(loaded: dict[str, Checkpoint]) -> dict[str, Recognizer]:
     return {name: Recognizer.build(checkpoint, "cpu", "fp32") for name, checkpoint in loaded.items()}
+
+
+@cache
+def random_model(shape: str, dtype: str) -> Recognizer:
+    return Recognizer.build(random_weights(shape), "cpu", dtype)
+
+
+random_weights = cache(random_checkpoint)
 
 
 def encode(model: Recognizer, files: list[str]) -> Frames:
@@ -159,8 +168,8 @@ def test_inference_form(built: dict[str, Recognizer], loaded: dict[str, Checkpoi
 
 @pytest.mark.parametrize("shape", ["tiny-citrinet", "tiny-contextnet"])
 def test_bf16(shape: str) -> None:
-    files, checkpoint = ["05_0_00148.flac", "e03_one_second_exact.flac"], random_checkpoint(shape)
-    exact, near = (encode(Recognizer.build(checkpoint, "cpu", dtype), files) for dtype in ("fp32", "bf16"))
+    files = ["05_0_00148.flac", "e03_one_second_exact.flac"]
+    exact, near = (encode(random_model(shape, dtype), files) for dtype in ("fp32", "bf16"))
     assert near.frames_BTD.dtype == torch.bfloat16
     for row, length in enumerate(exact.lengths_B.tolist()):
         exact_TD, near_TD = exact.frames_BTD[row, :length], near.frames_BTD[row, :length].float()
@@ -250,7 +259,7 @@ def test_unsupported_options(loaded: dict[str, Checkpoint]) -> None:
 
 @pytest.mark.parametrize("shape", ["tiny-citrinet", "tiny-contextnet"])
 def test_random_models_write_text(shape: str) -> None:
-    model = Recognizer.build(random_checkpoint(shape), "cpu", "fp32")
+    model = random_model(shape, "fp32")
     waves = [waveform(AUDIO / file) for file in ("01_0_00010.flac", "07_0_00193.flac")]
     found = model.transcribe(batch_of(waves))
     seconds = sum(len(wave) for wave in waves) / 16000
