@@ -49,9 +49,11 @@ def text(hypothesis: Hypothesis) -> str:
 
 @pytest.mark.parametrize("batch_size", [1, 4, 1000], ids=["one by one", "four", "all at once"])
 def test_tokens_and_text(batch_size: int) -> None:
+    """Each in batches of one of the sizes."""
     model, entries = recognizer(FOLDER), golden(FOLDER)["files"]
-    for first in range(0, len(NAMES), batch_size):
-        names = NAMES[first : first + batch_size]
+    files = NAMES[(1, 4, 1000).index(batch_size) :: 3]
+    for first in range(0, len(files), batch_size):
+        names = files[first : first + batch_size]
         waves = [waveform(AUDIO / name) for name in names]
         hypotheses = model.transcribe(collate([utterance(wave) for wave in waves], waves))
         for name, hypothesis in zip(names, hypotheses, strict=True):
@@ -64,7 +66,7 @@ def test_frames_and_greedy() -> None:
     prompt = make_prompt("canary2", checkpoint(FOLDER).tokenizer, Options(), 48)
     assert list(prompt.ids) == golden(FOLDER)["prompt"]
     assert model.model.aed is not None
-    for name in NAMES[::3]:
+    for name in NAMES[::6]:
         frames = model.encode(features([name]))
         entry = golden(FOLDER)["files"][name]
         assert frames.lengths_B.tolist() == [entry["encoder_frames"]]

@@ -50,12 +50,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["one by one", "all at once"])
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_tokens_and_text_equal_transformers(folder: Path, prompt: str, together: bool) -> None:
+def test_tokens_and_text_equal_transformers(folder: Path, prompt: str) -> None:
+    """All at once; half of them also one by one, the other half with another prompt."""
     loaded, expected = read_checkpoint(folder), EXPECTED[prompt]
     model = Recognizer.build(loaded, "cpu", "fp32", PROMPTS[prompt], lambda line: None)
-    for chunk in [list(expected)] if together else [[name] for name in expected]:
+    for chunk in [list(expected), *([name] for name in list(expected)[prompt == "de" :: 2])]:
         batch = batch_of([waveform(AUDIO / name) for name in chunk])
         for name, utterance, hypothesis in zip(chunk, batch.utterances, model.transcribe(batch), strict=True):
             assert (name, list(hypothesis.token_ids)) == (name, expected[name]["ids"])
