@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
 
 from fastscribe.bench.work import encoder_gflop_per_audio_s
@@ -27,7 +26,8 @@ from fastscribe.config import ChunkedAttention, LocalAttention
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, WeightsMismatch
 from fastscribe.families.model import build_model
 from fastscribe.families.stored_config import config_from_json
-from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint, golden, model_path
+from tests.conftest import CONVOLUTIONAL_NAMES, MODEL_NAMES, MODELS, checkpoint, golden, model_path
+from tests.helpers import quick_yaml
 from tests.helpers.archives import unpacked
 
 NEMO = MODELS / "hybrid" / "model.nemo"
@@ -42,14 +42,14 @@ def packed(folder: Path, target: Path, mode: str = "w:") -> Path:
 def with_yaml(folder: Path, source: Path = NEMO, **changes) -> Path:
     """Copy the checkpoint with changed YAML keys: section__key=value."""
     unpacked(folder, source)
-    config = yaml.safe_load((folder / "model_config.yaml").read_text())
+    config = quick_yaml.load((folder / "model_config.yaml").read_text())
     for path, value in changes.items():
         *sections, key = path.split("__")
         place = config
         for section in sections:
             place = place[section]
         place[key] = value
-    (folder / "model_config.yaml").write_text(yaml.safe_dump(config, allow_unicode=True))
+    (folder / "model_config.yaml").write_text(quick_yaml.dump(config, allow_unicode=True))
     return folder
 
 
@@ -77,9 +77,16 @@ def test_tar_gzip_and_folder(tmp_path: Path) -> None:
     assert same(read_checkpoint(packed(folder, tmp_path / "again.nemo")), reference)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_native_round_trip(model_folder: Path, tmp_path: Path, dtype: torch.dtype) -> None:
-    original = read_checkpoint(model_path(model_folder))
+@pytest.mark.parametrize(
+    ("model", "dtype"),
+    [
+        *((name, torch.float32) for name in MODEL_NAMES),
+        *((name, torch.bfloat16) for name in ("hybrid", "hf_ctc", "jasper")),
+    ],
+    ids=str,
+)
+def test_native_round_trip(model: str, tmp_path: Path, dtype: torch.dtype) -> None:
+    original = read_checkpoint(model_path(MODELS / model))
     native_writer.write(original, tmp_path / "own", dtype)
     again = read_checkpoint(tmp_path / "own")
     assert again.source == "fastscribe"

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 
 from fastscribe.checkpoint import exchange, hf_export, nemo_export
 from fastscribe.checkpoint.hf_shape import for_transformers
@@ -28,6 +27,7 @@ from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.text.tokenizer import from_characters, from_huggingface, from_pieces, from_sentencepiece, is_bpe
 from fastscribe.training.bpe import train_vocabulary
 from tests.conftest import MODELS, checkpoint
+from tests.helpers import quick_yaml
 from tests.helpers.processes import fastscribe
 
 NEMO = ("rnnt", "tdt_demo", "ctc", "hybrid")
@@ -86,8 +86,8 @@ def test_nemo_config_has_nemos_values(name: str, tmp_path: Path) -> None:
     with tarfile.open(MODELS / name / "model.nemo") as archive:
         member = archive.extractfile("./model_config.yaml")
         assert member is not None
-        theirs = leaves(yaml.safe_load(member.read()))
-    ours = leaves(yaml.safe_load(nemo_export.files_of(checkpoint(MODELS / name))["model_config.yaml"]))
+        theirs = leaves(quick_yaml.load(member.read()))
+    ours = leaves(quick_yaml.load(nemo_export.files_of(checkpoint(MODELS / name))["model_config.yaml"]))
     differing = {key for key in ours.keys() & theirs.keys() if ours[key] != theirs[key]}
     assert differing <= {".tokenizer.model_path", ".tokenizer.vocab_path", ".decoder.vocabulary"} | {
         ".aux_ctc.decoder.vocabulary",

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -34,6 +33,7 @@ from fastscribe.errors import CheckpointError
 from fastscribe.text.tokenizer import from_sentencepiece
 from tests.checkpoint.test_checkpoint import packed, same, with_yaml
 from tests.conftest import AUDIO, MODELS, checkpoint
+from tests.helpers import quick_yaml
 from tests.helpers.archives import unpacked
 from tests.helpers.processes import fastscribe
 from tests.helpers.warm_process import Limits
@@ -415,17 +415,17 @@ ARCHIVES: dict[str, tuple[Make, str]] = {
     "all of a size": (archive(lambda: tar_of(pax_global(size="512"), ({}, MARK))), "sets size for all members"),
     "all sparse": (archive(lambda: tar_of(pax_global(GNU__sparse__major="1"))), "sets sparse for all members"),
     "a global header of 1 MB": (archive(lambda: tar_of(({"type": b"g"}, bytes(1 << 20)))), "a header of 1048576 bytes"),
-    "20,000 global headers": (archive(lambda: tar_of(*[pax_global(mtime="1")] * 20_000)), "more than 2000 members"),
+    "4,000 global headers": (archive(lambda: tar_of(*[pax_global(mtime="1")] * 4_000)), "more than 2000 members"),
     "doubled": (archive(lambda: tar_of(({}, MARK), ({}, MARK))), "use the folder in its place or pack it anew"),
     "doubled by another name": (
         archive(lambda: tar_of(({}, MARK), ({"name": f"./{YAML}"}, MARK))),
         "two members are called",
     ),
-    "20,000 members": (
-        archive(lambda: tar_of(*(({"name": str(i)}, b"") for i in range(20_000)))),
+    "4,000 members": (
+        archive(lambda: tar_of(*(({"name": str(i)}, b"") for i in range(4_000)))),
         "more than 2000 members",
     ),
-    "20,000 pax headers": (archive(lambda: tar_of(*[pax(mtime="1")] * 20_000)), "more than 2000 members"),
+    "4,000 pax headers": (archive(lambda: tar_of(*[pax(mtime="1")] * 4_000)), "more than 2000 members"),
     "a size of 1 TB": (
         archive(lambda: tar_of(({"size": 1 << 40}, b""), format=tarfile.GNU_FORMAT)),
         "claims 1099511627776 bytes",
@@ -568,10 +568,10 @@ def tokenizer_of(content: bytes) -> Make:
 
 def characters(labels: list[str]) -> Make:
     def make(folder: Path) -> Path:
-        with_yaml(folder, labels=labels)
-        config = yaml.load((folder / YAML).read_text(), yaml.CSafeLoader)
+        path = unpacked(folder) / YAML
+        config = quick_yaml.load(path.read_text()) | {"labels": labels}
         del config["tokenizer"]
-        (folder / YAML).write_text(yaml.dump(config, Dumper=yaml.CSafeDumper))
+        path.write_text(quick_yaml.dump(config))
         return folder
 
     return make
@@ -640,7 +640,7 @@ CONFIGS: dict[str, tuple[Make, str]] = {
     "256 x 64 convolutions": (convolutional(*[{"repeat": 64}] * 256), "4000 convolutions"),
     "250 dense blocks": (convolutional(*[{"residual": True, "residual_dense": True}] * 250), "4000 convolutions"),
     "strides of 8**64": (convolutional({"stride": [8], "repeat": 64}), "encoder stride"),
-    "10,000 blocks": (convolutional(*[{}] * 10_000), "encoder.jasper|too many values"),
+    "1,000 blocks": (convolutional(*[{}] * 1_000), "encoder.jasper|too many values"),
     "filters shared by no number": (convolutional({"separable": True, "heads": 10**9}), "blocks.heads"),
     "the widest convolutions": (
         convolutional(*[{"filters": 1 << 14, "repeat": 15, "kernel": [1023]}] * 256), "weights do not match"
@@ -661,14 +661,14 @@ def test_configs(inspect: Inspect, tmp_path: Path, make: Make, message: str) -> 
 def test_absurd_sizes(tmp_path: Path, key: str) -> None:
     """Each is refused by name before weights are read, so there are none here."""
     (unpacked(tmp_path) / TORCH_ZIP).unlink()
-    config = yaml.load((tmp_path / YAML).read_text(), yaml.CSafeLoader)
+    config = quick_yaml.load((tmp_path / YAML).read_text())
     *sections, last = key.split("__")
     for value in HUGE:
         place = config
         for section in sections:
             place = place[section]
         place[last] = value
-        (tmp_path / YAML).write_text(yaml.dump(config, Dumper=yaml.CSafeDumper))
+        (tmp_path / YAML).write_text(quick_yaml.dump(config))
         with pytest.raises(CheckpointError) as error:
             read_checkpoint(tmp_path)
         message = str(error.value)

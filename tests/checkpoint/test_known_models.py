@@ -7,7 +7,6 @@ import math
 from pathlib import Path
 
 import pytest
-import yaml
 
 from fastscribe.checkpoint import huggingface
 from fastscribe.checkpoint.known_models import KnownModel, hub_name, known_models
@@ -22,7 +21,7 @@ from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.families.parameter_shapes import parameter_shapes
 from scripts.model_table import MARK, model_table
 from tests.conftest import ROOT, SHARED
-from tests.helpers import cohere_folder, granite_folder
+from tests.helpers import cohere_folder, granite_folder, quick_yaml
 from tests.helpers.published import CONFIGS, config
 
 FOLDERS = dict.fromkeys(granite_folder.NAMES, granite_folder) | {cohere_folder.NAME: cohere_folder}
@@ -38,7 +37,7 @@ def read(name: str) -> ModelConfig:
             Section(of.PUBLISHED_CONFIG, "config", name), Section(of.PROCESSOR_CONFIG, "", name)
         )
     whole = config(name)
-    section = parse_yaml(yaml.safe_dump(whole, allow_unicode=True).encode(), name)
+    section = parse_yaml(quick_yaml.dump(whole, allow_unicode=True).encode(), name)
     return model_config(section, heads_of(section, dict), num_labels(whole), name)
 
 

@@ -35,6 +35,7 @@ from tests.checkpoint.test_checkpoint import same
 from tests.checkpoint.test_hostile_checkpoints import rezipped, saved
 from tests.conftest import MODELS, checkpoint, torch_threads
 from tests.helpers.archives import unpacked
+from tests.helpers.warm_process import LIBRARIES_ALONE
 
 NEMO, HF = MODELS / "hybrid" / "model.nemo", MODELS / "hf_ctc"
 SAFETENSORS, TORCH_ZIP = "model.safetensors", "model_weights.ckpt"
@@ -47,7 +48,12 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_published_shapes(shape: str) -> None:
-    assert parameter_shapes(SHAPES[shape]) == expected_shapes(SHAPES[shape])
+    """With four layers at most, which are alike."""
+    config, few = SHAPES[shape], {}
+    if hasattr(config.encoder, "num_layers"):
+        few = {"num_layers": min(4, config.encoder.num_layers)}
+    config = replace(config, encoder=replace(config.encoder, **few))
+    assert parameter_shapes(config) == expected_shapes(config)
 
 
 def test_checkpoint_shapes(model_folder: Path) -> None:
@@ -259,9 +265,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measures itself as Linux does")
 @pytest.mark.parametrize(("dtype", "item_bytes"), [("fp32", 4), ("bf16", 2)])
 def test_peak_memory(large: Path, dtype: str, item_bytes: int) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    command = [sys.executable, "-c", PEAK, str(HF), str(large), dtype]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = LIBRARIES_ALONE.python(PEAK, HF, large, dtype)
     assert done.returncode == 0, done.stderr
     loaded = read_checkpoint(large)
     model_bytes = item_bytes * loaded.num_parameters

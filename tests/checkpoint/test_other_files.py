@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.errors import CheckpointError
 from tests.conftest import MODELS
+from tests.helpers import quick_yaml
 from tests.helpers.archives import unpacked
 
 NEMO = MODELS / "tdt_demo" / "model.nemo"
@@ -54,7 +54,7 @@ def training_state(model: Path, **more: object) -> bytes:
 
 
 def lightning(model: Path) -> bytes:
-    config = yaml.safe_load((model / "model_config.yaml").read_text())
+    config = quick_yaml.load((model / "model_config.yaml").read_text())
     return training_state(model, **{"pytorch-lightning_version": "2.4.0", "hyper_parameters": {"cfg": config}})
 
 
@@ -274,9 +274,9 @@ TOKENIZER = "585d36f1577c4c5dbeddd4e0aed50861_tokenizer.model"
 
 
 def with_path(folder: Path, path: str) -> Path:
-    config = yaml.safe_load((folder / "model_config.yaml").read_text())
+    config = quick_yaml.load((folder / "model_config.yaml").read_text())
     config["tokenizer"] |= {"model_path": path, "dir": "/home/train/exp", "vocab_path": "/home/train/exp/vocab.txt"}
-    (folder / "model_config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "model_config.yaml").write_text(quick_yaml.dump(config))
     return folder
 
 
@@ -288,19 +288,18 @@ def packed(folder: Path, mode: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("path", "member"),
+    ("path", "member", "mode"),
     [
-        (f"/home/train/exp/tok/{TOKENIZER}", TOKENIZER),
-        (f"nemo:/home/train/exp/tok/{TOKENIZER}", TOKENIZER),
-        ("/home/train/exp/tok/tokenizer.model", TOKENIZER),
-        ("../tok/tokenizer.model", TOKENIZER),
-        (f"C:\\train\\tok\\{TOKENIZER}", TOKENIZER),
-        (f"/home/train/{'0' * 32}_tokenizer.model", TOKENIZER),
-        (f"/home/train/{TOKENIZER}", "tokenizer.model"),
-        ("/home/train/tok/tokenizer.model", "tok/tokenizer.model"),
+        *((f"/home/train/exp/tok/{TOKENIZER}", TOKENIZER, mode) for mode in ("w:", "w:gz", "a folder")),
+        (f"nemo:/home/train/exp/tok/{TOKENIZER}", TOKENIZER, "w:"),
+        ("/home/train/exp/tok/tokenizer.model", TOKENIZER, "w:gz"),
+        ("../tok/tokenizer.model", TOKENIZER, "a folder"),
+        (f"C:\\train\\tok\\{TOKENIZER}", TOKENIZER, "w:"),
+        (f"/home/train/{'0' * 32}_tokenizer.model", TOKENIZER, "w:gz"),
+        *((f"/home/train/{TOKENIZER}", "tokenizer.model", mode) for mode in ("w:", "w:gz", "a folder")),
+        *(("/home/train/tok/tokenizer.model", "tok/tokenizer.model", mode) for mode in ("w:", "w:gz", "a folder")),
     ],
 )
-@pytest.mark.parametrize("mode", ["w:", "w:gz", "a folder"])
 def test_a_tokenizer_s_path_on_another_machine(path: str, member: str, mode: str, model: Path, tmp_path: Path) -> None:
     folder = with_path(shutil.copytree(model, tmp_path / "m"), path)
     (folder / member).parent.mkdir(exist_ok=True)
@@ -313,12 +312,12 @@ def test_tokenizers_of_languages_on_another_machine(tmp_path: Path) -> None:
     """The longest end of a path counts. If several files may be meant, none is taken."""
     source = MODELS / "published" / "stt_multilingual_fastconformer_hybrid_large_pc" / "model.nemo"
     folder = unpacked(tmp_path / "m", source)
-    config = yaml.safe_load((folder / "model_config.yaml").read_text())
+    config = quick_yaml.load((folder / "model_config.yaml").read_text())
     for name, section in config["tokenizer"]["langs"].items():
         (folder / name).mkdir()
         (folder / section["model_path"].removeprefix("nemo:")).rename(folder / name / "tokenizer.model")
         section["model_path"] = f"/home/train/{name}/tokenizer.model"
-    (folder / "model_config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    (folder / "model_config.yaml").write_text(quick_yaml.dump(config, sort_keys=False))
     expected = read_checkpoint(source).tokenizer.pieces
     for path in (folder, packed(folder, "w:")):
         assert read_checkpoint(path).tokenizer.pieces == expected

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 import sentencepiece
 import torch
-import yaml
 
 from fastscribe.checkpoint import huggingface
 from fastscribe.checkpoint.lazy_weights import TensorSource
@@ -29,7 +28,7 @@ from fastscribe.families.parameter_shapes import parameter_shapes
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import AudioInfo, Utterance
 from tests.conftest import AUDIO, MODELS, ROOT, SHARED, waveform
-from tests.helpers import cohere_folder, granite_folder
+from tests.helpers import cohere_folder, granite_folder, quick_yaml
 from tests.helpers.collate import collate
 from tests.helpers.published import CONFIGS, LANGUAGES, UNSUPPORTED, Yaml, config, key_paths, stand_in
 from tests.helpers.se_checkpoint import Shapes, encoder_shapes, linear, transducer_shapes
@@ -44,8 +43,6 @@ PUBLISHED_FILES = {
 }
 beside_the_checkout = pytest.mark.skipif(not SHARED.exists(), reason="no published configurations beside the checkout")
 
-Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 PIECES = 56
 TEXT = ["Say it: the quick brown fox jumps over a lazy dog, twice.", "Who would? Not I, said Marta."] * 5
 # Control tokens that the prompts of Canary models need; a published tokenizer has hundreds more.
@@ -169,7 +166,7 @@ def write(small: Yaml, num_labels: int, folder: Path) -> Path:
     written = dict(small)
     if "tokenizer" in small:
         written["tokenizer"] = with_files(small["tokenizer"], "MultiTask" in small["target"], folder)
-    (folder / "model_config.yaml").write_text(yaml.dump(written, Dumper=Dumper, allow_unicode=True, sort_keys=False))
+    (folder / "model_config.yaml").write_text(quick_yaml.dump(written, allow_unicode=True, sort_keys=False))
     torch.save(nemo_weights(small, num_labels), folder / "model_weights.ckpt")
     return folder
 
@@ -269,7 +266,7 @@ def test_weights_decide_heads_of_custom_class(
 ) -> None:
     folder = shrunk(config(name), tmp_path)
     path = folder / "model_config.yaml"
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"target": target}, allow_unicode=True))
+    path.write_text(quick_yaml.dump(quick_yaml.load(path.read_text()) | {"target": target}, allow_unicode=True))
     loaded = read_checkpoint(folder)
     assert loaded.config.decoders == decoders
     build_model(loaded.config, loaded.weights, folder)
@@ -315,7 +312,7 @@ def test_ignored_streaming_keys(tmp_path: Path) -> None:
 
 def published_file(name: str) -> Yaml:
     text = (SHARED / PUBLISHED_FILES[name]).read_text(encoding="utf-8")
-    return json.loads(text) if name == "parakeet-unified-en-0.6b" else yaml.load(text, Loader=Loader)
+    return json.loads(text) if name == "parakeet-unified-en-0.6b" else quick_yaml.load(text)
 
 
 @beside_the_checkout

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 import sentencepiece
 import torch
-import yaml
 
-from tests.helpers import published
+from tests.helpers import published, quick_yaml
 
 NAME = "indicconformer_stt_hi_hybrid_ctc_rnnt_large"
 # With the letters of each script that its pieces are made of. The order is that of the CTC head's rows; it is neither
@@ -120,7 +119,7 @@ def write(folder: Path, shapes: Mapping[str, tuple[int, ...]], **changes: Any) -
     for language, part in written["tokenizer"].get("langs", {}).items():
         part["model_path"] = f"nemo:{language}.model"
         (folder / f"{language}.model").write_bytes(sentencepiece_model(language))
-    text = yaml.safe_dump(
+    text = quick_yaml.dump(
         written, allow_unicode=True, sort_keys=False
     )  # the order of the languages is that of their outputs
     (folder / "model_config.yaml").write_text(text, encoding="utf-8")

@@ -31,6 +31,7 @@ from typing import Any, NoReturn
 import soundfile
 
 from tests.conftest import ROOT
+from tests.helpers.huge_pages import collapse
 
 AUDIO = ROOT / "tests" / "data" / "audio"
 MODEL = ROOT / "tests" / "data" / "models" / "tdt_demo" / "model.nemo"
@@ -184,6 +185,7 @@ def die_at_call(number: int, afterwards: bool) -> Callable[[], None]:
 
 def serve() -> None:
     """For each line of stdin, {"arguments", "code", "log"}, run `code` and the command in a fork; print its exit code."""
+    collapse()
     for line in sys.stdin:
         job = json.loads(line)
         code = compile(

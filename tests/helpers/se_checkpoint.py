@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 
+from tests.helpers import quick_yaml
 from tests.helpers.published import CONFIGS, LETTERS, Yaml, config
 
 Shapes = dict[str, tuple[int, ...]]
@@ -106,7 +106,7 @@ def write_checkpoint(name: str, folder: Path) -> Path:
         write_tokenizer(folder)
         files = {"model_path": "tokenizer.model", "vocab_path": "vocab.txt", "spe_tokenizer_vocab": "tokenizer.vocab"}
         whole["tokenizer"] |= {key: f"nemo:{file}" for key, file in files.items()}
-    (folder / "model_config.yaml").write_text(yaml.safe_dump(whole, sort_keys=False), encoding="utf-8")
+    (folder / "model_config.yaml").write_text(quick_yaml.dump(whole, sort_keys=False), encoding="utf-8")
     torch.save(random_weights(name), folder / "model_weights.ckpt")
     return folder
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from safetensors.torch import save_file
+
+from tests.helpers import quick_yaml
 
 NAMES = (
     (r"^encoder\.pre_encode\.conv\.0\.", "encoder.subsampling.conv_in."),
@@ -44,7 +45,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], bytes]:
     with tarfile.open(path, "r:*") as archive:
         contents = {member.name: archive.extractfile(member).read() for member in archive if member.isfile()}  # type: ignore[union-attr]
     by_end = {name.rpartition("_")[2]: content for name, content in contents.items()}
-    config = yaml.safe_load(by_end["config.yaml"])
+    config = quick_yaml.load(by_end["config.yaml"])
     return config, torch.load(io.BytesIO(by_end["weights.ckpt"]), weights_only=True), by_end["tokenizer.model"]
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
@@ -28,6 +27,7 @@ from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Hypothesis, Transcript
 from tests.conftest import AUDIO, MODELS, golden, waveform
+from tests.helpers import quick_yaml
 from tests.helpers.collate import collate
 from tests.helpers.processes import fastscribe
 from tests.test_golden import utterance
@@ -193,8 +193,8 @@ def test_gzip_and_folder(aligned: dict[str, Checkpoint], tmp_path: Path) -> None
 
 def test_config_ignores_aligner(tmp_path: Path) -> None:
     files = contents("canary_aligned")
-    config = yaml.safe_load(files["model_config.yaml"]) | {"restore_timestamps_model": False}
-    path = packed(files | {"model_config.yaml": yaml.safe_dump(config).encode()}, tmp_path / "model.nemo")
+    config = quick_yaml.load(files["model_config.yaml"]) | {"restore_timestamps_model": False}
+    path = packed(files | {"model_config.yaml": quick_yaml.dump(config).encode()}, tmp_path / "model.nemo")
     assert read_checkpoint(path).aligner is None
 
 
@@ -210,7 +210,7 @@ def test_long_recording(archives: dict[str, Path]) -> None:
 
 
 def broken(files: dict[str, bytes], case: str) -> dict[str, bytes]:
-    config = yaml.safe_load(files[CONFIG])
+    config = quick_yaml.load(files[CONFIG])
     if case == "no weights":
         return {name: content for name, content in files.items() if name != WEIGHTS}
     if case == "no config":
@@ -237,7 +237,7 @@ def broken(files: dict[str, bytes], case: str) -> dict[str, bytes]:
         config["tokenizer"]["model_path"] = "nemo:none.model"
     if case == "aggregate":
         config["tokenizer"] = {"type": "agg", "langs": {"en": config["tokenizer"]}}
-    return files | {CONFIG: yaml.safe_dump(config).encode()}
+    return files | {CONFIG: quick_yaml.dump(config).encode()}
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from fastscribe.text.transcript import assemble
 from fastscribe.types import Features, Frames
 from tests.conftest import AUDIO, MODELS, golden, waveform
 from tests.families.granite.test_granite import batch_of
+from tests.helpers import quick_yaml
 from tests.helpers.se_checkpoint import NAMES, se_config, write_checkpoint
 
 EXPECTED = golden(MODELS / "se")["models"]
@@ -209,11 +210,10 @@ def test_settings_as_in_nemo() -> None:
 def test_refused_in_one_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     folder = write_checkpoint("citrinet", tmp_path)
     path = folder / "model_config.yaml"
-    import yaml
 
-    whole = yaml.safe_load(path.read_text(encoding="utf-8"))
+    whole = quick_yaml.load(path.read_text(encoding="utf-8"))
     whole["encoder"]["jasper"][1] |= changes
-    path.write_text(yaml.safe_dump(whole), encoding="utf-8")
+    path.write_text(quick_yaml.dump(whole), encoding="utf-8")
     with pytest.raises(CheckpointError, match=message) as refused:
         read_checkpoint(folder)
     assert "\n" not in str(refused.value)
