@@ -7,6 +7,7 @@ Parts of them equal the same span of the whole.
 from __future__ import annotations
 
 import io
+import re
 import struct
 from collections.abc import Mapping
 from fractions import Fraction
@@ -420,10 +421,9 @@ def test_flac_that_was_cut_out_of_a_longer_file(tmp_path, first, last):
     content = path.read_bytes()
     original = soundfile.read(path, dtype="int16")[0]
     begin, starts = after_blocks(content, 4), dict[int, int]()
-    for at in range(begin, len(content) - HEADER_BYTES):
-        if content[at : at + 4] == content[begin : begin + 4]:
-            found = frame_header(content[at : at + HEADER_BYTES], block)
-            starts.setdefault(found.start // block if found else -1, at)
+    for at in (found.start() for found in re.finditer(re.escape(content[begin : begin + 4]), content)):
+        found = frame_header(content[at : at + HEADER_BYTES], block)
+        starts.setdefault(found.start // block if found else -1, at)
     end = starts.get(last, len(content))
     cut = content[:begin] + content[starts[first] : end]
     path.write_bytes(cut)

@@ -66,17 +66,15 @@ def test_limits(warm: WarmProcess, tmp_path: Path) -> None:
     assert warm.run("convert", MODEL, tmp_path / "other").returncode == 0
 
 
-def test_hanging_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_hanging_command(warm: WarmProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It waits for a named pipe that has no writer."""
     os.mkfifo(tmp_path / "results.jsonl")
-    warm = WarmProcess()
     assert warm.run("--version").returncode == 0
     monkeypatch.setattr(warm_process, "TIMEOUT_S", 0.1)
     with pytest.raises(subprocess.TimeoutExpired):
         warm.run("evaluate", tmp_path / "results.jsonl")
     monkeypatch.undo()
     assert warm.run("--version").returncode == 0
-    warm.close()
 
 
 def test_start_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
