@@ -40,8 +40,8 @@ TIERS = (
 )
 LIMITS = {
     "modules that a plain run loads": 150,
-    "their lines": 19_400,
-    "lines of the package": 84_750,
+    "their lines": 19_391,
+    "lines of the package": 84_747,
     "tiers of the core": 8,
     "imports that point up, by module": 0,
     "folders that import up": 0,
