@@ -43,6 +43,7 @@ from fastscribe.training.scoring import Scoring
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from tests.conftest import MODELS
+from tests.helpers.warm_process import WARM
 from tests.training.test_trainer import ROOT, command, manifest, recipe_file, recipe_of, trainer_of  # noqa: F401 - fixtures
 
 
@@ -315,6 +316,7 @@ def test_ctrl_c_and_resume(
 ) -> None:
     """Ctrl-C ends a process of its own; the same command goes on in this one."""
     out = tmp_path / "run"
+    without_validation(recipe_file)
     arguments = command(recipe_file, "-o", out, "--epochs", 400, "--dtype", "fp32")
     process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     deadline = time.monotonic() + 100
@@ -335,31 +337,38 @@ def test_ctrl_c_and_resume(
     assert lines[4].partition("going on after ")[2] in last and "going on after step" in lines[4]
 
 
+STOPPED_RANKS = """
+import os, signal, sys, time
+from tests.helpers.ranks import ready
+folder, *arguments = sys.argv[1:]
+ranks = ready()
+for number, rank in enumerate(ranks):
+    rank.begin(arguments, {"RANK": str(number), "LOCAL_RANK": str(number)}, f"{folder}.{number}")
+deadline = time.monotonic() + 80
+while not os.path.exists(f"{folder}/train.jsonl") and time.monotonic() < deadline:
+    time.sleep(0.1)
+for _ in range(2):
+    os.kill(ranks[1].pid, signal.SIGTERM)
+print(*(rank.wait() for rank in ranks))
+"""
+
+
 @pytest.mark.posix
 def test_ranks_stop_together(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    recipe = {**json.loads(recipe_file.read_text()), "run": {"epochs": 1000, "validate_epochs": 1000}}
-    recipe_file.write_text(json.dumps(recipe))
-    arguments = command(recipe_file, "-o", tmp_path / "run", "--dtype", "fp32")
-    ranks = [
-        subprocess.Popen(
-            arguments,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]
-    deadline = time.monotonic() + 100
-    while not (tmp_path / "run" / "train.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    for _ in range(2):
-        ranks[1].send_signal(signal.SIGTERM)
-    said = [rank.communicate(timeout=60)[1] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [143, 143], said
+    without_validation(recipe_file)
+    out = tmp_path / "run"
+    arguments = ("train", recipe_file, "-o", out, "--dtype", "fp32")
+    done = WARM.python(STOPPED_RANKS, out, *arguments, env={**os.environ, **shared, "PYTHONPATH": str(ROOT)})
+    said = [(tmp_path / f"run.{rank}").read_text(encoding="utf-8") for rank in range(2)]
+    assert done.stdout == "143 143\n", (done, said)
     assert said[0].splitlines()[-1].startswith("fastscribe: stopped after step") and "stopped" not in said[1]
-    assert (tmp_path / "run" / "state.pt").exists()
+    assert (out / "state.pt").exists()
+
+
+def without_validation(recipe_file: Path) -> None:  # noqa: F811
+    run = {"epochs": 1000, "validate_epochs": 1000}
+    recipe_file.write_text(json.dumps({**json.loads(recipe_file.read_text()), "run": run}))
