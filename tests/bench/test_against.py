@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from fastscribe.bench.peer_comparison import exporter, exports, peers, process, turns, worker
+from fastscribe.bench.peer_comparison import compare, exporter, exports, peers, process, turns, worker
 from fastscribe.bench.peer_comparison.process import SideFailed, Worker
 from fastscribe.bench.peer_comparison.recordings import gather, write_lone
 from fastscribe.cli import app
@@ -544,8 +544,11 @@ def against(model: Path, python: Path, *more: str) -> Sequence[str]:
     return ["bench", "--against", "faster-whisper", *recordings, *options, "--peer-python", str(python), *more]
 
 
-def test_the_command_compares_and_leaves_a_document(fake_peer: Path, bare_python: Path) -> None:
+def test_the_command_compares_and_leaves_a_document(
+    fake_peer: Path, bare_python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The peer returns fastscribe's texts, except for one."""
+    monkeypatch.setattr(compare, "LOADS", 2)
     model = fake_model(fake_peer, texts=texts() | {RECORDINGS[1].stem: "nothing like it"}, too_large=4)
     stored = fake_peer / "found.json"
     done = CliRunner().invoke(app, against(model, bare_python, "--peer-batch-sizes", "1,4", "--json", str(stored)))
@@ -565,7 +568,7 @@ def test_the_command_compares_and_leaves_a_document(fake_peer: Path, bare_python
     assert "more recordings" in done.stderr
     assert document["machine"]["cpu_cores"] and len(document["load_averages_1min"]) == 6
     for side in document["sides"]:
-        assert len(side["load_s_runs"]) == len(side["load_cpu_s_runs"]) == 3 and len(side["latency_s_runs"]) == 10
+        assert len(side["load_s_runs"]) == len(side["load_cpu_s_runs"]) == 2 and len(side["latency_s_runs"]) == 10
     mine, whisper = document["sides"]
     assert document["versions"]["fastscribe"]["torch"] and (whisper["side"], whisper["dtype"]) == (
         "faster-whisper",
@@ -595,7 +598,18 @@ def test_random_weights_are_reported(is_random: bool, tmp_path: Path, monkeypatc
     assert ("says little: the weights are random" in line) == is_random
 
 
-def test_a_failing_peer_is_shown_and_ends_the_command(fake_peer: Path, bare_python: Path) -> None:
+def test_a_failing_peer_is_shown_and_ends_the_command(
+    fake_peer: Path, bare_python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a side of ours that is loaded."""
+
+    def worker_or_stand_in(python: Path, settings: dict[str, Any]) -> object:
+        if settings["side"] != "fastscribe":
+            return Worker(python, settings)
+        info = {"dtype": "fp32", "load_s": 1.0, "load_cpu_s": 1.0}
+        return SimpleNamespace(side="fastscribe", info=info, stop=lambda: None)
+
+    monkeypatch.setattr(compare, "Worker", worker_or_stand_in)
     done = CliRunner().invoke(app, against(fake_model(fake_peer, dies=True), bare_python))
     assert isinstance(done.exception, SideFailed)
     assert "chatter" in done.output and "cannot go on" in str(done.exception)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import importlib
 import json
 import os
 import random
@@ -32,6 +33,7 @@ import soundfile
 
 from tests.conftest import ROOT
 from tests.helpers.huge_pages import collapse
+from tests.helpers.warm_process import PRELOADED
 
 AUDIO = ROOT / "tests" / "data" / "audio"
 MODEL = ROOT / "tests" / "data" / "models" / "tdt_demo" / "model.nemo"
@@ -120,13 +122,14 @@ def _child(given: list[str], log: Path, before: Callable[[], None] | None) -> No
 
 
 def load_for_forks() -> None:
-    """Load the model before the fork. One thread, because OpenMP's threads do not survive a fork."""
+    """Load the model, and what a run imports, before the fork. One thread, because OpenMP's threads do not survive a fork."""
     import torch
 
-    from fastscribe.cli import transcribe  # noqa: F401
     from fastscribe.config import Options
     from fastscribe.transcriber import Transcriber
 
+    for module in PRELOADED:
+        importlib.import_module(module)
     torch.set_num_threads(1)
     options = Options(batch_size=2, threads=2)
     loaded = Transcriber.load(MODEL, "cpu", "fp32", options)
