@@ -640,7 +640,7 @@ CONFIGS: dict[str, tuple[Make, str]] = {
     "256 x 64 convolutions": (convolutional(*[{"repeat": 64}] * 256), "4000 convolutions"),
     "250 dense blocks": (convolutional(*[{"residual": True, "residual_dense": True}] * 250), "4000 convolutions"),
     "strides of 8**64": (convolutional({"stride": [8], "repeat": 64}), "encoder stride"),
-    "1,000 blocks": (convolutional(*[{}] * 1_000), "encoder.jasper|too many values"),
+    "2,000 blocks": (convolutional(*[{}] * 2_000), "encoder.jasper|too many values"),
     "filters shared by no number": (convolutional({"separable": True, "heads": 10**9}), "blocks.heads"),
     "the widest convolutions": (
         convolutional(*[{"filters": 1 << 14, "repeat": 15, "kernel": [1023]}] * 256), "weights do not match"
