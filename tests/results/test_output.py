@@ -385,7 +385,7 @@ def test_every_input_gets_its_own_name(ids: list[str]) -> None:
     assert "report" not in files
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.one_of(IDS, st.text()))
 def test_names_stay_below_the_folder(id: str) -> None:
     for name in names_of(id):

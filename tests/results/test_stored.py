@@ -61,7 +61,7 @@ def stored(result: Transcript | Failure, tokens: bool = True) -> Transcript | Fa
     return to_result(json.loads(to_jsonl(result, tokens)), item.id, length_s)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(transcripts())
 def test_every_format_is_made_of_the_row(transcript: Transcript) -> None:
     again = stored(transcript)

@@ -24,7 +24,7 @@ def tags_cs(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\{\\k(\d+)\}", text)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(ANY_WORDS, STYLES)
 def test_pysubs2_reads_every_word_and_no_other_markup(texts: list[str], style: SubtitleStyle) -> None:
     transcript = spoken(texts)
@@ -36,7 +36,7 @@ def test_pysubs2_reads_every_word_and_no_other_markup(texts: list[str], style: S
     assert all(before.end <= after.start for before, after in itertools.pairwise(events))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(ANY_WORDS, STYLES)
 def test_each_tag_is_half_a_hundredth_from_its_word_and_none_drifts(texts: list[str], style: SubtitleStyle) -> None:
     transcript = spoken(texts)

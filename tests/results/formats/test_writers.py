@@ -161,7 +161,7 @@ def test_lone_surrogates_are_escaped_and_json_reads_them_back() -> None:
         assert "caf\\udce9" in render(found, format).encode().decode()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.text(), st.sampled_from(OUTPUT_FORMATS), st.booleans())
 def test_any_text_can_be_written_in_any_format(text: str, format: str, tokens: bool) -> None:
     written = render(one_word(text), format, tokens)
@@ -298,7 +298,7 @@ def unwrapped(lines: Iterable[str]) -> str:
     return "".join("".join(line.split()) for line in lines)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(ANY_WORDS, STYLES)
 def test_pysubs2_reads_srt_back_without_markup(texts: list[str], style: SubtitleStyle) -> None:
     pysubs2 = pytest.importorskip("pysubs2")
@@ -311,7 +311,7 @@ def test_pysubs2_reads_srt_back_without_markup(texts: list[str], style: Subtitle
     assert all(before.end <= after.start for before, after in itertools.pairwise(events))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(ANY_WORDS, STYLES)
 def test_webvtt_reads_vtt_back(texts: list[str], style: SubtitleStyle) -> None:
     webvtt = pytest.importorskip("webvtt")
