@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from unittest import mock
@@ -16,10 +14,18 @@ from scripts.command_tree import commands
 from scripts.option_reference import MARK, PAGE, escaped
 from tests.conftest import PACKAGE, ROOT
 from tests.helpers.markdown import anchors, blocks, documents, links
+from tests.helpers.warm_process import LIBRARIES_ALONE
 
 DOCS = ROOT / "docs"
 PAGES = documents()
 STAGES = ("inputs", "probe", "split", "plan", "load", "features", "encode", "decode", "assemble", "write")
+BUILD = """
+import sys
+from sphinx.builders.html import StandaloneHTMLBuilder
+from sphinx.cmd.build import main
+StandaloneHTMLBuilder.search = False  # the index warns of nothing
+sys.exit(main(sys.argv[1:]))
+"""
 GENERATOR = ("sphinx", "myst_parser", "pydata_sphinx_theme")
 
 
@@ -145,7 +151,7 @@ def test_the_python_reference_names_public_things() -> None:
     any(find_spec(name) is None for name in GENERATOR), reason="the group docs is not installed: it needs Python 3.11"
 )
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "--builder", "html"]
-    done = subprocess.run([*command, DOCS, tmp_path], capture_output=True, text=True, timeout=200)
+    options = ("--fail-on-warning", "--keep-going", "--quiet", "--builder", "html")
+    done = LIBRARIES_ALONE.python(BUILD, *options, DOCS, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "--max-utterance-s" in (tmp_path / "options.html").read_text(encoding="utf-8")
