@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-# Page faults of a hundred allocations of 8 MB, each written and freed. In a separate process: the setting is permanent.
+# Page faults of twenty allocations of 8 MB and 32 MB, each written and freed. In a separate process: the setting is permanent.
 SCRIPT = """
 import ctypes, resource
 from fastscribe._system.malloc_tuning import disable_malloc_trim
@@ -18,7 +18,7 @@ c = ctypes.CDLL(None)
 c.malloc.restype = ctypes.c_void_p
 size = 8 << 20
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(100):
+for _ in range(20):
     block = ctypes.c_void_p(c.malloc(ctypes.c_size_t(size)))
     other = ctypes.c_void_p(c.malloc(ctypes.c_size_t(4 * size)))
     ctypes.memset(block, 1, size)
@@ -30,7 +30,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * resource.g
 
 
 def rounds_with_fresh_pages(**environment: str) -> int:
-    """Page faults per hundred allocations."""
+    """Of twenty rounds, how many got new pages."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=clean | environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -40,4 +40,4 @@ def rounds_with_fresh_pages(**environment: str) -> int:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc's")
 def test_pages_reused() -> None:
     assert rounds_with_fresh_pages() <= 2
-    assert rounds_with_fresh_pages(MALLOC_TRIM_THRESHOLD_="131072") > 50
+    assert rounds_with_fresh_pages(MALLOC_TRIM_THRESHOLD_="131072") > 10
