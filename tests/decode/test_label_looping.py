@@ -81,7 +81,7 @@ def allocate(network: Network, rows: int, num_slots: int) -> LoopState:
     return LoopState.allocate(network, rows, Slots.allocate(network, num_slots))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     durations=st.sampled_from(DURATIONS),
@@ -96,7 +96,7 @@ def test_label_looping_equals_greedy(seed, durations, max_symbols, blank_bias, l
     assert_greedy(transducer, frames, label_looping.decode(transducer, frames, window))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     durations=st.sampled_from(DURATIONS),
@@ -221,6 +221,10 @@ class NoHostSync(TorchDispatchMode):
         super().__init__()
         self.names: list[str] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as in tests/fakes/cuda.py
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__
         assert name not in ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal", "is_nonzero"), name
@@ -286,10 +290,10 @@ def test_no_max_symbols(durations) -> None:
     transducer = tiny_transducer(3, durations, None, -100.0)
     with torch.no_grad():
         transducer.joint.output.bias[transducer.blank_id + 1 :] += torch.tensor([50.0, 0, 0][: len(durations)])
-    frames = random_frames([3, 2])
+    frames = random_frames([2, 1])
     hypotheses = label_looping.decode(transducer, frames)
     assert_greedy(transducer, frames, hypotheses)
-    assert [len(hypothesis.token_ids) for hypothesis in hypotheses] == [3000, 2000]
+    assert [len(hypothesis.token_ids) for hypothesis in hypotheses] == [2000, 1000]
 
 
 @given(st.lists(st.integers(0, 3), max_size=30))

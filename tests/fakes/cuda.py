@@ -22,6 +22,13 @@ from fastscribe.cuda import graph_capture
 STREAMS = 32
 
 
+def is_view(func: Any, args: tuple, result: Any) -> bool:
+    """Return whether the result is the first argument's memory, unchanged; `reshape` and others may also copy."""
+    if not (func.is_view and isinstance(result, torch.Tensor)):
+        return False
+    return result.untyped_storage().data_ptr() == args[0].untyped_storage().data_ptr()
+
+
 class Recorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
@@ -29,8 +36,14 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.calls.append((func, args, kwargs or {}, result))
+        if not is_view(func, args, result):
+            self.calls.append((func, args, kwargs or {}, result))
         return result
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Say that compilers need not be kept away: each operation would pass through them, and import them first."""
+        return False
 
     @torch.inference_mode()
     def replay(self) -> None:

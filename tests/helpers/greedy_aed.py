@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from fastscribe.decode.aed import ending_ids, finish, row_limit
@@ -13,15 +15,22 @@ from fastscribe.types import Frames, Hypothesis
 
 @torch.inference_mode()
 def greedy(
-    model: AttentionDecoder, prompt: Prompt, frames_TD: torch.Tensor, phrases: ReferencePhrases[State] | None = None
+    model: AttentionDecoder,
+    prompt: Prompt,
+    frames_TD: torch.Tensor,
+    phrases: ReferencePhrases[State] | None = None,
+    guess: Sequence[int] = (),
 ) -> Hypothesis:
     """Decode one utterance, and run all tokens through the model at each step.
+
+    A guess only saves time: one pass gives the logits after each of its tokens, for the steps up to its first wrong one.
 
     Args:
         model: the attention decoder.
         prompt: tokens before the text.
-        frames_TD: encoder output, valid frames only.
+        frames_TD: encoder output, valid and finite frames only.
         phrases: phrases to boost.
+        guess: what the tokens after the prompt may be.
 
     Returns:
         The hypothesis.
@@ -32,11 +41,14 @@ def greedy(
     frames = Frames(frames_TD[None], torch.tensor([num_frames], device=device))
     ids, logprobs, is_finished = list(prompt.ids), [], False
     states = phrases.start if phrases else ()
+    guessed = [*prompt.ids, *guess][: model.config.max_tokens]  # the last token may have no position
+    guessed_QV = model.logits_after_each(torch.tensor([guessed], device=device), frames)[0, :, : model.num_labels]
     while len(ids) < row_limit(model, prompt, num_frames) and not is_finished:
-        cache = model.new_cache(1, num_frames, len(ids))
-        model.load_frames_(cache, frames)
-        tokens_1N, positions_N = torch.tensor([ids], device=device), torch.arange(len(ids), device=device)
-        logprobs_V = torch.log_softmax(model(tokens_1N, positions_N, cache, len(ids))[0].float(), 0)
+        if ids == guessed[: len(ids)]:
+            logits_V = guessed_QV[len(ids) - 1]
+        else:
+            logits_V = model.logits_after_each(torch.tensor([ids], device=device), frames)[0, -1, : model.num_labels]
+        logprobs_V = torch.log_softmax(logits_V.float(), 0)
         ids.append(int(logprobs_V.argmax()))
         if phrases and ids[-1] in prompt.text_ids:
             scores_V = torch.tensor([phrases.score(states, i) for i in range(len(logprobs_V))])
