@@ -47,6 +47,7 @@ PRELOADED = (
     "fastscribe.audio.flac_frames",
     "fastscribe.audio.tags",
     "fastscribe.checkpoint.exchange",
+    "fastscribe.checkpoint.huggingface",
     "fastscribe.checkpoint.native",
     "fastscribe.checkpoint.nemo",
     "fastscribe.checkpoint.packaged_model",
@@ -54,18 +55,24 @@ PRELOADED = (
     "fastscribe.cli.input_count",
     "fastscribe.cli.long_help",
     "fastscribe.cli.models",
+    "fastscribe.cli.nothing_to_do",
     "fastscribe.cli.packaged_model",
     "fastscribe.cli.transcribe",
     "fastscribe.context.language_model",
     "fastscribe.decode.batched_beam",
     "fastscribe.decode.fast_predictor",
     "fastscribe.decode.label_looping",
+    "fastscribe.decode.transducer",
     "fastscribe.dry_run",
     "fastscribe.families.conformer.family",
+    "fastscribe.families.conformer.huggingface",
     "fastscribe.families.conformer.nemo",
+    "fastscribe.families.jasper.nemo",
+    "fastscribe.journaled",
     "fastscribe.pipeline.local",
     "fastscribe.pipeline.recognizer",
     "fastscribe.ray.run",
+    "fastscribe.results.columns",
     "fastscribe.results.export",
     "fastscribe.results.formats.cue_files",
     "fastscribe.results.merge_objects",
@@ -75,10 +82,18 @@ PRELOADED = (
     "fastscribe.results.storage_folder",
     "fastscribe.results.storage_object",
     "fastscribe.results.stream",
+    "fastscribe.speakers.columns",
+    "fastscribe.speakers.networks",
+    "fastscribe.speakers.readers",
+    "fastscribe.speakers.room",
+    "fastscribe.speakers.stage",
     "fastscribe.transcriber",
 )
 BUILT = ("transcribe", "export", "merge", "inspect", "convert")  # commands
-OPTIONAL = ("pydantic.plugin._loader", "pydantic.type_adapter", "typer._adapters")  # some versions of typer use them
+OPTIONAL = (
+    *("pydantic.plugin._loader", "pydantic.type_adapter", "typer._adapters"),  # some versions of typer use them
+    *("jiwer", "whisper_normalizer.english"),  # of the extra eval
+)
 UNWANTED = ("huggingface_hub",)  # reads the environment when it is imported
 # What a run imports of others. Nothing that a run may do without: programs look at what is imported.
 LIBRARIES = ("torch", "numpy", "sentencepiece", "soundfile", "typer")

@@ -24,6 +24,7 @@ from fastscribe.speakers.dialogues import speakers_of
 from fastscribe.types import Batch
 from tests.cli.test_cli import rows
 from tests.conftest import AUDIO, MODELS, waveform
+from tests.helpers.forked_workers import forked_workers
 from tests.helpers.processes import fastscribe
 
 RATE = 16_000
@@ -256,7 +257,7 @@ def test_several_devices_give_the_same(
     content = Path(leak).read_bytes()
     expected = transcribed(transcriber, call, leak)
     monkeypatch.setattr("fastscribe.pipeline.workers.devices.usable_processors", lambda: 2)
-    with Transcriber.load(MODEL, dtype="fp32", options=OPTIONS, devices="cpu:2") as several:
+    with forked_workers(), Transcriber.load(MODEL, dtype="fp32", options=OPTIONS, devices="cpu:2") as several:
         found = list(several.transcribe([call, leak, content], ordered=True))
     for one, other in zip(found, [*expected, expected[1]], strict=True):
         assert isinstance(one, Transcript) and isinstance(other, Transcript)

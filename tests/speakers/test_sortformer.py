@@ -36,7 +36,10 @@ def recordings() -> tuple[np.ndarray, ...]:
 
 def probabilities(path: Path, samples: Sequence[np.ndarray], dtype: str = "fp32") -> list[np.ndarray]:
     """Return the probabilities [T, N] of recordings in one batch."""
-    diarizer = Diarizer.build(read_speaker_model(path), torch.device("cpu"), prepare, dtype)
+    return of_batch(Diarizer.build(read_speaker_model(path), torch.device("cpu"), prepare, dtype), samples)
+
+
+def of_batch(diarizer: Diarizer, samples: Sequence[np.ndarray]) -> list[np.ndarray]:
     samples_BS = torch.zeros(len(samples), max(map(len, samples)), dtype=torch.int16)
     for row, one in enumerate(samples):
         samples_BS[row, : len(one)] = torch.from_numpy(one)
@@ -50,9 +53,24 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
 @pytest.fixture
-def model(name: str, tmp_path: Path) -> Path:
-    return sortformer.write_nemo(tmp_path / "model.nemo", sortformer.config(name))
+def model(name: str, folder: Path) -> Path:
+    path = folder / f"{name}.nemo"
+    return path if path.exists() else sortformer.write_nemo(path, sortformer.config(name))
+
+
+@cache
+def exact(path: Path, is_batch: bool, min_width: int = MIN_WIDTH_OF_LOOPS) -> list[np.ndarray]:
+    """Return the probabilities of all recordings in float32, one by one or in one batch; `min_width` is that in force."""
+    diarizer = Diarizer.build(read_speaker_model(path), torch.device("cpu"), prepare, "fp32")
+    if is_batch:
+        return of_batch(diarizer, recordings())
+    return [of_batch(diarizer, [samples])[0] for samples in recordings()]
 
 
 @pytest.mark.parametrize("min_width", [1, MIN_WIDTH_OF_LOOPS])
@@ -61,16 +79,13 @@ def test_probabilities_are_those_of_nemo(
 ) -> None:
     """The layers of wide encoders give them too."""
     monkeypatch.setattr("fastscribe.families.conformer.config.MIN_WIDTH_OF_LOOPS", min_width)
-    for samples, expected in zip(recordings(), GOLDENS[name], strict=True):
-        [found] = probabilities(model, [samples])
+    for samples, found, expected in zip(recordings(), exact(model, False, min_width), GOLDENS[name], strict=True):
         assert found.shape == (-(-(len(samples) // 160) // 8), 4)
         np.testing.assert_allclose(found.ravel()[::STEP], expected, atol=ROUNDING)
 
 
 def test_neighbours_in_a_batch_change_nothing(model: Path) -> None:
-    together = probabilities(model, recordings())
-    for samples, found in zip(recordings(), together, strict=True):
-        [alone] = probabilities(model, [samples])
+    for alone, found in zip(exact(model, False), exact(model, True), strict=True):
         np.testing.assert_allclose(found, alone, atol=2e-5)
 
 
@@ -97,10 +112,11 @@ def test_subsampling_and_layers_are_in_the_dtype_of_the_run(
     rest = torch.nn.ModuleList([built.projection, built.hidden, built.speakers])
     assert {one.weight.dtype for one in rest.modules() if hasattr(one, "weight")} == {torch.float32}
     count = None if built.config.cache is None else built.config.cache.chunk_frames
-    exact, found = (
-        np.concatenate([one[:count] for one in probabilities(model, recordings(), dtype)]) for dtype in ("fp32", dtype)
+    expected, found = (
+        np.concatenate([one[:count] for one in every])
+        for every in (exact(model, True, min_width), probabilities(model, recordings(), dtype))
     )
-    assert 0 < np.abs(exact - found).mean() < most
+    assert 0 < np.abs(expected - found).mean() < most
 
 
 def test_a_recording_shorter_than_a_frame_has_no_probabilities(model: Path) -> None:

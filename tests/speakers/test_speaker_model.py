@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from fastscribe.types import Batch
 from tests.cli.test_cli import rows
 from tests.conftest import AUDIO, MODELS, waveform
 from tests.helpers import nemotron_diarization, sortformer
+from tests.helpers.forked_workers import forked_workers
 from tests.helpers.processes import fastscribe
 from tests.speakers.test_sortformer import probabilities
 
@@ -60,7 +61,10 @@ def transcribed(inputs: Sequence[Any], model: Path | None, **options: Any) -> li
     devices = options.pop("devices", None)
     chosen = Options(speakers=None if model is None else str(model), max_utterance_s=8.0, threads=2, **options)
     device = {"devices": devices} if devices else {"device": "cpu"}
-    with Transcriber.load(MODEL, dtype="fp32", options=chosen, **device) as transcriber:
+    with (
+        forked_workers() if devices else nullcontext(),
+        Transcriber.load(MODEL, dtype="fp32", options=chosen, **device) as transcriber,
+    ):
         return list(transcriber.transcribe(inputs, ordered=True))
 
 
@@ -71,13 +75,22 @@ def plain(result: Transcript | Failure) -> tuple[Any, ...]:
     return result.text, words, replace(result.audio, given_key=None), len(result.gaps)
 
 
-@pytest.mark.parametrize("name", ["v1", "v2"])
-@pytest.mark.parametrize("devices", [None, "cpu:2"])
+@pytest.fixture(scope="module")
+def without_speakers(inputs: list[str]) -> list[tuple[Any, ...]]:
+    return list(map(plain, transcribed(inputs, None)))
+
+
+# Of v2 in a process of its own, test_chosen_settings_are_those_of_a_checkpoint_that_has_them.
+@pytest.mark.parametrize(("devices", "name"), [(None, "v1"), (None, "v2"), ("cpu:2", "v1")])
 def test_words_are_those_of_a_run_without_speakers(
-    name: str, devices: str | None, speaker_models: dict[str, Path], inputs: list[str]
+    name: str,
+    devices: str | None,
+    speaker_models: dict[str, Path],
+    inputs: list[str],
+    without_speakers: list[tuple[Any, ...]],
 ) -> None:
     found = transcribed(inputs, speaker_models[name], devices=devices)
-    assert list(map(plain, found)) == list(map(plain, transcribed(inputs, None)))
+    assert list(map(plain, found)) == without_speakers
     for result in found:
         assert isinstance(result, Transcript)
         for one in (*result.words, *result.segments, *result.gaps):
@@ -245,9 +258,8 @@ def turns(results: Sequence[Transcript | Failure]) -> list[Any]:
     return [one.turns for one in results if isinstance(one, Transcript)]
 
 
-@pytest.mark.parametrize("devices", [None, "cpu:1"])
 def test_chosen_settings_are_those_of_a_checkpoint_that_has_them(
-    devices: str | None, speaker_models: dict[str, Path], inputs: list[str], tmp_path: Path
+    speaker_models: dict[str, Path], inputs: list[str], without_speakers: list[tuple[Any, ...]], tmp_path: Path
 ) -> None:
     """NeMo's probabilities are those of stored settings (tests/speakers/test_sortformer.py)."""
     base = sortformer.config("v2")
@@ -255,7 +267,10 @@ def test_chosen_settings_are_those_of_a_checkpoint_that_has_them(
     stored = sortformer.write_nemo(tmp_path / "stored.nemo", base, stated)
     wanted = turns(transcribed(inputs[:2], stored))
     given = dict(reversed(STREAMING.items()))
-    assert turns(transcribed(inputs[:2], speaker_models["v2"], speaker_streaming=given, devices=devices)) == wanted
+    assert turns(transcribed(inputs[:2], speaker_models["v2"], speaker_streaming=given)) == wanted
+    elsewhere = transcribed(inputs[:2], speaker_models["v2"], speaker_streaming=given, devices="cpu:1")
+    assert turns(elsewhere) == wanted
+    assert list(map(plain, elsewhere)) == without_speakers[:2]
     assert turns(transcribed(inputs[:2], speaker_models["v2"])) != wanted
 
 
