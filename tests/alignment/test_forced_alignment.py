@@ -53,7 +53,7 @@ def best_by_brute_force(logprobs_TV: list, token_ids: list[int], blank_id: int) 
     return best
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(40))
 def test_reference_finds_best_path(seed: int) -> None:
     rng = random.Random(seed)
     blank_id = rng.randrange(1, 4)
@@ -68,16 +68,16 @@ def test_reference_finds_best_path(seed: int) -> None:
     assert borders == sorted(borders) and all(first < end for first, end in spans)
 
 
-@pytest.mark.parametrize("seed", range(100))
-@pytest.mark.parametrize("max_bytes", [1, 300, 1 << 20])
-def test_batch_equals_reference(seed: int, max_bytes: int) -> None:
+@pytest.mark.parametrize("seed", range(60))
+def test_batch_equals_reference(seed: int) -> None:
     """Blocks of one frame, a few and all. Many batches have a row with too few frames."""
     rng = random.Random(seed)
     blank_id = rng.randrange(1, 6)
     tables = [table(rng, rng.randrange(25), blank_id + 1) for _ in range(4)]
     texts = [text(rng, rng.randrange(12), blank_id) for _ in range(4)]
     expected = [align_reference(*row, blank_id) for row in zip(tables, texts, strict=True)]
-    assert align_batch(tables, texts, blank_id, max_bytes=max_bytes) == expected
+    for max_bytes in (1, 300, 1 << 20):
+        assert align_batch(tables, texts, blank_id, max_bytes=max_bytes) == expected, max_bytes
 
 
 def test_text_fills_every_frame() -> None:
@@ -109,11 +109,11 @@ def test_long_recording_chunks() -> None:
 
     def logprobs(first: int, stop: int) -> torch.Tensor:
         requests.append(stop - first)
+        frames_T = torch.arange(first, stop)
+        places_T, offsets_T = frames_T // 37, frames_T % 37  # token n is spoken at the frames 37 n + 5 and 37 n + 6
+        is_spoken_T = ((offsets_T == 5) | (offsets_T == 6)) & (places_T < num_tokens)
         made = torch.full((1, stop - first, 8), -4.0)
-        for frame in range(first, stop):  # token n is spoken at the frames 37 n + 5 and 37 n + 6
-            place, offset = divmod(frame, 37)
-            is_spoken = offset in (5, 6) and place < num_tokens
-            made[0, frame - first, place % 7 if is_spoken else 7] = -0.1
+        made[0, frames_T - first, torch.where(is_spoken_T, places_T % 7, 7)] = -0.1
         return made
 
     (spans,) = align(logprobs, [num_frames], texts, 7, CPU, max_bytes=1 << 20)

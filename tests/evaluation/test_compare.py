@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.evaluation import compare as comparing
@@ -27,6 +27,7 @@ def run_of(run: list, side: int) -> list[Pair]:
     return [Pair(texts[0], texts[side], key=Recording(str(n))) for n, texts in enumerate(run)]
 
 
+@settings(max_examples=40)
 @given(RUNS)
 def test_scores_equal_those_of_each_run(run: list) -> None:
     result, baseline = run_of(run, 1), run_of(run, 2)
@@ -41,6 +42,7 @@ def test_scores_equal_those_of_each_run(run: list) -> None:
     assert found.interval is None
 
 
+@settings(max_examples=40)
 @given(RUNS)
 def test_failed_recordings_left_out_of_both(run: list) -> None:
     found = match(run_of(run, 1), run_of(run, 2), count_failed=False)

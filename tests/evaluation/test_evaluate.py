@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe._system import remote
@@ -47,6 +47,7 @@ def row(reference: str, hypothesis: str, **fields: object) -> dict:
 FAILED = {"audio_filepath": "f.wav", "text": "gone for good", "error": {"stage": "load", "type": "E", "message": "m"}}
 
 
+@settings(max_examples=40)
 @given(PAIRS)
 def test_errors_equal_levenshtein(pairs: list[Pair]) -> None:
     total = evaluate(pairs, num_group_fields=1).total
@@ -61,6 +62,7 @@ def test_errors_equal_levenshtein(pairs: list[Pair]) -> None:
     assert (total.utterances, total.failed) == (len(pairs), sum(pair.hypothesis is None for pair in pairs))
 
 
+@settings(max_examples=40)
 @given(PAIRS, st.booleans())
 def test_groups_sum_to_total(pairs: list[Pair], count_failed: bool) -> None:
     found = evaluate(pairs, num_group_fields=1, count_failed=count_failed)
@@ -75,6 +77,7 @@ def test_groups_sum_to_total(pairs: list[Pair], count_failed: bool) -> None:
         assert alone.total == score
 
 
+@settings(max_examples=40)
 @given(PAIRS, st.integers(1, 4), st.integers(1, 20))
 def test_blocks_change_nothing(pairs: list[Pair], block_pairs: int, block_characters: int) -> None:
     whole = evaluate(pairs, 1, num_worst=3)
@@ -91,6 +94,7 @@ def test_blocks_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(block) for block in scoring._blocks(pairs)] == [3, 3, 2, 1, 3, 1]
 
 
+@settings(max_examples=40)
 @given(PAIRS, st.integers(0, 5))
 def test_worst_utterances(pairs: list[Pair], num_worst: int) -> None:
     def rank(pair: Pair) -> tuple[int, float]:
@@ -191,6 +195,7 @@ def test_long_diff_shortened() -> None:
     assert shown.endswith("w99 {+more+}")
 
 
+@settings(max_examples=40)
 @given(PAIRS, st.integers(10, 40))
 def test_side_by_side(pairs: list[Pair], max_columns: int) -> None:
     for aligned in evaluate(pairs, 1, 8).worst:

@@ -69,7 +69,7 @@ class AnyGrammar:
         return self
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(SPOKEN, st.data())
 def test_any_grammar_keeps_every_word_and_time(texts: list[str], data: st.DataObject) -> None:
     itn = object.__new__(Itn)
@@ -113,7 +113,7 @@ def test_english(english: Itn, said: str, written: str) -> None:
     assert read(english, said) == written
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(SPOKEN)
 def test_english_keeps_every_word_and_time(english: Itn, texts: list[str]) -> None:
     read(english, " ".join(texts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tracemalloc
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -45,16 +46,26 @@ def transcribed(model: str, max_utterance_s: float, path: Path) -> Transcript:
     return result
 
 
+@cache
+def transcribed_uncut(model: str, path: Path) -> Transcript:
+    return transcribed(model, 0, path)
+
+
+@pytest.fixture(scope="module")
+def talk_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("talk") / "a.wav"
+    soundfile.write(path, talk(1, 80), RATE)
+    return path
+
+
 @pytest.mark.parametrize(
     ("model", "max_utterance_s", "least_matched", "least_near"),
     [("tdt_demo", 20.0, 1.0, 0.97), ("tdt_demo", 40.0, 1.0, 0.98), ("ctc", 12.0, 0.96, 1.0), ("ctc", 40.0, 0.97, 1.0)],
 )
 def test_cutting_keeps_word_times(
-    tmp_path: Path, model: str, max_utterance_s: float, least_matched: float, least_near: float
+    talk_file: Path, model: str, max_utterance_s: float, least_matched: float, least_near: float
 ) -> None:
-    path = tmp_path / "a.wav"
-    soundfile.write(path, talk(1, 80), RATE)
-    uncut, cut = transcribed(model, 0, path), transcribed(model, max_utterance_s, path)
+    uncut, cut = transcribed_uncut(model, talk_file), transcribed(model, max_utterance_s, talk_file)
     names = [[word.text.lower().strip(".,?") for word in result.words] for result in (uncut, cut)]
     blocks = difflib.SequenceMatcher(None, *names, autojunk=False).get_matching_blocks()
     pairs = [(uncut.words[b.a + i], cut.words[b.b + i]) for b in blocks for i in range(b.size)]

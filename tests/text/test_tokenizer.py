@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+from functools import cache
 
 import pytest
 import sentencepiece
@@ -56,12 +57,17 @@ def sentencepiece_model(request: pytest.FixtureRequest) -> bytes:
     return trained(**{"model_type": "bpe", "hard_vocab_limit": False} | MODELS_OF[request.param])
 
 
-@settings(max_examples=200, deadline=None)
+@cache
+def both(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, Tokenizer]:
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.LoadFromSerializedProto(model)
+    return processor, from_sentencepiece(model)
+
+
+@settings(max_examples=100, deadline=None)
 @given(draws=st.lists(st.integers(0, 10_000), max_size=12))
 def test_text_equals_sentencepiece(sentencepiece_model: bytes, draws: list[int]) -> None:
-    processor = sentencepiece.SentencePieceProcessor()
-    processor.LoadFromSerializedProto(sentencepiece_model)
-    tokenizer = from_sentencepiece(sentencepiece_model)
+    processor, tokenizer = both(sentencepiece_model)
     ids = [draw % len(tokenizer.pieces) for draw in draws]
     marks = [i for i in range(len(tokenizer.pieces)) if tokenizer.pieces[i].startswith("▁")][-3:]
     for leading in ([], marks[:1], [marks[0], marks[0]], marks):
@@ -80,9 +86,8 @@ def test_tables_equal_join(dropped_marks) -> None:
 
 @pytest.mark.parametrize("sentence", TEXT[:3])
 def test_round_trip(sentencepiece_model: bytes, sentence: str) -> None:
-    processor = sentencepiece.SentencePieceProcessor()
-    processor.LoadFromSerializedProto(sentencepiece_model)
-    assert from_sentencepiece(sentencepiece_model).text(processor.EncodeAsIds(sentence)) == sentence
+    processor, tokenizer = both(sentencepiece_model)
+    assert tokenizer.text(processor.EncodeAsIds(sentence)) == sentence
 
 
 def test_huggingface_same_pieces() -> None:
