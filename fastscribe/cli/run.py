@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
@@ -29,7 +29,7 @@ from fastscribe.cli.job import SHORT_S, check_paths, is_stream
 from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard, say_summary
 from fastscribe.cli.run_output import open_run_output
-from fastscribe.cli.run_part import RunPart, TranscribeJob
+from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, say, show_table
 from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName
 from fastscribe.types import Failure, Transcript
@@ -265,7 +265,8 @@ def _write_all(
         output.flush()
     if listing is not None:
         transcriber.progress.left_out, transcriber.progress.repeats = listing.left_out, listing.repeats
-    for line in [*_lines(of_manifests), *_lines(job.parts), *_lines_of(transcriber)]:
+    found = [line for one in (*of_manifests, *job.parts) for line in one.lines]
+    for line in [*found, *_lines_of(transcriber)]:
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 
@@ -276,10 +277,6 @@ def _counters_of_rows(language: str | None) -> tuple[OtherLanguages | ShortFiles
     from fastscribe.cli.short_files import ShortFiles
 
     return OtherLanguages(language), ShortFiles()
-
-
-def _lines(parts: Iterable[RunPart | OtherLanguages | ShortFiles]) -> Iterator[str]:
-    return (line for part in parts for line in part.lines)
 
 
 def _lines_of(transcriber: Transcriber) -> list[str]:

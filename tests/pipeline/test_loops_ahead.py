@@ -42,8 +42,7 @@ def compiled(loops: Loops) -> dict[str, list[Any]]:
     return {name: loop.signatures for name, loop in loops.items() if loop.signatures}
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_batch_compiles_nothing(dtype: str, loops: Loops) -> None:
+def check_that_a_batch_compiles_nothing(dtype: str, loops: Loops) -> None:
     transcriber = Transcriber.load(MODELS / "tdt_demo" / "model.nemo", "cpu", dtype)
     for thread in threading.enumerate():
         if thread.name == "compile-loops":
@@ -52,6 +51,17 @@ def test_a_batch_compiles_nothing(dtype: str, loops: Loops) -> None:
     assert len(ahead) >= 11 and all(len(signatures) == 1 for signatures in ahead.values())
     [result] = transcriber.transcribe([AUDIO / "05_0_00148.flac"])
     assert result.text and compiled(loops) == ahead
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_batch_compiles_nothing(dtype: str, loops: Loops) -> None:
+    check_that_a_batch_compiles_nothing(dtype, loops)
+
+
+def test_nor_where_layers_are_not_packed(loops: Loops, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With AVX2 alone, MKL computes wide layers in float32, and torch all in bfloat16."""
+    monkeypatch.setattr("fastscribe.families.blocks.packed.packs", lambda shape, dtype: False)
+    check_that_a_batch_compiles_nothing("fp32", loops)
 
 
 def test_no_more_than_is_needed(loops: Loops) -> None:

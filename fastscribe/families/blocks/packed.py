@@ -8,7 +8,7 @@ those that torch's compiler emits; because they are private, they are checked on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
@@ -89,6 +89,11 @@ def has_faster_mkl(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 and torch.backends.mkl.is_available() and "avx512f" not in instructions()
 
 
+def packs(shape: Sequence[int], dtype: torch.dtype) -> bool:
+    """Return True if a layer's matrix of this shape is packed, so that its product may activate."""
+    return can_pack(dtype) and (min(shape) < _MIN_MKL_WIDTH or not has_faster_mkl(dtype))
+
+
 def example_linear(inputs: int, outputs: int) -> nn.Linear:
     """Make a layer for a trial product. nn.Linear's initialisation would advance the caller's random generator."""
     ramp = torch.linspace(-1, 1, inputs * outputs + outputs)
@@ -100,10 +105,8 @@ def pack_linears_(module: nn.Module, dtype: torch.dtype) -> None:
     """Replace every nn.Linear below `module` if packing works; results are equal up to rounding."""
     if not can_pack(dtype):
         return
-    leaves_large = has_faster_mkl(dtype)
     for owner, name, linear in linears_below(module):
-        is_large = name in LAYER_MATRICES and min(linear.weight.shape) >= _MIN_MKL_WIDTH
-        if is_large and leaves_large:
+        if name in LAYER_MATRICES and not packs(linear.weight.shape, dtype):
             setattr(owner, name, UnpackedLinear(linear))
         else:
             setattr(owner, name, PackedLinear(linear, pop_activation_(owner, name)))

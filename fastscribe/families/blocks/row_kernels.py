@@ -413,17 +413,18 @@ def kernels(dtype: str, stores: str) -> dict[str, Any]:
     return {loop.__name__: compile_cached(rebind(loop, names, variant), **loop_options()) for loop in _LOOPS}
 
 
-def compile_ahead(dtype: str, stores: str) -> Iterator[None]:
+def compile_ahead(dtype: str, stores: str, is_packed: bool) -> Iterator[None]:
     """Compile, one at a time, the loops that a first batch needs, or load them.
 
     Args:
         dtype: As for kernels().
         stores: How loops before a matrix of the layers store rows.
+        is_packed: The product of the layers' first matrix activates.
     """
     needed = [(name, "plain" if name in _STORED_PLAIN else stores) for name in _IN_ORDER]
-    if stores == "plain":
-        needed.remove(("activate", "plain"))  # the packed product does it
-    else:
+    if is_packed:
+        needed.remove(("activate", stores))
+    if stores != "plain":
         needed.append(("add_norm", "plain"))  # behind the last layer
     for name, form in needed:
         loop = kernels(dtype, form)[name]
