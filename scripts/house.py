@@ -41,7 +41,7 @@ TIERS = (
 LIMITS = {
     "modules that a plain run loads": 150,
     "their lines": 19_391,
-    "lines of the package": 84_749,
+    "lines of the package": 84_750,
     "tiers of the core": 8,
     "imports that point up, by module": 0,
     "folders that import up": 0,

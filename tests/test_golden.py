@@ -402,7 +402,7 @@ def frames_with(dtype: str, attention: str) -> torch.Tensor:
     return model.encode(model.features(*model.upload(batch))).frames_BTD[:1].float()
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
 @pytest.mark.parametrize("attention", ["local:20,20", "local:20,20,1"])
 def test_local_attention_in_every_dtype(dtype: str, attention: str) -> None:
     """Results are near float32's with that window and differ from full attention."""

@@ -73,7 +73,7 @@ OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 def python(hidden: list[str], program: str) -> subprocess.CompletedProcess[str]:
     """Run a program in a process that lacks these rooms."""
-    return LIBRARIES_ALONE.python(HIDING.format(rooms=hidden, program=program))
+    return LIBRARIES_ALONE.python(HIDING.format(rooms=hidden, program=program), timeout_s=300)
 
 
 def command(hidden: list[str], *arguments: object) -> subprocess.CompletedProcess[str]:

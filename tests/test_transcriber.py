@@ -427,7 +427,7 @@ def test_ledger_selects_inputs(transcriber: Transcriber, monkeypatch) -> None:
     ],
 )
 def test_dead_thread_costs_one_file(transcriber: Transcriber, monkeypatch, error, where, stage) -> None:
-    poison = str(FILES[3])
+    poison, expected = str(FILES[3]), reference()
     original = {"probe": probe, "split": Preparation._split, "load": read_into}[stage]
     position = 0 if original is probe else 1
 
@@ -439,7 +439,7 @@ def test_dead_thread_costs_one_file(transcriber: Transcriber, monkeypatch, error
 
     monkeypatch.setattr(f"fastscribe.pipeline.{where}", poisoned)
     results = list(with_options(transcriber, threads=1).transcribe(FILES[:5]))
-    assert texts(results) == {str(path): reference()[str(path)] for path in FILES[:5]} | {poison: "failed"}
+    assert texts(results) == {str(path): expected[str(path)] for path in FILES[:5]} | {poison: "failed"}
     [failure] = [result for result in results if isinstance(result, Failure)]
     assert (failure.stage, failure.error_type, failure.index) == (stage, type(error).__name__, 3)
 
@@ -453,7 +453,7 @@ def test_hung_files_do_not_delay_the_others(transcriber: Transcriber, monkeypatc
     monkeypatch.setattr(thread_pool, "_CHECK_INTERVAL_S", 0.02)
     monkeypatch.setattr(prefetch, "MAX_WAIT_S", 0.05)
     monkeypatch.setattr(sort_buffer, "_MAX_WAIT_S", 0.1)
-    hung, released = {str(path) for path in FILES[:3]}, threading.Event()
+    hung, released, expected = {str(path) for path in FILES[:3]}, threading.Event(), reference()
     original = probe if where.endswith("probe") else read_into
 
     def hanging(*arguments):
@@ -467,7 +467,7 @@ def test_hung_files_do_not_delay_the_others(transcriber: Transcriber, monkeypatc
     first = [next(stream) for _ in range(len(FILES) - 3)]
     assert not hung & set(texts(first))
     released.set()
-    assert texts([*first, *stream]) == reference()
+    assert texts([*first, *stream]) == expected
 
 
 def test_memory_does_not_grow_with_inputs(transcriber: Transcriber, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def locate(
         return _packaged(is_explicit=model is not None, say=say)
     if not model:
         raise CheckpointError('""', "names no model; a model on the Hugging Face hub is named organisation/name")
-    if os.path.exists(model):
+    if os.path.exists(model) and not is_url(model):
         return Path(model)
     from fastscribe.checkpoint.hub_name import PREFIX, HubName
 

@@ -127,7 +127,7 @@ def test_transcribe_help_is_one_screen_of_everyday_options() -> None:
     everyday = ("--model", "--output-dir", "--format", "--language", "--speakers", "--quiet", "--help", "--help-all")
     assert code == 0 and len(lines) <= 30 and max(map(len, lines)) <= 80
     assert not [name for name in everyday if f"{name} " not in shown.decode()]
-    transcribe = root().commands["transcribe"]
+    transcribe = BUILD(app).commands["transcribe"]  # type: ignore[attr-defined]
     transcribe.add_rooms()
     number = len([one for one in transcribe.params if one.param_type_name == "option"]) + 1  # and --help
     assert re.search(f"All {number} options, in groups: .*fastscribe transcribe --help-all", shown.decode())

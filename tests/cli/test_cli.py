@@ -67,7 +67,7 @@ def test_one_short_file_has_one_line_and_quiet_none(tmp_path: Path) -> None:
     samples, rate = soundfile.read(FIRST, dtype="int16")
     backwards = tmp_path / "back wards.flac"
     soundfile.write(backwards, samples[::-1], rate)
-    for arguments in (("-q",), ("-m", "default")):
+    for arguments in ((), ("-q",), ("-m", "default")):
         [line] = fastscribe("transcribe", backwards, *arguments).stderr.splitlines()
         assert f"{backwards} is beyond the small English model" in line
         assert line.endswith(f"fastscribe transcribe '{backwards}' --model nvidia/parakeet-tdt-0.6b-v3")
@@ -480,7 +480,7 @@ def linked(folder: Path, files: list[Path]) -> list[Path]:
 
 @pytest.mark.posix
 def test_progress_on_terminal_only(tmp_path: Path) -> None:
-    """stderr is a pseudo-terminal here; stdout stays a pipe."""
+    """stderr is a pseudo-terminal here; stdout is the null device."""
     inputs = linked(tmp_path, [AUDIO / "e02_0p3s.flac"] * 40)
     code, seen = on_terminal("transcribe", *inputs, "-m", MODEL, "-o", tmp_path, "--window", 2)
     assert code == 0

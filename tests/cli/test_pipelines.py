@@ -19,7 +19,6 @@ from tests.cli.test_cli import FIRST, MODEL, SENTENCE, rows, transcribe
 from tests.conftest import AUDIO
 from tests.helpers.processes import command, fastscribe, with_pipes
 from tests.helpers.schemas import check_schema
-from tests.helpers.warm_process import WARM
 
 pytestmark = pytest.mark.posix
 
@@ -170,12 +169,10 @@ def test_stderr_lost(tmp_path: Path) -> None:
         (tmp_path / f"broken{number}.wav").write_text("not audio")
     reader, writer = os.pipe()
     os.close(reader)
-    given = ("transcribe", tmp_path, FIRST, "-m", MODEL, "-o", tmp_path / "out")
-    with open(os.devnull, "r+b") as nothing:
-        process = WARM.start(*given, stdin=nothing.fileno(), stdout=nothing.fileno(), stderr=writer)
+    arguments = command("transcribe", tmp_path, FIRST, "-m", MODEL, "-o", tmp_path / "out")
+    done = subprocess.run(arguments, stderr=writer, timeout=100, env=BUFFERED)
     os.close(writer)
-    with process:
-        assert process.wait(100) == 1
+    assert done.returncode == 1
     assert json.loads((tmp_path / "out" / "report.json").read_text())["files"] == 4
 
 

@@ -263,7 +263,7 @@ def test_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_long_recording_on_a_terminal() -> None:
     """The program itself: parts of the recording count, and nothing stays of the bar."""
     settings = ("-m", MODEL, "-f", "txt", "--max-utterance-s", 5, "--batch-size", 1)
-    code, sent = on_terminal("transcribe", LONG, *settings, columns=80)
+    code, sent = on_terminal("transcribe", LONG, *settings, columns=80, is_fresh=True)
     assert code == 0
     screen = pyte.Screen(80, 24)
     stream, seen = pyte.ByteStream(screen), set()

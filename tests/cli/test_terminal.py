@@ -49,7 +49,7 @@ def test_file_names_escaped(tmp_path: Path, progress: str | None) -> None:
     (folder / HOSTILE.replace("/", "")).write_bytes(b"no audio")
     shutil.copy(FIRST, folder / "good.flac")
     arguments = ("transcribe", folder, "-m", MODEL, "-o", tmp_path / "out", "--log-file", tmp_path / "log")
-    code, seen = on_terminal(*arguments, *([progress] if progress else []))
+    code, seen = on_terminal(*arguments, *([progress] if progress else []), is_fresh=progress is None)
     assert code == 1
     assert (progress is None) == (b"loading the model" in seen)
     for sent in (b"\x1b[31m", b"\x9b", "\u202e".encode(), "\u2028".encode(), b"\x07", b"\nfastscribe: all well"):

@@ -152,6 +152,6 @@ def test_the_python_reference_names_public_things() -> None:
 )
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     options = ("--fail-on-warning", "--keep-going", "--quiet", "--builder", "html")
-    done = LIBRARIES_ALONE.python(BUILD, *options, DOCS, tmp_path)
+    done = LIBRARIES_ALONE.python(BUILD, *options, DOCS, tmp_path, timeout_s=200)
     assert done.returncode == 0, done.stderr
     assert "--max-utterance-s" in (tmp_path / "options.html").read_text(encoding="utf-8")

@@ -5,7 +5,6 @@ Signals, exit codes and pipes are those of a process from nothing. sitecustomize
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import os
 import runpy
@@ -26,7 +25,7 @@ from typing import Any
 import pytest
 
 from fastscribe.pipeline.workers import process
-from tests.helpers.warm_process import WARM
+from tests.helpers.warm_process import WARM, exit_code
 
 _ABOVE = 500  # descriptors that are used for nothing else
 
@@ -96,7 +95,7 @@ class _Forked:
         return self._code
 
     def kill(self) -> None:
-        if self._code is None:
+        if self._code is None and not self._status.poll(0):  # else it has ended, and its number may be another's
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
@@ -142,6 +141,9 @@ def _watch(start: _Start, descriptors: list[int], status: Connection) -> None:
 
 
 def _run(start: _Start, descriptors: list[int]) -> None:
+    import fcntl
+
+    code = 1
     try:
         os.setsid()
         moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _ABOVE) for descriptor in descriptors]
@@ -158,7 +160,10 @@ def _run(start: _Start, descriptors: list[int]) -> None:
             if (path := Path(folder, "sitecustomize.py")).exists():
                 runpy.run_path(str(path))
         importlib.import_module(start.module).main()
+        code = 0
+    except SystemExit as left:
+        code = exit_code(left)
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(1)
+        os._exit(code)

@@ -37,9 +37,20 @@ def with_pipes(*arguments: object) -> Iterator[tuple[Process, TextIO, TextIO, Te
 
 
 def on_terminal(
-    *arguments: object, stream: Literal["stdout", "stderr"] = "stderr", columns: int = 300, **variables: str
+    *arguments: object,
+    stream: Literal["stdout", "stderr"] = "stderr",
+    columns: int = 300,
+    is_fresh: bool = False,
+    **variables: str,
 ) -> tuple[int, bytes]:
     """Run a command with one stream on a pseudo-terminal, which has colours unless the variables say otherwise.
+
+    Args:
+        arguments: Of the program.
+        stream: The one on the terminal; the others are the null device.
+        columns: Of the terminal.
+        is_fresh: Start from nothing: imports take long enough for a progress bar to be drawn meanwhile.
+        variables: Of the environment.
 
     Returns:
         The exit code and everything that the terminal gets.
@@ -50,7 +61,11 @@ def on_terminal(
     set_columns(theirs, columns)
     with open(os.devnull, "r+b") as nothing:
         streams = {"stdin": nothing.fileno(), "stdout": nothing.fileno(), "stderr": nothing.fileno(), stream: theirs}
-        process = WARM.start(*arguments, **streams, env=terminal_environment(**variables))
+        environment = terminal_environment(**variables)
+        if is_fresh:
+            process: Process = subprocess.Popen(command(*arguments), **streams, env=environment)
+        else:
+            process = WARM.start(*arguments, **streams, env=environment)
     os.close(theirs)
     seen = b""
     with process:

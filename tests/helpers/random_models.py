@@ -28,8 +28,12 @@ def checkpoint(shape: str) -> Checkpoint:
     return _make_checkpoint(shape)
 
 
-@cache
 def transcriber(shape: str, dtype: str = "fp32") -> Transcriber:
+    return _transcriber(shape, dtype)
+
+
+@cache
+def _transcriber(shape: str, dtype: str) -> Transcriber:
     made = checkpoint(shape)
     return Transcriber(made, LocalExecutor(Engine(Recognizer.build(made, "cpu", dtype))), Options(), 0.0)
 

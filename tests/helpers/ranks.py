@@ -35,7 +35,7 @@ class Rank:
             os.environ.update(environment)
             sys.argv = ["fastscribe", *arguments]
             runpy.run_module("fastscribe", run_name="__main__", alter_sys=True)
-            sys.exit()
+            sys.exit(0)
         given.close()
 
     def begin(self, arguments: Sequence[str], environment: dict[str, str], stderr: str = "") -> None:

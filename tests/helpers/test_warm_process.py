@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,14 @@ def test_equals_fresh_process(warm: WarmProcess, tmp_path: Path, arguments: list
     assert (done.returncode, done.stdout, done.stderr) == (cold.returncode, cold.stdout, cold.stderr)
     assert done.returncode == code
     assert done.stdout or done.stderr
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit()", "sys.exit(7)", "sys.exit('it ends')"])
+def test_program_equals_fresh_process(warm: WarmProcess, end: str) -> None:
+    program = f"import sys; print(sys.argv[1:]); {end}"
+    cold = subprocess.run([sys.executable, "-c", program, "given"], capture_output=True, text=True)
+    done = warm.python(program, "given")
+    assert (done.returncode, done.stdout, done.stderr) == (cold.returncode, cold.stdout, cold.stderr)
 
 
 def test_commands_are_isolated(warm: WarmProcess, tmp_path: Path) -> None:

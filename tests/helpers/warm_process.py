@@ -121,6 +121,8 @@ class Request:
     """What to run instead of fastscribe, as `python -c` would."""
     has_streams: bool = False
     """Whether its stdin, stdout and stderr follow, which are pipes otherwise."""
+    timeout_s: float | None = None
+    """None: TIMEOUT_S."""
 
 
 class Started:
@@ -132,7 +134,9 @@ class Started:
         self.returncode: int | None = None
 
     def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -142,7 +146,11 @@ class Started:
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            self.returncode = int(self._warm.answer_(self._arguments, timeout))
+            try:
+                self.returncode = int(self._warm.answer_(self._arguments, timeout))
+            except subprocess.TimeoutExpired:  # the warm process is killed then, with its forks
+                self.returncode = -signal.SIGKILL
+                raise
         return self.returncode
 
     def __enter__(self) -> Started:
@@ -193,11 +201,11 @@ class WarmProcess:
         return self._completed(request)
 
     def python(
-        self, program: str, *arguments: object, env: dict[str, str] | None = None
+        self, program: str, *arguments: object, env: dict[str, str] | None = None, timeout_s: float | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program, as `python -c` would."""
-        environment = dict(os.environ if env is None else env)
-        request = Request(list(map(str, arguments)), b"", environment, str(Path.cwd()), program=program)
+        """Run a program, as `python -c` would. Raises subprocess.TimeoutExpired."""
+        environment, given = dict(os.environ if env is None else env), list(map(str, arguments))
+        request = Request(given, b"", environment, str(Path.cwd()), program=program, timeout_s=timeout_s)
         return _fresh(request) if sys.platform != "linux" else self._completed(request)
 
     def start(
@@ -218,7 +226,7 @@ class WarmProcess:
         self._running = self._running or _started(self._imports)
         with suppress(ConnectionError):  # the answer says why
             self._running[1].send(request)
-        code, stdout, stderr = self.answer_(request.arguments)
+        code, stdout, stderr = self.answer_(request.arguments, request.timeout_s)
         return subprocess.CompletedProcess(request.arguments, code, _text(stdout), _text(stderr))
 
     def has_answer(self) -> bool:
@@ -262,16 +270,16 @@ class WarmProcess:
 def _fresh(request: Request) -> subprocess.CompletedProcess[str]:
     """Run a command in a process of its own."""
     assert request.limits is None, "only Linux's processes are confined"
-    return subprocess.run(
+    done = subprocess.run(
         _command(request),
-        input=request.stdin.decode(),
+        input=request.stdin,
         env=request.environment,
         cwd=request.folder,
         capture_output=True,
-        encoding="utf-8",
-        timeout=TIMEOUT_S,
+        timeout=request.timeout_s or TIMEOUT_S,
         check=False,
     )
+    return subprocess.CompletedProcess(request.arguments, done.returncode, _text(done.stdout), _text(done.stderr))
 
 
 def _command(request: Request) -> list[str]:
@@ -285,6 +293,8 @@ def _started(imports: str) -> tuple[subprocess.Popen[bytes], Connection]:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.helpers.warm_process", str(theirs.fileno()), imports],
             cwd=ROOT,
+            # The allocator reads its settings once, so they would be those of every fork.
+            env={name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))},
             stdin=subprocess.PIPE,  # as a command has it: Python looks once whether a stream is a pipe
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -414,7 +424,7 @@ def _run(request: Request) -> NoReturn:
             runpy.run_module("fastscribe", run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as left:
-        code = left.code if isinstance(left.code, int) else 1
+        code = exit_code(left)
     except BaseException:
         traceback.print_exc()
     threading._shutdown()
@@ -422,6 +432,14 @@ def _run(request: Request) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def exit_code(left: SystemExit) -> int:
+    """Return the code with which Python ends, and print what it prints."""
+    if left.code is None or isinstance(left.code, int):
+        return left.code or 0
+    print(left.code, file=sys.stderr)
+    return 1
 
 
 def _adopt(request: Request) -> None:

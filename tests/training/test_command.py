@@ -362,7 +362,9 @@ def test_ranks_stop_together(recipe_file: Path, tmp_path: Path) -> None:  # noqa
     without_validation(recipe_file)
     out = tmp_path / "run"
     arguments = ("train", recipe_file, "-o", out, "--dtype", "fp32")
-    done = WARM.python(STOPPED_RANKS, out, *arguments, env={**os.environ, **shared, "PYTHONPATH": str(ROOT)})
+    done = WARM.python(
+        STOPPED_RANKS, out, *arguments, env={**os.environ, **shared, "PYTHONPATH": str(ROOT)}, timeout_s=250
+    )
     said = [(tmp_path / f"run.{rank}").read_text(encoding="utf-8") for rank in range(2)]
     assert done.stdout == "143 143\n", (done, said)
     assert said[0].splitlines()[-1].startswith("fastscribe: stopped after step") and "stopped" not in said[1]

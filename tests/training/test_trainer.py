@@ -660,7 +660,7 @@ def test_two_processes(recipe_file: Path, tmp_path: Path) -> None:
     arguments += ["--init", MODELS / "tdt_demo" / "model.nemo"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     program = "from tests.helpers.ranks import torchrun; torchrun()"
-    done = WARM.python(program, *ranks, *arguments, env=environment)
+    done = WARM.python(program, *ranks, *arguments, env=environment, timeout_s=200)
     assert done.returncode == 0, done.stderr
     assert [row["epoch"] for row in steps_of(tmp_path / "run") if "validation" in row] == [1, 2]
     assert (tmp_path / "run" / "train.png").read_bytes().startswith(b"\x89PNG")

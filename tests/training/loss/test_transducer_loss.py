@@ -158,7 +158,7 @@ def test_half_precision(config: TransducerLossConfig, dtype: torch.dtype, roundi
 
 
 def test_precision_over_hundred_frames() -> None:
-    """Sums over hundreds of frames in float64: the gradient stays as exact as its inputs."""
+    """Sums over a hundred frames in float64: the gradient stays as exact as its inputs."""
     tensors = example(0, [110], [6], 30, 29, 0)
     expected_B, expected = loss_and_gradient(*tensors, blank_id=29, backend="oracle")
     losses_B, gradient = loss_and_gradient(*tensors, blank_id=29)
