@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -72,11 +73,10 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
+        atexit.register(
+            gc.unfreeze
+        )  # extensions such as Triton's report what is left behind; pytest's own collections come before
         gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
