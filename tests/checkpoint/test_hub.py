@@ -61,7 +61,7 @@ class User:
         self.waits: list[float] = []  # of fastscribe and of huggingface_hub, in seconds
         self._monkeypatch = monkeypatch
         monkeypatch.setattr(time, "sleep", self.waits.append)
-        # Nobody vouches for this server, and each client would read the certificates of all the world.
+        # This server has no certificate, and each client would read all those of the system.
         monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_, **__: None)
         self.set(HF_ENDPOINT=hub.url, HF_HOME=home, HF_HUB_DISABLE_TELEMETRY=1)
 

@@ -51,7 +51,7 @@ def made() -> tuple[Application, list[dict[str, Any]]]:
 
 
 def outcomes(lines: list[tuple[list[str], dict[str, str]]]) -> list[tuple[Any, ...]]:
-    """Return what becomes of each command line: the end, what is printed, and the values."""
+    """Return how each command line ends, what it prints, and its values."""
     application, got = made()
     command, found = typer.main.get_command(application), []  # once, which takes much longer than a line
     for arguments, environment in lines:

@@ -233,7 +233,7 @@ class WarmProcess:
         return self._running is not None and self._running[1].poll(0)
 
     def answer_(self, arguments: list[str], timeout: float | None = None) -> Any:
-        """Wait for the warm process's next answer, and end it where there is none in time."""
+        """Wait for the next answer of the warm process. If none comes in time, kill the process."""
         assert self._running is not None
         process, connection = self._running
         in_time = True

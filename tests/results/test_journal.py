@@ -189,7 +189,7 @@ def test_a_journal_cut_anywhere_is_repaired(tmp_path: Path, corpus: Corpus, tail
     corpus.go(0, style=ROWS_ALONE)(tmp_path / "whole")
     expected, content = state_of(tmp_path / "whole", False), (tmp_path / "whole" / "journal.jsonl").read_bytes()
     ends = [at + 1 for at, byte in enumerate(content) if byte == ord("\n")]
-    step = 3 if tail else 1  # of a tail, it matters whether it ends a line
+    step = 3 if tail else 1  # whether a tail ends a line matters
     in_first, in_others = range(0, ends[0] + 40, 3 * step), range(ends[0], len(content), 29 * step)
     for cut in {*in_first, *in_others, *ends, *(end - 1 for end in ends)}:
         folder = tmp_path / "cut"

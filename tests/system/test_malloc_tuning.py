@@ -30,7 +30,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * resource.g
 
 
 def rounds_with_fresh_pages(**environment: str) -> int:
-    """Of twenty rounds, how many got new pages."""
+    """Return how many of twenty rounds got new pages."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=clean | environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
