@@ -78,7 +78,7 @@ class FakeProcess:
     def end(self) -> None:
         """As kill(), which follows."""
 
-    def kill(self) -> None:
+    def kill(self, *_: Any) -> None:
         self.is_killed = True
         if self.inbox is not None:
             self.inbox.put(None)
@@ -119,7 +119,7 @@ def begun(
     monkeypatch.setattr(FakeProcess, "answer", answer, raising=False)
     monkeypatch.setattr(workers_pool, "WorkerProcess", FakeProcess)
     monkeypatch.setattr(helpers, "WorkerProcess", FakeProcess)
-    monkeypatch.setattr(Arena, "of_machine", lambda total_bytes: Arena(arena_bytes))
+    monkeypatch.setattr(Arena, "of_machine", lambda *_: Arena(arena_bytes, arena_bytes // 8))
     devices = [Device(f"cpu:{one}", "cpu", 1, {}) for one in range(number)]
     lines: list[str] = []
     options = Options(threads=2)

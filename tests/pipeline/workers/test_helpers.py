@@ -315,7 +315,7 @@ class FakeProcess:
     def end(self) -> None:
         """As kill(), which follows."""
 
-    def kill(self) -> None:
+    def kill(self, *_: Any) -> None:
         self.is_killed = True
 
 

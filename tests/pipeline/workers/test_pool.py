@@ -480,7 +480,7 @@ def test_devices_that_cannot_start_or_die_are_given_up_one_by_one(
 def cramped(faults: Path) -> Iterator[Transcriber]:
     """One device's process, and memory for less than a recording."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(Arena, "of_machine", lambda total_bytes: Arena(100_000))
+        monkeypatch.setattr(Arena, "of_machine", lambda *_: Arena(100_000, 12_500))
         with Transcriber.load(MODEL, dtype="fp32", options=OPTIONS, devices="cpu:1") as transcriber:
             yield transcriber
 
