@@ -2,15 +2,14 @@
 
     python -m tests.helpers.hung_process
 
-is its coordinator, which starts it in a thread that ends, prints its number, and waits.
+is its coordinator, which starts it in a thread that ends, prints its number and when it hangs, and waits.
 """
 
 from __future__ import annotations
 
 import ctypes
 import time
-from threading import Thread
-from typing import Any
+from threading import Event, Thread
 
 from fastscribe.pipeline.workers import messages, process
 from fastscribe.pipeline.workers.arena import Arena
@@ -33,13 +32,17 @@ def coordinate() -> None:
     process.PROGRAMS["device"] = __spec__.name
     arena, relay = Arena(4096), process.StderrRelay()
 
-    def receive(one: process.WorkerProcess, message: Any) -> None:
-        print("ended" if message is None else one.pid, flush=True)
+    hangs = Event()
 
-    given = "device", "device", messages.Say("begin"), receive, relay, {}, arena.file
-    starter = Thread(target=process.WorkerProcess, args=given)
+    def start() -> None:
+        given = "device", "device", messages.Say("begin"), lambda *_: hangs.set(), relay, {}, arena.file
+        print(process.WorkerProcess(*given).pid, flush=True)
+        hangs.wait()
+
+    starter = Thread(target=start)
     starter.start()
     starter.join()
+    print("hangs", flush=True)
     time.sleep(HANGS_S)
 
 

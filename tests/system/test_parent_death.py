@@ -21,12 +21,13 @@ pytestmark = pytest.mark.posix
 
 @contextmanager
 def coordinator() -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
-    """A process, and the one that it has started, which hangs."""
+    """A process, and the one that a thread of it, which has ended, has started. That hangs, if it still lives."""
     command = [sys.executable, "-m", "tests.helpers.hung_process"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         try:
             assert parent.stdout is not None
             child = psutil.Process(int(parent.stdout.readline()))
+            assert parent.stdout.readline() == "hangs\n"
             try:
                 yield parent, child
             finally:
@@ -39,7 +40,7 @@ def coordinator() -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
 @pytest.mark.linux
 def test_a_process_that_hangs_in_a_call_ends_with_its_coordinator_and_not_with_the_thread_that_started_it() -> None:
     with coordinator() as (parent, child):
-        time.sleep(0.3)  # the thread has ended
+        time.sleep(0.2)
         assert child.is_running() and child.status() != psutil.STATUS_ZOMBIE and parent.poll() is None
         parent.kill()
         _, alive = psutil.wait_procs([child], PATIENCE_S)
