@@ -16,6 +16,7 @@ from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import ChunkedAttention, EightBitDtypeName, ModelConfig, Options, parse_attention
 from fastscribe.errors import UsageError, first_line
+from fastscribe.fast_paths import RefusedPath
 from fastscribe.families.conformer.config import EncoderConfig, language_prompt_of
 from fastscribe.families.cpu_form import to_cpu_form_, torch_dtype
 from fastscribe.families.encoder_family import encoder_family
@@ -106,7 +107,8 @@ def encoder_of(model: Model, device: torch.device, options: Options, say: Log) -
     def give_up(reason: GraphsUnavailable) -> None:
         if mode != "auto":
             raise UsageError(f"--cuda-graphs {mode}: unavailable: {reason}") from reason
-        say(f"CUDA graphs: none for the encoder ({reason}); small batches will be slower")
+        line = f"CUDA graphs: none for the encoder ({reason}); small batches will be slower"
+        say(RefusedPath("graphs", f"encoder: {reason}", line))
 
     return EncoderGraphs(model.encoder, device, give_up)
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention
+from fastscribe.fast_paths import RefusedPath
 from fastscribe.families.conformer.config import EncoderConfig, subsampled
 from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, TORCH, Operations
 from fastscribe.families.granite.config import GraniteConfig
@@ -48,6 +49,11 @@ def choose_operations(
         summary = " ".join(str(error).split())[:200]
         return TORCH, f"Triton fails on this device ({type(error).__name__}: {summary})"
     return (TORCH, f"Triton computes {wrong} wrongly on this device") if wrong else (TRITON, None)
+
+
+def no_triton(reason: str) -> RefusedPath:
+    """Return the line that says that torch's operations are used, for this reason."""
+    return RefusedPath("triton", reason, f"Triton kernels are unavailable ({reason}); using torch's")
 
 
 def find_wrong_operation(

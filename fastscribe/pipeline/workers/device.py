@@ -70,7 +70,7 @@ def load(start: messages.Start, memory: SharedMemory, say: Callable[[str], None]
     )
     if pinning is not None:
         pinning.join()
-    return Engine(recognizer)
+    return Engine(recognizer, say)
 
 
 def _serve(
