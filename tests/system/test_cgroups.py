@@ -81,7 +81,9 @@ def test_hierarchies_of_version_1_have_groups_of_their_own(tree: Tree) -> None:
     assert pids() == [("20", "5")]
 
 
-@pytest.mark.parametrize(("group", "root"), [("/docker/abc", "/docker/abc"), ("/", "/"), ("/", "/../.."), ("/../x", "/")])
+@pytest.mark.parametrize(
+    ("group", "root"), [("/docker/abc", "/docker/abc"), ("/", "/"), ("/", "/../.."), ("/../x", "/")]
+)
 def test_a_container_sees_its_own_group_at_the_top(tree: Tree, group: str, root: str) -> None:
     tree.says(f"0::{group}\n", tree.mount(2, root))
     tree.write("", memory_max=256 * MIB, cpu_max="50000 100000")

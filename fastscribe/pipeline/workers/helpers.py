@@ -141,6 +141,9 @@ class HelperPool:
         try:
             self._start_first()
             Thread(target=self._watch, name="helpers-watch", daemon=True).start()
+        except RuntimeError as error:  # no more threads
+            self.close()
+            raise DeviceFailed("a helper process", error) from error
         except BaseException:
             self.close()
             raise
