@@ -147,6 +147,42 @@ def done(pool: WorkerPool, plans: list[list[Utterance]]) -> list[Utterance]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("processors", "num_devices", "threads", "expected"),
+    [(1, 1, None, 2), (2, 1, None, 2), (16, 1, None, 14), (64, 1, None, 32), (64, 2, None, 61), (256, 4, None, 128)]
+    + [(64, 1, 100, 100), (64, 1, 1, 1)],
+)
+def test_there_are_as_many_helpers_as_free_processors_up_to_32_a_device(
+    processors: int, num_devices: int, threads: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_pool, "usable_processors", lambda: processors)
+    assert workers_pool.num_helpers(Options(threads=threads), num_devices) == expected
+
+
+@pytest.mark.parametrize(("processors", "is_nice"), [(3, True), (4, False)])
+def test_helpers_step_back_where_there_are_fewer_processors_than_processes(
+    processors: int, is_nice: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator, a device and two helpers."""
+    monkeypatch.setattr(workers_pool, "usable_processors", lambda: processors)
+    pool, _ = begun(monkeypatch, number=1)
+    assert pool.helpers._is_nice is is_nice
+    pool.close()
+
+
+def test_no_memory_is_an_error_that_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Arena, "of_machine", refuse)
+    opened = StderrRelay.close
+    closed: list[StderrRelay] = []
+    monkeypatch.setattr(StderrRelay, "close", lambda self: (closed.append(self), opened(self))[1])
+    with pytest.raises(OSError, match="No space left on device"):
+        WorkerPool([Device("cpu:0", "cpu", 1, {})], messages.Start("", "", Options()), len, print)
+    assert len(closed) == 1
+
+
 def test_rows_that_cannot_be_read_fail_and_the_others_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, _ = begun(monkeypatch)
     plan = [utterance(3, 300), utterance(0, 200), utterance(1)]
