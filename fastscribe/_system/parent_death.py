@@ -26,7 +26,7 @@ def end_with_parent() -> None:
         Thread(target=_watch, args=(parent,), name="parent", daemon=True).start()
     pipe = select.poll()
     pipe.register(0, 0)
-    if pipe.poll(0):  # nobody holds its other end: the parent has ended before the kernel knew
+    if pipe.poll(0):  # its other end is closed: the parent has ended before the kernel knew
         os._exit(0)
 
 

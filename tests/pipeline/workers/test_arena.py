@@ -255,7 +255,7 @@ def test_each_segment_is_as_large_as_all_before(all_pages: int, first: int, expe
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9 * PAGE)), max_size=60), st.integers(1, 20), st.integers(1, 8))
 def test_parts_lie_in_one_segment_and_never_overlap(steps: list[tuple[bool, int]], all_pages: int, first: int) -> None:
-    """As many segments are in use as the parts need."""
+    """The number of segments in use is what the parts need."""
     arena = Arena(all_pages * PAGE, first * PAGE)
     held: list[tuple[int, int]] = []
     last = 0  # segment with a part
@@ -344,7 +344,7 @@ def test_a_system_that_refuses_a_memfd_gets_a_file_without_a_name(number: int, m
 
 @pytest.mark.linux
 def test_a_file_is_where_there_is_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In a container /dev/shm may be small. What cannot be written to is passed over."""
+    """A container's /dev/shm may be small. A folder that refuses files is left out."""
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     made: list[str] = []
     make = tempfile.mkstemp

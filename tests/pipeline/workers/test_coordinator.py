@@ -149,8 +149,17 @@ def done(pool: WorkerPool, plans: list[list[Utterance]]) -> list[Utterance]:
 
 @pytest.mark.parametrize(
     ("processors", "num_devices", "threads", "expected"),
-    [(1, 1, None, 2), (2, 1, None, 2), (16, 1, None, 14), (64, 1, None, 32), (64, 2, None, 61), (256, 4, None, 128)]
-    + [(64, 1, 100, 100), (64, 1, 1, 1)],
+    [
+        *(
+            (1, 1, None, 2),
+            (2, 1, None, 2),
+            (16, 1, None, 14),
+            (64, 1, None, 32),
+            (64, 2, None, 61),
+            (256, 4, None, 128),
+        ),
+        *((64, 1, 100, 100), (64, 1, 1, 1)),
+    ],
 )
 def test_there_are_as_many_helpers_as_free_processors_up_to_32_a_device(
     processors: int, num_devices: int, threads: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
