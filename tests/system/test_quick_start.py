@@ -102,7 +102,7 @@ def test_a_thread_waits_for_a_late_module_that_another_runs(tmp_path: Path, monk
 END = """
 import sys
 import torch, triton
-from fastscribe.cli import main
+from fastscribe.__main__ import main
 sys.argv[1:] = ["--version"]
 main()
 """
