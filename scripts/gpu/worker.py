@@ -6,6 +6,7 @@ stderr.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import os
@@ -60,4 +61,5 @@ def run(settings: dict[str, Any], loaded: dict[Any, Any]) -> tuple[str, bool]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     serve()
