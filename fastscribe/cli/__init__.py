@@ -50,7 +50,7 @@ def main(application: typer.Typer = app) -> None:
     if code == 0 and not HAS_NATIVE_THREADS.is_set():  # a run that ended early may have threads that read recordings
         if is_watched():
             sys.exit(0)
-        code = end_threads()
+        end_threads()
     exit_without_finalisation(code)
 
 
