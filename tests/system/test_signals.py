@@ -220,6 +220,27 @@ def test_a_signal_ends_the_wait_for_threads(number: int, tmp_path: Path) -> None
     assert ended(tmp_path, WAITING, number) == (CODES[number], "done\n", "")
 
 
+REGISTERED = """
+import atexit, os, sys, time
+import fastscribe.cli
+
+def wait():
+    os.kill(os.getpid(), int(sys.argv[1]))
+    time.sleep(60)
+
+def app(standalone_mode):
+    atexit.register(wait)
+    print("done")
+
+fastscribe.cli.main(app)
+"""
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_signal_ends_a_registered_function(number: int, tmp_path: Path) -> None:
+    assert ended(tmp_path, REGISTERED, number) == (CODES[number], "done\n", "")
+
+
 def test_a_profiler_has_its_say(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cProfile", "-o", str(tmp_path / "profile"), "-m", "fastscribe", "--version"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)

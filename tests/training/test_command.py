@@ -237,7 +237,7 @@ def test_resume_hint(
 def test_a_process_group_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread of gloo that frees a tensor while Python ends aborts the process, also after the group is destroyed."""
     application, done = typer.Typer(), []
-    monkeypatch.setattr(process_signals, "end_threads", lambda: done.append("threads") or 0)
+    monkeypatch.setattr(process_signals, "end_threads", lambda: done.append("threads"))
     monkeypatch.setattr(process_signals, "exit_without_finalisation", done.append)
     monkeypatch.setattr(sys, "argv", ["fastscribe"])
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *arguments, **options: None)
