@@ -30,9 +30,7 @@ def commands() -> list[Path]:
     """Return the files of scripts/ that are run, not only imported."""
     files = (path for path in SCRIPTS.rglob("*") if path.is_file() and path.suffix in ("", ".py"))
     contents = {path: path.read_text(encoding="utf-8") for path in files}
-    return sorted(
-        path for path, text in contents.items() if text.startswith("#!") or '__name__ == "__main__"' in text
-    )
+    return sorted(path for path, text in contents.items() if text.startswith("#!") or '__name__ == "__main__"' in text)
 
 
 def module_name(path: Path) -> str:

@@ -223,6 +223,7 @@ def test_a_signal_ends_the_wait_for_threads(number: int, tmp_path: Path) -> None
 REGISTERED = """
 import atexit, os, sys, time
 import fastscribe.cli
+from fastscribe._system.signals import end_process
 
 def wait():
     os.kill(os.getpid(), int(sys.argv[1]))
@@ -232,7 +233,7 @@ def app(standalone_mode):
     atexit.register(wait)
     print("done")
 
-fastscribe.cli.main(app)
+end_process(fastscribe.cli.exit_code(app))
 """
 
 
