@@ -139,7 +139,8 @@ class HelperPool:
         self._helpers: list[_Helper] = []
         self._is_nice, self._closed = is_nice, Event()
         try:
-            self._start_first()
+            with self._lock:
+                self._start_first()
             Thread(target=self._watch, name="helpers-watch", daemon=True).start()
         except RuntimeError as error:  # no more threads
             self.close()
@@ -209,18 +210,15 @@ class HelperPool:
 
     def _start_first(self) -> None:
         """Start the helpers: fewer if the system has no room for all. Raises DeviceFailed if it has room for none."""
-        wanted = self.number
         room, reason = room_for_processes(_FILES, _TASKS)
         try:
-            for _ in range(max(1, min(wanted, room))):
+            for _ in range(max(1, min(self.number, room))):
                 self._start()
         except DeviceFailed as error:
             if not self._helpers:
                 raise
             reason = first_line(error.__cause__ or error)
-            spare = self._helpers[len(self._helpers) - len(self._helpers) // _GIVEN_BACK :]
-            del self._helpers[len(self._helpers) - len(spare) :]
-            kill_all([helper.process for helper in spare])
+            kill_all([self._helpers.pop().process for _ in range(len(self._helpers) // _GIVEN_BACK)])
         self._work_with_fewer(len(self._helpers), reason)
 
     def _work_with_fewer(self, number: int, reason: str) -> None:
