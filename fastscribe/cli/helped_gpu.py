@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fastscribe import rooms
 from fastscribe._system.gpus import num_gpus
 from fastscribe.errors import DeviceFailed, DeviceUnusable, FastscribeError
-from fastscribe.fast_paths import RefusedPath
+from fastscribe.fast_paths import RefusedPath, RefusedPaths
 
 if TYPE_CHECKING:
     from fastscribe.cli.run_part import TranscribeJob
@@ -54,6 +54,7 @@ def load_beside_helpers(job: TranscribeJob, gpu: int, say: Callable[[str], None]
     """
     from fastscribe.transcriber import Transcriber
 
+    say = RefusedPaths.around(say)  # the transcriber's too
     try:
         loaded = Transcriber.load(Path(job.model), "auto", job.dtype, job.options, say, devices=str(gpu))
     except (DeviceFailed, DeviceUnusable) as error:

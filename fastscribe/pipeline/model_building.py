@@ -15,7 +15,12 @@ from torch import nn
 from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import ChunkedAttention, EightBitDtypeName, ModelConfig, Options, parse_attention
+<<<<<<< HEAD
 from fastscribe.errors import DeviceUnusable, UsageError, first_line
+=======
+from fastscribe.errors import UsageError, first_line
+from fastscribe.fast_paths import RefusedPath
+>>>>>>> main
 from fastscribe.families.conformer.config import EncoderConfig, language_prompt_of
 from fastscribe.families.cpu_form import to_cpu_form_, torch_dtype
 from fastscribe.families.encoder_family import encoder_family
@@ -107,7 +112,8 @@ def encoder_of(model: Model, device: torch.device, options: Options, say: Log) -
     def give_up(reason: GraphsUnavailable) -> None:
         if mode != "auto":
             raise UsageError(f"--cuda-graphs {mode}: unavailable: {reason}") from reason
-        say(f"CUDA graphs: none for the encoder ({reason}); small batches will be slower")
+        line = f"CUDA graphs: none for the encoder ({reason}); small batches will be slower"
+        say(RefusedPath("graphs", f"encoder: {reason}", line))
 
     return EncoderGraphs(model.encoder, device, give_up)
 
@@ -129,7 +135,7 @@ def choose_device(name: str, say: Callable[[str], None] = lambda line: None) -> 
         raise UsageError(f"--device {name}: not auto, cpu, cuda or cuda:N with a number")
     if name != "cpu" and not torch.backends.cuda.is_built():
         cure = "use --device cpu, or install a torch with CUDA; fastscribe doctor shows what is here"
-        raise UsageError(f"--device {name}: this torch has no CUDA: {cure}")
+        raise DeviceUnusable(f"--device {name}", f"this torch has no CUDA: {cure}")
     try:
         device = torch.device(name)
         with warnings.catch_warnings():
