@@ -252,9 +252,9 @@ def test_recordings_that_may_have_ended_processes_come_last(
 
 def test_devices_that_are_named_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers_pool, "MAX_DEATHS", 0)
-    with Transcriber.load(MODEL, dtype="fp32", options=OPTIONS, say=lambda line: None, devices="0") as transcriber:
-        with pytest.raises(DeviceFailed, match="what is written is kept"):
-            kill_after_first(transcriber, iter(CLIPS * 8))
+    loaded = Transcriber.load(MODEL, dtype="fp32", options=OPTIONS, say=lambda line: None, devices="0")
+    with loaded, pytest.raises(DeviceFailed, match="what is written is kept"):
+        kill_after_first(loaded, iter(CLIPS * 8))
 
 
 def test_a_process_that_cannot_have_the_model_either_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
