@@ -246,7 +246,9 @@ def test_recordings_that_may_have_ended_processes_come_last(
     failures = [one for one in found if isinstance(one, Failure)]
     assert {one.error_type for one in failures} == {"RecordingKilledProcess"} and 0 < len(failures) < len(poisons)
     rest = [one for one in found if isinstance(one, Transcript)]
-    assert {one.audio.path: one.text for one in rest if one.audio.path in expected} == expected
+    num_spared = len(poisons) - len(failures)
+    assert {one.audio.path: one.text for one in rest[:-num_spared]} == expected
+    assert all(one.index < len(poisons) for one in rest[-num_spared:])
     assert any(isinstance(line, RefusedPath) for line in lines)
 
 

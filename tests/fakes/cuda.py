@@ -159,7 +159,7 @@ class Copy:
 
 
 def forbid_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every call of torch fail that would make a context on a GPU. Questions to the driver, as of is_available, are none."""
+    """Let every call of torch fail that would make a context on a GPU. is_available and device_count are none of them."""
 
     def make() -> None:
         raise AssertionError("a process that launches no kernels makes a CUDA context")
