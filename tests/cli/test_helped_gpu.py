@@ -230,7 +230,7 @@ def test_a_run_whose_last_helper_dies_goes_on(monkeypatch: pytest.MonkeyPatch, e
 def test_recordings_that_may_have_ended_processes_come_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, str]
 ) -> None:
-    """Those that were alone in a process that ended are failures; here the others do this process no harm."""
+    """The device has done nothing else, so it may be to blame as well. Here they do this process no harm."""
     (tmp_path / "faults").mkdir()
     worker_faults.install(tmp_path / "faults", monkeypatch)
     samples, rate = soundfile.read(CLIPS[0], dtype="int16")
@@ -243,12 +243,8 @@ def test_recordings_that_may_have_ended_processes_come_last(
     with load_beside_helpers(job(), 0, lines.append) as transcriber:
         found = list(transcriber.transcribe(given))
     assert sorted(one.index for one in found) == list(range(len(given)))
-    failures = [one for one in found if isinstance(one, Failure)]
-    assert {one.error_type for one in failures} == {"RecordingKilledProcess"} and 0 < len(failures) < len(poisons)
-    rest = [one for one in found if isinstance(one, Transcript)]
-    num_spared = len(poisons) - len(failures)
-    assert {one.audio.path: one.text for one in rest[:-num_spared]} == expected
-    assert all(one.index < len(poisons) for one in rest[-num_spared:])
+    assert texts(iter(found[: len(CLIPS)])) == expected
+    assert all(isinstance(one, Transcript) and one.index < len(poisons) for one in found[len(CLIPS) :])
     assert any(isinstance(line, RefusedPath) for line in lines)
 
 
