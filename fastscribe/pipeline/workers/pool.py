@@ -25,7 +25,14 @@ from fastscribe._system.process_limits import raise_soft_limits
 from fastscribe._system.processors import usable_processors
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options, OutputStyle
-from fastscribe.errors import DeviceFailed, FastscribeError, RecordingKilledProcess, UsageError, first_line
+from fastscribe.errors import (
+    DeviceFailed,
+    DeviceUnusable,
+    FastscribeError,
+    RecordingKilledProcess,
+    UsageError,
+    first_line,
+)
 from fastscribe.pipeline.batch_layout import BatchLayout
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import HostWork, Outcome, Plan
@@ -171,6 +178,11 @@ class WorkerPool:
     def budget(self) -> Budget:
         return self._budget
 
+    @property
+    def suspects(self) -> set[int]:
+        """The recordings without a result that a device had when its process died, by their positions in the run."""
+        return {self._batches[batch].utterances[row].audio.index for batch, row in self._dispatch.suspects()}
+
     def choose_budget(self) -> Budget:
         budgets = [slot.ready.budget for slot in self._slots if slot.ready is not None] or [self._ready.budget]
         return Budget.smallest(budgets)
@@ -300,7 +312,10 @@ class WorkerPool:
             # What hangs in a file keeps its memory: the run does not wait for that.
             if len(self._reads) or self._to_hand_out or self._dispatch.is_busy:
                 return False
-            place = self._arena.grow(layout.num_bytes)
+            try:
+                place = self._arena.grow(layout.num_bytes)
+            except OSError as error:
+                raise DeviceFailed("the memory that processes share", error) from error
         number = next(self._numbers)
         batch = ReadBatch(number, plan, layout, place, self._arena, self.helpers, self._homes)
         self._batches[number] = batch
@@ -327,6 +342,8 @@ class WorkerPool:
         rows = []
         for row in done:
             if row not in batch.rows:
+                if isinstance(error := batch.errors.get(row), DeviceFailed):  # no helper can be started
+                    raise error
                 yield from self._finish(batch, [row], [batch.failure(row)])
             elif batch.rows[row].is_silent:
                 yield from self._finish(batch, [row], [Hypothesis()])
@@ -537,10 +554,10 @@ class WorkerPool:
         if not self._run:  # the pool says so once it knows whether another one could start
             return
         self._say_death(slot, reason, death.num_handed_over)
-        self._check_usable()
         for given_up, row in death.given_up:
             batch = self._batches[given_up]
             yield from self._finish(batch, [row], [to_failure(batch.utterances[row].audio, "model", killed)])
+        self._check_usable()
 
     def _check_usable(self) -> None:
         """Raise UsageError after close(), and DeviceFailed if no device is left."""
@@ -551,6 +568,19 @@ class WorkerPool:
 
     def _failed(self, reason: str) -> DeviceFailed:
         return DeviceFailed(", ".join(slot.device.name for slot in self._slots), RuntimeError(reason))
+
+    def _refused(self, slot: _Slot) -> FastscribeError:
+        """Return the error that a device's process ended with."""
+        refused = slot.refused
+        assert refused is not None
+        kind = getattr(errors, refused.error_type, None)
+        if kind is DeviceUnusable:
+            return DeviceUnusable(f"--devices {slot.device.name}", refused.message)
+        if kind is DeviceFailed or not (isinstance(kind, type) and issubclass(kind, FastscribeError)):
+            return self._failed(refused.message)
+        error = kind.__new__(kind)
+        ValueError.__init__(error, refused.message)  # its own constructor would build the message again
+        return error
 
     def _say_death(self, slot: _Slot, reason: str, num_handed_over: int) -> None:
         what = "utterance goes" if num_handed_over == 1 else "utterances go"
@@ -567,8 +597,8 @@ class WorkerPool:
         """Return what the processes say of the model, which must be the same but for the device's name."""
         found = [slot.ready.facts for slot in self._slots if slot.ready is not None]
         if not found:
-            refused = next((slot.refused for slot in self._slots if slot.refused is not None), None)
-            raise (_error(refused) if refused is not None else self._failed("no process could be started"))
+            refused = next((slot for slot in self._slots if slot.refused is not None), None)
+            raise (self._failed(f"its process {self._last_death}") if refused is None else self._refused(refused))
         names = list(dict.fromkeys(one.device_name for one in found))
         facts = replace(found[0], device_name=", ".join(names))
         for slot in self._slots:
@@ -588,16 +618,6 @@ def _failed(failure: Failure, audio: AudioInfo) -> Failure:
     """Return the failure of a batch as that of a recording."""
     given = audio.path, audio.id, failure.stage, failure.error_type, failure.message
     return Failure(*given, audio.row, audio.index, audio.given_key)
-
-
-def _error(refused: messages.Refused) -> Exception:
-    """Return the error that a process ended with."""
-    kind = getattr(errors, refused.error_type, None)
-    if not (isinstance(kind, type) and issubclass(kind, FastscribeError)):
-        return DeviceFailed("every process", RuntimeError(refused.message))
-    error = kind.__new__(kind)
-    ValueError.__init__(error, refused.message)  # its own constructor would build the message again
-    return error
 
 
 def _end(devices: list[WorkerProcess], helpers: HelperPool | None, arena: Arena, relay: StderrRelay) -> None:

@@ -341,6 +341,49 @@ def test_a_run_without_a_device_fails_at_once(monkeypatch: pytest.MonkeyPatch) -
         begin(pool)
 
 
+def test_recordings_do_not_fail_for_want_of_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, _ = begun(monkeypatch)
+    refused = DeviceFailed("a helper process", OSError("refused"))
+    monkeypatch.setattr(pool.helpers, "submit", lambda job: [job.done(one, refused, -1) for one in sorted(job.left)])
+    with pytest.raises(DeviceFailed, match="a helper process failed: refused"):
+        done(pool, [[utterance(1), utterance(2)]])
+    pool.close()
+
+
+def test_a_memory_that_cannot_grow_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, _ = begun(monkeypatch, arena_bytes=10)
+    monkeypatch.setattr(pool._arena, "grow", refuse_memory)
+    with pytest.raises(DeviceFailed, match=r"the memory that processes share failed: .* Cannot allocate memory"):
+        done(pool, [[utterance(1, 9000)]])
+    pool.close()
+
+
+def refuse_memory(num_bytes: int) -> int:
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+def test_a_row_that_ends_the_last_process_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one had no process to itself; it may have ended one."""
+    monkeypatch.setattr(workers_pool, "MAX_DEATHS", 1)
+    pool, _ = begun(monkeypatch, die_of_all, number=1)
+    failures: list[Any] = []
+
+    def run() -> None:
+        for outcome in pool.execute([[utterance(1), utterance(2)]]):
+            failures.extend(() if outcome is IDLE else outcome[1])
+
+    with pytest.raises(DeviceFailed):
+        run()
+    assert [(one.path, one.error_type) for one in failures] == [("1", "RecordingKilledProcess")]
+    assert pool.suspects == {2}
+    pool.close()
+
+
+def die_of_all(process: FakeProcess, message: Any) -> None:
+    if isinstance(message, messages.Work):
+        process.say(None)
+
+
 def test_a_closed_pool_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its processes end, which is no death to report."""
     pool, lines = begun(monkeypatch)
