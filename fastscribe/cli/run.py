@@ -67,6 +67,20 @@ def run(
         typer.Exit: Exit code 1: a file failed; 75: the limit has stopped the run.
         FastscribeError: Wrong options, an unusable model or folder, or a disk that cannot be written.
     """
+    with ExitStack() as processes:  # a driver takes a second to let go of a GPU: the summary comes first
+        _run(job, event_log, quiet, show_progress, show_report, verbose, processes)
+
+
+def _run(
+    job: TranscribeJob,
+    event_log: EventLog | None,
+    quiet: bool,
+    show_progress: bool,
+    show_report: bool,
+    verbose: bool,
+    processes: ExitStack,
+) -> None:
+    """See run(). The processes of devices and helpers end with `processes`."""
     started_at = perf_counter() - (process_age_s() or 0.0)
     say_shard(job.target.shard, quiet)
     check_paths(job)  # before the import of torch, which takes seconds
@@ -74,11 +88,11 @@ def run(
     for line in (line for part in job.parts for line in part.first_lines):
         say(line)
     bar = ProgressBar(show_progress, job.inputs, job.target.shard.count, counts_always=job.limit is not None)
-    with filter_mpg123_messages(bar.write_line), bar, ExitStack() as stack:
+    with filter_mpg123_messages(bar.write_line), bar:
         bar.phase("loading the model")
         job = replace(job, helped_gpu=helped_gpu(job))
         listing = _early_listing(job)
-        transcriber = stack.enter_context(loaded(job, RefusedPaths(bar.say)))
+        transcriber = processes.enter_context(loaded(job, RefusedPaths(bar.say)))
         transcriber._started_at = started_at
         if job.limit is not None:
             from fastscribe.pipeline.time_limit import TimeLimit

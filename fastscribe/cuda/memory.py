@@ -24,7 +24,7 @@ def register(memory: memoryview, say: Callable[[str], None]) -> None:
     """Pin memory that other processes share, for good, so that copies from it to a GPU are asynchronous.
 
     Args:
-        memory: All of it.
+        memory: A segment of it. A copy must not reach into another one.
         say: Called with a line for the user if the driver refuses: copies are correct then but block the host.
     """
     address = np.frombuffer(memory, np.uint8).ctypes.data

@@ -13,7 +13,6 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -63,16 +62,14 @@ def load(start: messages.Start, memory: SharedMemory, say: Callable[[str], None]
         torch.set_num_threads(start.processors)
     elif start.memory_share < 1.0:
         torch.cuda.set_per_process_memory_fraction(_SHARED_MEMORY * start.memory_share)
-    registering = None
+    pinning = None
     if start.device != "cpu" and torch.cuda.is_available():
-        whole = memory.view(0, memory.file.num_bytes)
-        registering = Thread(target=register, args=(whole, say), name="register")
-        registering.start()  # as slow as writing to all of it
+        pinning = memory.pin_with(partial(register, say=say))
     recognizer = Recognizer.build(
         read_for_run(start.model, start.options), start.device, start.dtype, start.options, say
     )
-    if registering is not None:
-        registering.join()
+    if pinning is not None:
+        pinning.join()
     return Engine(recognizer, say)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from fastscribe import errors
 from fastscribe._system.memory import usable_bytes
+from fastscribe._system.process_limits import raise_soft_limits
 from fastscribe._system.processors import usable_processors
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options, OutputStyle
@@ -51,7 +52,7 @@ from fastscribe.pipeline.workers.devices import Device
 from fastscribe.pipeline.workers.dispatch import Dispatch, Task
 from fastscribe.pipeline.workers.helpers import HelperPool
 from fastscribe.pipeline.workers.inputs import HelperInputs
-from fastscribe.pipeline.workers.process import StderrRelay, WorkerProcess
+from fastscribe.pipeline.workers.process import StderrRelay, WorkerProcess, kill_all
 from fastscribe.pipeline.workers.reads import ReadBatch
 from fastscribe.pipeline.workers.stages import MakeTextStage, PrepareStage, ReadStage
 from fastscribe.pipeline.workers.texts import HelperTexts
@@ -62,8 +63,8 @@ MAX_DEATHS = 3  # in a row, without a result in between; a device that dies once
 # Silence that ends a process: seconds, and times the longest before an answer.
 MIN_SILENT_S, MAX_BATCH_TIMES = 600.0, 10.0
 READ_AHEAD = 3  # batches of a device that are being read
-_MIN_BATCHES = 8  # that fit into the arena: being read, and at a device
 MIN_HELPERS = 2  # one may wait for a slow file
+MAX_DEVICE_HELPERS = 32  # beyond them the coordinator is what a device waits for
 _WAIT_S = 0.5  # Windows does not interrupt a longer wait by Ctrl-C
 
 
@@ -84,7 +85,8 @@ class _Slot:
 
 def num_helpers(options: Options, num_devices: int) -> int:
     """Return the number of helpers: Options.threads, else the processors beside the coordinator's and the devices'."""
-    return options.threads or max(MIN_HELPERS, usable_processors() - 1 - num_devices)
+    free = usable_processors() - 1 - num_devices
+    return options.threads or min(max(MIN_HELPERS, free), MAX_DEVICE_HELPERS * num_devices)
 
 
 class WorkerPool:
@@ -126,12 +128,16 @@ class WorkerPool:
         self._last_death = ""
         self._text_s = 0.0  # seconds of helpers for the texts of earlier runs
         self._is_woken = self._wakes = False  # an event wakes it already; the source of plans wakes it too
+        raise_soft_limits()
         self._relay = StderrRelay()
         try:
-            self._arena = Arena.of_machine(usable_bytes())
+            self._arena = Arena.of_machine(usable_bytes(), len(devices))
         except BaseException:
             self._relay.close()
             raise
+        if self._arena.refusal is not None:
+            why = first_line(self._arena.refusal)
+            self._tell(f"the system refuses memory without a file ({why}): samples go through a temporary file")
         self._start = replace(start, shared=self._arena.file)
         self._processes: list[WorkerProcess] = []  # of devices, all that may live
         self._readers: ReplacingThreadPool | None = None
@@ -296,7 +302,7 @@ class WorkerPool:
 
     def _pieces(self, plan: Plan) -> list[Plan]:
         """Divide a plan whose samples would leave no room for others: rows at 44.1 kHz take up to eleven times the bytes."""
-        if len(plan) == 1 or self._layout(plan).num_bytes <= self._arena.num_bytes // _MIN_BATCHES:
+        if len(plan) == 1 or self._layout(plan).num_bytes <= self._arena.part_bytes:
             return [plan]
         middle = len(plan) // 2
         return [*self._pieces(plan[:middle]), *self._pieces(plan[middle:])]
@@ -503,13 +509,14 @@ class WorkerPool:
         return process
 
     def _new_helpers(self, options: Options) -> HelperPool:
-        events = self._events
+        events, number = self._events, num_helpers(options, len(self._slots))
         return HelperPool(
-            num_helpers(options, len(self._slots)),
+            number,
             self._arena,
             self._relay,
             self._lines.put,
             lambda error: events.put((None, error)),
+            is_nice=number + 1 + len(self._slots) > usable_processors(),
         )
 
     def _begin_on(self, number: int) -> None:
@@ -626,9 +633,8 @@ def _failed(failure: Failure, audio: AudioInfo) -> Failure:
 
 
 def _end(devices: list[WorkerProcess], helpers: HelperPool | None, arena: Arena, relay: StderrRelay) -> None:
-    while devices:
-        devices.pop().kill()
-    if helpers is not None:
-        helpers.close()
+    processes = [*devices, *([] if helpers is None else helpers.give_up())]
+    devices.clear()
+    kill_all(processes)
     relay.close()
     arena.close()

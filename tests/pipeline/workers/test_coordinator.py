@@ -78,7 +78,7 @@ class FakeProcess:
     def end(self) -> None:
         """As kill(), which follows."""
 
-    def kill(self) -> None:
+    def kill(self, *_: Any) -> None:
         self.is_killed = True
         if self.inbox is not None:
             self.inbox.put(None)
@@ -119,7 +119,7 @@ def begun(
     monkeypatch.setattr(FakeProcess, "answer", answer, raising=False)
     monkeypatch.setattr(workers_pool, "WorkerProcess", FakeProcess)
     monkeypatch.setattr(helpers, "WorkerProcess", FakeProcess)
-    monkeypatch.setattr(Arena, "of_machine", lambda total_bytes: Arena(arena_bytes))
+    monkeypatch.setattr(Arena, "of_machine", lambda *_: Arena(arena_bytes, arena_bytes // 8))
     devices = [Device(f"cpu:{one}", "cpu", 1, {}) for one in range(number)]
     lines: list[str] = []
     options = Options(threads=2)
@@ -145,6 +145,51 @@ def done(pool: WorkerPool, plans: list[list[Utterance]]) -> list[Utterance]:
                 assert isinstance(result, Failure) if not one.audio.index else result.token_ids == (one.audio.index,)
                 found.append(one)
     return found
+
+
+@pytest.mark.parametrize(
+    ("processors", "num_devices", "threads", "expected"),
+    [
+        *(
+            (1, 1, None, 2),
+            (2, 1, None, 2),
+            (16, 1, None, 14),
+            (64, 1, None, 32),
+            (64, 2, None, 61),
+            (256, 4, None, 128),
+        ),
+        *((64, 1, 100, 100), (64, 1, 1, 1)),
+    ],
+)
+def test_there_are_as_many_helpers_as_free_processors_up_to_32_a_device(
+    processors: int, num_devices: int, threads: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_pool, "usable_processors", lambda: processors)
+    assert workers_pool.num_helpers(Options(threads=threads), num_devices) == expected
+
+
+@pytest.mark.parametrize(("processors", "is_nice"), [(3, True), (4, False)])
+def test_helpers_step_back_where_there_are_fewer_processors_than_processes(
+    processors: int, is_nice: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator, a device and two helpers."""
+    monkeypatch.setattr(workers_pool, "usable_processors", lambda: processors)
+    pool, _ = begun(monkeypatch, number=1)
+    assert pool.helpers._is_nice is is_nice
+    pool.close()
+
+
+def test_no_memory_is_an_error_that_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Arena, "of_machine", refuse)
+    opened = StderrRelay.close
+    closed: list[StderrRelay] = []
+    monkeypatch.setattr(StderrRelay, "close", lambda self: (closed.append(self), opened(self))[1])
+    with pytest.raises(OSError, match="No space left on device"):
+        WorkerPool([Device("cpu:0", "cpu", 1, {})], messages.Start("", "", Options()), len, print)
+    assert len(closed) == 1
 
 
 def test_rows_that_cannot_be_read_fail_and_the_others_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
