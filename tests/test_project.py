@@ -37,7 +37,7 @@ def test_every_declared_python_is_tested() -> None:
     assert matrix["python"] == classified
     oldest = classified[0]
     assert PYPROJECT["project"]["requires-python"] == f">={oldest}"
-    assert PYPROJECT["tool"]["mypy"]["python_version"] == oldest
+    assert "python_version" not in PYPROJECT["tool"]["mypy"]  # each Python checks the types that its own packages have
     assert PYPROJECT["tool"]["ruff"]["target-version"] == f"py{oldest.replace('.', '')}"
     assert {"python": oldest, "dependencies": "oldest"} in matrix["include"]
 
