@@ -29,7 +29,18 @@ CLIP = ROOT / "tests" / "data" / "audio" / "15_1_00203.flac"
 MODEL = ROOT / "tests" / "data" / "models" / "tdt_demo" / "model.nemo"
 # The core from the ground up, by whole package. A package imports those of its own tier and of earlier ones.
 TIERS = (
-    ("types", "config", "errors", "languages", "version", "rooms", "side_models", "python_names", "_system"),
+    (
+        "types",
+        "config",
+        "errors",
+        "fast_paths",
+        "languages",
+        "version",
+        "rooms",
+        "side_models",
+        "python_names",
+        "_system",
+    ),
     ("audio", "cuda"),
     ("segmentation", "text"),
     ("checkpoint", "families"),
@@ -39,9 +50,9 @@ TIERS = (
     ("cli", "__main__"),
 )
 LIMITS = {
-    "modules that a plain run loads": 150,
-    "their lines": 19_391,
-    "lines of the package": 84_750,
+    "modules that a plain run loads": 155,
+    "their lines": 19_900,
+    "lines of the package": 86_500,
     "tiers of the core": 8,
     "imports that point up, by module": 0,
     "folders that import up": 0,

@@ -153,6 +153,15 @@ def exit_on_sigint() -> None:
         signal.signal(signal.SIGINT, _report_and_exit)
 
 
+def end_process(exit_code: int) -> NoReturn:
+    """End the command's process with its exit code: what a caller wants to do afterwards, in `finally` too, is not done."""
+    if exit_code == 0 and not HAS_NATIVE_THREADS.is_set():  # an early end leaves threads that read recordings
+        if is_watched():
+            sys.exit(0)
+        end_threads()
+    exit_without_finalisation(exit_code)
+
+
 def end_threads() -> None:
     """Wait for threads and call the functions that libraries have registered, as Python does before its finalisation.
 

@@ -19,6 +19,7 @@ class Check:
         finding: One line for people.
         fix: The command that adds what is missing, or in words what to do; None if nothing can be done.
         facts: Values for programs, with units in their keys.
+        refused: Fast paths that this machine should have and refuses, with the reason of each.
     """
 
     name: str
@@ -26,3 +27,4 @@ class Check:
     finding: str
     fix: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
