@@ -36,10 +36,24 @@ def test_every_declared_python_is_tested() -> None:
     matrix = WORKFLOW["jobs"]["test"]["strategy"]["matrix"]
     assert matrix["python"] == classified
     oldest = classified[0]
+    for page in ("README.md", "docs/install.md"):
+        assert f"needs Python {oldest} to {classified[-1]} " in (ROOT / page).read_text(encoding="utf-8")
     assert PYPROJECT["project"]["requires-python"] == f">={oldest}"
-    assert PYPROJECT["tool"]["mypy"]["python_version"] == oldest
+    assert "python_version" not in PYPROJECT["tool"]["mypy"]  # each Python checks the types that its own packages have
+    assert WORKFLOW["jobs"]["lint"]["steps"][1]["with"]["python-version"] == oldest
     assert PYPROJECT["tool"]["ruff"]["target-version"] == f"py{oldest.replace('.', '')}"
     assert {"python": oldest, "dependencies": "oldest"} in matrix["include"]
+
+
+def test_the_readmes_commands_run_on_every_python() -> None:
+    """As they stand, with the Python that a reader has; so mypy checks the types that each Python's packages have."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert WORKFLOW["jobs"]["readme"]["strategy"]["matrix"] == {
+        "python": WORKFLOW["jobs"]["test"]["strategy"]["matrix"]["python"]
+    }
+    assert commands("readme") == ["scripts/quickstart", "scripts/test"]
+    assert all(f"`{command}`" in readme or f"$ {command}\n" in readme for command in commands("readme"))
+    assert WORKFLOW[True]["schedule"]  # YAML 1.1 reads `on` as true
 
 
 def test_every_dependency_has_a_lower_bound() -> None:

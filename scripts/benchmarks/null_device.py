@@ -28,7 +28,7 @@ from fastscribe.pipeline.workers.arena import SharedMemory
 from fastscribe.pipeline.workers.device import serve
 from fastscribe.pipeline.workers.messages import Start
 from fastscribe.text.hypothesis_columns import HypothesisColumns
-from fastscribe.types import Batch
+from fastscribe.types import AnyArray, Batch
 
 NUM_TOKENS = 40  # 20 words
 BATCH_FRAMES = 32_768
@@ -118,7 +118,7 @@ class NullEngine:
         return HypothesisColumns(np.full(num_rows, NUM_TOKENS, np.int32), ids, frames, durations, logprobs)
 
 
-def _templates(checkpoint: Checkpoint) -> tuple[np.ndarray, ...]:
+def _templates(checkpoint: Checkpoint) -> tuple[AnyArray, ...]:
     """Return ids, frames, durations and logprobs [_TEMPLATES, NUM_TOKENS] of words of two tokens at an even pace.
 
     They reach over half as long again as the mean clip, so that no stretch is searched for speech without words.
