@@ -16,11 +16,11 @@ from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import ChunkedAttention, EightBitDtypeName, ModelConfig, Options, parse_attention
 from fastscribe.errors import UsageError, first_line
-from fastscribe.fast_paths import RefusedPath
 from fastscribe.families.conformer.config import EncoderConfig, language_prompt_of
 from fastscribe.families.cpu_form import to_cpu_form_, torch_dtype
 from fastscribe.families.encoder_family import encoder_family
 from fastscribe.families.model import Model, Prepare, build_model, optimise_
+from fastscribe.fast_paths import RefusedPath
 from fastscribe.types import Features, Frames
 
 _8_BIT = get_args(EightBitDtypeName)

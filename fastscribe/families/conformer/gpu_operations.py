@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention
-from fastscribe.fast_paths import RefusedPath
 from fastscribe.families.conformer.config import EncoderConfig, subsampled
 from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, TORCH, Operations
 from fastscribe.families.granite.config import GraniteConfig
+from fastscribe.fast_paths import RefusedPath
 
 # Of the random cases, the longest first. The last windows of 33 frames and of 34 reach into padding: subsampling's with frames
 # on both sides, and causal ones.
