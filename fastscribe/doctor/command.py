@@ -27,9 +27,9 @@ def doctor(
 ) -> None:
     """Show what this machine can do (processor, GPU, dtypes, audio formats, extras, disk) and how to add what is missing.
 
-    A line begins with ok, - (missing; runs do without) or PROBLEM (needed, or there, and does not work). On a GPU it transcribes
-    two seconds. The fast paths that were refused then stand at the end, and in the JSON's refused. The exit code is 0, or 1 if
-    there is a problem.
+    A line begins with ok, - (missing; runs do without) or PROBLEM (needed, or there, and does not work). On a GPU it
+    transcribes two seconds. Fast paths that were refused stand at the end, and in the JSON's refused. The exit code is 0, or 1
+    if there is a problem.
     """
     check_stdout()
     from fastscribe.doctor import examine

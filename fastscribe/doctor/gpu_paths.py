@@ -1,12 +1,12 @@
-"""Fast paths of a run on a GPU with many files, found by such a run: the packaged model in a process of its own, with helpers."""
+"""Fast paths of a run on a GPU with many files, found by such a run: the packaged model in its own process, with helpers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
 
+from fastscribe.doctor import hardware
 from fastscribe.doctor.check import Check
-from fastscribe.doctor.hardware import UPDATE_DRIVER, cuda, without_gpu
 from fastscribe.doctor.packages import install_command
 from fastscribe.errors import UsageError, first_line
 from fastscribe.fast_paths import PathName, RefusedPaths
@@ -24,9 +24,9 @@ _WORKS: Mapping[PathName, str] = {
 def gpu_run() -> Check:
     """Whether a run on the GPU works."""
     try:
-        cuda()
+        hardware.cuda()
     except UsageError:
-        return without_gpu("gpu run")
+        return hardware.without_gpu("gpu run")
     _, problem = _outcome()
     if problem is not None:
         return Check("gpu run", "problem", f"a run on the GPU fails: {problem}")
@@ -36,9 +36,9 @@ def gpu_run() -> Check:
 def fast_path(name: str, path: PathName) -> Check:
     """Whether that run had a fast path."""
     try:
-        cuda()
+        hardware.cuda()
     except UsageError:
-        return without_gpu(name)
+        return hardware.without_gpu(name)
     refused, problem = _outcome()
     if problem is not None:
         return Check(name, "missing", "not known while no run on the GPU works")
@@ -83,5 +83,5 @@ def _fix(path: PathName, reason: str) -> str | None:
     if path == "triton":
         return install_command("triton") if "cannot be imported" in reason else None
     if path == "graphs":
-        return install_command("cuda-bindings") if "cuda.bindings" in reason else UPDATE_DRIVER
+        return install_command("cuda-bindings") if "cuda.bindings" in reason else hardware.UPDATE_DRIVER
     return None

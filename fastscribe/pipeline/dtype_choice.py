@@ -42,8 +42,8 @@ def choose_dtype(name: str, device: torch.device, encoder: EncoderSettings, say:
         name: auto, fastest or the name of a dtype.
         device: Where the model runs.
         encoder: The model's encoder.
-        say: Called with one line about a new measurement, about a dtype that the processor emulates, or if `fastest` does without
-            8 bits that the device has.
+        say: Called with one line about a new measurement, about a dtype that the processor emulates, or if `fastest` does
+            without 8 bits that the device has.
 
     Raises:
         UsageError: The device does not support the dtype.

@@ -57,6 +57,8 @@ def build_on_device(checkpoint: Checkpoint, device: torch.device, dtype: str, op
         _prepare_for_gpu_(model, dtype, say)
     else:
         encoder_family(config.encoder).prepare_for_cpu_(model.encoder)
+        if dtype == "int8":
+            _say_slow_packing(say)
     return model
 
 
@@ -86,6 +88,13 @@ def _prepare_for_gpu_(model: Model, dtype: str, say: Callable[[str], None]) -> N
         from fastscribe.families.blocks.fp8 import quantise_fp8_
 
         quantise_fp8_(model.encoder)
+
+
+def _say_slow_packing(say: Log) -> None:
+    from fastscribe.families.blocks.int8_packing import PROBLEMS
+
+    for reason in PROBLEMS[:1]:
+        say(RefusedPath("int8", reason, f"int8: oneDNN packs the matrices itself ({reason}); loading takes longer"))
 
 
 def encoder_of(model: Model, device: torch.device, options: Options, say: Log) -> Callable[[Features], Frames]:

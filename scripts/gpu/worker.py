@@ -6,6 +6,7 @@ stderr.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import os
@@ -72,4 +73,5 @@ def refused_path(rows: Path, loaded: Iterable[Any]) -> str | None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     serve()

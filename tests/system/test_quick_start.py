@@ -83,7 +83,7 @@ def test_the_cases_of_fused_operations_are_drawn_in_a_process_of_align(tmp_path:
 END = """
 import sys
 import torch, triton
-from fastscribe.cli import main
+from fastscribe.__main__ import main
 sys.argv[1:] = ["--version"]
 main()
 """
