@@ -106,7 +106,7 @@ def test_a_fault_ends_the_table(tried: Callable[..., Any], fault: str, num_right
     is_right, printed = tried(fault)
     assert not is_right and re.match(rf"TDT +(ok +){{{num_right}}}WRONG ", printed)
     assert "program.py " in printed and "\nexit code " in printed and "\nstderr: " in printed and difference in printed
-    assert re.search(r"^next +[\d.]+ s$", printed, re.MULTILINE)
+    assert "\nnext" not in printed
 
 
 def test_a_changed_golden_is_wrong(tried: Callable[..., Any]) -> None:
