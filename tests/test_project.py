@@ -73,8 +73,8 @@ def test_every_dependency_has_a_lower_bound() -> None:
 def test_hooks_and_workflow_run_the_same_checks() -> None:
     script = (ROOT / "scripts" / "test").read_text(encoding="utf-8")
     lines = [line.partition(" >")[0] for line in script.splitlines() if line.startswith('"$bin/')]
-    *checks, tests = (line.removeprefix('"$bin/').replace('"', "", 1) for line in lines)
-    assert len(checks) == 3 and tests.startswith("python -m pytest ")
+    *checks, tests, door = (line.removeprefix('"$bin/').replace('"', "", 1) for line in lines)
+    assert len(checks) == 3 and tests.startswith("python -m pytest ") and door == "python scripts/door"
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
     assert [hook["entry"] for hook in hooks] == checks
     assert commands("lint")[-3:] == checks
@@ -84,6 +84,12 @@ def test_hooks_and_workflow_run_the_same_checks() -> None:
 def test_the_workflow_tests_the_wheel() -> None:
     lines = commands("test")
     assert lines.index("rm -r fastscribe") < [line.startswith("python -m pytest ") for line in lines].index(True)
+
+
+def test_the_command_is_tried_with_the_oldest_and_the_newest_torch() -> None:
+    [oldest] = [one.partition(">=")[2] for one in PYPROJECT["project"]["dependencies"] if one.startswith("torch>=")]
+    assert WORKFLOW["jobs"]["door"]["strategy"]["matrix"]["torch"] == [f"torch=={oldest}.*", "torch"]
+    assert "scripts/door" in commands("door") and WORKFLOW[True]["schedule"]  # YAML 1.1 reads `on` as true
 
 
 def test_actions_are_pinned_to_a_major_version() -> None:
