@@ -84,13 +84,17 @@ SMALLEST: dict[str, Sequence[str]] = {
     "loss_blocks": ("OUT", "--frames", "20"),
     "opposite_phase": (*SPLIT, *GREEDY),
     "ray_cluster": ("driver", "--rows", "50", "--whole-us", "500"),
-    "remote": ("--clips", "3", "--seconds", "1", "--long-files", "1", "--long-seconds", "5", "--latencies-ms", "0")
-    + ("--listed", "1000", "--repeats", "1"),
+    "remote": (
+        *("--clips", "3", "--seconds", "1", "--long-files", "1", "--long-seconds", "5"),
+        *("--latencies-ms", "0", "--listed", "1000", "--repeats", "1"),
+    ),
     "revisions": ("HEAD", "--turns", "1", "--cases", "help"),
     "size": ("--rows", "20"),
     "start_up": (str(ROOT), str(ROOT), "--turns", "1"),
-    "start_up_large": (str(ROOT), str(ROOT), *MODEL, "--clip", CLIP, "--peer-python", sys.executable)
-    + ("--peer-model", "none"),
+    "start_up_large": (
+        *(str(ROOT), str(ROOT), *MODEL, "--clip", CLIP),
+        *("--peer-python", sys.executable, "--peer-model", "none"),
+    ),
     "surround": (*SPLIT, *GREEDY),
     "train": ("--random", "tiny", "--batch-sizes", "1", "--sequence-s", "0.5", "--dtype", "fp32"),
     "training_turns": ("--layers", "1", "--d-model", "16", "--batch-size", "1", "--sequence-s", "0.5", "--turns", "1"),
