@@ -68,7 +68,9 @@ def speech_probability(audio: AudioInfo, frame_samples: int) -> Float64Array:
     """
     probabilities: Float64Array = np.concatenate([np.zeros(1), *_probabilities(_chunks(_resampled(audio)))])
     centres_s = (np.arange(-(-audio.num_samples // frame_samples)) + 0.5) * frame_samples / audio.sample_rate
-    return probabilities[np.minimum(1 + (centres_s * _RATE / _CHUNK).astype(np.int64), len(probabilities) - 1)]
+    chunks = np.minimum(1 + (centres_s * _RATE / _CHUNK).astype(np.int64), len(probabilities) - 1)
+    of_frames: Float64Array = probabilities[chunks]
+    return of_frames
 
 
 def _resampled(audio: AudioInfo) -> Iterator[Float32Array]:

@@ -185,10 +185,10 @@ def _compile_one() -> None:
     """Compile a kernel: numba finds a wrong or missing toolkit or numpy only then. Raises UsageError for it."""
     from numba import cuda
 
-    failures = (ImportError, RuntimeError, OSError, *_cuda_errors())
+    failures: tuple[type[Exception], ...] = (ImportError, RuntimeError, OSError, AttributeError, *_cuda_errors())
     try:
         cuda.jit("void(float32[::1])")(_nothing)
-    except (*failures, AttributeError) as problem:
+    except failures as problem:
         said = " ".join(str(problem).split())[:300]
         # numba-cuda 0.30 looks for parts of numpy that 2.5 no longer has.
         is_numpy = isinstance(problem, AttributeError) and "'numpy'" in said
