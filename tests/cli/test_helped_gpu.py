@@ -222,9 +222,8 @@ def test_a_run_whose_last_helper_dies_goes_on(monkeypatch: pytest.MonkeyPatch, e
         assert [one.text for one in found if isinstance(one, Transcript)] == [
             expected[clips[one.index]] for one in found
         ]
-    assert [line.reason for line in lines if isinstance(line, RefusedPath)] == [
-        "a helper process failed: [Errno 11] Resource temporarily unavailable"
-    ]
+    assert isinstance(lines[-1], RefusedPath)  # others say that fewer helpers go on
+    assert lines[-1].reason == "a helper process failed: [Errno 11] Resource temporarily unavailable"
 
 
 def test_recordings_that_may_have_ended_processes_come_last(
