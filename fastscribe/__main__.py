@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from fastscribe._system.signals import exit_on_sigint
+from typing import NoReturn
+
+from fastscribe._system.signals import end_process, exit_on_sigint
 from fastscribe._system.standard_streams import open_closed_streams, write_utf8
 
 
-def main() -> None:
+def main() -> NoReturn:
+    """Run the command line of this process, and end the process at once; fastscribe.cli.main() is for callers in Python."""
     open_closed_streams()
     write_utf8()
     exit_on_sigint()
-    from fastscribe.cli import main as run
+    from fastscribe.cli import exit_code
 
-    run()
+    end_process(exit_code())
 
 
 if __name__ == "__main__":

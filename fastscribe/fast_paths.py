@@ -43,6 +43,11 @@ class RefusedPaths:
         reasons: The first reason of each refused path, by its name.
     """
 
+    @classmethod
+    def around(cls, say: Callable[[str], None]) -> RefusedPaths:
+        """Return `say` if it remembers already, so that what a caller says counts too; else put this around it."""
+        return say if isinstance(say, cls) else cls(say)
+
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self.reasons: dict[PathName, str] = {}

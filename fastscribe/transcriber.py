@@ -17,6 +17,7 @@ from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
 from fastscribe.config import Options, check_load
 from fastscribe.errors import UsageError
+from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.interfaces import Additions, Edits, RoomStage
@@ -82,6 +83,7 @@ class Transcriber:
         self._auto_budget: Budget | None = None
         self._is_running = False
         self._process = os.getpid()
+        self._refused = RefusedPaths(log_to_stderr)
 
     def __repr__(self) -> str:
         facts = self._executor.facts
@@ -125,6 +127,7 @@ class Transcriber:
             DeviceFailed: No process of several devices could be started.
         """
         model = check_load(model, device, dtype, options, "all" if devices is None else devices)
+        say = refused = RefusedPaths.around(say)
         _check_fork(Transcriber._loaded_by)
         if devices is not None and device != "auto":
             raise UsageError("device and devices exclude each other: devices alone names all devices")
@@ -154,7 +157,7 @@ class Transcriber:
             from fastscribe.pipeline.local import LocalExecutor
 
             recognizer = cls._recognizer_of(checkpoint, device, dtype, options, say)
-            executor, languages = LocalExecutor(Engine(recognizer)), recognizer.languages
+            executor, languages = LocalExecutor(Engine(recognizer, say)), recognizer.languages
         else:
             from fastscribe.pipeline.workers import pool
             from fastscribe.pipeline.workers.messages import Start
@@ -167,7 +170,7 @@ class Transcriber:
         checkpoint = replace(checkpoint, weights={}, aligner=None, others={})
         Transcriber._loaded_by = Transcriber._loaded_by or os.getpid()
         found = cls(checkpoint, executor, options, perf_counter() - start)
-        found._edits, found._languages, found._opened_stages = edits, languages, stages
+        found._edits, found._languages, found._opened_stages, found._refused = edits, languages, stages, refused
         return found
 
     @classmethod
@@ -211,6 +214,12 @@ class Transcriber:
     @property
     def options(self) -> Options:
         return self._options
+
+    @property
+    def refused_paths(self) -> dict[str, str]:
+        """The fast paths that were refused so far, at loading or in a run, by name ("triton", "graphs", "pinning", "helpers",
+        "fp8", "int8"), with the reason of each; empty if none was. Results are the same without them, and come later."""
+        return dict(self._refused.reasons)
 
     @property
     def _local(self) -> LocalExecutor:
@@ -402,5 +411,6 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
         devices=transcriber.shares(),
         first_batch_s=None if started_at is None or first_at is None else first_at - started_at,
         total_s=None if started_at is None else perf_counter() - started_at,
+        refused=transcriber.refused_paths,
         versions={"fastscribe": __version__, "torch": facts.torch_version, "python": platform.python_version()},
     )

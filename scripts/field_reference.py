@@ -5,6 +5,7 @@ python scripts/field_reference.py    writes it; do so after a change of fastscri
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -71,6 +72,7 @@ def _type(field: Schema, schema: Schema) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     introduction, _, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
     PAGE.write_text(f"{introduction}{MARK}\n\n{field_reference().rstrip()}\n", encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}", file=sys.stderr)

@@ -29,7 +29,18 @@ CLIP = ROOT / "tests" / "data" / "audio" / "15_1_00203.flac"
 MODEL = ROOT / "tests" / "data" / "models" / "tdt_demo" / "model.nemo"
 # The core from the ground up, by whole package. A package imports those of its own tier and of earlier ones.
 TIERS = (
-    ("types", "config", "errors", "languages", "version", "rooms", "side_models", "python_names", "_system"),
+    (
+        "types",
+        "config",
+        "errors",
+        "fast_paths",
+        "languages",
+        "version",
+        "rooms",
+        "side_models",
+        "python_names",
+        "_system",
+    ),
     ("audio", "cuda"),
     ("segmentation", "text"),
     ("checkpoint", "families"),

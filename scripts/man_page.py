@@ -5,6 +5,7 @@ python scripts/man_page.py    writes it; do so after a change of options or of t
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Iterator
@@ -82,6 +83,7 @@ def _escaped(text: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(man_page(), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}", file=sys.stderr)

@@ -5,6 +5,7 @@ python scripts/model_table.py    writes it
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -37,5 +38,6 @@ def _cells(model: KnownModel) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     before, _, after = PAGE.read_text(encoding="utf-8").split(MARK)
     PAGE.write_text(f"{before}{MARK}\n{model_table()}\n{MARK}{after}", encoding="utf-8")

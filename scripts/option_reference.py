@@ -5,6 +5,7 @@ python scripts/option_reference.py    writes it; do so after a change of options
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Iterator
@@ -47,6 +48,7 @@ def escaped(text: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     introduction, _, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
     PAGE.write_text(f"{introduction}{MARK}\n\n{option_reference().rstrip()}\n", encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}", file=sys.stderr)

@@ -153,20 +153,26 @@ def exit_on_sigint() -> None:
         signal.signal(signal.SIGINT, _report_and_exit)
 
 
-def end_threads() -> int:
+def end_process(exit_code: int) -> NoReturn:
+    """End the command's process with its exit code: what a caller wants to do afterwards, in `finally` too, is not done."""
+    if exit_code == 0 and not HAS_NATIVE_THREADS.is_set():  # an early end leaves threads that read recordings
+        if is_watched():
+            sys.exit(0)
+        end_threads()
+    exit_without_finalisation(exit_code)
+
+
+def end_threads() -> None:
     """Wait for threads and call the functions that libraries have registered, as Python does before its finalisation.
 
-    Returns:
-        The exit code: 0, or that of a signal that ended the wait.
+    A signal ends the process at once, with its exit code: Python prints an exception in a registered function and goes on,
+    and since 3.13 also one in the wait for threads.
     """
-    try:
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Terminated:
-        return TERMINATED
-    return 0
+    for each in (signal.SIGTERM, *_INTERRUPTS):
+        if signal.getsignal(each) is not signal.SIG_IGN:
+            signal.signal(each, _exit_now)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
 
 
 def is_watched() -> bool:

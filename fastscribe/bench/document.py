@@ -7,7 +7,8 @@ A row has the keys of `case_keys`, by which it is found again in another documen
 their unit (_ms, _s, _bytes, _share, _ratio, _per_s, _usd ..) or are `rtfx`. A measurement that was made several times is its
 median, with all of them beside it under the name with `_runs`; from these comes what is noise. A case that could
 not be measured has `error` in place of measurements. One that nothing is known of is null, never 0. Where the command was
-interrupted or failed, `complete` is false. Where figures are worth nothing, `doubts` says why.
+interrupted or failed, `complete` is false. Where figures are worth nothing, `doubts` says why. What measures models
+has `refused`: the fast paths that the machine refused, with their reasons (fastscribe/fast_paths.py).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,13 +45,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Subject:
-    """Which model, how."""
+    """Which model, how. `refused` has the fast paths that its transcribers were refused (fast_paths.py)."""
 
     name: str
     path: Path
     device: torch.device
     say: Callable[[str], None]
     options: Options = field(default_factory=Options)
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     def load(self, dtype: str) -> Transcriber:
         return Transcriber.load(self.path, str(self.device), dtype, self.options, self.say)

@@ -10,21 +10,17 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe._system.signals import (
     ENDINGS,
-    HAS_NATIVE_THREADS,
     INTERRUPTED,
     TERMINATED,
     SignalHandler,
     Terminated,
-    end_threads,
-    exit_without_finalisation,
-    is_watched,
 )
 from fastscribe.cli.app import StdoutClosed, Stopped, app
 from fastscribe.cli.commands import ProgramGroup
@@ -32,26 +28,30 @@ from fastscribe.cli.terminal import discard_unwritable_output, say, show_table
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError, first_line
 from fastscribe.version import __version__
 
-__all__ = ["app", "main"]
+__all__ = ["app", "exit_code", "main"]
 
 _ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 _HINT = "; what was finished is kept, and {} goes on from there"
 
 
-def main(application: typer.Typer = app) -> None:
-    """Run a command line and exit with the documented code; print every expected error as one line on stderr.
+def main(application: typer.Typer = app) -> NoReturn:
+    """Run a command line from Python.
 
     Args:
         application: The commands; those of scripts/benchmarks have applications of their own.
+
+    Raises:
+        SystemExit: Always, with the documented code: the caller's `finally` blocks run, and Python ends as usual.
     """
+    sys.exit(exit_code(application))
+
+
+def exit_code(application: typer.Typer = app) -> int:
+    """Run a command line, print every expected error as one line on stderr, and return the documented code."""
     code = _run(application)
     discard_unwritable_output()
-    if code == 0 and not HAS_NATIVE_THREADS.is_set():  # a run that ended early may have threads that read recordings
-        if is_watched():
-            sys.exit(0)
-        code = end_threads()
-    exit_without_finalisation(code)
+    return code
 
 
 def _run(application: typer.Typer = app) -> int:

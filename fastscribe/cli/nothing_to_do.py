@@ -102,6 +102,7 @@ def _stats(
         failed_before=output.ledger.failed_before,
         left_out=left_out,
         repeated=repeated,
+        refused=report.get("refused", {}),
         totals=output.totals()._asdict(),
     )
 

@@ -19,6 +19,7 @@ def report_table(stats: RunStats) -> str:
         ("padding", f"{100 * stats.padding_share:.1f} %"),
         ("peak memory", f"{stats.peak_bytes / 2**30:.2f} GiB"),
         ("device", f"{stats.device}, {stats.dtype}"),
+        *((f"no {path}", reason) for path, reason in stats.refused.items()),
         *((one.name, _share_text(one, share)) for one, share in stats.device_shares if len(stats.devices) > 1),
         (
             "cost",

@@ -32,6 +32,7 @@ from fastscribe.cli.run_output import open_run_output
 from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, say, show_table
 from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName
+from fastscribe.fast_paths import RefusedPaths
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def run(
         bar.phase("loading the model")
         job = _with_helpers(job)
         listing = _early_listing(job)
-        transcriber = stack.enter_context(loaded(job, bar.say))
+        transcriber = stack.enter_context(loaded(job, RefusedPaths(bar.say)))
         transcriber._started_at = started_at
         if job.limit is not None:
             from fastscribe.pipeline.time_limit import TimeLimit

@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
+from fastscribe.errors import first_line
 from fastscribe.types import AnyArray
 
 _SWITCH_S = 2e-4
@@ -117,18 +118,39 @@ class StageTimes:
             stopwatch.add(stage, share * seconds)
 
 
+@dataclass
+class Unpinned:
+    """Memory that the system could not pin. Any thread counts it, and whoever drives a model tells the user (Engine).
+
+    Attributes:
+        count: Number of arrays since the process began.
+        reason: What the system said of the last one.
+    """
+
+    count: int = 0
+    reason: str = ""
+
+    def add(self, error: RuntimeError) -> None:
+        """Count an array. Raises another error than one of too little memory again."""
+        if not is_out_of_memory(error):
+            raise error
+        self.count, self.reason = self.count + 1, first_line(error)
+
+
+UNPINNED = Unpinned()
+
+
 def host_array(shape: tuple[int, ...], dtype: np.dtype[Any], device: torch.device) -> AnyArray:
     """Allocate an uninitialised host array for copies to and from `device`, pinned if the device is a GPU.
 
-    torch's pinned-memory allocator reuses the memory. If the system cannot pin more, the array is ordinary memory: copies
-    are correct but block the host.
+    torch's pinned-memory allocator reuses the memory. If the system cannot pin more (UNPINNED), the array is ordinary memory:
+    copies are correct but block the host.
     """
     if device.type == "cuda":
         try:
             return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, pin_memory=True).numpy()
         except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
+            UNPINNED.add(error)
     return np.empty(shape, dtype)
 
 
@@ -151,20 +173,23 @@ def small_to_device(values: AnyArray | torch.Tensor, device: torch.device) -> to
     if device.type == "cuda":
         try:
             tensor = tensor.pin_memory()
-        except RuntimeError as error:  # too little memory to pin: see host_array
-            if not is_out_of_memory(error):
-                raise
+        except RuntimeError as error:  # see host_array
+            UNPINNED.add(error)
     return tensor.to(device, non_blocking=True)
 
 
 def to_host(tensor: torch.Tensor) -> AnyArray:
     """Start a copy into pinned host memory; read it after an event recorded behind the copy.
 
-    On a CPU the result shares the tensor's memory.
+    On a CPU the result shares the tensor's memory. If the system cannot pin more (UNPINNED), the host waits for the copy.
     """
     if tensor.device.type == "cpu":
         return tensor.numpy()
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    try:
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    except RuntimeError as error:
+        UNPINNED.add(error)
+        return tensor.cpu().numpy()
     host.copy_(tensor, non_blocking=True)
     return host.numpy()
 

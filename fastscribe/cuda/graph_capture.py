@@ -113,10 +113,14 @@ class Generation:
                     for _ in range(_WARM_UPS):
                         function()
                     self._stream.synchronize()  # an error of the warm-up must not look like one of the capture
-                    with _as_graphs_unavailable():
+                    try:
                         graph = self._record(function)
                         if instantiate:
                             graph.instantiate()
+                    except torch.OutOfMemoryError:
+                        raise
+                    except Exception as error:
+                        raise _as_capture_error(error) from error
             finally:
                 caller.wait_stream(self._stream)  # it may free what the warm-up still works on
         return graph
@@ -237,16 +241,15 @@ def _lease(device: torch.device, priority: int) -> torch.cuda.Stream:
     raise GraphsUnavailable(f"all {_NUM_TORCH_STREAMS} streams of {device} have captured graphs already")
 
 
-@contextmanager
-def _as_graphs_unavailable() -> Iterator[None]:
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        if "out of memory" in str(error):  # of the driver, not of torch's allocator
-            raise torch.OutOfMemoryError(first_line(error)) from error
-        raise GraphsUnavailable(f"capture failed: {first_line(error)}") from error
+def _as_capture_error(error: Exception) -> Exception:
+    """Return what `capture` promises to raise.
+
+    No context manager made of a generator raises it: where one replaces an exception, Python 3.12 and 3.13 keep the frames
+    below it, and with them their tensors, until garbage is collected.
+    """
+    if "out of memory" in str(error):  # of the driver, not of torch's allocator
+        return torch.OutOfMemoryError(first_line(error))
+    return GraphsUnavailable(f"capture failed: {first_line(error)}")
 
 
 @contextmanager

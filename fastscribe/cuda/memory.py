@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from fastscribe.fast_paths import RefusedPath
+
 
 def free_bytes(device: torch.device) -> int:
     """Bytes available for new tensors on a GPU, including memory that torch's allocator has cached."""
@@ -28,4 +30,5 @@ def register(memory: memoryview, say: Callable[[str], None]) -> None:
     runtime = torch.cuda.cudart()
     error = runtime.cudaHostRegister(address, len(memory), 0)
     if error != runtime.cudaError.success:
-        say(f"the memory that holds the samples cannot be pinned ({error}): copies to the GPU are slower")
+        line = f"the memory that holds the samples cannot be pinned ({error}): copies to the GPU are slower"
+        say(RefusedPath("pinning", str(error), line))

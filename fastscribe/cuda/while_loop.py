@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -86,12 +86,12 @@ def toolkit(device: torch.device) -> Toolkit:
 
 @cache
 def _toolkit(device: torch.device) -> Toolkit:
-    with _as_graphs_unavailable("cuda.bindings cannot be imported"):
+    with _AsGraphsUnavailable("cuda.bindings cannot be imported"):
         import cuda.bindings
         from cuda.bindings import driver
 
         major = int(cuda.bindings.__version__.split(".")[0])
-    with _as_graphs_unavailable("the CUDA driver cannot be used"):
+    with _AsGraphsUnavailable("the CUDA driver cannot be used"):
         _call(driver.cuInit, 0)
         (version,) = _call(driver.cuDriverGetVersion)
     if version < _OLDEST_DRIVER:
@@ -99,7 +99,7 @@ def _toolkit(device: torch.device) -> Toolkit:
         raise GraphsUnavailable(
             f"the driver is for CUDA {found_version}, conditional graph nodes need {needed_version}"
         )
-    with torch.cuda.device(device), _as_graphs_unavailable("the loop's kernel cannot be loaded"):
+    with torch.cuda.device(device), _AsGraphsUnavailable("the loop's kernel cannot be loaded"):
         torch.cuda.current_stream().query()  # makes torch's context current in this thread
         (context,) = _call(driver.cuCtxGetCurrent)
         (module,) = _call(driver.cuModuleLoadData, _PTX + b"\0")
@@ -128,7 +128,7 @@ class WhileGraph:
         self._close = weakref.finalize(self, _destroy, handles)
         self._close.atexit = False  # the driver has shut down by then and has freed everything
         try:
-            with _as_graphs_unavailable("the loop's graph cannot be built"):
+            with _AsGraphsUnavailable("the loop's graph cannot be built"):
                 (graph,) = _call(driver.cuGraphCreate, 0)
                 handles.append((driver.cuGraphDestroy, graph))
                 _fill(tools, graph, step_graph, flag_address, steps_per_iteration)
@@ -141,7 +141,7 @@ class WhileGraph:
 
     def launch(self, stream: int) -> None:
         """Enqueue the whole loop on a cudaStream_t. Raises GraphsUnavailable or torch.OutOfMemoryError."""
-        with _as_graphs_unavailable("the loop's graph cannot be launched"):
+        with _AsGraphsUnavailable("the loop's graph cannot be launched"):
             _call(self._driver.cuGraphLaunch, self._executable, stream)
 
     def close(self) -> None:
@@ -204,12 +204,19 @@ def _call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> tuple[An
     return tuple(values)
 
 
-@contextmanager
-def _as_graphs_unavailable(what: str) -> Iterator[None]:
-    """Convert exceptions, which the bindings raise for unexpected libraries, symbols, names and signatures."""
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except (ImportError, RuntimeError, AttributeError, TypeError) as error:
-        raise GraphsUnavailable(f"{what} ({first_line(error)})") from error
+class _AsGraphsUnavailable:
+    """Convert exceptions, which the bindings raise for unexpected libraries, symbols, names and signatures.
+
+    Not a generator's context manager, for the reason in graph_capture.py: _as_capture_error().
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        converted = (ImportError, RuntimeError, AttributeError, TypeError)
+        if isinstance(error, converted) and not isinstance(error, torch.OutOfMemoryError):
+            raise GraphsUnavailable(f"{self._what} ({first_line(error)})") from error

@@ -24,6 +24,7 @@ from fastscribe.cuda.graph_capture import Generation, GraphCache, GraphsUnavaila
 from fastscribe.cuda.loops import ChunkedLoop, DelayedFlag, LoopMaker, WhileLoop
 from fastscribe.decode.decoder import Decoder
 from fastscribe.errors import UsageError
+from fastscribe.fast_paths import RefusedPath
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 Key = TypeVar("Key")
@@ -97,7 +98,8 @@ class FallbackDecoder:
         if len(self._choices) == 1:
             raise UsageError(f"--cuda-graphs {mode}: unavailable: {reason}") from reason
         self._choices.pop(0)
-        self._say(f"CUDA graphs: {mode} is unavailable ({reason}); using {self._choices[0][0]}")
+        line = f"CUDA graphs: {mode} is unavailable ({reason}); using {self._choices[0][0]}"
+        self._say(RefusedPath("graphs", f"{mode}: {reason}", line))
 
 
 class DecoderGraphs(Generic[Key, Buffers, Captured]):

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 
-from fastscribe.doctor import audio, hardware, packages, storage
+from fastscribe.doctor import audio, gpu_paths, hardware, packages, storage
 from fastscribe.doctor.check import Check
 from fastscribe.errors import first_line
 
@@ -26,8 +27,11 @@ _PARTS: dict[str, Callable[[], Check]] = {
     "int8": hardware.int8,
     "dtypes": hardware.dtypes,
     "gpu": hardware.gpu,
-    "cuda graphs": hardware.cuda_graphs,
-    "gpu kernels": hardware.gpu_kernels,
+    "gpu run": gpu_paths.gpu_run,
+    "cuda graphs": partial(gpu_paths.fast_path, "cuda graphs", "graphs"),
+    "gpu kernels": partial(gpu_paths.fast_path, "gpu kernels", "triton"),
+    "pinned memory": partial(gpu_paths.fast_path, "pinned memory", "pinning"),
+    "helpers": partial(gpu_paths.fast_path, "helpers", "helpers"),
     "fp8": hardware.fp8,
     "audio files": audio.libsndfile,
     "video and m4a": audio.containers,
@@ -35,7 +39,8 @@ _PARTS: dict[str, Callable[[], Check]] = {
     "model cache": storage.model_cache,
     "free disk": storage.free_disk,
 }
-_NEED_TORCH = ("torch kernels", "bf16", "int8", "dtypes", "gpu", "cuda graphs", "gpu kernels", "fp8")
+_ON_GPU = ("gpu", "gpu run", "cuda graphs", "gpu kernels", "pinned memory", "helpers", "fp8")
+_NEED_TORCH = ("torch kernels", "bf16", "int8", "dtypes", *_ON_GPU)
 
 
 def examine() -> Iterator[Check]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from fastscribe.fast_paths import PathName
+
 # missing: something that runs do without. problem: something that is needed, or is there, and does not work.
 Status = Literal["ok", "missing", "problem"]
 
@@ -19,6 +21,7 @@ class Check:
         finding: One line for people.
         fix: The command that adds what is missing, or in words what to do; None if nothing can be done.
         facts: Values for programs, with units in their keys.
+        refused: Fast paths that this machine should have and refuses, with the reason of each.
     """
 
     name: str
@@ -26,3 +29,4 @@ class Check:
     finding: str
     fix: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    refused: Mapping[PathName, str] = field(default_factory=dict)

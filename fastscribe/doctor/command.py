@@ -27,8 +27,9 @@ def doctor(
 ) -> None:
     """Show what this machine can do (processor, GPU, dtypes, audio formats, extras, disk) and how to add what is missing.
 
-    A line begins with ok, - (missing; runs do without) or PROBLEM (needed, or there, and does not work). The exit code is 0,
-    or 1 if there is a problem.
+    A line begins with ok, - (missing; runs do without) or PROBLEM (needed, or there, and does not work). On a GPU it
+    transcribes two seconds. Fast paths that were refused stand at the end, and in the JSON's refused. The exit code is 0, or 1
+    if there is a problem.
     """
     check_stdout()
     from fastscribe.doctor import examine
@@ -39,11 +40,16 @@ def doctor(
         if not as_json:
             _show(check)
     problems = sum(check.status == "problem" for check in checks)
+    refused = {path: reason for check in checks for path, reason in check.refused.items()}
     if as_json:
-        document = {"fastscribe": __version__, "problems": problems, "checks": [asdict(check) for check in checks]}
+        found = [{name: value for name, value in asdict(check).items() if name != "refused"} for check in checks]
+        document = {"fastscribe": __version__, "problems": problems, "refused": refused, "checks": found}
         print(json.dumps(document, ensure_ascii=False))
     else:
-        print(f"\n{problems} problem{'s' * (problems != 1)}" if problems else "\nno problems: fastscribe can run here")
+        print()
+        for path, reason in refused.items():
+            print(escaped(f"refused fast path: {path}: {reason}"))
+        print(f"{problems} problem{'s' * (problems != 1)}" if problems else "no problems: fastscribe can run here")
     if problems:
         raise typer.Exit(1)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
 
 _TORCH_INDEX = "https://download.pytorch.org/whl"
-_UPDATE_DRIVER = "install a newer NVIDIA driver: https://www.nvidia.com/drivers"
+UPDATE_DRIVER = "install a newer NVIDIA driver: https://www.nvidia.com/drivers"
 _REPAIR_DRIVER = "run nvidia-smi; if it fails, restart the machine, or install the driver again"
 _FIRST_DRIVER_OF_CUDA_13 = 580
 _TYPICAL = 1024, 4096  # inputs and outputs of the largest matrices of a 0.6B model
@@ -99,14 +99,14 @@ def bf16() -> Check:
 
 def int8() -> Check:
     """Whether --dtype int8 works, and through what."""
-    from fastscribe.families.blocks.int8 import int8_problem
+    from fastscribe.families.blocks.int8 import int8_hardware_problem, int8_problem
     from fastscribe.families.cpu_form import torch_dtype
 
-    problem = int8_problem()
+    if (problem := int8_problem()) is not None:
+        return Check("int8", "missing", problem, refused={} if int8_hardware_problem() else {"int8": problem})
     rest = "bf16" if torch_dtype("int8").itemsize == 2 else "fp32"
     through = f"native ({instruction_names('int8')})" if has_native_int8() else "through AVX2"
-    works = f"{through}, with {rest} beside it: --dtype int8 works on the processor"
-    return Check("int8", "missing" if problem else "ok", problem or works)
+    return Check("int8", "ok", f"{through}, with {rest} beside it: --dtype int8 works on the processor")
 
 
 def dtypes() -> Check:
@@ -134,7 +134,7 @@ def gpu() -> Check:
     import torch
 
     try:
-        device = _cuda()
+        device = cuda()
     except UsageError as error:
         return _no_gpu(error)
     properties = torch.cuda.get_device_properties(device)
@@ -156,61 +156,28 @@ def gpu() -> Check:
     return Check("gpu", "ok", finding, facts=facts)
 
 
-def cuda_graphs() -> Check:
-    """The best of --cuda-graphs."""
-    from fastscribe.cuda import while_loop
-    from fastscribe.cuda.graph_capture import GraphsUnavailable
-
-    try:
-        while_loop.toolkit(_cuda())
-    except UsageError:
-        return _without_gpu("cuda graphs")
-    except GraphsUnavailable as error:
-        reason = str(error)
-        fix = install_command("cuda-bindings") if "cuda.bindings" in reason else _UPDATE_DRIVER
-        return Check("cuda graphs", "missing", f"chunked; loops on the GPU (full) are unavailable: {reason}", fix)
-    return Check("cuda graphs", "ok", "full: loops on the GPU")
-
-
-def gpu_kernels() -> Check:
-    """Whether the Triton kernels compile and compute correctly, with the packaged model's sizes."""
-    import torch
-
-    from fastscribe.checkpoint.location import PACKAGED
-    from fastscribe.checkpoint.reader import read_checkpoint
-    from fastscribe.families.conformer.config import EncoderConfig
-    from fastscribe.families.conformer.gpu_operations import choose_operations
-
-    try:
-        device = _cuda()
-    except UsageError:
-        return _without_gpu("gpu kernels")
-    encoder = read_checkpoint(PACKAGED).config.encoder
-    assert isinstance(encoder, EncoderConfig)
-    reason = choose_operations(encoder, torch.bfloat16, device)[1]
-    fix = install_command("triton") if reason and "cannot be imported" in reason else None
-    return Check("gpu kernels", "missing" if reason else "ok", reason or "fused by Triton", fix)
-
-
 def fp8() -> Check:
     """Whether --dtype fp8 works."""
-    from fastscribe.families.blocks.fp8 import fp8_problem
+    from fastscribe.families.blocks.fp8 import fp8_hardware_problem, fp8_problem
 
     try:
-        problem = fp8_problem(_cuda())
+        device = cuda()
     except UsageError:
-        return _without_gpu("fp8")
-    return Check("fp8", "missing" if problem else "ok", problem or "--dtype fp8 works on the GPU")
+        return without_gpu("fp8")
+    if (problem := fp8_problem(device)) is None:
+        return Check("fp8", "ok", "--dtype fp8 works on the GPU")
+    return Check("fp8", "missing", problem, refused={} if fp8_hardware_problem(device) else {"fp8": problem})
 
 
-def _cuda() -> torch.device:
+def cuda() -> torch.device:
     """Return the device of --device cuda. Raises UsageError."""
     from fastscribe.pipeline.model_building import choose_device
 
     return choose_device("cuda")
 
 
-def _without_gpu(name: str) -> Check:
+def without_gpu(name: str) -> Check:
+    """What needs a GPU, where there is none."""
     return Check(name, "missing", "needs a GPU that torch can use")
 
 
@@ -234,7 +201,7 @@ def _no_gpu(error: UsageError) -> Check:
         fix = install_command("--force-reinstall", "torch", "--index-url", index)
         finding = f"this torch is built without CUDA, and there is a GPU (driver {driver.version})"
         return Check("gpu", "problem", finding, fix)
-    return Check("gpu", "problem", f"{reason}; driver {driver.version}", _UPDATE_DRIVER)
+    return Check("gpu", "problem", f"{reason}; driver {driver.version}", UPDATE_DRIVER)
 
 
 def _hides_all(visible: str, num_gpus: int) -> bool:

@@ -15,6 +15,7 @@ import torch
 from fastscribe._system.processors import NO_BF16, has_native_bf16, may_gain_from_bf16
 from fastscribe.config import DtypeChoice, DtypePolicy, EncoderSettings, FloatDtypeName
 from fastscribe.errors import UsageError
+from fastscribe.fast_paths import RefusedPath
 
 # Models narrower than this are fast in any dtype on a CPU, and in fp32 they are exact (docs/log.md, 2026-11-21).
 NARROW_ON_CPU = 256
@@ -41,7 +42,8 @@ def choose_dtype(name: str, device: torch.device, encoder: EncoderSettings, say:
         name: auto, fastest or the name of a dtype.
         device: Where the model runs.
         encoder: The model's encoder.
-        say: Called with one line about a new measurement, or about a dtype that the processor emulates.
+        say: Called with one line about a new measurement, about a dtype that the processor emulates, or if `fastest` does
+            without 8 bits that the device has.
 
     Raises:
         UsageError: The device does not support the dtype.
@@ -53,7 +55,14 @@ def choose_dtype(name: str, device: torch.device, encoder: EncoderSettings, say:
         return name
     if device.type == "cpu":
         return _on_cpu(name, encoder, say)
-    return "fp8" if name == "fastest" and encoder.has_matrices and _fp8_problem(device) is None else "bf16"
+    from fastscribe.families.blocks.fp8 import fp8_hardware_problem
+
+    if name != "fastest" or not encoder.has_matrices or fp8_hardware_problem(device) is not None:
+        return "bf16"
+    if (problem := _fp8_problem(device)) is None:
+        return "fp8"
+    say(RefusedPath("fp8", problem, f"--dtype fastest: bf16, because {problem}"))
+    return "bf16"
 
 
 def _int8_problem() -> str | None:
@@ -102,6 +111,11 @@ def emulated_bf16() -> str | None:
 
 
 def _on_cpu(name: str, encoder: EncoderSettings, say: Callable[[str], None]) -> str:
+    if name == "fastest" and encoder.has_matrices and (problem := _int8_problem()) is not None:
+        from fastscribe.families.blocks.int8 import int8_hardware_problem
+
+        if int8_hardware_problem() is None:
+            say(RefusedPath("int8", problem, f"--dtype fastest: without int8, because {problem}"))
     dtypes = candidates(name, encoder.d_model, encoder.has_matrices)
     if len(dtypes) == 1:
         return dtypes[0]

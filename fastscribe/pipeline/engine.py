@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -31,9 +32,20 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe._system.thread_shares import equal_parts, set_own_threads, share
-from fastscribe.cuda.device import Event, StageTimes, is_out_of_memory, recover, shared_stream, synchronize, to_host
+from fastscribe.cuda.device import (
+    UNPINNED,
+    Event,
+    StageTimes,
+    is_out_of_memory,
+    recover,
+    shared_stream,
+    synchronize,
+    to_host,
+)
 from fastscribe.errors import DeviceFailed, ModelOutputError, UsageError
+from fastscribe.fast_paths import RefusedPath
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.pipeline.stats import Stopwatch
@@ -85,10 +97,12 @@ class Engine:
 
     Args:
         recognizer: The model, decoder and device.
+        say: Called with one line if host memory cannot be pinned.
     """
 
-    def __init__(self, recognizer: Recognizer) -> None:
+    def __init__(self, recognizer: Recognizer, say: Callable[[str], None] = log_to_stderr) -> None:
         self.recognizer = recognizer
+        self._say, self._num_unpinned = say, UNPINNED.count
         self.device = recognizer.device
         self.budget = Budget(math.inf)
         self.stopwatch = Stopwatch()
@@ -203,11 +217,19 @@ class Engine:
 
     def _finish(self, max_encoded: int, max_decoded: int) -> Iterator[Outcome]:
         """Decode and read the oldest batches until at most max_encoded and max_decoded are in flight."""
+        self._say_unpinned()
         while len(self._encoded) > max_encoded or len(self._decoded) > max_decoded:
             while len(self._encoded) > max_encoded:
                 yield from self._start_decoding(self._encoded.popleft())
             while len(self._decoded) > max_decoded:
                 yield from self._read(self._decoded.popleft())
+
+    def _say_unpinned(self) -> None:
+        """Say once that copies are slower, as soon as an array could not be pinned since this engine was made."""
+        if UNPINNED.count > self._num_unpinned:
+            self._num_unpinned = sys.maxsize
+            line = f"host memory cannot be pinned ({UNPINNED.reason}): copies to and from the GPU are slower"
+            self._say(RefusedPath("pinning", UNPINNED.reason, line))
 
     def _start_decoding(self, encoded: _Encoded) -> Iterator[Outcome]:
         batch = encoded.batch

@@ -20,6 +20,7 @@ from fastscribe.families.conformer.config import EncoderConfig, language_prompt_
 from fastscribe.families.cpu_form import to_cpu_form_, torch_dtype
 from fastscribe.families.encoder_family import encoder_family
 from fastscribe.families.model import Model, Prepare, build_model, optimise_
+from fastscribe.fast_paths import RefusedPath
 from fastscribe.types import Features, Frames
 
 _8_BIT = get_args(EightBitDtypeName)
@@ -56,6 +57,8 @@ def build_on_device(checkpoint: Checkpoint, device: torch.device, dtype: str, op
         _prepare_for_gpu_(model, dtype, say)
     else:
         encoder_family(config.encoder).prepare_for_cpu_(model.encoder)
+        if dtype == "int8":
+            _say_slow_packing(say)
     return model
 
 
@@ -87,6 +90,13 @@ def _prepare_for_gpu_(model: Model, dtype: str, say: Callable[[str], None]) -> N
         quantise_fp8_(model.encoder)
 
 
+def _say_slow_packing(say: Log) -> None:
+    from fastscribe.families.blocks.int8_packing import PROBLEMS
+
+    for reason in PROBLEMS[:1]:
+        say(RefusedPath("int8", reason, f"int8: oneDNN packs the matrices itself ({reason}); loading takes longer"))
+
+
 def encoder_of(model: Model, device: torch.device, options: Options, say: Log) -> Callable[[Features], Frames]:
     """Return a model's encoder, on a GPU with graphs for small batches.
 
@@ -106,7 +116,8 @@ def encoder_of(model: Model, device: torch.device, options: Options, say: Log) -
     def give_up(reason: GraphsUnavailable) -> None:
         if mode != "auto":
             raise UsageError(f"--cuda-graphs {mode}: unavailable: {reason}") from reason
-        say(f"CUDA graphs: none for the encoder ({reason}); small batches will be slower")
+        line = f"CUDA graphs: none for the encoder ({reason}); small batches will be slower"
+        say(RefusedPath("graphs", f"encoder: {reason}", line))
 
     return EncoderGraphs(model.encoder, device, give_up)
 

@@ -153,7 +153,7 @@ class RunStats:
     model to the last row written. stage_s is summed over the devices, peak_bytes is that of the device with the most.
     `skipped` counts the inputs that earlier runs have finished; `failed_before` of them failed. `totals` (files, failed,
     audio_s) counts all runs of the output folder. `stopped` says how far a run came that its limit has stopped; None: the
-    run did all.
+    run did all. `refused` has the reason of each fast path that was refused, by its name (fast_paths.py).
     """
 
     files: int
@@ -183,6 +183,7 @@ class RunStats:
     recovered_words: int = 0  # that gap recovery added
     recovered_s: float = 0.0  # from the first to the last of them, summed over segments
     devices: Sequence[DeviceShare] = ()  # of a run whose devices have processes of their own
+    refused: Mapping[str, str] = field(default_factory=dict)
     first_batch_s: float | None = None  # from the command's start to the first batch's results; None: unknown
     total_s: float | None = None  # from the command's start to the last row written
 
@@ -244,6 +245,7 @@ class RunStats:
                 | {"audio_s": round(one.audio_s, 3), "busy_s": round(one.busy_s, 3), "audio_share": round(share, 4)}
                 for one, share in self.device_shares
             ],
+            "refused": dict(self.refused),
             "versions": self.versions,
         }
 

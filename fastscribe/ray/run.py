@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fastscribe.config import Options, OutputStyle
 from fastscribe.dry_run import DryRunReport
 from fastscribe.errors import UsageError
+from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.prices import price_of
@@ -59,7 +60,8 @@ class RayTranscriber(Transcriber):
     """
 
     def __init__(self, ray: Any, pool: WorkerPool, facts: Facts, options: Options, say: Callable[[str], None]) -> None:
-        self._ray, self._pool, self._facts, self._say = ray, pool, facts, say
+        self._ray, self._pool, self._facts = ray, pool, facts
+        self._say = self._refused = RefusedPaths.around(say)
         self._config, self._options = facts.config, options
         self._recovers_gaps, self._load_s = facts.recovers_gaps, facts.load_s
         self._workers = _RemoteExecutor(pool, facts)
@@ -98,6 +100,7 @@ class RayTranscriber(Transcriber):
         Raises:
             UsageError: Ray is not installed, the cluster cannot be reached, or the workers cannot load the model.
         """
+        say = RefusedPaths.around(say)
         if device not in ("auto", "cpu", "cuda"):
             raise UsageError(f"--device {device}: Ray gives each worker its device: auto, cpu or cuda")
         model = on_all_nodes(model)

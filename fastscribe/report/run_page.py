@@ -80,6 +80,8 @@ def _about_the_run(run: Mapping[str, Any]) -> Iterator[str]:
     if totals is not None and (report["skipped"] or totals["files"] != report["files"]):
         audio = _hours(totals["audio_s"])
         yield f"Of all runs the folder holds {_files_of(totals['files'])} ({totals['failed']:,} failed), {audio} of audio."
+    for path, reason in report["refused"].items():
+        yield f"This machine refused a fast path, {path}: {reason}."
     if report["left_out"]:
         yield f"{left_out_line(report['left_out'])}: not audio by their names."
     if report["gaps"]:

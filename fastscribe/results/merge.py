@@ -221,6 +221,7 @@ def merged_report(merged: MergeResult) -> dict[str, Any]:
         "peak_bytes": max((report["peak_bytes"] for report in reports), default=0),
         "devices": sorted({report["device"] for report in reports}),
         "dtypes": sorted({report["dtype"] for report in reports}),
+        "refused": {path: reason for report in reports[::-1] for path, reason in report.get("refused", {}).items()},
         "usd": None if usd is None else round(usd, 4),
         "usd_per_1000_audio_hours": round(1000 * usd / (transcribed_s / 3600), 4) if usd and transcribed_s else None,
     }

@@ -257,7 +257,7 @@ def null_device_turn(mode: str, rtfx: float, clips: Path, model: Path, folder: P
         path.unlink(missing_ok=True)
     shutil.rmtree(out, ignore_errors=True)
     command = ["transcribe", str(clips), "-m", str(model), "-o", str(out), "--no-progress", "--quiet"]
-    given = [sys.executable, "-m", "scripts.benchmarks.null_device", "--mode", mode, str(rtfx), str(stats), *command]
+    given = [sys.executable, "-m", "scripts.benchmarks.null_device", mode, str(rtfx), str(stats), *command]
     subprocess.run(given, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     found: dict[str, Any] = json.loads(stats.read_text(encoding="utf-8"))
     if found["failed"]:

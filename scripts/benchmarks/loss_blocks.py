@@ -1,12 +1,13 @@
-"""`python -m scripts.benchmarks.loss_blocks FILE.json`: what blocks of frames save and cost in joint_transducer_loss.
+"""`python -m scripts.benchmarks.loss_blocks FILE.json [--frames N]`: what blocks of frames save and cost in joint_transducer_loss.
 
-One utterance of 40 s with a large vocabulary, TDT, bf16, on a CPU: peak (growth of the process's resident memory, Linux) and
+One utterance of 40 s, or of N frames, with a large vocabulary, TDT, bf16, on a CPU: peak (growth of the process's resident memory, Linux) and
 processor time of forward and backward, with the logits of a whole utterance and with blocks of several sizes, in turns. Then
 the whole batch by the formula, on a GPU.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from dataclasses import asdict, replace
@@ -51,9 +52,9 @@ def measure(shape: LossShape, blocks: list[int | None]) -> list[dict[str, Any]]:
     return [row | {"process_s": median(row["process_s_runs"])} for row in rows]
 
 
-def main(target: Path) -> None:
+def main(target: Path, frames: int) -> None:
     disable_malloc_trim()
-    small = replace(LARGE, batch_size=1)
+    small = replace(LARGE, batch_size=1, num_frames=frames)
     found: dict[str, Any] = {
         "statistic": "process_s: median processor time of forward and backward; bytes: peak with inputs and gradients",
         "dtype": "bf16",
@@ -72,4 +73,7 @@ def main(target: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", type=Path, help="file for the result")
+    parser.add_argument("--frames", type=int, default=LARGE.num_frames, help="of the utterance")
+    main(**vars(parser.parse_args()))

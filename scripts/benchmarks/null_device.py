@@ -1,6 +1,6 @@
 """A device that decodes nothing: it takes the time that a GPU takes and answers each utterance with the same number of words.
 
-    python -m scripts.benchmarks.null_device --mode helpers|process RTFX STATS transcribe FOLDER -o OUT ..
+    python -m scripts.benchmarks.null_device helpers|process RTFX STATS transcribe FOLDER -o OUT ..
 
 runs the command behind STATS with such a device, in a process of its own with helpers, or in the command's process, and writes
 what the run cost into the file STATS. scripts/benchmarks/host.py calls it. main() is the device's process.
@@ -8,6 +8,7 @@ what the run cost into the file STATS. scripts/benchmarks/host.py calls it. main
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -145,7 +146,7 @@ def _load(start: Start, memory: SharedMemory, say: Callable[[str], None]) -> Any
 
 def run_command(mode: str, rtfx: str, stats: Path, command: Sequence[str]) -> None:
     """Run a command of fastscribe with the device, and write its costs."""
-    from fastscribe.__main__ import main as run_main
+    from fastscribe.cli import main as run_main
     from fastscribe.cli import run
 
     device = Path(f"{stats}.device")
@@ -202,4 +203,9 @@ def _run_in_process(rtfx: float) -> None:
 
 
 if __name__ == "__main__":
-    run_command(sys.argv[2], sys.argv[3], Path(sys.argv[4]), sys.argv[5:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", choices=("helpers", "process"))
+    parser.add_argument("rtfx")
+    parser.add_argument("stats", type=Path)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="of fastscribe, without the program's name")
+    run_command(**vars(parser.parse_args()))

@@ -106,4 +106,5 @@ _REPORTED = (
     "padding_share",
     "dtype",
     "device",
+    "refused",
 )

@@ -12,9 +12,13 @@ Prints each text that differs; exit code 1 if one does, or if no recording is le
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -11,8 +11,12 @@ every folder. Exit code 1 if not.
 
 from __future__ import annotations
 
-import json
 import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
+import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

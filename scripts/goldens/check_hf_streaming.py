@@ -10,8 +10,12 @@ time) are compared with NeMo's, in the default context and language. Exit code 1
 
 from __future__ import annotations
 
-import json
 import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
+import json
 import tempfile
 from pathlib import Path
 

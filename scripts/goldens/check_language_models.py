@@ -10,6 +10,10 @@ exit code 1 if it is above 0.0001.
 from __future__ import annotations
 
 import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
 import tempfile
 from pathlib import Path
 

@@ -15,6 +15,11 @@ NeMo pads them, and files of another rate, because NeMo resamples differently.
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
 import argparse
 import io
 import json

@@ -10,6 +10,11 @@ OUT_FILE has the words with their first frame and the frame after their last, fr
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
 import argparse
 import json
 import logging

@@ -6,8 +6,12 @@ python make_byte_level_goldens.py OUT.json    # in an environment with tokenizer
 
 from __future__ import annotations
 
-import json
 import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
+import json
 from pathlib import Path
 
 import tokenizers

@@ -15,6 +15,11 @@ same, and its text must be equal.
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
 import itertools
 import json
 import tempfile

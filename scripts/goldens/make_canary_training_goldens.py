@@ -13,8 +13,12 @@ product with `probe()`.
 
 from __future__ import annotations
 
-import json
 import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
+import json
 from pathlib import Path
 from typing import Any
 

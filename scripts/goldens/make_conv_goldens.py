@@ -13,6 +13,11 @@ same, and its text must be equal.
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
 import json
 from dataclasses import dataclass
 from pathlib import Path

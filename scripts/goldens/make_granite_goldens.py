@@ -10,8 +10,12 @@ borders of a block come from cut recordings.
 
 from __future__ import annotations
 
-import json
 import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
+import json
 import tempfile
 from pathlib import Path
 from typing import Any

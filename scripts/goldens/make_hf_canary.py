@@ -13,6 +13,11 @@ is trained on the beginnings of MANIFEST's sentences until it knows them; seeds 
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
 import argparse
 import io
 import json

@@ -12,10 +12,14 @@ Greedy decoding is NeMo's own, of one recording at a time (GreedyRNNTInfer), who
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
 import argparse
 import json
 import logging
-import sys
 import tempfile
 from itertools import groupby
 from pathlib import Path

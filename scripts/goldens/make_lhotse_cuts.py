@@ -7,6 +7,11 @@ Needs lhotse (1.33 made the files), in any environment. The recordings are parts
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
 import json
 import shutil
 from pathlib import Path

@@ -14,6 +14,11 @@ A file is `fragile` if relative noise of 1e-5 on the encoder output changes its 
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
 import argparse
 import gzip
 import json

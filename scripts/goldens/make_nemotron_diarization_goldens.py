@@ -11,8 +11,12 @@ Settings: CPU, float32, one recording at a time. "streamed" is a session: each c
 
 from __future__ import annotations
 
-import json
 import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
+import json
 import tempfile
 from pathlib import Path
 from typing import Any

@@ -13,12 +13,16 @@ language), so CTC decoding and time stamps fail with them. Here the pieces are j
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
 import argparse
 import gzip
 import io
 import json
 import logging
-import sys
 import tarfile
 import tempfile
 from collections.abc import Callable

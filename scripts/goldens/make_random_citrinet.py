@@ -10,9 +10,13 @@ too; otherwise a deep stack of random convolutions makes all frames alike.
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
 import argparse
 import logging
-import sys
 import tempfile
 from pathlib import Path
 from pydoc_data import topics

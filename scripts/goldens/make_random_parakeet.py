@@ -11,6 +11,11 @@ format.
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
 import argparse
 import logging
 import tempfile

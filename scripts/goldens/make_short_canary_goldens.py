@@ -8,8 +8,12 @@ The recordings are parts of AUDIO (16 kHz) from sample START on. CPU, float32, o
 
 from __future__ import annotations
 
-import json
 import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
+import json
 import tempfile
 from pathlib import Path
 from typing import Any

@@ -11,8 +11,12 @@ Settings: CPU, float32, eval, one recording at a time, no dither, no pad_to.
 
 from __future__ import annotations
 
-import json
 import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
+import json
 from pathlib import Path
 
 import torch

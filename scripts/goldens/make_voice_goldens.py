@@ -10,8 +10,12 @@ same checkpoints and recordings without NeMo. CPU, float32.
 
 from __future__ import annotations
 
-import json
 import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
+import json
 from pathlib import Path
 
 import numpy as np

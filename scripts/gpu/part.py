@@ -20,6 +20,7 @@ from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.decode.decoder import Parts
 from fastscribe.decode.families import DECODERS
+from fastscribe.fast_paths import RefusedPath
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.local import LocalExecutor
@@ -246,7 +247,8 @@ class Part:
         )
 
     def _say(self, line: str) -> None:
-        self.notes.write({"what": "said", "line": line})
+        refused = {"refused": {line.path: line.reason}} if isinstance(line, RefusedPath) else {}
+        self.notes.write({"what": "said", "line": line, **refused})
 
     def clips(self, kind: str, count: int | None = None, seed: int = 3) -> list[np.ndarray]:
         """ "leaderboard": its lengths; "20 s": all of that length, with about as much audio in all."""

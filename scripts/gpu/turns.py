@@ -8,6 +8,7 @@ poor measure of agreement.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -289,6 +290,7 @@ def _compare(notes: Any, workers: dict[str, Worker], batch_size: int) -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     from fastscribe._system.openmp import limit_openmp_spin
 
     limit_openmp_spin()

@@ -6,14 +6,18 @@ stderr.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from time import monotonic
 from typing import Any
+
+from scripts.gpu.goals import read_rows
 
 
 def serve() -> None:
@@ -53,11 +57,21 @@ def run(settings: dict[str, Any], loaded: dict[Any, Any]) -> tuple[str, bool]:
         traceback.print_exc()
         is_lost = isinstance(error, torch.AcceleratorError)
         status = f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    if status == "done" and (refused := refused_path(notes.path, loaded.values())):
+        status = f"failed: {refused}"
     gc.collect()
     if torch.cuda.is_available() and not is_lost:
         torch.cuda.empty_cache()
     return status, is_lost
 
 
+def refused_path(rows: Path, loaded: Iterable[Any]) -> str | None:
+    """Return the first fast path that a row of the part or a loaded model says was refused, with its reason; None: none was."""
+    said = [row.get("refused", {}) for row in read_rows(rows)] + [one.refused_paths for one in loaded]
+    found = (f"{path} was refused: {' '.join(reason.split())[:200]}" for one in said for path, reason in one.items())
+    return next(found, None)
+
+
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     serve()

@@ -564,7 +564,11 @@ def test_the_command_compares_and_leaves_a_document(
     assert len(peer["wall_s_runs"]) == document["runs"] == 5
     assert ours["equal_texts_share"] == 0.5 and ours["wer_between_share"] > 0.2 and "speedup_ratio" in ours
     assert ours["batch_frames"] >= 100 and "batch_frames" not in peer
-    assert document["complete"] and any("more recordings" in caveat for caveat in document["caveats"])
+    assert (
+        document["refused"] == {}
+        and document["complete"]
+        and any("more recordings" in caveat for caveat in document["caveats"])
+    )
     assert "more recordings" in done.stderr
     assert document["machine"]["cpu_cores"] and len(document["load_averages_1min"]) == 6
     for side in document["sides"]:
@@ -589,7 +593,7 @@ def test_random_weights_are_reported(is_random: bool, tmp_path: Path, monkeypatc
             config.write("\nrandom_weights: true\n")  # as scripts/goldens/make_random_parakeet.py marks what it makes
     monkeypatch.setattr(sys, "path", list(sys.path))
     _, about = worker.load_fastscribe(settings("fastscribe", tmp_path) | {"root": str(ROOT)})
-    assert about["random_weights"] is is_random
+    assert about["random_weights"] is is_random and about["refused"] == {}
     log: list[tuple[str, int | None]] = []
     rows = compared(FakeSide("fastscribe", log), FakeSide("peer", log), [1], 3)
     dtypes = {"dtype": "fp32", "peer_dtype": "fp32"}

@@ -162,7 +162,7 @@ def test_the_command(capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert all(row["iterations"] == 3 and row["p99_ms"] is None and row["p50_ms"] > 0 for row in found["rows"])
     lines = said.splitlines()[-4:]
     assert all(line.split()[0] == str(row["batch_size"]) for line, row in zip(lines, found["rows"][::2], strict=True))
-    assert all(line.endswith("x") for line in lines)
+    assert all(line.endswith("x") for line in lines) and found["refused"] == {}
     assert "only" not in said
 
 

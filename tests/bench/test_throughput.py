@@ -10,6 +10,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from fastscribe.bench import memory, model_cache, roofline, speed, synthetic, throughput_passes, work
 from fastscribe.bench.commands.throughput import _budgets
 from fastscribe.errors import CheckpointError, UsageError
+from fastscribe.fast_paths import RefusedPath
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.local import LocalExecutor
@@ -314,7 +316,7 @@ def test_command_without_name_and_recordings(
     assert cases == [("tiny", dtype, frames) for dtype in ("fp32", "bf16") for frames in ("auto", 100)]
     assert [(one["dtype"], one["batch_frames"]) for one in found["ceilings"]] == [case[1:] for case in cases]
     assert [row["ceiling_rtfx"] for row in found["rows"]] == [one["ceiling_rtfx"] for one in found["ceilings"]]
-    assert (found["clips"], found["copies"]) == (4, 1)
+    assert (found["clips"], found["copies"], found["refused"]) == (4, 1, {})
     for row in found["rows"]:
         assert row["files"] == 4 and row["audio_s"] == pytest.approx(4 * 4.0, rel=0.01)
         assert row["usd_per_1000_audio_hours"] == pytest.approx(2000 / row["rtfx"])
@@ -327,10 +329,20 @@ def test_command_without_name_and_recordings(
     assert not list((tmp_path / "temporary").iterdir())
 
 
-def test_users_recordings_and_trained_model(capsys, few_bytes: None) -> None:
+def test_users_recordings_and_trained_model(capsys, few_bytes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a fast path that is refused."""
+    build = Recognizer.build
+
+    def refuse(checkpoint: Any, device: str, dtype: str, options: Any, say: Any) -> Recognizer:
+        say(RefusedPath("triton", "no compiler", "Triton is unavailable"))
+        return build(checkpoint, device, dtype, options, say)
+
+    monkeypatch.setattr(Recognizer, "build", refuse)
     paths = sorted(AUDIO.glob("0[1-3]*.flac"))
     assert len(paths) == 3
-    found, _ = run(capsys, "throughput", *paths, "--model", DEMO, *QUICK[:-4], "--device", "cpu", "--clips", "2")
+    found, said = run(capsys, "throughput", *paths, "--model", DEMO, *QUICK[:-4], "--device", "cpu", "--clips", "2")
+    assert found["refused"] == {"triton": "no compiler"}
+    assert said.splitlines()[-1] == "fastscribe: without triton: no compiler"
     [row] = found["rows"]
     assert (row["files"], row["failed"], row["batch_frames"]) == (2, 0, "auto")
     assert found["audio"] == "given" and found["model"] == "tdt_demo"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastscribe.audio import resample
-from fastscribe.cuda.device import host_array, small_to_device, to_device
+from fastscribe.cuda import memory
+from fastscribe.cuda.device import UNPINNED, host_array, small_to_device, to_device, to_host
 from fastscribe.decode import aed, checked, label_looping
 from fastscribe.decode.ctc import CtcDecoder
 from fastscribe.decode.label_looping import Network
@@ -24,6 +26,8 @@ from fastscribe.families.blocks.ctc import CtcHead
 from fastscribe.families.blocks.features import LogMel
 from fastscribe.families.conformer import operations
 from fastscribe.families.conformer.fused_layers import fuse_
+from fastscribe.fast_paths import RefusedPaths
+from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Batch, Features, Frames, NativeRows
 from tests.decode.test_aed import CONFIG, PROMPT, WIDTH, optimised, tiny_decoder
@@ -31,6 +35,8 @@ from tests.decode.test_label_looping import tiny_transducer
 from tests.fakes.cuda import Copy, record_copies
 from tests.families.blocks.test_features import CONFIG as FEATURES
 from tests.families.conformer.test_encoder import random_encoder, small_config
+from tests.pipeline.test_engine import FakeRecognizer
+from tests.pipeline.test_engine import batch as one_batch
 
 GPU, META = torch.device("cuda", 0), torch.device("meta")
 SAMPLES, NATIVE_SAMPLES = 32_000, 5_000
@@ -65,9 +71,36 @@ def test_copies_are_pinned_lengths_first(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_copies_without_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are right and counted, and the engine says so once, with the reason."""
     copies = record_copies(monkeypatch, too_little_to_pin=True)
+    heard = RefusedPaths(lambda line: None)
+    engine = Engine(FakeRecognizer(), heard)  # type: ignore[arg-type]
+    list(engine.stream([one_batch([1])]))
+    assert heard.reasons == {}
+    count = UNPINNED.count
     assert small_to_device(np.array([3, 4]), GPU).tolist() == [3, 4]
     assert copies == [Copy((2,), is_pinned=False, non_blocking=True)]
+    assert host_array((2, 3), np.dtype(np.int16), GPU).shape == (2, 3)
+    on_gpu = SimpleNamespace(device=GPU, shape=(2,), dtype=torch.int32, cpu=lambda: torch.tensor([5, 6]))
+    assert to_host(on_gpu).tolist() == [5, 6]  # type: ignore[arg-type]
+    assert UNPINNED.count == count + 3
+    said: list[str] = []
+    heard._say = said.append
+    list(engine.stream([one_batch([1]), one_batch([2])]))
+    assert heard.reasons == {"pinning": "CUDA error: out of memory"} and len(said) == 1
+
+
+def test_memory_that_cannot_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def register_or_not(address: int, size: int, flags: int) -> str:
+        return "success" if size < 9 else "out of memory"
+
+    runtime = SimpleNamespace(cudaHostRegister=register_or_not, cudaError=SimpleNamespace(success="success"))
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    heard = RefusedPaths(lambda line: None)
+    memory.register(memoryview(bytearray(8)), heard)
+    assert heard.reasons == {}
+    memory.register(memoryview(bytearray(9)), heard)
+    assert heard.reasons == {"pinning": "out of memory"}
 
 
 def test_pinning_errors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,8 @@ them on the CPU.
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,8 @@ from fastscribe.config import Options
 from fastscribe.cuda import encoder_graphs
 from fastscribe.cuda.encoder_graphs import EncoderGraphs
 from fastscribe.cuda.graph_capture import GraphsUnavailable
+from fastscribe.fast_paths import RefusedPaths
+from fastscribe.pipeline.model_building import encoder_of
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Features
 from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint, recognizer
@@ -38,6 +42,17 @@ def features(encoder, lengths: list[int], seed: int = 0) -> Features:
     mel_BMT = torch.randn(len(lengths), encoder.config.num_mels, max(lengths), generator=generator)
     mel_BMT.masked_fill_(torch.arange(max(lengths)) >= lengths_B[:, None, None], 0.0)
     return Features(mel_BMT, lengths_B)
+
+
+def test_a_failed_capture_is_reported(encoder: Any, simulated_cuda: SimulatedCuda) -> None:
+    simulated_cuda.failures["capture_begin"] = [RuntimeError("CUDA error: operation not permitted")] * 9
+    heard, model = RefusedPaths(lambda line: None), SimpleNamespace(encoder=encoder)
+    graphs = encoder_of(model, DEVICE, Options(), heard)  # type: ignore[arg-type]
+    given = features(encoder, [100])
+    with torch.inference_mode():
+        for _ in range(3):
+            assert torch.equal(graphs(given).frames_BTD, encoder(given).frames_BTD)
+    assert heard.reasons == {"graphs": "encoder: capture failed: CUDA error: operation not permitted"}
 
 
 @pytest.fixture

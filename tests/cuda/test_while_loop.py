@@ -14,6 +14,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -150,6 +151,25 @@ def test_failed_launch(monkeypatch) -> None:
     fake.failures["cuGraphLaunch"] = Code.ERROR_NOT_SUPPORTED
     with pytest.raises(GraphsUnavailable, match="cuGraphLaunch: ERROR_NOT_SUPPORTED"):
         loop.launch(0)
+
+
+def test_failed_call_frees_tensors() -> None:
+    """Whoever catches the error does not wait for a garbage collection before the memory is free."""
+    held: list[weakref.ref[FakeCuda]] = []
+
+    def build() -> None:
+        kept = FakeCuda()
+        held.append(weakref.ref(kept))
+        with while_loop._AsGraphsUnavailable("no loop"):
+            raise RuntimeError("on purpose")
+
+    gc.disable()
+    try:
+        with pytest.raises(GraphsUnavailable, match=r"no loop \(on purpose\)"):
+            build()
+        assert held[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_bindings_not_installed(monkeypatch) -> None:

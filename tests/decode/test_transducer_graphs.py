@@ -29,6 +29,7 @@ from fastscribe.decode.transducer import build_greedy
 from fastscribe.decode.transducer_graphs import GraphedDecoder
 from fastscribe.errors import UsageError
 from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.fast_paths import RefusedPath
 from fastscribe.types import Frames, Hypothesis
 from tests.conftest import torch_threads
 from tests.cuda.test_while_loop import DEVICE, install
@@ -275,6 +276,8 @@ def test_without_capture(fake: FakeCuda, simulated_cuda: SimulatedCuda, method: 
     assert not lines
     decode_all(decoder)
     modes = [line.rpartition(" ")[2] for line in lines]
+    refused = [(line.path, line.reason.partition(":")[0]) for line in lines if isinstance(line, RefusedPath)]
+    assert refused == [("graphs", mode) for mode in ("full", "chunked")[: len(lines)]]
     assert modes == ([] if method == "instantiate" else ["chunked", "off"])  # full does not use torch's executable
     for mode in ("chunked",) if method == "instantiate" else ("full", "chunked"):
         decoder = build_greedy(TRANSDUCER, DEVICE, mode, lines.append)

@@ -21,11 +21,11 @@ from fastscribe import doctor
 from fastscribe._system import processors
 from fastscribe._system.processors import may_gain_from_bf16, usable_processors
 from fastscribe.cli import _report_error, app
-from fastscribe.cuda.graph_capture import GraphsUnavailable
-from fastscribe.doctor import audio, hardware, packages
+from fastscribe.doctor import audio, gpu_paths, hardware, packages
 from fastscribe.doctor.check import Check
 from fastscribe.errors import UsageError
 from fastscribe.families.blocks.int8 import int8_problem
+from fastscribe.fast_paths import PathName
 from fastscribe.pipeline.dtype_choice import candidates
 from tests.conftest import ROOT
 from tests.test_project import PYPROJECT
@@ -127,14 +127,20 @@ def test_only_broken_things_fail(here: Mapping[str, Check]) -> None:
 
 
 def test_json_and_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    checks = [Check("a", "ok", "fine"), Check("b", "problem", "broken", "pip install b")]
+    checks = [
+        Check("a", "missing", "slow", refused={"triton": "no compiler"}),
+        Check("b", "problem", "broken", "pip install b"),
+    ]
     monkeypatch.setattr(doctor, "examine", lambda: iter(checks))
     broken = CliRunner().invoke(app, ["doctor", "--json"])
     document = json.loads(broken.output)
-    assert broken.exit_code == 1 and document["problems"] == 1
-    assert document["checks"][1] | {"facts": {}} == {"name": "b", "status": "problem", "finding": "broken",
+    assert broken.exit_code == 1
+    assert list(document) == ["fastscribe", "problems", "refused", "checks"]
+    assert document["problems"] == 1 and document["refused"] == {"triton": "no compiler"}
+    assert document["checks"][1] == {"name": "b", "status": "problem", "finding": "broken",
                                                      "fix": "pip install b", "facts": {}}  # fmt: skip
     shown = CliRunner().invoke(app, ["doctor"])
+    assert "refused fast path: triton: no compiler" in shown.output
     assert shown.exit_code == 1 and "PROBLEM  b" in shown.output and "fix it: pip install b" in shown.output
     checks.pop()
     assert CliRunner().invoke(app, ["doctor"]).exit_code == 0
@@ -221,7 +227,7 @@ def _with_gpu(monkeypatch: pytest.MonkeyPatch, driver: str | None, error: str | 
             raise UsageError(f"--device cuda: {error}")
         return torch.device("cuda", 0)
 
-    monkeypatch.setattr(hardware, "_cuda", choose)
+    monkeypatch.setattr(hardware, "cuda", choose)
     monkeypatch.setattr(hardware, "_driver", lambda: hardware._Driver(driver, 1))
     monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -245,22 +251,57 @@ def test_reasons_for_no_gpu(
 
 
 @pytest.mark.parametrize(
-    ("reason", "fix"),
+    ("name", "path", "reason", "fix"),
     [
-        ("cuda.bindings cannot be imported (No module named 'cuda')", "cuda-bindings"),
-        ("the driver is for CUDA 12.2, conditional graph nodes need 12.4", "newer NVIDIA driver"),
+        ("cuda graphs", "graphs", "full: cuda.bindings cannot be imported (No module named 'cuda')", "cuda-bindings"),
+        ("cuda graphs", "graphs", "full: the driver is for CUDA 12.2", "newer NVIDIA driver"),
+        ("gpu kernels", "triton", "Triton cannot be imported (no module)", "install triton"),
+        ("pinned memory", "pinning", "out of memory", None),
+        ("helpers", "helpers", "no room for a process", None),
     ],
 )
-def test_graphs_without_loops(reason: str, fix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(device: torch.device) -> None:
-        raise GraphsUnavailable(reason)
-
+def test_fast_paths_are_those_of_a_run(
+    name: str, path: PathName, reason: str, fix: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _with_gpu(monkeypatch, "580", None, "13.0")
-    monkeypatch.setattr("fastscribe.cuda.while_loop.toolkit", refuse)
-    check = hardware.cuda_graphs()
-    assert check.status == "missing" and reason in check.finding and fix in (check.fix or "")
-    monkeypatch.setattr("fastscribe.cuda.while_loop.toolkit", lambda device: object())
-    assert hardware.cuda_graphs().status == "ok"
+    monkeypatch.setattr(packages, "find_spec", lambda name: object())
+    answers: list[Any] = [{path: reason}, {}, UsageError("--devices 0: no driver")]
+    monkeypatch.setattr(gpu_paths, "refused_paths", lambda devices: raise_or_return(answers.pop(0)))
+    for refused, status in (({path: reason}, "missing"), ({}, "ok")):
+        gpu_paths._outcome.cache_clear()
+        check = doctor._PARTS[name]()
+        assert (check.status, check.refused) == (status, refused) and gpu_paths.gpu_run().status == "ok"
+        if refused:
+            assert reason in check.finding and (fix or "") in (check.fix or "") and (check.fix is None) == (fix is None)
+    gpu_paths._outcome.cache_clear()
+    assert gpu_paths.gpu_run().finding == "a run on the GPU fails: UsageError: --devices 0: no driver"
+    assert gpu_paths.gpu_run().status == "problem" and doctor._PARTS[name]().status == "missing"
+    gpu_paths._outcome.cache_clear()
+
+
+def raise_or_return(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def test_the_run_that_finds_fast_paths() -> None:
+    """On a processor, which has none of them to refuse: helpers start, and the recording is transcribed."""
+    assert gpu_paths.refused_paths("cpu:1") == {}
+
+
+@pytest.mark.parametrize("has_hardware", [True, False])
+def test_8_bits_are_refused_only_where_the_hardware_has_them(
+    has_hardware: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _with_gpu(monkeypatch, "580", None, "13.0")
+    lack = None if has_hardware else "too old"
+    for name in ("int8", "fp8"):
+        blocks = f"fastscribe.families.blocks.{name}.{name}"
+        monkeypatch.setattr(f"{blocks}_hardware_problem", lambda *_: lack)
+        monkeypatch.setattr(f"{blocks}_problem", lambda *_: "computes wrongly")
+        check = doctor._PARTS[name]()
+        assert check.status == "missing" and check.refused == ({name: "computes wrongly"} if has_hardware else {})
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ import sentencepiece
 import torch
 
 from tests.helpers import published, quick_yaml
+from tests.helpers.conformer_shapes import conformer_shapes
+from tests.helpers.se_checkpoint import Shapes, linear, transducer_shapes
 
 NAME = "indicconformer_stt_hi_hybrid_ctc_rnnt_large"
 # With the letters of each script that its pieces are made of. The order is that of the CTC head's rows; it is neither
@@ -48,6 +50,13 @@ def config() -> dict[str, Any]:
     for section in (small["joint"], small["aux_ctc"]["decoder"]):
         section["vocabulary"] = pieces(LANGUAGES)
     return small
+
+
+def shapes() -> Shapes:
+    """Return the names of the model's weights, with their shapes."""
+    settings, num_labels = config(), PIECES * len(LANGUAGES)
+    head = linear("ctc_decoder.decoder_layers.0", settings["encoder"]["d_model"], num_labels + 1, True, 1)
+    return conformer_shapes(settings["encoder"]) | transducer_shapes(settings, num_labels) | head
 
 
 def pieces(languages: Iterable[str]) -> list[str]:

@@ -93,7 +93,7 @@ def run(num_batches: int = 200, status: str = "finished", seed: int = 0) -> dict
             }
             for index, share in enumerate((0.625, 0.375))
         ],
-        "versions": {"fastscribe": "0.1.0", "torch": "2.13.0"},
+        "refused": {"triton": f"no {HOSTILE[0]}"}, "versions": {"fastscribe": "0.1.0", "torch": "2.13.0"},
     }  # fmt: skip
     made = {
         "command": f"fastscribe transcribe '{HOSTILE[0]}' --report-html page.html",

@@ -16,6 +16,7 @@ from fastscribe.bench.shapes import SHAPES
 from fastscribe.errors import UsageError
 from fastscribe.families.blocks.int8 import int8_problem
 from fastscribe.families.conformer.config import EncoderConfig
+from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline import dtype_choice, dtype_rates
 from fastscribe.pipeline.dtype_choice import candidates, choose_dtype, emulated_bf16
 from fastscribe.pipeline.dtype_rates import Widths, cpu_rates, measure, widths_of
@@ -127,6 +128,28 @@ def test_nothing_is_measured_without_a_choice(processor: Callable[[str], None], 
     assert choose_dtype("bf16", CPU, WIDE, said.append) == "bf16"
     [line] = said
     assert line.startswith("--dtype bf16: emulated") and "fp32 is faster" in line
+
+
+def test_fastest_says_which_8_bits_it_does_without(
+    processor: Callable[[str], None], measurements: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only if the hardware has them."""
+    heard, gpu = RefusedPaths(lambda line: None), torch.device("cuda", 0)
+    processor("old laptop")
+    monkeypatch.setattr(dtype_choice, "_int8_problem", lambda: "numba cannot be loaded (no file)")
+    assert choose_dtype("auto", CPU, WIDE, heard) == choose_dtype("fastest", CPU, CONVOLUTIONAL, heard) == "fp32"
+    monkeypatch.setattr(dtype_choice, "_fp8_problem", lambda device: "fp8 needs triton, which this torch lacks")
+    monkeypatch.setattr("fastscribe.families.blocks.fp8.fp8_hardware_problem", lambda device: "an old card")
+    assert choose_dtype("fastest", gpu, WIDE, heard) == "bf16" and heard.reasons == {}
+    assert choose_dtype("fastest", CPU, WIDE, heard) == "fp32"
+    monkeypatch.setattr("fastscribe.families.blocks.fp8.fp8_hardware_problem", lambda device: None)
+    assert choose_dtype("auto", gpu, WIDE, heard) == choose_dtype("fastest", gpu, CONVOLUTIONAL, heard) == "bf16"
+    assert heard.reasons.keys() == {"int8"}
+    assert choose_dtype("fastest", gpu, WIDE, heard) == "bf16"
+    assert heard.reasons == {
+        "int8": "numba cannot be loaded (no file)",
+        "fp8": "fp8 needs triton, which this torch lacks",
+    }
 
 
 def test_a_dtype_must_be_faster_by_a_margin(processor: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ from fastscribe.ray.worker import Facts, Refusal, Setup, Worker
 from fastscribe.results.fingerprint import model_digest
 from fastscribe.types import Source
 from tests.conftest import AUDIO, MODELS
-from tests.families.indic.test_language_heads import shapes
 from tests.helpers import indic_folder
 
 MODEL, ALIGNER = (str(MODELS / name / "model.nemo") for name in ("canary2", "ctc"))
@@ -59,7 +58,7 @@ def test_the_fingerprint_needs_no_copy_on_the_driver(loaded: tuple[Worker, Facts
 def test_the_fingerprint_has_the_aligners_language(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(worker, "_place", lambda: ("here pid 1", "node"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    aligner = str(indic_folder.write(tmp_path / "indic", shapes()))
+    aligner = str(indic_folder.write(tmp_path / "indic", indic_folder.shapes()))
     options = Options(align_with=aligner, language="hi-IN", threads=1)
     facts = Worker(Setup(str(MODELS / "tdt_demo" / "model.nemo"), "cpu", "fp32", options, None, "run")).load()
     assert isinstance(facts, Facts) and not any("--language" in line for line in facts.said)

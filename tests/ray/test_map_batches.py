@@ -13,7 +13,6 @@ import fastscribe.ray
 from fastscribe import Options
 from fastscribe.errors import UsageError
 from tests.conftest import AUDIO, MODELS
-from tests.families.indic.test_language_heads import shapes
 from tests.helpers import indic_folder
 
 pa = pytest.importorskip("pyarrow", reason="needs the extra ray")
@@ -82,7 +81,7 @@ def test_the_language_is_the_models(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     import fastscribe.ray
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    model = str(indic_folder.write(tmp_path / "indic", shapes()))
+    model = str(indic_folder.write(tmp_path / "indic", indic_folder.shapes()))
     options = Options(threads=1, language="hi-IN")
     found = fastscribe.ray.Transcriber(model, device="cpu", dtype="fp32", options=options)
     assert found(pa.table({"path": [str(SILENCE), "gone.wav"]}))["language"].to_pylist() == ["hi", None]

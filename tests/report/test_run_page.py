@@ -143,6 +143,7 @@ def test_run_page_equals_report() -> None:
     assert "0.93 USD" in text
     assert "32 of 200 batches" in text
     assert "Word confidence" in text
+    assert "This machine refused a fast path, triton: no " in text
     unpriced = run_page.render(run | {"report": report | {"usd_per_1000_audio_hours": None}})
     assert "unknown" in Page(unpriced).text
     assert "4 files left out: .docx 3, .jpg 1: not audio by their names." in text

@@ -21,6 +21,7 @@ import torch
 
 from fastscribe.bench import ceilings
 from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.fast_paths import RefusedPath
 from scripts.benchmarks import decoding_speed, encoder_speed, loss_cases, single_passes, training_batches
 from scripts.gpu import check, goals, plan, pytest_rows, turns, worker
 from scripts.gpu.part import FULL, QUICK, Part, Sizes
@@ -497,6 +498,12 @@ def test_parts_share_a_process_and_its_models(tmp_path: Path, monkeypatch: pytes
     assert len(rows) == 5 and not [row for row in rows if row.get("m") == 64], "what is known is not measured again"
     part = Part(torch.device("cpu"), QUICK, tmp_path, MeasurementLog(sink, 60.0), loaded)
     assert part.load("tiny-ctc") is part.load("tiny-ctc") and part.load("tiny-ctc", beam=1) is not part.load("tiny-ctc")
+    refused = RefusedPath("graphs", "full: the driver is old", "using chunked")
+    part.load("tiny-ctc")._refused(refused)  # by an earlier part: the model stays loaded
+    assert worker.run(settings("ceilings"), loaded) == ("failed: graphs was refused: full: the driver is old", False)
+    part._say(refused)
+    assert check.read_rows(sink)[-1]["refused"] == {"graphs": "full: the driver is old"}
+    assert worker.run(settings("ceilings"), {})[0] == "failed: graphs was refused: full: the driver is old"
     monkeypatch.setitem(PARTS, "ceilings", "pieces:no_such_function")
     status, is_lost = worker.run(settings("ceilings"), loaded)
     assert status.startswith("failed: AttributeError") and not is_lost and len(loaded) == 2

@@ -1,20 +1,22 @@
-"""A program imports torch without the garbage collector, and without what only torch's compiler needs."""
+"""A program imports torch without the garbage collector, and all of it: what is tested is started as the command starts it."""
 
 from __future__ import annotations
 
-import builtins
 import gc
-import importlib
+import json
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
 
-from fastscribe._system.late_module import import_late
 from fastscribe._system.quick_start import quick_start
+from tests.conftest import AUDIO, MODELS, golden
+from tests.helpers.cohere_folder import write_folder
+from tests.helpers.processes import command
+
+CLIPS = [AUDIO / name for name in ("01_0_00010.flac", "16_1_00308.flac")]
+ALIGNER = MODELS / "ctc" / "model.nemo"
 
 
 def test_only_the_import_of_torch_is_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,79 +32,58 @@ def test_only_the_import_of_torch_is_without_it(monkeypatch: pytest.MonkeyPatch)
     assert gc.isenabled() and frozen == [False]
 
 
-TORCH = """
+@pytest.fixture(scope="module")
+def cohere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose features are drawn with torch.Generator()."""
+    folder = tmp_path_factory.mktemp("cohere") / "model"
+    write_folder(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "options", [["--align-with", ALIGNER, "--device", "cpu"], ["--devices", "cpu:2"]], ids=lambda given: given[0]
+)
+def test_fresh_processes_transcribe_what_needs_a_generator(cohere: Path, options: list[object]) -> None:
+    """In the command's own process with a second model, and in devices' processes."""
+    arguments = command("transcribe", *CLIPS, "--model", cohere, "--dtype", "fp32", "-q", *options)
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    texts = {Path(row["audio_filepath"]).name: row["text"] for row in rows}
+    expected = golden(MODELS / "cohere")["prompts"]["en"]
+    assert texts == {clip.name: expected[clip.name]["text"].strip() for clip in CLIPS}
+
+
+# What the command line of `align` runs, then what a GPU would ask of the process first.
+ALIGN = """
 import sys
-from fastscribe._system.quick_start import quick_start
-with quick_start():
-    import torch
-late = sys.modules["torch._meta_registrations"]
-print(late is torch._meta_registrations, "torch._refs" in sys.modules)
-print(late.meta_index_Tensor.__name__, "torch._refs" in sys.modules, late.__class__.__name__)
+from fastscribe import cli
+code = cli._run()
+import torch
+from pathlib import Path
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.families.conformer.gpu_operations import find_wrong_operation
+from fastscribe.families.conformer.operations import TORCH
+config = read_checkpoint(Path(sys.argv[-1])).config.encoder
+print(code, find_wrong_operation(TORCH, config, torch.float32, torch.device("cpu"), adds_products=True), file=sys.stderr)
 """
 
 
-def test_torch_without_what_its_compiler_needs() -> None:
-    """It is there as soon as something asks for it."""
-    done = subprocess.run([sys.executable, "-c", TORCH], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["True False", "meta_index_Tensor True module"]
-
-
-def test_a_late_module_is_run_once_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    monkeypatch.syspath_prepend(tmp_path)
-    for name in ("late_a", "late_b", "user_of_b", "early"):
-        (tmp_path / f"{name}.py").write_text(f"import builtins; builtins.ran.append({name!r}); value = {name!r}")
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    ran: list[str] = []
-    monkeypatch.setattr(builtins, "ran", ran, raising=False)
-    early = importlib.import_module("early")
-    import_late("late_a")
-    import_late("late_b", before=["user_of_b"])
-    import_late("early")  # has been imported: nothing to do
-    late = importlib.import_module("late_a")
-    importlib.import_module("late_b")
-    assert not hasattr(late, "__wrapped__") and ran == ["early"]
-    assert late.value == "late_a" and late.value == "late_a" and ran == ["early", "late_a"]
-    with pytest.raises(AttributeError, match="no attribute 'other'"):
-        late.other  # noqa: B018
-    importlib.import_module("user_of_b")
-    assert ran == ["early", "late_a", "late_b", "user_of_b"] and importlib.import_module("early") is early
-
-
-def test_a_late_module_that_fails_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "late_c", raising=False)
-    (tmp_path / "late_c.py").write_text("import builtins; builtins.ran.append(1); first = 1 / (len(builtins.ran) - 1)")
-    ran: list[int] = []
-    monkeypatch.setattr(builtins, "ran", ran, raising=False)
-    import_late("late_c")
-    late = importlib.import_module("late_c")
-    with pytest.raises(ZeroDivisionError):
-        late.first  # noqa: B018
-    assert late.first == 1 and len(ran) == 2
-
-
-def test_a_thread_waits_for_a_late_module_that_another_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "late_d", raising=False)
-    (tmp_path / "late_d.py").write_text("import builtins\nbuiltins.begins.wait(20)\nvalue = 4\n")
-    begins = threading.Event()
-    monkeypatch.setattr(builtins, "begins", begins, raising=False)
-    import_late("late_d")
-    late = importlib.import_module("late_d")
-    with ThreadPoolExecutor(3) as pool:
-        asked = [pool.submit(lambda: late.value) for _ in range(3)]
-        wait(asked, timeout=0.05)
-        begins.set()
-        assert [one.result() for one in asked] == [4, 4, 4]
+def test_the_cases_of_fused_operations_are_drawn_in_a_process_of_align(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("a large audience", encoding="utf-8")
+    arguments = ["align", CLIPS[0], "--text", text, "-q", "--device", "cpu", "--model", ALIGNER]
+    done = subprocess.run(
+        [sys.executable, "-c", ALIGN, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert done.stderr.splitlines()[-1] == "0 None", done.stderr
+    assert json.loads(done.stdout)["pred_text"] == "a large audience"
 
 
 END = """
 import sys
 import torch, triton
-from fastscribe.cli import main
+from fastscribe.__main__ import main
 sys.argv[1:] = ["--version"]
 main()
 """

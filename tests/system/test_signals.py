@@ -168,6 +168,7 @@ WITH_A_THREAD = """
 import atexit, os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import fastscribe.cli
+from fastscribe._system.signals import end_process
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.errors import UsageError
 
@@ -177,7 +178,7 @@ def app(standalone_mode):
     {end}
 
 sys.argv = ["fastscribe", "bench"]
-fastscribe.cli.main(app)
+end_process(fastscribe.cli.exit_code(app))
 """
 
 
@@ -198,6 +199,7 @@ def test_threads_do_not_abort_exit(end: str, code: int, said: str | None, tmp_pa
 WAITING = """
 import os, signal, sys, threading, time
 import fastscribe.cli
+from fastscribe._system.signals import end_process
 
 def work():  # as a thread does that compiles loops
     while threading.main_thread().is_alive():
@@ -209,7 +211,7 @@ def app(standalone_mode):
     threading.Thread(target=work).start()
     print("done")
 
-fastscribe.cli.main(app)
+end_process(fastscribe.cli.exit_code(app))
 """
 
 
@@ -218,10 +220,52 @@ def test_a_signal_ends_the_wait_for_threads(number: int, tmp_path: Path) -> None
     assert ended(tmp_path, WAITING, number) == (CODES[number], "done\n", "")
 
 
+REGISTERED = """
+import atexit, os, sys, time
+import fastscribe.cli
+from fastscribe._system.signals import end_process
+
+def wait():
+    os.kill(os.getpid(), int(sys.argv[1]))
+    time.sleep(60)
+
+def app(standalone_mode):
+    atexit.register(wait)
+    print("done")
+
+end_process(fastscribe.cli.exit_code(app))
+"""
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_signal_ends_a_registered_function(number: int, tmp_path: Path) -> None:
+    assert ended(tmp_path, REGISTERED, number) == (CODES[number], "done\n", "")
+
+
 def test_a_profiler_has_its_say(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cProfile", "-o", str(tmp_path / "profile"), "-m", "fastscribe", "--version"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "") and (tmp_path / "profile").stat().st_size > 0
+
+
+FROM_PYTHON = """
+import sys
+from fastscribe.cli import main
+sys.argv = ["fastscribe", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as end:
+    print("code", end.code)
+    raise
+finally:
+    print("goes on")
+"""
+
+
+@pytest.mark.parametrize(("given", "code"), [(["--version"], 0), (["inspect", "no such model"], 2)])
+def test_a_caller_in_python_goes_on_behind_main(given: list[str], code: int) -> None:
+    done = subprocess.run([sys.executable, "-c", FROM_PYTHON, *given], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code and done.stdout.endswith(f"code {code}\ngoes on\n")
 
 
 def test_error_after_signal_reported(tmp_path: Path) -> None:

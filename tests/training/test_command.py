@@ -22,6 +22,7 @@ import typer
 from rich.console import Console
 
 from fastscribe import cli
+from fastscribe._system import signals as process_signals
 from fastscribe._system.signals import HAS_NATIVE_THREADS
 from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.reader import read_checkpoint
@@ -236,16 +237,16 @@ def test_resume_hint(
 def test_a_process_group_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread of gloo that frees a tensor while Python ends aborts the process, also after the group is destroyed."""
     application, done = typer.Typer(), []
-    monkeypatch.setattr(cli, "end_threads", lambda: done.append("threads") or 0)
-    monkeypatch.setattr(cli, "exit_without_finalisation", done.append)
+    monkeypatch.setattr(process_signals, "end_threads", lambda: done.append("threads"))
+    monkeypatch.setattr(process_signals, "exit_without_finalisation", done.append)
     monkeypatch.setattr(sys, "argv", ["fastscribe"])
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *arguments, **options: None)
     monkeypatch.setattr(torch.distributed, "barrier", lambda: None)
     application.command()(lambda: None)
     try:
-        cli.main(application)
+        process_signals.end_process(cli.exit_code(application))
         _init_process_group(torch.device("cpu"), DistributedContext(0, 2, 0))
-        cli.main(application)
+        process_signals.end_process(cli.exit_code(application))
         assert done == ["threads", 0, 0]
     finally:
         HAS_NATIVE_THREADS.clear()

@@ -102,7 +102,8 @@ def result(
 ) -> Iterator[dict[str, Any]]:
     """Collect settings and "rows" in the mapping; finish() prints and stores them when the block ends.
 
-    Doubts of the figures (fastscribe/bench/doubt.py) are said, and stored as "doubts".
+    Doubts of the figures (fastscribe/bench/doubt.py) are said, and stored as "doubts". So are the fast paths that were refused,
+    which the block stores as "refused".
 
     If the block is interrupted or fails, the rows so far are printed and stored with "complete": false. If no row was
     measured, nothing is.
@@ -120,7 +121,7 @@ def result(
         raise
     if doubts := [*doubt.of_load(busy_share), *doubt.of_spread(found["rows"], case_keys)]:
         found["doubts"] = doubts
-    for line in doubts:
+    for line in [*doubts, *(f"without {path}: {reason}" for path, reason in found.get("refused", {}).items())]:
         say(line)
     finish(name, device, found, case_keys, path, report_html, program)
 

@@ -79,6 +79,7 @@ def latency(
     for line in _header(found_dtypes):
         show(line)
     settings = {"model": chosen.name, "iterations": count, "max_seconds_s": effort.max_s, "statistic": _STATISTIC}
+    settings["refused"] = chosen.refused
     with result("latency", chosen.device, measuring.CASE, json_file, report_html) as left:
         left |= {**settings, **about(transcribers[0])}
         for found in measuring.rows(chosen.name, transcribers, lengths_s, sizes, effort):

@@ -10,6 +10,7 @@ import typer
 from fastscribe.cli.app import MODEL_HELP, find_model
 from fastscribe.cli.terminal import say
 from fastscribe.errors import UsageError
+from fastscribe.fast_paths import RefusedPaths
 
 if TYPE_CHECKING:
     from fastscribe.bench.speed import Subject
@@ -36,11 +37,11 @@ def subject(
     at = choose_device(device)
     for dtype in dtypes:
         check_dtype(dtype, at)
-    options = Options(beam=beam)
+    options, heard = Options(beam=beam), RefusedPaths(say)
     if random is not None:
-        return Subject(random, cached_model(random, str(at), say), at, say, options)
+        return Subject(random, cached_model(random, str(at), say), at, heard, options, heard.reasons)
     path = find_model(model or "default")
-    return Subject(model_name(model, path), path, at, say, options)
+    return Subject(model_name(model, path), path, at, heard, options, heard.reasons)
 
 
 def shape(model: str | None, random: str | None) -> tuple[str, ModelConfig]:

@@ -178,6 +178,7 @@ def _measure(chosen: Subject, settings: _Settings, folder: Path, found: dict[str
     recordings: Recordings | None = None
     audio = "synthetic" if not settings.inputs else "given"
     found |= {"model": chosen.name, "audio": audio, "passes": settings.passes, "statistic": _STATISTIC, "ceilings": []}
+    found["refused"] = chosen.refused
     rows, reaches = found["rows"], found["ceilings"]
     memory_gb_per_s: float | None = None
     (folder / "out").mkdir()

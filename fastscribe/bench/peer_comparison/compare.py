@@ -168,6 +168,8 @@ def _evaluate(
     counterparts: dict[str, Mapping[str, str]] = {one.peer.name: one.peer.dtypes for one in comparison.opponents}
     found["rows"] = turns.rows(cases, audio_s, counterparts)
     found["sides"] = sides
+    infos = [case.side.info for case in cases]
+    found["refused"] = {path: reason for info in infos[::-1] for path, reason in info.get("refused", {}).items()}
     found["comparisons"] = turns.comparisons(cases, sides)
     found["caveats"] = turns.caveats(found["rows"])
 

@@ -61,6 +61,7 @@ class Case:
             self.cpu_s.append(found["cpu_s"])
             self.texts = found["texts"]
             self.batch_frames = found.get("batch_frames")
+        self.side.info["refused"] = found.get("refused", {})
         return found
 
     def row(self, audio_s: float) -> dict[str, Any]:

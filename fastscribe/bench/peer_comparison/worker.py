@@ -4,8 +4,8 @@ The first line on stdin is a JSON object of settings: side, model, device, dtype
 path of one recording), packages (whose versions are told) and root (where fastscribe lies). The answer, when the model is
 loaded, is {"load_s", "load_cpu_s", "dtype", "versions"}. Then each line {"batch_size": N, "alone": false} is a turn: all
 files, or the lone one, from paths to texts, answered by {"wall_s", "cpu_s", "texts"}, and "batch_frames" where the side has
-a budget of its own, or, where the turn failed and the next may not, {"error"}. Whatever else prints goes to stderr. The
-process ends when stdin does.
+a budget of its own, and fastscribe's "refused" (Transcriber.refused_paths), or, where the turn failed and the next may not,
+{"error"}. Whatever else prints goes to stderr. The process ends when stdin does.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def serve() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         found = turn(transcribe, [settings["alone"]] if request["alone"] else settings["paths"], request["batch_size"])
-        own = {} if "error" in found else {key: about[key] for key in ("batch_frames",) if key in about}
+        own = {} if "error" in found else {key: about[key] for key in ("batch_frames", "refused") if key in about}
         print(json.dumps(found | own), file=replies, flush=True)
 
 
@@ -87,6 +87,7 @@ def load_fastscribe(settings: Settings) -> tuple[Transcribe, About]:
 
     transcriber = Transcriber.load(settings["model"], settings["device"], settings["dtype"])
     about: About = {"dtype": transcriber._recognizer.dtype, **about_model(transcriber)}
+    about["refused"] = transcriber.refused_paths
 
     def transcribe(paths: list[str], _: int | None) -> list[str]:
         texts: dict[int, str] = {}
@@ -95,6 +96,7 @@ def load_fastscribe(settings: Settings) -> tuple[Transcribe, About]:
                 raise RuntimeError(f"{result.path}: {result.message}")
             texts[result.audio.index] = result.text
         about["batch_frames"] = round(transcriber._engine.budget.frames)
+        about["refused"] = transcriber.refused_paths
         return [texts[index] for index in range(len(paths))]
 
     return transcribe, about

@@ -80,14 +80,21 @@ def _quantise_rows_on_gpu(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     return quantise_rows_in_triton(x_RK)
 
 
-def fp8_problem(device: torch.device) -> str | None:
-    """Return the reason why this device or this torch does not support fp8, or None."""
+def fp8_hardware_problem(device: torch.device) -> str | None:
+    """Return the reason why this device has no fp8, or None."""
     if device.type != "cuda":
         return "fp8 needs an NVIDIA GPU"
     capability = torch.cuda.get_device_capability(device)
     if capability < _MIN_CAPABILITY:
         needed, found = (".".join(map(str, version)) for version in (_MIN_CAPABILITY, capability))
         return f"fp8 needs compute capability {needed} or newer; {torch.cuda.get_device_name(device)} has {found}"
+    return None
+
+
+def fp8_problem(device: torch.device) -> str | None:
+    """Return the reason why this device or this torch does not support fp8, or None."""
+    if (problem := fp8_hardware_problem(device)) is not None:
+        return problem
     if importlib.util.find_spec("triton") is None:
         return "fp8 needs triton, which this torch lacks"
     linear = example_linear(64, 48).to(device, torch.bfloat16)

@@ -127,15 +127,22 @@ def int8_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     return torch.unflatten(y_RN if bias is None else y_RN + bias, 0, x.shape[:-1])
 
 
+def int8_hardware_problem() -> str | None:
+    """Return the reason why this processor has no int8, or None."""
+    if has_native_int8() or has_avx2():
+        return None
+    return f"this processor has none of AVX2, AVX-VNNI, AVX512-VNNI and AMX-INT8 ({instruction_names()})"
+
+
 @cache
 def int8_problem() -> str | None:
     """Return the reason why this processor or this torch does not support int8, or None."""
+    if (problem := int8_hardware_problem()) is not None:
+        return problem
     linear = example_linear(64, 48)
     x_RK = torch.linspace(-1, 1, 5 * 64).reshape(5, 64)
     x_RK[:2] = 1.0  # largest values, whose pairwise sums overflow in 16 bits
     try:
-        if not (has_native_int8() or has_avx2()):
-            return f"this processor has none of AVX2, AVX-VNNI, AVX512-VNNI and AMX-INT8 ({instruction_names()})"
         with torch.inference_mode():
             linear.weight[:8] = 1.0
             ours_RN = Int8Linear(linear)(x_RK)

@@ -22,6 +22,7 @@ import torch
 from fastscribe._system import float_bits
 from fastscribe._system.float_bits import READERS, as_numpy
 from fastscribe._system.jit import compile_cached, compile_helper, compile_together, digest_of, made_once, rebind
+from fastscribe.errors import first_line
 from fastscribe.families.blocks import row_kernels
 from fastscribe.families.blocks.row_kernels import LARGEST_LEVEL, MIN_MAXIMUM, SIGN_OFF
 from fastscribe.types import AnyArray, Float32Array
@@ -31,6 +32,7 @@ _BLOCKS = (64, 48, 32, 24, 16, 8)
 _INPUTS = 4  # that stand together
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _ROUNDING = np.float32(1.5 * 2**23)  # a float32 near it has no fraction: adding it rounds to nearest, ties to even
+PROBLEMS: list[str] = []  # why this torch does not say what its layouts are
 _ROUNDED_ZERO = np.int32(_ROUNDING.view(np.int32))
 
 widen = READERS["float32"][0]  # `_loop` replaces it
@@ -70,7 +72,8 @@ def _layout(outputs: int, inputs: int) -> _Layout | None:
     packed = torch.ops.onednn.qlinear_prepack(levels_NK, None)
     try:
         wanted = _bytes_of(packed)
-    except (RuntimeError, AttributeError):  # private operators, which another torch may lack
+    except (RuntimeError, AttributeError) as error:  # private operators, which another torch may lack
+        PROBLEMS.append(first_line(error))
         return None
     for block in _BLOCKS:
         if outputs % block == 0 and inputs % _INPUTS == 0 and len(wanted) == outputs * inputs + 4 * outputs:

@@ -29,7 +29,7 @@ from fastscribe.config import AttentionConfigs, LocalAttention
 from fastscribe.families.blocks.folding import linear_from
 from fastscribe.families.conformer.attention import RelPositionAttention, relative_positions
 from fastscribe.families.conformer.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward, Subsampling
-from fastscribe.families.conformer.gpu_operations import choose_operations
+from fastscribe.families.conformer.gpu_operations import choose_operations, no_triton
 from fastscribe.families.conformer.operations import (
     EPSILON,
     POSITION_ROWS_MULTIPLE,
@@ -63,7 +63,7 @@ def conformer_for_gpu_(encoder: Encoder, adds_products: bool) -> str | None:
     if isinstance(attention, LocalAttention) and attention.num_global:
         return "attention with a global frame: no fused layers; the encoder will be slower"
     reason = fuse_for_gpu_(encoder, adds_products)
-    return None if reason is None else f"Triton kernels are unavailable ({reason}); using torch's"
+    return None if reason is None else no_triton(reason)
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention
 from fastscribe.families.conformer.config import EncoderConfig, subsampled
 from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, TORCH, Operations
 from fastscribe.families.granite.config import GraniteConfig
+from fastscribe.fast_paths import RefusedPath
 
 # Of the random cases, the longest first. The last windows of 33 frames and of 34 reach into padding: subsampling's with frames
 # on both sides, and causal ones.
@@ -48,6 +49,11 @@ def choose_operations(
         summary = " ".join(str(error).split())[:200]
         return TORCH, f"Triton fails on this device ({type(error).__name__}: {summary})"
     return (TORCH, f"Triton computes {wrong} wrongly on this device") if wrong else (TRITON, None)
+
+
+def no_triton(reason: str) -> RefusedPath:
+    """Return the line that says that torch's operations are used, for this reason."""
+    return RefusedPath("triton", reason, f"Triton kernels are unavailable ({reason}); using torch's")
 
 
 def find_wrong_operation(

@@ -15,7 +15,7 @@ from torch import nn
 
 from fastscribe.families.blocks.folding import linear_from
 from fastscribe.families.conformer.fused_layers import FusedBranches, Norm, add_product_
-from fastscribe.families.conformer.gpu_operations import choose_operations
+from fastscribe.families.conformer.gpu_operations import choose_operations, no_triton
 from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, Operations
 from fastscribe.families.granite.encoder import (
     BlockAttention,
@@ -33,7 +33,7 @@ def granite_for_gpu_(encoder: GraniteEncoder, adds_products: bool) -> str | None
     weight = encoder.input.weight
     operations, reason = choose_operations(encoder.config, weight.dtype, weight.device, adds_products)
     fuse_(encoder, operations)
-    return None if reason is None else f"Triton kernels are unavailable ({reason}); using torch's"
+    return None if reason is None else no_triton(reason)
 
 
 @torch.no_grad()

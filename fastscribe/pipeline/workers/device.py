@@ -73,7 +73,7 @@ def load(start: messages.Start, memory: SharedMemory, say: Callable[[str], None]
     )
     if registering is not None:
         registering.join()
-    return Engine(recognizer)
+    return Engine(recognizer, say)
 
 
 def _serve(

@@ -84,7 +84,7 @@ def _compare_dtypes(part: Part, name: str, model: Callable[[], Path], waves: Seq
     exact: list[tuple[Any, list[str]]] = []
 
     def call(dtype: str) -> dict[str, Any]:
-        transcriber = Transcriber.load(model(), str(part.device), dtype)
+        transcriber = Transcriber.load(model(), str(part.device), dtype, say=part._say)
         found = agreement.hypotheses(transcriber, waves)
         texts = [transcriber._tokenizer.sentence(hypothesis.token_ids) for hypothesis in found]
         exact.append((found, texts))

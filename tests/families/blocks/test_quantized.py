@@ -30,6 +30,8 @@ from fastscribe.families.blocks.int8 import (
 from fastscribe.families.blocks.packed import pack_linears_
 from fastscribe.families.conformer.fused_layers import fuse_
 from fastscribe.families.conformer.operations import TORCH
+from fastscribe.fast_paths import RefusedPaths
+from fastscribe.pipeline import model_building
 from fastscribe.types import Features
 from tests.families.conformer.test_encoder import random_encoder, small_config
 
@@ -151,6 +153,22 @@ def test_onednn_packs_where_the_layout_is_another(monkeypatch: pytest.MonkeyPatc
     torch.testing.assert_close(
         Int8Linear(linear)(x_RK), int8_linear(x_RK, linear.weight, linear.bias), rtol=1e-4, atol=1e-5
     )
+
+
+@needs_vnni
+def test_a_torch_that_hides_its_layouts_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(packed: torch.Tensor) -> None:
+        raise AttributeError("no data_ptr")
+
+    monkeypatch.setattr(int8_packing, "PROBLEMS", [])
+    monkeypatch.setattr(int8_packing, "_bytes_of", refuse)
+    int8_packing._layout.cache_clear()
+    heard = RefusedPaths(lambda line: None)
+    model_building._say_slow_packing(heard)
+    assert int8_packing.pack(random_linear(640, 1280).weight) is None and heard.reasons == {}
+    model_building._say_slow_packing(heard)
+    assert heard.reasons == {"int8": "no data_ptr"}
+    int8_packing._layout.cache_clear()
 
 
 def test_int8_scale_rounding() -> None:

@@ -1,13 +1,8 @@
-"""Canary checkpoints with an aligner: words and times of NeMo in any batches, and damaged archives.
-
-The archives are packed from stored checkpoints, as scripts/goldens/make_aligner_goldens.py packed them for NeMo.
-"""
+"""Canary checkpoints with an aligner: words and times of NeMo in any batches, and damaged archives."""
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -28,37 +23,14 @@ from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Hypothesis, Transcript
 from tests.conftest import AUDIO, MODELS, golden, waveform
 from tests.helpers import quick_yaml
+from tests.helpers.aligned_canary import CONFIG, RENAMED, WEIGHTS, contents, members, packed
 from tests.helpers.collate import collate
 from tests.helpers.processes import fastscribe
 from tests.test_golden import utterance
 
 NAMES = ("canary_aligned", "canary_aligned_letters")
-CONFIG, WEIGHTS = "timestamps_asr_model_config.yaml", "timestamps_asr_model_weights.ckpt"
-RENAMED = {"model_config.yaml": CONFIG, "model_weights.ckpt": WEIGHTS}
 TIMED = Options(timestamps=True)
 INNER_MARKS = tuple(",.!?")
-
-
-def members(archive: Path, renamed: dict[str, str]) -> dict[str, bytes]:
-    with tarfile.open(archive) as tar:
-        files = [member for member in tar.getmembers() if member.isfile()]
-        contents = {member.name.removeprefix("./"): tar.extractfile(member).read() for member in files}  # type: ignore[union-attr]
-    return {renamed.get(name, name): content for name, content in contents.items()}
-
-
-def contents(name: str) -> dict[str, bytes]:
-    found = golden(MODELS / name)
-    aligner = MODELS / found["aligner"] / "model.nemo" if found["aligner"] else MODELS / name / "aligner.nemo"
-    return members(MODELS / found["canary"] / "model.nemo", {}) | members(aligner, RENAMED)
-
-
-def packed(files: dict[str, bytes], path: Path, mode: str = "w:") -> Path:
-    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
-        for name, content in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ from fastscribe.families.conformer import fused_layers
 from fastscribe.families.conformer.config import EncoderConfig, subsampled
 from fastscribe.families.conformer.gpu_operations import choose_operations, find_wrong_operation
 from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, TORCH, Operations, max_table_distance
+from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline import model_building
 from tests.conftest import ROOT
 from tests.families.conformer.test_encoder import random_encoder, small_config
@@ -255,6 +256,16 @@ def test_dtype_selects_variants(monkeypatch: pytest.MonkeyPatch, dtype: str, add
     model: Any = SimpleNamespace(config=SimpleNamespace(encoder=small_config()), encoder=encoder)
     model_building._prepare_for_gpu_(model, dtype, print)
     assert requests == [adds]
+
+
+def test_a_refusal_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastscribe.families.conformer.triton_kernels", None)
+    encoder = random_encoder(small_config())
+    encoder.optimise_()
+    model: Any = SimpleNamespace(config=SimpleNamespace(encoder=small_config()), encoder=encoder)
+    heard = RefusedPaths(lambda line: None)
+    model_building._prepare_for_gpu_(model, "fp32", heard)
+    assert heard.reasons.keys() == {"triton"} and heard.reasons["triton"].startswith("Triton cannot be imported (")
 
 
 def test_detects_ignored_window() -> None:

@@ -31,11 +31,11 @@ from fastscribe.languages import language_tag
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import AudioInfo, Hypothesis, Utterance
 from tests.checkpoint.test_known_models import read
-from tests.checkpoint.test_published import conformer_shapes, linear, transducer_shapes
 from tests.conftest import AUDIO, MODELS, waveform
 from tests.helpers import indic_folder
 from tests.helpers.collate import collate
 from tests.helpers.forked_workers import forked_workers
+from tests.helpers.indic_folder import shapes
 from tests.helpers.processes import fastscribe
 from tests.helpers.published import INDIC_LANGUAGES
 
@@ -45,12 +45,6 @@ LARGE = "indicconformer_stt_multi_hybrid_rnnt_600m"
 SHORT = AUDIO / "e03_one_second_exact.flac"
 in_each_language = pytest.mark.parametrize("language", LANGUAGES)
 with_each_decoder = pytest.mark.parametrize("decoder", ["rnnt", "ctc"])
-
-
-def shapes() -> dict[str, tuple[int, ...]]:
-    config, num_labels = indic_folder.config(), PIECES * len(LANGUAGES)
-    head = linear("ctc_decoder.decoder_layers.0", config["encoder"]["d_model"], num_labels + 1, True, 1)
-    return conformer_shapes(config["encoder"]) | transducer_shapes(config, num_labels) | head
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 import typer
 import typer.main
 
-from fastscribe import cli, config
+from fastscribe import config
 from fastscribe.bench import model_cache
 from fastscribe.errors import UsageError
 from scripts.benchmarks import decoder, leaderboard, loss, loss_cases, train
@@ -78,7 +78,6 @@ def test_a_command_runs_from_a_checkout_and_stores_its_command_line(
 def test_an_expected_error_is_one_line_and_exit_code_2(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "exit_without_finalisation", sys.exit)  # or this process would end
     monkeypatch.setattr(sys, "argv", ["train", "--random", "nothing"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("scripts.benchmarks.train", run_name="__main__")
