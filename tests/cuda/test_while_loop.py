@@ -7,8 +7,6 @@ Python functions as steps. CUDA's assembler checks the kernel's PTX, which only 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import enum
 import gc
 import importlib.util
 import shutil
@@ -17,7 +15,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest

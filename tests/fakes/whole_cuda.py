@@ -2,7 +2,7 @@
 
 tests/fakes/gpu_processes installs it into processes of a real command. No GPU takes part. What it is strict about, as a GPU
 is: an operation takes no tensors of two devices, NumPy sees no tensor of the GPU, memory has a limit, and host memory is pinned
-only where the program has pinned it. What it cannot show: the order of streams, speed, compiled kernels, and a driver's refusals.
+only where the program has pinned it. What it cannot show: the order of streams, speed, compiled kernels, a driver's refusals.
 
 Events of a process (the first of each kind) go to the file $SIMULATED_GPU names, a JSON document a line.
 """
@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -28,7 +28,14 @@ GPU = "Simulated GPU"
 _INTERPRETED_ELEMENTS = 400
 _FACTORIES = ("empty", "zeros", "ones", "full", "arange", "tensor", "as_tensor", "rand", "randn", "randint", "linspace")
 # These take CPU tensors beside those of a GPU.
-_MIXES = ("aten::copy_", "aten::_to_copy", "aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_")
+_MIXES = (
+    "aten::copy_",
+    "aten::_to_copy",
+    "aten::index",
+    "aten::index_put_",
+    "aten::index_put",
+    "aten::_index_put_impl_",
+)
 
 
 @dataclass(frozen=True)
@@ -124,11 +131,15 @@ class Device:
     def upload(self, tensor: torch.Tensor, non_blocking: bool) -> None:
         """Note a copy from the host, which may find no memory, or end the process."""
         self.context()
+        if self.settings.refuses_model and self.is_first():
+            self.event("model refused")
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         size = tensor.nbytes
-        is_batch = tensor.dim() == 2 and tensor.dtype in (torch.int16, torch.float32) and self.batches >= 0
+        is_batch = tensor.dim() == 2 and tensor.dtype in (torch.int16, torch.float32)
         if not is_batch or not non_blocking:
             return
         self.batches += 1
+        self.event("batch")
         self.event("pinned batch" if self.is_pinned(tensor) else "pageable batch", shape=list(tensor.shape))
         limit, killed_at = self.settings.largest_copy_bytes, self.settings.killed_at_copy
         if limit is not None and size > limit:
@@ -173,8 +184,13 @@ class Device:
             self.context()
             return 0
 
+        def make_graph(keep_graph: bool) -> Any:
+            self.event("graph")
+            return self.streams.make_graph(keep_graph)
+
         return {
             **self.streams.functions(),
+            "CUDAGraph": make_graph,
             "_lazy_init": self.context,
             "init": self.context,
             "is_initialized": lambda: "context" in self._seen,
@@ -199,6 +215,7 @@ class Device:
             "get_per_process_memory_fraction": lambda device=None: self.fraction,
             "cudart": lambda: SimpleNamespace(
                 cudaHostRegister=self.register,
+                cudaHostUnregister=lambda address: 0 if self.pinned.pop(address, None) else 1,
                 cudaError=SimpleNamespace(success=0),
                 cudaGetErrorString=lambda error: "out of memory",
             ),
@@ -316,6 +333,7 @@ def install(settings: dict[str, Any], count: int) -> None:
     DEVICE = Device(Settings(**settings), count)
     torch.Tensor.to = _to_of(torch.Tensor.to)  # type: ignore[method-assign]
     torch.Tensor.cuda = lambda self, *_, **__: self.to("cuda")  # type: ignore[method-assign, assignment]
+    torch.Tensor.is_pinned = lambda self, *_: DEVICE.is_pinned(self)  # type: ignore[method-assign, assignment]
     torch.Tensor.pin_memory = lambda self, *_: DEVICE.pin(self.clone())  # type: ignore[method-assign, assignment]
     for name in _FACTORIES:
         setattr(torch, name, _factory_of(getattr(torch, name)))
@@ -331,7 +349,7 @@ def install(settings: dict[str, Any], count: int) -> None:
     if (driver := sys.modules.get("cuda.bindings.driver")) is not None:
         install_driver(driver)
     torch.backends.cudnn.is_acceptable = lambda tensor: True
-    # torch asks it for a class at the first operation of a GpuTensor, and it would import half of torch that a GPU does not need.
+    # torch asks it for a class at the first operation of a GpuTensor, which would import what a program may have left out.
     if "torch.distributed.tensor" not in sys.modules:
         stand_in = sys.modules["torch.distributed.tensor"] = ModuleType("torch.distributed.tensor")
         stand_in.DTensor = type("DTensor", (), {})  # type: ignore[attr-defined]
@@ -379,6 +397,14 @@ def install_driver(driver: Any) -> None:
 
     fake.version = cuda.bindings.__version__
     fake.steps = DEVICE.streams.steps
+    launch = fake.cuGraphLaunch
+
+    def cuGraphLaunch(executable: int, stream: int) -> tuple[()]:  # noqa: N802
+        DEVICE.event("loop")
+        launch(executable, stream)
+        return ()
+
+    fake.cuGraphLaunch = cuGraphLaunch
     for name, value in vars(fake.modules()["cuda.bindings.driver"]).items():
         if not name.startswith("__"):
             assert hasattr(driver, name), name

@@ -98,6 +98,14 @@ class FakeLibrary:
         count._obj.value = visible_gpus()
         return 0
 
+    def cuDeviceGet(self, device: Any, number: int) -> int:  # noqa: N802
+        device._obj.value = number
+        return 0
+
+    def cuDeviceGetName(self, name: Any, size: int, device: Any) -> int:  # noqa: N802
+        name.value = b"Simulated GPU"
+        return 0
+
 
 def visible_gpus() -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
