@@ -24,8 +24,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 GPU = "Simulated GPU"
-# The largest input of kernels that are interpreted, which takes milliseconds for each program: torch's forms take the others.
-_INTERPRETED_ELEMENTS = 400
+# Rows times frames of inputs of kernels that are interpreted, which takes milliseconds for each: torch's forms take larger ones.
+_INTERPRETED_FRAMES = 16
 _FACTORIES = ("empty", "zeros", "ones", "full", "arange", "tensor", "as_tensor", "rand", "randn", "randint", "linspace")
 # These take CPU tensors beside those of a GPU.
 _MIXES = (
@@ -434,7 +434,7 @@ def limit_interpreted(kernels: Any) -> None:
         ours, torchs = getattr(kernels.TRITON, name), getattr(TORCH, name)
 
         def call(x: torch.Tensor, *args: Any) -> torch.Tensor:
-            if x.numel() > _INTERPRETED_ELEMENTS:
+            if x.shape[0] * x.shape[1] > _INTERPRETED_FRAMES:
                 DEVICE.event("torch's form")
                 return torchs(x, *args)  # type: ignore[no-any-return]
             return ours(x, *args)  # type: ignore[no-any-return]
