@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from fastscribe._system.cgroups import settings
+
 
 def total_bytes() -> int:
     """Memory of the machine."""
@@ -13,15 +15,10 @@ def total_bytes() -> int:
 
 
 def usable_bytes() -> int:
-    """Memory of the machine, or of the container if it has less."""
-    found = total_bytes()
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):  # version 2, version 1
-        try:
-            with open(path, encoding="ascii") as file:
-                found = min(found, int(file.read()))
-        except (OSError, ValueError):  # "max": there is no limit
-            continue
-    return found
+    """Memory of the machine, or of this process's control group or one above it if that has less."""
+    names = "memory.max", "memory.limit_in_bytes"  # version 2, version 1
+    limits = (limit for name in names for [limit] in settings("memory", name))
+    return min([total_bytes(), *(int(limit) for limit in limits if limit != "max")])
 
 
 def available_bytes() -> int:

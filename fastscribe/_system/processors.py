@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from fastscribe._system.cgroups import settings
+
 # What instructions() tells, and its name for people. Those of ARM come last.
 INSTRUCTIONS = {
     "avx512f": "AVX-512",
@@ -42,14 +44,15 @@ _ONEDNN_LIMITS = {
 
 
 def usable_processors() -> int:
-    """Return the number by CPU affinity, if the system has it, and by a container's quota."""
-    known = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:  # "max 100000" for no limit
-            quota, period = file.read().split()
-        return known if quota == "max" else max(1, min(known, int(quota) // int(period)))
-    except (OSError, ValueError):
-        return known
+    """Return the number by CPU affinity, if the system has it, by quotas of control groups, and by what SLURM gives a task."""
+    found = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
+    quotas = [limit.split() for [limit] in settings("cpu", "cpu.max")]  # version 2: "max 100000" for no limit
+    quotas += settings("cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us")  # version 1: -1 for no limit
+    found += [int(quota) // int(period) for quota, period in quotas if quota not in ("max", "-1")]
+    # Not every cluster binds tasks to processors.
+    given = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE") or ""
+    found += [int(given)] if given.isdecimal() else []
+    return max(1, min(found))
 
 
 def cpu_name() -> str:

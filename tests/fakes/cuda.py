@@ -170,6 +170,16 @@ class Copy:
     non_blocking: bool
 
 
+def forbid_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every call of torch fail that would make a context on a GPU. is_available and device_count are none of them."""
+
+    def make() -> None:
+        raise AssertionError("a process that launches no kernels makes a CUDA context")
+
+    monkeypatch.setattr(torch.cuda, "_lazy_init", make)
+    monkeypatch.setattr(torch._C, "_cuda_init", make, raising=False)
+
+
 def record_copies(monkeypatch: pytest.MonkeyPatch, too_little_to_pin: bool = False) -> list[Copy]:
     """Keep copies to a CUDA device on the CPU, and return the list that records them in order.
 

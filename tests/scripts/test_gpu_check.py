@@ -505,7 +505,8 @@ def test_parts_share_a_process_and_its_models(tmp_path: Path, monkeypatch: pytes
     assert part.load("tiny-ctc") is part.load("tiny-ctc") and part.load("tiny-ctc", beam=1) is not part.load("tiny-ctc")
     refused = RefusedPath("graphs", "full: the driver is old", "using chunked")
     part.load("tiny-ctc")._refused(refused)  # by an earlier part: the model stays loaded
-    assert worker.run(settings("ceilings"), loaded) == ("failed: graphs was refused: full: the driver is old", False)
+    other_rows = settings("ceilings") | {"rows": str(tmp_path / "other")}
+    assert worker.run(other_rows, loaded) == ("failed: graphs was refused: full: the driver is old", False)
     part._say(refused)
     assert check.read_rows(sink)[-1]["refused"] == {"graphs": "full: the driver is old"}
     assert worker.run(settings("ceilings"), {})[0] == "failed: graphs was refused: full: the driver is old"

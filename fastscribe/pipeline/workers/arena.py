@@ -1,27 +1,36 @@
 """The memory that the processes of a run share: batches of samples, and what each helper is working on.
 
-It has no name: on Linux a memfd, elsewhere a temporary file that is deleted at once. So a container with a small /dev/shm has
-it too, and nothing is left behind, however the processes end. The coordinator alone allocates in it.
+It has no name: a memfd, or where the system has or allows none a temporary file that is deleted at once. So a container with a
+small /dev/shm has it too, and nothing is left behind, however the processes end. The coordinator alone allocates in it.
+
+All of it is mapped from the beginning, but it comes into use in segments, each as large as all before it, and a segment that no
+batch has lain in takes no memory. A part lies in one segment, because a GPU's process pins each segment by itself.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import shutil
+import sys
 import tempfile
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from threading import Thread
 from typing import NamedTuple
 
 import numpy as np
 
 from fastscribe.types import Int64Array
 
-MAX_BYTES = 2 << 30
+_DEVICE_BYTES = 2 << 30  # for each device
 _MEMORY_SHARE = 8  # at most an eighth of the machine's memory
 _MIN_BYTES = 64 << 20
+_DEVICE_PARTS = 8  # of a device that fit: batches that are being read, and at it
 _ALIGN_BYTES = 4096
-MAX_HELPERS = 1024
+_SEGMENT_ALIGN_BYTES = 1 << 16  # a page of any system
+MAX_HELPERS = 4096
 _STATUS_BYTES = 2 * 8 * MAX_HELPERS
 
 
@@ -31,26 +40,60 @@ class SharedFile(NamedTuple):
     descriptor: int
     path: str
     num_bytes: int
+    first_bytes: int  # of the first segment
 
 
 class SharedMemory:
-    """The memory as any process of the run sees it. It may have grown since it was mapped."""
+    """The memory as any process of the run sees it. It may have grown since it was mapped.
+
+    Attributes:
+        segments: Begin and end of each.
+    """
 
     def __init__(self, file: SharedFile) -> None:
         self.file = file
+        self.segments = _segments(file.first_bytes, file.num_bytes)
         self._map = self._mapped(file.num_bytes)  # stays where it is: a GPU's driver may have pinned it
         self._grown = self._map
+        self._pin: Callable[[memoryview], None] | None = None
+        self._unpinned = list(self.segments)
 
     def view(self, begin: int, num_bytes: int) -> memoryview:
         """Return a part of the memory."""
         end = begin + num_bytes
+        if self._pin is not None:
+            self._pin_segment_of(begin, self._pin)
         if end > len(self._grown):
             self._grown = self._mapped(0)
         return memoryview(self._map if end <= len(self._map) else self._grown)[begin:end]
 
+    def pin_with(self, pin: Callable[[memoryview], None]) -> Thread:
+        """Pin the first segment now, and each other one once this process uses a part of it.
+
+        That is as slow as writing to all of the segment. Parts in it can be copied meanwhile, as from other memory.
+
+        Args:
+            pin: Pins a segment. It is called in a thread.
+
+        Returns:
+            The thread that pins the first one.
+        """
+        self._pin, (begin, _) = pin, self.segments[0]
+        [thread] = self._pin_segment_of(begin, pin)
+        return thread
+
     def status(self, helper: int) -> Int64Array:
         """Return what a helper is working on, [2]: the number of a job, and of an item in it; -1 between jobs."""
         return np.frombuffer(self._map, np.int64, 2, 16 * helper)
+
+    def _pin_segment_of(self, place: int, pin: Callable[[memoryview], None]) -> list[Thread]:
+        """Start the thread that pins the segment of a part, if it has none yet."""
+        started = []
+        for begin, end in [one for one in self._unpinned if one[0] <= place < one[1]]:
+            self._unpinned.remove((begin, end))
+            started.append(Thread(target=pin, args=(memoryview(self._map)[begin:end],), name="pin", daemon=True))
+            started[-1].start()
+        return started
 
     def _mapped(self, num_bytes: int) -> mmap.mmap:
         if self.file.path:
@@ -64,28 +107,39 @@ class Arena(SharedMemory):
 
     Args:
         num_bytes: Its size.
+        part_bytes: Size of a part that fits into every segment, and of the first segment; None: there is one segment.
+
+    Raises:
+        OSError: The system gives no such memory, or no folder has room for the first segment.
+
+    Attributes:
+        part_bytes: As above.
+        refusal: Why the memory is a file, on a system that has memory without one.
     """
 
-    def __init__(self, num_bytes: int) -> None:
-        self.num_bytes = _aligned(num_bytes) + _STATUS_BYTES
-        self._free: list[tuple[int, int]] = []  # begin and size, in order
+    def __init__(self, num_bytes: int, part_bytes: int | None = None) -> None:
+        num_bytes = _aligned(num_bytes)
+        self.part_bytes = num_bytes if part_bytes is None else _aligned(min(part_bytes, num_bytes))
+        self.num_bytes = _STATUS_BYTES + num_bytes
+        self.refusal: OSError | None = None
+        self._is_file, self._num_used = False, 1  # segments
+        self._free: list[tuple[int, int]] = []  # begin and size, in order; none goes beyond its segment
+        self._descriptor, self._path = self._open()
+        try:
+            os.truncate(self._descriptor, self.num_bytes)
+            self._reserve(0, _STATUS_BYTES + self.part_bytes)
+            super().__init__(SharedFile(self._descriptor, self._path, self.num_bytes, self.part_bytes))
+        except BaseException:
+            self.close()
+            raise
         self.clear()
-        self._path = ""
-        if hasattr(os, "memfd_create"):
-            self._descriptor = os.memfd_create("fastscribe")
-        else:
-            self._descriptor, self._path = tempfile.mkstemp(prefix="fastscribe-")
-            if os.name != "nt":  # Windows deletes no open file
-                os.unlink(self._path)
-                self._path = ""
-        os.truncate(self._descriptor, self.num_bytes)
-        super().__init__(SharedFile(self._descriptor, self._path, self.num_bytes))
         np.frombuffer(self._map, np.int64, 2 * MAX_HELPERS)[:] = -1
 
     @classmethod
-    def of_machine(cls, total_bytes: int) -> Arena:
-        """Return an arena for a machine with this memory."""
-        return cls(max(_MIN_BYTES, min(MAX_BYTES, total_bytes // _MEMORY_SHARE)))
+    def of_machine(cls, total_bytes: int, num_devices: int) -> Arena:
+        """Return an arena for a machine with this memory. Raises OSError."""
+        num_bytes = max(_MIN_BYTES, min(_DEVICE_BYTES * num_devices, total_bytes // _MEMORY_SHARE))
+        return cls(num_bytes, _aligned(num_bytes // (_DEVICE_PARTS * num_devices), _SEGMENT_ALIGN_BYTES))
 
     @property
     def is_empty(self) -> bool:
@@ -95,43 +149,49 @@ class Arena(SharedMemory):
     def allocate(self, num_bytes: int) -> int | None:
         """Return where a part begins, or None if there is no room for it now."""
         size = _aligned(num_bytes)
-        for index, (begin, free) in enumerate(self._free):
-            if free >= size:
-                self._free[index : index + 1] = [(begin + size, free - size)] if free > size else []
-                return begin
-        return None
+        while True:
+            for index, (begin, free) in enumerate(self._free):
+                if free >= size:
+                    self._free[index : index + 1] = [(begin + size, free - size)] if free > size else []
+                    return begin
+            if not self._use_next_segment(size):
+                return None
 
     def release(self, begin: int, num_bytes: int) -> None:
         """Take back a part."""
         insort(self._free, (begin, _aligned(num_bytes)))
         joined: list[tuple[int, int]] = []
+        ends = {end for _, end in self.segments}
         for start, size in self._free:
-            if joined and sum(joined[-1]) == start:
+            if joined and sum(joined[-1]) == start and start not in ends:
                 joined[-1] = joined[-1][0], joined[-1][1] + size
             else:
                 joined.append((start, size))
         self._free = joined
 
     def grow(self, num_bytes: int) -> int:
-        """Return where a part begins for which waiting makes no room.
+        """Return where a part begins for which waiting makes no room. Raises OSError.
 
         One recording of many hours is larger than the memory. Recordings that hang keep their parts.
         """
         begin, size = self.num_bytes, _aligned(num_bytes)
+        os.truncate(self._descriptor, begin + size)
+        self._reserve(begin, size)
         self.num_bytes += size
         self._num_free += size
-        os.truncate(self._descriptor, self.num_bytes)
         return begin
 
     def clear(self, kept: Iterable[tuple[int, int]] = ()) -> None:
         """Take back all parts but some, for good: begin and size of each that is still written to."""
-        self._free, begin = [], _STATUS_BYTES
-        for start, size in sorted(kept):
-            if start > begin:
-                self._free.append((begin, start - begin))
-            begin = start + _aligned(size)
-        if begin < self.num_bytes:
-            self._free.append((begin, self.num_bytes - begin))
+        self._free, lost = [], sorted(kept)
+        for begin, end in [*self.segments[: self._num_used], (self.segments[-1][1], self.num_bytes)]:
+            for start, size in lost:
+                if begin <= start < end:
+                    if start > begin:
+                        self._free.append((begin, start - begin))
+                    begin = start + _aligned(size)
+            if begin < end:
+                self._free.append((begin, end - begin))
         self._num_free = sum(size for _, size in self._free)
 
     def close(self) -> None:
@@ -140,6 +200,66 @@ class Arena(SharedMemory):
         if self._path:
             os.unlink(self._path)
 
+    def _use_next_segment(self, num_bytes: int) -> bool:
+        """Add the next segment to what is free, if that or a later one has room for a part. Return False if not."""
+        unused = self.segments[self._num_used :]
+        if all(end - begin < num_bytes for begin, end in unused):
+            return False
+        begin, end = unused[0]
+        try:
+            self._reserve(begin, end - begin)
+        except OSError:  # the disk is full: what there is has to do
+            return False
+        self._num_used += 1
+        insort(self._free, (begin, end - begin))
+        self._num_free += end - begin
+        return True
 
-def _aligned(num_bytes: int) -> int:
-    return max(1, -(-num_bytes // _ALIGN_BYTES)) * _ALIGN_BYTES
+    def _open(self) -> tuple[int, str]:
+        if hasattr(os, "memfd_create"):
+            try:
+                return os.memfd_create("fastscribe"), ""
+            except OSError as error:  # a container's filter of system calls
+                self.refusal = error
+        self._is_file = True
+        descriptor, path = _temporary_file(self.num_bytes)
+        if os.name == "nt":  # Windows deletes no open file
+            return descriptor, path
+        os.unlink(path)
+        return descriptor, ""
+
+    def _reserve(self, begin: int, num_bytes: int) -> None:
+        """Take room on the disk, if the memory is a file: without it, writing to a full disk ends a process. Raises OSError."""
+        if self._is_file and sys.platform == "linux":
+            os.posix_fallocate(self._descriptor, begin, num_bytes)
+
+
+def _segments(first_bytes: int, end: int) -> list[tuple[int, int]]:
+    """Return begin and end of each segment."""
+    found, begin, size = [], _STATUS_BYTES, first_bytes
+    while begin < end:
+        found.append((begin, min(begin + size, end)))
+        begin = found[-1][1]
+        size = begin - _STATUS_BYTES
+    return found
+
+
+def _temporary_file(num_bytes: int) -> tuple[int, str]:
+    """Return a new file and its path: in memory, or in the temporary folder if that has room for more of it."""
+
+    def room(folder: str) -> int:
+        try:
+            return min(num_bytes, shutil.disk_usage(folder).free)
+        except OSError:
+            return 0
+
+    folders = ["/dev/shm", tempfile.gettempdir()]
+    *others, last = sorted(folders, key=room, reverse=True)
+    for folder in others:
+        with suppress(OSError):  # it is not there, or may not be written to
+            return tempfile.mkstemp(prefix="fastscribe-", dir=folder)
+    return tempfile.mkstemp(prefix="fastscribe-", dir=last)
+
+
+def _aligned(num_bytes: int, align_bytes: int = _ALIGN_BYTES) -> int:
+    return max(1, -(-num_bytes // align_bytes)) * align_bytes

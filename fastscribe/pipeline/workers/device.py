@@ -13,14 +13,13 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe._system.quick_start import quick_start
 from fastscribe.audio.failures import to_failure
-from fastscribe.errors import DeviceFailed, FastscribeError, UsageError, first_line
+from fastscribe.errors import DeviceFailed, DeviceUnusable, FastscribeError, UsageError, first_line
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.arena import SharedMemory
@@ -63,16 +62,14 @@ def load(start: messages.Start, memory: SharedMemory, say: Callable[[str], None]
         torch.set_num_threads(start.processors)
     elif start.memory_share < 1.0:
         torch.cuda.set_per_process_memory_fraction(_SHARED_MEMORY * start.memory_share)
-    registering = None
+    pinning = None
     if start.device != "cpu" and torch.cuda.is_available():
-        whole = memory.view(0, memory.file.num_bytes)
-        registering = Thread(target=register, args=(whole, say), name="register")
-        registering.start()  # as slow as writing to all of it
+        pinning = memory.pin_with(partial(register, say=say))
     recognizer = Recognizer.build(
         read_for_run(start.model, start.options), start.device, start.dtype, start.options, say
     )
-    if registering is not None:
-        registering.join()
+    if pinning is not None:
+        pinning.join()
     return Engine(recognizer, say)
 
 
@@ -119,6 +116,8 @@ def _serve(
 def _one_line(error: BaseException) -> str:
     if isinstance(error, DeviceFailed) and error.__cause__ is not None:
         return first_line(error.__cause__)
+    if isinstance(error, DeviceUnusable):
+        return error.problem  # the coordinator knows which option named the device
     return " ".join(str(error).split()) if isinstance(error, FastscribeError) else first_line(error)
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from threading import Condition
 from typing import Any
 
+from fastscribe._system.niceness import let_others_first
 from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.arena import SharedMemory
 from fastscribe.pipeline.workers.child import listen, open_channel
@@ -27,6 +28,8 @@ def main() -> None:
     channel = open_channel()
     start = channel.receive()
     if start is not None:
+        if start.is_nice:
+            let_others_first()
         _Helper(channel, start).serve()
     os._exit(0)
 

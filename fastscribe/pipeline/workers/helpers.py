@@ -17,12 +17,14 @@ from itertools import count
 from threading import Event, RLock, Thread
 from typing import Any
 
-from fastscribe.errors import DeviceFailed, RecordingKilledProcess
+from fastscribe._system.process_limits import room_for_processes
+from fastscribe.errors import DeviceFailed, RecordingKilledProcess, first_line
+from fastscribe.fast_paths import RefusedPath
 from fastscribe.pipeline.loader import REMOTE_THREADS
 from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.arena import MAX_HELPERS, Arena
 from fastscribe.pipeline.workers.messages import KINDS, Kind
-from fastscribe.pipeline.workers.process import StderrRelay, WorkerProcess
+from fastscribe.pipeline.workers.process import StderrRelay, WorkerProcess, kill_all
 
 MAX_JOBS = 2  # that a helper has
 MAX_DEATHS_OF_ITEM = 2
@@ -32,6 +34,8 @@ _CHECK_INTERVAL_S = 0.25
 _ANSWER_S = 10.0  # a helper that hangs says so itself; one that does not is stopped as a whole, and is ended
 _MAX_SPARE = 32  # helpers beyond those asked for; if as many hang, the rest waits for one of them
 _MAX_FAILED_STARTS = 3  # in a row
+_FILES, _TASKS = 2, 4  # of a helper in this process; processes and threads in both
+_GIVEN_BACK = 4  # if no more helpers can start, one of these is ended: the run needs files and threads, too
 # One thread each: numpy and soxr would start more, and each helper has a core.
 _VARIABLES = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -100,11 +104,15 @@ class HelperPool:
     """The helpers. Its methods may be called in any thread.
 
     Args:
-        number: How many there are.
+        number: How many there are, if the system has room for them.
         arena: The memory that they share.
         relay: Prints what libraries write to their stderr.
         say: Called with a line for the user.
         fail: Called in any thread if no helper can be started.
+        is_nice: Other processes of the run come first.
+
+    Raises:
+        DeviceFailed: No helper could be started.
 
     Attributes:
         number: How many there are.
@@ -118,6 +126,7 @@ class HelperPool:
         relay: StderrRelay,
         say: Callable[[str], None],
         fail: Callable[[DeviceFailed], None],
+        is_nice: bool = False,
     ) -> None:
         self.number, self._arena, self._relay, self._say, self._tell_failure = number, arena, relay, say, fail
         self.cpu_s: dict[Kind, float] = dict.fromkeys(KINDS, 0.0)
@@ -128,14 +137,17 @@ class HelperPool:
         self._broken: DeviceFailed | None = None  # why no helper can be started
         self._failed_starts = 0
         self._helpers: list[_Helper] = []
-        self._closed = Event()
+        self._is_nice, self._closed = is_nice, Event()
         try:
-            for _ in range(number):
-                self._start()
+            with self._lock:
+                self._start_first()
+            Thread(target=self._watch, name="helpers-watch", daemon=True).start()
+        except RuntimeError as error:  # no more threads
+            self.close()
+            raise DeviceFailed("a helper process", error) from error
         except BaseException:
             self.close()
             raise
-        Thread(target=self._watch, name="helpers-watch", daemon=True).start()
 
     def set_up(self, stages: Mapping[Kind, Any]) -> None:
         """Tell the helpers what the jobs of a run need."""
@@ -178,11 +190,14 @@ class HelperPool:
 
     def close(self) -> None:
         """End the helpers."""
+        kill_all(self.give_up())
+
+    def give_up(self) -> list[WorkerProcess]:
+        """Return the processes for the caller to end. No other one starts."""
         self._closed.set()
         with self._lock:
             helpers, self._helpers = self._helpers, []
-        for helper in helpers:
-            helper.process.kill()
+        return [helper.process for helper in helpers]
 
     @property
     def remote_threads(self) -> int:
@@ -193,10 +208,30 @@ class HelperPool:
     def processes(self) -> list[WorkerProcess]:
         return [one.process for one in self._helpers]
 
+    def _start_first(self) -> None:
+        """Start the helpers: fewer if the system has no room for all. Raises DeviceFailed if it has room for none."""
+        room, reason = room_for_processes(_FILES, _TASKS)
+        try:
+            for _ in range(max(1, min(self.number, room))):
+                self._start()
+        except DeviceFailed as error:
+            if not self._helpers:
+                raise
+            reason = first_line(error.__cause__ or error)
+            kill_all([self._helpers.pop().process for _ in range(len(self._helpers) // _GIVEN_BACK)])
+        self._work_with_fewer(len(self._helpers), reason)
+
+    def _work_with_fewer(self, number: int, reason: str) -> None:
+        """Go on with some of the helpers that were asked for, and say why."""
+        if number < self.number:
+            line = f"{number} of {self.number} helper processes run: {reason}"
+            self.number = number
+            self._say(RefusedPath("helpers", reason, line))
+
     def _start(self) -> None:
         number = next(self._names)
         place = next(place for place in range(MAX_HELPERS) if all(one.place != place for one in self._helpers))
-        start = messages.StartHelper(self._arena.file, place, self.number)
+        start = messages.StartHelper(self._arena.file, place, self.number, self._is_nice)
         try:
             process = WorkerProcess(
                 f"helper-{number}", "helper", start, self._receive, self._relay, _VARIABLES, self._arena.file
@@ -274,7 +309,10 @@ class HelperPool:
             self._failed_starts += 1
             if self._failed_starts >= _MAX_FAILED_STARTS:
                 self._retire(helper)
-                self._fail(DeviceFailed("a helper process", RuntimeError(f"it {reason} before it could work")))
+                if self._helpers:
+                    self._work_with_fewer(len(self._helpers), f"one {reason} before it could work")
+                else:
+                    self._fail(DeviceFailed("a helper process", RuntimeError(f"it {reason} before it could work")))
                 return []
         given_up: list[tuple[Job, int, Any]] = []
         for job in reversed([one for one in helper.jobs if not one.is_dropped]):
@@ -301,7 +339,9 @@ class HelperPool:
             try:
                 self._start()
             except DeviceFailed as error:
-                if not self._helpers:
+                if self._helpers:
+                    self._work_with_fewer(len(self._helpers), first_line(error.__cause__ or error))
+                else:
                     self._fail(error)
 
     def _fail(self, error: DeviceFailed) -> None:
@@ -326,7 +366,10 @@ class HelperPool:
     def _retire(self, helper: _Helper) -> None:
         self._helpers.remove(helper)
         helper.process.end()  # before its memory is given to others
-        Thread(target=helper.process.kill, name="helpers-end", daemon=True).start()
+        try:
+            Thread(target=helper.process.kill, name="helpers-end", daemon=True).start()
+        except RuntimeError:  # no more threads
+            helper.process.kill()
 
     def _dispatch(self) -> None:
         """Give queued jobs to helpers with room, those with the least to do first."""

@@ -137,6 +137,7 @@ class StartHelper:
     shared: SharedFile
     number: int
     num_helpers: int
+    is_nice: bool = False  # other processes of the run come first
 
 
 @dataclass(frozen=True)

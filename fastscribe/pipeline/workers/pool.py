@@ -21,10 +21,18 @@ from typing import Any
 
 from fastscribe import errors
 from fastscribe._system.memory import usable_bytes
+from fastscribe._system.process_limits import raise_soft_limits
 from fastscribe._system.processors import usable_processors
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options, OutputStyle
-from fastscribe.errors import DeviceFailed, FastscribeError, RecordingKilledProcess, UsageError, first_line
+from fastscribe.errors import (
+    DeviceFailed,
+    DeviceUnusable,
+    FastscribeError,
+    RecordingKilledProcess,
+    UsageError,
+    first_line,
+)
 from fastscribe.pipeline.batch_layout import BatchLayout
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import HostWork, Outcome, Plan
@@ -44,7 +52,7 @@ from fastscribe.pipeline.workers.devices import Device
 from fastscribe.pipeline.workers.dispatch import Dispatch, Task
 from fastscribe.pipeline.workers.helpers import HelperPool
 from fastscribe.pipeline.workers.inputs import HelperInputs
-from fastscribe.pipeline.workers.process import StderrRelay, WorkerProcess
+from fastscribe.pipeline.workers.process import StderrRelay, WorkerProcess, kill_all
 from fastscribe.pipeline.workers.reads import ReadBatch
 from fastscribe.pipeline.workers.stages import MakeTextStage, PrepareStage, ReadStage
 from fastscribe.pipeline.workers.texts import HelperTexts
@@ -55,8 +63,8 @@ MAX_DEATHS = 3  # in a row, without a result in between; a device that dies once
 # Silence that ends a process: seconds, and times the longest before an answer.
 MIN_SILENT_S, MAX_BATCH_TIMES = 600.0, 10.0
 READ_AHEAD = 3  # batches of a device that are being read
-_MIN_BATCHES = 8  # that fit into the arena: being read, and at a device
 MIN_HELPERS = 2  # one may wait for a slow file
+MAX_DEVICE_HELPERS = 32  # beyond them the coordinator is what a device waits for
 _WAIT_S = 0.5  # Windows does not interrupt a longer wait by Ctrl-C
 
 
@@ -77,7 +85,8 @@ class _Slot:
 
 def num_helpers(options: Options, num_devices: int) -> int:
     """Return the number of helpers: Options.threads, else the processors beside the coordinator's and the devices'."""
-    return options.threads or max(MIN_HELPERS, usable_processors() - 1 - num_devices)
+    free = usable_processors() - 1 - num_devices
+    return options.threads or min(max(MIN_HELPERS, free), MAX_DEVICE_HELPERS * num_devices)
 
 
 class WorkerPool:
@@ -119,9 +128,17 @@ class WorkerPool:
         self._last_death = ""
         self._text_s = 0.0  # seconds of helpers for the texts of earlier runs
         self._is_woken = self._wakes = False  # an event wakes it already; the source of plans wakes it too
-        self._arena = Arena.of_machine(usable_bytes())
-        self._start = replace(start, shared=self._arena.file)
+        raise_soft_limits()
         self._relay = StderrRelay()
+        try:
+            self._arena = Arena.of_machine(usable_bytes(), len(devices))
+        except BaseException:
+            self._relay.close()
+            raise
+        if self._arena.refusal is not None:
+            why = first_line(self._arena.refusal)
+            self._tell(f"the system refuses memory without a file ({why}): samples go through a temporary file")
+        self._start = replace(start, shared=self._arena.file)
         self._processes: list[WorkerProcess] = []  # of devices, all that may live
         self._readers: ReplacingThreadPool | None = None
         self._batches: dict[int, ReadBatch] = {}  # in the arena, by number
@@ -160,6 +177,11 @@ class WorkerPool:
     @property
     def budget(self) -> Budget:
         return self._budget
+
+    @property
+    def suspects(self) -> set[int]:
+        """The recordings without a result that a device had when its process died, by their positions in the run."""
+        return {self._batches[batch].utterances[row].audio.index for batch, row in self._dispatch.suspects()}
 
     def choose_budget(self) -> Budget:
         budgets = [slot.ready.budget for slot in self._slots if slot.ready is not None] or [self._ready.budget]
@@ -274,7 +296,7 @@ class WorkerPool:
 
     def _pieces(self, plan: Plan) -> list[Plan]:
         """Divide a plan whose samples would leave no room for others: rows at 44.1 kHz take up to eleven times the bytes."""
-        if len(plan) == 1 or self._layout(plan).num_bytes <= self._arena.num_bytes // _MIN_BATCHES:
+        if len(plan) == 1 or self._layout(plan).num_bytes <= self._arena.part_bytes:
             return [plan]
         middle = len(plan) // 2
         return [*self._pieces(plan[:middle]), *self._pieces(plan[middle:])]
@@ -290,7 +312,10 @@ class WorkerPool:
             # What hangs in a file keeps its memory: the run does not wait for that.
             if len(self._reads) or self._to_hand_out or self._dispatch.is_busy:
                 return False
-            place = self._arena.grow(layout.num_bytes)
+            try:
+                place = self._arena.grow(layout.num_bytes)
+            except OSError as error:
+                raise DeviceFailed("the memory that processes share", error) from error
         number = next(self._numbers)
         batch = ReadBatch(number, plan, layout, place, self._arena, self.helpers, self._homes)
         self._batches[number] = batch
@@ -317,6 +342,8 @@ class WorkerPool:
         rows = []
         for row in done:
             if row not in batch.rows:
+                if isinstance(error := batch.errors.get(row), DeviceFailed):  # no helper can be started
+                    raise error
                 yield from self._finish(batch, [row], [batch.failure(row)])
             elif batch.rows[row].is_silent:
                 yield from self._finish(batch, [row], [Hypothesis()])
@@ -475,13 +502,14 @@ class WorkerPool:
         return process
 
     def _new_helpers(self, options: Options) -> HelperPool:
-        events = self._events
+        events, number = self._events, num_helpers(options, len(self._slots))
         return HelperPool(
-            num_helpers(options, len(self._slots)),
+            number,
             self._arena,
             self._relay,
             self._lines.put,
             lambda error: events.put((None, error)),
+            is_nice=number + 1 + len(self._slots) > usable_processors(),
         )
 
     def _begin_on(self, number: int) -> None:
@@ -526,10 +554,10 @@ class WorkerPool:
         if not self._run:  # the pool says so once it knows whether another one could start
             return
         self._say_death(slot, reason, death.num_handed_over)
-        self._check_usable()
         for given_up, row in death.given_up:
             batch = self._batches[given_up]
             yield from self._finish(batch, [row], [to_failure(batch.utterances[row].audio, "model", killed)])
+        self._check_usable()
 
     def _check_usable(self) -> None:
         """Raise UsageError after close(), and DeviceFailed if no device is left."""
@@ -540,6 +568,19 @@ class WorkerPool:
 
     def _failed(self, reason: str) -> DeviceFailed:
         return DeviceFailed(", ".join(slot.device.name for slot in self._slots), RuntimeError(reason))
+
+    def _refused(self, slot: _Slot) -> FastscribeError:
+        """Return the error that a device's process ended with."""
+        refused = slot.refused
+        assert refused is not None
+        kind = getattr(errors, refused.error_type, None)
+        if kind is DeviceUnusable:
+            return DeviceUnusable(f"--devices {slot.device.name}", refused.message)
+        if kind is DeviceFailed or not (isinstance(kind, type) and issubclass(kind, FastscribeError)):
+            return self._failed(refused.message)
+        error = kind.__new__(kind)
+        ValueError.__init__(error, refused.message)  # its own constructor would build the message again
+        return error
 
     def _say_death(self, slot: _Slot, reason: str, num_handed_over: int) -> None:
         what = "utterance goes" if num_handed_over == 1 else "utterances go"
@@ -556,8 +597,8 @@ class WorkerPool:
         """Return what the processes say of the model, which must be the same but for the device's name."""
         found = [slot.ready.facts for slot in self._slots if slot.ready is not None]
         if not found:
-            refused = next((slot.refused for slot in self._slots if slot.refused is not None), None)
-            raise (_error(refused) if refused is not None else self._failed("no process could be started"))
+            refused = next((slot for slot in self._slots if slot.refused is not None), None)
+            raise (self._failed(f"its process {self._last_death}") if refused is None else self._refused(refused))
         names = list(dict.fromkeys(one.device_name for one in found))
         facts = replace(found[0], device_name=", ".join(names))
         for slot in self._slots:
@@ -579,20 +620,9 @@ def _failed(failure: Failure, audio: AudioInfo) -> Failure:
     return Failure(*given, audio.row, audio.index, audio.given_key)
 
 
-def _error(refused: messages.Refused) -> Exception:
-    """Return the error that a process ended with."""
-    kind = getattr(errors, refused.error_type, None)
-    if not (isinstance(kind, type) and issubclass(kind, FastscribeError)):
-        return DeviceFailed("every process", RuntimeError(refused.message))
-    error = kind.__new__(kind)
-    ValueError.__init__(error, refused.message)  # its own constructor would build the message again
-    return error
-
-
 def _end(devices: list[WorkerProcess], helpers: HelperPool | None, arena: Arena, relay: StderrRelay) -> None:
-    while devices:
-        devices.pop().kill()
-    if helpers is not None:
-        helpers.close()
+    processes = [*devices, *([] if helpers is None else helpers.give_up())]
+    devices.clear()
+    kill_all(processes)
     relay.close()
     arena.close()

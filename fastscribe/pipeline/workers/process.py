@@ -1,4 +1,7 @@
-"""A process of a run, seen from the coordinator. Threads send its messages and receive its answers."""
+"""A process of a run, seen from the coordinator. Threads send its messages and receive its answers.
+
+One thread, which never ends, starts all processes: Linux ends them with the thread that started them (parent_death.py).
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import cache, partial
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal, TypeAlias, cast
 
 from fastscribe.pipeline.workers.arena import SharedFile
 from fastscribe.pipeline.workers.messages import Channel, packed
@@ -18,10 +24,16 @@ from fastscribe.pipeline.workers.messages import Channel, packed
 # What each kind of process runs: a module with main().
 PROGRAMS = {"device": "fastscribe.pipeline.workers.device", "helper": "fastscribe.pipeline.workers.helper"}
 # sys.path is handed on: this process may have found the package in another way than a new interpreter would.
-_PROGRAM = "import sys; sys.path[:] = sys.argv.pop().split({!r}); from {} import main; main()"
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv.pop().split({!r}); "
+    "from fastscribe._system.parent_death import end_with_parent; end_with_parent(); "
+    "from {} import main; main()"
+)
 _GONE_S = 10.0  # a process whose pipe has closed is about to end
 _MAX_LINES = 1000
-_PIPE_BYTES = 1 << 20
+_PIPE_BYTES = 1 << 20  # of a device's pipes; a user's pipes may have 64 MiB in all
+
+_Popen: TypeAlias = "subprocess.Popen[bytes]"
 
 
 class WorkerProcess:
@@ -35,6 +47,10 @@ class WorkerProcess:
         relay: Prints what libraries write to its stderr.
         variables: Environment variables that it needs.
         shared: Memory that it shares.
+
+    Raises:
+        OSError: The system has no room for a process or its pipes.
+        RuntimeError: It has none for their threads here.
     """
 
     def __init__(
@@ -48,7 +64,7 @@ class WorkerProcess:
         shared: SharedFile,
     ) -> None:
         posix: dict[str, Any] = {} if os.name == "nt" else {"pass_fds": (shared.descriptor,)}
-        self._process = subprocess.Popen(
+        self._process = _popen(
             [sys.executable, "-c", _PROGRAM.format(os.pathsep, PROGRAMS[program]), os.pathsep.join(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -60,13 +76,23 @@ class WorkerProcess:
             **posix,
         )
         stdin, stdout = (cast(BinaryIO, pipe) for pipe in (self._process.stdin, self._process.stdout))
-        for pipe in (stdin, stdout):
-            _enlarge(pipe)
+        if program == "device":
+            for pipe in (stdin, stdout):
+                _enlarge(pipe)
         self._pipes = stdin, stdout
         self._channel = Channel(stdout, stdin)
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()  # None: the last
-        Thread(target=self._send_all, name=f"{name}-outbox", daemon=True).start()
-        Thread(target=self._receive, args=(receive,), name=f"{name}-messages", daemon=True).start()
+        sender = Thread(target=self._send_all, name=f"{name}-outbox", daemon=True)
+        receiver = Thread(target=self._receive, args=(receive,), name=f"{name}-messages", daemon=True)
+        try:
+            sender.start()
+            receiver.start()
+        except RuntimeError:
+            self.kill()
+            if not sender.is_alive():
+                stdin.close()
+            stdout.close()
+            raise
         self.send(start)
 
     @property
@@ -96,11 +122,11 @@ class WorkerProcess:
         """End the process, and wait for nothing. Its messages end as those of one that dies."""
         self._process.kill()
 
-    def kill(self) -> None:
-        """End the process, which holds nothing that is not here too, and with it the threads."""
+    def kill(self, timeout_s: float = _GONE_S) -> None:
+        """End the process, which holds nothing that is not here too, and with it the threads. Wait until it is gone."""
         self.end()
         with suppress(subprocess.TimeoutExpired):  # a driver that hangs keeps it
-            self._process.wait(_GONE_S)
+            self._process.wait(timeout_s)
         self._outbox.put(None)
 
     def _send_all(self) -> None:
@@ -119,6 +145,15 @@ class WorkerProcess:
             self._pipes[1].close()
 
 
+def kill_all(processes: Sequence[WorkerProcess]) -> None:
+    """End processes side by side, and wait until they are gone."""
+    for process in processes:
+        process.end()
+    deadline = time.monotonic() + _GONE_S
+    for process in processes:
+        process.kill(max(0.0, deadline - time.monotonic()))
+
+
 class StderrRelay:
     """Passes on what the processes' libraries print, each line once. All of them write to one pipe."""
 
@@ -126,7 +161,13 @@ class StderrRelay:
         self._seen: set[bytes] = set()
         self._lock = Lock()
         reader, self.descriptor = os.pipe()
-        Thread(target=self.pass_on, args=(os.fdopen(reader, "rb"),), name="workers-stderr", daemon=True).start()
+        lines = os.fdopen(reader, "rb")
+        try:
+            Thread(target=self.pass_on, args=(lines,), name="workers-stderr", daemon=True).start()
+        except RuntimeError:
+            self.close()
+            lines.close()
+            raise
 
     def pass_on(self, lines: BinaryIO) -> None:
         """Print lines until no process writes any more. They go to the descriptor, as those of libraries in this process do."""
@@ -143,6 +184,31 @@ class StderrRelay:
     def close(self) -> None:
         """Close this process's end of the pipe."""
         os.close(self.descriptor)
+
+
+def _popen(*arguments: Any, **rest: Any) -> _Popen:
+    """Return what subprocess.Popen does in the thread that starts processes. Raises as it does, and RuntimeError."""
+    future: Future[_Popen] = Future()
+    _starts_of(os.getpid()).put((future, partial(subprocess.Popen, *arguments, **rest)))
+    return future.result()
+
+
+@cache
+def _starts_of(_: int) -> SimpleQueue[tuple[Future[_Popen], Callable[[], _Popen]]]:
+    """Return the queue of the thread that starts processes. A fork has the queue of its parent, but no such thread."""
+    starts: SimpleQueue[tuple[Future[_Popen], Callable[[], _Popen]]] = SimpleQueue()
+
+    def start_all() -> None:
+        while True:
+            future, start = starts.get()
+            try:
+                future.set_result(start())
+            except BaseException as error:
+                future.set_exception(error)
+            del future, start  # they hold the process
+
+    Thread(target=start_all, name="process-starter", daemon=True).start()
+    return starts
 
 
 def _enlarge(pipe: BinaryIO) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -208,12 +213,179 @@ def test_a_full_dev_shm_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None
     arena.close()
 
 
-@pytest.mark.parametrize(("total_gb", "mb"), [(0.1, 64), (8, 1024), (16, 2048), (1024, 2048)])
-def test_its_size_follows_the_machine(total_gb: float, mb: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    monkeypatch.setattr(arena_module.Arena, "__init__", lambda self, num_bytes: sizes.append(num_bytes))
-    Arena.of_machine(int(total_gb * (1 << 30)))
-    assert sizes == [mb << 20]
+@pytest.mark.parametrize(
+    ("total_gb", "num_devices", "mb", "part_mb"),
+    [
+        (0.1, 1, 64, 8),
+        (8, 1, 1024, 128),
+        (16, 1, 2048, 256),
+        (1024, 1, 2048, 256),
+        (1024, 8, 16384, 256),
+        (16, 8, 2048, 32),
+    ],
+)
+def test_its_size_follows_the_machine_and_the_devices(
+    total_gb: float, num_devices: int, mb: int, part_mb: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight parts of each device have room."""
+    sizes: list[tuple[int, int]] = []
+    monkeypatch.setattr(arena_module.Arena, "__init__", lambda self, *given: sizes.append(given))
+    Arena.of_machine(int(total_gb * (1 << 30)), num_devices)
+    assert sizes == [(mb << 20, part_mb << 20)]
+
+
+# --- segments --------------------------------------------------------------------------------------------------------
+
+
+def pages(segments: list[tuple[int, int]]) -> list[int]:
+    return [(end - begin) // PAGE for begin, end in segments]
+
+
+@pytest.mark.parametrize(
+    ("all_pages", "first", "expected"),
+    [(16, 2, [2, 2, 4, 8]), (24, 1, [1, 1, 2, 4, 8, 8]), (8, 8, [8]), (3, 5, [3]), (1, 1, [1])],
+)
+def test_each_segment_is_as_large_as_all_before(all_pages: int, first: int, expected: list[int]) -> None:
+    arena = Arena(all_pages * PAGE, first * PAGE)
+    assert pages(arena.segments) == expected
+    assert arena.segments == SharedMemory(arena.file).segments
+    assert arena.segments[-1][1] == arena.num_bytes
+    arena.close()
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9 * PAGE)), max_size=60), st.integers(1, 20), st.integers(1, 8))
+def test_parts_lie_in_one_segment_and_never_overlap(steps: list[tuple[bool, int]], all_pages: int, first: int) -> None:
+    """The number of segments in use is what the parts need."""
+    arena = Arena(all_pages * PAGE, first * PAGE)
+    held: list[tuple[int, int]] = []
+    last = 0  # segment with a part
+    for allocates, size in steps:
+        size = max(1, size)
+        place = arena.allocate(size) if allocates else None
+        if place is not None:
+            [index] = [
+                index for index, (begin, end) in enumerate(arena.segments) if begin <= place and place + size <= end
+            ]
+            assert all(place + size <= begin or begin + other <= place for begin, other in held)
+            held.append((place, size))
+            last = max(last, index)
+        elif not allocates and held:
+            arena.release(*held.pop(size % len(held)))
+        assert arena._num_used <= last + 1 and arena.is_empty is not bool(held)
+    for one in held:
+        arena.release(*one)
+    free = [begin for begin, _ in arena._free]
+    assert free == [begin for begin, _ in arena.segments[: arena._num_used]], "neighbours in a segment are one again"
+    arena.close()
+
+
+def test_a_part_that_fits_into_no_segment_needs_none(arena: Arena) -> None:
+    divided = Arena(16 * PAGE, 2 * PAGE)
+    assert divided.allocate(9 * PAGE) is None and divided._num_used == 1
+    assert divided.allocate(8 * PAGE) == divided.segments[3][0] and divided._num_used == 4
+    divided.close()
+
+
+@pytest.mark.linux
+def test_a_few_batches_take_no_more_memory_than_they_need() -> None:
+    arena = Arena(64 << 20, 8 << 20)
+    view = arena.view(arena.allocate(3 << 20), 3 << 20)
+    view[:: 1 << 12] = bytes([1]) * len(view[:: 1 << 12])
+    assert os.fstat(arena.file.descriptor).st_blocks * 512 < 4 << 20
+    arena.close()
+
+
+def test_a_segment_is_pinned_once_and_when_a_part_of_it_is_used() -> None:
+    """A process that comes later, or that sees another part first, pins what it uses itself."""
+    arena = Arena(16 * PAGE, 2 * PAGE)
+    places = [arena.allocate(2 * PAGE) for _ in range(3)]
+    device, pinned = SharedMemory(arena.file), []
+    base = address(memoryview(device._map))
+
+    def pin(memory: memoryview) -> None:
+        pinned.append((address(memory) - base, address(memory) - base + len(memory)))
+
+    device.pin_with(pin).join()
+    assert pinned == device.segments[:1]
+    for place in (places[0], places[2], places[2] + PAGE, places[1], places[2]):
+        device.view(place, PAGE)
+        for thread in threading.enumerate():
+            if thread.name == "pin":
+                thread.join()
+    assert pinned == [device.segments[index] for index in (0, 2, 1)]
+    device.view(arena.grow(PAGE), PAGE)
+    assert len(pinned) == 3, "what it grew by is not pinned"
+    arena.close()
+
+
+# --- systems that refuse memory without a file ----------------------------------------------------------------------
+
+
+def refuse(number: int) -> Callable[..., int]:
+    def refused(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return refused
+
+
+@pytest.mark.linux
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.ENOSYS])
+def test_a_system_that_refuses_a_memfd_gets_a_file_without_a_name(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "memfd_create", refuse(number))
+    before = files()
+    arena = Arena(64 * PAGE, 8 * PAGE)
+    assert arena.refusal is not None and arena.refusal.errno == number and files() <= before
+    first, later = arena.allocate(8 * PAGE), arena.allocate(8 * PAGE)
+    SharedMemory(arena.file).view(later, 4)[:] = b"same"
+    assert bytes(arena.view(later, 4)) == b"same" and first is not None
+    assert os.fstat(arena.file.descriptor).st_blocks * 512 >= 16 * PAGE, "the disk has room for what is written"
+    arena.close()
+
+
+@pytest.mark.linux
+def test_a_file_is_where_there_is_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A container's /dev/shm may be small. A folder that refuses files is left out."""
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    made: list[str] = []
+    make = tempfile.mkstemp
+
+    def mkstemp(prefix: str, dir: str) -> tuple[int, str]:
+        made.append(dir)
+        return make(prefix=prefix, dir=str(tmp_path))
+
+    monkeypatch.setattr(tempfile, "mkstemp", mkstemp)
+    monkeypatch.delattr(os, "memfd_create")
+    for free, expected in [
+        ({"/dev/shm": 1 << 30, str(tmp_path): 1 << 30}, "/dev/shm"),
+        ({"/dev/shm": PAGE, str(tmp_path): 1 << 30}, str(tmp_path)),
+        ({str(tmp_path): 1 << 30}, str(tmp_path)),
+    ]:
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder, free=free: SimpleNamespace(free=free.get(folder, 0)))
+        Arena(8 * PAGE).close()
+        assert made.pop() == expected
+
+
+@pytest.mark.linux
+def test_a_full_disk_is_an_error_and_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without room for the first segment there is no memory; without room for another one it stays as it is."""
+    reserve, room = os.posix_fallocate, 100 * PAGE
+
+    def fallocate(descriptor: int, begin: int, num_bytes: int) -> None:
+        if begin + num_bytes > room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        reserve(descriptor, begin, num_bytes)
+
+    monkeypatch.setattr(os, "posix_fallocate", fallocate)
+    monkeypatch.setattr(os, "memfd_create", refuse(errno.ENOSYS))
+    opened = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="No space left"):
+        Arena(1024 * PAGE, 128 * PAGE)
+    assert len(os.listdir("/proc/self/fd")) == opened
+    arena = Arena(1024 * PAGE, 32 * PAGE)
+    assert [arena.allocate(32 * PAGE) is None for _ in range(4)] == [False, False, True, True]
+    with pytest.raises(OSError, match="No space left"):
+        arena.grow(PAGE)
+    arena.close()
 
 
 def test_a_descriptor_is_all_that_another_process_needs(arena: Arena) -> None:

@@ -78,7 +78,7 @@ class FakeProcess:
     def end(self) -> None:
         """As kill(), which follows."""
 
-    def kill(self) -> None:
+    def kill(self, *_: Any) -> None:
         self.is_killed = True
         if self.inbox is not None:
             self.inbox.put(None)
@@ -119,7 +119,7 @@ def begun(
     monkeypatch.setattr(FakeProcess, "answer", answer, raising=False)
     monkeypatch.setattr(workers_pool, "WorkerProcess", FakeProcess)
     monkeypatch.setattr(helpers, "WorkerProcess", FakeProcess)
-    monkeypatch.setattr(Arena, "of_machine", lambda total_bytes: Arena(arena_bytes))
+    monkeypatch.setattr(Arena, "of_machine", lambda *_: Arena(arena_bytes, arena_bytes // 8))
     devices = [Device(f"cpu:{one}", "cpu", 1, {}) for one in range(number)]
     lines: list[str] = []
     options = Options(threads=2)
@@ -145,6 +145,51 @@ def done(pool: WorkerPool, plans: list[list[Utterance]]) -> list[Utterance]:
                 assert isinstance(result, Failure) if not one.audio.index else result.token_ids == (one.audio.index,)
                 found.append(one)
     return found
+
+
+@pytest.mark.parametrize(
+    ("processors", "num_devices", "threads", "expected"),
+    [
+        *(
+            (1, 1, None, 2),
+            (2, 1, None, 2),
+            (16, 1, None, 14),
+            (64, 1, None, 32),
+            (64, 2, None, 61),
+            (256, 4, None, 128),
+        ),
+        *((64, 1, 100, 100), (64, 1, 1, 1)),
+    ],
+)
+def test_there_are_as_many_helpers_as_free_processors_up_to_32_a_device(
+    processors: int, num_devices: int, threads: int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers_pool, "usable_processors", lambda: processors)
+    assert workers_pool.num_helpers(Options(threads=threads), num_devices) == expected
+
+
+@pytest.mark.parametrize(("processors", "is_nice"), [(3, True), (4, False)])
+def test_helpers_step_back_where_there_are_fewer_processors_than_processes(
+    processors: int, is_nice: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator, a device and two helpers."""
+    monkeypatch.setattr(workers_pool, "usable_processors", lambda: processors)
+    pool, _ = begun(monkeypatch, number=1)
+    assert pool.helpers._is_nice is is_nice
+    pool.close()
+
+
+def test_no_memory_is_an_error_that_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Arena, "of_machine", refuse)
+    opened = StderrRelay.close
+    closed: list[StderrRelay] = []
+    monkeypatch.setattr(StderrRelay, "close", lambda self: (closed.append(self), opened(self))[1])
+    with pytest.raises(OSError, match="No space left on device"):
+        WorkerPool([Device("cpu:0", "cpu", 1, {})], messages.Start("", "", Options()), len, print)
+    assert len(closed) == 1
 
 
 def test_rows_that_cannot_be_read_fail_and_the_others_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,6 +339,49 @@ def test_a_run_without_a_device_fails_at_once(monkeypatch: pytest.MonkeyPatch) -
     assert lines[-1].endswith("it is not used any more")
     with pytest.raises(DeviceFailed, match=r"^cpu:0, cpu:1 failed: the last process ended with exit code 1; "):
         begin(pool)
+
+
+def test_recordings_do_not_fail_for_want_of_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, _ = begun(monkeypatch)
+    refused = DeviceFailed("a helper process", OSError("refused"))
+    monkeypatch.setattr(pool.helpers, "submit", lambda job: [job.done(one, refused, -1) for one in sorted(job.left)])
+    with pytest.raises(DeviceFailed, match="a helper process failed: refused"):
+        done(pool, [[utterance(1), utterance(2)]])
+    pool.close()
+
+
+def test_a_memory_that_cannot_grow_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, _ = begun(monkeypatch, arena_bytes=10)
+    monkeypatch.setattr(pool._arena, "grow", refuse_memory)
+    with pytest.raises(DeviceFailed, match=r"the memory that processes share failed: .* Cannot allocate memory"):
+        done(pool, [[utterance(1, 9000)]])
+    pool.close()
+
+
+def refuse_memory(num_bytes: int) -> int:
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+def test_a_row_that_ends_the_last_process_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one had no process to itself; it may have ended one."""
+    monkeypatch.setattr(workers_pool, "MAX_DEATHS", 1)
+    pool, _ = begun(monkeypatch, die_of_all, number=1)
+    failures: list[Any] = []
+
+    def run() -> None:
+        for outcome in pool.execute([[utterance(1), utterance(2)]]):
+            failures.extend(() if outcome is IDLE else outcome[1])
+
+    with pytest.raises(DeviceFailed):
+        run()
+    assert [(one.path, one.error_type) for one in failures] == [("1", "RecordingKilledProcess")]
+    assert pool.suspects == {2}
+    pool.close()
+
+
+def die_of_all(process: FakeProcess, message: Any) -> None:
+    if isinstance(message, messages.Work):
+        process.say(None)
 
 
 def test_a_closed_pool_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

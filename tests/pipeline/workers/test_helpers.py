@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
-from fastscribe.errors import DeviceFailed, RecordingKilledProcess
+from fastscribe.errors import DeviceFailed, RecordingKilledProcess, first_line
+from fastscribe.fast_paths import RefusedPath
 from fastscribe.pipeline.workers import helpers, messages
 from fastscribe.pipeline.workers.arena import Arena
 from fastscribe.pipeline.workers.helpers import HelperPool, Job
@@ -315,7 +319,7 @@ class FakeProcess:
     def end(self) -> None:
         """As kill(), which follows."""
 
-    def kill(self) -> None:
+    def kill(self, *_: Any) -> None:
         self.is_killed = True
 
 
@@ -458,6 +462,132 @@ def test_a_system_without_room_for_a_process_is_a_failure(fake: SimpleNamespace,
     assert "Resource temporarily unavailable" in str(error)
     with pytest.raises(DeviceFailed, match="a helper process"):
         HelperPool(1, fake.pool._arena, StderrRelay(), lambda line: None, fake.failures.append)
+
+
+# --- systems that are short of something -----------------------------------------------------------------------------
+
+
+class Short:
+    """Stands in for WorkerProcess on a system that has room for some processes."""
+
+    def __init__(self, room: int, error: Exception) -> None:
+        self.room, self.error = room, error
+        self.started: list[FakeProcess] = []
+
+    def __call__(self, *given: Any) -> FakeProcess:
+        if len(self.started) == self.room:
+            raise self.error
+        self.started.append(FakeProcess(*given))
+        return self.started[-1]
+
+
+def short_pool(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, wanted: int, short: Short
+) -> tuple[HelperPool, list[str]]:
+    monkeypatch.setattr(helpers, "WorkerProcess", short)
+    lines: list[str] = []
+    return HelperPool(wanted, fake.pool._arena, StderrRelay(), lines.append, fake.failures.append), lines
+
+
+SHORTAGES = [
+    BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
+    OSError(errno.EMFILE, "Too many open files"),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
+    RuntimeError("can't start new thread"),
+]
+
+
+@pytest.mark.parametrize("error", SHORTAGES)
+@pytest.mark.parametrize(("room", "number"), [(1, 1), (3, 3), (4, 3), (10, 8)])
+def test_a_run_goes_on_with_the_helpers_that_started(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, error: Exception, room: int, number: int
+) -> None:
+    """A quarter of them is ended again: the rest of the run needs what they had."""
+    short = Short(room, error)
+    pool, lines = short_pool(fake, monkeypatch, 12, short)
+    assert pool.number == len(pool.processes) == number
+    assert [one.is_killed for one in short.started] == [False] * number + [True] * (room - number)
+    [line] = lines
+    assert isinstance(line, RefusedPath) and (line.path, line.reason) == ("helpers", first_line(error))
+    assert line == f"{number} of 12 helper processes run: {first_line(error)}"
+    if room > number:
+        short.started[-1].say(None)  # it was ended
+    short.started[0].say(messages.HelperReady())
+    job = submit(pool, numbers(3))
+    short.started[0].say(done(short.started[0].jobs()[0]))
+    assert job.results == {0: 6} and not fake.failures
+    pool.close()
+
+
+def test_no_more_helpers_start_than_the_system_has_room_for(fake: SimpleNamespace, monkeypatch) -> None:
+    short = Short(100, OSError())
+    for room, number in ((3, 3), (0, 1), (-5, 1), (8, 8), (9, 8)):
+        monkeypatch.setattr(helpers, "room_for_processes", lambda *_, room=room: (room, "too few files"))
+        pool, lines = short_pool(fake, monkeypatch, 8, short)
+        assert pool.number == len(pool.processes) == number
+        assert lines == ([f"{number} of 8 helper processes run: too few files"] if number < 8 else [])
+        pool.close()
+
+
+def test_the_others_go_on_if_helpers_end_before_they_can_work(fake: SimpleNamespace, monkeypatch) -> None:
+    """The system has no room for their threads."""
+    pool, lines = short_pool(fake, monkeypatch, 4, Short(100, OSError()))
+    for _ in range(3):
+        pool.processes[-1].say(None)
+    assert pool.number == len(pool.processes) == 3 and not fake.failures
+    assert lines == ["3 of 4 helper processes run: one ended with exit code 1 before it could work"]
+    pool.close()
+
+
+def test_a_helper_that_gets_no_substitute_is_done_without(fake: SimpleNamespace, monkeypatch) -> None:
+    short = Short(3, OSError(errno.EMFILE, "Too many open files"))
+    pool, lines = short_pool(fake, monkeypatch, 3, short)
+    short.started[0].say(messages.HelperReady())
+    short.started[0].say(None)
+    assert pool.number == len(pool.processes) == 2 and not fake.failures
+    assert lines[1:] == ["2 of 3 helper processes run: [Errno 24] Too many open files"]
+    pool.close()
+
+
+@pytest.mark.linux
+@pytest.mark.parametrize("refused", ["helper-0-outbox", "helper-0-messages", "helpers-watch"])
+def test_a_process_that_gets_no_thread_leaves_nothing_behind(refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Thread.start
+
+    def start_or_refuse(thread: Thread) -> None:
+        if thread.name == refused:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(Thread, "start", start_or_refuse)
+    arena, relay = Arena(4096), StderrRelay()
+    before = os.listdir("/proc/self/fd"), {one.pid for one in psutil.Process().children()}
+    with pytest.raises(DeviceFailed, match="can't start new thread"):
+        HelperPool(1, arena, relay, print, print)
+    gc.collect()
+    until(lambda: (os.listdir("/proc/self/fd"), {one.pid for one in psutil.Process().children()}) == before)
+    relay.close()
+    arena.close()
+
+
+@pytest.mark.linux
+def test_only_devices_have_large_pipes_and_only_nice_helpers_step_back() -> None:
+    """A user's pipes have a common limit."""
+    import fcntl
+
+    arena, relay = Arena(4096), StderrRelay()
+    pool = HelperPool(1, arena, relay, print, print, is_nice=True)
+    pool.set_up(STAGES)
+    [process] = pool.processes
+    assert [fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) for pipe in process._pipes] == [65536, 65536]
+    until(lambda: pool._helpers[0].is_ready)
+    assert psutil.Process(process.pid).nice() == psutil.Process().nice() + 5
+    group = Path(f"/proc/{process.pid}/autogroup")
+    if group.exists():
+        until(lambda: group.read_text().endswith(" nice 5\n"))
+    pool.close()
+    relay.close()
+    arena.close()
 
 
 def test_work_that_is_nearest_to_a_result_comes_first(fake: SimpleNamespace) -> None:

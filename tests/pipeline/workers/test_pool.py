@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -480,7 +481,7 @@ def test_devices_that_cannot_start_or_die_are_given_up_one_by_one(
 def cramped(faults: Path) -> Iterator[Transcriber]:
     """One device's process, and memory for less than a recording."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(Arena, "of_machine", lambda total_bytes: Arena(100_000))
+        monkeypatch.setattr(Arena, "of_machine", lambda *_: Arena(100_000, 12_500))
         with Transcriber.load(MODEL, dtype="fp32", options=OPTIONS, devices="cpu:1") as transcriber:
             yield transcriber
 
@@ -607,3 +608,36 @@ def test_rows_and_files_are_those_of_one_process(tmp_path: Path) -> None:
         written.append((sorted(rows.read_bytes().splitlines()), texts))
     assert written[0] == written[1]
     assert [len(one) for one in written[0]] == [13, 12]
+
+
+# A system that is short of descriptors and refuses memory without a file; the command says when its processes end.
+_SHORT = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (48, 56))
+def refuse(*_):
+    raise PermissionError(1, "Operation not permitted")
+os.memfd_create = refuse
+if "-m" in sys.orig_argv:
+    from fastscribe.pipeline.workers import process
+    kill_all = process.kill_all
+    def told(processes):
+        print(len(processes), "processes end", file=sys.stderr)
+        kill_all(processes)
+    process.kill_all = told
+"""
+
+
+@pytest.mark.linux
+def test_a_short_system_has_fewer_helpers_and_all_results_and_the_summary_comes_before_the_ends(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_SHORT)
+    output = tmp_path / "out"
+    given = command("transcribe", *CLIPS, "-o", output, "-m", MODEL, "--devices", "cpu:1", "--threads", 24)
+    done = subprocess.run(given, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert len((output / "transcripts.jsonl").read_bytes().splitlines()) == len(CLIPS)
+    refused, fewer, summary, *_, ended = done.stderr.splitlines()
+    assert "the system refuses memory without a file ([Errno 1] Operation not permitted)" in refused
+    number = int(re.search(r"(\d+) of 24 helper processes run: a process may open 56 files here", fewer)[1])
+    assert 1 <= number < 8
+    assert "5 files" in summary and ended == f"{number + 1} processes end"
+    assert json.loads((output / "report.json").read_text())["refused"].keys() == {"helpers"}

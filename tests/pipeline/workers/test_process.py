@@ -11,7 +11,7 @@ import pytest
 
 from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.messages import Channel
-from fastscribe.pipeline.workers.process import WorkerProcess
+from fastscribe.pipeline.workers.process import WorkerProcess, kill_all
 
 
 def without_a_process(*received: object) -> WorkerProcess:
@@ -43,3 +43,24 @@ def test_a_process_whose_message_is_an_error_counts_as_dead() -> None:
     with pytest.raises(KeyError, match="no such batch"):
         process._receive(receive)
     assert heard == [messages.Say("a"), messages.Say("b"), None]
+
+
+def test_processes_end_side_by_side_and_share_the_patience_for_those_that_hang() -> None:
+    """A driver may take a second, or keep its process for ever."""
+    told: list[tuple[str, int]] = []
+
+    class Ending:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def end(self) -> None:
+            told.append(("end", self.number))
+
+        def kill(self, timeout_s: float) -> None:
+            told.append(("wait", self.number))
+            waits.append(timeout_s)
+
+    waits: list[float] = []
+    kill_all([Ending(number) for number in range(3)])  # type: ignore[misc]
+    assert told == [("end", 0), ("end", 1), ("end", 2), ("wait", 0), ("wait", 1), ("wait", 2)]
+    assert 10.0 >= waits[0] >= waits[1] >= waits[2] > 0.0
