@@ -278,7 +278,7 @@ def make_model(folder: Path) -> None:
 
     tiny = shapes.SHAPES["tiny"]
     encoder = replace(
-        tiny.encoder,  # type: ignore[type-var]
+        tiny.encoder,
         num_mels=8,
         num_layers=1,
         d_model=16,

@@ -74,8 +74,7 @@ class Device:
         self.pinned: dict[int, int] = {}  # begin and size of host memory
         self._seen: set[str] = set()
         self._lock = threading.Lock()
-        cuda = sys.modules.get("tests.fakes.cuda") or sys.modules["sitecustomize"].load("cuda")
-        self.streams = cuda.SimulatedCuda()
+        self.streams = sys.modules["sitecustomize"].load("cuda").SimulatedCuda()
 
     def event(self, kind: str, **facts: Any) -> None:
         """Write the first event of each kind."""
@@ -109,7 +108,7 @@ class Device:
         if self.allocated + size > self.settings.memory_bytes * self.fraction:
             self.event("out of memory", tried=size, allocated=self.allocated)
             raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes.")
-        storage.is_counted = True  # type: ignore[attr-defined]
+        storage.is_counted = True
         self.allocated += size
         self.peak = max(self.peak, self.allocated)
         weakref.finalize(storage, self._free, size)
@@ -246,14 +245,14 @@ class GpuTensor(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return dispatch(func, args, dict(kwargs or {}))
 
-    device = property(lambda self: torch.device("cuda", 0))  # type: ignore[assignment]
-    is_cuda = property(lambda self: True)  # type: ignore[assignment]
-    is_cpu = property(lambda self: False)  # type: ignore[assignment]
+    device = property(lambda self: torch.device("cuda", 0))
+    is_cuda = property(lambda self: True)
+    is_cpu = property(lambda self: False)
 
     def get_device(self) -> int:
         return 0
 
-    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:  # type: ignore[override]
+    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         copies = kwargs.pop("copy", False)
         if args and isinstance(args[0], torch.Tensor):
             args = (args[0].device, args[0].dtype)
@@ -331,28 +330,28 @@ def install(settings: dict[str, Any], count: int) -> None:
     assert set(settings) <= {field.name for field in fields(Settings)}
     before = set(sys.modules)
     DEVICE = Device(Settings(**settings), count)
-    torch.Tensor.to = _to_of(torch.Tensor.to)  # type: ignore[method-assign]
-    torch.Tensor.cuda = lambda self, *_, **__: self.to("cuda")  # type: ignore[method-assign, assignment]
-    torch.Tensor.is_pinned = lambda self, *_: DEVICE.is_pinned(self)  # type: ignore[method-assign, assignment]
-    torch.Tensor.pin_memory = lambda self, *_: DEVICE.pin(self.clone())  # type: ignore[method-assign, assignment]
+    torch.Tensor.to = _to_of(torch.Tensor.to)
+    torch.Tensor.cuda = lambda self, *_, **__: self.to("cuda")
+    torch.Tensor.is_pinned = lambda self, *_: DEVICE.is_pinned(self)
+    torch.Tensor.pin_memory = lambda self, *_: DEVICE.pin(self.clone())
     for name in _FACTORIES:
         setattr(torch, name, _factory_of(getattr(torch, name)))
     for name, value in DEVICE.functions().items():
         assert hasattr(torch.cuda, name), name
         setattr(torch.cuda, name, value)
-    torch._C._cuda_endAllocateToPool = DEVICE.streams.end_allocate_to_pool  # type: ignore[attr-defined]
-    torch._C._cuda_releasePool = lambda device, pool: DEVICE.streams.release(pool)  # type: ignore[attr-defined]
+    torch._C._cuda_endAllocateToPool = DEVICE.streams.end_allocate_to_pool
+    torch._C._cuda_releasePool = lambda device, pool: DEVICE.streams.release(pool)
     are_alike = torch._has_compatible_shallow_copy_type
     torch._has_compatible_shallow_copy_type = lambda a, b: type(b) is not GpuTensor and are_alike(a, b)
     torch.backends.cuda.is_built = lambda: True
-    torch.version.cuda = "13.0"  # type: ignore[misc, assignment]
+    torch.version.cuda = "13.0"
     if (driver := sys.modules.get("cuda.bindings.driver")) is not None:
         install_driver(driver)
     torch.backends.cudnn.is_acceptable = lambda tensor: True
     # torch asks it for a class at the first operation of a GpuTensor, which would import what a program may have left out.
     if "torch.distributed.tensor" not in sys.modules:
         stand_in = sys.modules["torch.distributed.tensor"] = ModuleType("torch.distributed.tensor")
-        stand_in.DTensor = type("DTensor", (), {})  # type: ignore[attr-defined]
+        stand_in.DTensor = type("DTensor", (), {})
     added = set(sys.modules) - before
     more = sorted(name for name in added if name.startswith("torch.") and name != "torch.distributed.tensor")
     assert not more, f"the simulation imports more of torch: {more}"
@@ -436,8 +435,8 @@ def limit_interpreted(kernels: Any) -> None:
         def call(x: torch.Tensor, *args: Any) -> torch.Tensor:
             if x.shape[0] * x.shape[1] > _INTERPRETED_FRAMES:
                 DEVICE.event("torch's form")
-                return torchs(x, *args)  # type: ignore[no-any-return]
-            return ours(x, *args)  # type: ignore[no-any-return]
+                return torchs(x, *args)
+            return ours(x, *args)
 
         return call
 

@@ -60,7 +60,7 @@ class Importer:
             if self._after.pop(fullname, None) is not None:
                 change(module)
 
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        spec.loader.exec_module = exec_module
         return spec
 
 
@@ -114,7 +114,7 @@ def visible_gpus() -> int:
 
 
 real_library = ctypes.CDLL
-ctypes.CDLL = _driver  # type: ignore[misc, assignment]
+ctypes.CDLL = _driver
 sys.meta_path.insert(
     0,
     Importer(
