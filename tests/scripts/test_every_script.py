@@ -95,7 +95,7 @@ SMALLEST: dict[str, Sequence[str]] = {
         *(str(ROOT), str(ROOT), *MODEL, "--clip", CLIP),
         *("--peer-python", sys.executable, "--peer-model", "none"),
     ),
-    "surround": (*SPLIT, *GREEDY),
+    "surround": ("SPEECH", "--splits", "four", *GREEDY),
     "train": ("--random", "tiny", "--batch-sizes", "1", "--sequence-s", "0.5", "--dtype", "fp32"),
     "training_turns": ("--layers", "1", "--d-model", "16", "--batch-size", "1", "--sequence-s", "0.5", "--turns", "1"),
 }
@@ -104,17 +104,17 @@ MISSING = {
 }  # the last words of those that need more than a checkout
 NULL_DEVICE = ("--null-device", "25000", "--files", "40", "--seconds", "1", "--turns", "1", "--format")
 # Take more than six seconds of processor time: only where FASTSCRIBE_TEST_BENCHMARKS is "all", as in CI.
-LONG = {"in_turn", "kernel_registers", "load", "start_up"}
+LONG = {"in_turn", "kernel_registers", "load", "start_up", "surround"}
 TESTS_ALL = os.environ.get("FASTSCRIBE_TEST_BENCHMARKS") == "all"
 
 
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with two manifests of sentences by speakers, `few` and `more`."""
+    """Return a folder with manifests of two, four and eight sentences by speakers."""
     folder = tmp_path_factory.mktemp("speech")
     rows = map(json.loads, (DATA / "manifest.jsonl").read_text(encoding="utf-8").splitlines())
     spoken = sorted((row for row in rows if "_0_" in row["audio_filepath"]), key=lambda row: row["duration"])
-    for name, number in {"few": 2, "more": 8}.items():
+    for name, number in {"few": 2, "four": 4, "more": 8}.items():
         given = (
             {**row, "audio_filepath": str(DATA / row["audio_filepath"]), "speaker": row["voice"]} for row in spoken
         )
