@@ -104,7 +104,7 @@ MISSING = {
 }  # the last words of those that need more than a checkout
 NULL_DEVICE = ("--null-device", "25000", "--files", "40", "--seconds", "1", "--turns", "1", "--format")
 # Take more than six seconds of processor time: only where FASTSCRIBE_TEST_BENCHMARKS is "all", as in CI.
-LONG = {"in_turn", "kernel_registers", "load", "start_up", "surround"}
+LONG = {"crosstalk", "decoder", "dtypes", "in_turn", "kernel_registers", "load", "start_up", "surround"}
 TESTS_ALL = os.environ.get("FASTSCRIBE_TEST_BENCHMARKS") == "all"
 
 
