@@ -87,7 +87,8 @@ class Engine:
                 device = job.device if job.devices is None else "auto"
                 loaded = Transcriber.load(Path(job.model), device, job.dtype, job.options, say, devices=job.devices)
             else:
-                loaded = load_beside_helpers(job, job.helped_gpu, say)
+                given = Path(job.model), job.device, job.dtype, job.options
+                loaded = load_beside_helpers(*given, job.helped_gpu, say)
         with loaded as transcriber:
             if not any(part.needs_words for part in job.parts):
                 transcriber._executor.style = job.style
