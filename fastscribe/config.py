@@ -332,7 +332,7 @@ _LIMITS: dict[str, tuple[int, int | None]] = {
     "batch_frames": (1, None),
     "batch_size": (1, MAX_BATCH_SIZE),
     "window": (1, None),
-    "threads": (1, MAX_THREADS),
+    "threads": (0, MAX_THREADS),
     "track": (0, None),
 }
 
@@ -374,7 +374,8 @@ class Options:
     window: int = 20_000  # maximum number of inputs that are probed and sorted together
     # Decode speech that got no words again, and add the words found. None: the decoder family's default (DECODERS).
     recover_gaps: bool | None = None
-    threads: int | None = None  # threads that read audio; None: by the number of processors
+    # Threads that read audio, or helper processes; None: by the number of processors; 0: likewise, but no helper processes.
+    threads: int | None = None
     attention: str | None = None  # text for parse_attention; None: the checkpoint's own
     # Codes or English names of languages, kept as tags (fastscribe/languages.py). A model that takes a prompt follows them.
     # None: English with AedConfig, the checkpoint's default with LanguagePromptConfig, an error with language_heads. A model

@@ -3,6 +3,7 @@
     FastscribeError (ValueError)    something that the user can put right; the message says what, where and what to do
     ├── UsageError                  an option, or a combination of options, that is not possible
     │   ├── OptionError             one value of a setting, which the command line prints with the option's name
+    │   ├── DeviceUnusable          the device cannot be used here
     │   └── MissingExtra            a package of an extra is not installed
     ├── CheckpointError             an unusable model: missing, unsafe, unsupported, or not matching its config
     │   ├── UnsupportedCheckpoint   names the key and the value that this code does not handle
@@ -75,6 +76,18 @@ class OptionError(UsageError):
         if self._names_options:
             problem = re.sub("[a-z]+(?:_[a-z]+)+", lambda name: "--" + name[0].replace("_", "-"), problem)
         return f"--{self.name.replace('_', '-')} {self.value}: {problem}"
+
+
+class DeviceUnusable(UsageError):
+    """A device that cannot be used here.
+
+    Attributes:
+        problem: The message without the option that named the device.
+    """
+
+    def __init__(self, named_by: str, problem: str) -> None:
+        super().__init__(f"{named_by}: {problem}")
+        self.problem = problem
 
 
 class MissingExtra(UsageError):
@@ -164,8 +177,15 @@ class RecordingKilledProcess(FastscribeError):
 
 
 class DeviceFailed(FastscribeError):
+    """The device can do nothing more.
+
+    Attributes:
+        problem: The message without what becomes of the run.
+    """
+
     def __init__(self, device: str, error: BaseException) -> None:
-        super().__init__(f"{device} failed: {first_line(error)}; the run stops, what is written is kept")
+        self.problem = f"{device} failed: {first_line(error)}"
+        super().__init__(f"{self.problem}; the run stops, what is written is kept")
 
 
 class OutputError(FastscribeError):

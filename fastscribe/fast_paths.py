@@ -50,7 +50,7 @@ class RefusedPaths:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self.reasons: dict[PathName, str] = {}
+        self.reasons: dict[str, str] = {}
 
     def __call__(self, line: str) -> None:
         if isinstance(line, RefusedPath):

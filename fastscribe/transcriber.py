@@ -16,13 +16,13 @@ from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
 from fastscribe.config import Options, check_load
-from fastscribe.errors import UsageError
+from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.interfaces import Additions, Edits, RoomStage
 from fastscribe.pipeline.language_lock import LanguageLock, lock_of
-from fastscribe.pipeline.model_facts import RunModel
+from fastscribe.pipeline.model_facts import ModelFacts, RunModel
 from fastscribe.pipeline.run import Run
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats, Watcher
 from fastscribe.pipeline.windows import Ledger
@@ -54,6 +54,8 @@ class Transcriber:
 
     command = "transcribe"  # whose results an output folder holds
     _started_at: float | None = None  # time.perf_counter() at the command's start, if a command runs this
+    # Loads the model into this process if those beside it, with these facts, fail so; None: the caller has asked for them.
+    _load_here: Callable[[DeviceFailed, ModelFacts], LocalExecutor] | None = None
     _loaded_by: ClassVar[int | None] = None  # the process that loaded the first model, also in its forks
 
     def __init__(self, checkpoint: Checkpoint, executor: Executor, options: Options, load_s: float) -> None:
@@ -131,6 +133,8 @@ class Transcriber:
         _check_fork(Transcriber._loaded_by)
         if devices is not None and device != "auto":
             raise UsageError("device and devices exclude each other: devices alone names all devices")
+        if devices is not None and options.threads == 0:
+            raise UsageError("threads 0 keeps a run in one process, and devices starts others: leave one out")
         chosen = None
         if devices is not None:
             from fastscribe.pipeline.workers.devices import parse_devices
@@ -164,7 +168,10 @@ class Transcriber:
 
             config = checkpoint.config
             start_message = Start(os.path.abspath(model), dtype, options)
-            executor = pool.WorkerPool(chosen, start_message, lambda one: config.num_frames(one.duration_s), say)
+            try:
+                executor = pool.WorkerPool(chosen, start_message, lambda one: config.num_frames(one.duration_s), say)
+            except (OSError, RuntimeError) as error:  # of memory that is shared, descriptors or threads
+                raise DeviceFailed("the start of processes", error) from error
             languages = lock_of(checkpoint, options, executor.facts.has_prompt)
         # the models own them now
         checkpoint = replace(checkpoint, weights={}, aligner=None, others={})
@@ -325,9 +332,31 @@ class Transcriber:
         self._is_running = True
         try:
             with closing(self._new_run()) as run:
-                yield from run.results(inputs, ledger)
+                failed: DeviceFailed | None = None
+                try:
+                    yield from run.results(inputs, ledger)
+                except DeviceFailed as error:
+                    if self._load_here is None:
+                        raise
+                    failed = error
+                if failed is not None:
+                    yield from run.decoded()
+                    yield from run.rest(*self._go_on_here(failed))
         finally:
             self._is_running = False
+
+    def _go_on_here(self, failed: DeviceFailed) -> tuple[LocalExecutor, set[int]]:
+        """Take the model into this process, once. Return it, and the positions of recordings that may have ended a process."""
+        from fastscribe.pipeline.workers.pool import WorkerPool
+
+        pool, load, self._load_here = self._executor, self._load_here, None
+        assert isinstance(pool, WorkerPool) and load is not None
+        suspects, facts = pool.suspects, pool.facts
+        pool.end()
+        pool.close()
+        self._executor = executor = load(failed, facts)
+        executor.begin(self._options, self._budget(), self.progress.stopwatch, self._limit)
+        return executor, suspects
 
     def _new_run(self) -> Run:
         """Reset `progress` and the executor's budget and return a run. Close it to stop its threads."""

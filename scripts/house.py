@@ -50,9 +50,9 @@ TIERS = (
     ("cli", "__main__"),
 )
 LIMITS = {
-    "modules that a plain run loads": 151,
-    "their lines": 19_540,
-    "lines of the package": 85_450,
+    "modules that a plain run loads": 155,
+    "their lines": 19_900,
+    "lines of the package": 86_500,
     "tiers of the core": 8,
     "imports that point up, by module": 0,
     "folders that import up": 0,

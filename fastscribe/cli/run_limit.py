@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 
+from fastscribe._system.gpus import gpu_name, num_gpus
 from fastscribe._system.process_age import process_age_s
 from fastscribe._system.signals import TimeIsOver, start_timer, stop_timer
 from fastscribe.errors import CheckpointError, UsageError
@@ -172,20 +173,15 @@ def _price(stop_at_usd: float, device: str, devices: str | None, price_per_hour:
 
 
 def _gpu_names(device: str, devices: str | None) -> list[str]:
-    """Return the names of the GPUs in use; none on a CPU, whose name does not identify the machine."""
+    """Return the names of the GPUs in use; none on a CPU, whose name does not identify the machine.
+
+    The driver is asked and not torch, whose context would take memory of each GPU for as long as this process lives.
+    """
     if devices is not None:
         from fastscribe.pipeline.workers.devices import parse_devices
 
-        gpus = list(dict.fromkeys(one.name for one in parse_devices(devices) if one.kind == "cuda"))
-    elif device != "cpu":
-        from fastscribe.pipeline.model_building import choose_device
-
-        chosen = choose_device(device)
-        gpus = [str(chosen)] if chosen.type == "cuda" else []
+        gpus = [one.name for one in parse_devices(devices) if one.kind == "cuda"]
     else:
-        gpus = []
-    if not gpus:
-        return []
-    import torch
-
-    return [torch.cuda.get_device_name(one) for one in gpus]
+        gpus = [] if device == "cpu" or not num_gpus() else [device]
+    numbers = (gpu.partition(":")[2] for gpu in dict.fromkeys(gpus))
+    return [gpu_name(int(number) if number.isdecimal() else 0) for number in numbers]

@@ -80,10 +80,14 @@ class Engine:
     def load(self, job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcriber]:
         """Yield a transcriber with the model, in this process or in one for each of several devices; the block ends these."""
         with quick_start():
+            from fastscribe.cli.helped_gpu import load_beside_helpers
             from fastscribe.transcriber import Transcriber
 
-            device = job.device if job.devices is None else "auto"
-            loaded = Transcriber.load(Path(job.model), device, job.dtype, job.options, say, devices=job.devices)
+            if job.helped_gpu is None:
+                device = job.device if job.devices is None else "auto"
+                loaded = Transcriber.load(Path(job.model), device, job.dtype, job.options, say, devices=job.devices)
+            else:
+                loaded = load_beside_helpers(job, job.helped_gpu, say)
         with loaded as transcriber:
             if not any(part.needs_words for part in job.parts):
                 transcriber._executor.style = job.style
@@ -138,6 +142,8 @@ class TranscribeJob:
 
     Attributes:
         devices: What --devices names, in place of `device`.
+        helped_gpu: Number of the GPU that gets a process of its own and helpers; None: the run stays in this process, or
+            `devices` names others.
         engine: Where the model is.
         parts: What rooms do in the run.
     """
@@ -153,6 +159,7 @@ class TranscribeJob:
     events: Path | None = None
     log_file: Path | None = None
     devices: str | None = None
+    helped_gpu: int | None = None
     limit: RunLimit | None = None
     engine: Engine = LOCAL
     parts: tuple[RunPart, ...] = ()

@@ -332,10 +332,11 @@ def transcribe(
         int | None,
         speed_option(
             "--threads",
-            min=1,
+            min=0,
             max=MAX_THREADS,
             help="Threads that read audio, or helper processes.\fOn a GPU with 256 or more inputs, and with --devices, helper "
-            "processes read the audio and make the texts; elsewhere threads read it. Default: by the number of processors.",
+            "processes read the audio and make the texts; elsewhere threads read it. Default: by the number of processors. 0: "
+            "the same number, but a run on a GPU stays in one process, without helpers.",
         ),
     ] = None,
     price_per_hour: Annotated[
@@ -373,7 +374,7 @@ def transcribe(
         raise typer.BadParameter("--price-per-hour: not a number of USD")
     parts = tuple(room_parts(context))
     engine = next((part.engine for part in parts if part.engine is not None), LOCAL)
-    _check_devices(device, devices)
+    _check_devices(device, devices, threads)
     show_progress = not (quiet or no_progress)
     fields: dict[str, Any] = {name: value for part in parts for name, value in part.fields.items()}
     options = Options(
@@ -431,12 +432,14 @@ def transcribe(
                 run(job, event_log, quiet, show_progress, show_report, verbose)
 
 
-def _check_devices(device: str, devices: str | None) -> None:
+def _check_devices(device: str, devices: str | None, threads: int | None) -> None:
     """Raise typer.BadParameter or UsageError for --devices that cannot be used, before a download."""
     if devices is None:
         return
     if device != "auto":
         raise typer.BadParameter("--device and --devices exclude each other: --devices alone names all devices")
+    if threads == 0:
+        raise typer.BadParameter("--threads 0 keeps a run in one process, and --devices starts others: leave one out")
     from fastscribe.pipeline.workers.devices import parse_devices
 
     parse_devices(devices)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from fastscribe.errors import first_line
 from fastscribe.fast_paths import RefusedPath
 
 
@@ -27,8 +28,13 @@ def register(memory: memoryview, say: Callable[[str], None]) -> None:
         say: Called with a line for the user if the driver refuses: copies are correct then but block the host.
     """
     address = np.frombuffer(memory, np.uint8).ctypes.data
-    runtime = torch.cuda.cudart()
-    error = runtime.cudaHostRegister(address, len(memory), 0)
-    if error != runtime.cudaError.success:
-        line = f"the memory that holds the samples cannot be pinned ({error}): copies to the GPU are slower"
-        say(RefusedPath("pinning", str(error), line))
+    try:
+        runtime = torch.cuda.cudart()
+        error = runtime.cudaHostRegister(address, len(memory), 0)
+        if error == runtime.cudaError.success:
+            return
+        reason = f"{runtime.cudaGetErrorString(error)}, CUDA error {int(error)}"
+    except (RuntimeError, AssertionError) as raised:  # torch has no CUDA, or cannot begin to use it
+        reason = first_line(raised)
+    line = f"the memory that holds the samples cannot be pinned ({reason}): copies to the GPU are slower"
+    say(RefusedPath("pinning", reason, line))

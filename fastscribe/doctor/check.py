@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fastscribe.fast_paths import PathName
-
 # missing: something that runs do without. problem: something that is needed, or is there, and does not work.
 Status = Literal["ok", "missing", "problem"]
 
@@ -29,4 +27,4 @@ class Check:
     finding: str
     fix: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    refused: Mapping[PathName, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)

@@ -48,7 +48,7 @@ def fast_path(name: str, path: PathName) -> Check:
     return Check(name, "missing", f"refused, so runs are slower: {reason}", _fix(path, reason), refused={path: reason})
 
 
-def refused_paths(devices: str) -> dict[PathName, str]:
+def refused_paths(devices: str) -> dict[str, str]:
     """Transcribe two seconds on devices a few times. Return the fast paths that were refused, with their reasons.
 
     Raises:
@@ -71,7 +71,7 @@ def refused_paths(devices: str) -> dict[PathName, str]:
 
 
 @cache
-def _outcome() -> tuple[Mapping[PathName, str], str | None]:
+def _outcome() -> tuple[Mapping[str, str], str | None]:
     """Return what a run on the first GPU was refused, and why it failed, if it did."""
     try:
         return refused_paths("0"), None

@@ -144,7 +144,7 @@ class LocalExecutor:
     def _with_threads(self, plans: Iterable[Plan | Idle]) -> Iterator[Plan | Idle]:
         """Pass the plans on; the first recording in a store starts the threads that wait for it."""
         for plan in plans:
-            if plan is not IDLE and self._options.threads is None and any(map(_is_remote, plan)):
+            if plan is not IDLE and not self._options.threads and any(map(_is_remote, plan)):
                 assert self._readers is not None
                 self._readers.threads = max(self._readers.threads, REMOTE_THREADS)
             yield plan

@@ -15,7 +15,7 @@ from torch import nn
 from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import ChunkedAttention, EightBitDtypeName, ModelConfig, Options, parse_attention
-from fastscribe.errors import UsageError, first_line
+from fastscribe.errors import DeviceUnusable, UsageError, first_line
 from fastscribe.families.conformer.config import EncoderConfig, language_prompt_of
 from fastscribe.families.cpu_form import to_cpu_form_, torch_dtype
 from fastscribe.families.encoder_family import encoder_family
@@ -24,6 +24,7 @@ from fastscribe.fast_paths import RefusedPath
 from fastscribe.types import Features, Frames
 
 _8_BIT = get_args(EightBitDtypeName)
+_SENTENCE_END = re.compile(r"\. |\n")  # of a library's advice
 _MAX_PREPARING = 4  # threads that quantise and pack; each holds a part of the weights in memory
 
 Log = Callable[[str], None]
@@ -122,25 +123,50 @@ def encoder_of(model: Model, device: torch.device, options: Options, say: Log) -
     return EncoderGraphs(model.encoder, device, give_up)
 
 
-def choose_device(name: str) -> torch.device:
-    """Return the device; auto: a GPU if there is one. Raise UsageError if it cannot be used."""
+def choose_device(name: str, say: Callable[[str], None] = lambda line: None) -> torch.device:
+    """Return the device; auto: a GPU if torch can use one.
+
+    Args:
+        name: auto, cpu, cuda or cuda:N.
+        say: Called with one line if there is a GPU that torch cannot use.
+
+    Raises:
+        UsageError: It is no name of a device, or the device cannot be used.
+    """
+    named_by = "the GPU" if name == "auto" else f"--device {name}"
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if has_usable_gpu(say) else "cpu"
     if not re.fullmatch("cpu|cuda(:[0-9]+)?", name):
         raise UsageError(f"--device {name}: not auto, cpu, cuda or cuda:N with a number")
     if name != "cpu" and not torch.backends.cuda.is_built():
         cure = "use --device cpu, or install a torch with CUDA; fastscribe doctor shows what is here"
-        raise UsageError(f"--device {name}: this torch has no CUDA: {cure}")
+        raise DeviceUnusable(f"--device {name}", f"this torch has no CUDA: {cure}")
     try:
         device = torch.device(name)
-        if device.type == "cuda" and device.index is None:
-            device = torch.device("cuda", torch.cuda.current_device())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            if device.type == "cuda" and device.index is None:
+                device = torch.device("cuda", torch.cuda.current_device())
             torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UsageError(f"--device {name}: cannot be used here ({first_line(error)})") from error
+        raise DeviceUnusable(named_by, f"cannot be used here ({first_line(error)})") from error
     return device
+
+
+def has_usable_gpu(say: Callable[[str], None] = lambda line: None) -> bool:
+    """Return True if torch can use a GPU here. This makes no CUDA context. `say` is as for choose_device()."""
+    reason = ""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        try:
+            is_usable = torch.cuda.is_available()
+        except RuntimeError as error:
+            is_usable, reason = False, str(error)
+    if found and not is_usable:  # torch warns once of a driver that is too old for it
+        reason = str(found[-1].message)
+    if reason:
+        say(f"the CPU is used, because torch cannot use the GPU: {_SENTENCE_END.split(reason)[0]}")
+    return is_usable
 
 
 def with_attention(config: ModelConfig, text: str | None) -> ModelConfig:

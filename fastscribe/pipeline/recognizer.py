@@ -87,7 +87,7 @@ class Recognizer:
             UsageError: A device, dtype, decoder, language or graph mode is unavailable.
             WeightsMismatch: The weights do not fit the config.
         """
-        chosen_device = choose_device(device)
+        chosen_device = choose_device(device, say)
         chosen_dtype = choose_dtype(dtype, chosen_device, checkpoint.config.encoder, say)
         chosen_decoder = choose_decoder(options, checkpoint.config.decoders)
         prompt = language_prompt_of(checkpoint.config)

@@ -16,7 +16,7 @@ replaces hung ones; the executor's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from time import perf_counter
@@ -26,9 +26,10 @@ from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import forget_media
 from fastscribe.audio.sound_file_cache import close_held
 from fastscribe.config import Options
+from fastscribe.errors import DeviceFailed
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import in_turn
-from fastscribe.pipeline.executor import Executor, Plan
+from fastscribe.pipeline.executor import Executor, HostWork, Plan
 from fastscribe.pipeline.idle import IDLE, Idle
 from fastscribe.pipeline.interfaces import Additions
 from fastscribe.pipeline.loader import default_threads
@@ -73,20 +74,28 @@ class Run:
         limit: TimeLimit | None = None,
     ) -> None:
         config = model.config
-        by_phrase = options.max_utterance_s is None and config.learnt_on_short
+        self._is_by_phrase = options.max_utterance_s is None and config.learnt_on_short
         self._max_utterance_s = config.max_utterance_s if options.max_utterance_s is None else options.max_utterance_s
         options = replace(options, max_utterance_s=self._max_utterance_s)
-        self._config, self._executor, self._options, self._rooms = config, executor, options, rooms
+        self._config, self._tokenizer, self._options, self._rooms = config, model.tokenizer, options, rooms
         self._progress, self._limit = progress, limit
         threads = options.threads or default_threads()  # more once there are URLs
         # The executor has other threads: inputs that hang or take long to probe must not keep batches from being read.
         self._preparers = ReplacingThreadPool(threads, "prepare")
-        preparation = Preparation(config, options, by_phrase, rooms.inputs, trusts_manifests=executor.opens_files)
-        stage = TextStage(options, bool(options.recover_gaps), model.tokenizer, executor.facts, rooms.transcripts)
-        work = executor.host_work(preparation, stage, rooms)
+        preparation, work = self._use(executor)
         self._inputs = InputWindows(preparation, rooms, self._preparers, progress, work.inputs)
-        texts = work.make_texts(self._preparers, progress.stopwatch)
-        self._recordings = RecordingsInFlight(texts, progress, rooms.follow_up)
+
+    def _use(self, executor: Executor) -> tuple[Preparation, HostWork]:
+        """Let an executor decode. Return how inputs are prepared for it."""
+        options, rooms = self._options, self._rooms
+        trusts = executor.opens_files
+        preparation = Preparation(self._config, options, self._is_by_phrase, rooms.inputs, trusts_manifests=trusts)
+        stage = TextStage(options, bool(options.recover_gaps), self._tokenizer, executor.facts, rooms.transcripts)
+        work = executor.host_work(preparation, stage, rooms)
+        texts = work.make_texts(self._preparers, self._progress.stopwatch)
+        self._executor = executor
+        self._recordings = RecordingsInFlight(texts, self._progress, rooms.follow_up)
+        return preparation, work
 
     def close(self) -> None:
         """Drop what is in flight and stop the threads. A read in progress ends in the background."""
@@ -101,14 +110,46 @@ class Run:
 
         An error of a caller's iterator is raised at the end, after the results of the inputs before it.
         """
-        windows = self.windows(inputs, ledger, waits=False)
+        yield from self._results_of(self.windows(inputs, ledger, waits=False))
+        if self._inputs.error is not None:
+            raise self._inputs.error
+
+    def decoded(self) -> Iterator[Transcript | Failure]:
+        """After the executor has failed: yield the results of what it has decoded, whose texts may still be in the making."""
+        self._inputs.close()
+        self._recordings.flush()
+        while True:
+            try:
+                while self._recordings.collect(wait=True):
+                    yield from self._take_finished()
+                return
+            except DeviceFailed:  # of a text that no helper makes: its recording is decoded again
+                continue
+
+    def rest(self, executor: Executor, last: Collection[int]) -> Iterator[Transcript | Failure]:
+        """After the executor has failed: yield the results of all that has none, from another executor, in this process.
+
+        Nothing is listed twice, and positions stay: the inputs may come from stdin, and an output knows them by now.
+
+        Args:
+            executor: It has begun the run.
+            last: Positions of recordings that may have ended a process. They come last, when all else is written.
+        """
+        preparation, _ = self._use(executor)
+        self._progress.plan_again()
+        if self._limit is not None:
+            self._limit.drop()
+        for windows in self._inputs.rest(preparation, self._max_window_s(), last):
+            yield from self._results_of(windows)
+        if self._inputs.error is not None:
+            raise self._inputs.error
+
+    def _results_of(self, windows: Iterable[Window | Idle]) -> Iterator[Transcript | Failure]:
         yield from self._transcribe(self._with_follow_ups(self._plan_windows(windows)))
         if not self._is_stopped:  # else their recordings have no result
             yield from self._transcribe(self._with_follow_ups(self.plan(self._recordings.utterances_to_recover())))
         # Even if the limit is reached: recordings that wait for them are decoded, and the executor begins what fits.
         yield from self._transcribe(self.plan(self._recordings.utterances_to_follow_up()))
-        if self._inputs.error is not None:
-            raise self._inputs.error
 
     def windows(
         self, inputs: Inputs, ledger: Ledger | None, dry: bool = False, waits: bool = True
@@ -203,6 +244,7 @@ class Run:
         """Yield the finished recordings, counted, each once."""
         for result in self._recordings.take_finished():
             self._executor.release(result.index)
+            self._inputs.finish(result.index)
             result = self._edited(result)
             self._progress.count(result)
             yield result  # a caller that cannot write it calls progress.not_written()

@@ -131,6 +131,10 @@ class Progress:
         else:
             self._add(result, 1)
 
+    def plan_again(self) -> None:
+        """Count what has no result as not planned."""
+        self.planned_files, self.planned_s, self.done_s = self.files, self.audio_s, self.audio_s
+
     def not_written(self, transcript: Transcript) -> None:
         """Count a transcript as failed because it could not be written."""
         self.failed += 1

@@ -59,6 +59,10 @@ class TimeLimit:
             self._pace.append(max(_MIN_PACE, (now_s - self._last_s) / audio_s))
         self._last_s = now_s
 
+    def drop(self) -> None:
+        """Forget what was begun and is not done: it begins again."""
+        self._in_flight_s = 0.0
+
     def parts(
         self, items: Sequence[T], audio_s: Callable[[T], float], undone_s: Callable[[], float], probe_s: float
     ) -> Iterator[list[T]]:

@@ -5,10 +5,11 @@ A manifest row that states its duration becomes an utterance unopened; the execu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from fastscribe.audio.given import all_of, sources
@@ -61,6 +62,62 @@ class Ledger(Protocol):
         """
 
 
+class UnfinishedInputs:
+    """The inputs of a run that have no result yet: another reader goes on with them if the processes that prepare them fail.
+
+    The source is read once only: it may be stdin, and it numbers, counts and checks each input as it passes.
+
+    Args:
+        sources: All that the run has to do.
+    """
+
+    def __init__(self, sources: Generator[Source | Failure, None, None]) -> None:
+        self._sources = sources
+        self._taken: dict[int, Source | Failure] = {}  # by position, without a result
+        self._late: list[Source | Failure] = []  # that came to a reader which had been stopped
+        self._reader = 0
+        self._turn = Lock()  # of the source, which may block
+        self._lock = Lock()  # of the rest
+
+    def finish(self, index: int) -> None:
+        """Note that an input has its result."""
+        self._taken.pop(index, None)
+
+    def stop(self) -> list[Source | Failure]:
+        """Stop the reader, which may wait for the source. Return what it has taken and what has no result, in order."""
+        with self._lock:
+            self._reader += 1
+            return [source for _, source in sorted(self._taken.items())]
+
+    def read(self, again: Iterable[Source | Failure] = ()) -> Generator[Source | Failure, None, None]:
+        """Yield `again`, then what no one has taken. One reader at a time."""
+        reader = self._reader
+        try:
+            yield from again
+            while (source := self._next(reader)) is not None:
+                yield source
+        finally:
+            if reader == self._reader:
+                with self._turn:
+                    self._sources.close()
+
+    def _next(self, reader: int) -> Source | Failure | None:
+        """Return the next input; None: there is none, or the reader is stopped."""
+        with self._turn:
+            if reader != self._reader:
+                return None
+            if self._late:
+                return self._late.pop()
+            if (source := next(self._sources, None)) is None:
+                return None
+            with self._lock:
+                self._taken[source.index] = source
+                if reader == self._reader:
+                    return source
+                self._late.append(source)
+                return None
+
+
 class InputWindows:
     """Reads the inputs of a run.
 
@@ -88,6 +145,7 @@ class InputWindows:
         self._elsewhere = elsewhere
         self._preparers, self._progress = preparers, progress
         self._buffer: SortBuffer[Source | Failure, PreparedInput] | None = None
+        self._unfinished: UnfinishedInputs | None = None  # of inputs that are prepared elsewhere
         self._last_data = 0  # id of the memory that the last source holds
         self._num_done = 0  # inputs that an earlier run has done, of those that are prepared elsewhere
 
@@ -113,17 +171,53 @@ class InputWindows:
         repeats = None if ledger is None else progress.repeats  # without a ledger each input gets a result
         found = self._with_threads(sources(self._until_error(inputs), progress.left_out, repeats))
         expected = expected_sources(found, ledger, options, self._rooms.attach)
-        preparation, elsewhere = replace(self._preparation, dry=dry), self._elsewhere
+        self._preparation = replace(self._preparation, dry=dry)
+        if self._elsewhere is not None:
+            self._unfinished = UnfinishedInputs(self._undone(expected, ledger))
+            expected = self._unfinished.read()
+        yield from self._windows(expected, partial(self._prepare, ledger, self._preparation), max_window_s, waits)
+
+    def finish(self, index: int) -> None:
+        """Note that the input at a position has its result."""
+        if self._unfinished is not None:
+            self._unfinished.finish(index)
+
+    def rest(
+        self, preparation: Preparation, max_window_s: float, last: Collection[int]
+    ) -> Iterator[Generator[Window | Idle, None, None]]:
+        """Yield windows of the inputs without a result, which threads prepare now; then, apart, windows of those at `last`.
+
+        Args:
+            preparation: Prepares them.
+            max_window_s: As for read().
+            last: Positions of inputs.
+        """
+        assert self._unfinished is not None
+        self.close()
+        self._preparation, self._elsewhere = preparation, None
+        taken = self._unfinished.stop()
+        others = self._unfinished.read([one for one in taken if one.index not in last])
+        for inputs in (others, (one for one in taken if one.index in last)):
+            yield self._windows(inputs, preparation.prepare, max_window_s, waits=True)
+
+    def _windows(
+        self,
+        sources: Generator[Source | Failure, None, None],
+        prepare: Callable[[Source | Failure], PreparedInput | None],
+        max_window_s: float,
+        waits: bool,
+    ) -> Generator[Window | Idle, None, None]:
+        progress, elsewhere = self._progress, self._elsewhere
         self._buffer = SortBuffer(
-            expected if elsewhere is None else self._undone(expected, ledger),
-            partial(self._prepare, ledger, preparation),
+            sources,
+            prepare,
             duration_s,
             self._preparers,
-            options.window,
+            self._options.window,
             max_window_s,
             self._added_bytes,
             MAX_WINDOW_BYTES,
-            expected_s=_EXPECTED_S if preparation.holds else 0.0,
+            expected_s=_EXPECTED_S if self._preparation.holds else 0.0,
             group=None if elsewhere is None else elsewhere.group,
             chunk=1 if elsewhere is None else elsewhere.chunk,
             wake=None if elsewhere is None or waits else elsewhere.wake,
@@ -146,7 +240,7 @@ class InputWindows:
     def _with_threads(self, sources: Iterable[Source | Failure]) -> Iterator[Source | Failure]:
         """Pass the sources on; the first in a store starts the threads that wait for it."""
         for source in sources:
-            if self._options.threads is None and isinstance(source, Source) and isinstance(source.file, RemoteMedium):
+            if not self._options.threads and isinstance(source, Source) and isinstance(source.file, RemoteMedium):
                 self._preparers.threads = max(self._preparers.threads, REMOTE_THREADS)
             yield source
 

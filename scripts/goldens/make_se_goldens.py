@@ -13,9 +13,6 @@ from __future__ import annotations
 
 import sys
 
-if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
-    raise SystemExit(print(__doc__))
-
 import json
 import logging
 import tempfile

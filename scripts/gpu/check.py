@@ -31,12 +31,14 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO
+from uuid import uuid4
 
-from scripts.gpu import plan
+from scripts.gpu import cards, plan
 from scripts.gpu.goals import Document, changes, goals, matrix_ceiling, read_rows, rows_of, shown
 from scripts.gpu.plan import ROOT
 
 WORKER = "scripts.gpu.worker"
+MARK = "GPU_CHECK_WORKER"  # environment variable of a worker and of all that it starts
 MEMORY = Path("/dev/shm")
 ALL_MINUTES = 15.0
 _SCRATCH_BYTES = 40 << 30
@@ -58,19 +60,21 @@ class Worker:
     """A process that runs parts (worker.py), and the file that has what it prints."""
 
     process: subprocess.Popen[bytes]
+    mark: str = ""  # in the environment of all that it starts
 
     @classmethod
     def start(cls, env: dict[str, str], log: IO[bytes]) -> Worker:
+        mark = uuid4().hex
         process = subprocess.Popen(
             [sys.executable, "-m", WORKER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env=env,
+            env=env | {MARK: mark},
             cwd=ROOT,
             preexec_fn=os.setpgrp,  # a group to end as one; no session of its own, in which it might outlive us
         )
-        return cls(process)
+        return cls(process, mark)
 
     def run(self, settings: Document, seconds: float, poll: Callable[[], None]) -> Document:
         """Return the answer for a part, calling `poll` meanwhile; its status if it ends early, or its time is up."""
@@ -94,11 +98,15 @@ class Worker:
         return {"status": f"stopped after {seconds:.0f} s"}
 
     def end(self) -> None:
-        """End the process, if it still runs, and its remaining children, which would keep the GPU busy."""
+        """End the process, if it still runs, and all that it started, which would keep the GPU busy.
+
+        A run's devices' processes and helpers have sessions of their own, which no signal to a group reaches.
+        """
         if self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
         end_group(self.process)
+        end_marked(self.mark)
         if self.process.stdout is not None:
             self.process.stdout.close()
 
@@ -228,6 +236,28 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
     signal_group(process, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):  # a process that waits for a dead GPU cannot be ended
         process.wait(timeout=4)
+
+
+def end_marked(mark: str) -> None:
+    """End the processes whose environment has the mark, whoever their parent is now."""
+    sought, ended = f"{MARK}={mark}".encode(), set[int]()
+    while mark and (found := {pid for pid in running() if sought in environment_of(pid)} - ended):
+        for pid in found:  # they may start others meanwhile
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        ended |= found
+
+
+def running() -> list[int]:
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+
+
+def environment_of(pid: int) -> list[bytes]:
+    """Return the environment with which a process of this user was started; empty for others and for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def signal_group(process: subprocess.Popen[bytes], kind: signal.Signals) -> None:
@@ -405,7 +435,7 @@ def _choose_parts(parser: argparse.ArgumentParser, arguments: argparse.Namespace
     arguments.wanted = []
     if is_planned:
         if arguments.card is None and arguments.device != "cpu":
-            parser.error("no GPU found by nvidia-smi; --card H100 shows the plan for one")
+            parser.error("no GPU found; --card H100 shows the plan for one")
         arguments.card = arguments.card or "none"  # a CPU's results are not stored
         arguments.wanted = plan.wanted(arguments.card, plan.stored(arguments.stored))
         arguments.parts = plan.choose((name for name, _ in arguments.wanted), 60 * arguments.minutes)
@@ -419,18 +449,19 @@ def _choose_parts(parser: argparse.ArgumentParser, arguments: argparse.Namespace
 
 
 def this_card() -> str | None:
-    """Return the kind of this machine's first GPU; None without one."""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-        if names := done.stdout.split("\n")[0].strip():
-            return plan.card(names)
-    return None
+    """Return the kind of this machine's first GPU, after a line about all of them; None without one."""
+    names = cards.names()
+    if names:
+        note(f"GPUs: {len(names)} ({', '.join(dict.fromkeys(names))})")
+    return plan.card(names[0]) if names else None
 
 
 def show_plan(arguments: argparse.Namespace, say: Callable[[str], None]) -> None:
     """Print every part that is wanted: whether --next takes it, and why."""
     say(f"{arguments.card}, {arguments.minutes:g} minutes, results in {arguments.stored}:")
+    for name in plan.FIRST[1:]:
+        if name in arguments.parts and name not in dict(arguments.wanted):
+            say(f"{'next':6} {name:12} at most {plan.PARTS[name].most_s:4.0f} s  always")
     for name, state in arguments.wanted:
         taken = "next" if name in arguments.parts else "later"
         say(f"{taken:6} {name:12} at most {plan.PARTS[name].most_s:4.0f} s  {state}")

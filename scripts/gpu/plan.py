@@ -63,6 +63,9 @@ class PartPlan:
 # In order of worth, within a call and between them.
 PARTS = {
     "facts": PartPlan("", 30, 15, (), is_whole=True),  # of every call
+    "devices": PartPlan(
+        "tests", 35, 15, (*_HOST, "fastscribe/cuda"), shares=False, is_whole=True
+    ),  # before any measurement
     "files": PartPlan("files", 150, 40, (*_PASS, *_HOST), shares=False),
     "nemo": PartPlan("files", 205, 170, (*_PASS, *_HOST), shares=False, is_whole=True),
     "engine": PartPlan("engine", 75, 35, _PASS),
@@ -84,6 +87,7 @@ PARTS = {
     "end_to_end": PartPlan("tests", 120, 30, ("fastscribe", "tests/cuda"), shares=False),
     "sanitizer": PartPlan("tests", 120, 15, (*_NETWORK, *_DECODING), shares=False),
 }
+FIRST = ("facts", "devices")  # of --next, whatever is wanted
 CALL_MINUTES = 4.0
 CALLS = tuple(dict.fromkeys(plan.call for plan in PARTS.values() if plan.call))
 
@@ -181,9 +185,9 @@ def _turn(name: str, found: State, of: str, documents: Sequence[Document]) -> tu
 
 
 def choose(parts: Iterable[str], seconds: float) -> list[str]:
-    """Return the first parts that fit the seconds, facts before them. The last one may be cut."""
+    """Return the first parts that fit the seconds, after facts and the tests of devices' processes. The last one may be cut."""
     left, found = seconds - PARTS["facts"].least_s, ["facts"]
-    for name in parts:
+    for name in (*FIRST[1:], *(name for name in parts if name not in FIRST)):
         if left < PARTS[name].least_s:
             continue
         found.append(name)

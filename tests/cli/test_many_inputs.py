@@ -12,17 +12,20 @@ import pytest
 
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.repeats import Repeats
-from fastscribe.cli import early_listing, run
+from fastscribe.cli import early_listing, helped_gpu
 from fastscribe.cli.early_listing import EarlyListing
 from fastscribe.cli.input_count import has_many
 from fastscribe.cli.run_part import OutputTarget, TranscribeJob
 from fastscribe.config import Options, OutputStyle
+from fastscribe.errors import UsageError
 from fastscribe.ray.options import RayEngine
 from fastscribe.results.shards import UNSHARDED
+from fastscribe.transcriber import Transcriber
 from tests.conftest import AUDIO, MODELS
+from tests.helpers.warm_process import WARM
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
-MANY = run.MANY_INPUTS
+MANY = helped_gpu.MANY_INPUTS
 
 
 @pytest.fixture(scope="module")
@@ -41,25 +44,27 @@ def job(*inputs: object, device: str = "auto", options: Options | None = None) -
     return TranscribeJob([str(one) for one in inputs], "model", device, "auto", chosen, OutputStyle(), target, None)
 
 
-@pytest.mark.parametrize(("device", "gpu"), [("auto", "0"), ("cuda", "0"), ("cuda:1", "1"), ("cpu", None)])
+@pytest.mark.parametrize(("device", "gpu"), [("auto", 0), ("cuda", 0), ("cuda:1", 1), ("cuda:2", None), ("cpu", None)])
 def test_many_files_on_a_gpu_get_helpers(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, device: str, gpu: str | None
+    folder: Path, monkeypatch: pytest.MonkeyPatch, device: str, gpu: int | None
 ) -> None:
-    monkeypatch.setattr(run, "num_gpus", lambda: 2)
-    assert run._with_helpers(job(folder, device=device)).devices == gpu
+    monkeypatch.setattr(helped_gpu, "num_gpus", lambda: 2)
+    assert helped_gpu.helped_gpu(job(folder, device=device)) == gpu
 
 
 def test_other_runs_stay_in_one_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few files, models that see whole recordings, a cluster, and a machine without a GPU."""
-    monkeypatch.setattr(run, "num_gpus", lambda: 1)
+    """Few files, models that see whole recordings, a cluster, devices by name, and a machine without a GPU; --threads 0."""
+    monkeypatch.setattr(helped_gpu, "num_gpus", lambda: 1)
     few = job(*sorted(folder.glob("*.wav"))[1:])
     others = [Options(speakers="model"), Options(rttm="turns"), Options(speakers="model", voices="model")]
     for one in (few, *(job(folder, options=options) for options in others), replace(job(folder), engine=RayEngine())):
-        assert run._with_helpers(one).devices is None
-    assert run._with_helpers(job(folder, options=Options(speakers="channels"))).devices == "0"
-    assert run._with_helpers(replace(job(folder), devices="0,1")).devices == "0,1"
-    monkeypatch.setattr(run, "num_gpus", lambda: 0)
-    assert run._with_helpers(job(folder)).devices is None
+        assert helped_gpu.helped_gpu(one) is None
+    assert helped_gpu.helped_gpu(job(folder, options=Options(speakers="channels"))) == 0
+    assert helped_gpu.helped_gpu(job(folder, options=Options(threads=4))) == 0
+    assert helped_gpu.helped_gpu(job(folder, options=Options(threads=0))) is None
+    assert helped_gpu.helped_gpu(replace(job(folder), devices="0,1")) is None
+    monkeypatch.setattr(helped_gpu, "num_gpus", lambda: 0)
+    assert helped_gpu.helped_gpu(job(folder)) is None
 
 
 def test_what_may_be_many_counts_as_many(folder: Path) -> None:
@@ -104,3 +109,41 @@ def test_the_command_that_coordinates_imports_no_torch(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["files"] == len(clips)
     assert 0 < report["load_s"] < report["first_batch_s"] <= report["total_s"]
+
+
+_GPU = """if True:
+    import sys
+    from fastscribe.cli import helped_gpu, main, run
+    from fastscribe.pipeline.workers import devices
+    kind = sys.argv.pop(1)
+    helped_gpu.num_gpus, helped_gpu.MANY_INPUTS = lambda: 1, 3
+    devices.parse_devices = lambda text: (devices.Device(f"cuda:{text}", kind, 1, {}),)
+    sys.exit(main())"""
+
+
+@pytest.mark.posix
+def test_a_command_with_many_files_ends_well_whatever_the_driver(tmp_path: Path) -> None:
+    """A part of the processors plays the GPU; then one whose driver torch cannot use. The next command has nothing to do."""
+    clips = sorted(AUDIO.glob("0[1-4]_*"))
+    written = []
+    for name, kind, more in (("here", "cpu", ("--threads", "0")), ("helped", "cpu", ()), ("refused", "cuda", ())):
+        given = ("transcribe", *clips, "-m", MODEL, "-o", tmp_path / name, "-f", "jsonl", "--dtype", "fp32", *more)
+        done = WARM.python(_GPU, kind, *given)
+        lines = [line for line in done.stderr.splitlines() if "no processes beside this one" in line]
+        assert done.returncode == 0 and len(lines) == (name == "refused"), done.stderr
+        rows = [path for path in (tmp_path / name).glob("*.jsonl") if path.name != "journal.jsonl"]
+        written.append(sorted(line for path in rows for line in path.read_bytes().splitlines()))
+        report = json.loads((tmp_path / name / "report.json").read_text())
+        assert bool(report["devices"]) == (name == "helped")
+        assert list(report["refused"]) == ["helpers"] * (name == "refused")
+        if name == "helped":
+            assert "nothing to do" in WARM.python(_GPU, kind, *given).stderr
+    assert written[0] == written[1] == written[2] and len(written[0]) == len(clips)
+
+
+@pytest.mark.posix
+def test_one_process_and_several_exclude_each_other(tmp_path: Path) -> None:
+    done = WARM.run("transcribe", next(AUDIO.glob("01*")), "-m", MODEL, "--threads", "0", "--devices", "cpu:1")
+    assert done.returncode == 2 and "--threads 0 keeps a run in one process" in done.stderr
+    with pytest.raises(UsageError, match="threads 0 keeps a run in one process"):
+        Transcriber.load(MODEL, options=Options(threads=0), devices="cpu:1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from fastscribe.cli import run_limit
 from fastscribe.cli.run_limit import LimitCheck, RunLimit, choose_limit, parse_time
@@ -11,6 +10,7 @@ from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.pipeline.prices import list_price
 from fastscribe.pipeline.workers import devices
 from tests.conftest import AUDIO
+from tests.fakes.cuda import forbid_contexts
 from tests.helpers.processes import fastscribe
 
 
@@ -42,9 +42,23 @@ def test_the_first_of_two_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_processes_of_one_gpu_are_paid_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "num_gpus", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda name: f"GPU {name}")
-    assert run_limit._gpu_names("auto", "0,0,0") == ["GPU cuda:0"]
-    assert run_limit._gpu_names("auto", "0,1,0") == ["GPU cuda:0", "GPU cuda:1"]
+    monkeypatch.setattr(run_limit, "gpu_name", lambda number: f"GPU {number}")
+    assert run_limit._gpu_names("auto", "0,0,0") == ["GPU 0"]
+    assert run_limit._gpu_names("auto", "0,1,0") == ["GPU 0", "GPU 1"]
+
+
+@pytest.mark.parametrize(
+    ("device", "names"), [("auto", ["GPU 0"]), ("cuda", ["GPU 0"]), ("cuda:1", ["GPU 1"]), ("cpu", [])]
+)
+def test_the_price_of_one_gpu_needs_no_context_on_it(
+    device: str, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forbid_contexts(monkeypatch)
+    monkeypatch.setattr(run_limit, "num_gpus", lambda: 2)
+    monkeypatch.setattr(run_limit, "gpu_name", lambda number: f"GPU {number}")
+    assert run_limit._gpu_names(device, None) == names
+    monkeypatch.setattr(run_limit, "num_gpus", lambda: 0)
+    assert not run_limit._gpu_names(device, None)
 
 
 @pytest.mark.parametrize(

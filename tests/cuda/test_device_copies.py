@@ -91,16 +91,27 @@ def test_copies_without_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_that_cannot_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    def register_or_not(address: int, size: int, flags: int) -> str:
-        return "success" if size < 9 else "out of memory"
+    def register_or_not(address: int, size: int, flags: int) -> int:
+        return 0 if size < 9 else 2
 
-    runtime = SimpleNamespace(cudaHostRegister=register_or_not, cudaError=SimpleNamespace(success="success"))
+    runtime = SimpleNamespace(
+        cudaHostRegister=register_or_not,
+        cudaError=SimpleNamespace(success=0),
+        cudaGetErrorString=["no error", "", "out of memory"].__getitem__,
+    )
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
     heard = RefusedPaths(lambda line: None)
     memory.register(memoryview(bytearray(8)), heard)
     assert heard.reasons == {}
     memory.register(memoryview(bytearray(9)), heard)
-    assert heard.reasons == {"pinning": "out of memory"}
+    assert heard.reasons == {"pinning": "out of memory, CUDA error 2"}
+
+
+@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this torch has CUDA")
+def test_memory_is_not_registered_without_cuda() -> None:
+    heard = RefusedPaths(lambda line: None)
+    memory.register(memoryview(bytearray(8)), heard)
+    assert heard.reasons == {"pinning": "Torch not compiled with CUDA enabled"}
 
 
 def test_pinning_errors(monkeypatch: pytest.MonkeyPatch) -> None:

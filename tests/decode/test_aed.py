@@ -36,9 +36,10 @@ from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Frames, Hypothesis, Transcript
 from tests.conftest import AUDIO, MODELS, checkpoint
-from tests.cuda.test_while_loop import DEVICE, FakeCuda
+from tests.cuda.test_while_loop import DEVICE
 from tests.decode.test_transducer_graphs import PseudoWhile, chunked, fake, one_thread, simulated_cuda
 from tests.fakes.cuda import SimulatedCuda
+from tests.fakes.cuda_driver import FakeCuda
 from tests.helpers.greedy_aed import greedy
 
 __all__ = ["fake", "one_thread", "simulated_cuda"]  # fixtures

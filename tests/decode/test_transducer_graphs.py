@@ -32,9 +32,10 @@ from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.fast_paths import RefusedPath
 from fastscribe.types import Frames, Hypothesis
 from tests.conftest import torch_threads
-from tests.cuda.test_while_loop import DEVICE, Code, FakeCuda, install
+from tests.cuda.test_while_loop import DEVICE, install
 from tests.decode.test_label_looping import DURATIONS, assert_greedy, random_frames, tiny_transducer
 from tests.fakes.cuda import SimulatedCuda
+from tests.fakes.cuda_driver import Code, FakeCuda
 
 
 @pytest.fixture(autouse=True, scope="module")

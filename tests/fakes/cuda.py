@@ -11,13 +11,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
-import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fastscribe.cuda import graph_capture
+if TYPE_CHECKING:
+    import pytest
 
 STREAMS = 32
 
@@ -72,6 +73,14 @@ class Stream:
     def wait_stream(self, other: Stream) -> None:
         self.simulated_cuda.waits.append((self.number, other.number))
 
+    def record_event(self) -> Event:
+        event = Event(self.simulated_cuda)
+        event.record()
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        pass
+
     def synchronize(self) -> None:
         pass
 
@@ -81,13 +90,16 @@ class Event:
         self.simulated_cuda = simulated_cuda
 
     def record(self) -> None:
-        self.point = self.simulated_cuda.enqueued
+        self.point, self.time_s = self.simulated_cuda.enqueued, perf_counter()
 
     def wait(self) -> None:
         pass
 
     def synchronize(self) -> None:
         self.simulated_cuda.completed = max(self.simulated_cuda.completed, self.point)
+
+    def elapsed_time(self, end: Event) -> float:
+        return 1000.0 * (end.time_s - self.time_s)
 
 
 class Graph:
@@ -158,6 +170,16 @@ class Copy:
     non_blocking: bool
 
 
+def forbid_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every call of torch fail that would make a context on a GPU. is_available and device_count are none of them."""
+
+    def make() -> None:
+        raise AssertionError("a process that launches no kernels makes a CUDA context")
+
+    monkeypatch.setattr(torch.cuda, "_lazy_init", make)
+    monkeypatch.setattr(torch._C, "_cuda_init", make, raising=False)
+
+
 def record_copies(monkeypatch: pytest.MonkeyPatch, too_little_to_pin: bool = False) -> list[Copy]:
     """Keep copies to a CUDA device on the CPU, and return the list that records them in order.
 
@@ -207,6 +229,11 @@ class SimulatedCuda:
         self.failures: defaultdict[str, list[Exception]] = defaultdict(list)
         self.streams_made = self.cache_emptied = 0
 
+    @property
+    def recorder(self) -> Recorder | None:
+        """What records the graph that is being captured."""
+        return next((graph.recorder for graph in self.captured if graph.is_recording), None)
+
     def fail(self, method: str) -> None:
         if self.failures[method]:
             raise self.failures[method].pop(0)
@@ -242,17 +269,24 @@ class SimulatedCuda:
         assert not self.capturing
         self.cache_emptied += 1
 
-    def install(self, monkeypatch: pytest.MonkeyPatch) -> SimulatedCuda:
+    def functions(self) -> dict[str, Any]:
+        """Return what takes the place of functions and classes of torch.cuda, by name."""
         handles = iter(range(1, 1_000_000))
-        for name, value in {
+        return {
             "Stream": self.make_stream,
             "stream": self.stream,
             "current_stream": lambda device=None: self.current,
-            "Event": lambda: Event(self),
+            "Event": lambda enable_timing=False: Event(self),
             "CUDAGraph": self.make_graph,
             "graph_pool_handle": lambda: ("shared", next(handles)),
             "empty_cache": self.empty_cache,
-        }.items():
+        }
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> SimulatedCuda:
+        """Replace streams, graphs and pools for a test. Its tensors stay those of the CPU."""
+        from fastscribe.cuda import graph_capture
+
+        for name, value in self.functions().items():
             monkeypatch.setattr(torch.cuda, name, value)
         monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self.end_allocate_to_pool, raising=False)
         monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda device, pool: self.release(pool), raising=False)

@@ -18,12 +18,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from packaging.requirements import Requirement
 
 from fastscribe.bench import ceilings
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.fast_paths import RefusedPath
 from scripts.benchmarks import decoding_speed, encoder_speed, loss_cases, single_passes, training_batches
-from scripts.gpu import check, goals, plan, pytest_rows, turns, worker
+from scripts.gpu import cards, check, goals, plan, pytest_rows, rehearsal, turns, worker
 from scripts.gpu.part import FULL, QUICK, Part, Sizes
 from scripts.gpu.parts import PARTS, checks, function, training
 from scripts.measurement_log import MeasurementLog
@@ -51,6 +52,7 @@ def test_next_runs_the_plan_and_says_where_time_went(tmp_path: Path, monkeypatch
     random_models.make_once(monkeypatch)
     Part(torch.device("cpu"), QUICK, scratch, MeasurementLog(tmp_path / "rows", 60.0)).model(QUICK.tdt)
     monkeypatch.setattr(plan, "wanted", lambda card, documents: [("engine", "missing")])
+    monkeypatch.setattr(plan, "FIRST", ("facts",))  # the tests are skipped on a CPU
     said: list[str] = []
     given = ["--out", str(out), "--scratch", str(scratch), "--device", "cpu", "--quick", "--next"]
     check.main(given, said.append)
@@ -226,12 +228,12 @@ def test_a_call_sets_parts_and_minutes(tmp_path: Path) -> None:
 def test_every_cuda_test_module_has_its_part(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Path] = []
     monkeypatch.setattr(checks, "run_tests", lambda part, paths: found.extend(paths))
-    for name in ("tests", "end_to_end"):
+    for name in ("devices", "tests", "end_to_end"):
         function(name)(Part(torch.device("cpu"), QUICK, scratch, MeasurementLog(scratch / name, 1)))
     marked = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.cuda" in path.read_text()]
     assert all(path.exists() for path in found) and len(found) == len(set(found))
     assert set(marked) <= set(found)
-    assert found[0].name == "test_triton_kernels.py"
+    assert [path.name for path in found[:2]] == ["test_device_processes.py", "test_triton_kernels.py"]
 
 
 TESTS = """
@@ -345,12 +347,17 @@ def test_thread_errors_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_wheels_include_what_tests_import() -> None:
-    """tests/conftest.py imports hypothesis, and test time limits need pytest-timeout. pytest is installed."""
-    lines = (ROOT / "scripts" / "gpu_wheels.txt").read_text().splitlines()
+    """tests/conftest.py imports hypothesis, and test time limits need pytest-timeout. pytest is installed.
+
+    What they need depends on the Python, which is that of the list and not the running one.
+    """
+    first, *lines = (ROOT / "scripts" / "gpu_wheels.txt").read_text().splitlines()
     wheels = {line.split("==")[0].replace("_", "-") for line in lines}
+    [python] = re.findall(r"wheels for Python (3\.\d+) ", first)
+    there = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
     for name in ("hypothesis", "pytest-timeout"):
-        needed = [need for need in importlib.metadata.requires(name) or [] if "extra ==" not in need]
-        names = {name, *(re.split(r"[^\w-]", need)[0] for need in needed)}
+        needs = map(Requirement, importlib.metadata.requires(name) or [])
+        names = {name, *(need.name for need in needs if need.marker is None or need.marker.evaluate(there))}
         assert names <= wheels | {"pytest"}
 
 
@@ -424,7 +431,7 @@ def test_the_clock_starts_before_wheels_are_unpacked(tmp_path: Path, monkeypatch
         ('print(\'{"status": "done"}\', flush=True)', "done"),
     ],
 )
-@pytest.mark.parametrize("child_starts", ["pass", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
+@pytest.mark.parametrize("child_starts", ["pass", "signal.signal(signal.SIGTERM, signal.SIG_IGN)", "os.setsid()"])
 def test_no_child_of_a_part_outlives_it(leader_ends: str, status: str, child_starts: str, tmp_path: Path) -> None:
     written = tmp_path / "pid"
     child = (
@@ -433,13 +440,17 @@ def test_no_child_of_a_part_outlives_it(leader_ends: str, status: str, child_sta
     leader = f"import os, subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); "
     leader += f"sys.stdin.readline(); {leader_ends}"
     process = subprocess.Popen(
-        [sys.executable, "-c", leader], stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=os.setpgrp
+        [sys.executable, "-c", leader],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        preexec_fn=os.setpgrp,
+        env=os.environ | {check.MARK: str(tmp_path)},
     )
     for _ in range(1000):
         time.sleep(0.05)
         if written.exists() and written.read_text():
             break
-    leader_process = check.Worker(process)
+    leader_process = check.Worker(process, str(tmp_path))
     assert leader_process.run({}, 2.0 if status.startswith("stopped") else 50.0, lambda: None)["status"] == status
     leader_process.end()
     for _ in range(1000):
@@ -500,7 +511,8 @@ def test_parts_share_a_process_and_its_models(tmp_path: Path, monkeypatch: pytes
     assert part.load("tiny-ctc") is part.load("tiny-ctc") and part.load("tiny-ctc", beam=1) is not part.load("tiny-ctc")
     refused = RefusedPath("graphs", "full: the driver is old", "using chunked")
     part.load("tiny-ctc")._refused(refused)  # by an earlier part: the model stays loaded
-    assert worker.run(settings("ceilings"), loaded) == ("failed: graphs was refused: full: the driver is old", False)
+    other_rows = settings("ceilings") | {"rows": str(tmp_path / "other")}
+    assert worker.run(other_rows, loaded) == ("failed: graphs was refused: full: the driver is old", False)
     part._say(refused)
     assert check.read_rows(sink)[-1]["refused"] == {"graphs": "full: the driver is old"}
     assert worker.run(settings("ceilings"), {})[0] == "failed: graphs was refused: full: the driver is old"
@@ -537,7 +549,8 @@ def test_the_plan_takes_what_has_no_result_of_this_code(tmp_path: Path) -> None:
     assert [name for name, _ in plan.wanted("H200", documents)] == everything
     assert plan.known_rows("engine", "H100", documents) == [{"what": "a"}]
     assert plan.known_rows("nemo", "H100", documents) == plan.known_rows("engine", "H200", documents) == []
-    assert plan.choose(found, 240) == ["facts", "nemo", "ceilings"]
+    assert plan.choose(found, 240) == ["facts", "devices", "nemo"]
+    assert plan.choose(everything, 240) == ["facts", "devices", "files", "engine"]  # a first call
     assert plan.choose(["files"], 20) == ["facts"]
 
 
@@ -602,11 +615,25 @@ def test_cards_have_kinds(name: str, kind: str) -> None:
     assert plan.card(name) == kind
 
 
+def test_cards_are_found_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the driver's library, here that of the simulated GPU; else by the kernel's module. No GPU is needed."""
+    monkeypatch.setattr(cards, "INFORMATION", tmp_path)
+    assert cards.names() == []
+    (tmp_path / "0000:1").mkdir()
+    (tmp_path / "0000:1" / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   1\n")
+    assert cards.names() == ["NVIDIA H200"] and check.this_card() == "H200"
+    monkeypatch.setenv("PYTHONPATH", str(rehearsal.SITE))
+    monkeypatch.setenv("SIMULATED_GPU", '{"gpus": 2}')
+    assert cards.names() == ["Simulated GPU"] * 2
+
+
 def test_the_plan_is_shown_without_a_gpu(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     stored_result(tmp_path, "files")
+    stored_result(tmp_path, "devices")
     check.main(["--plan", "--card", "H100", "--stored", str(tmp_path), "--minutes", "4"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split()[:2] == ["next", "nemo"] and lines[1].endswith("missing") and lines[-1].startswith("later")
+    assert lines[1].split()[:2] == ["next", "devices"] and lines[1].endswith("always")
+    assert lines[2].split()[:2] == ["next", "nemo"] and lines[2].endswith("missing") and lines[-1].startswith("later")
     for name in list(plan.PARTS)[1:]:
         stored_result(tmp_path, name)
     check.main(["--plan", "--card", "H100", "--stored", str(tmp_path)])

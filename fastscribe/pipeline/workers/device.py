@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe._system.quick_start import quick_start
 from fastscribe.audio.failures import to_failure
-from fastscribe.errors import DeviceFailed, FastscribeError, UsageError, first_line
+from fastscribe.errors import DeviceFailed, DeviceUnusable, FastscribeError, UsageError, first_line
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.arena import SharedMemory
@@ -116,6 +116,8 @@ def _serve(
 def _one_line(error: BaseException) -> str:
     if isinstance(error, DeviceFailed) and error.__cause__ is not None:
         return first_line(error.__cause__)
+    if isinstance(error, DeviceUnusable):
+        return error.problem  # the coordinator knows which option named the device
     return " ".join(str(error).split()) if isinstance(error, FastscribeError) else first_line(error)
 
 

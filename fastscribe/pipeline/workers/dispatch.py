@@ -155,6 +155,11 @@ class Dispatch:
             self._suspects.extend(dead.tasks)
         return Death(handed_over, given_up)
 
+    def suspects(self) -> list[BatchRow]:
+        """Return the rows without a result that a worker had when it died."""
+        tasks = (task for tasks in self._tasks.values() for task in tasks if task.is_suspect)
+        return [(task.number, row) for task in tasks for row in sorted(task.left)]
+
     def _may_kill(self, taken: BatchRow) -> bool:
         """Return True if a row that was taken from a worker has no result, or was given up."""
         batch, row = taken

@@ -9,6 +9,7 @@ from typing import Any
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import RemoteMedium, is_held
+from fastscribe.errors import DeviceFailed
 from fastscribe.pipeline.preparation import Preparation, PreparedInput
 from fastscribe.pipeline.sort_buffer import PreparationGroup
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
@@ -75,6 +76,10 @@ class _Inputs(PreparationGroup[Source | Failure, PreparedInput]):
             index = indices[position]
             source = self.sources[index]
             assert isinstance(source, Source)
+            if isinstance(result, DeviceFailed):  # no helper can be started
+                self.errors[index] = result
+                finished(index)
+                return
             if isinstance(result, BaseException):
                 result = to_failure(source, "probe", result)
             if is_remote:

@@ -25,7 +25,14 @@ from fastscribe._system.process_limits import raise_soft_limits
 from fastscribe._system.processors import usable_processors
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options, OutputStyle
-from fastscribe.errors import DeviceFailed, FastscribeError, RecordingKilledProcess, UsageError, first_line
+from fastscribe.errors import (
+    DeviceFailed,
+    DeviceUnusable,
+    FastscribeError,
+    RecordingKilledProcess,
+    UsageError,
+    first_line,
+)
 from fastscribe.pipeline.batch_layout import BatchLayout
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import HostWork, Outcome, Plan
@@ -171,6 +178,12 @@ class WorkerPool:
     def budget(self) -> Budget:
         return self._budget
 
+    @property
+    def suspects(self) -> set[int]:
+        """The recordings without a result that a device had when its process died, by their positions in the run."""
+        rows = [*self._dispatch.suspects(), *((batch, row) for batch, row, _ in self._blamed)]
+        return {self._batches[batch].utterances[row].audio.index for batch, row in rows}
+
     def choose_budget(self) -> Budget:
         budgets = [slot.ready.budget for slot in self._slots if slot.ready is not None] or [self._ready.budget]
         return Budget.smallest(budgets)
@@ -209,12 +222,14 @@ class WorkerPool:
                 has_plans, is_source_slow = self._take_plans(waiting) if has_plans else (False, False)
                 yield from self._hand_out_read()
                 self._balance(has_plans)
+                if not (self._planned or len(self._reads) or self._to_hand_out or self._dispatch.is_busy):
+                    yield from self._fail_blamed()
                 self._tell_lines()
                 yield IDLE
                 # A slow source is asked again at once if a device has nothing to do.
                 if self._is_busy or is_source_slow:
                     yield from self._receive(wait=self._wakes or not (is_source_slow and self._dispatch.has_idle()))
-                yield from self._end_silent()
+                self._end_silent()
                 self._check_usable()
         finally:
             self._reads.close()
@@ -258,6 +273,9 @@ class WorkerPool:
         self._batches = {}
         self._numbers = count()
         self._homes: dict[int, int] = {}  # by the index of a remote recording: the helper that has its bytes
+        self._blamed: list[
+            tuple[int, int, RecordingKilledProcess]
+        ] = []  # batches and rows that ended processes by themselves
         self._planned: deque[Plan] = deque()  # not begun yet: the arena had no room
         self._wakes = False
         self._to_hand_out: deque[tuple[ReadBatch, list[int]]] = deque()  # rows that are read
@@ -300,7 +318,10 @@ class WorkerPool:
             # What hangs in a file keeps its memory: the run does not wait for that.
             if len(self._reads) or self._to_hand_out or self._dispatch.is_busy:
                 return False
-            place = self._arena.grow(layout.num_bytes)
+            try:
+                place = self._arena.grow(layout.num_bytes)
+            except OSError as error:
+                raise DeviceFailed("the memory that processes share", error) from error
         number = next(self._numbers)
         batch = ReadBatch(number, plan, layout, place, self._arena, self.helpers, self._homes)
         self._batches[number] = batch
@@ -327,6 +348,8 @@ class WorkerPool:
         rows = []
         for row in done:
             if row not in batch.rows:
+                if isinstance(error := batch.errors.get(row), DeviceFailed):  # no helper can be started
+                    raise error
                 yield from self._finish(batch, [row], [batch.failure(row)])
             elif batch.rows[row].is_silent:
                 yield from self._finish(batch, [row], [Hypothesis()])
@@ -414,7 +437,7 @@ class WorkerPool:
     def _handle(self, number: int, message: Any) -> Iterator[Outcome]:
         slot = self._slots[number]
         if message is None:
-            yield from self._died(number)
+            self._died(number)
         elif isinstance(message, messages.Ready):
             slot.ready, slot.share.device = message, message.facts.device_name
             slot.share.peak_bytes = max(slot.share.peak_bytes, message.peak_bytes)
@@ -447,6 +470,7 @@ class WorkerPool:
         slot.share.audio_s += sum(batch.utterances[row].duration_s for row in rows)
         slot.deaths_in_a_row = 0
         yield from self._finish(batch, rows, results, is_decoded)
+        yield from self._fail_blamed()
 
     def _with_cuts(
         self, batch: ReadBatch, rows: Sequence[int], message: messages.Results
@@ -501,16 +525,16 @@ class WorkerPool:
         slot.process.send(messages.Begin(self._run, self._budget))
         self._dispatch.add_worker(number, slot.ready.max_in_flight)
 
-    def _end_silent(self) -> Iterator[Outcome]:
+    def _end_silent(self) -> None:
         """Replace processes that hang. The time in which this process does something else does not count."""
         now = perf_counter()
         passed_s, self._looked_at = min(now - self._looked_at, 2 * _WAIT_S), now
         for number, slot in enumerate(self._slots):
             slot.silent_s = slot.silent_s + passed_s if self._dispatch.is_working(number) else 0.0
             if self._longest_s and slot.silent_s > max(MIN_SILENT_S, MAX_BATCH_TIMES * self._longest_s):
-                yield from self._died(number, f"has not answered for {slot.silent_s:.0f} s and is ended")
+                self._died(number, f"has not answered for {slot.silent_s:.0f} s and is ended")
 
-    def _died(self, number: int, reason: str | None = None) -> Iterator[Outcome]:
+    def _died(self, number: int, reason: str | None = None) -> None:
         """Replace a dead process, or one that hangs for the reason, and hand over its batches."""
         slot = self._slots[number]
         if slot.process not in self._processes:  # it is given up already, or the pool is closed
@@ -537,9 +561,14 @@ class WorkerPool:
         if not self._run:  # the pool says so once it knows whether another one could start
             return
         self._say_death(slot, reason, death.num_handed_over)
+        self._blamed += ((given_up, row, killed) for given_up, row in death.given_up)
         self._check_usable()
-        for given_up, row in death.given_up:
-            batch = self._batches[given_up]
+
+    def _fail_blamed(self) -> Iterator[Outcome]:
+        """Fail the rows that ended processes: another row has a result now, or there is none, so the device is not to blame."""
+        blamed, self._blamed = self._blamed, []
+        for number, row, killed in blamed:
+            batch = self._batches[number]
             yield from self._finish(batch, [row], [to_failure(batch.utterances[row].audio, "model", killed)])
 
     def _check_usable(self) -> None:
@@ -551,6 +580,19 @@ class WorkerPool:
 
     def _failed(self, reason: str) -> DeviceFailed:
         return DeviceFailed(", ".join(slot.device.name for slot in self._slots), RuntimeError(reason))
+
+    def _refused(self, slot: _Slot) -> FastscribeError:
+        """Return the error that a device's process ended with."""
+        refused = slot.refused
+        assert refused is not None
+        kind = getattr(errors, refused.error_type, None)
+        if kind is DeviceUnusable:
+            return DeviceUnusable(f"--devices {slot.device.name}", refused.message)
+        if kind is DeviceFailed or not (isinstance(kind, type) and issubclass(kind, FastscribeError)):
+            return self._failed(refused.message)
+        error = kind.__new__(kind)
+        ValueError.__init__(error, refused.message)  # its own constructor would build the message again
+        return error
 
     def _say_death(self, slot: _Slot, reason: str, num_handed_over: int) -> None:
         what = "utterance goes" if num_handed_over == 1 else "utterances go"
@@ -567,8 +609,8 @@ class WorkerPool:
         """Return what the processes say of the model, which must be the same but for the device's name."""
         found = [slot.ready.facts for slot in self._slots if slot.ready is not None]
         if not found:
-            refused = next((slot.refused for slot in self._slots if slot.refused is not None), None)
-            raise (_error(refused) if refused is not None else self._failed("no process could be started"))
+            refused = next((slot for slot in self._slots if slot.refused is not None), None)
+            raise (self._failed(f"its process {self._last_death}") if refused is None else self._refused(refused))
         names = list(dict.fromkeys(one.device_name for one in found))
         facts = replace(found[0], device_name=", ".join(names))
         for slot in self._slots:
@@ -588,16 +630,6 @@ def _failed(failure: Failure, audio: AudioInfo) -> Failure:
     """Return the failure of a batch as that of a recording."""
     given = audio.path, audio.id, failure.stage, failure.error_type, failure.message
     return Failure(*given, audio.row, audio.index, audio.given_key)
-
-
-def _error(refused: messages.Refused) -> Exception:
-    """Return the error that a process ended with."""
-    kind = getattr(errors, refused.error_type, None)
-    if not (isinstance(kind, type) and issubclass(kind, FastscribeError)):
-        return DeviceFailed("every process", RuntimeError(refused.message))
-    error = kind.__new__(kind)
-    ValueError.__init__(error, refused.message)  # its own constructor would build the message again
-    return error
 
 
 def _end(devices: list[WorkerProcess], helpers: HelperPool | None, arena: Arena, relay: StderrRelay) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PARTS = {  # modules of this folder and their functions; scripts/gpu/plan.py says when each is run
     "facts": "checks:facts",
+    "devices": "checks:devices",
     "files": "files:files",
     "nemo": "files:nemo",
     "engine": "engine:engine",

@@ -22,6 +22,7 @@ from scripts.gpu.goals import read_rows
 from scripts.gpu.part import ROOT, TEST_DATA, Part, num_cores
 from scripts.measurement_log import MeasurementLog
 
+_DEVICES = "cuda/test_device_processes.py"
 # Test modules in the order of what they decide.
 _LOW_LEVEL = (
     "families/conformer/test_triton_kernels.py",
@@ -57,14 +58,19 @@ def facts(part: Part) -> None:
     part.notes.write(row)
 
 
+def devices(part: Part) -> None:
+    """Run the tests of devices' processes: a measurement of the command is worth nothing where they fail."""
+    run_tests(part, [ROOT / "tests" / _DEVICES])
+
+
 def tests(part: Part) -> None:
     """Run the low-level tests that are marked cuda; without a GPU all are skipped."""
     run_tests(part, [ROOT / "tests" / name for name in _LOW_LEVEL])
 
 
 def end_to_end(part: Part) -> None:
-    """Run the other tests that are marked cuda."""
-    low_level = {ROOT / "tests" / name for name in _LOW_LEVEL}
+    """Run the other tests that are marked cuda, but for those of part devices."""
+    low_level = {ROOT / "tests" / name for name in (*_LOW_LEVEL, _DEVICES)}
     paths = (path for path in sorted((ROOT / "tests").rglob("test_*.py")) if path not in low_level)
     run_tests(part, [path for path in paths if "mark.cuda" in path.read_text(encoding="utf-8")])
 

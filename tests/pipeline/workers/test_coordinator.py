@@ -341,6 +341,69 @@ def test_a_run_without_a_device_fails_at_once(monkeypatch: pytest.MonkeyPatch) -
         begin(pool)
 
 
+def test_recordings_do_not_fail_for_want_of_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, _ = begun(monkeypatch)
+    refused = DeviceFailed("a helper process", OSError("refused"))
+    monkeypatch.setattr(pool.helpers, "submit", lambda job: [job.done(one, refused, -1) for one in sorted(job.left)])
+    with pytest.raises(DeviceFailed, match="a helper process failed: refused"):
+        done(pool, [[utterance(1), utterance(2)]])
+    pool.close()
+
+
+def test_a_memory_that_cannot_grow_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, _ = begun(monkeypatch, arena_bytes=10)
+    monkeypatch.setattr(pool._arena, "grow", refuse_memory)
+    with pytest.raises(DeviceFailed, match=r"the memory that processes share failed: .* Cannot allocate memory"):
+        done(pool, [[utterance(1, 9000)]])
+    pool.close()
+
+
+def refuse_memory(num_bytes: int) -> int:
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+def test_rows_are_not_to_blame_if_the_device_does_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no result, and may have ended processes all the same."""
+    monkeypatch.setattr(workers_pool, "MAX_DEATHS", 1)
+    pool, _ = begun(monkeypatch, die_of_all, number=1)
+    failures: list[Any] = []
+
+    def run() -> None:
+        for outcome in pool.execute([[utterance(1), utterance(2)]]):
+            failures.extend(() if outcome is IDLE else outcome[1])
+
+    with pytest.raises(DeviceFailed):
+        run()
+    assert not failures and pool.suspects == {1, 2}
+    pool.close()
+
+
+@pytest.mark.parametrize("others", [[], [2, 3]])
+def test_a_row_is_to_blame_if_others_have_results_or_there_are_none(
+    monkeypatch: pytest.MonkeyPatch, others: list[int]
+) -> None:
+    def answer(process: FakeProcess, message: Any) -> None:
+        if isinstance(message, messages.Work):
+            samples = process.samples(message.place, message.layout)
+            (die_of_all if 1 in samples[list(message.rows), 0] else decode)(process, message)
+
+    pool, _ = begun(monkeypatch, answer, number=1)
+    found = {}
+    for outcome in pool.execute([[utterance(one) for one in (1, *others)]]):
+        found.update({} if outcome is IDLE else {one.audio.index: result for one, result in zip(*outcome, strict=True)})
+    assert [getattr(found[one], "error_type", "") for one in (1, *others)] == [
+        "RecordingKilledProcess",
+        *("" for _ in others),
+    ]
+    assert pool._arena.is_empty
+    pool.close()
+
+
+def die_of_all(process: FakeProcess, message: Any) -> None:
+    if isinstance(message, messages.Work):
+        process.say(None)
+
+
 def test_a_closed_pool_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its processes end, which is no death to report."""
     pool, lines = begun(monkeypatch)
@@ -361,7 +424,7 @@ def test_a_process_that_is_given_up_for_its_silence_dies_once(monkeypatch: pytes
     monkeypatch.setattr(workers_pool, "MAX_DEATHS", 0)
     pool, lines = begun(monkeypatch)
     silent = pool._slots[0].process
-    assert not list(pool._died(0, "has not answered"))
+    pool._died(0, "has not answered")
     silent.say(None)  # its pipe closes
     assert len(done(pool, [[utterance(index)] for index in range(1, 10)])) == 9
     assert lines == ["the process of cpu:0 has not answered; it is not used any more"]

@@ -158,6 +158,18 @@ def test_a_batch_that_kills_its_worker_again_is_retried_by_row() -> None:
     assert made.finish(0, [2]) == [2] and not made.is_busy
 
 
+def test_what_dead_workers_had_is_suspect_until_it_has_a_result() -> None:
+    made = dispatch(1)
+    for batch in range(2):
+        made.assign(batch, range(2), 10)
+    assert not made.suspects()
+    made.remove_worker(0)
+    made.add_worker(1, 3)
+    assert made.suspects() == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    made.finish(0, [0])
+    assert made.suspects() == [(0, 1), (1, 0), (1, 1)]
+
+
 def number_of(task: Task | None) -> int:
     assert task is not None
     return task.number

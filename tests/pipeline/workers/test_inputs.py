@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fastscribe.audio.remote_file import RemoteFile
+from fastscribe.errors import DeviceFailed
 from fastscribe.pipeline.workers.helpers import Job
 from fastscribe.pipeline.workers.inputs import HelperInputs
 from fastscribe.types import Failure, Source
@@ -34,3 +35,18 @@ def test_the_home_of_a_remote_recording_is_known_with_any_number_of_helpers() ->
                 expected[source.index] = helper
     assert homes == expected and len(homes) == len(sources)
     assert sorted(finished) == list(range(len(sources) + 1)) and group.items.keys() == set(finished)
+
+
+def test_inputs_do_not_fail_for_want_of_helpers() -> None:
+    """The run stops, or goes on without helpers, and each input has its own result."""
+
+    def submit(job: Job) -> None:
+        job.done(0, DeviceFailed("a helper process", OSError("refused")), -1)
+
+    helpers: Any = SimpleNamespace(number=1, submit=submit)
+    preparation: Any = SimpleNamespace(prepare=None)
+    group = HelperInputs(preparation, helpers, lambda: None, {}).group([Source("a.wav", "a.wav", "a")])
+    finished: list[int] = []
+    group.start(None, finished.append)  # type: ignore[arg-type]
+    assert finished == [0] and not group.items
+    assert isinstance(group.errors[0], DeviceFailed)

@@ -1,0 +1,279 @@
+"""A run that gets helpers without an option goes on in its own process if they are refused or fail. These are real processes.
+
+A part of the processors plays the GPU.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import soundfile
+
+from fastscribe import Failure, Options, Transcriber, Transcript
+from fastscribe.cli import helped_gpu
+from fastscribe.cli.helped_gpu import load_beside_helpers
+from fastscribe.cli.run_part import OutputTarget, TranscribeJob
+from fastscribe.config import OutputStyle
+from fastscribe.errors import DeviceFailed, UsageError
+from fastscribe.fast_paths import RefusedPath
+from fastscribe.pipeline.engine import Engine
+from fastscribe.pipeline.workers import devices, process
+from fastscribe.pipeline.workers import pool as workers_pool
+from fastscribe.pipeline.workers.devices import Device
+from fastscribe.results.shards import UNSHARDED
+from tests.conftest import AUDIO, MODELS
+from tests.fakes.cuda import forbid_contexts
+from tests.helpers import worker_faults
+from tests.helpers.forked_workers import forked_workers
+
+MODEL = MODELS / "tdt_demo" / "model.nemo"
+OPTIONS = Options(batch_frames=100, threads=2)
+CLIPS = [str(next(AUDIO.glob(f"{number:02d}_*.flac"))) for number in (12, 9, 5, 6, 8)]  # the shortest, 3 s each
+
+pytestmark = pytest.mark.posix
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forked() -> Iterator[None]:
+    with forked_workers():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid_contexts(monkeypatch)
+    monkeypatch.setattr(devices, "parse_devices", lambda text: (Device(f"cuda:{text}", "cpu", 1, {}),))
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, str]:
+    """The texts of one process."""
+    return texts(Transcriber.load(MODEL, "cpu", "fp32", OPTIONS).transcribe(CLIPS))
+
+
+def job(device: str = "auto") -> TranscribeJob:
+    target = OutputTarget(None, None, UNSHARDED, False, False, False)
+    return TranscribeJob([], str(MODEL), device, "fp32", OPTIONS, OutputStyle(), target, None, helped_gpu=0)
+
+
+def texts(results: Iterator[Transcript | Failure]) -> dict[str, str]:
+    found = list(results)
+    assert not [one for one in found if isinstance(one, Failure)]
+    assert len({one.index for one in found}) == len(found), "a recording has two results"
+    return {one.audio.path: one.text for one in found if isinstance(one, Transcript)}
+
+
+def out_of_processes(*_: Any, **__: Any) -> None:
+    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
+def no_process(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(process, "subprocess", SimpleNamespace(**vars(process.subprocess) | {"Popen": out_of_processes}))
+
+
+def no_helper(patch: pytest.MonkeyPatch) -> None:
+    popen = process.subprocess.Popen
+
+    def only_devices(arguments: list[str], **rest: Any) -> Any:
+        return popen(arguments, **rest) if process.PROGRAMS["device"] in arguments[2] else out_of_processes()
+
+    patch.setattr(process, "subprocess", SimpleNamespace(**vars(process.subprocess) | {"Popen": only_devices}))
+
+
+def no_shared_memory(patch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    patch.setattr(os, "memfd_create", refuse, raising=False)
+    patch.setattr(tempfile, "mkstemp", refuse)
+
+
+def no_descriptors(patch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    patch.setattr(workers_pool, "StderrRelay", refuse)
+
+
+def no_device(patch: pytest.MonkeyPatch) -> None:
+    """As with a driver that torch cannot use: this torch has no CUDA."""
+    patch.setattr(devices, "parse_devices", lambda text: (Device(f"cuda:{text}", "cuda", 1, {}),))
+
+
+@pytest.mark.parametrize(
+    ("refuse", "reason"),
+    [
+        (no_process, "cuda:0 failed: [Errno 11] Resource temporarily unavailable"),
+        (no_helper, "a helper process failed: [Errno 11] Resource temporarily unavailable"),
+        (no_shared_memory, "the start of processes failed: [Errno 1] Operation not permitted"),
+        (no_descriptors, "the start of processes failed: [Errno 24] Too many open files"),
+        (no_device, "this torch has no CUDA"),
+    ],
+)
+def test_a_run_whose_processes_are_refused_begins_in_this_process(
+    refuse: Callable[[pytest.MonkeyPatch], None], reason: str, monkeypatch: pytest.MonkeyPatch, expected: dict[str, str]
+) -> None:
+    refuse(monkeypatch)
+    lines: list[str] = []
+    with load_beside_helpers(job(), 0, lines.append) as transcriber:
+        assert texts(transcriber.transcribe(CLIPS)) == expected
+        assert isinstance(transcriber._local.engine, Engine)
+    [line] = lines
+    assert isinstance(line, RefusedPath) and line.reason.startswith(reason)
+    assert transcriber.refused_paths == {"helpers": line.reason}
+    assert line.startswith("no processes beside this one (") and "the run goes on in this process, on " in line
+
+
+def test_a_device_that_cannot_load_the_model_leaves_it_to_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, str]
+) -> None:
+    worker_faults.install(tmp_path, monkeypatch, broken_threads=7)
+    one = Device("cuda:0", "cpu", 1, {"OMP_NUM_THREADS": "7"})
+    monkeypatch.setattr(devices, "parse_devices", lambda text: (one,))
+    lines: list[str] = []
+    with load_beside_helpers(job(), 0, lines.append) as transcriber:
+        assert texts(transcriber.transcribe(CLIPS)) == expected
+    assert [getattr(line, "reason", line) for line in lines] == ["cuda:0 failed: no memory left for a model"]
+
+
+def test_a_device_that_the_user_names_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without helpers too: no other device takes its place."""
+    no_process(monkeypatch)
+    lines: list[str] = []
+    with pytest.raises(UsageError, match=r"^--device cuda:1: this torch has no CUDA"):
+        load_beside_helpers(job("cuda:1"), 1, lines.append)
+    assert not lines
+
+
+class Decoded:
+    """The recordings that this process decodes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.indices: list[int] = []
+        push = Engine.push
+
+        def noted(engine: Engine, batch: Any) -> Any:
+            self.indices += [one.audio.index for one in batch.utterances]
+            return push(engine, batch)
+
+        monkeypatch.setattr(Engine, "push", noted)
+
+
+def kill_after_first(transcriber: Transcriber, inputs: Iterator[str]) -> list[Transcript | Failure]:
+    """Return the results. The device ends after the first one that it has made."""
+    results, found = transcriber.transcribe(inputs), []
+    for result in results:
+        found.append(result)
+        if len(found) == 1:
+            os.kill(transcriber._executor._slots[0].process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    return found
+
+
+def test_a_run_whose_device_dies_goes_on_with_what_has_no_result(
+    monkeypatch: pytest.MonkeyPatch, expected: dict[str, str]
+) -> None:
+    """The inputs come from an iterator, which cannot be read twice."""
+    monkeypatch.setattr(workers_pool, "MAX_DEATHS", 0)
+    lines: list[str] = []
+    clips = CLIPS * 8
+    with load_beside_helpers(job(), 0, lines.append) as transcriber:
+        decoded = Decoded(monkeypatch)
+        found = kill_after_first(transcriber, iter(clips))
+        assert sorted(one.index for one in found) == list(range(len(clips)))
+        assert [one.text for one in found if isinstance(one, Transcript)] == [
+            expected[clips[one.index]] for one in found
+        ]
+        num_here = len(decoded.indices)
+        assert 0 < num_here < len(clips) and len(set(decoded.indices)) == num_here
+        assert decoded.indices and set(decoded.indices) == {one.index for one in found[-num_here:]}
+        progress = transcriber.progress
+        assert (progress.files, progress.failed, progress.planned_files) == (len(clips), 0, len(clips))
+        assert progress.done_s == pytest.approx(progress.audio_s) == pytest.approx(progress.planned_s)
+        assert not transcriber.shares()
+        assert texts(transcriber.transcribe(CLIPS)) == expected, "the next run is in this process"
+    death, line = lines
+    assert death.startswith("the process of cuda:0 was killed by SIGKILL") and death.endswith("it is not used any more")
+    assert isinstance(line, RefusedPath)
+    assert line.reason.startswith("cuda:0 failed: the last process was killed by SIGKILL")
+
+
+def test_a_run_whose_last_helper_dies_goes_on(monkeypatch: pytest.MonkeyPatch, expected: dict[str, str]) -> None:
+    lines: list[str] = []
+    clips = CLIPS * 8
+    with load_beside_helpers(job(), 0, lines.append) as transcriber:
+        helpers = transcriber._executor.helpers  # type: ignore[attr-defined]
+        no_process(monkeypatch)
+        found = []
+        for result in transcriber.transcribe(iter(clips)):
+            found.append(result)
+            if len(found) == 1:
+                for one in helpers.processes:
+                    os.kill(one.pid, signal.SIGKILL)
+        assert sorted(one.index for one in found) == list(range(len(clips)))
+        assert [one.text for one in found if isinstance(one, Transcript)] == [
+            expected[clips[one.index]] for one in found
+        ]
+    assert isinstance(lines[-1], RefusedPath)  # others say that fewer helpers go on
+    assert lines[-1].reason == "a helper process failed: [Errno 11] Resource temporarily unavailable"
+
+
+def test_recordings_that_may_have_ended_processes_come_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, str]
+) -> None:
+    """The device has done nothing else, so it may be to blame as well. Here they do this process no harm."""
+    (tmp_path / "faults").mkdir()
+    worker_faults.install(tmp_path / "faults", monkeypatch)
+    samples, rate = soundfile.read(CLIPS[0], dtype="int16")
+    samples[: len(worker_faults.POISON)] = worker_faults.POISON
+    poisons = [tmp_path / f"{number}.flac" for number in range(6)]
+    for path in poisons:
+        soundfile.write(path, samples, rate)
+    given = [*map(str, poisons), *CLIPS]
+    lines: list[str] = []
+    with load_beside_helpers(job(), 0, lines.append) as transcriber:
+        found = list(transcriber.transcribe(given))
+    assert sorted(one.index for one in found) == list(range(len(given)))
+    assert texts(iter(found[: len(CLIPS)])) == expected
+    assert all(isinstance(one, Transcript) and one.index < len(poisons) for one in found[len(CLIPS) :])
+    assert any(isinstance(line, RefusedPath) for line in lines)
+
+
+def test_devices_that_are_named_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers_pool, "MAX_DEATHS", 0)
+    loaded = Transcriber.load(MODEL, dtype="fp32", options=OPTIONS, say=lambda line: None, devices="0")
+    with loaded, pytest.raises(DeviceFailed, match="what is written is kept"):
+        kill_after_first(loaded, iter(CLIPS * 8))
+
+
+def test_a_process_that_cannot_have_the_model_either_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both reasons are said. The results so far are kept."""
+    monkeypatch.setattr(workers_pool, "MAX_DEATHS", 0)
+    with load_beside_helpers(job(), 0, lambda line: None) as transcriber:
+        monkeypatch.setattr(Transcriber, "load", staticmethod(out_of_processes))
+        with pytest.raises(DeviceFailed, match=r"SIGKILL.*; this process failed: \[Errno 11\]"):
+            kill_after_first(transcriber, iter(CLIPS * 8))
+
+
+def test_a_dtype_stays_in_the_middle_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    def load(*arguments: Any) -> Any:
+        given.append(arguments[1:3])
+        raise MemoryError
+
+    monkeypatch.setattr(Transcriber, "load", staticmethod(load))
+    failed = DeviceFailed("cuda:0", RuntimeError("lost"))
+    facts: Any = SimpleNamespace(is_gpu=True, dtype="bf16")
+    for device in ("auto", "cuda:1"):
+        with pytest.raises(DeviceFailed):
+            helped_gpu._executor_here(replace(job(device), dtype="auto"), failed, facts, lambda line: None)
+    assert given == [("cuda", "bf16"), ("cuda:1", "bf16")]

@@ -1,0 +1,61 @@
+"""Devices' processes and helpers on a GPU: the same results as in one process, and no fast path is refused.
+
+Skipped without a GPU. scripts/gpu_check runs it before anything else, and scripts/gpu_rehearsal on a simulated GPU.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from fastscribe import Failure, Transcriber, Transcript
+from tests.conftest import AUDIO, MODELS, model_path
+
+pytestmark = pytest.mark.cuda
+
+FILES = sorted(AUDIO.glob("0[1-4]*.flac"))
+MODEL = model_path(MODELS / "tdt_demo")
+
+
+def words(transcriber: Transcriber) -> dict[str, list[tuple[str, float, float]]]:
+    results = list(transcriber.transcribe(FILES))
+    assert not [one for one in results if isinstance(one, Failure)]
+    assert not transcriber.refused_paths
+    found = [one for one in results if isinstance(one, Transcript)]
+    return {one.audio.path: [(word.text, word.start_s, word.end_s) for word in one.words] for one in found}
+
+
+@pytest.fixture(scope="module")
+def in_this_process() -> dict[str, list[tuple[str, float, float]]]:
+    return words(Transcriber.load(MODEL, "cuda", "fp32", say=print))
+
+
+@pytest.mark.parametrize("devices", ["0", "0,0"])
+def test_processes_equal_one(devices: str, in_this_process: dict[str, list[tuple[str, float, float]]]) -> None:
+    with Transcriber.load(MODEL, dtype="fp32", devices=devices, say=print) as transcriber:
+        for _ in range(2):  # graphs are captured at the second use of a shape
+            assert words(transcriber) == in_this_process
+        shares = transcriber.shares()
+    assert [one.name for one in shares] == ["cuda:0"] and shares[0].audio_s > 0
+
+
+def test_shared_memory_is_pinned() -> None:
+    """As the driver sees it: the memory's first page and its last."""
+    import numpy as np
+    import torch
+
+    from fastscribe.cuda.memory import register
+    from fastscribe.pipeline.workers.arena import Arena, SharedMemory
+
+    arena = Arena(8 << 20)
+    try:
+        memory = SharedMemory(arena.file)
+        whole = memory.view(0, arena.num_bytes)
+        said: list[str] = []
+        register(whole, said.append)
+        assert not said
+        samples = torch.from_numpy(np.frombuffer(whole, np.int16))
+        assert samples[:4].is_pinned() and samples[-4:].is_pinned()
+        assert samples[:4].to("cuda", non_blocking=True).tolist() == samples[:4].tolist()
+        torch.cuda.cudart().cudaHostUnregister(np.frombuffer(whole, np.uint8).ctypes.data)
+    finally:
+        arena.close()
