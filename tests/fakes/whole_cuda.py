@@ -24,7 +24,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 GPU = "Simulated GPU"
-# Rows times frames of inputs of kernels that are interpreted, which takes milliseconds for each: torch's forms take larger ones.
+# Rows times frames of inputs of kernels that are interpreted, which takes milliseconds for each; torch runs larger ones.
 _INTERPRETED_FRAMES = 16
 _FACTORIES = ("empty", "zeros", "ones", "full", "arange", "tensor", "as_tensor", "rand", "randn", "randint", "linspace")
 # These take CPU tensors beside those of a GPU.
