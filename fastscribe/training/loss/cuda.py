@@ -185,7 +185,7 @@ def _compile_one() -> None:
     """Compile a kernel: numba finds a wrong or missing toolkit or numpy only then. Raises UsageError for it."""
     from numba import cuda
 
-    failures = (ImportError, RuntimeError, OSError, *_cuda_errors())
+    failures: tuple[type[Exception], ...] = (ImportError, RuntimeError, OSError, *_cuda_errors())
     try:
         cuda.jit("void(float32[::1])")(_nothing)
     except (*failures, AttributeError) as problem:
