@@ -15,7 +15,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from fastscribe.bench.shapes import SHAPES
+from fastscribe.families.blocks import int8, int8_packing
 from fastscribe.ray import library
 from tests.conftest import AUDIO, MODELS, PACKAGE, ROOT
 
@@ -254,3 +257,17 @@ def test_commands_run_where_numba_compiles_nothing(tmp_path: Path) -> None:
             assert done.returncode == 0, done.stderr
             found.append([json.loads(line) for line in done.stdout.splitlines()])
         assert found[0] == found[1] and found[0][0]["words"]
+
+
+def test_wide_models_do_without_loops_where_numba_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also their packing: in Python it would take minutes."""
+    encoder, weight_NK = SHAPES["parakeet-tdt-0.6b"].encoder, torch.ones(1024, 1024)
+    for value, expected in (("0", True), ("", True), ("1", False)):
+        monkeypatch.setenv("NUMBA_DISABLE_JIT", value)
+        assert encoder.has_loops is expected
+    assert int8_packing.pack(weight_NK) is None
+    int8.int8_problem.cache_clear()
+    monkeypatch.setattr(int8, "has_native_int8", lambda: False)
+    monkeypatch.setattr(int8, "has_avx2", lambda: True)
+    assert "NUMBA_DISABLE_JIT is set" in str(int8.int8_problem())
+    int8.int8_problem.cache_clear()

@@ -11,10 +11,9 @@ A batch of all recordings must give the same, except for an encoder without mask
 
 from __future__ import annotations
 
-import sys
-
 import json
 import logging
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
