@@ -149,7 +149,7 @@ class Rehearsal:
             raise Wrong(f"{CUDA_TESTS}: exit code {done.returncode}: {done.stdout[-1500:]}{done.stderr[-500:]}")
 
     def _command(self, scene: Scene, simulated: dict[str, Any] | None) -> Done:
-        clips, out = self._folder / f"clips-{scene.clips}", self._folder / scene.name
+        clips, out = self._folder / f"clips-{scene.clips}", self._folder / "out" / scene.name
         if not clips.exists():
             make_clips(clips, scene.clips)
         shutil.rmtree(out, ignore_errors=True)
@@ -237,7 +237,7 @@ def refused(done: Done) -> dict[str, str]:
         found: dict[str, str] = report["refused"]
         return found
     lines = [line for line in done.stderr.splitlines() if any(words in line for words in _REFUSALS)]
-    return {line: line for line in lines}
+    return {"on stderr": line for line in lines[:1]}
 
 
 def compare(expected: Sequence[str], found: Sequence[str]) -> None:
