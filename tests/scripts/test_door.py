@@ -93,7 +93,7 @@ def test_a_right_family_fills_its_line(door: ModuleType, tried: Callable[..., tu
     ("fault", "num_right", "difference"),
     [
         ("warning", 0, "Python's messages: ['UserWarning: it will go']\nexpected: []"),
-        ("subtitles", 1, "'empty.', 'more']\nexpected: ['On', 'the', 'arrival'"),
+        ("subtitles", 1, "empty.more'\nexpected: 'Onthearrival"),
         ("silent", 2, "says that nothing is to do: False"),
         ("decodes again", 2, "time of the rows: "),
         ("decoder", 3, "has tdt: False"),
