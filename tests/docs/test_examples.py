@@ -68,6 +68,7 @@ def test_the_guides_are_among_the_examples() -> None:
 
 
 @pytest.mark.posix
+@pytest.mark.timeout(600)  # up to ten processes, each with an import of torch, on a machine that may be busy
 @pytest.mark.parametrize("page", RUN_PAGES, ids=name_of)
 def test_console_examples_run(page: Path, recordings: Path) -> None:
     """A page's blocks run in one shell, one after the other, with the installed command and the packaged model."""
@@ -92,7 +93,7 @@ def in_shell(commands: list[str], folder: Path) -> list[tuple[int, str, str]]:
     mark = "\ncode=$?; printf '\\0%d\\0' $code; printf '\\0' >&2; [ $code = 0 ] || exit $code\n"
     script = "".join(command + mark for command in commands)
     done = subprocess.run(
-        ["bash", "-c", script], cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=250
+        ["bash", "-c", script], cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=590
     )
     printed, said = done.stdout.split("\0"), done.stderr.split("\0")
     return [(int(code), out, err) for code, out, err in zip(printed[1::2], printed[::2], said, strict=False)]
@@ -105,10 +106,11 @@ def clean_environment() -> dict[str, str]:
     return kept | {"PATH": SCRIPTS + os.pathsep + kept["PATH"]}
 
 
+@pytest.mark.posix
 def test_a_failing_command_ends_its_shell(tmp_path: Path) -> None:
     done = in_shell(["echo one", "fastscribe transcribe nowhere.flac", "echo two"], tmp_path)
-    assert [(code, printed) for code, printed, _ in done] == [(0, "one\n"), (2, "")]
-    assert "nowhere.flac" in done[1][2]
+    assert [code for code, _, _ in done] == [0, 1] and done[0][1] == "one\n"
+    assert "no such file" in done[1][1]
 
 
 @pytest.mark.parametrize("page", PYTHON_PAGES, ids=name_of)
