@@ -266,6 +266,9 @@ class GpuTensor(torch.Tensor):
     def new_tensor(self, data: Any, dtype: Any = None, **_: Any) -> torch.Tensor:
         return GpuTensor(torch.tensor(data, dtype=dtype or self.dtype))
 
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
     def cpu(self, *_: Any) -> torch.Tensor:
         return self.to("cpu")
 
