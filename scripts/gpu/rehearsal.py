@@ -142,7 +142,7 @@ class Rehearsal:
 
     def tests(self) -> None:
         """Run the tests of the devices' processes, which are marked cuda, on the simulated GPU. Raises Wrong."""
-        command = [self._python, "-m", "pytest", "-q", "-p", "no:cacheprovider", CUDA_TESTS]
+        command = [self._python, "-m", "pytest", "-p", "no:cacheprovider", CUDA_TESTS]
         done = self._process(command, {"interpreted_frames": 0}, self._folder / "tests.events", ROOT)
         last = done.stdout.strip().splitlines()[-1:]
         if done.returncode != 0 or "passed" not in "".join(last) or "skipped" in "".join(last):
