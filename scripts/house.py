@@ -51,7 +51,7 @@ TIERS = (
 )
 LIMITS = {
     "modules that a plain run loads": 155,
-    "their lines": 19_900,
+    "their lines": 20_200,
     "lines of the package": 86_500,
     "tiers of the core": 8,
     "imports that point up, by module": 0,

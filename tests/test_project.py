@@ -36,10 +36,24 @@ def test_every_declared_python_is_tested() -> None:
     matrix = WORKFLOW["jobs"]["test"]["strategy"]["matrix"]
     assert matrix["python"] == classified
     oldest = classified[0]
+    for page in ("README.md", "docs/install.md"):
+        assert f"needs Python {oldest} to {classified[-1]} " in (ROOT / page).read_text(encoding="utf-8")
     assert PYPROJECT["project"]["requires-python"] == f">={oldest}"
-    assert PYPROJECT["tool"]["mypy"]["python_version"] == oldest
+    assert "python_version" not in PYPROJECT["tool"]["mypy"]  # each Python checks the types that its own packages have
+    assert WORKFLOW["jobs"]["lint"]["steps"][1]["with"]["python-version"] == oldest
     assert PYPROJECT["tool"]["ruff"]["target-version"] == f"py{oldest.replace('.', '')}"
     assert {"python": oldest, "dependencies": "oldest"} in matrix["include"]
+
+
+def test_the_readmes_commands_run_on_every_python() -> None:
+    """As they stand, with the Python that a reader has; so mypy checks the types that each Python's packages have."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert WORKFLOW["jobs"]["readme"]["strategy"]["matrix"] == {
+        "python": WORKFLOW["jobs"]["test"]["strategy"]["matrix"]["python"]
+    }
+    assert commands("readme") == ["scripts/quickstart", "scripts/test"]
+    assert all(f"`{command}`" in readme or f"$ {command}\n" in readme for command in commands("readme"))
+    assert WORKFLOW[True]["schedule"]  # YAML 1.1 reads `on` as true
 
 
 def test_every_dependency_has_a_lower_bound() -> None:
@@ -59,8 +73,8 @@ def test_every_dependency_has_a_lower_bound() -> None:
 def test_hooks_and_workflow_run_the_same_checks() -> None:
     script = (ROOT / "scripts" / "test").read_text(encoding="utf-8")
     lines = [line.partition(" >")[0] for line in script.splitlines() if line.startswith('"$bin/')]
-    *checks, tests = (line.removeprefix('"$bin/').replace('"', "", 1) for line in lines)
-    assert len(checks) == 3 and tests.startswith("python -m pytest ")
+    *checks, tests, door = (line.removeprefix('"$bin/').replace('"', "", 1) for line in lines)
+    assert len(checks) == 3 and tests.startswith("python -m pytest ") and door == "python scripts/door"
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
     assert [hook["entry"] for hook in hooks] == checks
     assert commands("lint")[-3:] == checks
@@ -70,6 +84,12 @@ def test_hooks_and_workflow_run_the_same_checks() -> None:
 def test_the_workflow_tests_the_wheel() -> None:
     lines = commands("test")
     assert lines.index("rm -r fastscribe") < [line.startswith("python -m pytest ") for line in lines].index(True)
+
+
+def test_the_command_is_tried_with_the_oldest_and_the_newest_torch() -> None:
+    [oldest] = [one.partition(">=")[2] for one in PYPROJECT["project"]["dependencies"] if one.startswith("torch>=")]
+    assert WORKFLOW["jobs"]["door"]["strategy"]["matrix"]["torch"] == [f"torch=={oldest}.*", "torch"]
+    assert "scripts/door" in commands("door") and WORKFLOW[True]["schedule"]  # YAML 1.1 reads `on` as true
 
 
 def test_actions_are_pinned_to_a_major_version() -> None:

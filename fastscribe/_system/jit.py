@@ -1,8 +1,12 @@
-"""Compile functions with numba, and keep the machine code for later processes if there is a folder for it."""
+"""Compile functions with numba, and keep the machine code for later processes if there is a folder for it.
+
+numba's names that are not public stand in docs/log.md; without one of them numba does the same in its own, slower way.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache, partial, wraps
@@ -12,9 +16,16 @@ from threading import RLock
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 LAST_NUMBA_TRIED = (0, 68)  # with `_load_or_compile`
 _REASSOCIATE = {"reassoc", "contract", "nsz", "arcp"}  # sums may be split; infinities and NaN keep their meaning
 _Made = TypeVar("_Made", bound=Callable[..., Any])
+
+
+def runs_in_python() -> bool:
+    """Return True if NUMBA_DISABLE_JIT has numba leave functions as they are. Does not import numba."""
+    return os.environ.get("NUMBA_DISABLE_JIT", "0").strip() not in ("", "0")
 
 
 def compile_cached(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -30,11 +41,13 @@ def compile_cached(function: Callable[..., Any], **options: Any) -> Callable[...
     """
     import numba
 
-    options |= {"no_cfunc_wrapper": True}  # which only C would call
+    options |= _known(no_cfunc_wrapper=True)  # which only C would call
     try:
         compiled = numba.njit(cache=True, **options)(function)
     except RuntimeError:
         return cast("Callable[..., Any]", numba.njit(**options)(function))
+    if not hasattr(compiled, "overloads"):
+        return _uncompiled(function)
 
     load_or_compile = partial(_load_or_compile, compiled)
 
@@ -51,32 +64,61 @@ def compile_cached(function: Callable[..., Any], **options: Any) -> Callable[...
     return call
 
 
-def _load_or_compile(compiled: Any, types: tuple[Any, ...]) -> None:
-    """Load machine code that numba has kept, or compile.
+def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with the interface of a compiled one. Compiled code does not warn of overflow either."""
 
-    numba gets its whole compiler ready to load, which takes 0.4 s. Code that is kept needs its runtime alone. This is not
-    numba's public way, so it is for versions with which it has been tried.
-    """
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return function(*arguments)
+
+    call.compile = lambda types: None  # type: ignore[attr-defined]
+    return call
+
+
+def _load_or_compile(compiled: Any, types: tuple[Any, ...]) -> None:
+    """Load machine code that numba has kept, or compile."""
     import numba
 
-    if numba.version_info.short <= LAST_NUMBA_TRIED:
+    if numba.version_info.short > LAST_NUMBA_TRIED or not _has_loaded(compiled, types):
+        compiled.compile(types)
+
+
+def _has_loaded(compiled: Any, types: tuple[Any, ...]) -> bool:
+    """Load kept machine code and return True; False if there is none, or if this numba lacks a name.
+
+    numba's public way gets its whole compiler ready to load, which takes 0.4 s. Code that is kept needs its runtime alone.
+    """
+    try:
         from numba.core.compiler_lock import global_compiler_lock
         from numba.core.runtime.nrt import rtsys
 
-        with global_compiler_lock:
-            if types in compiled.overloads:
-                return
-            rtsys.initialize(compiled.targetctx)
-            try:
-                kept = compiled._cache._load_overload(types, compiled.targetctx)
-            except Exception:  # files that are damaged, or those of a broken disk; numba would raise at every run
-                kept = None
-                with suppress(OSError):
-                    compiled._cache.flush()
-            if kept is not None:
-                compiled.add_overload(kept)
-                return
-    compiled.compile(types)
+        cache, context = compiled._cache, compiled.targetctx
+        load = cache._load_overload
+    except (ImportError, AttributeError):
+        return False
+    with global_compiler_lock:
+        if types in compiled.overloads:
+            return True
+        rtsys.initialize(context)
+        try:
+            kept = load(types, context)
+        except Exception:  # files that are damaged, or those of a broken disk; numba would raise at every run
+            with suppress(OSError):
+                cache.flush()
+            return False
+        if kept is not None:
+            compiled.add_overload(kept)
+        return kept is not None
+
+
+def _known(**options: Any) -> dict[str, Any]:
+    """Return those of numba's options that this version has. All of these only save time."""
+    try:
+        from numba.core.options import DefaultOptions
+    except ImportError:
+        return {}
+    return {name: value for name, value in options.items() if hasattr(DefaultOptions, name)}
 
 
 def compile_helper(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -87,7 +129,7 @@ def compile_helper(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """
     import numba
 
-    options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
+    options |= _known(no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True)
     compiler: Callable[[Callable[..., Any]], Any] = numba.njit(**options)
     return compiler
 
@@ -136,10 +178,7 @@ def loop_options() -> dict[str, Any]:
 
     Reference counting of the arrays made such loops 20 times slower.
     """
-    from numba.core.options import DefaultOptions
-
-    without_counting = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
-    return {"nogil": True, "error_model": "numpy", "fastmath": _REASSOCIATE, **without_counting}
+    return {"nogil": True, "error_model": "numpy", "fastmath": _REASSOCIATE, **_known(_nrt=False)}
 
 
 def rebind(function: Callable[..., Any], names: dict[str, Any], variant: str) -> Callable[..., Any]:

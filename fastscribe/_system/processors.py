@@ -46,7 +46,7 @@ _ONEDNN_LIMITS = {
 def usable_processors() -> int:
     """Return the number by CPU affinity, if the system has it, by quotas of control groups, and by what SLURM gives a task."""
     found = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
-    quotas = [limit.split() for [limit] in settings("cpu", "cpu.max")]  # version 2: "max 100000" for no limit
+    quotas = [tuple(limit.split()) for [limit] in settings("cpu", "cpu.max")]  # version 2: "max 100000" for no limit
     quotas += settings("cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us")  # version 1: -1 for no limit
     found += [int(quota) // int(period) for quota, period in quotas if quota not in ("max", "-1")]
     # Not every cluster binds tasks to processors.

@@ -156,7 +156,7 @@ def exit_on_sigint() -> None:
 def end_process(exit_code: int) -> NoReturn:
     """End the command's process with its exit code: what a caller wants to do afterwards, in `finally` too, is not done."""
     if exit_code == 0 and not HAS_NATIVE_THREADS.is_set():  # an early end leaves threads that read recordings
-        if is_watched():
+        if is_watched() or not (hasattr(threading, "_shutdown") and hasattr(atexit, "_run_exitfuncs")):
             sys.exit(0)
         end_threads()
     exit_without_finalisation(exit_code)

@@ -94,11 +94,15 @@ def sound_layout(sound: soundfile.SoundFile, file: BinaryIO) -> tuple[str, ...] 
 
 
 def _stated_layout(sound: soundfile.SoundFile) -> tuple[str, ...] | None:
-    """Return what libsndfile finds in the header; None if it is nothing, or no layout."""
-    from soundfile import _ffi, _snd  # the package has no function for it
+    """Return what libsndfile finds in the header; None if it is nothing, or no layout, or soundfile does not let us ask."""
+    try:
+        from soundfile import _ffi, _snd  # the package has no function for it
 
+        handle = sound._file
+    except (ImportError, AttributeError):
+        return None
     numbers = _ffi.new("int[]", sound.channels)
-    if not _snd.sf_command(sound._file, _GET_CHANNEL_MAP, numbers, sound.channels * _ffi.sizeof("int")):
+    if not _snd.sf_command(handle, _GET_CHANNEL_MAP, numbers, sound.channels * _ffi.sizeof("int")):
         return None
     known = dict(enumerate(_SNDFILE_NAMES.split()))
     names = [known.get(number, "") for number in numbers]

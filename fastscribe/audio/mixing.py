@@ -240,7 +240,7 @@ def _measured(block: int) -> Int64Array:
 def _energies(raw_SC: AnyArray, block: int, measured: Int64Array) -> Float64Array:
     """Return the mean products of all pairs of channels in each block [K, C, C]."""
     num_whole, channels = len(raw_SC) // block, raw_SC.shape[1]
-    parts = [raw_SC[: num_whole * block].reshape(num_whole, block, channels)]
+    parts: list[AnyArray] = [raw_SC[: num_whole * block].reshape(num_whole, block, channels)]
     if len(raw_SC) % block:
         parts.append(raw_SC[None, num_whole * block :])
     scale = 1 / 32768 if raw_SC.dtype == np.int16 else 1.0

@@ -219,7 +219,7 @@ class LinkedSound:
         assert self._sound is not None
         if position != self._at:
             self._sound.seek(position)
-        samples_SC = np.empty((num_samples, part.channels), np.float32)
+        samples_SC: Float32Array = np.empty((num_samples, part.channels), np.float32)
         got = int(self._sound.buffer_read_into(samples_SC, "float32"))
         self._at, samples_SC = position + got, samples_SC[:got]
         if part.channels == self.channels:

@@ -64,7 +64,7 @@ class SampleReader:
         span_SC = self._samples_SC[self._position : self._position + len(samples_SC)]
         samples_SC[: len(span_SC)] = span_SC
         if span_SC.dtype == np.int16 and dtype == "float32":
-            samples_SC[: len(span_SC)] *= np.float32(1 / 32768)
+            np.multiply(samples_SC[: len(span_SC)], np.float32(1 / 32768), out=samples_SC[: len(span_SC)])
         self._position += len(span_SC)
         return len(span_SC)
 

@@ -80,7 +80,7 @@ def _syllable(rng: np.random.Generator) -> Float32Array:
         return floor.astype(np.float32)
     if kind < 0.35:
         hiss = np.diff(rng.standard_normal(len(time_S) + 1))  # more treble than bass
-        return (0.08 * rng.uniform(0.3, 1.0) * envelope * hiss + floor).astype(np.float32)
+        return np.asarray(0.08 * rng.uniform(0.3, 1.0) * envelope * hiss + floor, np.float32)
     pitch_hz = rng.uniform(90, 230) * (1 + 0.15 * rng.uniform(-1, 1) * np.linspace(-1, 1, len(time_S)))
     phase_S = 2 * np.pi * np.cumsum(pitch_hz) / RATE_HZ
     formants_hz = rng.uniform((250, 800, 1800), (850, 2300, 3400))

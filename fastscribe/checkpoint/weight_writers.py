@@ -38,8 +38,6 @@ class _Tensor:
         self.storage, self.shape = storage, shape
 
     def __reduce__(self) -> tuple[Any, ...]:
-        import torch
-
         strides: list[int] = []
         step = 1
         for size in reversed(self.shape):
@@ -47,7 +45,14 @@ class _Tensor:
             step *= size
         hooks: OrderedDict[str, Any] = OrderedDict()
         arguments = (self.storage, 0, self.shape, tuple(reversed(strides)), False, hooks)
-        return torch._utils._rebuild_tensor_v2, arguments
+        return _rebuild(), arguments
+
+
+def _rebuild() -> Any:
+    """Return what every file of torch.save names for a tensor; None if this torch has it elsewhere."""
+    import torch
+
+    return getattr(getattr(torch, "_utils", None), "_rebuild_tensor_v2", None)
 
 
 class _Pickler(pickle.Pickler):
@@ -104,6 +109,12 @@ def write_state(file: BinaryIO, sources: Mapping[str, TensorSource], dtypes: Map
         CheckpointError: a tensor cannot be read.
         OSError: the file cannot be written.
     """
+    import torch
+
+    if _rebuild() is None:
+        whole = {name: source.read().detach().to("cpu", dtypes[name]).contiguous() for name, source in sources.items()}
+        torch.save(whole, file)
+        return
     storages = {
         name: _Storage(str(number), str(dtypes[name]).removeprefix("torch."), source.num_elements)
         for number, (name, source) in enumerate(sources.items())

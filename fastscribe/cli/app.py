@@ -16,7 +16,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from fastscribe.audio.formats import MAGIC, is_audio_name
 from fastscribe.checkpoint.location import locate
-from fastscribe.cli.plain_values import skip_conversions_
 from fastscribe.cli.terminal import say
 from fastscribe.errors import OptionError, UsageError
 from fastscribe.rooms import ROOMS
@@ -63,7 +62,6 @@ class Command(TyperCommand):
         """Parse options as other tools name them too (other_tools.py). No mistyped option suggests one that deletes results."""
         if ctx.resilient_parsing:  # completion
             return list(super().parse_args(ctx, args))
-        skip_conversions_(self.get_params(ctx))
         options: list[Any] = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
         long_names = {name: max(one.opts, key=len) for one in options for name in (*one.opts, *one.secondary_opts)}
         flags = {name: other for one in options if one.is_flag for name, other in _opposites(one)}
@@ -179,7 +177,6 @@ class Group(TyperGroup):
         if args[:1] == ["help"]:
             args = [*args[1:], "--help"]
         typed = " ".join(args)
-        skip_conversions_(self.get_params(ctx))
         try:
             return list(super().parse_args(ctx, args))
         except Exception as error:

@@ -6,90 +6,66 @@ fail in the middle, it goes on in this process with what has no result. One line
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastscribe import rooms
-from fastscribe._system.gpus import num_gpus
+from fastscribe.config import Options
 from fastscribe.errors import DeviceFailed, DeviceUnusable, FastscribeError
 from fastscribe.fast_paths import RefusedPath, RefusedPaths
 
 if TYPE_CHECKING:
-    from fastscribe.cli.run_part import TranscribeJob
     from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.pipeline.model_facts import ModelFacts
     from fastscribe.transcriber import Transcriber
 
-MANY_INPUTS = 256  # a GPU with this number of inputs gets helpers
 
+def load_beside_helpers(
+    model: Path, device: str, dtype: str, options: Options, gpu: int, say: Callable[[str], None]
+) -> Transcriber:
+    """Load a model into a process for a GPU, with helpers; if that is refused, into this process.
 
-def helped_gpu(job: TranscribeJob) -> int | None:
-    """Return the number of the GPU that gets a process of its own, with helpers, which keep it busy with many files.
-
-    A few files are done sooner in this process, and so are those of a room that sees whole recordings. `--threads 0` keeps a
-    run in it. Helpers have not been tried on Windows.
-
-    Returns:
-        None if the run stays in this process, or `--devices` names its devices.
-    """
-    if job.devices is not None or job.options.threads == 0 or not job.engine.takes_helpers:
-        return None
-    if any(needs_whole(job.options) for needs_whole in rooms.offered("needs_whole_recordings", job.options)):
-        return None
-    named = re.fullmatch("auto|cuda(?::([0-9]+))?", job.device)
-    if named is None or sys.platform == "win32" or not int(named[1] or 0) < num_gpus():
-        return None
-    from fastscribe.cli.input_count import has_many
-
-    return int(named[1] or 0) if has_many(job.inputs, MANY_INPUTS) else None
-
-
-def load_beside_helpers(job: TranscribeJob, gpu: int, say: Callable[[str], None]) -> Transcriber:
-    """Load the job's model into a process for the GPU; if that is refused, into this one, on the device of `--device`.
+    Args:
+        model: As for Transcriber.load(), as are all others but one.
+        device: In this process.
+        dtype: The dtype.
+        options: Of every run.
+        gpu: Number of the GPU, which `device` names too.
+        say: Called with each line for the user.
 
     Raises what Transcriber.load() raises for one device.
     """
     from fastscribe.transcriber import Transcriber
 
     say = RefusedPaths.around(say)  # the transcriber's too
+
+    def load_here(failed: DeviceFailed, facts: ModelFacts) -> LocalExecutor:
+        """Load the model into this process in the middle of a run: on the same kind of device, in the same dtype.
+
+        The rows that are written have them, and a GPU that is lost ends a run without helpers too.
+        """
+        here = ("cuda" if facts.is_gpu else "cpu") if device == "auto" else device
+        try:
+            executor = Transcriber.load(model, here, facts.dtype, options, say)._local
+        except (FastscribeError, OSError, RuntimeError, MemoryError) as error:
+            raise DeviceFailed(f"{failed.problem}; this process", error) from error
+        say(_refused(failed.problem, executor.facts))
+        return executor
+
     try:
-        loaded = Transcriber.load(Path(job.model), "auto", job.dtype, job.options, say, devices=str(gpu))
+        loaded = Transcriber.load(model, "auto", dtype, options, say, devices=str(gpu))
     except (DeviceFailed, DeviceUnusable) as error:
         problem = error.problem
     else:
-        loaded._load_here = lambda failed, facts: _executor_here(job, failed, facts, say)
+        loaded._load_here = load_here
         return loaded
     from fastscribe.pipeline.model_building import has_usable_gpu
 
-    device = "cpu" if job.device == "auto" and not has_usable_gpu() else job.device
-    loaded = Transcriber.load(Path(job.model), device, job.dtype, job.options, say)
+    if device == "auto" and not has_usable_gpu():
+        device = "cpu"
+    loaded = Transcriber.load(model, device, dtype, options, say)
     say(_refused(problem, loaded._executor.facts))
     return loaded
-
-
-def _executor_here(
-    job: TranscribeJob, failed: DeviceFailed, facts: ModelFacts, say: Callable[[str], None]
-) -> LocalExecutor:
-    """Load the model into this process in the middle of a run.
-
-    The device is of the same kind and the dtype is the same, because the rows that are written have them. A GPU that is lost
-    ends a run as it does without helpers.
-
-    Raises:
-        DeviceFailed: This process cannot have the model either. The run stops.
-    """
-    from fastscribe.transcriber import Transcriber
-
-    device = ("cuda" if facts.is_gpu else "cpu") if job.device == "auto" else job.device
-    try:
-        executor = Transcriber.load(Path(job.model), device, facts.dtype, job.options, say)._local
-    except (FastscribeError, OSError, RuntimeError, MemoryError) as error:
-        raise DeviceFailed(f"{failed.problem}; this process", error) from error
-    say(_refused(failed.problem, executor.facts))
-    return executor
 
 
 def _refused(problem: str, facts: ModelFacts) -> RefusedPath:

@@ -6,6 +6,8 @@ through the job's parts (run_part.py).
 
 from __future__ import annotations
 
+import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
@@ -16,12 +18,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
+from fastscribe import rooms
 from fastscribe._system import signals
+from fastscribe._system.gpus import num_gpus
 from fastscribe._system.process_age import process_age_s
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
 from fastscribe.cli.app import StdoutClosed
-from fastscribe.cli.helped_gpu import helped_gpu
 from fastscribe.cli.job import SHORT_S, check_paths, is_stream
 from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard, say_summary
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from fastscribe.results.outputs import Output
     from fastscribe.transcriber import Transcriber
 
+MANY_INPUTS = 256  # a GPU with this number of inputs gets helpers
 _FEW = 100  # inputs that are looked at before the model is loaded
 STOPPED = 75  # exit code, EX_TEMPFAIL of sysexits.h: the same command may be tried again
 
@@ -90,7 +94,7 @@ def _run(
     bar = ProgressBar(show_progress, job.inputs, job.target.shard.count, counts_always=job.limit is not None)
     with filter_mpg123_messages(bar.write_line), bar:
         bar.phase("loading the model")
-        job = replace(job, helped_gpu=helped_gpu(job))
+        job = replace(job, helped_gpu=_helped_gpu(job))
         listing = _early_listing(job)
         transcriber = processes.enter_context(loaded(job, RefusedPaths(bar.say)))
         transcriber._started_at = started_at
@@ -179,6 +183,24 @@ def _end_if_unusable(job: TranscribeJob, quiet: bool) -> None:
             say(failure_line(failure))
     say_listing(left_out, 0, quiet)
     raise typer.Exit(1)
+
+
+def _helped_gpu(job: TranscribeJob) -> int | None:
+    """Return the number of the GPU that gets a process of its own, with helpers, which keep it busy with many files.
+
+    None: the run stays in this process, or `--devices` names its devices. A few files are done sooner in this process, and so
+    are those of a room that sees whole recordings. `--threads 0` keeps all in it. Helpers have not been tried on Windows.
+    """
+    if job.devices is not None or job.options.threads == 0 or not job.engine.takes_helpers:
+        return None
+    if any(needs_whole(job.options) for needs_whole in rooms.offered("needs_whole_recordings", job.options)):
+        return None
+    named = re.fullmatch("auto|cuda(?::([0-9]+))?", job.device)
+    if named is None or sys.platform == "win32" or not int(named[1] or 0) < num_gpus():
+        return None
+    from fastscribe.cli.input_count import has_many
+
+    return int(named[1] or 0) if has_many(job.inputs, MANY_INPUTS) else None
 
 
 def _early_listing(job: TranscribeJob) -> EarlyListing | None:

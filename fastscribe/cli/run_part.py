@@ -80,14 +80,16 @@ class Engine:
     def load(self, job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcriber]:
         """Yield a transcriber with the model, in this process or in one for each of several devices; the block ends these."""
         with quick_start():
-            from fastscribe.cli.helped_gpu import load_beside_helpers
             from fastscribe.transcriber import Transcriber
 
             if job.helped_gpu is None:
                 device = job.device if job.devices is None else "auto"
                 loaded = Transcriber.load(Path(job.model), device, job.dtype, job.options, say, devices=job.devices)
             else:
-                loaded = load_beside_helpers(job, job.helped_gpu, say)
+                from fastscribe.cli.helped_gpu import load_beside_helpers
+
+                given = Path(job.model), job.device, job.dtype, job.options
+                loaded = load_beside_helpers(*given, job.helped_gpu, say)
         with loaded as transcriber:
             if not any(part.needs_words for part in job.parts):
                 transcriber._executor.style = job.style

@@ -19,7 +19,7 @@ from typing import IO
 import numpy as np
 
 from fastscribe.errors import UsageError
-from fastscribe.types import Float32Array, Int32Array, Int64Array
+from fastscribe.types import AnyArray, Float32Array, Int32Array, Int64Array
 
 BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
 MAX_ORDER = 20
@@ -237,7 +237,7 @@ def _fields_per_line(block: bytes) -> Int64Array:
     return np.diff(np.cumsum(begins)[ends], prepend=0)
 
 
-def _numbers(fields: np.ndarray, block: bytes, lines: Int64Array) -> Float32Array:
+def _numbers(fields: AnyArray, block: bytes, lines: Int64Array) -> Float32Array:
     try:
         found = np.fromiter(map(float, fields), np.float64, len(fields))
     except ValueError:

@@ -28,6 +28,7 @@ from fastscribe.context.language_model import Fusion, LanguageModel
 from fastscribe.context.word_lexicon import ROOT, WordLexicon, build_lexicon
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
+from fastscribe.types import AnyArray
 
 _BEAM = 8  # default number of hypotheses
 # Chosen on one half of the sentences of scripts/benchmarks/language_models.py (docs/log.md, 2026-11-24).
@@ -162,7 +163,7 @@ def _of_tokens(arpa: Arpa, tokenizer: Tokenizer, weight: float | None, token_of:
     return BackoffModel(graph, int(graph.root_next_U[num_tokens]), Fusion(weight, weight * _TOKEN_BONUS, _BEAM))
 
 
-def _longer(arpa: Arpa, unit_ids: np.ndarray) -> list[NgramsOfLength]:
+def _longer(arpa: Arpa, unit_ids: AnyArray) -> list[NgramsOfLength]:
     """Return the n-grams of several units with other numbers, without those that have a unit of number -1."""
     found = []
     for order in arpa.orders[1:]:

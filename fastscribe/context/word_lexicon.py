@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
-from fastscribe.types import BoolArray, Float32Array, Int32Array, Int64Array
+from fastscribe.types import BoolArray, Float32Array, Int32Array, Int64Array, UInt64Array
 
 ROOT, NO_WORD = 0, 1
 _MAX_LETTERS = 48  # longer words count as unknown ones
@@ -193,8 +193,8 @@ def _arcs(
     return parents_A, tokens_A, children_A
 
 
-def _hashed(columns: Sequence[Int32Array | Int64Array]) -> np.ndarray:
-    total = np.zeros(len(columns[0]), np.uint64)
+def _hashed(columns: Sequence[Int32Array | Int64Array]) -> UInt64Array:
+    total: UInt64Array = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
         total = (total + column.astype(np.uint64) + np.uint64(1)) * _HASH
         total ^= total >> np.uint64(29)

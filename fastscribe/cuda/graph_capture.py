@@ -19,14 +19,11 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from fastscribe.errors import first_line
-
-if TYPE_CHECKING:
-    from torch.cuda import _POOL_HANDLE
 
 Key = TypeVar("Key")
 T = TypeVar("T")
@@ -264,7 +261,7 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _write_off(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: _POOL_HANDLE) -> None:
+def _write_off(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any) -> None:
     """Tell torch's allocator that a capture has ended; torch raised before it did so itself."""
     _BROKEN.append(graph)
     # Two blocks, because one call may fail where the other is needed. Both are private and may be renamed.

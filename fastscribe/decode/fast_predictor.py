@@ -48,7 +48,7 @@ def _cell(
     gates_BG: torch.Tensor, recurrent_BG: torch.Tensor, cell_BH: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return output and new cell of an LSTM cell; may overwrite the two summands of the gates."""
-    if gates_BG.is_cuda:  # a single kernel, which CPUs lack
+    if gates_BG.is_cuda and hasattr(torch.ops.aten, "_thnn_fused_lstm_cell"):  # a single kernel, which CPUs lack
         output_BH, new_cell_BH, _ = torch.ops.aten._thnn_fused_lstm_cell(gates_BG, recurrent_BG, cell_BH)
         return output_BH, new_cell_BH
     in_BH, forget_BH, candidate_BH, out_BH = recurrent_BG.add_(gates_BG).chunk(4, dim=1)

@@ -70,9 +70,9 @@ def torch_kernels() -> Check:
 
 def cpu_loops() -> Check:
     """For which processor numba compiles the loops of wide models (families/blocks/row_kernels.py and others)."""
-    config: Any = import_module("numba.core.config")
+    config: Any = import_module("numba").config
     if config.DISABLE_JIT:
-        finding = "NUMBA_DISABLE_JIT is set: the loops of wide models run in Python, a thousand times as slow"
+        finding = "NUMBA_DISABLE_JIT is set: wide models run without their loops, at a fraction of the speed"
         return Check("cpu loops", "problem", finding, "unset NUMBA_DISABLE_JIT")
     forced = [name for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES") if os.environ.get(name)]
     if forced or config.OPT < 2:

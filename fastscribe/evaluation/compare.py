@@ -21,7 +21,7 @@ import numpy as np
 from fastscribe._system.text_layout import count_of
 from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import Aligned, Pair, Score, Scored, score_pairs
-from fastscribe.types import Int64Array
+from fastscribe.types import Float64Array, Int64Array
 
 # With fewer recordings, 95 % intervals held the true difference in less than 92 % of draws (docs/log.md, 2026-11-23).
 MIN_RECORDINGS = 20
@@ -220,7 +220,7 @@ def _sums_with_other_signs(sizes: Int64Array) -> Iterator[Int64Array]:
         yield signs @ sizes
 
 
-def _resampled_rates(more_errors: Int64Array, num_words: Int64Array, counts: Int64Array) -> Iterator[np.ndarray]:
+def _resampled_rates(more_errors: Int64Array, num_words: Int64Array, counts: Int64Array) -> Iterator[Float64Array]:
     rng, num_recordings = np.random.default_rng(_SEED), int(counts.sum())
     at_once = max(1, _DRAWS // len(counts))
     for first in range(0, RESAMPLES, at_once):

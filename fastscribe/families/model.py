@@ -203,8 +203,9 @@ def _keep_no_file_(module: nn.Module) -> None:
         for parameter in child.parameters(recurse=False):
             if _is_borrowed(parameter):
                 parameter.data = parameter.data.clone()
-        for values in (child._buffers, vars(child)):
-            values.update({name: value.clone() for name, value in values.items() if _is_borrowed(value)})
+        for name, value in [*child.named_buffers(recurse=False, remove_duplicate=False), *vars(child).items()]:
+            if _is_borrowed(value):
+                setattr(child, name, value.clone())
 
 
 def _is_borrowed(value: object) -> TypeGuard[torch.Tensor]:

@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from fastscribe.errors import MissingExtra, UsageError, first_line
@@ -52,13 +53,15 @@ def connected(address: str | None) -> Iterator[Any]:
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             where = f"the Ray cluster {address}" if address else "a Ray cluster"
             raise UsageError(f"{where} cannot be reached: {first_line(error)}") from error
-    ray._private.worker._worker_logs_enabled = False  # Ray prints the end of a worker to stdout, where transcripts go
+    # Ray prints the end of a worker to stdout, where transcripts go. A Ray without this name prints it.
+    worker: Any = getattr(getattr(ray, "_private", None), "worker", SimpleNamespace())
+    worker._worker_logs_enabled = False
     try:
         yield ray
     finally:
         with _own_signals():
             ray.shutdown()
-        ray._private.worker._worker_logs_enabled = True
+        worker._worker_logs_enabled = True
 
 
 @contextmanager

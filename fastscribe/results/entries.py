@@ -173,7 +173,8 @@ def load_entries_and_names(path: Path) -> tuple[RecordArray, dict[int, str]]:
 
     Entries are gathered in blocks, because a million tuples at once would take ten times the memory.
     """
-    blocks, num_entries = [np.zeros(0, ENTRY)], 0
+    blocks: list[RecordArray] = [np.zeros(0, ENTRY)]
+    num_entries = 0
     block: list[tuple[Any, ...]] = []
     renames: list[tuple[int, Rename]] = []
     for line, line_end in read_lines(path):

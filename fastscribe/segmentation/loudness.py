@@ -49,7 +49,7 @@ def frame_energy(audio: AudioInfo, frame_samples: int) -> Float64Array:
 
 def decibels(energy: Float64Array) -> Float64Array:
     """Return the energy in dB, digital silence as -90 dB."""
-    return 10.0 * np.log10(np.maximum(energy, SILENCE))
+    return np.asarray(10.0 * np.log10(np.maximum(energy, SILENCE)))
 
 
 def floor_and_level(energy: Float64Array) -> tuple[float, float]:

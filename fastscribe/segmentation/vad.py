@@ -66,9 +66,11 @@ def speech_probability(audio: AudioInfo, frame_samples: int) -> Float64Array:
     Raises:
         AudioError, MissingExtra: As read() and check_vad().
     """
-    probabilities = np.concatenate([np.zeros(1), *_probabilities(_chunks(_resampled(audio)))])
+    probabilities: Float64Array = np.concatenate([np.zeros(1), *_probabilities(_chunks(_resampled(audio)))])
     centres_s = (np.arange(-(-audio.num_samples // frame_samples)) + 0.5) * frame_samples / audio.sample_rate
-    return probabilities[np.minimum(1 + (centres_s * _RATE / _CHUNK).astype(np.int64), len(probabilities) - 1)]
+    chunks = np.minimum(1 + (centres_s * _RATE / _CHUNK).astype(np.int64), len(probabilities) - 1)
+    of_frames: Float64Array = probabilities[chunks]
+    return of_frames
 
 
 def _resampled(audio: AudioInfo) -> Iterator[Float32Array]:
@@ -81,7 +83,8 @@ def _resampled(audio: AudioInfo) -> Iterator[Float32Array]:
 
 def _chunks(pieces: Iterator[Float32Array]) -> Iterator[Float32Array]:
     """Yield chunks [N, context + chunk]. Each row begins with the end of the previous one; the last is zero-padded."""
-    rest_S, context_S = np.empty(0, np.float32), np.zeros(_CONTEXT, np.float32)
+    rest_S: Float32Array = np.empty(0, np.float32)
+    context_S: Float32Array = np.zeros(_CONTEXT, np.float32)
     for piece_S in pieces:
         rest_S = np.concatenate([rest_S, piece_S])
         full = len(rest_S) // _CHUNK * _CHUNK

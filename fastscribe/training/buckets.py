@@ -146,7 +146,8 @@ def _cuts(values: Float64Array, weights: Float64Array, parts: int) -> Float64Arr
     order = np.argsort(values, kind="stable")
     shares = np.cumsum(weights[order])
     indices = np.searchsorted(shares, shares[-1] * np.arange(1, parts + 1) / parts)
-    return np.unique(values[order][np.minimum(indices, len(values) - 1)])
+    cuts: Float64Array = np.unique(values[order][np.minimum(indices, len(values) - 1)])
+    return cuts
 
 
 def assign(durations_s: Numbers, tokens: Numbers, buckets: Sequence[Bucket]) -> Int64Array:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fastscribe._system.jit import runs_in_python
 from fastscribe._system.signals import HAS_NATIVE_THREADS
 from fastscribe.audio.formats import is_audio_name
 from fastscribe.cli.app import MODEL_HELP, Stopped, app, find_model, option
@@ -244,6 +245,8 @@ def _report_start(trainer: Trainer) -> None:
         weight = trainer.learner.network.ctc_weight
         idle, other = ("transducer", "; transcribe with --decoder ctc") if weight else ("CTC head", "")
         say(f"ctc_weight {weight:g}: the {idle} learns nothing{other}")
+    if runs_in_python() and trainer.device.type == "cpu" and trainer.model.transducer is not None:
+        say("NUMBA_DISABLE_JIT is set: the transducer loss runs in Python, which takes a thousand times as long")
     if trainer.progress.step:
         say(f"going on after step {trainer.progress.step:,}")
     elif training_data.new_heads and not trainer.rates_start:

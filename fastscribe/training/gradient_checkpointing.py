@@ -44,10 +44,12 @@ def _repetition(norms: Sequence[nn.BatchNorm1d], record: Callable[[], AbstractCo
     """
     tracked = [dict(norm.named_buffers()) for norm in norms]
     for norm, buffers in zip(norms, tracked, strict=True):
-        norm._buffers.update({name: buffer.clone() for name, buffer in buffers.items()})
+        for name, buffer in buffers.items():
+            setattr(norm, name, buffer.clone())
     try:
         with record():
             yield
     finally:
         for norm, buffers in zip(norms, tracked, strict=True):
-            norm._buffers.update(buffers)
+            for name, buffer in buffers.items():
+                setattr(norm, name, buffer)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fastscribe.errors import UsageError
 from fastscribe.families.model import Model
@@ -36,7 +35,7 @@ def choose_trained(model: Model, recipe: Recipe, new_heads: Collection[Head] = (
     if optimiser.lora is not None:
         add_adapters(model.encoder, optimiser.lora, recipe.run.seed)
         for module in model.encoder.modules():
-            if isinstance(module, _BatchNorm):
+            if isinstance(module, nn.BatchNorm1d):
                 keep_in_eval(module)  # statistics are the encoder's own, as its weights are
     freeze(model, optimiser.freeze)
     if not num_trained(model, recipe.loss.ctc_weight):

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fastscribe.errors import UsageError
 from fastscribe.training.lora import merge_adapters
@@ -40,7 +39,7 @@ class Weights:
         given = {**masters, **{name: buffer.clone() for name, buffer in model.named_buffers()}}
         model.to(dtype)
         for prefix, module in model.named_modules():
-            if isinstance(module, _BatchNorm) or _is_slow_in_bf16(module):
+            if isinstance(module, nn.BatchNorm1d) or _is_slow_in_bf16(module):
                 module.float()
                 for name, tensor in (*module.named_parameters(prefix), *module.named_buffers(prefix)):
                     tensor.data.copy_(given[name])  # undo the rounding
@@ -124,13 +123,13 @@ class Weights:
             self.num_steps += 1
             return 0.0
         if weight != 1:
-            torch._foreach_div_(gradients, weight)
-        norm = float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
+            _each("div_", gradients, weight)
+        norm = float(nn.utils.get_total_norm(gradients))
         for group, rate in zip(self.optimiser.param_groups, self._group_rates, strict=True):
             group["lr"] = self.learning_rate(share) * rate
         if math.isfinite(norm):
             if self.recipe.clip_norm is not None and norm > self.recipe.clip_norm:
-                torch._foreach_mul_(gradients, self.recipe.clip_norm / norm)
+                _each("mul_", gradients, self.recipe.clip_norm / norm)
             self.optimiser.step()
         self._keep_buffers(is_sound=math.isfinite(norm))
         self.num_steps += 1
@@ -142,7 +141,7 @@ class Weights:
     def _round(self) -> None:
         """Round the exact weights into the model's copies."""
         if self._rounded:
-            torch._foreach_copy_(self._rounded, self._exact)
+            _each("copy_", self._rounded, self._exact)
 
     def _forget_gradients(self) -> None:
         for master in self.masters.values():
@@ -160,7 +159,7 @@ class Weights:
             decay = min(
                 self.recipe.ema, (1 + self.num_steps) / (10 + self.num_steps)
             )  # the average forgets the first steps soon
-            torch._foreach_lerp_(list(self.averages.values()), list(self.masters.values()), 1 - decay)
+            _each("lerp_", list(self.averages.values()), list(self.masters.values()), 1 - decay)
 
     def export(self) -> dict[str, torch.Tensor]:
         """Return the weights for a checkpoint: the float32 moving average, with adapters merged, and the model's buffers."""
@@ -211,7 +210,7 @@ def freeze(model: nn.Module, names: Collection[str]) -> None:
         found = [
             module
             for path, module in model.named_modules()
-            if (isinstance(module, _BatchNorm) if prefix is None else path == prefix)
+            if (isinstance(module, nn.BatchNorm1d) if prefix is None else path == prefix)
         ]
         if not found:
             raise UsageError(f"optimiser.freeze: this model has no {name}")
@@ -240,3 +239,13 @@ def _rate_of(name: str, rates: PartRates) -> float:
 def _is_slow_in_bf16(module: nn.Module) -> bool:
     """True for depthwise convolutions on a CPU: their backward pass is up to 15 times as slow as in float32 (docs/log.md)."""
     return isinstance(module, (nn.Conv1d, nn.Conv2d)) and module.groups > 1 and module.weight.device.type == "cpu"
+
+
+def _each(operation: str, tensors: list[torch.Tensor], *others: Any) -> None:
+    """Call an operation in place of each tensor, in one kernel for many if this torch has it. `others` may be lists as long."""
+    together = getattr(torch, f"_foreach_{operation}", None)
+    if together is not None:
+        together(tensors, *others)
+        return
+    for number, tensor in enumerate(tensors):
+        getattr(tensor, operation)(*(other[number] if isinstance(other, list) else other for other in others))

@@ -63,7 +63,7 @@ def make_calls(clips: Sequence[tuple[Float32Array, str]]) -> list[Call]:
             placed.append((at_s, samples, text))
             at_s = max(0.0, at_s + len(samples) / RATE + random.uniform(*PAUSE_S))
         length = max(round(begin_s * RATE) + len(samples) for begin_s, samples, _ in placed)
-        parties = [np.zeros(length, np.float32) for _ in range(2)]
+        parties: list[Float32Array] = [np.zeros(length, np.float32) for _ in range(2)]
         for number, (begin_s, samples, _) in enumerate(placed):
             begin = round(begin_s * RATE)
             parties[number % 2][begin : begin + len(samples)] += samples

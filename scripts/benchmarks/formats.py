@@ -98,10 +98,10 @@ def _encode(path: Path, codec: str, rate: int, samples_CS: Float32Array) -> None
 
     layout = "stereo" if len(samples_CS) == 2 else "mono"
     with av.open(str(path), "w") as container:
-        stream = container.add_stream(
-            codec, rate=rate, layout=layout, **({"bit_rate": 64_000} if codec == "wmav2" else {})
-        )
+        stream = container.add_stream(codec, rate=rate, layout=layout)
         assert isinstance(stream, AudioStream)
+        if codec == "wmav2":
+            stream.codec_context.bit_rate = 64_000
         for at in range(0, samples_CS.shape[1], rate):
             frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples_CS[:, at : at + rate]), "fltp", layout)
             frame.sample_rate, frame.pts, frame.time_base = rate, at, Fraction(1, rate)

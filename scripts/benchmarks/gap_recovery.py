@@ -41,7 +41,7 @@ from fastscribe.checkpoint.location import locate
 from fastscribe.evaluation.scores import Edits, Pair, evaluate, normalizer
 from fastscribe.segmentation import gaps
 from fastscribe.segmentation.gaps import find_clear_speech
-from fastscribe.types import Utterance, Word
+from fastscribe.types import AnyArray, Utterance, Word
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,7 +75,7 @@ class Run:
     search_cpu_s: float  # the part of it that reads spans without words and looks for speech there
 
 
-def read_split(manifest: Path, max_hours: float) -> list[tuple[np.ndarray, str]]:
+def read_split(manifest: Path, max_hours: float) -> list[tuple[AnyArray, str]]:
     """Return samples and texts; of a larger split, evenly picked utterances."""
     rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
     share = max_hours * 3600 / sum(row["duration"] for row in rows)
@@ -89,7 +89,7 @@ def read_split(manifest: Path, max_hours: float) -> list[tuple[np.ndarray, str]]
     return found
 
 
-def make_recordings(split: Sequence[tuple[np.ndarray, str]], kind: str, folder: Path) -> list[Recording]:
+def make_recordings(split: Sequence[tuple[AnyArray, str]], kind: str, folder: Path) -> list[Recording]:
     folder.mkdir()
     made = []
     for place, group in enumerate(groups(split, 0.0 if kind == "short" else LONG_S)):
@@ -100,9 +100,9 @@ def make_recordings(split: Sequence[tuple[np.ndarray, str]], kind: str, folder: 
     return made
 
 
-def groups(split: Sequence[tuple[np.ndarray, str]], least_s: float) -> Iterator[list[tuple[np.ndarray, str]]]:
+def groups(split: Sequence[tuple[AnyArray, str]], least_s: float) -> Iterator[list[tuple[AnyArray, str]]]:
     """Group neighbours that together last `least_s`; the last group may be shorter."""
-    group: list[tuple[np.ndarray, str]] = []
+    group: list[tuple[AnyArray, str]] = []
     for utterance in split:
         group.append(utterance)
         if sum(len(samples) for samples, _ in group) >= least_s * RATE:
@@ -112,7 +112,7 @@ def groups(split: Sequence[tuple[np.ndarray, str]], least_s: float) -> Iterator[
         yield group
 
 
-def changed(utterances: Sequence[np.ndarray], kind: str, rng: np.random.Generator) -> list[np.ndarray]:
+def changed(utterances: Sequence[AnyArray], kind: str, rng: np.random.Generator) -> list[AnyArray]:
     if kind in ("short", "joined"):
         return list(utterances)
     made = []
@@ -128,7 +128,7 @@ def changed(utterances: Sequence[np.ndarray], kind: str, rng: np.random.Generato
     return made
 
 
-def pink(num_samples: int, rng: np.random.Generator) -> np.ndarray:
+def pink(num_samples: int, rng: np.random.Generator) -> AnyArray:
     """Return noise whose power falls by 3 dB per octave from 20 Hz."""
     spectrum = np.fft.rfft(rng.standard_normal(num_samples))
     return np.fft.irfft(spectrum / np.sqrt(np.maximum(np.fft.rfftfreq(num_samples, 1 / RATE), 20.0)), num_samples)

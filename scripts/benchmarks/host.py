@@ -52,7 +52,7 @@ from fastscribe.results.formats.writers import render
 from fastscribe.results.output import open_journaled
 from fastscribe.results.output_run import OutputRun
 from fastscribe.text.transcript import assemble
-from fastscribe.types import Batch, Hypothesis, Transcript, Utterance
+from fastscribe.types import Batch, Float64Array, Hypothesis, Transcript, Utterance
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -135,13 +135,13 @@ def answer(seed: int, begins: Sequence[int], others: Sequence[int], num_tokens: 
     return Hypothesis(tuple(ids), tuple(frames), (1,) * num_tokens, tuple(logprobs))
 
 
-def like_speech(rng: np.random.Generator, num_samples: int, rate: int) -> np.ndarray:
+def like_speech(rng: np.random.Generator, num_samples: int, rate: int) -> Float64Array:
     """Return noise that falls by 6 dB per octave from 300 Hz, with four syllables a second, over a floor at -60 dB."""
     hertz = np.fft.rfftfreq(num_samples, 1 / rate)
     spectrum = np.fft.rfft(rng.normal(0, 1, num_samples)) / np.maximum(1, hertz / 300)
     voice = np.fft.irfft(spectrum, num_samples)
     syllables = np.maximum(0, np.sin(2 * np.pi * 4 * np.arange(num_samples) / rate + rng.uniform(0, 6)))
-    speech: np.ndarray = 0.1 * voice / voice.std() * syllables + 0.001 * rng.normal(0, 1, num_samples)
+    speech: Float64Array = 0.1 * voice / voice.std() * syllables + 0.001 * rng.normal(0, 1, num_samples)
     return speech
 
 

@@ -35,6 +35,7 @@ from fastscribe.context.language_model import LanguageModel, Ngrams
 from fastscribe.decode import checked
 from fastscribe.evaluation.scores import Pair, evaluate
 from fastscribe.training.bpe import TextEncoder
+from fastscribe.types import AnyArray
 from scripts.benchmarks import boost
 from scripts.benchmarks.gap_recovery import parser_of, publish
 
@@ -101,7 +102,7 @@ def as_arpa(model: LanguageModel, names: Sequence[str]) -> list[dict[Ngram, tupl
         found[0][(all_names[token],)] = [share, 1.0]
     found[0][("<s>",)] = [1e-99, 1.0]
     parents: list[tuple[int, ...]] = [()]
-    rows: dict[tuple[int, ...], np.ndarray] = {(): unigrams}
+    rows: dict[tuple[int, ...], AnyArray] = {(): unigrams}
     for contexts in ngrams.lengths:
         ends = np.cumsum(contexts.counts_C)
         named = [(*parents[p], last) for p, last in zip(contexts.parents_C, contexts.last_C.tolist(), strict=True)]

@@ -38,7 +38,7 @@ from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.checkpoint.location import locate
 from fastscribe.evaluation.scores import Pair, evaluate, normalizer
 from fastscribe.segmentation.loudness import FRAME_S, decibels, floor_and_level
-from fastscribe.types import Float32Array, Transcript, Utterance
+from fastscribe.types import Float32Array, Float64Array, Transcript, Utterance
 from scripts.benchmarks.gap_recovery import RATE, Recording, counts, groups, parser_of, publish, read_split
 
 CLIPS = "clips"
@@ -118,7 +118,7 @@ def without_edges(clip_S: Float32Array) -> Float32Array:
     return clip_S[max(0, int(loud[0]) * frame - edge) : (int(loud[-1]) + 1) * frame + edge]
 
 
-def energy(clip_S: Float32Array) -> np.ndarray:
+def energy(clip_S: Float32Array) -> Float64Array:
     frame = round(FRAME_S * RATE)
     whole = clip_S[: len(clip_S) // frame * frame].reshape(-1, frame)
     return np.asarray(whole.var(axis=1, dtype=np.float64))

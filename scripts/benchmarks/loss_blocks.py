@@ -1,8 +1,10 @@
-"""`python -m scripts.benchmarks.loss_blocks FILE.json [--frames N]`: what blocks of frames save and cost in joint_transducer_loss.
+"""What blocks of frames save and cost in joint_transducer_loss.
 
-One utterance of 40 s, or of N frames, with a large vocabulary, TDT, bf16, on a CPU: peak (growth of the process's resident memory, Linux) and
-processor time of forward and backward, with the logits of a whole utterance and with blocks of several sizes, in turns. Then
-the whole batch by the formula, on a GPU.
+    python -m scripts.benchmarks.loss_blocks FILE.json [--frames N]
+
+One utterance of 40 s, or of N frames, with a large vocabulary, TDT, bf16, on a CPU: peak (growth of the process's resident
+memory, Linux) and processor time of forward and backward, with the logits of a whole utterance and with blocks of several
+sizes, in turns. Then the whole batch by the formula, on a GPU.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from fastscribe.pipeline.workers.arena import SharedMemory
 from fastscribe.pipeline.workers.device import serve
 from fastscribe.pipeline.workers.messages import Start
 from fastscribe.text.hypothesis_columns import HypothesisColumns
-from fastscribe.types import Batch
+from fastscribe.types import AnyArray, Batch
 
 NUM_TOKENS = 40  # 20 words
 BATCH_FRAMES = 32_768
@@ -118,7 +118,7 @@ class NullEngine:
         return HypothesisColumns(np.full(num_rows, NUM_TOKENS, np.int32), ids, frames, durations, logprobs)
 
 
-def _templates(checkpoint: Checkpoint) -> tuple[np.ndarray, ...]:
+def _templates(checkpoint: Checkpoint) -> tuple[AnyArray, ...]:
     """Return ids, frames, durations and logprobs [_TEMPLATES, NUM_TOKENS] of words of two tokens at an even pace.
 
     They reach over half as long again as the mean clip, so that no stretch is searched for speech without words.
@@ -146,7 +146,7 @@ def _load(start: Start, memory: SharedMemory, say: Callable[[str], None]) -> Any
 
 def run_command(mode: str, rtfx: str, stats: Path, command: Sequence[str]) -> None:
     """Run a command of fastscribe with the device, and write its costs."""
-    from fastscribe.cli import main as run_main
+    from fastscribe.__main__ import main as run_main
     from fastscribe.cli import run
 
     device = Path(f"{stats}.device")

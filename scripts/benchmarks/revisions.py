@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import soundfile
+from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,13 +42,13 @@ FILES, FILE_S = 2000, 0.2
 RECORDINGS, SHORTEST_S, LONGEST_S = 40, 5.0, 35.0
 
 
-def speech_like(rng: np.random.Generator, seconds: float) -> np.ndarray:
+def speech_like(rng: np.random.Generator, seconds: float) -> NDArray[np.int16]:
     """Return noise with speech's spectrum and four syllables a second, int16."""
     num_samples = int(RATE * seconds)
     hertz = np.fft.rfftfreq(num_samples, 1 / RATE)
     voice = np.fft.irfft(np.fft.rfft(rng.normal(0, 1, num_samples)) / np.maximum(1, hertz / 300), num_samples)
     syllables = np.maximum(0, np.sin(2 * np.pi * 4 * np.arange(num_samples) / RATE))
-    samples: np.ndarray = np.clip(3000 * voice / voice.std() * syllables, -32768, 32767).astype(np.int16)
+    samples: NDArray[np.int16] = np.clip(3000 * voice / voice.std() * syllables, -32768, 32767).astype(np.int16)
     return samples
 
 

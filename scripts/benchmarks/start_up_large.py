@@ -48,6 +48,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    if subprocess.run([arguments.peer_python, "-c", "import onnx_asr"], stderr=subprocess.DEVNULL).returncode:
+        parser.error(f"--peer-python {arguments.peer_python}: onnx-asr cannot be imported there")
     checkouts = {"before": arguments.before.resolve(), "after": arguments.after.resolve()}
     found: dict[str, list[tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory() as scratch:

@@ -142,13 +142,13 @@ def _without_edges(clip_S: Float32Array, edge_s: float) -> Float32Array:
 
 
 def _level(samples_S: Float32Array) -> float:
-    return float(20 * np.log10(max(samples_S.std(), 1e-6)))
+    return float(20 * np.log10(max(float(samples_S.std()), 1e-6)))
 
 
 def _sound(sounds: Sequence[Path], num_samples: int, level_db: float, rng: np.random.Generator) -> Float32Array:
     sound_S = _read(str(sounds[int(rng.integers(len(sounds)))]))
     sound_S = np.resize(sound_S, num_samples)  # repeated if it is too short
-    return np.asarray(sound_S * (10 ** (level_db / 20) / max(sound_S.std(), 1e-4)), np.float32)
+    return np.asarray(sound_S * (10 ** (level_db / 20) / max(float(sound_S.std()), 1e-4)), np.float32)
 
 
 def _pause(clip_S: Float32Array, num_samples: int, rng: np.random.Generator, sounds: Sequence[Path]) -> Float32Array:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastscribe.context.language_model import MIN_BACKOFF_PROBABILITY, Contexts, Ngrams
-from fastscribe.types import BoolArray, Float64Array, Int64Array
+from fastscribe.types import AnyArray, BoolArray, Float64Array, Int64Array
 
 
 def counted(texts: Iterable[Sequence[int]], num_tokens: int, longest: int, least_gain: float) -> Ngrams:
@@ -126,14 +126,14 @@ def _turned(contexts_C: Int64Array, bits: int, length: int) -> Int64Array:
     return turned_C
 
 
-def _by_length(kept: Sequence[tuple[Int64Array, Int64Array, np.ndarray]], bits: int) -> list[Contexts]:
+def _by_length(kept: Sequence[tuple[Int64Array, Int64Array, AnyArray]], bits: int) -> list[Contexts]:
     """Return the contexts that keep a token, and their beginnings."""
     contexts: list[Int64Array] = []
     for own_K, _, _ in reversed(kept):
         beginnings = contexts[-1] >> bits if contexts else np.empty(0, np.int64)
         contexts.append(np.unique(np.concatenate([own_K, beginnings])))
     lengths: list[Contexts] = []
-    before_C = np.zeros(1, np.int64)
+    before_C: Int64Array = np.zeros(1, np.int64)
     for (own_K, tokens_K, logprobs_K), own_C in zip(kept, reversed(contexts), strict=True):
         if not len(own_C):
             break

@@ -12,7 +12,7 @@ import pytest
 
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.repeats import Repeats
-from fastscribe.cli import early_listing, helped_gpu
+from fastscribe.cli import early_listing, run
 from fastscribe.cli.early_listing import EarlyListing
 from fastscribe.cli.input_count import has_many
 from fastscribe.cli.run_part import OutputTarget, TranscribeJob
@@ -25,7 +25,7 @@ from tests.conftest import AUDIO, MODELS
 from tests.helpers.warm_process import WARM
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
-MANY = helped_gpu.MANY_INPUTS
+MANY = run.MANY_INPUTS
 
 
 @pytest.fixture(scope="module")
@@ -48,23 +48,23 @@ def job(*inputs: object, device: str = "auto", options: Options | None = None) -
 def test_many_files_on_a_gpu_get_helpers(
     folder: Path, monkeypatch: pytest.MonkeyPatch, device: str, gpu: int | None
 ) -> None:
-    monkeypatch.setattr(helped_gpu, "num_gpus", lambda: 2)
-    assert helped_gpu.helped_gpu(job(folder, device=device)) == gpu
+    monkeypatch.setattr(run, "num_gpus", lambda: 2)
+    assert run._helped_gpu(job(folder, device=device)) == gpu
 
 
 def test_other_runs_stay_in_one_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few files, models that see whole recordings, a cluster, devices by name, and a machine without a GPU; --threads 0."""
-    monkeypatch.setattr(helped_gpu, "num_gpus", lambda: 1)
+    monkeypatch.setattr(run, "num_gpus", lambda: 1)
     few = job(*sorted(folder.glob("*.wav"))[1:])
     others = [Options(speakers="model"), Options(rttm="turns"), Options(speakers="model", voices="model")]
     for one in (few, *(job(folder, options=options) for options in others), replace(job(folder), engine=RayEngine())):
-        assert helped_gpu.helped_gpu(one) is None
-    assert helped_gpu.helped_gpu(job(folder, options=Options(speakers="channels"))) == 0
-    assert helped_gpu.helped_gpu(job(folder, options=Options(threads=4))) == 0
-    assert helped_gpu.helped_gpu(job(folder, options=Options(threads=0))) is None
-    assert helped_gpu.helped_gpu(replace(job(folder), devices="0,1")) is None
-    monkeypatch.setattr(helped_gpu, "num_gpus", lambda: 0)
-    assert helped_gpu.helped_gpu(job(folder)) is None
+        assert run._helped_gpu(one) is None
+    assert run._helped_gpu(job(folder, options=Options(speakers="channels"))) == 0
+    assert run._helped_gpu(job(folder, options=Options(threads=4))) == 0
+    assert run._helped_gpu(job(folder, options=Options(threads=0))) is None
+    assert run._helped_gpu(replace(job(folder), devices="0,1")) is None
+    monkeypatch.setattr(run, "num_gpus", lambda: 0)
+    assert run._helped_gpu(job(folder)) is None
 
 
 def test_what_may_be_many_counts_as_many(folder: Path) -> None:
@@ -113,10 +113,10 @@ def test_the_command_that_coordinates_imports_no_torch(tmp_path: Path) -> None:
 
 _GPU = """if True:
     import sys
-    from fastscribe.cli import helped_gpu, main, run
+    from fastscribe.cli import main, run
     from fastscribe.pipeline.workers import devices
     kind = sys.argv.pop(1)
-    helped_gpu.num_gpus, helped_gpu.MANY_INPUTS = lambda: 1, 3
+    run.num_gpus, run.MANY_INPUTS = lambda: 1, 3
     devices.parse_devices = lambda text: (devices.Device(f"cuda:{text}", kind, 1, {}),)
     sys.exit(main())"""
 

@@ -5,6 +5,8 @@ Skipped without a GPU. scripts/gpu_check runs it before anything else, and scrip
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from fastscribe import Failure, Transcriber, Transcript
@@ -39,23 +41,30 @@ def test_processes_equal_one(devices: str, in_this_process: dict[str, list[tuple
 
 
 def test_shared_memory_is_pinned() -> None:
-    """As the driver sees it: the memory's first page and its last."""
+    """As the driver sees it: the first and the last page of each segment, which is pinned when a batch comes to lie there."""
+    from functools import partial
+
     import numpy as np
     import torch
 
     from fastscribe.cuda.memory import register
     from fastscribe.pipeline.workers.arena import Arena, SharedMemory
 
-    arena = Arena(8 << 20)
+    arena = Arena(8 << 20, 2 << 20)
+    said: list[str] = []
     try:
         memory = SharedMemory(arena.file)
-        whole = memory.view(0, arena.num_bytes)
-        said: list[str] = []
-        register(whole, said.append)
-        assert not said
-        samples = torch.from_numpy(np.frombuffer(whole, np.int16))
-        assert samples[:4].is_pinned() and samples[-4:].is_pinned()
-        assert samples[:4].to("cuda", non_blocking=True).tolist() == samples[:4].tolist()
-        torch.cuda.cudart().cudaHostUnregister(np.frombuffer(whole, np.uint8).ctypes.data)
+        memory.pin_with(partial(register, say=said.append)).join()
+        for begin, end in memory.segments:
+            whole = memory.view(begin, end - begin)
+            for thread in threading.enumerate():
+                if thread.name == "pin":
+                    thread.join()
+            assert not said
+            samples = torch.from_numpy(np.frombuffer(whole, np.int16))
+            assert samples[:4].is_pinned() and samples[-4:].is_pinned()
+            assert samples.to("cuda", non_blocking=True).sum().item() == 0
+        for begin, end in memory.segments:
+            torch.cuda.cudart().cudaHostUnregister(np.frombuffer(memory.view(begin, end - begin), np.uint8).ctypes.data)
     finally:
         arena.close()

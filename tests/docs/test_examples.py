@@ -8,6 +8,8 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
+import sysconfig
 from difflib import SequenceMatcher
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,11 +23,17 @@ import typer
 from fastscribe.cli import app
 from tests.conftest import AUDIO, ROOT, waveform
 from tests.helpers.markdown import Block, blocks, documents
-from tests.helpers.processes import fastscribe as run_fastscribe
 
 PAGES = documents()
 RUN_PAGES = [page for page in PAGES if any(block.is_run for block in blocks(page, "console"))]
-PYTHON = [block for page in PAGES for block in blocks(page, "python")]
+PYTHON_PAGES = [page for page in PAGES if blocks(page, "python")]
+SCRIPTS = sysconfig.get_path("scripts")
+RUN_BLOCKS = """
+import json, sys
+for name, text in json.loads(sys.argv[1]):
+    exec(compile(text, name, "exec"), {"__name__": "__main__"})
+    print(end=chr(0))
+"""
 PROGRAM = typer.main.get_command(app)
 # The same threshold as for quickstart: another processor may round otherwise.
 MIN_SIMILARITY = 0.97
@@ -56,43 +64,65 @@ def recordings(tmp_path: Path) -> Path:
 def test_the_guides_are_among_the_examples() -> None:
     names = {"transcribe.md", "models.md", "long-audio.md", "big-jobs.md", "measure.md"}
     assert names <= {page.name for page in RUN_PAGES}
-    assert len(PYTHON) >= 4
+    assert len(PYTHON_PAGES) >= 4
 
 
 @pytest.mark.posix
 @pytest.mark.parametrize("page", RUN_PAGES, ids=name_of)
 def test_console_examples_run(page: Path, recordings: Path) -> None:
-    """A page's blocks run in one folder, one after the other, with the packaged model."""
-    for block in blocks(page, "console"):
-        for command, shown in block.commands if block.is_run else []:
-            printed = run(command, recordings, block)
-            if shown:
-                similarity = SequenceMatcher(None, "\n".join(shown), printed.strip(), autojunk=False).ratio()
-                assert similarity > MIN_SIMILARITY, f"{block.name}: {command}\n{printed}"
+    """A page's blocks run in one shell, one after the other, with the installed command and the packaged model."""
+    shown = [
+        (f"{block.name}: {command}", command, "\n".join(lines))
+        for block in blocks(page, "console")
+        if block.is_run
+        for command, lines in block.commands
+    ]
+    if any("fastscribe evaluate" in command for _, command, _ in shown) and find_spec("jiwer") is None:
+        pytest.skip("evaluate needs jiwer, of the extra eval")
+    done = in_shell([command for _, command, _ in shown], recordings)
+    for (place, _, expected), (code, printed, said) in zip(shown, done, strict=True):
+        assert code == 0, f"{place}\n{said}"
+        similarity = SequenceMatcher(None, expected, printed.strip(), autojunk=False).ratio()
+        assert not expected or similarity > MIN_SIMILARITY, f"{place}\n{printed}"
 
 
-def run(command: str, folder: Path, block: Block) -> str:
-    """Run a line and return its stdout: a fastscribe command in the warm process, anything else in a shell."""
-    words = shlex.split(command, comments=True)
-    if words[0] == "fastscribe":
-        assert not {"|", ">", "&&"} & set(words), f"{block.name}: a shell's work"
-        if words[1] == "evaluate" and find_spec("jiwer") is None:
-            pytest.skip("evaluate needs jiwer, of the extra eval")
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("FASTSCRIBE_")}
-        done = run_fastscribe(*words[1:], cwd=folder, env=clean)
-    else:
-        done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, f"{block.name}: {command}\n{done.stderr}"
-    return done.stdout
+def in_shell(commands: list[str], folder: Path) -> list[tuple[int, str, str]]:
+    """Run commands in a shell, up to the first that fails; return exit code, stdout and stderr of each."""
+    assert shutil.which("fastscribe", path=SCRIPTS), f"the command is not installed in {SCRIPTS}"
+    mark = "\ncode=$?; printf '\\0%d\\0' $code; printf '\\0' >&2; [ $code = 0 ] || exit $code\n"
+    script = "".join(command + mark for command in commands)
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=250
+    )
+    printed, said = done.stdout.split("\0"), done.stderr.split("\0")
+    return [(int(code), out, err) for code, out, err in zip(printed[1::2], printed[::2], said, strict=False)]
 
 
-@pytest.mark.parametrize("block", PYTHON, ids=name_of)
-def test_python_examples_run(block: Block, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    exec(compile(block.text, block.name, "exec"), {})
-    printed = capsys.readouterr().out
-    assert printed.strip()
-    assert "At Rice Stadium" in printed or block.path.name != "README.md"
+def clean_environment() -> dict[str, str]:
+    """The environment of a reader who has installed fastscribe: without settings, also those that the tests make."""
+    ours = ("FASTSCRIBE_", "PYTEST_", "GOMP_SPINCOUNT")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return kept | {"PATH": SCRIPTS + os.pathsep + kept["PATH"]}
+
+
+def test_a_failing_command_ends_its_shell(tmp_path: Path) -> None:
+    done = in_shell(["echo one", "fastscribe transcribe nowhere.flac", "echo two"], tmp_path)
+    assert [(code, printed) for code, printed, _ in done] == [(0, "one\n"), (2, "")]
+    assert "nowhere.flac" in done[1][2]
+
+
+@pytest.mark.parametrize("page", PYTHON_PAGES, ids=name_of)
+def test_python_examples_run(page: Path) -> None:
+    """A page's blocks run in one fresh process, which imports torch once: each by itself, as if it were a program."""
+    found = blocks(page, "python")
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_BLOCKS, json.dumps([(block.name, block.text) for block in found])],
+        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=250,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    *printed, rest = done.stdout.split("\0")
+    assert len(printed) == len(found) and all(map(str.strip, printed)) and not rest
+    assert "At Rice Stadium" in printed[0] or page.name != "README.md"
 
 
 def fastscribe_calls(line: str) -> list[list[str]]:

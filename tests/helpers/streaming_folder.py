@@ -52,7 +52,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], bytes]:
 def renamed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     found = {}
     for name, tensor in weights.items():
-        if name.startswith("preprocessor."):
+        if name.startswith(("preprocessor.", "ctc_decoder.")):  # a hybrid's second head has no place in it
             continue
         for pattern, replacement in NAMES:
             name = re.sub(pattern, replacement, name)
@@ -85,8 +85,8 @@ def config_json(config: dict[str, Any], num_labels: int) -> dict[str, Any]:
             "num_mel_bins": encoder["feat_in"],
             "subsampling_conv_channels": encoder["subsampling_conv_channels"],
             "conv_kernel_size": encoder["conv_kernel_size"],
-            "attention_bias": encoder["use_bias"],
-            "convolution_bias": encoder["use_bias"],
+            "attention_bias": encoder.get("use_bias", True),
+            "convolution_bias": encoder.get("use_bias", True),
             "scale_input": encoder["xscaling"],
             "sliding_window": contexts[0][0] + 1,
             "default_num_lookahead_tokens": contexts[0][1],

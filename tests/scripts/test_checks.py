@@ -22,6 +22,7 @@ case "$(basename "$0") $*" in
   *" wheel "*) name=wheel ;;
   *" install "*) touch installed; name=install ;;
   *" pytest "*) sleep 0.2; name=pytest ;;
+  *"scripts/door") name=door ;;
   "environment "*) name=environment ;;
   *) name=$(basename "$0")${1:+-$1} ;;
 esac
@@ -53,11 +54,13 @@ def test_all_checks_run_and_the_last_line_is_that_of_pytest(tmp_path: Path) -> N
     names = [line.removesuffix(" ran") for line in done.stdout.splitlines()]
     assert sorted(names[:3]) == ["environment", "install", "wheel"] and names[2] == "install"
     assert names[3:] == ["environment", "ruff-check", "ruff-format", "pytest"]
-    assert done.stderr == "mypy ran\n"
+    assert done.stderr == "door ran\nmypy ran\n"
 
 
-@pytest.mark.parametrize("program", ["wheel", "install", "environment", "ruff-check", "ruff-format", "mypy", "pytest"])
+@pytest.mark.parametrize(
+    "program", ["wheel", "install", "environment", "ruff-check", "ruff-format", "mypy", "pytest", "door"]
+)
 def test_a_failing_check_fails_the_whole(tmp_path: Path, program: str) -> None:
     done = run(tmp_path, program)
-    assert done.returncode == {"mypy": 1}.get(program, 3)
-    assert ("pytest ran" in done.stdout) == (program in ("mypy", "pytest"))
+    assert done.returncode == {"mypy": 1, "door": 1}.get(program, 3)
+    assert ("pytest ran" in done.stdout) == (program in ("mypy", "pytest", "door"))

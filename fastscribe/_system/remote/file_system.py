@@ -32,13 +32,8 @@ class FileSystemStore:
     lists = True
 
     def __init__(self, url: str) -> None:
-        import fsspec
-
         try:  # ftp, sftp and smb connect and log in here
-            self._fs, _ = self._ask(
-                lambda: fsspec.core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True),
-                was_reached=lambda: False,
-            )
+            self._fs, _ = self._ask(lambda: self._connected(url), was_reached=lambda: False)
         except RemoteError as error:
             raise UsageError(str(error)) from error
 
@@ -80,7 +75,16 @@ class FileSystemStore:
             self._ask(lambda: self._fs.rm_file(self._path(url)))
 
     def _path(self, url: str) -> str:
-        return str(self._fs._strip_protocol(url))
+        if hasattr(self._fs, "_strip_protocol"):
+            return str(self._fs._strip_protocol(url))
+        return str(self._connected(url)[1])
+
+    def _connected(self, url: str) -> tuple[Any, str]:
+        """Connect to the store of a URL; also return the URL's path there."""
+        import fsspec
+
+        found: tuple[Any, str] = fsspec.core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
+        return found
 
     def _below(self, folder: str, skip: int, url: str) -> Iterator[RemoteObject]:
         """Yield the objects below a folder in byte order of their keys; a folder sorts as its name with "/"."""

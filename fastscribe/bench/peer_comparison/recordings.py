@@ -18,7 +18,7 @@ from fastscribe.audio.media import local_path
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.errors import UsageError
-from fastscribe.types import AudioInfo, Failure, Source
+from fastscribe.types import AudioInfo, Failure, SampleArray, Source
 
 _RATE_HZ = 16_000
 
@@ -50,7 +50,7 @@ def gather(inputs: Sequence[str], takes: str, scratch: Path) -> list[Recording]:
 def write_lone(recordings: Sequence[Recording], duration_s: float, path: Path) -> str:
     """Write a recording of this length for latency: these joined, longest first, and repeated if they are too short."""
     wanted = round(duration_s * _RATE_HZ)
-    parts: list[np.ndarray] = []
+    parts: list[SampleArray] = []
     while sum(map(len, parts)) < wanted:
         one = recordings[len(parts) % len(recordings)].path
         audio = probe(Source(one, one, ""))
@@ -79,7 +79,7 @@ def _copied(audio: AudioInfo, path: Path) -> Path:
     return path
 
 
-def _samples(audio: AudioInfo) -> np.ndarray:
+def _samples(audio: AudioInfo) -> SampleArray:
     samples_S = read(audio, 0, audio.num_samples, sample_rate=_RATE_HZ)
     if samples_S.dtype != np.int16:
         samples_S = np.clip(np.rint(samples_S * 32768.0), -32768, 32767).astype(np.int16)

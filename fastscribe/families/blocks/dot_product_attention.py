@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch.backends.cuda import SDPAParams, can_use_efficient_attention
 
+_EFFICIENT, _MATH = "_scaled_dot_product_efficient_attention", "_scaled_dot_product_attention_math"  # not public
 BIAS_ALIGNMENT = 16  # elements; torch's choice for its memory-efficient kernel, which needs 8 in 16 bits and 4 in 32
 
 
@@ -74,15 +75,17 @@ def _attend_on_gpu(
     query_BHQK: torch.Tensor, key_BHNK: torch.Tensor, value_BHNK: torch.Tensor, bias: torch.Tensor
 ) -> torch.Tensor:
     bias_BHQN = align_bias(bias).expand(*query_BHQK.shape[:3], key_BHNK.shape[2])
+    if not (hasattr(torch.ops.aten, _EFFICIENT) and hasattr(torch.ops.aten, _MATH)):
+        return F.scaled_dot_product_attention(query_BHQK, key_BHNK, value_BHNK, attn_mask=bias_BHQN)
     if can_use_efficient_attention(SDPAParams(query_BHQK, key_BHNK, value_BHNK, bias_BHQN, 0.0, False, False)):
         needs_gradient = torch.is_grad_enabled() and any(
             tensor.requires_grad for tensor in (query_BHQK, key_BHNK, value_BHNK, bias)
         )
-        mixed_BHQK: torch.Tensor = torch.ops.aten._scaled_dot_product_efficient_attention(
+        mixed_BHQK: torch.Tensor = getattr(torch.ops.aten, _EFFICIENT)(
             query_BHQK, key_BHNK, value_BHNK, bias_BHQN, needs_gradient
         )[0]
     else:
-        mixed_BHQK = torch.ops.aten._scaled_dot_product_attention_math(query_BHQK, key_BHNK, value_BHNK, bias_BHQN)[0]
+        mixed_BHQK = getattr(torch.ops.aten, _MATH)(query_BHQK, key_BHNK, value_BHNK, bias_BHQN)[0]
     return mixed_BHQK
 
 

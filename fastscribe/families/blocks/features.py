@@ -255,13 +255,13 @@ def mel_filters(config: FeaturesConfig) -> Float32Array:
     filters_MK = np.maximum(0, np.minimum(rising, falling))
     if config.mel_norm == "slaney":
         filters_MK = filters_MK.astype(np.float32) * (2.0 / (edges_hz[2:] - edges_hz[:-2]))[:, None]
-    return filters_MK.astype(np.float32)
+    return np.asarray(filters_MK, np.float32)
 
 
 def mel_edges(config: FeaturesConfig) -> Float64Array:
     """Return frequencies in Hz [M + 2]: band m begins at the one of index m, peaks at the next and ends at the one after."""
     to_mel, to_hz = _SCALES[config.mel_scale]
-    return to_hz(np.linspace(to_mel(config.low_hz), to_mel(config.high_hz), config.num_mels + 2))
+    return to_hz(np.linspace(to_mel(config.low_hz), to_mel(config.high_hz), config.num_mels + 2, dtype=np.float64))
 
 
 # The Slaney scale is linear (200/3 Hz per mel) up to 1 kHz and logarithmic (27 steps per factor of 6.4) above.

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fastscribe._system.jit import runs_in_python
 from fastscribe._system.processors import has_avx2, has_native_int8, instruction_names
 from fastscribe.errors import first_line
 from fastscribe.families.blocks import int8_avx2, int8_packing
@@ -139,6 +140,8 @@ def int8_problem() -> str | None:
     """Return the reason why this processor or this torch does not support int8, or None."""
     if (problem := int8_hardware_problem()) is not None:
         return problem
+    if not has_native_int8() and runs_in_python():
+        return "NUMBA_DISABLE_JIT is set, and this processor multiplies int8 in compiled loops"
     linear = example_linear(64, 48)
     x_RK = torch.linspace(-1, 1, 5 * 64).reshape(5, 64)
     x_RK[:2] = 1.0  # largest values, whose pairwise sums overflow in 16 bits

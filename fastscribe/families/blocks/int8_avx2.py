@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -156,9 +155,10 @@ def _loop() -> Callable[..., None]:
 
 def _compiles_for_avx2() -> bool:
     """Return True if numba compiles for this processor, and it has AVX2."""
+    import numba
     from llvmlite.binding import get_host_cpu_features
 
-    config: Any = import_module("numba.core.config")
+    config: Any = numba.config
     return not (config.CPU_NAME or config.CPU_FEATURES) and bool(get_host_cpu_features().get("avx2", False))
 
 
@@ -169,11 +169,9 @@ def _vector_tile() -> Callable[..., None]:
     versions of LLVM do not find it in "widen, multiply, add neighbours", which is for other processors.
     """
     from llvmlite import ir
-    from numba.core import types
-    from numba.core.cgutils import get_or_insert_function
-    from numba.core.imputils import impl_ret_untracked
+    from numba import types
+    from numba.core.cgutils import create_struct_proxy
     from numba.extending import intrinsic
-    from numba.np.arrayobj import make_array
 
     index, sum_ = ir.IntType(64), ir.IntType(32)
     products, sums8, levels16 = ir.VectorType(sum_, 16), ir.VectorType(sum_, 8), ir.VectorType(ir.IntType(16), 16)
@@ -182,7 +180,7 @@ def _vector_tile() -> Callable[..., None]:
     def add_pairs(builder: Any, one: Any, other: Any) -> Any:
         if names_vpmaddwd:
             kind = ir.FunctionType(sums8, (levels16, levels16))
-            return builder.call(get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pmadd.wd"), (one, other))
+            return builder.call(builder.module.declare_intrinsic("llvm.x86.avx2.pmadd.wd", (), kind), (one, other))
         product = builder.mul(builder.sext(one, products), builder.sext(other, products))
         halves = [
             builder.shuffle_vector(
@@ -193,7 +191,7 @@ def _vector_tile() -> Callable[..., None]:
         return builder.add(*halves)
 
     def pointer(context: Any, builder: Any, array_type: Any, array: Any, offset: Any, element: Any) -> Any:
-        data = make_array(array_type)(context, builder, array).data
+        data = create_struct_proxy(array_type)(context, builder, value=array).data
         start = data if offset is None else builder.gep(data, [offset])
         return builder.bitcast(start, element.as_pointer())
 
@@ -231,7 +229,7 @@ def _vector_tile() -> Callable[..., None]:
         builder.position_at_end(after)
         for place, total in zip(places, added, strict=True):
             builder.store(total, place, align=4)
-        return impl_ret_untracked(context, builder, types.none, context.get_dummy_value())
+        return context.get_dummy_value()
 
     @intrinsic
     def vector_tile(

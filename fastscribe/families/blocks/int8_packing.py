@@ -21,7 +21,15 @@ import torch
 
 from fastscribe._system import float_bits
 from fastscribe._system.float_bits import READERS, as_numpy
-from fastscribe._system.jit import compile_cached, compile_helper, compile_together, digest_of, made_once, rebind
+from fastscribe._system.jit import (
+    compile_cached,
+    compile_helper,
+    compile_together,
+    digest_of,
+    made_once,
+    rebind,
+    runs_in_python,
+)
 from fastscribe.errors import first_line
 from fastscribe.families.blocks import row_kernels
 from fastscribe.families.blocks.row_kernels import LARGEST_LEVEL, MIN_MAXIMUM, SIGN_OFF
@@ -55,7 +63,7 @@ def pack(weight_NK: torch.Tensor) -> tuple[torch.Tensor, Float32Array] | None:
     Returns:
         The opaque tensor that oneDNN's products take, and the scale of each output [N]; None if oneDNN must pack it.
     """
-    if weight_NK.numel() < MIN_WEIGHTS or weight_NK.dtype not in DTYPES:
+    if weight_NK.numel() < MIN_WEIGHTS or weight_NK.dtype not in DTYPES or runs_in_python():
         return None
     layout = _layout(*weight_NK.shape)
     if layout is None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from fastscribe._system.jit import runs_in_python
 from fastscribe.config import AttentionConfigs, ChunkedAttention, ModelConfig, Size
 
 ConvNorm = Literal["batch_norm", "layer_norm"]
@@ -63,8 +64,11 @@ class EncoderConfig:
 
     @property
     def has_loops(self) -> bool:
-        """See EncoderSettings. A narrower encoder transcribes a short recording in less time than numba is loaded in."""
-        return self.d_model >= MIN_WIDTH_OF_LOOPS
+        """See EncoderSettings. A narrower encoder transcribes a short recording in less time than numba is loaded in.
+
+        In Python the loops would take a thousand times as long.
+        """
+        return self.d_model >= MIN_WIDTH_OF_LOOPS and not runs_in_python()
 
     def num_frames(self, mel_frames: int) -> int:
         """Return the number of output frames."""

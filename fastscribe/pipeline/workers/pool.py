@@ -181,7 +181,8 @@ class WorkerPool:
     @property
     def suspects(self) -> set[int]:
         """The recordings without a result that a device had when its process died, by their positions in the run."""
-        return {self._batches[batch].utterances[row].audio.index for batch, row in self._dispatch.suspects()}
+        rows = [*self._dispatch.suspects(), *((batch, row) for batch, row, _ in self._blamed)]
+        return {self._batches[batch].utterances[row].audio.index for batch, row in rows}
 
     def choose_budget(self) -> Budget:
         budgets = [slot.ready.budget for slot in self._slots if slot.ready is not None] or [self._ready.budget]
@@ -221,12 +222,14 @@ class WorkerPool:
                 has_plans, is_source_slow = self._take_plans(waiting) if has_plans else (False, False)
                 yield from self._hand_out_read()
                 self._balance(has_plans)
+                if not (self._planned or len(self._reads) or self._to_hand_out or self._dispatch.is_busy):
+                    yield from self._fail_blamed()
                 self._tell_lines()
                 yield IDLE
                 # A slow source is asked again at once if a device has nothing to do.
                 if self._is_busy or is_source_slow:
                     yield from self._receive(wait=self._wakes or not (is_source_slow and self._dispatch.has_idle()))
-                yield from self._end_silent()
+                self._end_silent()
                 self._check_usable()
         finally:
             self._reads.close()
@@ -270,6 +273,9 @@ class WorkerPool:
         self._batches = {}
         self._numbers = count()
         self._homes: dict[int, int] = {}  # by the index of a remote recording: the helper that has its bytes
+        self._blamed: list[
+            tuple[int, int, RecordingKilledProcess]
+        ] = []  # batches and rows that ended processes by themselves
         self._planned: deque[Plan] = deque()  # not begun yet: the arena had no room
         self._wakes = False
         self._to_hand_out: deque[tuple[ReadBatch, list[int]]] = deque()  # rows that are read
@@ -431,7 +437,7 @@ class WorkerPool:
     def _handle(self, number: int, message: Any) -> Iterator[Outcome]:
         slot = self._slots[number]
         if message is None:
-            yield from self._died(number)
+            self._died(number)
         elif isinstance(message, messages.Ready):
             slot.ready, slot.share.device = message, message.facts.device_name
             slot.share.peak_bytes = max(slot.share.peak_bytes, message.peak_bytes)
@@ -464,6 +470,7 @@ class WorkerPool:
         slot.share.audio_s += sum(batch.utterances[row].duration_s for row in rows)
         slot.deaths_in_a_row = 0
         yield from self._finish(batch, rows, results, is_decoded)
+        yield from self._fail_blamed()
 
     def _with_cuts(
         self, batch: ReadBatch, rows: Sequence[int], message: messages.Results
@@ -518,16 +525,16 @@ class WorkerPool:
         slot.process.send(messages.Begin(self._run, self._budget))
         self._dispatch.add_worker(number, slot.ready.max_in_flight)
 
-    def _end_silent(self) -> Iterator[Outcome]:
+    def _end_silent(self) -> None:
         """Replace processes that hang. The time in which this process does something else does not count."""
         now = perf_counter()
         passed_s, self._looked_at = min(now - self._looked_at, 2 * _WAIT_S), now
         for number, slot in enumerate(self._slots):
             slot.silent_s = slot.silent_s + passed_s if self._dispatch.is_working(number) else 0.0
             if self._longest_s and slot.silent_s > max(MIN_SILENT_S, MAX_BATCH_TIMES * self._longest_s):
-                yield from self._died(number, f"has not answered for {slot.silent_s:.0f} s and is ended")
+                self._died(number, f"has not answered for {slot.silent_s:.0f} s and is ended")
 
-    def _died(self, number: int, reason: str | None = None) -> Iterator[Outcome]:
+    def _died(self, number: int, reason: str | None = None) -> None:
         """Replace a dead process, or one that hangs for the reason, and hand over its batches."""
         slot = self._slots[number]
         if slot.process not in self._processes:  # it is given up already, or the pool is closed
@@ -554,10 +561,15 @@ class WorkerPool:
         if not self._run:  # the pool says so once it knows whether another one could start
             return
         self._say_death(slot, reason, death.num_handed_over)
-        for given_up, row in death.given_up:
-            batch = self._batches[given_up]
-            yield from self._finish(batch, [row], [to_failure(batch.utterances[row].audio, "model", killed)])
+        self._blamed += ((given_up, row, killed) for given_up, row in death.given_up)
         self._check_usable()
+
+    def _fail_blamed(self) -> Iterator[Outcome]:
+        """Fail the rows that ended processes: another row has a result now, or there is none, so the device is not to blame."""
+        blamed, self._blamed = self._blamed, []
+        for number, row, killed in blamed:
+            batch = self._batches[number]
+            yield from self._finish(batch, [row], [to_failure(batch.utterances[row].audio, "model", killed)])
 
     def _check_usable(self) -> None:
         """Raise UsageError after close(), and DeviceFailed if no device is left."""

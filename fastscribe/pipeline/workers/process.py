@@ -189,7 +189,8 @@ class StderrRelay:
 def _popen(*arguments: Any, **rest: Any) -> _Popen:
     """Return what subprocess.Popen does in the thread that starts processes. Raises as it does, and RuntimeError."""
     future: Future[_Popen] = Future()
-    _starts_of(os.getpid()).put((future, partial(subprocess.Popen, *arguments, **rest)))
+    start: Callable[[], _Popen] = partial[Any](subprocess.Popen, *arguments, **rest)
+    _starts_of(os.getpid()).put((future, start))
     return future.result()
 
 

@@ -13,9 +13,10 @@ Shapes as in recursion.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -183,17 +184,25 @@ def _usable() -> ModuleType:
 def _compile_one() -> None:
     """Compile a kernel: numba finds a wrong or missing toolkit or numpy only then. Raises UsageError for it."""
     from numba import cuda
-    from numba.cuda.cudadrv import error
 
-    failures = (ImportError, RuntimeError, OSError, error.NvvmError, error.CudaDriverError, error.NvrtcError)
+    failures: tuple[type[Exception], ...] = (ImportError, RuntimeError, OSError, AttributeError, *_cuda_errors())
     try:
         cuda.jit("void(float32[::1])")(_nothing)
-    except (*failures, AttributeError) as problem:
+    except failures as problem:
         said = " ".join(str(problem).split())[:300]
         # numba-cuda 0.30 looks for parts of numpy that 2.5 no longer has.
         is_numpy = isinstance(problem, AttributeError) and "'numpy'" in said
         remedy = "pip install 'numpy<2.5'" if is_numpy else _remedy()
         raise UsageError(f"numba cannot compile for this GPU ({said}): {remedy}") from problem
+
+
+def _cuda_errors() -> list[type[Exception]]:
+    """Return what numba-cuda raises for its compiler and the driver, as far as this version has these names."""
+    with suppress(ImportError):
+        error: Any = import_module("numba.cuda.cudadrv.error")
+        names = ("NvvmError", "CudaDriverError", "NvrtcError")
+        return [kind for name in names if (kind := getattr(error, name, None)) is not None]
+    return []
 
 
 def _nothing(values: Any) -> None:

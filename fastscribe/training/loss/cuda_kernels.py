@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -40,7 +41,8 @@ from fastscribe.training.loss.recursion import (
 cuda: Any = import_module("numba.cuda")  # numba's own annotations are not those of a kernel
 SIMULATED = bool(getattr(config, "ENABLE_CUDASIM", False))
 if not SIMULATED:  # a few utterances make a small grid; suppress the warning at each launch
-    import_module("numba.cuda.dispatcher").config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
+    with suppress(ImportError, AttributeError):
+        import_module("numba.cuda.dispatcher").config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 _WHOLE_WARP = 0xFFFFFFFF
 
 

@@ -362,8 +362,8 @@ def refuse_memory(num_bytes: int) -> int:
     raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
 
-def test_a_row_that_ends_the_last_process_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other one had no process to itself; it may have ended one."""
+def test_rows_are_not_to_blame_if_the_device_does_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no result, and may have ended processes all the same."""
     monkeypatch.setattr(workers_pool, "MAX_DEATHS", 1)
     pool, _ = begun(monkeypatch, die_of_all, number=1)
     failures: list[Any] = []
@@ -374,8 +374,28 @@ def test_a_row_that_ends_the_last_process_is_a_failure(monkeypatch: pytest.Monke
 
     with pytest.raises(DeviceFailed):
         run()
-    assert [(one.path, one.error_type) for one in failures] == [("1", "RecordingKilledProcess")]
-    assert pool.suspects == {2}
+    assert not failures and pool.suspects == {1, 2}
+    pool.close()
+
+
+@pytest.mark.parametrize("others", [[], [2, 3]])
+def test_a_row_is_to_blame_if_others_have_results_or_there_are_none(
+    monkeypatch: pytest.MonkeyPatch, others: list[int]
+) -> None:
+    def answer(process: FakeProcess, message: Any) -> None:
+        if isinstance(message, messages.Work):
+            samples = process.samples(message.place, message.layout)
+            (die_of_all if 1 in samples[list(message.rows), 0] else decode)(process, message)
+
+    pool, _ = begun(monkeypatch, answer, number=1)
+    found = {}
+    for outcome in pool.execute([[utterance(one) for one in (1, *others)]]):
+        found.update({} if outcome is IDLE else {one.audio.index: result for one, result in zip(*outcome, strict=True)})
+    assert [getattr(found[one], "error_type", "") for one in (1, *others)] == [
+        "RecordingKilledProcess",
+        *("" for _ in others),
+    ]
+    assert pool._arena.is_empty
     pool.close()
 
 
@@ -404,7 +424,7 @@ def test_a_process_that_is_given_up_for_its_silence_dies_once(monkeypatch: pytes
     monkeypatch.setattr(workers_pool, "MAX_DEATHS", 0)
     pool, lines = begun(monkeypatch)
     silent = pool._slots[0].process
-    assert not list(pool._died(0, "has not answered"))
+    pool._died(0, "has not answered")
     silent.say(None)  # its pipe closes
     assert len(done(pool, [[utterance(index)] for index in range(1, 10)])) == 9
     assert lines == ["the process of cpu:0 has not answered; it is not used any more"]

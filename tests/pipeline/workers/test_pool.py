@@ -504,7 +504,7 @@ def test_recordings_that_hang_in_all_of_the_memory_hold_up_no_other(
     monkeypatch.setattr(prefetch, "MAX_WAIT_S", 0.05)
     executor: Any = cramped._executor
     executor._arena.clear()
-    size = executor._arena.num_bytes - 100_000  # recordings before may have made it grow
+    size = executor._arena.num_bytes - executor._arena.file.num_bytes  # recordings before may have made it grow
     monkeypatch.setattr(executor, "_lost", [(executor._arena.allocate(size), size)])
     paths = linked(tmp_path, ["hang0.flac", "hang1.flac", "well0.flac", "well1.flac"])
     with closing(cramped.transcribe(paths)) as results:

@@ -1,0 +1,62 @@
+"""Inputs that a second reader goes on with: each comes to one of both."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from queue import SimpleQueue
+from threading import Thread
+
+from fastscribe.pipeline.unfinished_inputs import UnfinishedInputs
+from fastscribe.types import Failure, Source
+
+
+def source(index: int) -> Source:
+    return Source(f"{index}", f"{index}", f"{index}", index=index)
+
+
+def test_a_second_reader_goes_on_with_what_has_no_result() -> None:
+    closed: list[bool] = []
+
+    def sources() -> Generator[Source | Failure, None, None]:
+        try:
+            yield from map(source, range(6))
+        finally:
+            closed.append(True)
+
+    inputs = UnfinishedInputs(sources())
+    first = inputs.read()
+    assert [next(first).index for _ in range(4)] == [0, 1, 2, 3]
+    inputs.finish(2)
+    taken = inputs.stop()
+    assert [one.index for one in taken] == [0, 1, 3]
+    assert not list(first) and not closed, "a reader that is stopped leaves the source to the other"
+    assert [one.index for one in inputs.read(taken[1:])] == [1, 3, 4, 5] and closed
+
+
+def test_what_comes_to_a_reader_that_was_stopped_is_not_lost() -> None:
+    """It waits for the source, as a thread does that reads paths from a terminal."""
+    typed: SimpleQueue[Source | None] = SimpleQueue()
+    asked: SimpleQueue[bool] = SimpleQueue()
+
+    def sources() -> Generator[Source | Failure, None, None]:
+        while True:
+            asked.put(True)
+            if (found := typed.get()) is None:
+                return
+            yield found
+
+    inputs = UnfinishedInputs(sources())
+    early: list[Source | Failure] = []
+    thread = Thread(target=lambda: early.extend(inputs.read()), daemon=True)
+    thread.start()
+    asked.get(timeout=60)
+    typed.put(source(0))
+    asked.get(timeout=60)
+    taken = inputs.stop()
+    second = inputs.read(taken)
+    assert [one.index for one in taken] == [0] and next(second).index == 0
+    typed.put(source(1))
+    thread.join(60)
+    assert next(second).index == 1
+    typed.put(None)
+    assert not list(second) and [one.index for one in early] == [0]
