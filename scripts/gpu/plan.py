@@ -64,9 +64,9 @@ class PartPlan:
 PARTS = {
     "facts": PartPlan("", 30, 15, (), is_whole=True),  # of every call
     "devices": PartPlan(
-        "tests", 35, 15, (*_HOST, "fastscribe/cuda"), shares=False, is_whole=True
+        "tests", 40, 15, (*_HOST, "fastscribe/cuda"), shares=False, is_whole=True
     ),  # before any measurement
-    "files": PartPlan("files", 150, 40, (*_PASS, *_HOST), shares=False),
+    "files": PartPlan("files", 145, 40, (*_PASS, *_HOST), shares=False),
     "nemo": PartPlan("files", 205, 170, (*_PASS, *_HOST), shares=False, is_whole=True),
     "engine": PartPlan("engine", 75, 35, _PASS),
     "memory": PartPlan("engine", 100, 45, _PASS),

@@ -24,8 +24,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 GPU = "Simulated GPU"
-# Rows times frames of inputs of kernels that are interpreted, which takes milliseconds for each; torch runs larger ones.
-_INTERPRETED_FRAMES = 16
 _FACTORIES = ("empty", "zeros", "ones", "full", "arange", "tensor", "as_tensor", "rand", "randn", "randint", "linspace")
 # These take CPU tensors beside those of a GPU.
 _MIXES = (
@@ -50,6 +48,8 @@ class Settings:
         killed_at_copy: The first device's process with as many batches is killed; needs `once`.
         refuses_model: The first device's process has no memory for its model; needs `once`.
         refuses_pinning: No host memory can be registered.
+        interpreted_frames: Rows times frames of the largest input of a kernel that is interpreted, which takes milliseconds for
+            each; torch's form takes the others.
         once: File that is made when the process is killed or refuses.
     """
 
@@ -60,6 +60,7 @@ class Settings:
     killed_at_copy: int | None = None
     refuses_model: bool = False
     refuses_pinning: bool = False
+    interpreted_frames: int = 16
     once: str = ""
 
 
@@ -265,6 +266,9 @@ class GpuTensor(torch.Tensor):
     def new_tensor(self, data: Any, dtype: Any = None, **_: Any) -> torch.Tensor:
         return GpuTensor(torch.tensor(data, dtype=dtype or self.dtype))
 
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
     def cpu(self, *_: Any) -> torch.Tensor:
         return self.to("cpu")
 
@@ -433,7 +437,7 @@ def limit_interpreted(kernels: Any) -> None:
         ours, torchs = getattr(kernels.TRITON, name), getattr(TORCH, name)
 
         def call(x: torch.Tensor, *args: Any) -> torch.Tensor:
-            if x.shape[0] * x.shape[1] > _INTERPRETED_FRAMES:
+            if x.shape[0] * x.shape[1] > DEVICE.settings.interpreted_frames:
                 DEVICE.event("torch's form")
                 return torchs(x, *args)
             return ours(x, *args)
