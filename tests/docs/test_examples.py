@@ -7,12 +7,16 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+from contextlib import suppress
 from difflib import SequenceMatcher
 from importlib.util import find_spec
 from pathlib import Path
+from select import select
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -21,13 +25,14 @@ import soundfile
 import typer
 
 from fastscribe.cli import app
-from tests.conftest import AUDIO, ROOT, waveform
+from tests.conftest import AUDIO, DATA, ROOT, waveform
 from tests.helpers.markdown import Block, blocks, documents
 
 PAGES = documents()
 RUN_PAGES = [page for page in PAGES if any(block.is_run for block in blocks(page, "console"))]
 PYTHON_PAGES = [page for page in PAGES if blocks(page, "python")]
 SCRIPTS = sysconfig.get_path("scripts")
+LIMIT_S = 240.0  # for a command, which may import torch on a machine that is busy
 RUN_BLOCKS = """
 import json, sys
 for name, text in json.loads(sys.argv[1]):
@@ -68,7 +73,7 @@ def test_the_guides_are_among_the_examples() -> None:
 
 
 @pytest.mark.posix
-@pytest.mark.timeout(600)  # up to ten processes, each with an import of torch, on a machine that may be busy
+@pytest.mark.timeout(0)  # each command has LIMIT_S
 @pytest.mark.parametrize("page", RUN_PAGES, ids=name_of)
 def test_console_examples_run(page: Path, recordings: Path) -> None:
     """A page's blocks run in one shell, one after the other, with the installed command and the packaged model."""
@@ -87,15 +92,31 @@ def test_console_examples_run(page: Path, recordings: Path) -> None:
         assert not expected or similarity > MIN_SIMILARITY, f"{place}\n{printed}"
 
 
-def in_shell(commands: list[str], folder: Path) -> list[tuple[int, str, str]]:
+def in_shell(commands: list[str], folder: Path, limit_s: float = LIMIT_S) -> list[tuple[int, str, str]]:
     """Run commands in a shell, up to the first that fails; return exit code, stdout and stderr of each."""
     assert shutil.which("fastscribe", path=SCRIPTS), f"the command is not installed in {SCRIPTS}"
-    mark = "\ncode=$?; printf '\\0%d\\0' $code; printf '\\0' >&2; [ $code = 0 ] || exit $code\n"
-    script = "".join(command + mark for command in commands)
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=590
-    )
-    printed, said = done.stdout.split("\0"), done.stderr.split("\0")
+    ours, theirs = os.pipe()
+    mark = f"\ncode=$?; printf '\\0%d\\0' $code; printf '\\0' >&2; printf . >&{theirs}; [ $code = 0 ] || exit $code\n"
+    command_line = ["bash", "-c", "".join(command + mark for command in commands)]
+    with os.fdopen(ours, "rb", 0) as ends, TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
+        shell = subprocess.Popen(
+            command_line, cwd=folder, env=clean_environment(), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+            pass_fds=[theirs], start_new_session=True,
+        )  # fmt: skip
+        os.close(theirs)
+        try:
+            for command in commands:
+                assert select([ends], [], [], limit_s)[0], f"no end after {limit_s:.0f} s: {command}"
+                if not ends.read(1):
+                    break
+            shell.wait(limit_s)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+            shell.wait()
+        stdout.seek(0)
+        stderr.seek(0)
+        printed, said = stdout.read().split("\0"), stderr.read().split("\0")
     return [(int(code), out, err) for code, out, err in zip(printed[1::2], printed[::2], said, strict=False)]
 
 
@@ -113,13 +134,24 @@ def test_a_failing_command_ends_its_shell(tmp_path: Path) -> None:
     assert "no such file" in done[1][1]
 
 
+@pytest.mark.posix
+def test_a_command_that_does_not_end_is_named(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="no end after 2 s: sleep 600"):
+        in_shell(["echo one", "sleep 600", "echo two"], tmp_path, limit_s=2)
+
+
 @pytest.mark.parametrize("page", PYTHON_PAGES, ids=name_of)
-def test_python_examples_run(page: Path) -> None:
-    """A page's blocks run in one fresh process, which imports torch once: each by itself, as if it were a program."""
+def test_python_examples_run(page: Path, tmp_path: Path) -> None:
+    """A page's blocks run in one fresh process, which imports torch once; each has variables of its own.
+
+    The folder has the recordings, and not the package: what is imported is what is installed.
+    """
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "data").symlink_to(DATA)
     found = blocks(page, "python")
     done = subprocess.run(
         [sys.executable, "-c", RUN_BLOCKS, json.dumps([(block.name, block.text) for block in found])],
-        cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=250,
+        cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     *printed, rest = done.stdout.split("\0")
@@ -203,10 +235,11 @@ def test_options_in_prose_exist() -> None:
 
 
 def known_options() -> set[str]:
-    """Every option of every command."""
+    """Every option of every command, those of rooms too: a command has them once it has a context."""
     found: set[str] = set()
 
     def visit(command: Any) -> None:
+        command.make_context(command.name, [], resilient_parsing=True)
         for parameter in command.params:
             found.update(parameter.opts, parameter.secondary_opts)
         for child in getattr(command, "commands", {}).values():
