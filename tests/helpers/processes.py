@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Literal, TextIO
+
+import psutil
 
 from tests.helpers.warm_process import WARM, Started
 
@@ -18,6 +21,20 @@ Process = Started | subprocess.Popen[bytes]
 def command(*arguments: object) -> list[str]:
     """The command that starts the program in a fresh process."""
     return [sys.executable, "-m", "fastscribe", *map(str, arguments)]
+
+
+def still_running(processes: Iterable[psutil.Process], patience_s: float) -> list[psutil.Process]:
+    """Return those that do not end in time. A zombie has ended: the first process of some containers waits for none."""
+    late_s, left = time.monotonic() + patience_s, list(processes)
+    while (left := [one for one in left if not _has_ended(one)]) and time.monotonic() < late_s:
+        time.sleep(0.02)
+    return left
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    return True
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from fastscribe._system import parent_death
+from tests.helpers.processes import still_running
 
 PATIENCE_S = 60.0
 
@@ -41,10 +42,9 @@ def coordinator() -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
 def test_a_process_that_hangs_in_a_call_ends_with_its_coordinator_and_not_with_the_thread_that_started_it() -> None:
     with coordinator() as (parent, child):
         time.sleep(0.2)
-        assert child.is_running() and child.status() != psutil.STATUS_ZOMBIE and parent.poll() is None
+        assert still_running([child], 0) and parent.poll() is None
         parent.kill()
-        _, alive = psutil.wait_procs([child], PATIENCE_S)
-        assert not alive
+        assert not still_running([child], PATIENCE_S)
 
 
 # A child that says when it has asked, whatever its parent has done by then.
@@ -52,6 +52,7 @@ CHILD = """
 import os, sys, time
 time.sleep(float(sys.argv[1]))
 from fastscribe._system import parent_death
+from tests.helpers.processes import still_running
 parent_death._INTERVAL_S = 0.05
 if sys.argv[2] == "refused":
     parent_death._is_ended_by_kernel = lambda: False
@@ -83,8 +84,7 @@ def test_a_process_ends_with_its_parent_where_the_kernel_does_nothing(prctl: str
         assert parent.stdout.readline() == "asked\n"
         other = os.open(f"/proc/{parent.pid}/fd/{pipe_of(parent.pid)}", os.O_WRONLY) if sys.platform == "linux" else -1
         parent.kill()
-        _, alive = psutil.wait_procs([child], PATIENCE_S)
-        assert not alive
+        assert not still_running([child], PATIENCE_S)
         if other >= 0:
             os.close(other)
 
@@ -103,8 +103,7 @@ def test_a_process_whose_parent_has_ended_before_it_could_ask_ends_at_once() -> 
     parent, child = started(0, 0.5, "allowed")
     assert parent.stdout is not None
     with parent:
-        _, alive = psutil.wait_procs([child], PATIENCE_S)
-        assert not alive and parent.stdout.read() == ""
+        assert not still_running([child], PATIENCE_S) and parent.stdout.read() == ""
 
 
 def test_a_c_library_without_the_call_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

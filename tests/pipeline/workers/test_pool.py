@@ -40,7 +40,7 @@ from fastscribe.segmentation import gaps, spans
 from tests.conftest import AUDIO, MODELS
 from tests.helpers import worker_faults
 from tests.helpers.forked_workers import forked_workers
-from tests.helpers.processes import command, fastscribe
+from tests.helpers.processes import command, fastscribe, still_running
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
 OPTIONS = Options(batch_frames=100, max_utterance_s=8.0, threads=2)
@@ -584,8 +584,7 @@ def test_the_processes_end_with_the_command(
         assert len(children) == number + num_helpers(Options(), number)
         end(process)
         assert process.wait(PATIENCE_S) == code
-        _, alive = psutil.wait_procs(children, PATIENCE_S)
-        assert not alive
+        assert not still_running(children, PATIENCE_S)
         errors = process.stderr.read().decode().splitlines()
     assert len(errors) == (code > 0), errors  # nothing but how it ended
 
