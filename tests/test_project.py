@@ -92,6 +92,12 @@ def test_the_command_is_tried_with_the_oldest_and_the_newest_torch() -> None:
     assert "scripts/door" in commands("door") and WORKFLOW[True]["schedule"]  # YAML 1.1 reads `on` as true
 
 
+def test_the_weekly_run_rehearses_the_gpu_and_no_push_cancels_it() -> None:
+    assert "github.event_name" in WORKFLOW["concurrency"]["group"]
+    assert WORKFLOW["jobs"]["rehearsal"]["if"] == WORKFLOW["jobs"]["readme"]["if"] == "github.event_name == 'schedule'"
+    assert commands("rehearsal")[-1] == "scripts/gpu_rehearsal"
+
+
 def test_actions_are_pinned_to_a_major_version() -> None:
     used = [step["uses"] for job in WORKFLOW["jobs"].values() for step in job["steps"] if "uses" in step]
     assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@v\d+", one) for one in used)
