@@ -120,7 +120,7 @@ class StageTimes:
 
 @dataclass
 class Unpinned:
-    """Memory that the system could not pin. Any thread counts it, and whoever drives a model tells the user (Engine).
+    """Memory that the system could not pin. Any thread counts it; the thread that drives the model tells the user (Engine).
 
     Attributes:
         count: Number of arrays since the process began.

@@ -177,7 +177,7 @@ def cuda() -> torch.device:
 
 
 def without_gpu(name: str) -> Check:
-    """What needs a GPU, where there is none."""
+    """Return the line of a check that needs a GPU, on a machine without one."""
     return Check(name, "missing", "needs a GPU that torch can use")
 
 

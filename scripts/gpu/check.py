@@ -239,7 +239,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_marked(mark: str) -> None:
-    """End the processes whose environment has the mark, whoever their parent is now."""
+    """End the processes whose environment has the mark, whatever their parent is now."""
     sought, ended = f"{MARK}={mark}".encode(), set[int]()
     while mark and (found := {pid for pid in running() if sought in environment_of(pid)} - ended):
         for pid in found:  # they may start others meanwhile

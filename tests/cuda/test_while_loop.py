@@ -152,7 +152,7 @@ def test_failed_launch(monkeypatch) -> None:
 
 
 def test_failed_call_frees_tensors() -> None:
-    """Whoever catches the error does not wait for a garbage collection before the memory is free."""
+    """The memory is free when the error is caught, before any garbage collection."""
     held: list[weakref.ref[FakeCuda]] = []
 
     def build() -> None:

@@ -94,7 +94,7 @@ def test_a_right_family_fills_its_line(door: ModuleType, tried: Callable[..., tu
     [
         ("warning", 0, "Python's messages: ['UserWarning: it will go']\nexpected: []"),
         ("subtitles", 1, "empty.more'\nexpected: 'Onthearrival"),
-        ("silent", 2, "says that nothing is to do: False"),
+        ("silent", 2, "says that nothing is left to do: False"),
         ("decodes again", 2, "time of the rows: "),
         ("decoder", 3, "has tdt: False"),
         ("exit code", 4, "exit code: 0\nexpected: 1"),

@@ -102,8 +102,8 @@ def result(
 ) -> Iterator[dict[str, Any]]:
     """Collect settings and "rows" in the mapping; finish() prints and stores them when the block ends.
 
-    Doubts of the figures (fastscribe/bench/doubt.py) are said, and stored as "doubts". So are the fast paths that were refused,
-    which the block stores as "refused".
+    finish() also prints doubts of the figures (fastscribe/bench/doubt.py) and stores them as "doubts". It prints the fast paths
+    that were refused, which the block stores as "refused".
 
     If the block is interrupted or fails, the rows so far are printed and stored with "complete": false. If no row was
     measured, nothing is.

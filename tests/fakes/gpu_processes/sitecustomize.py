@@ -65,7 +65,7 @@ class Importer:
 
 
 def _has_cuda(gpus: Any) -> None:
-    """Of fastscribe/_system/gpus.py: this torch was built with CUDA."""
+    """Make fastscribe/_system/gpus.py believe that this torch was built with CUDA."""
     assert callable(gpus._has_cuda)
     gpus._has_cuda = lambda: True
 
