@@ -129,7 +129,7 @@ def test_few_shapes_for_numba(monkeypatch: pytest.MonkeyPatch) -> None:
 # Every dtype for one GPU, and every GPU with one dtype.
 @pytest.mark.skipif(
     not hasattr(np, "row_stack"),
-    reason="numba-cuda 0.30 uses np.row_stack, which NumPy 2.5 lacks (the extra train-gpu)",
+    reason="numba-cuda 0.30 needs np.row_stack, which NumPy 2.5 lacks: pip install 'numpy<2.5'",
 )
 @pytest.mark.parametrize(
     ("dtype", "capability"),
