@@ -116,7 +116,7 @@ class Run:
 
     def decoded(self) -> Iterator[Transcript | Failure]:
         """After the executor has failed: yield the results of what it has decoded, whose texts may still be in the making."""
-        self._inputs.close()
+        self._inputs.stop()
         self._recordings.flush()
         while True:
             try:

@@ -10,6 +10,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -218,6 +219,49 @@ def test_a_run_whose_last_helper_dies_goes_on(monkeypatch: pytest.MonkeyPatch, e
         ]
     assert isinstance(lines[-1], RefusedPath)  # others say that fewer helpers go on
     assert lines[-1].reason == "a helper process failed: [Errno 11] Resource temporarily unavailable"
+
+
+def kill_device(transcriber: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers_pool, "MAX_DEATHS", 0)
+    os.kill(transcriber._executor._slots[0].process.pid, signal.SIGKILL)
+
+
+def kill_helpers(transcriber: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_process(monkeypatch)
+    for one in transcriber._executor.helpers.processes:
+        os.kill(one.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kill", [kill_device, kill_helpers])
+def test_inputs_that_are_not_listed_yet_are_not_lost(
+    kill: Callable[[Any, pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The iterator is read as far as this process looks ahead, and has many more inputs. It ends with the run."""
+    samples, rate = soundfile.read(CLIPS[0], dtype="int16")
+    soundfile.write(tmp_path / "short.wav", samples[: rate // 2], rate)
+    num_inputs, listed, closed = 400, [0], []
+
+    def inputs() -> Iterator[Path]:
+        try:
+            for number in range(num_inputs):
+                listed[0] = number + 1
+                yield tmp_path / "short.wav"
+        finally:
+            closed.append(True)
+
+    lines: list[str] = []
+    loaded = load_beside_helpers(MODEL, "auto", "fp32", replace(OPTIONS, window=10), 0, lines.append)
+    with loaded as transcriber:
+        found = []
+        for result in transcriber.transcribe(inputs()):
+            if not found:
+                kill(transcriber, monkeypatch)
+                assert listed[0] < num_inputs / 2
+            found.append(result)
+        assert sorted(one.index for one in found) == list(range(num_inputs)) and closed
+        progress = transcriber.progress
+        assert (progress.files, progress.failed, progress.planned_files) == (num_inputs, 0, num_inputs)
+    assert isinstance(lines[-1], RefusedPath)
 
 
 def test_recordings_that_may_have_ended_processes_come_last(
