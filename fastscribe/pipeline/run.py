@@ -15,6 +15,7 @@ replaces hung ones; the executor's own.
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -139,7 +140,9 @@ class Run:
         self._progress.plan_again()
         if self._limit is not None:
             self._limit.drop()
-        for windows in self._inputs.rest(preparation, self._max_window_s(), last):
+        rest = self._inputs.rest(preparation, self._max_window_s(), last)
+        gc.collect()  # reference cycles hold the memory that the processes shared: up to 2 GiB a device
+        for windows in rest:
             yield from self._results_of(windows)
         if self._inputs.error is not None:
             raise self._inputs.error

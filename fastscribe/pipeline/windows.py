@@ -97,6 +97,7 @@ class InputWindows:
         """Stop the thread that iterates over the sources, which stay open for rest()."""
         if self._buffer is not None:
             self._buffer.close()
+            self._buffer = None
 
     def close(self) -> None:
         """Stop that thread for good, and close the sources."""
@@ -137,7 +138,7 @@ class InputWindows:
     def rest(
         self, preparation: Preparation, max_window_s: float, last: Collection[int]
     ) -> Iterator[Generator[Window | Idle, None, None]]:
-        """Yield windows of the inputs without a result, which threads prepare now; then, apart, windows of those at `last`.
+        """Return windows of the inputs without a result, which threads prepare now; then, apart, windows of those at `last`.
 
         Args:
             preparation: Prepares them.
@@ -149,8 +150,8 @@ class InputWindows:
         self._preparation, self._elsewhere = preparation, None
         taken = self._unfinished.stop()
         others = self._unfinished.read([one for one in taken if one.index not in last])
-        for inputs in (others, (one for one in taken if one.index in last)):
-            yield self._windows(inputs, preparation.prepare, max_window_s, waits=True)
+        rest = (others, (one for one in taken if one.index in last))
+        return (self._windows(inputs, preparation.prepare, max_window_s, waits=True) for inputs in rest)
 
     def _windows(
         self,

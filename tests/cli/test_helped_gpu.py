@@ -9,6 +9,7 @@ import errno
 import os
 import signal
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -236,7 +237,10 @@ def kill_helpers(transcriber: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_inputs_that_are_not_listed_yet_are_not_lost(
     kill: Callable[[Any, pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The iterator is read as far as this process looks ahead, and has many more inputs. It ends with the run."""
+    """The iterator is read as far as this process looks ahead, and has many more inputs. It ends with the run.
+
+    The memory that the processes shared is free in the rest of the run.
+    """
     samples, rate = soundfile.read(CLIPS[0], dtype="int16")
     soundfile.write(tmp_path / "short.wav", samples[: rate // 2], rate)
     num_inputs, listed, closed = 400, [0], []
@@ -252,12 +256,15 @@ def test_inputs_that_are_not_listed_yet_are_not_lost(
     lines: list[str] = []
     loaded = load_beside_helpers(MODEL, "auto", "fp32", replace(OPTIONS, window=10), 0, lines.append)
     with loaded as transcriber:
+        arena = weakref.ref(transcriber._executor._arena)  # type: ignore[attr-defined]
         found = []
         for result in transcriber.transcribe(inputs()):
             if not found:
                 kill(transcriber, monkeypatch)
                 assert listed[0] < num_inputs / 2
             found.append(result)
+            if len(found) == num_inputs - 50:
+                assert arena() is None
         assert sorted(one.index for one in found) == list(range(num_inputs)) and closed
         progress = transcriber.progress
         assert (progress.files, progress.failed, progress.planned_files) == (num_inputs, 0, num_inputs)
