@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import soundfile
+import torch
 
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.cli.helped_gpu import load_beside_helpers
@@ -127,6 +128,29 @@ def test_a_run_whose_processes_are_refused_begins_in_this_process(
     assert isinstance(line, RefusedPath) and line.reason.startswith(reason)
     assert transcriber.refused_paths == {"helpers": line.reason}
     assert line.startswith("no processes beside this one (") and "the run goes on in this process, on " in line
+
+
+def test_a_gpu_that_no_process_can_use_leaves_the_cpu_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, expected: dict[str, str]
+) -> None:
+    """It is counted here, and held by another program: its process and this one are refused it."""
+    no_device(monkeypatch)
+    refuse, make = RuntimeError("all CUDA-capable devices are busy"), torch.empty
+
+    def empty(*size: Any, device: Any = None, **rest: Any) -> torch.Tensor:
+        if torch.device(device or "cpu").type == "cuda":
+            raise refuse
+        return make(*size, device=device, **rest)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch, "empty", empty)
+    lines: list[str] = []
+    with load(lines.append) as transcriber:
+        assert texts(transcriber.transcribe(CLIPS)) == expected
+    [line] = lines
+    assert isinstance(line, RefusedPath) and "the run goes on in this process, on " in line
 
 
 def test_a_device_that_cannot_load_the_model_leaves_it_to_this_process(
