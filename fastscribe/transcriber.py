@@ -354,6 +354,8 @@ class Transcriber:
         suspects, facts = pool.suspects, pool.facts
         pool.end()
         pool.close()
+        # Frames would keep the memory that the processes share for the rest of the run.
+        failed.__traceback__ = failed.__cause__ = failed.__context__ = None
         self._executor = executor = load(failed, facts)
         executor.begin(self._options, self._budget(), self.progress.stopwatch, self._limit)
         return executor, suspects

@@ -55,17 +55,21 @@ def load_beside_helpers(
     try:
         loaded = Transcriber.load(model, "auto", dtype, options, say, devices=str(gpu))
     except (DeviceFailed, DeviceUnusable) as error:
-        problem = error.problem
+        problem, says_why = error.problem, isinstance(error, DeviceUnusable)
     else:
         loaded._load_here = load_here
         return loaded
-    from fastscribe.pipeline.model_building import has_usable_gpu
+    if device == "auto":
+        from fastscribe.pipeline.model_building import choose_device
 
-    if device == "auto" and not has_usable_gpu():
-        device = "cpu"
+        device = str(choose_device(device, _say_nothing if says_why else say))
     loaded = Transcriber.load(model, device, dtype, options, say)
     say(_refused(problem, loaded._executor.facts))
     return loaded
+
+
+def _say_nothing(line: str) -> None:
+    """The line of the refused processes has the reason."""
 
 
 def _refused(problem: str, facts: ModelFacts) -> RefusedPath:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from fastscribe._system.malloc_tuning import disable_malloc_trim
+from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import ChunkedAttention, EightBitDtypeName, ModelConfig, Options, parse_attention
 from fastscribe.errors import DeviceUnusable, UsageError, first_line
@@ -123,19 +124,22 @@ def encoder_of(model: Model, device: torch.device, options: Options, say: Log) -
     return EncoderGraphs(model.encoder, device, give_up)
 
 
-def choose_device(name: str, say: Callable[[str], None] = lambda line: None) -> torch.device:
+def choose_device(name: str, say: Callable[[str], None] = log_to_stderr) -> torch.device:
     """Return the device; auto: a GPU if torch can use one.
 
     Args:
         name: auto, cpu, cuda or cuda:N.
-        say: Called with one line if there is a GPU that torch cannot use.
+        say: Called with one line if there is a GPU that cannot be used, and auto takes the CPU.
 
     Raises:
-        UsageError: It is no name of a device, or the device cannot be used.
+        UsageError: It is no name of a device, or the device that it names cannot be used.
     """
-    named_by = "the GPU" if name == "auto" else f"--device {name}"
     if name == "auto":
-        name = "cuda" if has_usable_gpu(say) else "cpu"
+        try:
+            return choose_device("cuda" if has_usable_gpu(say) else "cpu")
+        except DeviceUnusable as error:
+            say(f"the CPU is used, because the GPU {error.problem}")
+            return torch.device("cpu")
     if not re.fullmatch("cpu|cuda(:[0-9]+)?", name):
         raise UsageError(f"--device {name}: not auto, cpu, cuda or cuda:N with a number")
     if name != "cpu" and not torch.backends.cuda.is_built():
@@ -147,9 +151,9 @@ def choose_device(name: str, say: Callable[[str], None] = lambda line: None) -> 
             warnings.simplefilter("ignore")
             if device.type == "cuda" and device.index is None:
                 device = torch.device("cuda", torch.cuda.current_device())
-            torch.empty(0, device=device)
+            torch.empty(1, device=device).fill_(0)  # a kernel, which torch may not have for this GPU
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise DeviceUnusable(named_by, f"cannot be used here ({first_line(error)})") from error
+        raise DeviceUnusable(f"--device {name}", f"cannot be used here ({first_line(error)})") from error
     return device
 
 

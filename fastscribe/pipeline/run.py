@@ -15,6 +15,7 @@ replaces hung ones; the executor's own.
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -116,7 +117,7 @@ class Run:
 
     def decoded(self) -> Iterator[Transcript | Failure]:
         """After the executor has failed: yield the results of what it has decoded, whose texts may still be in the making."""
-        self._inputs.close()
+        self._inputs.stop()
         self._recordings.flush()
         while True:
             try:
@@ -139,7 +140,9 @@ class Run:
         self._progress.plan_again()
         if self._limit is not None:
             self._limit.drop()
-        for windows in self._inputs.rest(preparation, self._max_window_s(), last):
+        rest = self._inputs.rest(preparation, self._max_window_s(), last)
+        gc.collect()  # reference cycles hold the memory that the processes shared: up to 2 GiB a device
+        for windows in rest:
             yield from self._results_of(windows)
         if self._inputs.error is not None:
             raise self._inputs.error

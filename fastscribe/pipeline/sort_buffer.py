@@ -82,6 +82,7 @@ class SortBuffer(Generic[S, T]):
     ) -> None:
         self.num_skipped = 0
         self._sources, self._duration_s = sources, duration_s
+        self._group: Callable[[Sequence[S]], PreparationGroup[S, T]] | None
         self._group = partial(PreparationGroup[S, T], prepare) if group is None else group
         self._max_items, self._max_s, self._pool = max_items, max_s, pool
         self._num_bytes, self._max_bytes, self._expected_s = num_bytes, max_bytes, expected_s
@@ -125,10 +126,14 @@ class SortBuffer(Generic[S, T]):
             return len(self._items), self._items_s, self._is_all_in() and not self._prefetcher.has_late
 
     def close(self) -> None:
-        """Drop the items and stop the thread, at the latest when the source yields its next item."""
+        """Drop the items and stop the thread, at the latest when the source yields its next item.
+
+        Until then the thread holds this buffer, but no group.
+        """
         with self._lock:
             self._stop()
-            self._items = []
+            self._items, self._prefetcher = [], Prefetcher(self._pool, self._on_complete)
+            self._group = self._wake = None
 
     def _pop_window(self) -> list[T] | None:
         """Return the next window, an empty one at the end, or None if no item has become ready for a while."""
@@ -256,9 +261,11 @@ class SortBuffer(Generic[S, T]):
                 self._notify()
 
     def _submit(self) -> None:
-        """Prepare the pending sources."""
+        """Prepare the pending sources, unless the buffer is closed."""
         sources, num_bytes = zip(*self._pending, strict=True)
         self._pending = []
+        if self._group is None:
+            return
         group = self._group(sources)
         group.num_bytes = num_bytes
         self._prefetcher.submit(group)

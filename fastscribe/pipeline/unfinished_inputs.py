@@ -21,7 +21,9 @@ class UnfinishedInputs:
         self._sources = sources
         self._taken: dict[int, Source | Failure] = {}  # by position, without a result
         self._late: list[Source | Failure] = []  # that came to a reader which had been stopped
+        self._error: BaseException | None = None  # what the source has raised: each reader gets it
         self._reader = 0
+        self._is_closed = False
         self._turn = Lock()  # of the source, which may block
         self._lock = Lock()  # of the rest
 
@@ -35,30 +37,48 @@ class UnfinishedInputs:
             self._reader += 1
             return [source for _, source in sorted(self._taken.items())]
 
+    def close(self) -> None:
+        """Close the source now, or if another thread waits for its next input, once that has come."""
+        self._is_closed = True
+        if self._turn.acquire(blocking=False):
+            try:
+                self._sources.close()
+            finally:
+                self._turn.release()
+
     def read(self, again: Iterable[Source | Failure] = ()) -> Generator[Source | Failure, None, None]:
-        """Yield `again`, then what no one has taken. One reader at a time."""
+        """Yield `again`, then what no one has taken. One reader at a time. The source outlives it: close() ends that."""
         reader = self._reader
-        try:
-            yield from again
-            while (source := self._next(reader)) is not None:
-                yield source
-        finally:
-            if reader == self._reader:
-                with self._turn:
-                    self._sources.close()
+        yield from again
+        while (source := self._next(reader)) is not None:
+            yield source
 
     def _next(self, reader: int) -> Source | Failure | None:
         """Return the next input; None: there is none, or the reader is stopped."""
         with self._turn:
-            if reader != self._reader:
+            source = self._from_source(reader)
+            if self._is_closed:  # meanwhile
+                self._sources.close()
                 return None
-            if self._late:
-                return self._late.pop()
-            if (source := next(self._sources, None)) is None:
-                return None
-            with self._lock:
-                self._taken[source.index] = source
-                if reader == self._reader:
-                    return source
-                self._late.append(source)
-                return None
+            return source
+
+    def _from_source(self, reader: int) -> Source | Failure | None:
+        if self._is_closed or reader != self._reader:
+            return None
+        if self._late:
+            return self._late.pop()
+        if self._error is not None:
+            raise self._error
+        try:
+            source = next(self._sources, None)
+        except BaseException as error:
+            self._error = error
+            raise
+        if source is None:
+            return None
+        with self._lock:
+            self._taken[source.index] = source
+            if reader == self._reader:
+                return source
+            self._late.append(source)
+            return None

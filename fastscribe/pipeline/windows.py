@@ -93,10 +93,17 @@ class InputWindows:
         self._last_data = 0  # id of the memory that the last source holds
         self._num_done = 0  # inputs that an earlier run has done, of those that are prepared elsewhere
 
-    def close(self) -> None:
-        """Stop the thread that iterates over the sources."""
+    def stop(self) -> None:
+        """Stop the thread that iterates over the sources, which stay open for rest()."""
         if self._buffer is not None:
             self._buffer.close()
+            self._buffer = None
+
+    def close(self) -> None:
+        """Stop that thread for good, and close the sources."""
+        self.stop()
+        if self._unfinished is not None:
+            self._unfinished.close()
 
     def read(
         self, inputs: Inputs, ledger: Ledger | None, max_window_s: float, dry: bool = False, waits: bool = True
@@ -131,7 +138,7 @@ class InputWindows:
     def rest(
         self, preparation: Preparation, max_window_s: float, last: Collection[int]
     ) -> Iterator[Generator[Window | Idle, None, None]]:
-        """Yield windows of the inputs without a result, which threads prepare now; then, apart, windows of those at `last`.
+        """Return windows of the inputs without a result, which threads prepare now; then, apart, windows of those at `last`.
 
         Args:
             preparation: Prepares them.
@@ -139,12 +146,12 @@ class InputWindows:
             last: Positions of inputs.
         """
         assert self._unfinished is not None
-        self.close()
+        self.stop()
         self._preparation, self._elsewhere = preparation, None
         taken = self._unfinished.stop()
         others = self._unfinished.read([one for one in taken if one.index not in last])
-        for inputs in (others, (one for one in taken if one.index in last)):
-            yield self._windows(inputs, preparation.prepare, max_window_s, waits=True)
+        rest = (others, (one for one in taken if one.index in last))
+        return (self._windows(inputs, preparation.prepare, max_window_s, waits=True) for inputs in rest)
 
     def _windows(
         self,

@@ -9,13 +9,16 @@ import errno
 import os
 import signal
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import soundfile
+import torch
 
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.cli.helped_gpu import load_beside_helpers
@@ -127,6 +130,29 @@ def test_a_run_whose_processes_are_refused_begins_in_this_process(
     assert line.startswith("no processes beside this one (") and "the run goes on in this process, on " in line
 
 
+def test_a_gpu_that_no_process_can_use_leaves_the_cpu_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, expected: dict[str, str]
+) -> None:
+    """It is counted here, and held by another program: its process and this one are refused it."""
+    no_device(monkeypatch)
+    refuse, make = RuntimeError("all CUDA-capable devices are busy"), torch.empty
+
+    def empty(*size: Any, device: Any = None, **rest: Any) -> torch.Tensor:
+        if torch.device(device or "cpu").type == "cuda":
+            raise refuse
+        return make(*size, device=device, **rest)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch, "empty", empty)
+    lines: list[str] = []
+    with load(lines.append) as transcriber:
+        assert texts(transcriber.transcribe(CLIPS)) == expected
+    [line] = lines
+    assert isinstance(line, RefusedPath) and "the run goes on in this process, on " in line
+
+
 def test_a_device_that_cannot_load_the_model_leaves_it_to_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, str]
 ) -> None:
@@ -218,6 +244,55 @@ def test_a_run_whose_last_helper_dies_goes_on(monkeypatch: pytest.MonkeyPatch, e
         ]
     assert isinstance(lines[-1], RefusedPath)  # others say that fewer helpers go on
     assert lines[-1].reason == "a helper process failed: [Errno 11] Resource temporarily unavailable"
+
+
+def kill_device(transcriber: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers_pool, "MAX_DEATHS", 0)
+    os.kill(transcriber._executor._slots[0].process.pid, signal.SIGKILL)
+
+
+def kill_helpers(transcriber: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_process(monkeypatch)
+    for one in transcriber._executor.helpers.processes:
+        os.kill(one.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kill", [kill_device, kill_helpers])
+def test_inputs_that_are_not_listed_yet_are_not_lost(
+    kill: Callable[[Any, pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The iterator is read as far as this process looks ahead, and has many more inputs. It ends with the run.
+
+    The memory that the processes shared is free in the rest of the run.
+    """
+    samples, rate = soundfile.read(CLIPS[0], dtype="int16")
+    soundfile.write(tmp_path / "short.wav", samples[: rate // 2], rate)
+    num_inputs, listed, closed = 400, [0], []
+
+    def inputs() -> Iterator[Path]:
+        try:
+            for number in range(num_inputs):
+                listed[0] = number + 1
+                yield tmp_path / "short.wav"
+        finally:
+            closed.append(True)
+
+    lines: list[str] = []
+    loaded = load_beside_helpers(MODEL, "auto", "fp32", replace(OPTIONS, window=10), 0, lines.append)
+    with loaded as transcriber:
+        arena = weakref.ref(transcriber._executor._arena)  # type: ignore[attr-defined]
+        found = []
+        for result in transcriber.transcribe(inputs()):
+            if not found:
+                kill(transcriber, monkeypatch)
+                assert listed[0] < num_inputs / 2
+            found.append(result)
+            if len(found) == num_inputs - 50:
+                assert arena() is None
+        assert sorted(one.index for one in found) == list(range(num_inputs)) and closed
+        progress = transcriber.progress
+        assert (progress.files, progress.failed, progress.planned_files) == (num_inputs, 0, num_inputs)
+    assert isinstance(lines[-1], RefusedPath)
 
 
 def test_recordings_that_may_have_ended_processes_come_last(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -43,26 +44,40 @@ def test_a_machine_without_a_gpu_says_nothing(monkeypatch: pytest.MonkeyPatch) -
     assert choose_device("auto", lines.append) == torch.device("cpu") and not lines
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("auto", "the GPU: cannot be used here (all CUDA-capable devices are busy)"),
-        ("cuda", "--device cuda: cannot be used here (all CUDA-capable devices are busy)"),
-        ("cuda:1", "--device cuda:1: cannot be used here (all CUDA-capable devices are busy)"),
-    ],
-)
-def test_a_gpu_that_refuses_is_named_as_the_user_did(name: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+BUSY = "cannot be used here (all CUDA-capable devices are busy)"
+
+
+@pytest.fixture(params=["memory", "kernel"])
+def refusing_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that is counted, but gives no memory, or for which torch has no kernels."""
+
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("all CUDA-capable devices are busy\nand advice")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch, "empty", refuse)
+    empty = SimpleNamespace(fill_=refuse)
+    monkeypatch.setattr(torch, "empty", refuse if request.param == "memory" else lambda *_, **__: empty)
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:1"])
+def test_a_named_gpu_that_refuses_is_an_error(name: str, refusing_gpu: None) -> None:
     with pytest.raises(DeviceUnusable) as caught:
         choose_device(name)
-    assert str(caught.value) == message
-    assert caught.value.problem == message.partition(": ")[2]
+    assert str(caught.value) == f"--device {name}: {BUSY}"
+    assert caught.value.problem == BUSY
+
+
+def test_a_gpu_that_refuses_leaves_the_cpu_to_auto(refusing_gpu: None) -> None:
+    lines: list[str] = []
+    assert choose_device("auto", lines.append) == torch.device("cpu")
+    assert lines == [f"the CPU is used, because the GPU {BUSY}"]
+
+
+def test_no_command_takes_the_cpu_in_silence(refusing_gpu: None, capsys: pytest.CaptureFixture[str]) -> None:
+    choose_device("auto")
+    assert f"the CPU is used, because the GPU {BUSY}" in capsys.readouterr().err
 
 
 def test_names_of_no_device() -> None:

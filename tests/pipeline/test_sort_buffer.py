@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Iterator
+import weakref
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from queue import SimpleQueue
 
 import pytest
 
 from fastscribe.pipeline import prefetch, sort_buffer, thread_pool
 from fastscribe.pipeline.idle import IDLE
-from fastscribe.pipeline.sort_buffer import AHEAD_PER_THREAD, SortBuffer
+from fastscribe.pipeline.sort_buffer import AHEAD_PER_THREAD, PreparationGroup, SortBuffer
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 
 THREADS = 2
@@ -196,6 +198,38 @@ def test_close_ends_the_thread_and_the_source(pool) -> None:
     assert closed.wait(10)
     opened._thread.join(10)
     assert not opened._thread.is_alive()
+
+
+def test_a_closed_buffer_whose_source_waits_holds_no_group(pool) -> None:
+    """Groups for other processes hold the memory that these share."""
+    typed: SimpleQueue[int] = SimpleQueue()
+    begun = threading.Event()
+
+    class Hanging(PreparationGroup[int, int]):
+        def start(self, *_: object) -> None:
+            begun.set()
+
+    def source() -> Generator[int, None, None]:
+        while True:
+            yield typed.get()
+
+    def make(sources: Sequence[int]) -> Hanging:
+        groups.append(Hanging(same, sources))
+        return groups[-1]
+
+    groups: list[Hanging] = []
+    typed.put(1)
+    opened = SortBuffer(source(), same, seconds, pool, 5, 1e9, group=make)
+    assert begun.wait(10)
+    [held] = map(weakref.ref, groups)
+    maker = weakref.ref(make)
+    groups.clear()
+    opened.close()
+    del make
+    assert held() is None and maker() is None
+    typed.put(2)
+    opened._thread.join(10)
+    assert not opened._thread.is_alive() and not groups
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
+
+import pytest
 
 from fastscribe.pipeline.unfinished_inputs import UnfinishedInputs
 from fastscribe.types import Failure, Source
@@ -30,6 +32,7 @@ def test_a_second_reader_goes_on_with_what_has_no_result() -> None:
     taken = inputs.stop()
     assert [one.index for one in taken] == [0, 1, 3]
     assert not list(first) and not closed, "a reader that is stopped leaves the source to the other"
+    first.close()
     assert [one.index for one in inputs.read(taken[1:])] == [1, 3, 4, 5] and closed
 
 
@@ -60,3 +63,64 @@ def test_what_comes_to_a_reader_that_was_stopped_is_not_lost() -> None:
     assert next(second).index == 1
     typed.put(None)
     assert not list(second) and [one.index for one in early] == [0]
+
+
+@pytest.mark.parametrize("how", ["closed early", "stopped late"])
+def test_a_reader_that_ends_before_it_is_stopped_leaves_the_source_to_the_other(how: str) -> None:
+    """As when a thread hears that its windows are closed before anyone has asked for the rest."""
+    closed: list[bool] = []
+
+    def sources() -> Generator[Source | Failure, None, None]:
+        try:
+            yield from map(source, range(4))
+        finally:
+            closed.append(True)
+
+    inputs = UnfinishedInputs(sources())
+    first = inputs.read()
+    assert next(first).index == 0
+    if how == "closed early":
+        first.close()
+    taken = inputs.stop()
+    second = inputs.read(taken)
+    assert [next(second).index for _ in range(3)] == [0, 1, 2] and not closed
+    inputs.close()
+    assert closed and not list(second)
+
+
+def test_a_source_that_waits_is_closed_once_its_next_input_has_come() -> None:
+    typed: SimpleQueue[Source] = SimpleQueue()
+    asked, closed = Event(), Event()
+
+    def sources() -> Generator[Source | Failure, None, None]:
+        try:
+            while True:
+                asked.set()
+                yield typed.get()
+        finally:
+            closed.set()
+
+    inputs = UnfinishedInputs(sources())
+    found: list[Source | Failure] = []
+    thread = Thread(target=lambda: found.extend(inputs.read()), daemon=True)
+    thread.start()
+    assert asked.wait(60)
+    inputs.close()
+    assert not closed.is_set()
+    typed.put(source(0))
+    thread.join(60)
+    assert closed.is_set() and not found
+
+
+def test_an_error_of_the_source_comes_to_the_second_reader_too() -> None:
+    def sources() -> Generator[Source | Failure, None, None]:
+        yield source(0)
+        raise OSError("the list cannot be read")
+
+    inputs = UnfinishedInputs(sources())
+    with pytest.raises(OSError, match="the list"):
+        list(inputs.read())
+    second = inputs.read(inputs.stop())
+    assert next(second).index == 0
+    with pytest.raises(OSError, match="the list"):
+        next(second)
