@@ -68,7 +68,7 @@ PARTS = {
     ),  # before any measurement
     "files": PartPlan("files", 120, 40, (*_PASS, *_HOST), shares=False),
     "nemo": PartPlan("files", 205, 170, (*_PASS, *_HOST), shares=False, is_whole=True),
-    "engine": PartPlan("engine", 60, 35, _PASS),
+    "engine": PartPlan("engine", 65, 35, _PASS),
     "memory": PartPlan("engine", 100, 45, _PASS),
     "nemo_long": PartPlan("engine", 150, 110, (*_PASS, *_HOST), shares=False, is_whole=True),
     "agreement": PartPlan("engine", 60, 30, _PASS, is_whole=True),
