@@ -254,7 +254,7 @@ def _check_device(scene: Scene, done: Done) -> None:
         raise Wrong(f"{len(workers)} processes of devices decoded, not {scene.devices}")
     is_here = scene.goes_on_here or not scene.devices
     if is_here and len(here) != 1:
-        raise Wrong(f"{len(here)} processes without a device's work decoded, not the command's own")
+        raise Wrong(f"{len(here)} processes beside those of devices decoded, not the command's own")
     if not is_here and (others := done.pids("context", is_worker=False)):
         raise Wrong(f"{len(others)} processes made a CUDA context that have no device")
     decoding = workers | here
