@@ -79,9 +79,9 @@ SCENES = (
     Scene("few", "a few clips, in a process of the device", ("--devices", "0"), clips=24),
     Scene(
         "kernels",
-        "every fused operation of three clips is interpreted",
+        "every fused operation is interpreted, in a batch and in graphs",
         ("--devices", "0", "--batch-size", "1"),
-        {"interpreted_frames": 1000},
+        {"interpreted_frames": 60},
         happens=[f"interpreted {name}" for name in OPERATIONS],
         clips=3,
     ),
@@ -320,7 +320,7 @@ def make_model(folder: Path) -> None:
     encoder = replace(
         tiny.encoder,
         num_mels=8,
-        num_layers=1,
+        num_layers=2,
         d_model=16,
         num_heads=1,
         ff_hidden=32,
