@@ -20,21 +20,25 @@ def free_bytes(device: torch.device) -> int:
     return max(0, min(free, allowed - own)) + own - torch.cuda.memory_allocated(device)
 
 
-def register(memory: memoryview, say: Callable[[str], None]) -> None:
+def register(memory: memoryview, say: Callable[[str], None]) -> int:
     """Pin memory that other processes share, for good, so that copies from it to a GPU are asynchronous.
 
     Args:
         memory: A segment of it. A copy must not reach into another one.
         say: Called with a line for the user if the driver refuses: copies are correct then but block the host.
+
+    Returns:
+        Bytes that are pinned now.
     """
     address = np.frombuffer(memory, np.uint8).ctypes.data
     try:
         runtime = torch.cuda.cudart()
         error = runtime.cudaHostRegister(address, len(memory), 0)
         if error == runtime.cudaError.success:
-            return
+            return len(memory)
         reason = f"{runtime.cudaGetErrorString(error)}, CUDA error {int(error)}"
     except (RuntimeError, AssertionError) as raised:  # torch has no CUDA, or cannot begin to use it
         reason = first_line(raised)
     line = f"the memory that holds the samples cannot be pinned ({reason}): copies to the GPU are slower"
     say(RefusedPath("pinning", reason, line))
+    return 0

@@ -46,6 +46,7 @@ class DeviceShare:
         busy_s: Seconds that its processes spent with decoding, without the wait for batches and for audio.
         peak_bytes: Peak memory of the GPU, or of the process on a CPU; of several processes, the sum of their peaks.
         died: Times that a process of it ended before the run did.
+        pinned_bytes: Of the memory that processes share, what a GPU's driver has pinned; of several processes, the sum.
     """
 
     name: str
@@ -56,6 +57,7 @@ class DeviceShare:
     busy_s: float = 0.0
     peak_bytes: int = 0
     died: int = 0
+    pinned_bytes: int = 0
 
     def plus(self, other: DeviceShare) -> DeviceShare:
         """Return what both processes of a device have done together."""
@@ -63,7 +65,7 @@ class DeviceShare:
         return replace(self, device=self.device or other.device, **added)
 
 
-_ADDED = ("batches", "utterances", "audio_s", "busy_s", "peak_bytes", "died")
+_ADDED = ("batches", "utterances", "audio_s", "busy_s", "peak_bytes", "died", "pinned_bytes")
 
 
 class Report(Protocol):

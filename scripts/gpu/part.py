@@ -208,6 +208,7 @@ class Part:
     scratch: Path
     notes: MeasurementLog
     loaded: dict[tuple[object, ...], Transcriber] = field(default_factory=dict)  # of all parts of this process
+    used: set[tuple[object, ...]] = field(default_factory=set)  # of these, by this part
 
     def model(self, shape: str) -> Path:
         """Return the folder of a random checkpoint of this shape; make it on the device if it does not exist."""
@@ -230,6 +231,7 @@ class Part:
     def load(self, shape: str, dtype: str = "bf16", folder: Path | None = None, **options: Any) -> Transcriber:
         """Return a model, loaded once for all parts of this process."""
         key = (folder or shape, dtype, *sorted(options.items()))
+        self.used.add(key)
         if key not in self.loaded:
             where = folder or self.model(shape)
             self.loaded[key] = Transcriber.load(where, str(self.device), dtype, Options(**options), self._say)

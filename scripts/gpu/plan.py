@@ -62,13 +62,13 @@ class PartPlan:
 
 # In order of worth, within a call and between them.
 PARTS = {
-    "facts": PartPlan("", 30, 15, (), is_whole=True),  # of every call
+    "facts": PartPlan("", 15, 10, (), is_whole=True),  # of every call
     "devices": PartPlan(
-        "tests", 40, 15, (*_HOST, "fastscribe/cuda"), shares=False, is_whole=True
+        "tests", 35, 15, (*_HOST, "fastscribe/cuda"), shares=False, is_whole=True
     ),  # before any measurement
-    "files": PartPlan("files", 145, 40, (*_PASS, *_HOST), shares=False),
+    "files": PartPlan("files", 120, 40, (*_PASS, *_HOST), shares=False),
     "nemo": PartPlan("files", 205, 170, (*_PASS, *_HOST), shares=False, is_whole=True),
-    "engine": PartPlan("engine", 75, 35, _PASS),
+    "engine": PartPlan("engine", 65, 35, _PASS),
     "memory": PartPlan("engine", 100, 45, _PASS),
     "nemo_long": PartPlan("engine", 150, 110, (*_PASS, *_HOST), shares=False, is_whole=True),
     "agreement": PartPlan("engine", 60, 30, _PASS, is_whole=True),
@@ -186,7 +186,7 @@ def _turn(name: str, found: State, of: str, documents: Sequence[Document]) -> tu
 
 def choose(parts: Iterable[str], seconds: float) -> list[str]:
     """Return the first parts that fit the seconds, after facts and the tests of devices' processes. The last one may be cut."""
-    left, found = seconds - PARTS["facts"].least_s, ["facts"]
+    left, found = seconds - PARTS["facts"].most_s, ["facts"]
     for name in (*FIRST[1:], *(name for name in parts if name not in FIRST)):
         if left < PARTS[name].least_s:
             continue

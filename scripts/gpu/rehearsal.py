@@ -28,15 +28,16 @@ SITE = ROOT / "tests" / "fakes" / "gpu_processes"
 SPEECH = ROOT / "tests" / "data" / "audio" / "01_0_00010.flac"
 CUDA_TESTS = "tests/cuda/test_device_processes.py"
 MANY = 300  # clips: more than the inputs from which on a GPU gets helpers
-_DIFFERENT = 7  # the others repeat them
+_DIFFERENT = 7  # the others are links to them
 _TIMEOUT_S = 600  # of a command, also on a busy machine
-# What a run said of a refused fast path before report.json had a field for it.
-_REFUSALS = (
-    "Triton kernels are unavailable",
-    "CUDA graphs:",
-    "cannot be pinned",
-    "helper process",
-    "goes on in this process",
+# Of the encoder (families/conformer/operations.py).
+OPERATIONS = (
+    "rel_attention",
+    "glu_depthwise",
+    "layer_norm",
+    "layer_norm_twice_",
+    "first_convolutions",
+    "relu_depthwise",
 )
 
 
@@ -53,10 +54,11 @@ class Scene:
         about: What it tries.
         arguments: The command's, beside the clips, the model, the dtype and the output.
         gpus: What the simulated GPUs are like (tests/fakes/whole_cuda.Settings).
-        devices: Processes that decode on a GPU. 0: this process of the command does.
+        devices: Processes of devices that decode on a GPU. 0: the command's own process does.
+        goes_on_here: The command's own process decodes what they leave.
         happens: Events that must have happened.
         says: A line with these words must be on stderr.
-        refused: Fast paths that are refused on purpose.
+        refused: Fast paths that are refused on purpose: report.json must have them, and no others.
         clips: Number of clips.
     """
 
@@ -65,6 +67,7 @@ class Scene:
     arguments: Sequence[str] = ("--device", "cuda")
     gpus: dict[str, Any] = field(default_factory=dict)
     devices: int = 1
+    goes_on_here: bool = False
     happens: Sequence[str] = ()
     says: str = ""
     refused: Sequence[str] = ()
@@ -72,7 +75,16 @@ class Scene:
 
 
 SCENES = (
+    Scene("plain", "a few clips, in the command's own process", devices=0, clips=24),
     Scene("few", "a few clips, in a process of the device", ("--devices", "0"), clips=24),
+    Scene(
+        "kernels",
+        "every fused operation is interpreted, in a batch and in graphs",
+        ("--devices", "0", "--batch-size", "1"),
+        {"interpreted_frames": 60},
+        happens=[f"interpreted {name}" for name in OPERATIONS],
+        clips=3,
+    ),
     Scene("many", f"{MANY} clips with a GPU: helpers and a process of the device"),
     Scene("two", "--devices 0,1", ("--devices", "0,1"), {"gpus": 2}, devices=2),
     Scene(
@@ -82,6 +94,17 @@ SCENES = (
         devices=2,
         happens=["killed"],
         says="was killed by SIGKILL",
+    ),
+    Scene(
+        "given_up",
+        "each process of the device is killed; the run goes on in the command's process, with inputs that were not listed yet",
+        ("--device", "cuda", "--window", "20"),
+        {"killed_at_copy": 4, "dies_again": True},
+        devices=4,
+        goes_on_here=True,
+        happens=["killed"],
+        says="goes on in this process",
+        refused=["helpers"],
     ),
     Scene(
         "memory",
@@ -137,6 +160,7 @@ class Rehearsal:
                 replace(scene, name=f"cpu-{scene.clips}", arguments=("--device", "cpu")), simulated=None
             )
             self._rows[scene.clips] = rows_of(done.out)
+            check_expected(scene, self._rows[scene.clips])
         done = self._command(scene, simulated=scene.gpus)
         check(scene, done, self._rows[scene.clips])
 
@@ -198,12 +222,13 @@ def check(scene: Scene, done: Done, expected: Sequence[str]) -> None:
     """Raise Wrong at the first thing that is not as it should be."""
     if done.code != 0:
         raise Wrong(f"exit code {done.code}: {done.stderr[-700:]}")
-    for path, reason in refused(done).items():
+    found = refused(done)
+    for path, reason in found.items():
         if path not in scene.refused:
             raise Wrong(f"a fast path was refused: {path}: {reason}")
     for path in scene.refused:
-        if path not in refused(done) and scene.says not in done.stderr:
-            raise Wrong(f"nothing says that {path} was refused: {done.stderr[-700:]}")
+        if path not in found:
+            raise Wrong(f"report.json does not say that {path} was refused: {done.stderr[-700:]}")
     compare(expected, rows_of(done.out))
     if scene.says and scene.says not in done.stderr:
         raise Wrong(f"stderr does not say {scene.says!r}: {done.stderr[-700:]}")
@@ -213,17 +238,30 @@ def check(scene: Scene, done: Done, expected: Sequence[str]) -> None:
     _check_device(scene, done)
 
 
+def check_expected(scene: Scene, rows: Sequence[str]) -> None:
+    """Raise Wrong unless a CPU has made a text of every clip, and several different ones."""
+    texts = [json.loads(row).get("text") for row in rows]
+    if len(texts) != scene.clips or None in texts:
+        raise Wrong(f"a CPU has texts of {len(texts) - texts.count(None)} clips, not of {scene.clips}")
+    if len(set(texts)) < 2:
+        raise Wrong(f"a CPU has the same text for all clips: {texts[0]!r}")
+
+
 def _check_device(scene: Scene, done: Done) -> None:
     """Check that everything that a GPU has took part, where it should."""
-    decoding = done.pids("batch", is_worker=bool(scene.devices))
-    if len(decoding) != max(1, scene.devices):
-        raise Wrong(f"{len(decoding)} processes decoded, not {max(1, scene.devices)}")
-    if scene.devices and (others := done.pids("context", is_worker=False)):
+    workers, here = done.pids("batch"), done.pids("batch", is_worker=False)
+    if len(workers) != scene.devices:
+        raise Wrong(f"{len(workers)} processes of devices decoded, not {scene.devices}")
+    is_here = scene.goes_on_here or not scene.devices
+    if is_here and len(here) != 1:
+        raise Wrong(f"{len(here)} processes beside those of devices decoded, not the command's own")
+    if not is_here and (others := done.pids("context", is_worker=False)):
         raise Wrong(f"{len(others)} processes made a CUDA context that have no device")
+    decoding = workers | here
     for event in ("interpreted kernel", "graph", "loop"):
         if not any(one["event"] == event and one["pid"] in decoding for one in done.events):
             raise Wrong(f"no process of a device had this: {event}")
-    pinned = done.pids("pinned batch", is_worker=bool(scene.devices))
+    pinned = done.pids("pinned batch") | done.pids("pinned batch", is_worker=False)
     if "pinning" in scene.refused and pinned:
         raise Wrong("batches came from pinned memory, which was refused")
     if "pinning" not in scene.refused and pinned != decoding:
@@ -231,13 +269,12 @@ def _check_device(scene: Scene, done: Done) -> None:
 
 
 def refused(done: Done) -> dict[str, str]:
-    """Return the fast paths that were refused, with their reasons."""
+    """Return the fast paths that were refused, with their reasons, as report.json has them. Raises Wrong without the field."""
     report = json.loads((done.out / "report.json").read_text(encoding="utf-8"))
-    if "refused" in report:
-        found: dict[str, str] = report["refused"]
-        return found
-    lines = [line for line in done.stderr.splitlines() if any(words in line for words in _REFUSALS)]
-    return {"on stderr": lines[0]} if lines else {}
+    if "refused" not in report:
+        raise Wrong("report.json has no field `refused`")
+    found: dict[str, str] = report["refused"]
+    return found
 
 
 def compare(expected: Sequence[str], found: Sequence[str]) -> None:
@@ -266,7 +303,10 @@ def make_clips(folder: Path, number: int) -> None:
     folder.mkdir(parents=True)
     for index in range(number):
         which = index % _DIFFERENT
-        soundfile.write(folder / f"{index:03}.wav", samples[4000 * which :][: 6000 + 500 * which], rate_hz)
+        if which == index:
+            soundfile.write(folder / f"{index:03}.wav", samples[4000 * which :][: 6000 + 500 * which], rate_hz)
+        else:
+            (folder / f"{index:03}.wav").hardlink_to(folder / f"{which:03}.wav")
 
 
 def make_model(folder: Path) -> None:
@@ -280,7 +320,7 @@ def make_model(folder: Path) -> None:
     encoder = replace(
         tiny.encoder,
         num_mels=8,
-        num_layers=1,
+        num_layers=2,
         d_model=16,
         num_heads=1,
         ff_hidden=32,
@@ -297,13 +337,19 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         prog="gpu_rehearsal", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = [scene.name for scene in SCENES]
+    parser.add_argument("--scenes", help=f"of {', '.join(names)}, tests (default all)")
     parser.add_argument(
-        "--scenes", default=",".join([*names, "tests"]), help=f"of {', '.join(names)}, tests (default all)"
+        "--python",
+        help="a Python with fastscribe installed, which is run, without scene tests (default: this checkout's)",
     )
-    parser.add_argument("--python", help="a Python with fastscribe installed, which is run (default: this checkout's)")
     parser.add_argument("--keep", type=Path, help="folder for the files, which are kept (default: a temporary one)")
     arguments = parser.parse_args(given)
-    arguments.scenes = arguments.scenes.split(",")
+    if arguments.scenes is None:
+        arguments.scenes = names if arguments.python else [*names, "tests"]
+    else:
+        arguments.scenes = arguments.scenes.split(",")
+    if arguments.python and "tests" in arguments.scenes:
+        parser.error("--scenes tests: the tests import this checkout, not what --python has")
     if unknown := set(arguments.scenes) - {*names, "tests"}:
         parser.error(f"--scenes: no such scene: {', '.join(sorted(unknown))}")
     return arguments
@@ -325,6 +371,8 @@ def main(given: Sequence[str] = tuple(sys.argv[1:]), say: Callable[[str], None] 
                 sys.exit(1)
             about = CUDA_TESTS if name == "tests" else scenes[name].about
             say(f"{name:8} {time.monotonic() - start:5.0f} s  {about}")
+    if arguments.python:
+        say("tests    left out: they import this checkout, not what --python has")
     say("gpu_rehearsal: rows are equal to a CPU's, and nothing was refused that should not be")
 
 

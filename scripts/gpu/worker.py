@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from scripts.gpu.goals import read_rows
+from scripts.gpu.goals import Row, read_rows
 
 
 def serve() -> None:
@@ -57,19 +57,28 @@ def run(settings: dict[str, Any], loaded: dict[Any, Any]) -> tuple[str, bool]:
         traceback.print_exc()
         is_lost = isinstance(error, torch.AcceleratorError)
         status = f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    if status == "done" and (refused := refused_path(notes.path, loaded.values())):
+    rows = read_rows(notes.path)
+    models = [loaded[key] for key in part.used if key in loaded]
+    if status == "done" and (refused := refused_path(rows, models)):
         status = f"failed: {refused}"
+    elif status == "done" and is_skipped(rows):
+        status = "skipped: all tests were"
     gc.collect()
     if torch.cuda.is_available() and not is_lost:
         torch.cuda.empty_cache()
     return status, is_lost
 
 
-def refused_path(rows: Path, loaded: Iterable[Any]) -> str | None:
-    """Return the first fast path that a row of the part or a loaded model says was refused, with its reason; None: none was."""
-    said = [row.get("refused", {}) for row in read_rows(rows)] + [one.refused_paths for one in loaded]
+def refused_path(rows: Iterable[Row], models: Iterable[Any]) -> str | None:
+    """Return the first fast path that a row of the part or a model of it says was refused, with its reason; None: none was."""
+    said = [row.get("refused", {}) for row in rows] + [one.refused_paths for one in models]
     found = (f"{path} was refused: {' '.join(reason.split())[:200]}" for one in said for path, reason in one.items())
     return next(found, None)
+
+
+def is_skipped(rows: Iterable[Row]) -> bool:
+    """Return True if the rows have tests, and each of them was skipped."""
+    return {row.get("outcome") for row in rows if row.get("what") == "test"} == {"skipped"}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A run that gets helpers without an option goes on in its own process if they are refused or fail. These are real processes.
 
-A part of the processors plays the GPU.
+A part of the processors plays the GPU: no GPU takes part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`--stop-after` and `--stop-at-usd`: their values, and what a dry run says about them. test_capped_runs.py runs them."""
+"""`--stop-after` and `--stop-at-usd`: their values, and what a dry run says about them. test_capped_runs.py runs them.
+
+No GPU takes part.
+"""
 
 from __future__ import annotations
 

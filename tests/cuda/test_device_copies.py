@@ -101,9 +101,9 @@ def test_memory_that_cannot_be_registered(monkeypatch: pytest.MonkeyPatch) -> No
     )
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
     heard = RefusedPaths(lambda line: None)
-    memory.register(memoryview(bytearray(8)), heard)
+    assert memory.register(memoryview(bytearray(8)), heard) == 8
     assert heard.reasons == {}
-    memory.register(memoryview(bytearray(9)), heard)
+    assert memory.register(memoryview(bytearray(9)), heard) == 0
     assert heard.reasons == {"pinning": "out of memory, CUDA error 2"}
 
 

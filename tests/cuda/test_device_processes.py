@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from fastscribe import Failure, Transcriber, Transcript
+from fastscribe.pipeline.workers.arena import Arena, SharedMemory
 from tests.conftest import AUDIO, MODELS, model_path
 
 pytestmark = pytest.mark.cuda
@@ -31,24 +32,35 @@ def in_this_process() -> dict[str, list[tuple[str, float, float]]]:
     return words(Transcriber.load(MODEL, "cuda", "fp32", say=print))
 
 
-@pytest.mark.parametrize("devices", ["0", "0,0"])
-def test_processes_equal_one(devices: str, in_this_process: dict[str, list[tuple[str, float, float]]]) -> None:
+@pytest.mark.parametrize(("devices", "segment_bytes"), [("0", 128 << 10), ("0,0", None)])
+def test_processes_equal_one_and_pin_the_memory(
+    devices: str,
+    segment_bytes: int | None,
+    in_this_process: dict[str, list[tuple[str, float, float]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A first segment that is smaller than any of the recordings: others are used too, and pinned."""
+    if segment_bytes is not None:
+        monkeypatch.setattr(Arena, "of_machine", lambda total_bytes, num_devices: Arena(64 << 20, segment_bytes))
     with Transcriber.load(MODEL, dtype="fp32", devices=devices, say=print) as transcriber:
         for _ in range(2):  # graphs are captured at the second use of a shape
             assert words(transcriber) == in_this_process
         shares = transcriber.shares()
     assert [one.name for one in shares] == ["cuda:0"] and shares[0].audio_s > 0
+    assert shares[0].pinned_bytes > (segment_bytes or 0)
 
 
-def test_shared_memory_is_pinned() -> None:
-    """As the driver sees it: the first and the last page of each segment, which is pinned when a batch comes to lie there."""
+def test_registered_memory_is_pinned() -> None:
+    """As the driver sees it, what those processes count: the first and the last page of each segment.
+
+    A segment is pinned when a batch comes to lie there.
+    """
     from functools import partial
 
     import numpy as np
     import torch
 
     from fastscribe.cuda.memory import register
-    from fastscribe.pipeline.workers.arena import Arena, SharedMemory
 
     arena = Arena(8 << 20, 2 << 20)
     said: list[str] = []

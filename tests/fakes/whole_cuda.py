@@ -46,6 +46,7 @@ class Settings:
         events: Where events go.
         largest_copy_bytes: Samples of a larger batch find no memory.
         killed_at_copy: The first device's process with as many batches is killed; needs `once`.
+        dies_again: So is every later one, at its first batch.
         refuses_model: The first device's process has no memory for its model; needs `once`.
         refuses_pinning: No host memory can be registered.
         interpreted_frames: Rows times frames of the largest input of a kernel that is interpreted, which takes milliseconds for
@@ -58,6 +59,7 @@ class Settings:
     events: str = ""
     largest_copy_bytes: int | None = None
     killed_at_copy: int | None = None
+    dies_again: bool = False
     refuses_model: bool = False
     refuses_pinning: bool = False
     interpreted_frames: int = 16
@@ -70,7 +72,7 @@ class Device:
     def __init__(self, settings: Settings, count: int) -> None:
         self.settings, self.count = settings, count
         self.is_worker = "pipeline.workers.device" in " ".join(sys.orig_argv)
-        self.allocated = self.peak = self.batches = 0
+        self.allocated = self.peak = self.batches = self.launches = 0
         self.fraction = 1.0
         self.pinned: dict[int, int] = {}  # begin and size of host memory
         self._seen: set[str] = set()
@@ -145,7 +147,10 @@ class Device:
         if limit is not None and size > limit:
             self.event("out of memory", tried=size)
             raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes.")
-        if killed_at is not None and self.batches >= killed_at and self.is_first():
+        if killed_at is None or not self.is_worker:
+            return
+        dies_again = self.settings.dies_again and os.path.exists(self.settings.once)
+        if dies_again or (self.batches >= killed_at and self.is_first()):
             self.event("killed")
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -421,10 +426,12 @@ def install_interpreter(interpreter: Any) -> None:
     def launch(self: Any, *args: Any, **kwargs: Any) -> None:
         args, kwargs = pytree.tree_map(_inner, (args, kwargs))
         call = lambda: run(self, *args, **kwargs)  # noqa: E731
+        recorded = [] if DEVICE.streams.recorder is None else DEVICE.streams.recorder.calls
+        before = len(recorded)
         call()
+        DEVICE.launches += 1
         DEVICE.event("interpreted kernel", kernel=self.fn.__name__)
-        if (recorder := DEVICE.streams.recorder) is not None:
-            recorder.calls.append((call, (), {}, None))
+        recorded[before:] = [(call, (), {}, None)]  # one launch, whatever the interpreter asks of torch
 
     interpreter.GridExecutor.__call__ = launch
 
@@ -440,7 +447,11 @@ def limit_interpreted(kernels: Any) -> None:
             if x.shape[0] * x.shape[1] > DEVICE.settings.interpreted_frames:
                 DEVICE.event("torch's form")
                 return torchs(x, *args)
-            return ours(x, *args)
+            before = DEVICE.launches
+            result = ours(x, *args)
+            if DEVICE.batches and DEVICE.launches > before:  # it takes torch's form itself where it has none
+                DEVICE.event(f"interpreted {name}")
+            return result
 
         return call
 

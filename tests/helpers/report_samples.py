@@ -89,7 +89,8 @@ def run(num_batches: int = 200, status: str = "finished", seed: int = 0) -> dict
         "devices": [
             {
                 "name": f"cuda:{index}", "device": f"NVIDIA {HOSTILE[0]}", "batches": 1200 + index, "utterances": 90_123,
-                "audio_s": 54_321.5, "busy_s": 91.25, "peak_bytes": 9 * 2**30, "died": index, "audio_share": share,
+                "audio_s": 54_321.5, "busy_s": 91.25, "peak_bytes": 9 * 2**30, "died": index, "pinned_bytes": 0,
+                "audio_share": share,
             }
             for index, share in enumerate((0.625, 0.375))
         ],

@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from scripts.gpu import rehearsal
-from scripts.gpu.rehearsal import SCENES, Done, Wrong
+from scripts.gpu.rehearsal import SCENES, Done, Rehearsal, Wrong
 
 pytestmark = pytest.mark.linux
 
@@ -53,6 +53,7 @@ def test_the_simulated_gpu_is_strict_and_imports_no_more_of_torch() -> None:
 
 
 def test_the_smallest_scene(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
     said: list[str] = []
     rehearsal.main(["--scenes", "few", "--keep", str(tmp_path)], said.append)
     assert said[0].startswith("few") and said[-1].startswith("gpu_rehearsal: rows are equal")
@@ -94,20 +95,77 @@ def test_other_results_are_wrong(done: Done) -> None:
         rehearsal.check(replace(SCENE, says="words"), done, ROWS)
     with pytest.raises(Wrong, match="did not happen: killed"):
         rehearsal.check(replace(SCENE, happens=["killed"]), done, ROWS)
-    with pytest.raises(Wrong, match="1 processes decoded, not 2"):
+    with pytest.raises(Wrong, match="1 processes of devices decoded, not 2"):
         rehearsal.check(replace(SCENE, devices=2), done, ROWS)
     coordinator = {"pid": 1, "is_worker": False, "event": "context"}
     with pytest.raises(Wrong, match="made a CUDA context"):
         rehearsal.check(SCENE, replace(done, events=[*EVENTS, coordinator]), ROWS)
+    with pytest.raises(Wrong, match="0 processes beside those of devices decoded"):
+        rehearsal.check(replace(SCENE, goes_on_here=True), done, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("rows", "wrong"),
+    [
+        ([], "texts of 0 clips, not of 2"),
+        ([{"text": "a"}, {"error": "no"}], "texts of 1 clips, not of 2"),
+        ([{"text": "a"}, {"text": "a"}], "the same text"),
+    ],
+)
+def test_a_cpu_must_have_texts(rows: list[dict[str, str]], wrong: str) -> None:
+    scene = replace(SCENE, clips=2)
+    rehearsal.check_expected(scene, ['{"text": "a"}', '{"text": ""}'])
+    with pytest.raises(Wrong, match=wrong):
+        rehearsal.check_expected(scene, [json.dumps(row) for row in rows])
 
 
 def test_refusals_are_wrong_unless_they_are_meant(done: Done) -> None:
     pinning = next(scene for scene in SCENES if scene.name == "pinning")
-    with pytest.raises(Wrong, match="nothing says that pinning was refused"):
-        rehearsal.check(pinning, done, ROWS)
+    told = replace(done, stderr="the memory cannot be pinned")
+    with pytest.raises(Wrong, match=r"report\.json does not say that pinning was refused"):
+        rehearsal.check(pinning, told, ROWS)
     (done.out / "report.json").write_text('{"refused": {"triton": "a reason"}}')
     with pytest.raises(Wrong, match="refused: triton: a reason"):
         rehearsal.check(SCENE, done, ROWS)
+    (done.out / "report.json").write_text("{}")
+    with pytest.raises(Wrong, match="no field `refused`"):
+        rehearsal.check(SCENE, done, ROWS)
+
+
+@pytest.fixture
+def of_this(tmp_path: Path) -> Rehearsal:
+    return Rehearsal(sys.executable, True, tmp_path, print)
+
+
+def test_the_scene_of_tests_runs_pytest(of_this: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the options of pyproject.toml, and a module that costs little in place of the devices'."""
+    monkeypatch.setattr(rehearsal, "CUDA_TESTS", "tests/pipeline/test_stats.py")
+    of_this.tests()
+
+
+@pytest.mark.parametrize(
+    ("code", "last"),
+    [(1, "1 failed, 2 passed"), (0, "2 passed, 1 skipped"), (0, "3 skipped"), (5, "no tests ran"), (0, "")],
+)
+def test_tests_must_all_pass(of_this: Rehearsal, code: int, last: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = subprocess.CompletedProcess([], code, f"....\n{last}\n", "")
+    monkeypatch.setattr(of_this, "_process", lambda *_: outcome)
+    with pytest.raises(Wrong, match=f"exit code {code}"):
+        of_this.tests()
+
+
+def test_an_installed_wheel_has_no_scene_of_tests(capsys: pytest.CaptureFixture[str]) -> None:
+    """pytest would import the checkout."""
+    assert "tests" in rehearsal.parse([]).scenes and "tests" not in rehearsal.parse(["--python", "p"]).scenes
+    with pytest.raises(SystemExit):
+        rehearsal.parse(["--python", "p", "--scenes", "tests"])
+    assert "import this checkout" in capsys.readouterr().err
+
+
+def test_every_fused_operation_is_interpreted_in_a_scene() -> None:
+    from fastscribe.families.conformer.operations import Operations
+
+    assert {field.name for field in fields(Operations)} == set(rehearsal.OPERATIONS)
 
 
 def test_unknown_scenes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,6 +48,7 @@ class SharedMemory:
 
     Attributes:
         segments: Begin and end of each.
+        pinned_bytes: What this process has pinned.
     """
 
     def __init__(self, file: SharedFile) -> None:
@@ -55,7 +56,8 @@ class SharedMemory:
         self.segments = _segments(file.first_bytes, file.num_bytes)
         self._map = self._mapped(file.num_bytes)  # stays where it is: a GPU's driver may have pinned it
         self._grown = self._map
-        self._pin: Callable[[memoryview], None] | None = None
+        self.pinned_bytes = 0
+        self._pin: Callable[[memoryview], int] | None = None
         self._unpinned = list(self.segments)
 
     def view(self, begin: int, num_bytes: int) -> memoryview:
@@ -67,13 +69,13 @@ class SharedMemory:
             self._grown = self._mapped(0)
         return memoryview(self._map if end <= len(self._map) else self._grown)[begin:end]
 
-    def pin_with(self, pin: Callable[[memoryview], None]) -> Thread:
+    def pin_with(self, pin: Callable[[memoryview], int]) -> Thread:
         """Pin the first segment now, and each other one once this process uses a part of it.
 
         That is as slow as writing to all of the segment. Parts in it can be copied meanwhile, as from other memory.
 
         Args:
-            pin: Pins a segment. It is called in a thread.
+            pin: Pins a segment, and returns how many bytes are pinned. It is called in a thread.
 
         Returns:
             The thread that pins the first one.
@@ -86,12 +88,16 @@ class SharedMemory:
         """Return what a helper is working on, [2]: the number of a job, and of an item in it; -1 between jobs."""
         return np.frombuffer(self._map, np.int64, 2, 16 * helper)
 
-    def _pin_segment_of(self, place: int, pin: Callable[[memoryview], None]) -> list[Thread]:
+    def _pin_segment_of(self, place: int, pin: Callable[[memoryview], int]) -> list[Thread]:
         """Start the thread that pins the segment of a part, if it has none yet."""
+
+        def run(segment: memoryview) -> None:
+            self.pinned_bytes += pin(segment)
+
         started = []
         for begin, end in [one for one in self._unpinned if one[0] <= place < one[1]]:
             self._unpinned.remove((begin, end))
-            started.append(Thread(target=pin, args=(memoryview(self._map)[begin:end],), name="pin", daemon=True))
+            started.append(Thread(target=run, args=(memoryview(self._map)[begin:end],), name="pin", daemon=True))
             started[-1].start()
         return started
 

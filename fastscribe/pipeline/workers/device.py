@@ -227,6 +227,7 @@ class _Run:
         self._last_sent, self._waited_s = now, 0.0
         seconds.clear()
         peak_bytes, budget_frames = self._engine.recognizer.peak_bytes(), self._engine.budget.frames
+        pinned_bytes = self._memory.pinned_bytes
         self._channel.send(
-            messages.Results(self._run, batch, rows, results, stage_s, busy_s, peak_bytes, budget_frames)
+            messages.Results(self._run, batch, rows, results, stage_s, busy_s, peak_bytes, budget_frames, pinned_bytes)
         )

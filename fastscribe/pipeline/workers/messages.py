@@ -125,6 +125,7 @@ class Results:
     busy_s: float
     peak_bytes: int
     budget_frames: float
+    pinned_bytes: int = 0  # of the shared memory
 
 
 # --- to a helper -----------------------------------------------------------------------------------------------------

@@ -459,6 +459,7 @@ class WorkerPool:
         self._budget.frames = min(self._budget.frames, message.budget_frames)
         slot.share.busy_s += message.busy_s
         slot.share.peak_bytes = max(slot.share.peak_bytes, message.peak_bytes)
+        slot.share.pinned_bytes = max(slot.share.pinned_bytes, message.pinned_bytes)
         rows = self._dispatch.finish(message.batch, message.rows)
         if not rows:
             return

@@ -302,8 +302,9 @@ def test_a_segment_is_pinned_once_and_when_a_part_of_it_is_used() -> None:
     device, pinned = SharedMemory(arena.file), []
     base = address(memoryview(device._map))
 
-    def pin(memory: memoryview) -> None:
+    def pin(memory: memoryview) -> int:
         pinned.append((address(memory) - base, address(memory) - base + len(memory)))
+        return len(memory)
 
     device.pin_with(pin).join()
     assert pinned == device.segments[:1]
@@ -313,6 +314,7 @@ def test_a_segment_is_pinned_once_and_when_a_part_of_it_is_used() -> None:
             if thread.name == "pin":
                 thread.join()
     assert pinned == [device.segments[index] for index in (0, 2, 1)]
+    assert device.pinned_bytes == sum(end - begin for begin, end in pinned)
     device.view(arena.grow(PAGE), PAGE)
     assert len(pinned) == 3, "what it grew by is not pinned"
     arena.close()
