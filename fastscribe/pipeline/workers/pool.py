@@ -520,6 +520,7 @@ class WorkerPool:
             self._lines.put,
             lambda error: events.put((None, error)),
             is_nice=number + 1 + len(self._slots) > usable_processors(),
+            num_devices=len(self._slots),
         )
 
     def _begin_on(self, number: int) -> None:
