@@ -363,7 +363,12 @@ class Transcriber:
     def _new_run(self) -> Run:
         """Reset `progress` and the executor's budget and return a run. Close it to stop its threads."""
         self.progress = Progress(watcher=self._watcher)
-        self._executor.begin(self._options, self._budget(), self.progress.stopwatch, self._limit)
+        try:
+            self._executor.begin(self._options, self._budget(), self.progress.stopwatch, self._limit)
+        except DeviceFailed as failed:
+            if self._load_here is None:
+                raise
+            self._go_on_here(failed)
         added = self._additions()
         self.progress.reports = added.reports
         options = replace(self._options, recover_gaps=self._recovers_gaps)

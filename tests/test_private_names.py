@@ -23,6 +23,7 @@ from fastscribe.ray import library
 from tests.conftest import AUDIO, MODELS, PACKAGE, ROOT
 
 OF_PYTHON = {"_exit", "_replace", "_asdict", "_fields", "_make"}  # documented, in spite of their names
+OWN_OR_OF_TYPES = ("fastscribe", "_typeshed")
 UNDOCUMENTED = re.compile(r"numba\.(core|np|cuda\.\w)")  # modules that numba's documentation does not promise
 
 
@@ -56,16 +57,30 @@ def used_names(tree: ast.Module) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own_names():
             found.add(node.attr)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] != "fastscribe":
-            if UNDOCUMENTED.match(node.module):
-                found.add(node.module)
-            if not is_private(node.module):  # _typeshed is for types alone
-                found |= {name for alias in node.names if is_private(name := alias.name)}
+        elif isinstance(node, ast.Import):
+            found |= {name for alias in node.names for name in of_module(alias.name)}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] not in OWN_OR_OF_TYPES:
+            found |= of_module(node.module)
+            found |= {name for alias in node.names if is_private(name := alias.name)}
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "hasattr", "import_module"):
-            words = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-            found |= {word for word in words if UNDOCUMENTED.match(word)}
-            found |= {word for word in words if is_private(word) and word not in own_names()}
+            words = [word for one in node.args if (word := beginning(one))]
+            found |= {name for word in words for name in of_module(word) if name not in own_names()}
     return found
+
+
+def of_module(name: str) -> set[str]:
+    """Return the private parts of a dotted name, and all of it if it is a module that is not documented."""
+    parts = name.split(".")
+    if parts[0] in OWN_OR_OF_TYPES:
+        return set()
+    return {part for part in parts if is_private(part)} | ({name} if UNDOCUMENTED.match(name) else set())
+
+
+def beginning(node: ast.expr) -> str:
+    """Return a text, or an f-string's up to its first value."""
+    if isinstance(node, ast.JoinedStr):
+        return beginning(node.values[0]) if node.values else ""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 @cache
@@ -75,6 +90,31 @@ def listed() -> set[str]:
     lines = log.split("**Private names of other packages**")[1].split("\n**")[0].splitlines()
     words = {word for line in lines if line.startswith("| `") for word in re.findall("`([^`]+)`", line.split("|")[1])}
     return {word for word in words if not word.endswith((".py", "/"))}  # without the files that use them
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("import torch._dynamo", {"_dynamo"}),
+        ("import torch, numba.core.types as t", {"numba.core.types"}),
+        ("from torch._inductor import config", {"_inductor"}),
+        ("from ray._private import worker", {"_private"}),
+        ("from torch import _utils, nn", {"_utils"}),
+        ("from numba.core import types", {"numba.core"}),
+        ("torch._inductor.config", {"_inductor"}),
+        ('getattr(torch, f"_foreach_{name}", None)', {"_foreach_"}),
+        ('getattr(torch, "_scaled_mm")', {"_scaled_mm"}),
+        ('import_module("torch._dynamo")', {"_dynamo"}),
+        ("from fastscribe._system import jit", set()),
+        ("import fastscribe._system.jit", set()),
+        ("from _typeshed import ReadableBuffer", set()),
+        ('import_module(f"fastscribe.{room}._inner")', set()),
+        ("from __future__ import annotations", set()),
+        ('getattr(torch, "__version__")', set()),
+    ],
+)
+def test_names_that_are_not_public_are_found(line: str, names: set[str]) -> None:
+    assert used_names(ast.parse(line)) == names
 
 
 def test_the_log_lists_every_private_name() -> None:

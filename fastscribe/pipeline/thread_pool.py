@@ -27,14 +27,21 @@ class ReplacingThreadPool:
     Args:
         threads: Number of threads. A larger number may be set later; they start within _CHECK_INTERVAL_S.
         name: Name of the threads.
+
+    Raises:
+        RuntimeError: The system has no room for them.
     """
 
     def __init__(self, threads: int, name: str) -> None:
         self.threads, self._name = threads, name
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()  # None: no more tasks
         self._closed = Event()
-        self._workers = [self._start() for _ in range(threads)]
-        Thread(target=self._replace_stuck, name=f"{name}-watch", daemon=True).start()
+        try:
+            self._workers = [self._start() for _ in range(threads)]
+            Thread(target=self._replace_stuck, name=f"{name}-watch", daemon=True).start()
+        except BaseException:
+            self.close()  # those that have started
+            raise
 
     def submit(self, task: Task) -> None:
         """Queue a task. Thread-safe."""

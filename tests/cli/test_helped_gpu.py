@@ -316,6 +316,20 @@ def test_recordings_that_may_have_ended_processes_come_last(
     assert any(isinstance(line, RefusedPath) for line in lines)
 
 
+def test_a_run_that_gets_no_threads_for_its_processes_begins_in_this_process(
+    monkeypatch: pytest.MonkeyPatch, expected: dict[str, str]
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    lines: list[str] = []
+    with load(lines.append) as transcriber:
+        monkeypatch.setattr(workers_pool, "ReplacingThreadPool", refuse)
+        assert texts(transcriber.transcribe(CLIPS)) == expected
+    [line] = lines
+    assert isinstance(line, RefusedPath) and line.reason == "the start of threads failed: can't start new thread"
+
+
 def test_devices_that_are_named_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers_pool, "MAX_DEATHS", 0)
     loaded = Transcriber.load(MODEL, dtype="fp32", options=OPTIONS, say=lambda line: None, devices="0")

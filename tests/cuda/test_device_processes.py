@@ -66,7 +66,8 @@ def test_registered_memory_is_pinned() -> None:
     said: list[str] = []
     try:
         memory = SharedMemory(arena.file)
-        memory.pin_with(partial(register, say=said.append)).join()
+        for thread in memory.pin_with(partial(register, say=said.append), refused=pytest.fail):
+            thread.join()
         for begin, end in memory.segments:
             whole = memory.view(begin, end - begin)
             for thread in threading.enumerate():

@@ -123,9 +123,9 @@ def test_a_task_of_slurm_has_the_processors_that_it_asked_for(
 def test_processes_have_the_room_that_the_tightest_group_leaves(tree: Tree) -> None:
     tree.says("0::/a/b\n", tree.mount(2))
     tree.write("a/b", pids_max="max", pids_current=10)
-    assert process_limits.room_for_processes(2, 4)[0] > 100
+    assert process_limits.room_for_processes(1, 2, 4)[0] > 100
     tree.write("a", pids_max=164, pids_current=60)
-    assert process_limits.room_for_processes(2, 4) == (
+    assert process_limits.room_for_processes(1, 2, 4) == (
         10,
         "a control group may have 164 processes and threads here (pids.max)",
     )

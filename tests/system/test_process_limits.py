@@ -18,13 +18,13 @@ for name, limits in json.loads(sys.argv[1]).items():
 from fastscribe._system import process_limits
 process_limits.raise_soft_limits()
 opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(int(sys.argv[2]))]
-print(json.dumps([resource.getrlimit(resource.RLIMIT_NOFILE), process_limits.room_for_processes(2, 4)]))
+print(json.dumps([resource.getrlimit(resource.RLIMIT_NOFILE), process_limits.room_for_processes(int(sys.argv[3]), 2, 4)]))
 """
 
 
-def limited(limits: dict[str, tuple[int, int]], num_open: int = 0) -> Any:
+def limited(limits: dict[str, tuple[int, int]], num_open: int = 0, num_devices: int = 1) -> Any:
     """Return the limits of files and the room of a process with these limits and files."""
-    command = [sys.executable, "-c", LIMITED, json.dumps(limits), str(num_open)]
+    command = [sys.executable, "-c", LIMITED, json.dumps(limits), str(num_open), str(num_devices)]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
@@ -34,6 +34,8 @@ def test_a_soft_limit_is_raised_to_the_hard_one_and_what_it_leaves_is_known() ->
     assert 20 <= room <= 32 and reason == "a process may open 100 files here (ulimit -n)"
     _, (less, _) = limited({"RLIMIT_NOFILE": (64, 100)}, num_open=20)
     assert less == room - 10
+    _, (less, _) = limited({"RLIMIT_NOFILE": (64, 100)}, num_devices=4)
+    assert less == room - 3 * 2  # four files each
 
 
 def test_a_soft_limit_is_raised_no_higher_than_a_run_needs() -> None:

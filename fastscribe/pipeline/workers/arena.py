@@ -58,6 +58,7 @@ class SharedMemory:
         self._grown = self._map
         self.pinned_bytes = 0
         self._pin: Callable[[memoryview], int] | None = None
+        self._refused: Callable[[RuntimeError], None]
         self._unpinned = list(self.segments)
 
     def view(self, begin: int, num_bytes: int) -> memoryview:
@@ -69,20 +70,20 @@ class SharedMemory:
             self._grown = self._mapped(0)
         return memoryview(self._map if end <= len(self._map) else self._grown)[begin:end]
 
-    def pin_with(self, pin: Callable[[memoryview], int]) -> Thread:
+    def pin_with(self, pin: Callable[[memoryview], int], refused: Callable[[RuntimeError], None]) -> list[Thread]:
         """Pin the first segment now, and each other one once this process uses a part of it.
 
         That is as slow as writing to all of the segment. Parts in it can be copied meanwhile, as from other memory.
 
         Args:
             pin: Pins a segment, and returns how many bytes are pinned. It is called in a thread.
+            refused: Called with the reason if a segment stays unpinned because the system has no thread for it.
 
         Returns:
-            The thread that pins the first one.
+            The thread that pins the first one, if there is one.
         """
-        self._pin, (begin, _) = pin, self.segments[0]
-        [thread] = self._pin_segment_of(begin, pin)
-        return thread
+        self._pin, self._refused = pin, refused
+        return self._pin_segment_of(self.segments[0][0], pin)
 
     def status(self, helper: int) -> Int64Array:
         """Return what a helper is working on, [2]: the number of a job, and of an item in it; -1 between jobs."""
@@ -97,8 +98,13 @@ class SharedMemory:
         started = []
         for begin, end in [one for one in self._unpinned if one[0] <= place < one[1]]:
             self._unpinned.remove((begin, end))
-            started.append(Thread(target=run, args=(memoryview(self._map)[begin:end],), name="pin", daemon=True))
-            started[-1].start()
+            thread = Thread(target=run, args=(memoryview(self._map)[begin:end],), name="pin", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no more threads
+                self._refused(error)
+            else:
+                started.append(thread)
         return started
 
     def _mapped(self, num_bytes: int) -> mmap.mmap:

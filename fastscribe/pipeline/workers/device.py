@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
+from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ def load(start: messages.Start, memory: SharedMemory, say: Callable[[str], None]
         import torch
 
         from fastscribe.checkpoint.reader import read_for_run
-        from fastscribe.cuda.memory import register
+        from fastscribe.cuda.memory import register, say_unpinned
         from fastscribe.pipeline.engine import Engine
         from fastscribe.pipeline.recognizer import Recognizer
 
@@ -62,14 +63,14 @@ def load(start: messages.Start, memory: SharedMemory, say: Callable[[str], None]
         torch.set_num_threads(start.processors)
     elif start.memory_share < 1.0:
         torch.cuda.set_per_process_memory_fraction(_SHARED_MEMORY * start.memory_share)
-    pinning = None
+    pinning: list[Thread] = []
     if start.device != "cpu" and torch.cuda.is_available():
-        pinning = memory.pin_with(partial(register, say=say))
+        pinning = memory.pin_with(partial(register, say=say), lambda error: say_unpinned(first_line(error), say))
     recognizer = Recognizer.build(
         read_for_run(start.model, start.options), start.device, start.dtype, start.options, say
     )
-    if pinning is not None:
-        pinning.join()
+    for thread in pinning:
+        thread.join()
     return Engine(recognizer, say)
 
 

@@ -110,6 +110,7 @@ class HelperPool:
         say: Called with a line for the user.
         fail: Called in any thread if no helper can be started.
         is_nice: Other processes of the run come first.
+        num_devices: Devices that have a process each.
 
     Raises:
         DeviceFailed: No helper could be started.
@@ -127,6 +128,7 @@ class HelperPool:
         say: Callable[[str], None],
         fail: Callable[[DeviceFailed], None],
         is_nice: bool = False,
+        num_devices: int = 1,
     ) -> None:
         self.number, self._arena, self._relay, self._say, self._tell_failure = number, arena, relay, say, fail
         self.cpu_s: dict[Kind, float] = dict.fromkeys(KINDS, 0.0)
@@ -136,11 +138,12 @@ class HelperPool:
         self._numbers, self._names = count(), count()
         self._broken: DeviceFailed | None = None  # why no helper can be started
         self._failed_starts = 0
+        self._has_said_stuck = False  # that one hangs and has no substitute
         self._helpers: list[_Helper] = []
         self._is_nice, self._closed = is_nice, Event()
         try:
             with self._lock:
-                self._start_first()
+                self._start_first(num_devices)
             Thread(target=self._watch, name="helpers-watch", daemon=True).start()
         except RuntimeError as error:  # no more threads
             self.close()
@@ -208,9 +211,9 @@ class HelperPool:
     def processes(self) -> list[WorkerProcess]:
         return [one.process for one in self._helpers]
 
-    def _start_first(self) -> None:
+    def _start_first(self, num_devices: int) -> None:
         """Start the helpers: fewer if the system has no room for all. Raises DeviceFailed if it has room for none."""
-        room, reason = room_for_processes(_FILES, _TASKS)
+        room, reason = room_for_processes(num_devices, _FILES, _TASKS)
         try:
             for _ in range(max(1, min(self.number, room))):
                 self._start()
@@ -434,6 +437,10 @@ class HelperPool:
             except DeviceFailed as error:
                 if not working:
                     self._fail(error)
+                elif not self._has_said_stuck:
+                    self._has_said_stuck, reason = True, first_line(error.__cause__ or error)
+                    line = f"a helper process hangs in a file and no other can start ({reason}): {working} others go on"
+                    self._say(RefusedPath("helpers", reason, line))
 
 
 def _folder() -> str:

@@ -192,7 +192,10 @@ class WorkerPool:
         self._check_usable()
         self._run, self._budget, self._stopwatch, self._limit = self._run + 1, budget, stopwatch, limit
         self._reset()
-        self._readers = ReplacingThreadPool(self.helpers.number, "read")  # what this process holds
+        try:
+            self._readers = ReplacingThreadPool(self.helpers.number, "read")  # what this process holds
+        except RuntimeError as error:  # no more threads
+            raise DeviceFailed("the start of threads", error) from error
         self.helpers.set_up({"read": ReadStage()})
         for number, slot in enumerate(self._slots):
             slot.share = DeviceShare(slot.device.name, slot.share.device, peak_bytes=slot.share.peak_bytes)
@@ -518,6 +521,7 @@ class WorkerPool:
             self._lines.put,
             lambda error: events.put((None, error)),
             is_nice=number + 1 + len(self._slots) > usable_processors(),
+            num_devices=len(self._slots),
         )
 
     def _begin_on(self, number: int) -> None:

@@ -306,7 +306,8 @@ def test_a_segment_is_pinned_once_and_when_a_part_of_it_is_used() -> None:
         pinned.append((address(memory) - base, address(memory) - base + len(memory)))
         return len(memory)
 
-    device.pin_with(pin).join()
+    for thread in device.pin_with(pin, refused=pytest.fail):
+        thread.join()
     assert pinned == device.segments[:1]
     for place in (places[0], places[2], places[2] + PAGE, places[1], places[2]):
         device.view(place, PAGE)
@@ -317,6 +318,22 @@ def test_a_segment_is_pinned_once_and_when_a_part_of_it_is_used() -> None:
     assert device.pinned_bytes == sum(end - begin for begin, end in pinned)
     device.view(arena.grow(PAGE), PAGE)
     assert len(pinned) == 3, "what it grew by is not pinned"
+    arena.close()
+
+
+def test_a_segment_for_which_there_is_no_thread_stays_unpinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device goes on, and can use it."""
+
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    arena = Arena(16 * PAGE, 2 * PAGE)
+    arena.allocate(2 * PAGE)
+    device, reasons = SharedMemory(arena.file), []
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert not device.pin_with(pytest.fail, lambda error: reasons.append(str(error)))
+    assert len(device.view(arena.allocate(PAGE), PAGE)) == PAGE
+    assert reasons == ["can't start new thread"] * 2
     arena.close()
 
 

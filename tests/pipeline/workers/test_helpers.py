@@ -549,6 +549,22 @@ def test_a_helper_that_gets_no_substitute_is_done_without(fake: SimpleNamespace,
     pool.close()
 
 
+def test_a_helper_that_hangs_and_gets_no_substitute_is_said_once(fake: SimpleNamespace, monkeypatch) -> None:
+    short = Short(3, OSError(errno.EMFILE, "Too many open files"))
+    pool, lines = short_pool(fake, monkeypatch, 3, short)
+    for _ in range(2):
+        with pool._lock:
+            pool._split(pool._helpers[0])
+    [line] = lines
+    assert isinstance(line, RefusedPath)
+    assert (line.path, line.reason) == ("helpers", "[Errno 24] Too many open files")
+    assert line == (
+        "a helper process hangs in a file and no other can start ([Errno 24] Too many open files): 2 others go on"
+    )
+    assert not fake.failures
+    pool.close()
+
+
 def descriptors_and_children() -> set[Any]:
     return {*os.listdir("/proc/self/fd"), *(one.pid for one in psutil.Process().children())}
 
