@@ -19,7 +19,7 @@ from tests.conftest import AUDIO, ROOT, golden
 
 pytestmark = pytest.mark.posix
 
-# Writes the texts of a golden.json; $FAULT names what it does wrong.
+# Writes the texts and words of a golden.json; $FAULT names what it does wrong.
 PROGRAM = """
 import json, os, sys
 from pathlib import Path
@@ -40,7 +40,10 @@ rows = []
 for path in inputs:
     text = texts.get(path.name)
     result = {"error": {"message": "no sound"}} if text is None and fault != "no error row" else {"text": text or ""}
-    rows.append(json.dumps({"audio_filepath": str(path), **result}))
+    words = json.loads(Path("words.json").read_text()).get(path.name, [])
+    if fault == "times":
+        words[-1]["start"] += 0.08
+    rows.append(json.dumps({"audio_filepath": str(path), "duration": 60.0, "words": words, **result}))
     if out:
         out.mkdir(exist_ok=True)
         shown = text + " more" if fault == "subtitles" else text
@@ -69,8 +72,9 @@ def tried(door: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     [family] = [one for one in door.FAMILIES if one.name == "TDT"]
 
     def try_it(fault: str = "", **texts: str) -> tuple[bool, str]:
-        said = {file: golden(door.TDT.parent)["files"][file]["text"] for file in family.files} | texts
-        (tmp_path / "texts.json").write_text(json.dumps(said))
+        files = golden(door.TDT.parent)["files"]
+        (tmp_path / "texts.json").write_text(json.dumps({file: files[file]["text"] for file in family.files} | texts))
+        (tmp_path / "words.json").write_text(json.dumps({file: files[file]["word"] for file in family.files}))
         monkeypatch.setitem(door.ENVIRONMENT, "FAULT", fault)
         program = door.Program([sys.executable, str(tmp_path / "program.py")], tmp_path)
         rows = {"TDT": partial(door.try_family, family), "next": partial(door.try_command, lambda *_: None)}
@@ -93,6 +97,7 @@ def test_a_right_family_fills_its_line(door: ModuleType, tried: Callable[..., tu
     ("fault", "num_right", "difference"),
     [
         ("warning", 0, "Python's messages: ['UserWarning: it will go']\nexpected: []"),
+        ("times", 1, "('empty.', 2.08, 2.32)]\nexpected: [('On', 0.0, 0.16), "),
         ("subtitles", 1, "empty.more'\nexpected: 'Onthearrival"),
         ("silent", 2, "says that nothing is left to do: False"),
         ("decodes again", 2, "time of the rows: "),
@@ -123,3 +128,38 @@ def test_every_family_has_texts(door: ModuleType) -> None:
         assert any((door.said(family.golden, family.files) if family.golden else door.sentences()).values()), (
             family.name
         )
+        assert not family.times or all(door.timed(family.times, file) for file in family.files), family.name
+
+
+def test_rows_by_name_and_the_exit_code(
+    door: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A name that no row has must not end as if all were right."""
+    (command := tmp_path / "fastscribe").write_text(f"#!{sys.executable}\nimport sys\nprint(*sys.argv[1:])\n")
+    command.chmod(0o755)
+
+    def greeting(program: Any, folder: Path) -> None:
+        door.expect(done := program.run("hello"), "greeting", done.stdout, "hello\n")
+
+    def parting(program: Any, folder: Path) -> None:
+        door.expect(done := program.run("hello"), "parting", done.stdout, "goodbye\n")
+
+    monkeypatch.setattr(door, "install", lambda python, folder: command)
+    monkeypatch.setattr(door, "COMMANDS", (greeting, parting))
+    monkeypatch.setattr(door, "FAMILIES", ())
+    assert door.main(["--only", "GREET"]) == 0
+    assert re.search(r"greeting +ok +[\d.]+ s\n1 rows in \d+ s: right\n$", capfd.readouterr().out)
+    assert door.main([]) == 1
+    assert re.search(
+        r"parting +WRONG (.|\n)*expected: 'goodbye\\n'(.|\n)*2 rows in \d+ s: WRONG\n$", capfd.readouterr().out
+    )
+    with pytest.raises(SystemExit) as end:
+        door.main(["--only", "cohre"])
+    assert end.value.code == 2 and "--only cohre: no row has a name with this in it" in capfd.readouterr().err
+
+
+def test_settings_of_the_caller_do_not_reach_a_run(door: ModuleType) -> None:
+    settings = ("FASTSCRIBE_MODEL", "PYTHONPATH", "PYTEST_CURRENT_TEST", "NUMBA_DISABLE_JIT", "MKL_NUM_THREADS")
+    settings += ("OMP_NUM_THREADS", "TORCH_LOGS", "TORCHINDUCTOR_CACHE_DIR", "PYTORCH_ENABLE_MPS_FALLBACK", "HF_HOME")
+    found = door.environment({"PATH": "/bin", "LANG": "C", "CUDA_VISIBLE_DEVICES": "0", **dict.fromkeys(settings, "1")})
+    assert found == {"PATH": "/bin", "LANG": "C", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
