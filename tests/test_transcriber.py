@@ -171,7 +171,7 @@ def test_padding_and_audio_are_counted(transcriber: Transcriber) -> None:
     "options",
     [
         {"window": 0},
-        {"threads": 0},
+        {"threads": -1},
         {"batch_size": 0},
         {"batch_frames": -1},
         {"batch_frames": "many"},

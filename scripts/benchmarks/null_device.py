@@ -146,7 +146,7 @@ def _load(start: Start, memory: SharedMemory, say: Callable[[str], None]) -> Any
 
 def run_command(mode: str, rtfx: str, stats: Path, command: Sequence[str]) -> None:
     """Run a command of fastscribe with the device, and write its costs."""
-    from fastscribe.__main__ import main as run_main
+    from fastscribe.cli import main as run_main
     from fastscribe.cli import run
 
     device = Path(f"{stats}.device")

@@ -11,9 +11,13 @@ A batch of all recordings must give the same, except for an encoder without mask
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
+    raise SystemExit(print(__doc__))
+
 import json
 import logging
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any

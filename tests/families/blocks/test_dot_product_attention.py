@@ -216,6 +216,8 @@ def test_single_attention_call_without_flags() -> None:
         nodes = list(ast.walk(ast.parse(text))) if wanted.search(text) else []
         names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
         names |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
+        texts = {node.value for node in nodes if isinstance(node, ast.Constant)}  # names for getattr
+        names |= {text for text in texts if isinstance(text, str) and text.startswith("_scaled_")}
         named = {name for name in names if wanted.search(name)}
         relative = path.relative_to(PACKAGE).as_posix()
         if relative == "families/blocks/dot_product_attention.py":
