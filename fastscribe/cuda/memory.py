@@ -40,10 +40,10 @@ def register(memory: memoryview, say: Callable[[str], None]) -> int:
     except (RuntimeError, AssertionError) as raised:  # torch has no CUDA, or cannot begin to use it
         reason = first_line(raised)
     say_unpinned(reason, say)
+    return 0
 
 
 def say_unpinned(reason: str, say: Callable[[str], None]) -> None:
     """Say why memory that processes share is not pinned."""
     line = f"the memory that holds the samples cannot be pinned ({reason}): copies to the GPU are slower"
     say(RefusedPath("pinning", reason, line))
-    return 0
