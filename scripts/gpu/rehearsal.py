@@ -222,6 +222,8 @@ def check(scene: Scene, done: Done, expected: Sequence[str]) -> None:
     """Raise Wrong at the first thing that is not as it should be."""
     if done.code != 0:
         raise Wrong(f"exit code {done.code}: {done.stderr[-700:]}")
+    if "Traceback" in done.stderr:
+        raise Wrong(f"an error that nothing handles: {done.stderr[-700:]}")
     found = refused(done)
     for path, reason in found.items():
         if path not in scene.refused:

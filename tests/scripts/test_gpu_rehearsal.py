@@ -87,6 +87,8 @@ def test_what_did_not_happen_is_wrong(done: Done, number: int) -> None:
 def test_other_results_are_wrong(done: Done) -> None:
     with pytest.raises(Wrong, match="exit code 3: why"):
         rehearsal.check(SCENE, replace(done, code=3, stderr="why"), ROWS)
+    with pytest.raises(Wrong, match="nothing handles: Traceback"):
+        rehearsal.check(SCENE, replace(done, stderr="Traceback (most recent call last):"), ROWS)
     with pytest.raises(Wrong, match="2 rows, not 3"):
         rehearsal.check(SCENE, done, [*ROWS, "c"])
     with pytest.raises(Wrong, match="b is not c"):
