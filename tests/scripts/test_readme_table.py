@@ -201,4 +201,4 @@ def test_write_puts_the_tables_into_the_documents(script: ModuleType, tmp_path: 
     assert sum(line.startswith(names) for line in guide.read_text().splitlines()) == len(names)
     assert guide.read_text().endswith("<!-- /benchmark -->\ny\n")
     refused = subprocess.run([*command, "--wrte"], capture_output=True, text=True)
-    assert refused.returncode == 1 and "usage" in refused.stderr
+    assert refused.returncode == 2 and "usage" in refused.stderr
