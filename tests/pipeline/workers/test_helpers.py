@@ -605,7 +605,7 @@ def test_only_devices_have_large_pipes_and_only_nice_helpers_step_back() -> None
     assert psutil.Process(process.pid).nice() == min(19, psutil.Process().nice() + 2)
     group = Path(f"/proc/{process.pid}/autogroup")
     if group.exists():
-        until(lambda: group.read_text().endswith(" nice 5\n"))
+        until(lambda: group.read_text().endswith(" nice 2\n"))
     pool.close()
     relay.close()
     arena.close()
