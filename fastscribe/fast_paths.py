@@ -5,11 +5,10 @@ A fast path never ends a run. What refuses it goes on in a slower way with the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
 
 PathName = Literal["triton", "graphs", "pinning", "helpers", "fp8", "int8"]
-PATH_NAMES: tuple[PathName, ...] = get_args(PathName)
 
 
 class RefusedPath(str):
@@ -56,3 +55,12 @@ class RefusedPaths:
         if isinstance(line, RefusedPath):
             self.reasons.setdefault(line.path, line.reason)
         self._say(line)
+
+
+def first_reasons(found: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the first reason of each path in the field "refused" of several reports, which may be absent."""
+    reasons: dict[str, str] = {}
+    for report in found:
+        for path, reason in report.get("refused", {}).items():
+            reasons.setdefault(path, reason)
+    return reasons

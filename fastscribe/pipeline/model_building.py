@@ -136,7 +136,7 @@ def choose_device(name: str, say: Callable[[str], None] = log_to_stderr) -> torc
     """
     if name == "auto":
         try:
-            return choose_device("cuda" if has_usable_gpu(say) else "cpu")
+            return choose_device("cuda" if _has_usable_gpu(say) else "cpu")
         except DeviceUnusable as error:
             say(f"the CPU is used, because the GPU {error.problem}")
             return torch.device("cpu")
@@ -157,7 +157,7 @@ def choose_device(name: str, say: Callable[[str], None] = log_to_stderr) -> torc
     return device
 
 
-def has_usable_gpu(say: Callable[[str], None] = lambda line: None) -> bool:
+def _has_usable_gpu(say: Log) -> bool:
     """Return True if torch can use a GPU here. This makes no CUDA context. `say` is as for choose_device()."""
     reason = ""
     with warnings.catch_warnings(record=True) as found:

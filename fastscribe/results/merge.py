@@ -28,6 +28,7 @@ from fastscribe._system.safe_files import (
     write_temp,
 )
 from fastscribe.errors import UsageError
+from fastscribe.fast_paths import first_reasons
 from fastscribe.results.entries import is_row, latest_entry_indices, load_entries
 from fastscribe.results.fingerprint import comparable
 from fastscribe.results.paths import Paths, in_the_way, read_header
@@ -221,7 +222,7 @@ def merged_report(merged: MergeResult) -> dict[str, Any]:
         "peak_bytes": max((report["peak_bytes"] for report in reports), default=0),
         "devices": sorted({report["device"] for report in reports}),
         "dtypes": sorted({report["dtype"] for report in reports}),
-        "refused": {path: reason for report in reports[::-1] for path, reason in report.get("refused", {}).items()},
+        "refused": first_reasons(reports),
         "usd": None if usd is None else round(usd, 4),
         "usd_per_1000_audio_hours": round(1000 * usd / (transcribed_s / 3600), 4) if usd and transcribed_s else None,
     }

@@ -102,7 +102,7 @@ def no_descriptors(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_device(patch: pytest.MonkeyPatch) -> None:
-    """As with a driver that torch cannot use: this torch has no CUDA."""
+    """Find a GPU that this torch, which has no CUDA, cannot use."""
     patch.setattr(devices, "parse_devices", lambda text: (Device(f"cuda:{text}", "cuda", 1, {}),))
 
 
@@ -338,7 +338,7 @@ def test_devices_that_are_named_are_not_replaced(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_process_that_cannot_have_the_model_either_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both reasons are said. The results so far are kept."""
+    """The error has both reasons, and the results so far stay."""
     monkeypatch.setattr(workers_pool, "MAX_DEATHS", 0)
     with load(lambda line: None) as transcriber:
         monkeypatch.setattr(Transcriber, "load", staticmethod(out_of_processes))

@@ -449,7 +449,7 @@ def limit_interpreted(kernels: Any) -> None:
                 return torchs(x, *args)
             before = DEVICE.launches
             result = ours(x, *args)
-            if DEVICE.batches and DEVICE.launches > before:  # it takes torch's form itself where it has none
+            if DEVICE.batches and DEVICE.launches > before:  # no launch: the kernel has no such form and called torch
                 DEVICE.event(f"interpreted {name}")
             return result
 

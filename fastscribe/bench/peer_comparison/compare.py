@@ -17,6 +17,7 @@ from fastscribe.bench.peer_comparison import turns
 from fastscribe.bench.peer_comparison.peers import Peer, strictest
 from fastscribe.bench.peer_comparison.process import Worker
 from fastscribe.bench.peer_comparison.recordings import Recording, gather, write_lone
+from fastscribe.fast_paths import first_reasons
 
 LONE_S = 10.0
 LOADS = 3  # of each side
@@ -168,8 +169,7 @@ def _evaluate(
     counterparts: dict[str, Mapping[str, str]] = {one.peer.name: one.peer.dtypes for one in comparison.opponents}
     found["rows"] = turns.rows(cases, audio_s, counterparts)
     found["sides"] = sides
-    infos = [case.side.info for case in cases]
-    found["refused"] = {path: reason for info in infos[::-1] for path, reason in info.get("refused", {}).items()}
+    found["refused"] = first_reasons(case.side.info for case in cases)
     found["comparisons"] = turns.comparisons(cases, sides)
     found["caveats"] = turns.caveats(found["rows"])
 

@@ -48,7 +48,6 @@ class SharedMemory:
 
     Attributes:
         segments: Begin and end of each.
-        pinned_bytes: What this process has pinned.
     """
 
     def __init__(self, file: SharedFile) -> None:
@@ -56,10 +55,15 @@ class SharedMemory:
         self.segments = _segments(file.first_bytes, file.num_bytes)
         self._map = self._mapped(file.num_bytes)  # stays where it is: a GPU's driver may have pinned it
         self._grown = self._map
-        self.pinned_bytes = 0
+        self._pinned: list[int] = []  # bytes, from the threads that pin
         self._pin: Callable[[memoryview], int] | None = None
         self._refused: Callable[[RuntimeError], None]
         self._unpinned = list(self.segments)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """What this process has pinned."""
+        return sum(self._pinned)
 
     def view(self, begin: int, num_bytes: int) -> memoryview:
         """Return a part of the memory."""
@@ -93,7 +97,7 @@ class SharedMemory:
         """Start the thread that pins the segment of a part, if it has none yet."""
 
         def run(segment: memoryview) -> None:
-            self.pinned_bytes += pin(segment)
+            self._pinned.append(pin(segment))
 
         started = []
         for begin, end in [one for one in self._unpinned if one[0] <= place < one[1]]:

@@ -321,6 +321,23 @@ def test_a_segment_is_pinned_once_and_when_a_part_of_it_is_used() -> None:
     arena.close()
 
 
+def test_segments_that_are_pinned_at_the_same_time_are_all_counted() -> None:
+    arena, all_pin = Arena(16 * PAGE, 2 * PAGE), threading.Barrier(2)
+    places = [arena.allocate(2 * PAGE) for _ in range(2)]
+    device = SharedMemory(arena.file)
+
+    def pin(memory: memoryview) -> int:
+        all_pin.wait(60)
+        return len(memory)
+
+    [thread] = device.pin_with(pin, refused=pytest.fail)
+    device.view(places[1], PAGE)
+    for one in (thread, *(one for one in threading.enumerate() if one.name == "pin")):
+        one.join()
+    assert device.pinned_bytes == 4 * PAGE
+    arena.close()
+
+
 def test_a_segment_for_which_there_is_no_thread_stays_unpinned(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device goes on, and can use it."""
 
