@@ -527,20 +527,6 @@ def test_name_taken_by_another_input_is_rewritten(tmp_path: Path) -> None:
         assert write_all(tmp_path, [id], "txt") == {"a.txt": id}
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_users_rows_file_is_never_touched(tmp_path: Path, overwrite: bool) -> None:
-    def run(**options: bool) -> None:
-        with open_journaled(tmp_path, OutputRun(OutputStyle(("txt",)), {"--format": ["txt"]}, **options)) as output:
-            put(output, spoken("a.wav"))
-
-    run()
-    (tmp_path / "transcripts.jsonl").write_text('{"audio_filepath":"mine","segments":[]}\n')
-    with pytest.raises(UsageError, match=r"transcripts\.jsonl"):
-        run(overwrite=overwrite)
-    assert (tmp_path / "transcripts.jsonl").read_text() == '{"audio_filepath":"mine","segments":[]}\n'
-    assert (tmp_path / "a.txt").is_file()
-
-
 def test_overwrite_without_inputs_removes_nothing(tmp_path: Path) -> None:
     write_all(tmp_path, ["a.wav"], "jsonl", "txt")
     before = contents(tmp_path)
