@@ -1,7 +1,6 @@
 """`fastscribe merge`: combine the results of shards into one `transcripts.jsonl` and one `report.json`.
 
-A shard's journal lists its results. A shard is complete once it has a report, which a run writes last, and the report does not
-say that a limit has stopped the run. The files of an earlier
+A shard's journal lists its results. A shard is complete once it has a report, which a run writes last. The files of an earlier
 merge are replaced; a `transcripts.jsonl` or `report.json` that no merge wrote is an error.
 """
 
@@ -145,7 +144,7 @@ def _read(shard: Shard, paths: Paths) -> ShardResult:
         return ShardResult(shard, paths, entries[:0], None)
     try:
         report = json.loads(paths.report.read_text(encoding="utf-8"))
-        is_whole = report.keys() >= _REQUIRED_KEYS and not report.get("stopped")
+        is_whole = report.keys() >= _REQUIRED_KEYS
     except (OSError, ValueError, AttributeError):
         is_whole = False
     return ShardResult(shard, paths, entries[latest_entry_indices(entries)], report if is_whole else None)
