@@ -41,14 +41,10 @@ class ProgressBar:
         enabled: False: show nothing.
         inputs: The run's inputs, to count them.
         num_shards: The run does one part of this number.
-        counts_always: Count the inputs even if nothing is shown.
     """
 
-    def __init__(
-        self, enabled: bool, inputs: Iterable[str] = (), num_shards: int = 1, counts_always: bool = False
-    ) -> None:
-        self._enabled, self._counts = enabled, enabled or counts_always
-        self._inputs, self._num_shards = list(inputs), num_shards
+    def __init__(self, enabled: bool, inputs: Iterable[str] = (), num_shards: int = 1) -> None:
+        self._enabled, self._inputs, self._num_shards = enabled, list(inputs), num_shards
         self._counter: InputCounter | None = None
         self._phase = "starting"
         self._progress: Callable[[], Progress] | None = None
@@ -82,7 +78,7 @@ class ProgressBar:
     def watch(self, progress: Callable[[], Progress]) -> None:
         """Show the run whose counts `progress` returns."""
         self._progress = progress
-        if self._counts and not self._is_one_recording:
+        if self._enabled and not self._is_one_recording:
             from fastscribe.cli.input_count import InputCounter
 
             self._counter = InputCounter(self._inputs, self._num_shards)
@@ -93,7 +89,7 @@ class ProgressBar:
         """The number of inputs of this shard, of shards about; None: unknown so far, or they cannot be counted."""
         if self._counter is not None:
             return self._counter.number
-        return 1 // self._num_shards if self._counts and self._is_one_recording else None
+        return 1 // self._num_shards if self._enabled and self._is_one_recording else None
 
     @property
     def _is_one_recording(self) -> bool:

@@ -48,7 +48,7 @@ class SpeakersPart(RunPart):
     def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
         """Find the persons of a finished run with voice prints. Return 1 if that failed."""
         folder = job.target.directory
-        if job.options.voices is None or stats.stopped is not None or folder is None or job.target.shard.count > 1:
+        if job.options.voices is None or folder is None or job.target.shard.count > 1:
             return 0
         from fastscribe.speakers.command import after_run
 
