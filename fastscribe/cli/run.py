@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from fastscribe.audio.row_languages import OtherLanguages
     from fastscribe.cli.early_listing import EarlyListing
     from fastscribe.cli.event_log import EventLog
-    from fastscribe.cli.short_files import ShortFiles
     from fastscribe.pipeline.stats import RunStats
     from fastscribe.results.outputs import Output
     from fastscribe.transcriber import Transcriber
@@ -250,15 +249,14 @@ def _write_all(
     start = perf_counter()
     inputs: Any = job.inputs if listing is None else listing
     results = transcriber._results(inputs, output.ledger)
-    of_manifests: tuple[OtherLanguages | ShortFiles, ...] = ()
+    others: OtherLanguages | None = None
     told = {"tracks"} if quiet else set[str]()
     writing = bar.paused if job.target.is_stdout else nullcontext
     with _until_limit(transcriber), closing(results):
         for result in results:
             if (result if isinstance(result, Failure) else result.audio).row is not None:
-                of_manifests = of_manifests or _counters_of_rows(transcriber._config.language)
-                for counter in of_manifests:
-                    counter.count(result)
+                others = others or _other_languages(transcriber._config.language)
+                others.count(result)
             if isinstance(result, Transcript) and result.audio.is_notable:
                 from fastscribe.cli.recording_lines import recording_lines
 
@@ -278,18 +276,17 @@ def _write_all(
         output.flush()
     if listing is not None:
         transcriber.progress.left_out, transcriber.progress.repeats = listing.left_out, listing.repeats
-    found = [line for one in (*of_manifests, *job.parts) for line in one.lines]
-    for line in [*found, *_lines_of(transcriber)]:
+    found = [line for part in job.parts for line in part.lines]
+    for line in [*(others.lines if others else ()), *found, *_lines_of(transcriber)]:
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 
 
-def _counters_of_rows(language: str | None) -> tuple[OtherLanguages | ShortFiles, ...]:
-    """Return what counts the rows of manifests that the user should know about. `language` is the model's only one."""
+def _other_languages(language: str | None) -> OtherLanguages:
+    """Return what counts the rows of manifests in another language than `language`, the model's only one."""
     from fastscribe.audio.row_languages import OtherLanguages
-    from fastscribe.cli.short_files import ShortFiles
 
-    return OtherLanguages(language), ShortFiles()
+    return OtherLanguages(language)
 
 
 def _lines_of(transcriber: Transcriber) -> list[str]:
