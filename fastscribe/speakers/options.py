@@ -183,15 +183,7 @@ def _of_export(
     return None if speaker_map is None else SpeakerMapPart(speaker_map)
 
 
-_INSTEAD = {
-    "--speakers MODEL, a Sortformer; of calls with a channel for each speaker --speakers channels": "diarize diarize-model",
-    "the model of --speakers finds how many speak: leave it out": "max-speakers min-speakers num-speakers",
-    "--speaker-names A,B": "speaker-name",
-    "--speaker-streaming NAME=N,...": "chunk-left-context chunk-len chunk-right-context fifo-len spkcache-len "
-    "spkcache-update-period",
-    "--voices MODEL": "speaker-embeddings",
-}
 OPTIONS = {
     "export": AddedOptions(_of_export, after="--output-dir"),
-    "transcribe": AddedOptions(_of_transcribe, after="--channel", instead=_INSTEAD),
+    "transcribe": AddedOptions(_of_transcribe, after="--channel"),
 }
