@@ -112,7 +112,7 @@ ROOMS = (
         extras={"eval": "word error rates: fastscribe evaluate"},
     ),
     Room("report", flags={"transcribe": ("--report-html",)}),
-    Room("bench", commands={"bench": "commands"}),
+    Room("bench", commands={"bench": "command"}),
     Room(
         "ray",
         extras={"ray": "clusters: --engine ray, fastscribe.ray"},

@@ -3,7 +3,7 @@
     python -m scripts.benchmarks.alignment [--batch 16] [--seconds 30] [--device cpu]
 
 Prints the median of five batches after a warm-up, with and without the head, as one JSON line. It does not include the
-encoder, which takes most of an aligner's time: `fastscribe bench throughput` measures encoders.
+encoder, which takes most of an aligner's time: `fastscribe bench` measures encoders.
 """
 
 from __future__ import annotations

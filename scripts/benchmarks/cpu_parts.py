@@ -30,11 +30,11 @@ import torch
 
 from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe.bench.machine import facts
-from fastscribe.bench.shapes import SHAPES
 from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.conformer.cpu_layers import Matrix, Product, Rows, Stream, conformer_for_cpu_
 from fastscribe.families.conformer.encoder import Encoder
 from fastscribe.families.cpu_form import to_cpu_form_, torch_dtype
+from scripts.shapes import SHAPES
 
 DTYPES = ("fp32", "bf16", "int8")
 _LAYERS = 3  # what a pass does once, such as the positions, is divided by it
@@ -145,7 +145,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", default="parakeet-tdt-0.6b", help="a name in fastscribe/bench/shapes.py")
+    parser.add_argument("--shape", default="parakeet-tdt-0.6b", help="a name in scripts/shapes.py")
     parser.add_argument("--batch", action="append", help="recordings x seconds; repeatable. Default: 8x16 and 55x2.9")
     parser.add_argument("--passes", type=int, default=12)
     parser.add_argument("--json", type=Path)

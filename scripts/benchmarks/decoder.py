@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastscribe.bench.commands.common import DEVICE_HELP, JsonFile, ReportHtml, check_places, numbers, result
-from fastscribe.bench.commands.subject import MODEL_OPTION_HELP, RANDOM_HELP, load, subject
+from fastscribe.bench.result import DEVICE_HELP, JsonFile, numbers, result
+from fastscribe.bench.subject import MODEL_OPTION_HELP, load, subject
 from fastscribe.cli import main
 from fastscribe.cli.app import new_app, option
 from fastscribe.cli.terminal import say, show
@@ -29,10 +29,9 @@ _UNEQUAL = (
 _UNEQUAL_IN_FP32 = "rows differ from greedy's in fp32, which is an error: please report it"
 
 
-@app.command(epilog="Example: python -m scripts.benchmarks.decoder --random parakeet-rnnt-1.1b --batch-sizes 1,32,256")
+@app.command(epilog="Example: python -m scripts.benchmarks.decoder --model parakeet-rnnt-1.1b --batch-sizes 1,32,256")
 def decoder(
     model: Annotated[str | None, option("--model", "-m", help=f"Whose shape: {MODEL_OPTION_HELP}")] = None,
-    random: Annotated[str | None, option("--random", help=RANDOM_HELP)] = None,
     batch_sizes: Annotated[
         str | None, option("--batch-sizes", help="Recordings a batch, by commas. Default: 1,4,16; on a GPU up to 256.")
     ] = None,
@@ -42,27 +41,26 @@ def decoder(
     quick: Annotated[bool, option("--quick", help="Batches of 1 and 4, and 1 s for greedy.")] = False,
     device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
     json_file: JsonFile = None,
-    report_html: ReportHtml = None,
 ) -> None:
     """Measure the greedy loop, label-looping and its CUDA graphs: steps, microseconds per step, share of the encoder's time."""
-    check_places(json_file, report_html)
     sizes = numbers(batch_sizes) if batch_sizes else None
-    chosen = subject(model, random, device, [dtype])
+    chosen = subject(model, device, [dtype])
     from scripts.benchmarks import decode_loops
 
     sizes = sizes or numbers(_QUICK_BATCH_SIZES if quick else _BATCH_SIZES[chosen.device.type])
     transcriber = load(chosen, dtype)
     recognizer = transcriber._recognizer
-    if random is None:
+    is_random = transcriber._has_random_weights
+    if not is_random:
         say(
             "a random predictor and joint of this shape stand in for the model's own, and are tuned to speak (0.6B: a minute)"
         )
-    loops = decode_loops.Loops(chosen.name, transcriber, is_random=random is not None)
+    loops = decode_loops.Loops(chosen.name, transcriber, is_random)
     show(f"{chosen.name} in {recognizer.dtype} on {recognizer.device_name}, recordings of {duration_s:g} s")
     show("batch  mode       steps   us a step         ms  encoder ms  share of both  equal to greedy")
     settings = {"model": chosen.name, "dtype": recognizer.dtype, "duration_s": duration_s, "statistic": _STATISTIC}
-    with result("decoder", chosen.device, decode_loops.CASE, json_file, report_html, PROGRAM) as found:
-        found |= {**settings, "random_weights": transcriber._has_random_weights}
+    with result("decoder", chosen.device, decode_loops.CASE, json_file, PROGRAM) as found:
+        found |= {**settings, "random_weights": is_random}
         for row in loops.rows(sizes, duration_s, min(max_seconds, _QUICK_S) if quick else max_seconds):
             found["rows"].append(row)
             show(_line(row))

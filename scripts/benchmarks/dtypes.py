@@ -25,11 +25,11 @@ import torch
 
 from fastscribe import Failure, Transcriber, Transcript
 from fastscribe._system import processors
-from fastscribe.bench.edit_distance import edit_distance
 from fastscribe.families.blocks.fp8 import quantise_fp8_
 from fastscribe.families.blocks.packed import pack_linears_
 from fastscribe.families.model import Model
 from fastscribe.pipeline import recognizer
+from scripts.benchmarks.agreement import edit_distance
 
 DTYPES = ("bf16", "int8", "fp8")
 

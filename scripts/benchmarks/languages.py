@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastscribe.bench.shapes import SHAPES
 from fastscribe.context.vocabulary_mask import VocabularyMask
 from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.ctc import CtcDecoder
@@ -32,6 +31,7 @@ from fastscribe.families.blocks.packed import pack_linears_
 from fastscribe.types import Frames
 from scripts.benchmarks import decoding_speed
 from scripts.benchmarks.gap_recovery import publish
+from scripts.shapes import SHAPES
 
 SHAPE = "parakeet-tdt-0.6b-v3"
 BATCH_ROWS, ROW_S = 16, 8.0

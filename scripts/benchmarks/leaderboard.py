@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastscribe.bench.commands.common import DEVICE_HELP, JsonFile, ReportHtml, check_places, result
+from fastscribe.bench.result import DEVICE_HELP, JsonFile, check_output, result
 from fastscribe.cli import main
 from fastscribe.cli.app import MODEL_HELP, find_model, new_app, option
 from fastscribe.cli.terminal import say, show
@@ -65,15 +65,14 @@ def leaderboard(
         str, option("--dataset-path", help="What the datasets are part of, in the result files' names.")
     ] = "hf-audio/open-asr-leaderboard",
     json_file: JsonFile = None,
-    report_html: ReportHtml = None,
 ) -> None:
     from fastscribe._system.openmp import limit_openmp_spin
-    from fastscribe.bench.model_name import about, model_name
+    from fastscribe.bench.subject import about, model_name
     from fastscribe.config import Options
     from scripts.benchmarks import leaderboard_protocol as board
 
     board.check_packages()
-    check_places(json_file, report_html, manifests)
+    check_output(json_file, manifests)
     twice = [name for name, count in Counter(Path(manifest).stem for manifest in manifests).items() if count > 1]
     if twice:
         raise UsageError(f"{twice[0]}: two manifests of this name, which is a dataset's")
@@ -84,9 +83,7 @@ def leaderboard(
     transcriber = Transcriber.load(path, device, dtype, Options(batch_size=batch_size))
     name = model_id or model_name(model, path)
     case = {"dtype": transcriber._recognizer.dtype, "batch_size": batch_size}
-    with result(
-        "leaderboard", transcriber._recognizer.device, board.CASE_KEYS, json_file, report_html, PROGRAM
-    ) as found:
+    with result("leaderboard", transcriber._recognizer.device, board.CASE_KEYS, json_file, PROGRAM) as found:
         found |= {"model": name, "dataset_path": dataset_path, "differences": list(DIFFERENCES), **about(transcriber)}
         found["versions"] = _versions()
         results = []

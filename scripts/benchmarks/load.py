@@ -55,9 +55,7 @@ NEMO_NAMES = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, nargs="?", metavar="OUT.json")
-    parser.add_argument(
-        "--shape", default="parakeet-tdt-0.6b-v3", help="a transducer's name in fastscribe/bench/shapes.py"
-    )
+    parser.add_argument("--shape", default="parakeet-tdt-0.6b-v3", help="a transducer's name in scripts/shapes.py")
     parser.add_argument(
         "--scratch", type=Path, help="where to put the checkpoints; those that are there are used again"
     )
@@ -231,11 +229,11 @@ def make(folder: Path, shape: str) -> dict[str, float]:
     """Write a checkpoint of noise: loading does not depend on the weights' values."""
     import torch
 
-    from fastscribe.bench.random_model import random_tokenizer
-    from fastscribe.bench.shapes import SHAPES
     from fastscribe.checkpoint import native_writer
     from fastscribe.checkpoint.reader import Checkpoint
     from fastscribe.families.model import Model
+    from scripts.random_checkpoint import random_tokenizer
+    from scripts.shapes import SHAPES
 
     config = SHAPES[shape]
     with torch.device("meta"):

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-from fastscribe.bench.commands.common import DEVICE_HELP, JsonFile, ReportHtml, check_places, numbers, result
+from fastscribe.bench.result import DEVICE_HELP, JsonFile, check_output, numbers, result
 from fastscribe.cli import main
 from fastscribe.cli.app import new_app, option, repeated_choice
 from fastscribe.cli.terminal import show
@@ -59,10 +59,9 @@ def loss(
         Path | None,
         option("--plot", callback=_usable_png, help="Draw memory and time into this PNG (extra: plots)."),
     ] = None,
-    report_html: ReportHtml = None,
 ) -> None:
     """Memory and time of the transducer losses, beside the formula: 200 frames, 28 and 1024 tokens, 100 to 200 labels."""
-    check_places(json_file, report_html, [] if plot is None else [plot])
+    check_output(json_file, [] if plot is None else [plot])
     if plot is not None and find_spec("matplotlib") is None:
         raise MissingExtra("--plot", "matplotlib", "plots")
     from fastscribe.pipeline.model_building import choose_device
@@ -83,7 +82,7 @@ def loss(
     joint_dtypes = [name for name in dtypes if dtype or at.type != "cpu" or name != "fp16"]  # few CPUs multiply in it
     few = ([min(sizes)], dtypes, usable, _QUICK_LABELS, joint_dtypes) if quick else (sizes, dtypes, usable)
     headline_batch = 1 if quick and at.type == "cpu" else _HEADLINE_BATCH[at.type]
-    with result("loss", at, _CASE, json_file, report_html, PROGRAM) as found:
+    with result("loss", at, _CASE, json_file, PROGRAM) as found:
         found |= {"statistic": _STATISTIC, "other_libraries": others}
         for row in loss_cases.table(at, list(loss_cases.cases(*few)), most_s):
             found["rows"].append(row)

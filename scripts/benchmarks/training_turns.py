@@ -1,6 +1,6 @@
 """Training steps in turns: fastscribe, fastscribe with gradient checkpointing, and NeMo, on the same batch of noise.
 
-    python -m scripts.benchmarks.training_turns --random parakeet-rnnt-0.6b --layers 4 --against nemo --json turns.json
+    python -m scripts.benchmarks.training_turns --shape parakeet-rnnt-0.6b --layers 4 --against nemo --json turns.json
 
 A step is forward, loss, backward and AdamW in float32 without dropout, averaging and clipping. NeMo must be installed beside
 fastscribe; it gets the same weights, through a .nemo file that fastscribe writes, so that its first loss is the same. Its TDT
@@ -21,7 +21,7 @@ from statistics import median
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastscribe.bench.commands.common import JsonFile, check_places, result
+from fastscribe.bench.result import JsonFile, result
 from fastscribe.cli import main
 from fastscribe.cli.app import new_app, option
 from fastscribe.cli.terminal import show
@@ -44,9 +44,9 @@ _NEMO = "nemo"
 Step = Callable[[], "torch.Tensor"]  # makes a step and returns its loss per label
 
 
-@app.command(epilog=f"Example: {PROGRAM} --random parakeet-rnnt-0.6b --layers 4 --gradient-checkpointing")
+@app.command(epilog=f"Example: {PROGRAM} --shape parakeet-rnnt-0.6b --layers 4 --gradient-checkpointing")
 def training_turns(
-    random: Annotated[str, option("--random", help="A published model's shape by its name.")] = "parakeet-rnnt-0.6b",
+    shape: Annotated[str, option("--shape", help="A published model's shape by its name.")] = "parakeet-rnnt-0.6b",
     layers: Annotated[int, option("--layers", min=1, help="Layers of its encoder.")] = 4,
     d_model: Annotated[int | None, option("--d-model", min=16, help="Another width of its encoder.")] = None,
     batch_size: Annotated[int, option("--batch-size", min=1, help="Sequences of the batch.")] = 4,
@@ -59,20 +59,19 @@ def training_turns(
     json_file: JsonFile = None,
 ) -> None:
     """Measure training steps in turns: processor time, wall time and memory."""
-    check_places(json_file, None)
     import torch
 
-    from fastscribe.bench.shapes import SHAPES
     from fastscribe.families.conformer.config import EncoderConfig
     from fastscribe.training.data import check_trainable
     from scripts.benchmarks.training_speed import Case, _noise
+    from scripts.shapes import SHAPES
 
     if against not in (None, _NEMO):
         raise UsageError(f"--against {against}: only {_NEMO}")
-    config = SHAPES[random]
+    config = SHAPES[shape]
     if against is not None and config.durations:
         raise UsageError(f"--against {against}: its TDT loss needs a GPU: compare an RNN-T or CTC shape")
-    check_trainable(config, random)
+    check_trainable(config, shape)
     assert isinstance(config.encoder, EncoderConfig)
     width = d_model or config.encoder.d_model
     config = replace(config, encoder=replace(config.encoder, num_layers=layers, d_model=width, ff_hidden=4 * width))
@@ -83,8 +82,8 @@ def training_turns(
     if against is not None:
         steps[_NEMO] = _nemo_step(config, features, targets)
     case = {"layers": layers, "batch_size": batch_size, "sequence_s": sequence_s}
-    with result("training_turns", torch.device("cpu"), _CASE, json_file, None, PROGRAM) as found:
-        found |= {"model": random, "d_model": width, "dtype": "fp32", "turns": turns, "statistic": _STATISTIC}
+    with result("training_turns", torch.device("cpu"), _CASE, json_file, PROGRAM) as found:
+        found |= {"model": shape, "d_model": width, "dtype": "fp32", "turns": turns, "statistic": _STATISTIC}
         found["threads"] = torch.get_num_threads()
         for row in _measured(steps, turns):
             found["rows"].append(row | case)

@@ -12,7 +12,6 @@ import torch
 
 from fastscribe._system import processors
 from fastscribe._system.user_cache import cache_folder
-from fastscribe.bench.shapes import SHAPES
 from fastscribe.errors import UsageError
 from fastscribe.families.blocks.int8 import int8_problem
 from fastscribe.families.conformer.config import EncoderConfig
@@ -20,6 +19,7 @@ from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline import dtype_choice, dtype_rates
 from fastscribe.pipeline.dtype_choice import candidates, choose_dtype, emulated_bf16
 from fastscribe.pipeline.dtype_rates import Widths, cpu_rates, measure, widths_of
+from scripts.shapes import SHAPES
 
 CPU = torch.device("cpu")
 WIDE, CONVOLUTIONAL = SHAPES["parakeet-tdt-0.6b"].encoder, SHAPES["quartznet15x5"].encoder

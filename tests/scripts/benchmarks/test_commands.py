@@ -14,11 +14,10 @@ import typer
 import typer.main
 
 from fastscribe import config
-from fastscribe.bench import model_cache
 from fastscribe.errors import UsageError
 from scripts.benchmarks import decoder, leaderboard, loss, loss_cases, train
 from tests.conftest import ROOT
-from tests.helpers.benches import keep_models_in
+from tests.helpers import random_models
 
 COMMANDS = {"decoder": decoder, "leaderboard": leaderboard, "loss": loss, "train": train}
 ARGUMENTS = {"leaderboard": ("a.jsonl",)}
@@ -40,7 +39,7 @@ def test_help_names_the_command_and_its_choices(name: str, capsys: pytest.Captur
     text = capsys.readouterr().out
     assert f"Example: python -m scripts.benchmarks.{name} " in " ".join(text.split())
     assert "|".join(get_args(DTYPES[name])) in text
-    assert "--report-html" in text and "--install-completion" not in text
+    assert "--json" in text and "--install-completion" not in text
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -54,20 +53,15 @@ def test_a_wrong_choice_is_one_line_with_the_right_ones(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_result_and_page_need_different_paths(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="one file for both"):
-        call(name, "--json", tmp_path / "x", "--report-html", tmp_path / "x")
+def test_only_a_result_is_overwritten(name: str) -> None:
     with pytest.raises(UsageError, match="no benchmark's result"):
         call(name, "--json", __file__)
 
 
-def test_a_command_runs_from_a_checkout_and_stores_its_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = ["--random", "tiny", "--batch-sizes", "1", "--duration-s", "0.5", "--device", "cpu", "--quick"]
+def test_a_command_runs_from_a_checkout_and_stores_its_command_line(tmp_path: Path) -> None:
+    model = str(random_models.folder("tiny", tmp_path))
+    options = ["--model", model, "--batch-sizes", "1", "--duration-s", "0.5", "--device", "cpu", "--quick"]
     command = [sys.executable, "-m", "scripts.benchmarks.decoder", *options]
-    keep_models_in(tmp_path, monkeypatch)
-    model_cache.cached_model("tiny", "cpu", lambda line: None)
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -78,7 +72,7 @@ def test_a_command_runs_from_a_checkout_and_stores_its_command_line(
 def test_an_expected_error_is_one_line_and_exit_code_2(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["train", "--random", "nothing"])
+    monkeypatch.setattr(sys, "argv", ["train", "--shape", "nothing"])
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("scripts.benchmarks.train", run_name="__main__")
     out, said = capfd.readouterr()

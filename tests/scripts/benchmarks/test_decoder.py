@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from fastscribe.bench.shapes import SHAPES
 from fastscribe.bench.timing import time_call
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.recognizer import Recognizer
 from scripts.benchmarks import decode_loops, decoder, decoding_speed, encoder_speed
 from scripts.benchmarks.decode_loops import Loops, greedy_rows
+from scripts.shapes import SHAPES
 from tests.conftest import MODELS
 from tests.helpers import random_models
-from tests.helpers.benches import keep_models_in, run_app, table
+from tests.helpers.benches import run_app, table
 from tests.helpers.random_models import transcriber
 
 CPU = torch.device("cpu")
@@ -120,10 +120,10 @@ def test_a_gpu_has_its_graphs_too() -> None:
     assert decode_loops.modes(torch.device("cuda")) == ("greedy", "one_frame", "windowed", "chunked", "full")
 
 
-def test_the_command(capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    keep_models_in(tmp_path, monkeypatch)
+def test_the_command(capsys, tmp_path: Path) -> None:
+    model = random_models.folder("tiny-rnnt", tmp_path)
     arguments = ("--batch-sizes", "2", "--duration-s", "2", "--device", "cpu", "--json", tmp_path / "out.json")
-    found, said = run_app(capsys, decoder.app, "--random", "tiny-rnnt", *arguments)
+    found, said = run_app(capsys, decoder.app, "--model", model, *arguments)
     assert found["benchmark"] == "decoder" and found["case_keys"] == ["model", "mode", "batch_size"]
     lines = table(said, "batch ")
     assert [(line[0], line[1]) for line in lines] == [(str(row["batch_size"]), row["mode"]) for row in found["rows"]]
@@ -143,10 +143,9 @@ def test_shape_of_a_trained_model(capsys) -> None:
     assert "stand in for the model's own" in said
 
 
-def test_unavailable_choices(capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    keep_models_in(tmp_path, monkeypatch)
+def test_unavailable_choices(capsys, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no transducer"):
-        run_app(capsys, decoder.app, "--random", "tiny-ctc", "--device", "cpu")
+        run_app(capsys, decoder.app, "--model", random_models.folder("tiny-ctc", tmp_path), "--device", "cpu")
     with pytest.raises(UsageError, match="--batch-sizes 0: not whole numbers"):
         run_app(capsys, decoder.app, "--batch-sizes", "0")
     with pytest.raises(UsageError, match="fp8"):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from fastscribe.bench.model_name import model_name
+from fastscribe.bench.subject import model_name
 from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.errors import AudioError, UsageError
 from fastscribe.evaluation.scores import normalizer

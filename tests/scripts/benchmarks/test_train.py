@@ -76,27 +76,27 @@ def test_out_of_memory_is_a_failed_case(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(train, "_step", step)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    given = ["--random", "tiny", "--batch-sizes", "1", "--dtype", "fp32", "--device", "cpu"]
+    given = ["--shape", "tiny", "--batch-sizes", "1", "--dtype", "fp32", "--device", "cpu"]
     done = CliRunner().invoke(command.app, given)
     [row] = json.loads(done.stdout.splitlines()[-1])["rows"]
     assert done.exit_code == 1 and row["error"] == "out of memory" and row["batch_size"] == 1
 
 
 def test_attention_decoder() -> None:
-    given = ["--random", "tiny-canary", "--batch-sizes", "2", "--dtype", "fp32", "--device", "cpu", "--sequence-s", "1"]
+    given = ["--shape", "tiny-canary", "--batch-sizes", "2", "--dtype", "fp32", "--device", "cpu", "--sequence-s", "1"]
     done = CliRunner().invoke(command.app, given)
     [row] = json.loads(done.stdout.splitlines()[-1])["rows"]
     assert done.exit_code == 0 and row["step_ms"] > 0
 
 
 def test_unavailable_choices() -> None:
-    twice = ("-m", MODEL, "--random", "parakeet-tdt-0.6b")
+    twice = ("-m", MODEL, "--shape", "parakeet-tdt-0.6b")
     for arguments in (
         twice,
-        ("--random", "nothing"),
+        ("--shape", "nothing"),
         ("-m", MODEL, "--batch-sizes", "0"),
         ("-m", "nowhere.nemo"),
-        ("--random", "tiny-jasper"),
+        ("--shape", "tiny-jasper"),
         ("-m", MODEL, "--sequence-s", "inf"),
     ):
         with pytest.raises((FastscribeError, typer.BadParameter)):

@@ -13,7 +13,7 @@ from scripts.benchmarks.training_turns import app
 
 
 def test_gradient_checkpointing_beside_none(tmp_path: Path) -> None:
-    shape = ["--random", "tiny", "--layers", "2", "--batch-size", "2", "--sequence-s", "1", "--turns", "2"]
+    shape = ["--shape", "tiny", "--layers", "2", "--batch-size", "2", "--sequence-s", "1", "--turns", "2"]
     done = CliRunner().invoke(app, [*shape, "--gradient-checkpointing", "--json", str(tmp_path / "turns.json")])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout.splitlines()[-1])
@@ -27,5 +27,5 @@ def test_gradient_checkpointing_beside_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("library", "said"), [("espnet", "only nemo"), ("nemo", "its TDT loss needs a GPU")])
 def test_what_cannot_be_compared(library: str, said: str) -> None:
-    done = CliRunner().invoke(app, ["--random", "tiny", "--against", library])
+    done = CliRunner().invoke(app, ["--shape", "tiny", "--against", library])
     assert isinstance(done.exception, UsageError) and said in str(done.exception)
