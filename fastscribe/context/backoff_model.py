@@ -31,7 +31,7 @@ from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
 from fastscribe.types import AnyArray
 
 _BEAM = 8  # default number of hypotheses
-# Chosen on one half of the sentences of scripts/benchmarks/language_models.py (docs/log.md, 2026-11-24).
+# Chosen on one half of the held sentences (docs/log.md, 2026-11-24).
 _WEIGHT = 0.2
 _TOKEN_BONUS, _WORD_BONUS = 1.2, 4.0  # natural-log units for each unit, times the weight
 _UNKNOWN_WORD = -2.0  # added to the log-probability of a word that the model does not have
