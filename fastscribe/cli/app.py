@@ -35,7 +35,7 @@ _METAVARS = {
     "PERCENT": "--noise",
     "SECONDS": "--max-utterance-s --max-cue-s --min-cue-s --max-seconds",
     "SECONDS,...": "--durations-s",
-    "USD": "--price-per-hour --stop-at-usd",
+    "USD": "--price-per-hour",
 }
 _URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\\\]")
 LIMIT = re.compile(r" *\[(?:x>=[0-9.]+|[0-9.]+<=x<=[0-9.]+)\]|; (?:x>=[0-9.]+|[0-9.]+<=x<=[0-9.]+)(?=\])")

@@ -110,7 +110,7 @@ def _earlier(job: TranscribeJob) -> tuple[JournaledOutput, Mapping[str, Any]] | 
     paths = Paths(folder, shard.suffix)
     try:
         report: dict[str, Any] = json.loads(paths.report.read_bytes())
-        if report.get("stopped") or not report.get("request") or report["request"] != request_of(job):
+        if not report.get("request") or report["request"] != request_of(job):
             return None
         header = {name: value for name, value in read_header(paths.journal).items() if name != "shard"}
     except (OSError, ValueError, LookupError, UsageError):  # the run itself says what is wrong

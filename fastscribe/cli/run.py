@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
 from itertools import islice
 from time import perf_counter
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, get_args
 import typer
 
 from fastscribe import rooms
-from fastscribe._system import signals
 from fastscribe._system.gpus import num_gpus
 from fastscribe._system.process_age import process_age_s
 from fastscribe._system.urls import is_url
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
 MANY_INPUTS = 256  # a GPU with this number of inputs gets helpers
 _FEW = 100  # inputs that are looked at before the model is loaded
-STOPPED = 75  # exit code, EX_TEMPFAIL of sysexits.h: the same command may be tried again
 
 
 def run(
@@ -66,7 +64,7 @@ def run(
         verbose: Print the whole report, and not its summary.
 
     Raises:
-        typer.Exit: Exit code 1: a file failed; 75: the limit has stopped the run.
+        typer.Exit: Exit code 1: a file failed.
         FastscribeError: Wrong options, an unusable model or folder, or a disk that cannot be written.
     """
     with ExitStack() as processes:  # a driver takes a second to let go of a GPU: the summary comes first
@@ -98,10 +96,6 @@ def _run(
         job = replace(job, helped_gpu=_helped_gpu(job, listing))
         transcriber = processes.enter_context(loaded(job, RefusedPaths(bar.say)))
         transcriber._started_at = started_at
-        if job.limit is not None:
-            from fastscribe.pipeline.time_limit import TimeLimit
-
-            transcriber._limit = TimeLimit(job.limit.started_s + job.limit.work_s)
         if event_log is not None:
             event_log.started(transcriber)
         bar.watch(lambda: transcriber.progress)  # which each run replaces
@@ -111,21 +105,16 @@ def _run(
                     during.enter_context(part.during(job, transcriber))
                 stats = _write_all(transcriber, job, listing, output, event_log, bar, quiet)
             stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.ledger.failed_before)
-            if transcriber._limit is not None and transcriber._limit.is_reached:
-                from fastscribe.cli.stopped import stopped_facts
-
-                stats = replace(stats, stopped=stopped_facts(job, stats, transcriber.progress, bar.num_inputs))
-            else:
-                check_any_input(stats.files + stats.skipped, job.target.shard, transcriber.command)
+            check_any_input(stats.files + stats.skipped, job.target.shard, transcriber.command)
             totals = output.totals()
             if totals is not None:
                 stats = replace(stats, totals=totals._asdict())
                 from fastscribe.cli.nothing_to_do import report_of
 
-                output.write_report(report_of(job, stats), finished=stats.stopped is None)
+                output.write_report(report_of(job, stats))
     if event_log is not None:
         event_log.finished(stats)
-    if not (quiet or stats.files + stats.skipped or stats.stopped):
+    if not (quiet or stats.files + stats.skipped):
         say(f"none of the {output.ledger.num_given:,} inputs is in shard {job.target.shard}: there is nothing to do")
     say_listing(stats.left_out, stats.repeated, quiet)
     is_empty = stats.files + stats.skipped <= stats.failed
@@ -140,16 +129,11 @@ def _run(
     if totals is not None:
         from fastscribe.cli.folder_messages import say_failed_before, say_made_again, say_not_given
 
-        if not (quiet or stats.stopped):  # else not all are listed
+        if not quiet:
             say_not_given(job, totals.not_given)
         not_made = say_made_again(output.ledger, quiet)
         say_failed_before(stats.failed_before)
     not_made += sum(part.finished(job, stats, quiet) for part in job.parts)
-    if stats.stopped is not None:
-        from fastscribe.cli.stopped import say_stopped
-
-        say_stopped(job, stats)
-        raise typer.Exit(STOPPED)
     if stats.failed + stats.failed_before + not_made:
         raise typer.Exit(1)
 
@@ -241,7 +225,7 @@ def _write_all(
     others: OtherLanguages | None = None
     told = {"tracks"} if quiet else set[str]()
     writing = bar.paused if job.target.is_stdout else nullcontext
-    with _until_limit(transcriber), closing(results):
+    with closing(results):
         for result in results:
             if (result if isinstance(result, Failure) else result.audio).row is not None:
                 others = others or _other_languages(transcriber._config.language)
@@ -282,17 +266,6 @@ def _lines_of(transcriber: Transcriber) -> list[str]:
     edits, languages = transcriber._edits, transcriber._languages
     changed = [*(edits.lines if edits else ()), *(languages.lines if languages else ())]
     return [*transcriber.progress.lines, *changed]
-
-
-@contextmanager
-def _until_limit(transcriber: Transcriber) -> Iterator[None]:
-    """End the block without an error if the time of RunLimit.enforced() is over, and stop its timer."""
-    try:
-        yield
-        signals.stop_timer()
-    except signals.TimeIsOver:
-        assert transcriber._limit is not None
-        transcriber._limit.is_reached = True
 
 
 def _write(

@@ -34,7 +34,7 @@ def _of_transcribe(
             metavar="FILE",
             callback=local_file,
             help="N-gram language model for the beam.\fAn ARPA file, also gzipped, of the model's tokens (NeMo's script for "
-            "KenLM) or of words, or a language_model.safetensors.gz. For RNN-T and TDT; the beam is 8 if --beam does not say.",
+            "KenLM), or a language_model.safetensors.gz. For RNN-T and TDT; the beam is 8 if --beam does not say.",
         ),
     ] = None,
     lm_weight: Annotated[
