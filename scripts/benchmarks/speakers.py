@@ -122,7 +122,7 @@ def cp_wer(dialogues: Sequence[Dialogue], found: Mapping[str, Transcript]) -> fl
         reference = {name: normalize(" ".join(parts)) for name, parts in texts.items()}
         words = {name: normalize(" ".join(parts)) for name, parts in said.items()}
         rates.append(cp_word_error_rate(reference, words, reference_sort=False, hypothesis_sort=False))
-    return round(100 * combine_error_rates(rates).error_rate, 2)
+    return round(100 * float(combine_error_rates(rates).error_rate), 2)
 
 
 def of_nemo(python: str, model: str, dialogues: Sequence[Dialogue]) -> dict[str, list[Turn]]:
