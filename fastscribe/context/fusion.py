@@ -57,7 +57,7 @@ class _Graph:
         num_units = graph.num_units
         units_A = torch.from_numpy(graph.keys_A).remainder(num_units).int()
         arrays = {name: getattr(graph, name) for name in cls.__annotations__ if name not in ("units_A", "num_levels")}
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return cls(**tensors, units_A=units_A, num_levels=graph.num_levels)
 
     def to(self, device: torch.device) -> _Graph:

@@ -56,5 +56,4 @@ def _of_transcribe(
     )
 
 
-_INSTEAD = {"--boost FILE or PHRASE,PHRASE": "hotwords key-phrases-file key-phrases-list"}
-OPTIONS = {"transcribe": AddedOptions(_of_transcribe, after="--timestamps", instead=_INSTEAD)}
+OPTIONS = {"transcribe": AddedOptions(_of_transcribe, after="--timestamps")}

@@ -47,7 +47,7 @@ class SpeakersPart(RunPart):
     def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
         """Find the persons of a finished run with voice prints. Return 1 if that failed."""
         folder = job.target.directory
-        if job.options.voices is None or stats.stopped is not None or folder is None or job.target.shard.count > 1:
+        if job.options.voices is None or folder is None or job.target.shard.count > 1:
             return 0
         from fastscribe.speakers.command import after_run
 
@@ -183,15 +183,7 @@ def _of_export(
     return None if speaker_map is None else SpeakerMapPart(speaker_map)
 
 
-_INSTEAD = {
-    "--speakers MODEL, a Sortformer; of calls with a channel for each speaker --speakers channels": "diarize diarize-model",
-    "the model of --speakers finds how many speak: leave it out": "max-speakers min-speakers num-speakers",
-    "--speaker-names A,B": "speaker-name",
-    "--speaker-streaming NAME=N,...": "chunk-left-context chunk-len chunk-right-context fifo-len spkcache-len "
-    "spkcache-update-period",
-    "--voices MODEL": "speaker-embeddings",
-}
 OPTIONS = {
     "export": AddedOptions(_of_export, after="--output-dir"),
-    "transcribe": AddedOptions(_of_transcribe, after="--channel", instead=_INSTEAD),
+    "transcribe": AddedOptions(_of_transcribe, after="--channel"),
 }

@@ -25,7 +25,7 @@ from fastscribe.results.folder_lock import FolderLock
 from fastscribe.training.plot import is_plot
 from fastscribe.training.trackers import event_files, wandb_id_file
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 _STATE_START = re.compile(rb"PK\x03\x04.*format_version", re.DOTALL)  # torch.save's archive, and our first key
 _MODEL_SUFFIXES = (".json", ".safetensors", ".model", ".gz")
 _LOG_START = b'{"step": '

@@ -116,9 +116,3 @@ def test_an_option_before_the_command_names_the_command(run, flag: str) -> None:
     done, _ = run(flag, "x", "a.wav")
     assert done.returncode == 2
     assert f"{flag} belongs to a command: " in done.stderr and f" transcribe {flag} x a.wav" in done.stderr
-
-
-def test_a_setting_in_nemos_form_names_the_option_of_a_room(run) -> None:
-    done, _ = run("transcribe", "a.wav", "lm_weight=0.3")
-    assert done.returncode == 2
-    assert "lm_weight=: a setting in NeMo's form: use --lm-weight VALUE" in done.stderr
