@@ -35,7 +35,7 @@ _WEIGHT = 0.2
 _TOKEN_BONUS = 1.2  # natural-log units for each token, times the weight
 _NEMO_OFFSET = 100  # NeMo's DEFAULT_TOKEN_OFFSET
 _MIN_SHARE = 0.75  # a vocabulary's last tokens are single letters, which most texts have
-_GZIP, _KENLM, _ZIP_OR_TAR = b"\x1f\x8b", b"mmap lm http://kheafield.com/code", (b"PK", b"./")
+_GZIP, _KENLM = b"\x1f\x8b", b"mmap lm http://kheafield.com/code"
 _HEAD_BYTES = 1 << 16
 _SPECIAL = (BEGIN, END, UNKNOWN)
 
