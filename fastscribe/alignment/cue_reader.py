@@ -18,7 +18,9 @@ from pysubs2.formats.substation import EVENT_FIELDS
 
 from fastscribe.alignment.subtitle_files import TIMES, has_times
 
-_NO_TIMES = r"[^\S\n]*\d+\s*:.*-->.*|.*-->[^\S\n]*\d+[^\S\n]*:[^\S\n]*\d.*"  # such as 00:00:0x,000 --> 00:00:03,000
+_NO_TIMES = (
+    r"[^\S\n]*\d+[^\S\n]*:.*-->.*|.*-->[^\S\n]*\d+[^\S\n]*:[^\S\n]*\d.*"  # such as 00:00:0x,000 --> 00:00:03,000
+)
 _CUE = rf"(?:{TIMES}|{_NO_TIMES})$"
 _SUBRIP = re.compile(rf"^(?:[^\S\n]*\d+[^\S\n]*\n)?(){_CUE}", re.ASCII | re.MULTILINE)
 _WITHOUT_NUMBERS = re.compile(rf"^(){_CUE}", re.ASCII | re.MULTILINE)
@@ -26,9 +28,11 @@ _WEBVTT = re.compile(rf"^(?:(?:(?<=\n\n)(.+)|\d+)\n)?{_CUE}", re.ASCII | re.MULT
 _NUMBERED = re.compile(r"\s*\d+[^\S\n]*\n")
 _INSIDE_TIME = re.compile(r"<(?:\d+:)?\d+:\d+\.\d+>")  # of WebVTT: when a word of the cue appears
 _REGION = re.compile(r"\bregion:\S+\s*")
+_NUMBER = "\n\n0\n"  # before a cue; pysubs2 takes any number that ends a text for the next one's
 _LAST_MS = 100 * 3_600_000 - 1
 _LAST_CLOCK = SubripFormat.ms_to_timestamp(_LAST_MS)  # of a cue whose times cannot be read
 _LINE_BREAK, _MARK = r"\N", "\0"  # pysubs2's; no text has the other
+_COLON = "\1"  # of a text, in which pysubs2 would take two times for those of a cue
 
 
 def read_cues(text: str, format: str) -> tuple[str, list[dict[str, Any]]]:
@@ -49,29 +53,37 @@ def read_cues(text: str, format: str) -> tuple[str, list[dict[str, Any]]]:
     if first is None or not any(map(has_times, text.split("\n"))):
         return "", []
     header = _header(text[: first.start()]) if is_webvtt else ""
-    standard = pattern.sub(_standard_times, text.replace(_LINE_BREAK, _MARK))
-    # pysubs2 takes a number that ends a text for the next cue's.
-    events = SSAFile.from_string(f"{standard}\n\n0\n", "srt", keep_html_tags=True)
+    parts, end = list[str](), 0
+    for found in pattern.finditer(text):
+        parts += [_standard_text(text[end : found.start()]), _standard_times(found)]
+        end = found.end()
+    parts += [_standard_text(text[end:]), _NUMBER]
+    events = SSAFile.from_string("".join(parts), "srt", keep_html_tags=True)
     cues = list[dict[str, Any]]()
     for event in events:
         extra, *lines = event.text.split(_LINE_BREAK)
+        lines = [line.replace(_MARK, _LINE_BREAK).replace(_COLON, ":") for line in lines]
         if is_webvtt:  # what follows an empty line is a comment
             lines = [_INSIDE_TIME.sub("", line) for line in takewhile(bool, lines)]
-        stripped = (line.replace(_MARK, _LINE_BREAK).strip() for line in lines)
         named = zip(("id", "settings"), extra.split(_MARK)[1:], strict=True)
         start_s, end_s = event.start / 1000, event.end / 1000
         if event.start == _LAST_MS:
             start_s, end_s = (cues[-1]["start"], cues[-1]["end"]) if cues else (0.0, 0.0)
-        found = {"start": start_s, "end": end_s, "text": "\n".join(line for line in stripped if line)}
-        cues.append({**found, **{name: value for name, value in named if value and is_webvtt}})
+        cue = {"start": start_s, "end": end_s, "text": "\n".join(line.strip() for line in lines if line.strip())}
+        cues.append({**cue, **{name: value for name, value in named if value and is_webvtt}})
     return header, cues
+
+
+def _standard_text(text: str) -> str:
+    """Return a text without what pysubs2 would take for times, or for its own line breaks."""
+    return text.replace(_LINE_BREAK, _MARK).replace(":", _COLON)
 
 
 def _standard_times(found: re.Match[str]) -> str:
     """Return a number, times and a line with the name and the settings of a cue."""
     name, start, end, settings = (part or "" for part in found.groups())
     clocks = [_full_clock(clock) if clock else _LAST_CLOCK for clock in (start, end)]
-    return f"\n\n0\n{' --> '.join(clocks)}\n{_MARK}{name.strip()}{_MARK}{_REGION.sub('', settings).strip()}"
+    return f"{_NUMBER}{' --> '.join(clocks)}\n{_MARK}{name.strip()}{_MARK}{_REGION.sub('', settings).strip()}"
 
 
 def _full_clock(clock: str) -> str:

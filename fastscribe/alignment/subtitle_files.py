@@ -17,7 +17,8 @@ from fastscribe.results.formats.cue_markup import plain_text
 
 SUBTITLE_EXTENSIONS = (".srt", ".vtt", ".ass", ".ssa")
 OTHER_SUBTITLES = frozenset((".dfxp", ".itt", ".lrc", ".sami", ".sbv", ".scc", ".smi", ".stl", ".sub", ".ttml", ".usf"))
-_CLOCK = r"-?(?:(?:\d{1,9}\s*:\s*)?\d{1,9}\s*:\s*)\d{1,9}(?:\s*[.,]\s*\d+)?"
+_COLON = r"[^\S\n]*:[^\S\n]*"
+_CLOCK = rf"-?(?:\d{{1,9}}{_COLON})?\d{{1,9}}{_COLON}\d{{1,9}}(?:[^\S\n]*[.,][^\S\n]*\d+)?"
 TIMES = rf"[^\S\n]*({_CLOCK})[^\S\n]*(?:--?|[–—])>[^\S\n]*({_CLOCK})(.*)"  # the line before a cue of SubRip or WebVTT
 _SNIFFED_LINES = 20  # without a timing line among them, a file is a text
 _SOUNDS = re.compile(

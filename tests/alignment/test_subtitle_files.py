@@ -64,6 +64,12 @@ def test_words_of_a_cue(shown: str, words: str) -> None:
     assert cues(given) == [(1.0, 2.5, shown), (3.0, 4.0, "the next")]
 
 
+def test_times_in_a_text() -> None:
+    shown = ["from 00:00:01,000 to 00:00:02,000", ".45 and 12:30"]
+    given = "".join(f"{n}\n0:0{n} --> 0:0{n + 1}\n{text}\n\n" for n, text in enumerate(shown, start=1))
+    assert cues(given) == [(1.0, 2.0, shown[0]), (2.0, 3.0, shown[1])]
+
+
 def test_names_before_lines() -> None:
     """A name with capitals counts if it comes again, or if most cues begin with one."""
     assert spoken(srt("Anna Lee: one", "two", "Anna Lee: three")) == ["one", "two", "three"]
