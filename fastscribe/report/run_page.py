@@ -86,9 +86,6 @@ def _about_the_run(run: Mapping[str, Any]) -> Iterator[str]:
         yield f"{left_out_line(report['left_out'])}: not audio by their names."
     if report["gaps"]:
         yield f"Speech without words: {report['gaps']:,} stretches, {duration(report['gap_s'])}."
-    if report["recovered_words"]:
-        words = f"{report['recovered_words']:,} words, {duration(report['recovered_s'])}"
-        yield f"Recovered from speech that came out without words at first: {words}."
 
 
 def _speed(recorded: Mapping[str, Any], report: Mapping[str, Any]) -> list[Html]:

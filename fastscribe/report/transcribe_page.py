@@ -101,10 +101,7 @@ def _status(error: BaseException) -> str:
 
 def _settings(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
     """Return the effective settings, with defaults resolved."""
-    options = asdict(job.options) | {
-        "decoder": transcriber._executor.facts.decoder_name,
-        "recover_gaps": transcriber._recovers_gaps,
-    }
+    options = asdict(job.options) | {"decoder": transcriber._executor.facts.decoder_name}
     options["redact_names"] = len(job.options.redact_names) or None  # the page must not have the names
     chosen = {name: value for name, value in options.items() if value not in (None, ())}
     output = {"output_dir": hide_secrets(job.target.where), "formats": ", ".join(job.style.formats)}

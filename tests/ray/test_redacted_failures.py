@@ -16,7 +16,7 @@ FAILURE = Failure("a.wav", "a", "load", "AudioError", "no", {"text": "call five 
 
 
 def hidden(options: Options) -> Failure:
-    facts: Any = SimpleNamespace(config=None, recovers_gaps=False, load_s=0.0, model=None, batch_frames=1.0)
+    facts: Any = SimpleNamespace(config=None, load_s=0.0, model=None, batch_frames=1.0)
     driver = RayTranscriber(None, cast(Any, None), facts, options, print)
     assert driver._edits is None  # which the command asks for lines
     found = driver._hidden(FAILURE)
