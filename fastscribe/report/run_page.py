@@ -88,9 +88,6 @@ def _about_the_run(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"{left_out_line(report['left_out'])}: not audio by their names."
     if report["gaps"]:
         yield f"Speech without words: {report['gaps']:,} stretches, {duration(report['gap_s'])}."
-    if report["recovered_words"]:
-        words = f"{report['recovered_words']:,} words, {duration(report['recovered_s'])}"
-        yield f"Recovered from speech that came out without words at first: {words}."
 
 
 def _to_look_at(recorded: Mapping[str, Any]) -> Iterator[Html]:

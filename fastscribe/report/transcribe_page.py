@@ -86,10 +86,7 @@ def _status(error: BaseException) -> str:
 def _settings(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
     """Return the effective settings, with defaults resolved."""
     executor = transcriber._executor
-    options = asdict(job.options) | {
-        "decoder": executor.facts.decoder_name,
-        "recover_gaps": transcriber._recovers_gaps,
-    }
+    options = asdict(job.options) | {"decoder": executor.facts.decoder_name}
     options |= {"frames_in_a_batch_at_most": executor.budget.frames, "formats": ", ".join(job.style.formats)}
     options |= {"output_dir": hide_secrets(job.target.where), "devices": job.devices}
     options["shard"] = job.target.shard if job.target.shard.count > 1 else None

@@ -77,7 +77,7 @@ def run(num_batches: int = 200, status: str = "finished", seed: int = 0) -> dict
         "totals": {"files": files + 1203, "failed": failed + 2, "audio_s": 2 * audio_s, "not_given": 0},
         "audio_s": audio_s, "load_s": 4.2, "wall_s": wall_s, "rtfx": audio_s / wall_s,
         "stage_s": {"wait_for_audio": 12.1, "write": 4.4, "copy": 3.0, "features": 11.2, "encode": 140.2, "decode": 35.0},
-        "left_out": {".docx": 3, ".jpg": 1}, "gaps": 3, "gap_s": 7.2, "recovered_words": 12, "recovered_s": 4.1,
+        "left_out": {".docx": 3, ".jpg": 1}, "gaps": 3, "gap_s": 7.2,
         "padding_share": 1 - real / padded if padded else 0.0,
         "padded_frames": padded, "real_frames": real, "peak_bytes": 11 * 2**30, "device": "NVIDIA H200", "dtype": "bf16",
         "usd_per_hour": 3.5, "price_source": "--price-per-hour", "usd_per_1000_audio_hours": 0.93,

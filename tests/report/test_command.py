@@ -88,7 +88,6 @@ def test_the_page_hides_secrets_of_the_error_and_the_output(tmp_path: Path, monk
     executor = SimpleNamespace(facts=SimpleNamespace(decoder_name="tdt"), budget=Budget(1.0))
     transcriber: Any = SimpleNamespace(
         _executor=executor,
-        _recovers_gaps=False,
         progress=SimpleNamespace(skipped=0),
     )
     written: list[Any] = []
