@@ -30,7 +30,7 @@ from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
 
 _BEAM = 8  # default number of hypotheses
-# Chosen on one half of the sentences of scripts/benchmarks/language_models.py (docs/log.md, 2026-11-24).
+# Chosen on one half of the held sentences (docs/log.md, 2026-11-24).
 _WEIGHT = 0.2
 _TOKEN_BONUS = 1.2  # natural-log units for each token, times the weight
 _NEMO_OFFSET = 100  # NeMo's DEFAULT_TOKEN_OFFSET
