@@ -1,4 +1,4 @@
-"""`--report-html`, which adds the page of a run to `fastscribe transcribe`; the commands of benchmarks have it too."""
+"""`--report-html`, which adds the page of a run to `fastscribe transcribe`."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def check_call(arguments: list[str]) -> None:
     while hasattr(command, "commands"):
         if arguments[:1] in (["--install-completion"], ["--help"]):
             return
-        default = {"bench": "throughput", "models": "list"}.get(command.name)
+        default = {"models": "list"}.get(command.name)
         name = arguments[0] if arguments[:1] and arguments[0] in command.commands else default
         assert name is not None, f"no command {arguments[:1]}"
         arguments = arguments[1:] if arguments[:1] == [name] else arguments
