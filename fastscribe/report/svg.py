@@ -18,7 +18,6 @@ _HEIGHT = 200  # of a plot in pixels
 _WIDE = 1000.0  # width of an inner svg in its own units
 _LABEL, _GAP = 18, 8  # heights in a list of bars
 _MAX_LABEL = 140  # characters; what does not fit is cut off
-_MAX_TICKS = 8
 
 
 @dataclass(frozen=True)
