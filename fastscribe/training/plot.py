@@ -41,7 +41,7 @@ def plot_log(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     _legend(errors)
     if path.exists() and not is_plot(path):
         raise InTheWay(path)
-    canvas = FigureCanvasAgg(figure)
+    canvas: Any = FigureCanvasAgg(figure)
     write_atomic(path, lambda file: canvas.print_png(file, metadata={"Software": "fastscribe"}))
 
 
