@@ -166,8 +166,8 @@ def transcribe(
         DtypeChoice,
         decoding_option(
             "--dtype",
-            help="Precision.\fauto: bf16 on GPUs; on CPUs fp32, or for wide models the faster one of fp32 and bf16, "
-            "measured once. fastest: also int8 (CPUs) or fp8 (GPUs), the encoder's large matrices in 8 bits; a few "
+            help="Precision.\fauto: bf16 on GPUs; on CPUs fp32, or for wide models bf16 if it is faster on such a "
+            "processor. fastest: also int8 (CPUs) or fp8 (GPUs), the encoder's large matrices in 8 bits; a few "
             "words differ. A folder's results stay in their dtype.",
         ),
     ] = "auto",

@@ -14,6 +14,7 @@ Shapes: N hypotheses, V labels without blank, U units, S states of the graph, A 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -56,11 +57,12 @@ class _Graph:
         num_units = graph.num_units
         units_A = torch.from_numpy(graph.keys_A).remainder(num_units).int()
         arrays = {name: getattr(graph, name) for name in cls.__annotations__ if name not in ("units_A", "num_levels")}
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return cls(**tensors, units_A=units_A, num_levels=graph.num_levels)
 
     def to(self, device: torch.device) -> _Graph:
-        return _Graph(**{name: v.to(device) if torch.is_tensor(v) else v for name, v in vars(self).items()})
+        moved: dict[str, Any] = {name: v.to(device) if torch.is_tensor(v) else v for name, v in vars(self).items()}
+        return _Graph(**moved)
 
     def rows(self, state_N: torch.Tensor) -> torch.Tensor:
         """Return the log-probabilities of all units [N, U]."""

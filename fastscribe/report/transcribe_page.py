@@ -105,7 +105,6 @@ def _settings(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
         "decoder": transcriber._executor.facts.decoder_name,
         "recover_gaps": transcriber._recovers_gaps,
     }
-    options["redact_names"] = len(job.options.redact_names) or None  # the page must not have the names
     chosen = {name: value for name, value in options.items() if value not in (None, ())}
     output = {"output_dir": hide_secrets(job.target.where), "formats": ", ".join(job.style.formats)}
     devices = {"devices": job.devices} if job.devices is not None else {}

@@ -120,15 +120,6 @@ def test_batch_equals_greedy(seed: int, config: AedConfig, batches: list[list[in
         assert_greedy(model, frames, run(decoder, frames))
 
 
-def test_rows_end_at_token_and_limit() -> None:
-    """Precondition of the other tests."""
-    torch.manual_seed(0)
-    frames = random_frames([14] * 64)
-    counts = {len(found.token_ids) for found in run(AedDecoder(tiny_decoder(CONFIG, 1), PROMPT), frames)}
-    limit = 14 + 6 - len(PROMPT.ids)
-    assert max(counts) <= limit and len(counts) > 5
-
-
 def test_finished_rows_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = tiny_decoder(CONFIG, 1), []
     monkeypatch.setattr(aed, "step", lambda *given: (rows.append(len(given[2].token_B1)), one_step(*given))[1])
@@ -350,12 +341,6 @@ def test_decoder_memory_estimate(simulated_cuda: SimulatedCuda, config: AedConfi
         copied = taken / 2  # when rows move to a smaller state
         assert taken + copied <= 1.1 * rows * (foreseen.frame_bytes * num_frames + foreseen.row_bytes) < 6 * taken
         decoder.close()
-
-
-def test_no_graphs_on_cpu() -> None:
-    for mode in ("full", "chunked"):
-        with pytest.raises(UsageError, match=f"--cuda-graphs {mode}: needs a CUDA device"):
-            build_aed(tiny_decoder(CONFIG, 3), PROMPT, torch.device("cpu"), mode, pytest.fail)
 
 
 def test_random_model_token_rate(tmp_path) -> None:

@@ -249,7 +249,7 @@ def known_options() -> set[str]:
     return found
 
 
-def test_fastscribes_options_beside_other_tools_exist() -> None:
+def test_options_beside_those_of_others_exist() -> None:
     """The second column of the tables that translate options."""
     text = (ROOT / "docs" / "switching.md").read_text(encoding="utf-8")
     cells = [row.split(" | ")[1] for row in re.findall(r"^\| `.*", text, re.MULTILINE)]
