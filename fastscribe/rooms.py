@@ -51,7 +51,6 @@ class Room:
 
 
 CHANNELS = "channels"  # of Options.speakers: each speaker has a channel of the recording
-_TEXT_FLAGS = ("--remove-fillers", "--itn", "--redact", "--redact-list")
 ROOMS = (
     Room(
         "speakers",
@@ -59,7 +58,7 @@ ROOMS = (
         paths={"speakers": "side model", "rttm": "file", "voices": "side model"},
         words={"speakers": CHANNELS},
         commands={"speakers": "command"},
-        extras={"eval-speakers": "who says what: fastscribe evaluate --speaker-references"},
+        extras={"eval-speakers": "scores of who says what: meeteval and pyannote.metrics (docs/speakers.md)"},
         offers=(
             "check_options",
             "check_known_texts",
@@ -71,7 +70,6 @@ ROOMS = (
         ),
         flags={
             "transcribe": ("--speakers", "--speaker-names", "--speaker-streaming", "--rttm", "--voices"),
-            "evaluate": ("--speaker-references", "--collar"),
             "export": ("--speaker-map",),
         },
         columns={"missing_channel": ("pred_speakers", "speaker_channels"), "segments": ("pred_turns", "pred_voices")},
@@ -92,14 +90,14 @@ ROOMS = (
     ),
     Room(
         "readable",
-        options=("remove_fillers", "itn", "redact", "redact_names"),
+        options=("remove_fillers", "itn"),
         extras={"itn": "numbers in figures: --itn"},
-        offers=("check_options", "open_edits"),
+        offers=("open_edits",),
         flags={
-            "transcribe": _TEXT_FLAGS,
-            "export": (*_TEXT_FLAGS, "--language", "-l", "--redact-audio", "--review", "--review-passages"),
+            "transcribe": ("--remove-fillers", "--itn"),
+            "export": ("--remove-fillers", "--itn", "--language", "-l"),
         },
-        columns={"nbest": ("removed_words", "redacted")},
+        columns={"nbest": ("removed_words",)},
     ),
     Room(
         "training",
@@ -114,7 +112,7 @@ ROOMS = (
         extras={"eval": "word error rates: fastscribe evaluate"},
     ),
     Room("report", flags={"transcribe": ("--report-html",)}),
-    Room("bench", commands={"bench": "commands"}),
+    Room("bench", commands={"bench": "command"}),
     Room(
         "ray",
         extras={"ray": "clusters: --engine ray, fastscribe.ray"},

@@ -1,6 +1,6 @@
 """Reads ARPA files, the text format of n-gram models that KenLM, SRILM and NeMo's training script write.
 
-A file has a section for each length of n-grams, with an n-gram a line: its log10 probability, its units (words or tokens),
+A file has a section for each length of n-grams, with an n-gram a line: its log10 probability, its units,
 and, where longer n-grams may begin with it, the log10 weight of backing off. backoff_graph.py makes an automaton of it.
 
 A section is read in blocks of lines. The fields of a block are split at once, so that a file of 100 MB takes seconds.
@@ -28,6 +28,7 @@ _BLOCK_BYTES = 1 << 23
 _MAX_HEADER_BYTES = 1 << 20
 _NAT = math.log(10)
 _ZERO = -99.0  # log10 of a probability of 0, by convention
+LOG_ZERO = _ZERO * _NAT  # the natural logarithm
 _MAX_LOG10 = 0.01  # rounding makes a few probabilities larger than 1
 _MAX_NUMBER = 1e6  # sums of larger ones could be infinite
 _COUNT = re.compile(rb"ngram\s+(\d{1,18})\s*=\s*(\d{1,18})\s*$")
@@ -50,10 +51,6 @@ class Order:
 class Arpa:
     units: tuple[str, ...]  # of the unigrams, in their order
     orders: tuple[Order, ...]
-
-    def __len__(self) -> int:
-        """Number of n-grams."""
-        return sum(len(order.logprobs_A) for order in self.orders)
 
 
 class _LineError(Exception):
@@ -280,8 +277,3 @@ def _shown(text: bytes) -> str:
 def is_arpa(head: bytes) -> bool:
     """Return True if a file that begins with these bytes may be an ARPA file."""
     return re.search(rb"(?m)^\s*\\data\\\s*$", head) is not None
-
-
-def log10_zero() -> float:
-    """Return the natural logarithm that stands for a probability of 0."""
-    return _ZERO * _NAT

@@ -1,84 +1,13 @@
-"""Format numbers for people: units, digits, ticks of axes. Pure.
-
-A measurement's name ends in its unit (bench/document.py), which gives its heading and its scale.
-"""
+"""Format numbers for people: sizes, digits, ticks of axes. Pure."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 UNKNOWN = "–"
 _SIZES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "bytes"))
-# Units by the end of the name, longest first.
-_UNITS = (
-    ("_usd_per_hour", "USD per hour"),
-    ("_audio_s_per_s", "audio s/s"),
-    ("_steps_per_s", "steps/s"),
-    ("_per_audio_s", "per audio s"),
-    ("_bytes_per_s", "B/s"),
-    ("_flops_per_s", "FLOP/s"),
-    ("_gb_per_s", "GB/s"),
-    ("_tflops", "TFLOP/s"),
-    ("_gflops", "GFLOP/s"),
-    ("_per_s", "per s"),
-    ("_bytes", "bytes"),
-    ("_gib", "GiB"),
-    ("_mhz", "MHz"),
-    ("_percent", "%"),
-    ("_share", "%"),
-    ("_kwh", "kWh"),
-    ("_wh", "Wh"),
-    ("_usd", "USD"),
-    ("_ms", "ms"),
-    ("_us", "µs"),
-    ("_s", "s"),
-    ("_w", "W"),
-    ("_j", "J"),
-    ("_c", "°C"),
-)
-_UNIT_FIRST = re.compile(r"(us|ms|s|j|wh|kwh|usd|mb|gflop)_per_(\w+)")
-_SYMBOLS = {"us": "µs", "j": "J", "wh": "Wh", "kwh": "kWh", "usd": "USD", "mb": "MB", "gflop": "GFLOP"}
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A measurement's label, unit, and the factor from its value to that unit."""
-
-    label: str
-    unit: str
-    factor: float
-
-    @property
-    def heading(self) -> str:
-        return f"{self.label}, {self.unit}" if self.unit and self.label else self.label or self.unit
-
-
-def quantity(name: str, values: Iterable[Any] = ()) -> Quantity:
-    """Choose the label and unit by the measurement's name, and by its largest value if that decides the unit.
-
-    >>> quantity("padding_share").heading
-    'padding, %'
-    """
-    start = _UNIT_FIRST.fullmatch(name)
-    if start:
-        per = words(start[2]).replace("1000000 ", "1,000,000 ").replace("1000 ", "1,000 ")
-        return Quantity("", f"{_SYMBOLS.get(start[1], start[1])} per {per}", 1.0)
-    for end, unit in _UNITS:
-        if ("_" + name).endswith(end):
-            label = words(("_" + name)[: -len(end)].strip("_"))
-            if unit == "bytes":
-                size, unit = _size_unit(max((v for v in values if is_number(v)), default=0))
-                return Quantity(label, unit, 1 / size)
-            return Quantity(label, unit, 100.0 if end == "_share" else 1.0)
-    return Quantity(words(name), "", 1.0)
-
-
-def words(name: str) -> str:
-    return name.replace("_", " ").replace("rtfx", "RTFx")
 
 
 def is_number(value: Any) -> bool:

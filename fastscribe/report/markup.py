@@ -1,6 +1,6 @@
 """A page's HTML around the pictures. Every `str` from a caller is text and is escaped here; `Html` is already escaped.
 
-The page's Content-Security-Policy forbids every request, and every script but those that a page names.
+The page's Content-Security-Policy forbids every request and every script.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def name_of(heading: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", heading.lower()).strip("-") or "part"
 
 
-def page(title: str, about: Sequence[str], status: str | None, body: Iterable[Html], allows: str = "") -> str:
+def page(title: str, about: Sequence[str], status: str | None, body: Iterable[Html]) -> str:
     """Return a whole document.
 
     Args:
@@ -49,15 +49,13 @@ def page(title: str, about: Sequence[str], status: str | None, body: Iterable[Ht
         about: Facts under it.
         status: A highlighted line about problems.
         body: The content.
-        allows: Directives that the Content-Security-Policy has besides.
     """
-    policy = f"{_POLICY}; {allows}" if allows else _POLICY
     style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     facts = joined(Html(f"<li>{text(fact)}</li>") for fact in about if fact)
     badge = Html(f'<p class="status">{text(status)}</p>') if status else ""
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{GENERATOR}\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
         f"<title>{text(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"

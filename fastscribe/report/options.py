@@ -1,4 +1,4 @@
-"""`--report-html`, which adds the page of a run to `fastscribe transcribe`; the commands of benchmarks have it too."""
+"""`--report-html`, which adds the page of a run to `fastscribe transcribe`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class PagePart(RunPart):
             self._page.recorder.result(written)
 
     def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
-        """Write the page of a run that has finished, or that its limit has stopped. Raises OutputError."""
+        """Write the page of a run that has finished. Raises OutputError."""
         if self._page is not None:
             self._page.finished(stats)
         return 0

@@ -16,8 +16,7 @@ COLOURS = tuple(f"c{index}" for index in range(1, 9))
 
 _HEIGHT = 200  # of a plot in pixels
 _WIDE = 1000.0  # width of an inner svg in its own units
-_LABEL, _BAR, _GAP = 18, 15, 8  # heights in a list of bars
-_BAR_ROOM = 76.0  # percent of the width; the rest is for the number
+_LABEL, _GAP = 18, 8  # heights in a list of bars
 _MAX_LABEL = 140  # characters; what does not fit is cut off
 _MAX_TICKS = 8
 
@@ -32,66 +31,6 @@ class Caption:
     def svg(self, height: float, content: Html) -> Html:
         accessible = f"<title>{text(self.title)}</title><desc>{text(self.description)}</desc>"
         return Html(f'<svg role="img" width="100%" height="{height:g}">{accessible}{content}</svg>')
-
-
-@dataclass(frozen=True)
-class Bar:
-    """`lowest` and `highest` span several runs; `limit` is the ceiling."""
-
-    value: float | None
-    lowest: float | None = None
-    highest: float | None = None
-    limit: float | None = None
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A value at each position, None for a missing one."""
-
-    label: str
-    values: Sequence[float | None]
-
-
-def bars(
-    caption: Caption, unit: str, labels: Sequence[str], series: Sequence[str], rows: Sequence[Sequence[Bar]]
-) -> Html:
-    """Draw a label per row and below it a bar for each of `series`, with its number at the right."""
-    every = [bar for row in rows for bar in row]
-    top = max((v for bar in every for v in (bar.value, bar.highest, bar.limit) if v is not None), default=0.0) or 1.0
-    shown = iter(column([bar.value for bar in every]))
-    parts, y = [], 0.0
-    for label, row in zip(labels, rows, strict=True):
-        parts.append(_label(label, y))
-        y += _LABEL
-        for index, bar in enumerate(row):
-            parts.append(_bar(bar, next(shown), COLOURS[index % len(COLOURS)], y, _BAR_ROOM / top))
-            y += _BAR
-        y += _GAP
-    keys = [*zip(COLOURS, series, strict=False)] if len(series) > 1 else []
-    keys += [("mark", "the ceiling of this machine")] if any(bar.limit is not None for bar in every) else []
-    keys += [("span", "range over the runs")] if any(bar.lowest is not None for bar in every) else []
-    return joined([legend(keys), _unit(unit), _plain_plot(caption.svg(max(y, 1), joined(parts)))])
-
-
-def _bar(bar: Bar, shown: str, colour: str, y: float, percent: float) -> Html:
-    middle = y + _BAR / 2
-    parts = [f'<text x="100%" y="{middle:g}" dy="0.35em" text-anchor="end">{shown}</text>']
-    if bar.value is not None:
-        parts.append(
-            f'<rect class="{colour}" x="0" y="{y + 2:g}" width="{percent * bar.value:.2f}%" height="{_BAR - 4}"/>'
-        )
-    if bar.lowest is not None and bar.highest is not None:
-        ends = f'x1="{percent * bar.lowest:.2f}%" x2="{percent * bar.highest:.2f}%"'
-        parts.append(f'<line class="spread" {ends} y1="{middle:g}" y2="{middle:g}"/>')
-        for end in (bar.lowest, bar.highest):
-            parts.append(_vertical_line("spread", percent * end, middle - 3, middle + 3))
-    if bar.limit is not None:
-        parts.append(_vertical_line("limit", percent * bar.limit, y, y + _BAR))
-    return Html("".join(parts))
-
-
-def _vertical_line(kind: str, x: float, y1: float, y2: float) -> Html:
-    return Html(f'<line class="{kind}" x1="{x:.2f}%" x2="{x:.2f}%" y1="{y1:g}" y2="{y2:g}"/>')
 
 
 def stacks(caption: Caption, labels: Sequence[str], parts: Sequence[str], shares: Sequence[Sequence[float]]) -> Html:
@@ -157,27 +96,6 @@ def columns(caption: Caption, unit: str, values: Sequence[float], edges: Sequenc
     labels = column([edges[index] for index in shown])
     content.append(_x_labels([(index * step, label) for index, label in zip(shown, labels, strict=True)]))
     return _plot(caption, unit, edges_unit, marks, content)
-
-
-def curves(caption: Caption, unit: str, positions: Sequence[str], positions_unit: str, lines: Sequence[Curve]) -> Html:
-    """Draw lines over positions at equal distances."""
-    marks = ticks(max(value for line in lines for value in line.values if value is not None), 4)
-    xs = [_WIDE * (index + 0.5) / len(positions) for index in range(len(positions))]
-    content = []
-    for line, colour in zip(lines, COLOURS, strict=False):
-        points = [(x, _HEIGHT * (1 - v / marks[-1]), v) for x, v in zip(xs, line.values, strict=True) if v is not None]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
-        content.append(_stretched(f'<polyline class="curve {colour}" points="{path}"/>'))
-        for x, y, value in points:
-            tooltip = text(f"{line.label}: {number(value)} {unit}")
-            content.append(
-                Html(
-                    f'<circle class="{colour}" cx="{x / 10:.2f}%" cy="{y:.1f}" r="3"><title>{tooltip}</title></circle>'
-                )
-            )
-    every = -(-len(positions) // _MAX_TICKS)
-    content.append(_x_labels([(x / 10, index) for x, index in list(zip(xs, positions, strict=True))[::every]]))
-    return _plot(caption, unit, positions_unit, marks, content)
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ class RunPage:
             self._write_stopped(error)
 
     def finished(self, stats: RunStats) -> None:
-        """Write the page of a run that has finished, or that its limit has stopped. Raises OutputError."""
-        self._write(stats, FINISHED if stats.stopped is None else f"stopped {stats.stopped['limit']}")
+        """Write the page of a run that has finished. Raises OutputError."""
+        self._write(stats, FINISHED)
 
     def _write_stopped(self, error: BaseException) -> None:
         """Write the page of a run that `error` ends; if that fails too, print why."""
@@ -105,7 +105,6 @@ def _settings(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
         "decoder": transcriber._executor.facts.decoder_name,
         "recover_gaps": transcriber._recovers_gaps,
     }
-    options["redact_names"] = len(job.options.redact_names) or None  # the page must not have the names
     chosen = {name: value for name, value in options.items() if value not in (None, ())}
     output = {"output_dir": hide_secrets(job.target.where), "formats": ", ".join(job.style.formats)}
     devices = {"devices": job.devices} if job.devices is not None else {}

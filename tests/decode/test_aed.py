@@ -19,7 +19,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.work import LABELS_PER_S, PROMPT_TOKENS
 from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
@@ -35,6 +34,7 @@ from fastscribe.families.canary.attention_decoder import AttentionDecoder
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Frames, Hypothesis, Transcript
+from scripts.random_checkpoint import random_checkpoint
 from tests.conftest import AUDIO, MODELS, checkpoint
 from tests.cuda.test_while_loop import DEVICE
 from tests.decode.test_transducer_graphs import PseudoWhile, chunked, fake, one_thread, simulated_cuda

@@ -170,7 +170,7 @@ def check_call(arguments: list[str]) -> None:
     while hasattr(command, "commands"):
         if arguments[:1] in (["--install-completion"], ["--help"]):
             return
-        default = {"bench": "throughput", "models": "list"}.get(command.name)
+        default = {"models": "list"}.get(command.name)
         name = arguments[0] if arguments[:1] and arguments[0] in command.commands else default
         assert name is not None, f"no command {arguments[:1]}"
         arguments = arguments[1:] if arguments[:1] == [name] else arguments
@@ -227,7 +227,7 @@ def known_options() -> set[str]:
     return found
 
 
-def test_fastscribes_options_beside_other_tools_exist() -> None:
+def test_options_beside_those_of_others_exist() -> None:
     """The second column of the tables that translate options."""
     text = (ROOT / "docs" / "switching.md").read_text(encoding="utf-8")
     cells = [row.split(" | ")[1] for row in re.findall(r"^\| `.*", text, re.MULTILINE)]

@@ -67,31 +67,6 @@ class Seen(NamedTuple):
     requests: list[str]
 
 
-def use(page: str, folder: Path, script: str) -> tuple[Any, list[str], list[str]]:
-    """Use a page as a reader does, from a page around it.
-
-    Args:
-        page: The page.
-        folder: For files of the browser.
-        script: JavaScript that returns a value of JSON; `frame` is the frame with the page.
-
-    Returns:
-        The value, console lines, and requests.
-    """
-    act = (
-        "window.onload = () => { const frame = document.querySelector('iframe');"
-        f"const act = () => {{ {script} }};"
-        "document.getElementById('found').textContent = encodeURIComponent(JSON.stringify(act())); };"
-    )
-    around = (
-        f'<!doctype html><meta charset="utf-8"><script>{act}</script><iframe srcdoc="{html.escape(page)}"></iframe>'
-        '<pre id="found"></pre>'
-    )
-    (folder / "around.html").write_text(around, encoding="utf-8")
-    dom, said, requests = _run(folder / "around.html", folder, "--dump-dom")
-    return json.loads(unquote(dom.rpartition('<pre id="found">')[2].partition("</pre>")[0])), said, requests
-
-
 def look_at(page: str, folder: Path, widths: tuple[int, ...] = (400, 1400), dark: bool = False) -> Seen:
     frames = "".join(
         f'<iframe style="border:0;width:{width}px;height:900px" srcdoc="{html.escape(page)}"></iframe>'

@@ -35,8 +35,9 @@ def driver(facts: Facts, options: Options) -> RayTranscriber:
 
 
 def test_a_worker_uses_a_language_model(tmp_path: Path) -> None:
-    path = tmp_path / "words.arpa"
-    path.write_text(random_arpa(2, ["the", "a", "of", "street", "lane", "park", "lived"], 3))
+    path = tmp_path / "tokens.arpa"
+    names = [chr(100 + token) for token in range(97)]  # half of the tokens, in NeMo's encoding
+    path.write_text(random_arpa(2, names, 2), encoding="utf-8")
     options = Options(lm=str(path), threads=1)
     found = Worker(Setup(MODEL, "cpu", "fp32", options, None, "run"))
     facts = found.load()

@@ -14,12 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-import typer.main
 
 from fastscribe import Options
-from fastscribe.bench.commands.common import finish
-from fastscribe.cli import app
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.report import transcribe_page as run_page
@@ -140,24 +136,3 @@ def test_long_command_truncated() -> None:
     long = run_page.command_line(["transcribe", *("x.wav" for _ in range(100_000))])
     assert len(long) < 5000
     assert "100,001 arguments" in long
-
-
-def test_benchmark_page(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["fastscribe", "bench", "train", "--batch-sizes", "1,2"])
-    rows = [{"batch_size": size, "sequences_per_s": 10.5 * size} for size in (1, 2)]
-    page = tmp_path / "page.html"
-    finish("train", torch.device("cpu"), {"model": "m", "rows": rows}, ["batch_size"], tmp_path / "a.json", page)
-    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert printed == json.loads((tmp_path / "a.json").read_text())
-    text = Page(page.read_text()).text
-    assert "fastscribe bench: train" in text
-    assert "fastscribe bench train --batch-sizes 1,2" in text
-    assert "21.0" in text
-    assert printed["machine"]["cpu"] in text
-
-
-def test_every_benchmark_has_the_option() -> None:
-    group = typer.main.get_command(app).commands["bench"]  # type: ignore[attr-defined]
-    assert {"throughput", "latency", "cost", "diff"} == set(group.commands)
-    for name, one in group.commands.items():
-        assert "--report-html" in [flag for parameter in one.params for flag in parameter.opts], name

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.report import bench_page, figures, files, grid, markup, recorder, run_page
+from fastscribe.report import figures, files, markup, recorder, run_page
 from tests.helpers import report_samples as samples
 
 _VOID = {"meta", "rect", "line", "path", "circle", "polyline", "polygon"}
@@ -69,12 +69,10 @@ class Page(HTMLParser):
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    **{made.__name__: (lambda made=made: bench_page.render(made())) for made in samples.DOCUMENTS},
     "run": lambda: run_page.render(samples.run()),
     "short run": lambda: run_page.render(samples.run(1)),
     "interrupted run": lambda: run_page.render(samples.run(3, status="interrupted")),
     "run that never began": lambda: run_page.render(samples.run(0, status="stopped: the disk is full")),
-    "bench of nothing": lambda: bench_page.render(samples.document("latency", ["x"], [])),
 }
 
 
@@ -83,7 +81,7 @@ def page_of(name: str) -> str:
     return PAGES[name]()
 
 
-@pytest.mark.parametrize("module", [figures, markup, grid, recorder])
+@pytest.mark.parametrize("module", [figures, markup, recorder])
 def test_examples_in_docstrings(module: Any) -> None:
     assert doctest.testmod(module).failed == 0
 
@@ -117,7 +115,6 @@ def test_hostile_names_escaped() -> None:
         assert name in parsed.text
     assert "\\u202egnp.exe" in parsed.text and "\\x1b" in parsed.text and "\\udcff" in parsed.text
     assert not any(char in page_of("run") for char in "\x00\x1b\u202e\udcff")
-    assert samples.HOSTILE[0] in Page(page_of("throughput")).text
 
 
 @given(st.text())
@@ -161,43 +158,6 @@ def test_unfinished_run() -> None:
     assert "interrupted: this is what was done by then" in Page(page_of("interrupted run")).text
     assert "stopped: the disk is full" in Page(page_of("run that never began")).text
     assert "this is what was done by then" not in Page(page_of("run")).text
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        (
-            "throughput",
-            ("Best RTFx", "5,125", "ceiling", "USD per 1,000 audio hours", "0.68", "Stages", "GiB", "1 of 7 cases"),
-        ),
-        ("latency", ("99th percentile", "average", "bf16, duration 16.7 s", "batch size", "Largest speed-up")),
-        ("decoder", ("Time per step", "greedy", "µs per step")),
-        ("train", ("Sequences a second", "peak gpu")),
-        ("loss", ("formula", "num labels", "joint")),
-        ("against", ("nemo, batch size 16", "420 to 450 (3)")),
-        ("leaderboard", ("librispeech test-clean", "4,500")),
-        ("unknown", ("All cases", "weird")),
-        ("bench of nothing", ("All cases",)),
-    ],
-)
-def test_bench_page(name: str, said: tuple[str, ...]) -> None:
-    text = Page(page_of(name)).text
-    assert [words for words in said if words not in text] == []
-    assert "AMD EPYC" in text and "fastscribe bench " in text
-
-
-def test_unknown_values() -> None:
-    rows = [{"case": "a", "rtfx": 2.0, "usd_per_1000_audio_hours": None}]
-    page = bench_page.render(samples.document("throughput", ["case"], rows))
-    assert "Cost" not in page
-    assert f"<bdi>{figures.UNKNOWN}</bdi>" in page
-
-
-@pytest.mark.parametrize("count", [1, 8, 9, 30])
-def test_many_cases(count: int) -> None:
-    rows = [{"case": f"case {place}", "rtfx": 1.0 + place} for place in range(count)]
-    page = bench_page.render(samples.document("throughput", ["case"], rows))
-    assert all(f"<bdi>case {place}</bdi>" in page for place in range(count))
 
 
 @given(st.lists(st.floats(-1e9, 1e9) | st.integers(-(10**9), 10**9), min_size=1))

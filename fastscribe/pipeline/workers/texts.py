@@ -150,8 +150,8 @@ class HelperTexts:
         made = result.result
         if isinstance(made, RenderedTranscript):
             made.set_audio(audio)
-        elif isinstance(made, Transcript):  # with its row, which may be redacted
-            audio = replace(audio, row=made.audio.row, channel=made.audio.channel)  # of a dialogue: all channels
+        elif isinstance(made, Transcript):
+            audio = replace(audio, channel=made.audio.channel)  # of a dialogue: all channels
             result = replace(result, result=replace(made, audio=audio))
         elif isinstance(made, Recovery):
             self._audios[audio.index] = audio

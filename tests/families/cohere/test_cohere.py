@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fastscribe.bench.shapes import SHAPES
 from fastscribe.checkpoint import huggingface, native_writer
 from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.checkpoint.reader import read_checkpoint
@@ -23,6 +22,7 @@ from fastscribe.families.parameter_shapes import parameter_shapes
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber
+from scripts.shapes import SHAPES
 from tests.conftest import AUDIO, MODELS, golden, waveform
 from tests.families.granite.test_granite import batch_of
 from tests.helpers.cohere_folder import (

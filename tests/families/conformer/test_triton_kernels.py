@@ -294,7 +294,7 @@ def test_interpreted_kernels() -> None:
 
 MAX_SHARED_BYTES = 99 * 1024  # per program on any device since Ampere
 # Cases of compiled_kernels.py that compile within seconds: each kernel for every device, and its variants for one. Local
-# attention has all that attention has. scripts/benchmarks/kernel_registers.py compiles all of them.
+# attention has all that attention has.
 EVERYWHERE = (
     ("local attention, heads of 128", torch.bfloat16),
     ("attention, heads of 64", torch.float32),

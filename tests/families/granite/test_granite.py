@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import nn
 
-from fastscribe.bench.shapes import SHAPES
 from fastscribe.checkpoint import huggingface, native_writer
 from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
@@ -32,6 +31,7 @@ from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.tokenizer import piece_of_bytes
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import AudioInfo, Features, Hypothesis, Utterance
+from scripts.shapes import SHAPES
 from tests.conftest import AUDIO, MODELS, golden, waveform
 from tests.helpers.collate import collate
 from tests.helpers.granite_folder import (

@@ -19,7 +19,6 @@ import torch
 
 from fastscribe import Options, Transcriber, Transcript, UsageError
 from fastscribe.alignment.aligner import Aligner
-from fastscribe.bench.shapes import SHAPES
 from fastscribe.checkpoint.lazy_weights import check_shapes
 from fastscribe.checkpoint.nemo import parse_yaml
 from fastscribe.checkpoint.reader import read_checkpoint, read_for_run
@@ -30,6 +29,7 @@ from fastscribe.families.parameter_shapes import parameter_shapes
 from fastscribe.languages import language_tag
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import AudioInfo, Hypothesis, Utterance
+from scripts.shapes import SHAPES
 from tests.checkpoint.test_known_models import read
 from tests.conftest import AUDIO, MODELS, waveform
 from tests.helpers import indic_folder

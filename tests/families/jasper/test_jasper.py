@@ -11,8 +11,6 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.bench.random_model import random_checkpoint
-from fastscribe.bench.shapes import SHAPES
 from fastscribe.bench.work import LABELS_PER_S
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.checkpoint.validate import validate
@@ -28,6 +26,8 @@ from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.training.data import prepare
 from fastscribe.training.recipe import DataRecipe, ManifestPart, Recipe
 from fastscribe.types import Features
+from scripts.random_checkpoint import random_checkpoint
+from scripts.shapes import SHAPES
 from tests.checkpoint.test_checkpoint import with_yaml
 from tests.conftest import AUDIO, CONVOLUTIONAL_NAMES, MODELS, checkpoint, recognizer, waveform
 from tests.helpers.collate import collate

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.work import LABELS_PER_S
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.checkpoint.value import Section
@@ -26,6 +25,7 @@ from fastscribe.families.stored_config import config_from_json
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.transcript import assemble
 from fastscribe.types import Frames
+from scripts.random_checkpoint import random_checkpoint
 from tests.conftest import AUDIO, MODELS, golden, waveform
 from tests.families.granite.test_granite import batch_of
 from tests.helpers.se_checkpoint import NAMES, se_config, write_checkpoint

@@ -17,7 +17,6 @@ from fastscribe.types import (
     AudioInfo,
     Failure,
     Gap,
-    Redaction,
     Segment,
     Token,
     Transcript,
@@ -45,14 +44,12 @@ FULL = Transcript(
     ("a", "b"),
     (Turn(0.0, 0.5, "a"),),
     (WORD,),
-    (Redaction("number", 0.0, 0.5),),
     speaker_channels=(0, 1),
     voices=(Voice("a", 9.5, 0.0, 4.5, np.eye(1, 3, dtype=np.float32)[0]), Voice("b", 0.0, 0.0, 0.0)),
 )
 PLAIN = Transcript(AudioInfo(*PLACE), "", (), ())
 FAILED = Failure("a.wav", "a.wav", "load", "AudioError", "broken")
 STATS = RunStats(1, 0, 2.5, 1.0, 1.0, {"decode": 0.5}, 100, 90, 1000, "CPU", "fp32", 0.5, "--price-per-hour")
-STOPPED = {"limit": "after 30 s", "elapsed_s": 29.0, "usd": None, "files_done": 1, "files_given": None}
 TOTALS = {"files": 1, "failed": 0, "audio_s": 2.5000001, "not_given": 0}
 
 
@@ -77,7 +74,7 @@ def test_every_field_of_the_schema_is_written() -> None:
     own = definition("row_transcript").keys() | definition("found").keys()
     assert row.keys() == own | ROW.keys()
     items = {"segment": "segments", "word": "words", "token": "tokens", "alternative": "nbest", "gap": "gaps"}
-    items |= {"turn": "turns", "redaction": "redacted", "voice": "voices", "span": "opposite_phase"}
+    items |= {"turn": "turns", "voice": "voices", "span": "opposite_phase"}
     for name, field in items.items():
         assert plain[field][0].keys() == definition(name).keys(), name
     assert to_object(FAILED).keys() == definition("failure").keys()
@@ -93,7 +90,6 @@ def test_a_field_without_documentation_is_found() -> None:
         "nbest",
         "gaps",
         "turns",
-        "redacted",
         "removed_words",
         "voices",
         "opposite_phase",
@@ -117,7 +113,7 @@ def test_the_command_prints_them() -> None:
 
 
 def test_reports_are_as_the_schema_says() -> None:
-    stats = replace(STATS, totals=TOTALS, stopped=STOPPED, devices=[DeviceShare("cpu:0", "CPU", 1, 1, 2.5, 0.5, 1000)])
+    stats = replace(STATS, totals=TOTALS, devices=[DeviceShare("cpu:0", "CPU", 1, 1, 2.5, 0.5, 1000)])
     written: dict[str, Any] = {**stats.to_json(), "request": None}
     check_schema("report", [STATS.to_json(), written, written | {"request": "1f"}])
     assert written["totals"]["audio_s"] == 2.5

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fastscribe.config import JointConfig
 from fastscribe.errors import UsageError
@@ -25,7 +23,6 @@ from fastscribe.training import TransducerLossConfig, joint_transducer_loss, los
 from fastscribe.training.loss import cuda, logits
 from scripts.benchmarks.loss_memory import (
     LossShape,
-    largest_batch,
     loss_memory,
 )
 from tests.fakes.simulated_cuda_loss import CASES, CONFIGS, simulate
@@ -182,17 +179,6 @@ def launches(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 HEADLINE = LossShape(1024, 500, 150, 640, 1025, 5, 2)
-
-
-@given(st.integers(1, 40), st.integers(1, 300), st.integers(0, 80), st.integers(10**6, 10**9))
-def test_largest_batch(rows: int, num_frames: int, num_labels: int, limit: int) -> None:
-    shape = LossShape(rows, num_frames, num_labels, 64, 129)
-    found = largest_batch(shape, limit)
-
-    def total(batch_size: int) -> int:
-        return sum(loss_memory(LossShape(batch_size, num_frames, num_labels, 64, 129)).values())
-
-    assert (found == 0 or total(found) <= limit) and total(found + 1) > limit
 
 
 def problem(
