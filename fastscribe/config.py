@@ -370,8 +370,6 @@ class Options:
     voices: str | None = None  # path of a voice model (TitaNet, ECAPA-TDNN), which makes a voice print of each speaker
     track: int | None = None  # audio track of files that have several, from 0; None: the first
     window: int = 20_000  # maximum number of inputs that are probed and sorted together
-    # Decode speech that got no words again, and add the words found. None: the decoder family's default (DECODERS).
-    recover_gaps: bool | None = None
     # Threads that read audio, or helper processes; None: by the number of processors; 0: likewise, but no helper processes.
     threads: int | None = None
     attention: str | None = None  # text for parse_attention; None: the checkpoint's own
@@ -434,9 +432,8 @@ class Options:
         for name in ("timestamps", "remove_fillers", "itn"):
             if type(getattr(self, name)) is not bool:
                 raise OptionError(name, getattr(self, name), "not True or False")
-        for name in ("recover_gaps", "pnc"):
-            if getattr(self, name) is not None and type(getattr(self, name)) is not bool:
-                raise OptionError(name, getattr(self, name), "not True, False or None")
+        if self.pnc is not None and type(self.pnc) is not bool:
+            raise OptionError("pnc", self.pnc, "not True, False or None")
         for name, unit in (("max_utterance_s", " of seconds"), ("lm_weight", "")):
             if (value := getattr(self, name)) is not None:
                 _check_real(name, value, unit)

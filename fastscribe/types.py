@@ -351,7 +351,6 @@ class Segment:
         end_s: Its end.
         confidence: Mean probability of its tokens, from 0 to 1; NaN if the model computed no number.
         words: Its words in order.
-        recovered: True if gap recovery added these words, which the model's first pass left out.
         line: Number of the line of a known text, from 1; subtitles keep its words together.
         speaker: With Options.speakers, who speaks.
     """
@@ -361,7 +360,6 @@ class Segment:
     end_s: float
     confidence: float
     words: tuple[Word, ...]
-    recovered: bool = False
     line: int | None = None
     speaker: str | None = None
 
@@ -390,7 +388,7 @@ class Alternative:
 class Gap(NamedTuple):
     """Detected speech that has no words, or far fewer than the recording's own pace would give.
 
-    Gap recovery, if it is on, did not find them either. After forced alignment, speech that is not in the text.
+    After forced alignment, speech that is not in the text.
     """
 
     start_s: float

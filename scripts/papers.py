@@ -21,7 +21,6 @@ from scripts.gpu.plan import card_of
 Document = Mapping[str, Any]
 Row = tuple[str, ...]
 NOTHING = "not measured"
-_SHAPES = ("parakeet-tdt-0.6b-v3", "parakeet-rnnt-1.1b", "parakeet-ctc-0.6b")
 _GB = 1e9
 # Of part tenfold, from the oldest to the newest of each side (scripts/gpu/ladder.py), then the CPU's.
 _RUNGS = (

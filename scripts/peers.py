@@ -342,9 +342,9 @@ def model(name: str, document: Document) -> str:
 
 
 def machine_of(document: Document) -> str:
-    machine = document["machine"]
-    around = f"{machine['cpu']}, {machine['cpu_cores']} vCPUs, {machine['memory_gib']:.0f} GiB"
-    return f"{machine['gpu']['torch_name']} with {around}" if machine.get("gpu") else around
+    facts = document["machine"]
+    around = f"{facts['cpu']}, {facts['cpu_cores']} vCPUs, {facts['memory_gib']:.0f} GiB"
+    return f"{facts['gpu']['torch_name']} with {around}" if facts.get("gpu") else around
 
 
 def with_tables(text: str, made: str) -> str:

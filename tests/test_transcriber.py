@@ -179,7 +179,7 @@ def test_padding_and_audio_are_counted(transcriber: Transcriber) -> None:
         {"channel": "left"},
         {"channel": True},
         {"decoder": "beam"},
-        {"recover_gaps": "no"},
+        {"pnc": "no"},
         {"max_utterance_s": -1.0},
         {"max_utterance_s": 0.01},
         {"beam": 1025},

@@ -159,13 +159,13 @@ class Application(typer.Typer):
 
 
 def new_app(name: str | None = None) -> Application:
-    """An application with the settings of `fastscribe`; tools of the repository have applications of their own."""
+    """An application with the settings of `fastscribe`, or of a part of its commands, which has no name."""
     return Application(
         name=name,
         cls=Group,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        add_completion=name is not None,  # a tool is no installed program
+        add_completion=name is not None,
         context_settings={
             "help_option_names": ["-h", "--help"],
             "token_normalize_func": lambda token: token.replace("_", "-"),  # --batch_size is --batch-size

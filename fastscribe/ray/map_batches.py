@@ -28,7 +28,7 @@ _TIMES = _SPAN | {"confidence": "double"}
 COLUMNS: Mapping[str, Any] = {
     "text": "string",
     "words": [{"word": "string"} | _TIMES],
-    "segments": [{"text": "string"} | _TIMES | {"recovered": "bool"}],
+    "segments": [{"text": "string"} | _TIMES],
     "gaps": [_SPAN],
     "language": "string",
     "error": {"stage": "string", "type": "string", "message": "string"},
@@ -160,7 +160,7 @@ def _with_results(
         "text": [found.get("text") for found in objects],
         "language": [None if "error" in found else language for found in objects],
         "error": [found.get("error") for found in objects],
-        "segments": [[{"recovered": False} | one for one in found.get("segments", ())] for found in objects],
+        "segments": [list(found.get("segments", ())) for found in objects],
     }
     if "voices" in kinds:
         columns["voices"] = list(map(_voices, results, objects))

@@ -63,7 +63,7 @@ class RayTranscriber(Transcriber):
         self._ray, self._pool, self._facts = ray, pool, facts
         self._say = self._refused = RefusedPaths.around(say)
         self._config, self._options = facts.config, options
-        self._recovers_gaps, self._load_s = facts.recovers_gaps, facts.load_s
+        self._load_s = facts.load_s
         self._workers = _RemoteExecutor(pool, facts)
         self._executor = cast("Executor", self._workers)
         self.progress = Progress()

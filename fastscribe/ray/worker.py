@@ -55,7 +55,6 @@ class Facts:
     place: str  # "ADDRESS pid NUMBER"
     node_id: str
     model: ModelFacts
-    recovers_gaps: bool  # in this run
     batch_frames: float
     config: ModelConfig
     model_digest: str
@@ -120,7 +119,6 @@ class Worker:
             place=place,
             node_id=node_id,
             model=found._executor.facts,
-            recovers_gaps=found._recovers_gaps,
             batch_frames=found._budget().frames,
             config=found._config,
             model_digest=model.digest,

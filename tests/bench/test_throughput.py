@@ -323,11 +323,16 @@ def test_default_budgets() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [("--batch-frames", "0"), ("--batch-frames", "many"), ("--dtype", "fp64"), ("--price-per-hour", "-1")],
+    ("arguments", "what"),
+    [
+        (("--batch-frames", "0"), "--batch-frames 0: not numbers"),
+        (("--batch-frames", "many"), "--batch-frames many: not numbers"),
+        (("--dtype", "fp64"), "fp64"),
+        (("--price-per-hour", "-1"), "-1|greater than or equal to 0"),
+    ],
 )
-def test_wrong_usage(capsys, arguments: tuple[str, ...]) -> None:
-    with pytest.raises((UsageError, typer.BadParameter), match=arguments[1]):
+def test_wrong_usage(capsys, arguments: tuple[str, ...], what: str) -> None:
+    with pytest.raises((UsageError, typer.BadParameter), match=what):
         run(capsys, *arguments)
 
 

@@ -448,3 +448,19 @@ def test_device_with_busy_thread(mode: str) -> None:
         stop.set()
         thread.join()
     assert not errors
+
+
+@pytest.mark.cuda
+@needs_cuda
+def test_device_submit_does_not_wait() -> None:
+    """The loop is enqueued while the device is still busy with a long kernel."""
+    transducer, frames = on_device(tiny_transducer(3, (), 10, 1.0), random_frames([20] * 4), torch.float32)
+    decoder = build_greedy(transducer, torch.device("cuda"), "full", pytest.fail)
+    run(decoder, frames)
+    torch.cuda._sleep(2_000_000_000)
+    busy = torch.cuda.Event()
+    busy.record()
+    packed = decoder.submit(frames)
+    assert not busy.query()
+    assert decoder.read(packed.cpu().numpy(), frames)
+    decoder.close()

@@ -127,19 +127,6 @@ def clean_environment() -> dict[str, str]:
     return kept | {"PATH": SCRIPTS + os.pathsep + kept["PATH"]}
 
 
-@pytest.mark.posix
-def test_a_failing_command_ends_its_shell(tmp_path: Path) -> None:
-    done = in_shell(["echo one", "fastscribe transcribe nowhere.flac", "echo two"], tmp_path)
-    assert [code for code, _, _ in done] == [0, 1] and done[0][1] == "one\n"
-    assert "no such file" in done[1][1]
-
-
-@pytest.mark.posix
-def test_a_command_that_does_not_end_is_named(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="no end after 2 s: sleep 600"):
-        in_shell(["echo one", "sleep 600", "echo two"], tmp_path, limit_s=2)
-
-
 @pytest.mark.parametrize("page", PYTHON_PAGES, ids=name_of)
 def test_python_examples_run(page: Path, tmp_path: Path) -> None:
     """A page's blocks run in one fresh process, which imports torch once; each has variables of its own.
@@ -211,15 +198,6 @@ def test_every_command_is_shown() -> None:
         for arguments in fastscribe_calls(line)
     }
     assert set(PROGRAM.commands) <= shown  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    "wrong", ["fastscribe fly", "find . | fastscribe transcribe - --modell x", "fastscribe transcribe a --dtype fp64"]
-)
-def test_a_wrong_command_is_found(wrong: str) -> None:
-    [arguments] = fastscribe_calls(wrong)
-    with pytest.raises(Exception, match=r"fly|modell|fp64"):
-        check_call(arguments)
 
 
 def test_options_in_prose_exist() -> None:

@@ -63,12 +63,6 @@ def test_tokens_and_text_equal_transformers(folder: Path, prompt: str) -> None:
             assert transcript.text == expected[name]["text"].strip()
 
 
-def test_the_goldens_say_something() -> None:
-    """Texts differ by audio and by language, and some end by themselves."""
-    answers = [entry["ids"] for files in EXPECTED.values() for entry in files.values()]
-    assert len({tuple(ids) for ids in answers}) > 6 and len({len(ids) for ids in answers}) > 3
-
-
 def test_prompts(folder: Path) -> None:
     loaded = read_checkpoint(folder)
     for prompt, options in PROMPTS.items():

@@ -35,7 +35,6 @@ from fastscribe.pipeline.workers import pool as workers_pool
 from fastscribe.pipeline.workers.arena import Arena
 from fastscribe.pipeline.workers.pool import num_helpers
 from fastscribe.readable.edits import TextEdits
-from fastscribe.segmentation import gaps, spans
 from tests.conftest import AUDIO, MODELS
 from tests.helpers import worker_faults
 from tests.helpers.forked_workers import forked_workers
@@ -211,21 +210,6 @@ def test_three_processes_give_what_one_gives(pool: SimpleNamespace, inputs: list
     assert {"features", "encode", "decode"} <= transcriber.progress.stopwatch.seconds.keys()
     in_order = list(transcriber.transcribe(inputs, ordered=True))
     assert [one.index for one in in_order] == sorted(results)
-
-
-def test_speech_without_words_is_decoded_again(
-    pool: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the caller gave with a recording is still there after the second decoding."""
-    paths = linked(tmp_path, ["gap0.flac", "gap5.flac", "well.flac"])
-    given = [Audio(path, key=object()) for path in paths]
-    worker_faults.damage_spans(spans, monkeypatch.setattr)
-    worker_faults.damage_gaps(gaps, monkeypatch.setattr)
-    alone = Transcriber.load(MODEL, "cpu", "fp32", replace(OPTIONS, recover_gaps=True))
-    monkeypatch.setattr(pool.transcriber, "_recovers_gaps", True)
-    results = by_index(alone.transcribe(given))
-    assert_same(by_index(pool.transcriber.transcribe(given)), results)
-    assert sum(one.utterances for one in pool.transcriber.shares()) == 3 + 2
 
 
 def test_a_killed_process_is_replaced_and_the_others_take_its_work(

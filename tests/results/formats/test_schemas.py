@@ -36,7 +36,7 @@ FULL = Transcript(
         *PLACE, notes=("it was read to the end of the file",), missing_channel="center", opposite_phase=((0.0, 2.5),)
     ),
     "$2",
-    (Segment("$2", 0.0, 0.5, 0.9, (WORD,), recovered=True, line=1, speaker="a"),),
+    (Segment("$2", 0.0, 0.5, 0.9, (WORD,), line=1, speaker="a"),),
     (Token(3, "▁two", 0.0, 0.5, 0.9, "a"),),
     (Gap(0.5, 2.5, "a"),),
     (Alternative("to", -1.5, 0.0, 0.5, (replace(WORD, speaker=None),), "a"),),
