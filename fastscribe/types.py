@@ -396,20 +396,6 @@ class Gap(NamedTuple):
     speaker: str | None = None
 
 
-class Redaction(NamedTuple):
-    """A place of which Options.redact has removed the words.
-
-    Attributes:
-        kind: "name", "number" or "email".
-        start_s: Begin of the words on the recording's clock, in seconds.
-        end_s: Their end.
-    """
-
-    kind: str
-    start_s: float
-    end_s: float
-
-
 class Turn(NamedTuple):
     """A span in which a speaker speaks, in seconds on the recording's clock."""
 
@@ -455,8 +441,6 @@ class Transcript:
     speakers: tuple[str, ...] = ()  # with Options.speakers: all of the recording, also those without words
     turns: tuple[Turn, ...] = ()  # who speaks when, also where no words are: of a speaker model or Options.rttm
     removed_words: tuple[Word, ...] = ()  # with Options.remove_fillers: the fillers, as the model wrote them
-    # With Options.redact: what was redacted, in order. None: nothing was looked for, or the times of the words are not known.
-    redacted: tuple[Redaction, ...] | None = None
     is_timed: bool = True  # False: words of a model that gives no times, spread evenly; stored rows do not tell
     # With Options.speakers "channels": the channel of each of `speakers`, from 0.
     speaker_channels: tuple[int, ...] = ()

@@ -226,15 +226,15 @@ class Edits(Protocol):
     def lines(self) -> list[str]:
         """Lines for the user about `left_alone`."""
 
-    def apply(self, result: Transcript | Failure) -> Transcript | Failure:
-        """Return a result with its text changed. Raises UsageError if the result must not be seen as it is."""
+    def apply(self, transcript: Transcript) -> Transcript:
+        """Return a transcript with its text changed."""
 
 
 class Texts(Protocol):
     """Makes results of decoded utterances. One thread uses it (RecordingsInFlight).
 
     Attributes:
-        is_finished: Transcripts come edited as the options ask; failures never do.
+        is_finished: Transcripts come edited as the options ask.
     """
 
     is_finished: bool

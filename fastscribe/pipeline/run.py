@@ -235,14 +235,13 @@ class Run:
     def _edited(self, result: Transcript | Failure) -> Transcript | Failure:
         """Return a result with its text changed as the options ask."""
         edits = self._rooms.edits
-        if edits is None or (self._recordings.texts.is_finished and isinstance(result, Transcript)):
+        if edits is None or self._recordings.texts.is_finished or isinstance(result, Failure):
             return result
         try:
             with self._progress.stopwatch.time("assemble"):
                 return edits.apply(result)
         except Exception as error:  # one bad file becomes a Failure and the run goes on
-            assert isinstance(result, Transcript)
-            return edits.apply(to_failure(result.audio, "assemble", error))
+            return to_failure(result.audio, "assemble", error)
 
     def _max_window_s(self) -> float:
         """Return the seconds of audio that fill a window."""

@@ -14,7 +14,6 @@ from fastscribe import rooms
 from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import Options
-from fastscribe.errors import UsageError
 from fastscribe.ray.node_model import model_on_node, options_on_node
 from fastscribe.ray.rows import CUT_COLUMNS, find_path_column, to_source
 from fastscribe.results.formats.writers import to_object
@@ -74,10 +73,8 @@ class Transcriber:
 
         Raises:
             CheckpointError: The model is missing, unsupported or damaged, or its download failed.
-            UsageError: A device, a dtype or an option is not possible here, such as Options.redact.
+            UsageError: A device, a dtype or an option is not possible here.
         """
-        if options.redact:
-            raise UsageError("Options.redact: the input's columns stay as they are; use fastscribe.ray.transcribe")
         limit_openmp_spin()
         from fastscribe.transcriber import Transcriber as LoadedTranscriber
 

@@ -141,17 +141,6 @@ class RayTranscriber(Transcriber):
         mean_workers = self._pool.total_worker_s() / max(wall_s, 1e-9)
         return usd * max(1.0, mean_workers), source
 
-    def _hidden(self, result: Transcript | Failure) -> Transcript | Failure:
-        """Return a result whose manifest row is redacted, which the workers do not see."""
-        options = self._options
-        if not (options.redact and isinstance(result, Failure)):
-            return result
-        if self._edits is None:
-            from fastscribe.readable.edits import TextEdits
-
-            self._edits = TextEdits.of_model(replace(options, remove_fillers=False, itn=False), (), says_language=True)
-        return result if self._edits is None else self._edits.apply(result)
-
     def _results(self, inputs: Inputs, ledger: Ledger | None = None) -> Generator[Transcript | Failure]:
         if self._is_running:
             raise UsageError("another run of this Transcriber is not finished: read all its results, or close() it")
@@ -159,7 +148,7 @@ class RayTranscriber(Transcriber):
         self.progress, self._workers.device_shares = Progress(), {}
         try:
             with closing(Windows(inputs, ledger, self._options, self.progress)) as windows:
-                yield from map(self._hidden, _Run(self, windows).results())
+                yield from _Run(self, windows).results()
         finally:
             self._is_running = False
 

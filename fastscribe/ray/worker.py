@@ -17,7 +17,7 @@ from fastscribe.config import ModelConfig, Options, OutputStyle
 from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.results.formats.writers import rendered
-from fastscribe.types import Failure, File, RenderedTranscript, Source, Transcript, Utterance
+from fastscribe.types import Failure, File, Source, Transcript, Utterance
 from fastscribe.version import __version__
 
 if TYPE_CHECKING:
@@ -204,11 +204,10 @@ def _absolute(file: File) -> File:
 
 
 def unpacked(result: Transcript | Failure, source: Source) -> Transcript | Failure:
-    """Return a worker's result with its source's index, key and row. A whole transcript has its row, which may be redacted."""
+    """Return a worker's result with its source's index, key and row."""
     if isinstance(result, Failure):
         return replace(result, index=source.index, row=source.row, given_key=source.given_key)
-    row = source.row if isinstance(result, RenderedTranscript) else result.audio.row
-    audio = replace(result.audio, index=source.index, row=row, given_key=source.given_key)
+    audio = replace(result.audio, index=source.index, row=source.row, given_key=source.given_key)
     return replace(result, audio=audio)
 
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from fastscribe._system import processors
-from fastscribe.bench.shapes import SHAPES
 from fastscribe.errors import UsageError
 from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline import dtype_choice
 from fastscribe.pipeline.dtype_choice import choose_dtype, emulated_bf16
+from scripts.shapes import SHAPES
 
 CPU = torch.device("cpu")
 WIDE, CONVOLUTIONAL = SHAPES["parakeet-tdt-0.6b"].encoder, SHAPES["quartznet15x5"].encoder

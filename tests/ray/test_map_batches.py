@@ -91,8 +91,3 @@ def test_a_pandas_frame_and_no_column_with_paths(transcriber) -> None:
     assert transcriber(pandas.DataFrame({"path": [FIRST.name]}))["text"][0].as_py()
     with pytest.raises(UsageError, match="no column audio_filepath or path among file: path_column names"):
         transcriber(pa.table({"file": [FIRST.name]}))
-
-
-def test_redaction_is_refused_because_the_columns_stay() -> None:
-    with pytest.raises(UsageError, match=r"Options\.redact: the input's columns stay as they are"):
-        fastscribe.ray.Transcriber("default", options=Options(redact=("numbers",)))

@@ -38,7 +38,6 @@ def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chose
         ("--speakers", of(Options(speakers="channels"))),
         ("--remove-fillers", of(Options(remove_fillers=True))),
         ("--itn", of(Options(itn=True))),
-        ("--redact", of(Options(redact=("numbers",)))),
         ("--beam", of(beam=8)),
         ("--boost", of(Options(boost=(Phrase("name"),)))),
         ("--lm", of(Options(lm="a"), lm="digest")),

@@ -112,12 +112,10 @@ class MakeTextStage:
         if self.edits is not None:
             counted, self.edits.left_alone = self.edits.left_alone, Counter()
             try:
-                changed = self.edits.apply(result)
+                result = self.edits.apply(result)
             except Exception as error:
                 return TextResults(to_failure(result.audio, "assemble", error))
             finally:
                 left_alone = tuple(self.edits.left_alone.elements())
                 self.edits.left_alone = counted
-            assert isinstance(changed, Transcript)
-            result = changed
         return TextResults(result if self.style is None else rendered(result, self.style), left_alone)

@@ -138,8 +138,8 @@ class HelperTexts:
         made = result.result
         if isinstance(made, RenderedTranscript):
             made.set_audio(audio)
-        elif isinstance(made, Transcript):  # with its row, which may be redacted
-            audio = replace(audio, row=made.audio.row, channel=made.audio.channel)  # of a dialogue: all channels
+        elif isinstance(made, Transcript):
+            audio = replace(audio, channel=made.audio.channel)  # of a dialogue: all channels
             result = replace(result, result=replace(made, audio=audio))
         elif audio.given_key is not None:
             result = replace(result, result=replace(made, given_key=audio.given_key))

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import pysubs2
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -292,7 +293,6 @@ def unwrapped(lines: Iterable[str]) -> str:
 @settings(max_examples=80, deadline=None)
 @given(ANY_WORDS, STYLES)
 def test_pysubs2_reads_srt_back_without_markup(texts: list[str], style: SubtitleStyle) -> None:
-    pysubs2 = pytest.importorskip("pysubs2")
     written = to_srt(spoken(texts), style)
     assume(not re.search(r"\n[0-9]+\n\n", written))  # it takes a last line of digits for the number of the next cue
     events = list(pysubs2.SSAFile.from_string(written, format_="srt"))
@@ -320,7 +320,6 @@ def test_webvtt_reads_vtt_back(texts: list[str], style: SubtitleStyle) -> None:
 @settings(max_examples=60, deadline=None)
 @given(PLAIN_WORDS, st.booleans(), STYLES)
 def test_pysubs2_reads_vtt_back(texts: list[str], highlight: bool, style: SubtitleStyle) -> None:
-    pysubs2 = pytest.importorskip("pysubs2")
     written = to_vtt(spoken(texts), replace(style, highlight_words=highlight))
     events = list(pysubs2.SSAFile.from_string(written, format_="vtt"))
     cues = [list(group) for _, group in itertools.groupby(events, key=lambda event: event.plaintext)]

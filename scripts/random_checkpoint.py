@@ -1,5 +1,10 @@
 """Random checkpoints of a published model's shape, for measurements without the published weights.
 
+    python -m scripts.random_checkpoint parakeet-tdt-0.6b FOLDER      # 0.6B: a minute on a CPU, seconds with --device cuda
+
+FOLDER is a model of fastscribe's own format in bf16, for `fastscribe bench --model FOLDER`; `fastscribe convert FOLDER
+model.nemo --to nemo` makes the same model for NeMo of it.
+
 The text means nothing, but the work is that of the published model: the same matrix products, and 3 to 4 labels per second
 of audio. A plain random transducer emits nothing, never stops, or emits everything at a recording's unusual first frames. So
 its outputs are centred over frames and histories, and the blank's row is fitted to the best label's logit. A switch spreads
@@ -13,6 +18,7 @@ Shapes: B batch, T frames, D encoder width, H predictor width, U histories, J ou
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,8 +29,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fastscribe.bench import synthetic
-from fastscribe.bench.shapes import LETTERS, SHAPES
 from fastscribe.bench.work import LABELS_PER_S
+from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import ModelConfig
 from fastscribe.decode import ctc, label_looping
@@ -37,6 +43,7 @@ from fastscribe.families.model import Model
 from fastscribe.pipeline.model_building import choose_device
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer, from_characters, from_huggingface, from_pieces
 from fastscribe.types import Features, Frames, Hypothesis
+from scripts.shapes import LETTERS, SHAPES
 
 _PREDICTOR_SCALE = 0.3  # the predictor's weight in the joint, relative to the encoder's
 _DRAWS, _BISECTIONS = 3, 7
@@ -351,3 +358,19 @@ def _piece(number: int) -> str:
         rest, digit = divmod(rest, len(_LETTERS))
         letters += _LETTERS[digit]
     return (WORD_MARK if number % 5 < 2 else "") + letters
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("folder", type=Path, help="must not exist")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu", help="where the weights are drawn: another one draws other numbers")
+    given = parser.parse_args()
+    if given.folder.exists():
+        parser.error(f"{given.folder} exists")
+    native_writer.write(random_checkpoint(given.shape, given.seed, given.device), given.folder, torch.bfloat16)
+
+
+if __name__ == "__main__":
+    main()

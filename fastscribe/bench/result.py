@@ -1,5 +1,7 @@
-"""The sub-application `fastscribe bench` and what its commands share. Tables go to stderr; the last line of stdout, unless
-that is a terminal, is one JSON object (fastscribe/bench/document.py)."""
+"""What every benchmark does with its result: the options that name a device and a file, and the JSON document.
+
+Tables go to stderr; the last line of stdout, unless that is a terminal, is one JSON object (fastscribe/bench/document.py).
+"""
 
 from __future__ import annotations
 
@@ -9,68 +11,44 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastscribe.cli.app import Application, app, is_on_terminal, option
-from fastscribe.cli.default_command import DefaultCommandGroup
+from fastscribe._system.safe_open import safe_read
+from fastscribe.cli.app import is_on_terminal, option
 from fastscribe.cli.terminal import filter_mpg123_messages, say
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.report.files import check_place, write_page
-from fastscribe.report.options import ReportHtml as ReportHtml
 
 if TYPE_CHECKING:
     import torch
 
-
-class _Group(DefaultCommandGroup):
-    """`fastscribe bench INPUTS` is `fastscribe bench throughput INPUTS`."""
-
-    default = "throughput"
-
-    def args_with_default(self, ctx: Any, args: list[str]) -> list[str]:
-        first = args[0] if args else ""
-        if first in (*self.commands, *_HELP):
-            return args
-        if first.isidentifier() and not Path(first).exists() and not ctx.resilient_parsing:
-            near = get_close_matches(first, self.commands, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UsageError(f"{first}: no such command, file or folder{hint}")
-        return [self.default, *args]
-
-
-_HELP = ("-h", "--help")
-bench = Application(
-    cls=_Group,
-    no_args_is_help=False,
-    help="Measure this machine. Without a command: throughput (see fastscribe bench throughput --help).",
-)
-app.add_typer(bench, name="bench")
-
 DEVICE_HELP = "auto, cpu, cuda or cuda:N."
+STDOUT = Path("-")
+_MAX_BYTES = 64 * 2**20
+_KEYS = {"benchmark", "case_keys", "rows"}  # of every result
 
 
 def _usable_json(path: Path | None) -> Path | None:
-    return None if path is None else check_place("--json", path, _is_result, "benchmark's result")
+    return path if path in (None, STDOUT) else check_place("--json", path, _is_result, "benchmark's result")
 
 
 def _is_result(path: Path) -> bool:
     """Return True for a result of a benchmark or an empty file."""
-    from fastscribe.bench.stored import read
-
-    if not path.stat().st_size:
-        return True
     try:
-        read(path)
-    except UsageError:
+        text = safe_read(path, _MAX_BYTES)
+        found = json.loads(text) if text else dict.fromkeys(_KEYS)
+    except (OSError, ValueError, RecursionError):
         return False
-    return True
+    return isinstance(found, dict) and found.keys() >= _KEYS
 
 
-JsonFile = Annotated[Path | None, option("--json", callback=_usable_json, help="Store the result in this file too.")]
+JsonFile = Annotated[
+    Path | None,
+    option("--json", callback=_usable_json, help="Store the result in this file too; -: print it in a terminal too."),
+]
 
 
 def numbers(text: str, option: str = "--batch-sizes") -> list[int]:
@@ -81,14 +59,10 @@ def numbers(text: str, option: str = "--batch-sizes") -> list[int]:
     return list(dict.fromkeys(map(int, parts)))
 
 
-def check_places(json_file: Path | None, report_html: Path | None, inputs: Sequence[str | Path] = ()) -> None:
-    """Raise UsageError if two outputs are the same file, or if an output is an input."""
-    read = {os.path.realpath(one) for one in inputs}
-    for name, place in (("--json", json_file), ("--report-html", report_html)):
-        if place is not None and os.path.realpath(place) in read:
-            raise UsageError(f"{name} {place}: it is one of the inputs: name another place")
-    if json_file is not None and report_html is not None and json_file == report_html:
-        raise UsageError(f"--json and --report-html {json_file}: one file for both: name two")
+def check_output(json_file: Path | None, inputs: Sequence[str | Path]) -> None:
+    """Raise UsageError if the result would overwrite an input."""
+    if json_file is not None and os.path.realpath(json_file) in {os.path.realpath(one) for one in inputs}:
+        raise UsageError(f"--json {json_file}: it is one of the inputs: name another place")
 
 
 @contextmanager
@@ -97,7 +71,6 @@ def result(
     device: torch.device,
     case_keys: Sequence[str],
     path: Path | None,
-    report_html: Path | None,
     program: str = "fastscribe",
 ) -> Iterator[dict[str, Any]]:
     """Collect settings and "rows" in the mapping; finish() prints and stores them when the block ends.
@@ -117,23 +90,17 @@ def result(
             yield found
     except BaseException:
         if any_measured(found["rows"]):
-            _leave_unfinished(name, device, found, case_keys, path, report_html, program)
+            _leave_unfinished(name, device, found, case_keys, path, program)
         raise
     if doubts := [*doubt.of_load(busy_share), *doubt.of_spread(found["rows"], case_keys)]:
         found["doubts"] = doubts
     for line in [*doubts, *(f"without {path}: {reason}" for path, reason in found.get("refused", {}).items())]:
         say(line)
-    finish(name, device, found, case_keys, path, report_html, program)
+    finish(name, device, found, case_keys, path, program)
 
 
 def _leave_unfinished(
-    name: str,
-    device: torch.device,
-    found: dict[str, Any],
-    case_keys: Sequence[str],
-    path: Path | None,
-    report_html: Path | None,
-    program: str,
+    name: str, device: torch.device, found: dict[str, Any], case_keys: Sequence[str], path: Path | None, program: str
 ) -> None:
     from fastscribe.bench.document import document, not_measured
 
@@ -142,7 +109,7 @@ def _leave_unfinished(
     except RuntimeError:  # a device that failed answers no query
         made = not_measured(name, {**found, "complete": False}, case_keys, sys.argv[1:], program)
     try:
-        leave(made, path, report_html)
+        leave(made, path)
     except (OutputError, OSError) as error:  # the exception under way sets the exit code
         say(str(error))
     say(f"{len(found['rows'])} measured before it ended: left as a result that is not complete")
@@ -158,32 +125,27 @@ def finish(
     results: Mapping[str, Any],
     case_keys: Sequence[str],
     path: Path | None,
-    report_html: Path | None = None,
     program: str = "fastscribe",
 ) -> None:
-    """Print the results and the machine as the last line of stdout, store them and draw their page.
+    """Print the results and the machine as the last line of stdout, and store them.
 
     Exit with code 1 if nothing was measured.
     """
     from fastscribe.bench.document import document
 
-    leave(document(name, device, results, case_keys, sys.argv[1:], program=program), path, report_html)
+    leave(document(name, device, results, case_keys, sys.argv[1:], program=program), path)
     if not any_measured(results["rows"]):
         say("nothing was measured")
         raise typer.Exit(1)
 
 
-def leave(stored: Mapping[str, Any], path: Path | None, report_html: Path | None = None) -> None:
-    """Print a document as the last line of stdout, unless that is a terminal; then store it and draw its page."""
+def leave(stored: Mapping[str, Any], path: Path | None) -> None:
+    """Print a document as the last line of stdout, unless that is a terminal and `path` is not "-"; then store it."""
     stored = _finite(stored)
-    if not is_on_terminal():
+    if path == STDOUT or not is_on_terminal():
         print(json.dumps(stored, allow_nan=False), flush=True)
-    if path is not None:
+    if path not in (None, STDOUT):
         write_page(path, json.dumps(stored, indent=1, allow_nan=False) + "\n", _is_result)
-    if report_html is not None:
-        from fastscribe.report.bench_page import render
-
-        write_page(report_html, render(stored))
 
 
 def _finite(value: Any) -> Any:

@@ -1,29 +1,23 @@
-"""`fastscribe bench throughput`, which `fastscribe bench` alone is too: RTFx by batch budget, and what it costs."""
+"""What `fastscribe bench` measures of many recordings: RTFx by batch budget with its stages, memory, and what it costs."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Any, Literal
 
-import typer
-
-from fastscribe.bench.commands.against import PEER_BATCH_SIZES_HELP, PEER_MODEL_HELP, PEER_PYTHON_HELP
-from fastscribe.bench.commands.common import DEVICE_HELP, JsonFile, ReportHtml, bench, check_places, result
-from fastscribe.bench.commands.subject import BEAM_HELP, MODEL_OPTION_HELP, RANDOM_HELP, load, subject
-from fastscribe.bench.peer_comparison.peers import PeerName
-from fastscribe.cli.app import option, repeated_choice
+from fastscribe.bench import roofline, speed, throughput_passes
+from fastscribe.bench.memory import release
+from fastscribe.bench.result import result
+from fastscribe.bench.roofline import Roofline
+from fastscribe.bench.speed import Measurement, Plan, Recordings, Subject
+from fastscribe.bench.subject import about, load
 from fastscribe.cli.terminal import say, show
-from fastscribe.config import DtypeChoice
 from fastscribe.errors import UsageError
-from fastscribe.pipeline.prices import MAX_USD
-
-if TYPE_CHECKING:
-    from fastscribe.bench.roofline import Roofline
-    from fastscribe.bench.speed import Measurement, Recordings, Subject
-    from fastscribe.transcriber import Transcriber
+from fastscribe.pipeline.prices import price_of
+from fastscribe.transcriber import Transcriber
 
 _PASSES, _QUICK_PASSES = 5, 3
 _SECONDS, _QUICK_SECONDS = 90.0, 10.0  # of passes, when it is left to us how much audio there is
@@ -35,14 +29,11 @@ _STATISTIC = (
     "that does not count; model loaded"
 )
 
-_NOT_WITH_PEER = ("random", "beam", "batch_frames", "clips", "quick", "price_per_hour")
-_ONLY_WITH_PEER = ("peer_python", "peer_model", "peer_batch_sizes")
-
 Frames = int | Literal["auto"]
 
 
 @dataclass(frozen=True)
-class _Settings:
+class Settings:
     """`budgets` None: to be chosen when the automatic one is known."""
 
     inputs: tuple[str, ...]
@@ -59,122 +50,31 @@ class _Settings:
         return len(self.dtypes) * len(self.budgets or ("auto", _SMALLER)) * (2 * self.passes + _WARM_UPS)
 
 
-@bench.command(
-    short_help="RTFx by batch size, from memory and from files; memory; cost.",
-    epilog="Example: fastscribe bench --random parakeet-tdt-0.6b --dtype bf16 --json speed.json",
-)
-def throughput(
-    context: typer.Context,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Recordings, as for transcribe. Default: synthetic, with durations like the leaderboard's."
-        ),
-    ] = None,
-    model: Annotated[str | None, option("--model", "-m", help=MODEL_OPTION_HELP)] = None,
-    random: Annotated[str | None, option("--random", help=RANDOM_HELP)] = None,
-    beam: Annotated[int | None, option("--beam", min=1, help=BEAM_HELP)] = None,
-    batch_frames: Annotated[
-        str | None,
-        option(
-            "--batch-frames",
-            metavar="N|auto,...",
-            help="Encoder frames per batch, separated by commas. Default: auto, and a quarter of auto.",
-        ),
-    ] = None,
-    dtype: Annotated[
-        list[str] | None,
-        repeated_choice("--dtype", among=get_args(DtypeChoice), help="Repeat for several. Default: auto."),
-    ] = None,
-    device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
-    clips: Annotated[
-        int | None,
-        option("--clips", min=1, help="Number of recordings. Default: as many as take a minute or two."),
-    ] = None,
-    passes: Annotated[
-        int | None,
-        option("--passes", min=1, help="Number of passes; the median counts. Default: 5, or 3 with --quick."),
-    ] = None,
-    quick: Annotated[
-        bool, option("--quick", help="In about 20 s: fewer passes over less audio, with the automatic batch size.")
-    ] = False,
-    price_per_hour: Annotated[
-        float | None,
-        option(
-            "--price-per-hour",
-            min=0,
-            max=MAX_USD,
-            help="Price of this machine in USD per hour. Default: its list price, if known.",
-        ),
-    ] = None,
-    against: Annotated[
-        list[str] | None,
-        repeated_choice(
-            "--against",
-            among=get_args(PeerName),
-            help="Also run this tool, alternately on the same files. Repeat for several.",
-        ),
-    ] = None,
-    peer_python: Annotated[Path | None, option("--peer-python", help=PEER_PYTHON_HELP)] = None,
-    peer_model: Annotated[str | None, option("--peer-model", help=PEER_MODEL_HELP)] = None,
-    peer_batch_sizes: Annotated[str | None, option("--peer-batch-sizes", help=PEER_BATCH_SIZES_HELP)] = None,
-    json_file: JsonFile = None,
-    report_html: ReportHtml = None,
-) -> None:
-    """RTFx by batch size, from memory and from files, beside the machine's limits; memory and cost."""
-    dtypes = tuple(dict.fromkeys(dtype or ["auto"]))
-    _refuse_what_would_be_dropped(context, bool(against))
-    check_places(json_file, report_html, inputs or ())
-    if against:
-        from fastscribe.bench.commands.against import run
+def default_passes(quick: bool) -> int:
+    return _QUICK_PASSES if quick else _PASSES
 
-        theirs = (peer_python, passes or _PASSES, json_file, report_html, peer_model, peer_batch_sizes)
-        run(against, inputs or (), model, device, dtypes, *theirs)
-        return
-    passes = passes or (_QUICK_PASSES if quick else _PASSES)
-    settings = _Settings(
-        tuple(inputs or ()), dtypes, _budgets(batch_frames, quick), clips, passes, quick, price_per_hour
-    )
-    chosen = subject(model, random, device, list(dtypes), beam)
+
+def budgets(text: str | None, quick: bool) -> tuple[Frames, ...] | None:
+    """Return what --batch-frames names. Raises UsageError."""
+    if text is None:
+        return ("auto",) if quick else None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part == "auto" or (part.isdecimal() and int(part) > 0) for part in parts):
+        raise UsageError(f"--batch-frames {text}: not numbers above 0, or auto, separated by commas")
+    return tuple(dict.fromkeys("auto" if part == "auto" else int(part) for part in parts))
+
+
+def run(chosen: Subject, settings: Settings, json_file: Path | None) -> None:
+    """Measure, print the table, and leave the document."""
     with (
-        result("throughput", chosen.device, _case(), json_file, report_html) as found,
+        result("throughput", chosen.device, speed.CASE, json_file) as found,
         tempfile.TemporaryDirectory(prefix="fastscribe-bench-") as folder,
     ):
         _measure(chosen, settings, Path(folder), found)
 
 
-def _refuse_what_would_be_dropped(context: typer.Context, with_peer: bool) -> None:
-    """Raises UsageError for options that the command line has and the measurement it asks for would not read. What the
-    environment has is for any command."""
-    for name in _NOT_WITH_PEER if with_peer else _ONLY_WITH_PEER:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            given = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{given}: not with --against" if with_peer else f"{given} is for --against")
-
-
-def _budgets(text: str | None, quick: bool) -> tuple[Frames, ...] | None:
-    if text is None:
-        return ("auto",) if quick else None
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part == "auto" or (part.isdecimal() and int(part) > 0) for part in parts):
-        raise typer.BadParameter(f"--batch-frames {text!r}: not numbers above 0, or auto, separated by commas")
-    return tuple(dict.fromkeys("auto" if part == "auto" else int(part) for part in parts))
-
-
-def _case() -> Sequence[str]:
-    from fastscribe.bench.speed import CASE
-
-    return CASE
-
-
-def _measure(chosen: Subject, settings: _Settings, folder: Path, found: dict[str, Any]) -> None:
+def _measure(chosen: Subject, settings: Settings, folder: Path, found: dict[str, Any]) -> None:
     """Settings, and rows as they come."""
-    from fastscribe.bench import roofline
-    from fastscribe.bench.memory import release
-    from fastscribe.bench.model_name import about
-    from fastscribe.bench.speed import Measurement, Plan
-
     recordings: Recordings | None = None
     audio = "synthetic" if not settings.inputs else "given"
     found |= {"model": chosen.name, "audio": audio, "passes": settings.passes, "statistic": _STATISTIC, "ceilings": []}
@@ -211,9 +111,7 @@ def _measure(chosen: Subject, settings: _Settings, folder: Path, found: dict[str
         release(chosen.device)
 
 
-def _recordings(transcriber: Transcriber, settings: _Settings, folder: Path) -> Recordings:
-    from fastscribe.bench import speed, throughput_passes
-
+def _recordings(transcriber: Transcriber, settings: Settings, folder: Path) -> Recordings:
     if settings.clips is not None:
         return (
             speed.Recordings(settings.inputs, settings.clips)
@@ -290,11 +188,9 @@ def _priced(
     rows: Iterator[dict[str, Any]], transcriber: Transcriber, price_per_hour: float | None
 ) -> Iterator[dict[str, Any]]:
     """With what an hour of audio from files costs."""
-    from fastscribe.bench.price_comparison import price_of, usd_per_hours
-
     usd_per_hour, source = price_of(transcriber._recognizer.device_name, price_per_hour)
     for row in rows:
         if "error" not in row:
-            row |= usd_per_hours(row["rtfx"], usd_per_hour)
+            row |= speed.usd_per_hours(row["rtfx"], usd_per_hour)
             row |= {"usd_per_hour": usd_per_hour, "price_source": source}
         yield row

@@ -1,4 +1,4 @@
-"""Published models' shapes, and how much work they are. No weights and no files; see random_model.py for those.
+"""Published models' shapes. No weights and no files; see random_checkpoint.py for those.
 
 The 0.6B shapes are parakeet-tdt-0.6b-v2 (1,024 labels) and -v3 (8,192); those of 1.1B share an encoder. jasper10x5dr and
 quartznet15x5 are the convolutional models that NVIDIA published tables of latencies for; they write letters. The citrinet and
