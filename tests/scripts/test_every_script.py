@@ -186,7 +186,6 @@ SMALLEST: dict[str, Sequence[str]] = {
     "loss": ("--quick", "--batch-sizes", "1", "--max-seconds", "0.1"),
     "loss_blocks": ("OUT", "--frames", "20"),
     "opposite_phase": (*SPLIT, *GREEDY),
-    "ray_cluster": ("driver", "--rows", "50", "--whole-us", "500"),
     "remote": (
         *("--clips", "3", "--seconds", "1", "--long-files", "1", "--long-seconds", "5"),
         *("--latencies-ms", "0", "--listed", "1000", "--repeats", "1"),
@@ -209,7 +208,7 @@ NULL_DEVICE = ("--null-device", "25000", "--files", "40", "--seconds", "1", "--t
 # Take more than six seconds of processor time: only where FASTSCRIBE_TEST_BENCHMARKS is "all", as in CI.
 LONG = {"crosstalk", "decoder", "dtypes", "in_turn", "kernel_registers", "load", "start_up", "surround"}
 # What some need beside the extras and the group that all tests need.
-LIBRARIES = {"ray_cluster": ("ray", "the extra ray"), "remote": ("obstore", "the extra remote")}
+LIBRARIES = {"remote": ("obstore", "the extra remote")}
 REVISIONS = {"revisions", "start_up", "start_up_large"}  # ask git for revisions
 TESTS_ALL = os.environ.get("FASTSCRIBE_TEST_BENCHMARKS") == "all"
 
