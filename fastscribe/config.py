@@ -87,7 +87,6 @@ class FeaturesConfig:
     log_guard: LogGuard
     log_guard_value: float
     normalize: FeatureNorm
-    # Folders of early versions lack the keys below.
     mel_scale: MelScale = "slaney"
     periodic_window: bool = False
     edges: Edges = "zeros"  # what the frames at a recording's ends see beyond it
@@ -266,7 +265,7 @@ class ModelConfig:
     durations: tuple[int, ...]
     has_ctc: bool
     num_labels: int
-    aed: AedConfig | None = None  # folders of early versions lack the key
+    aed: AedConfig | None = None
     # Nearly all utterances that the model learnt from (99 %) were at most this long. None: not stated.
     trained_utterance_s: float | None = None
     # Tags of the languages of an IndicConformer, in the order of their equal parts of the vocabulary. Each has outputs of its

@@ -59,7 +59,7 @@ ROOMS = (
         paths={"speakers": "side model", "rttm": "file", "voices": "side model"},
         words={"speakers": CHANNELS},
         commands={"speakers": "command"},
-        extras={"eval-speakers": "who says what: fastscribe evaluate --speaker-references"},
+        extras={"eval-speakers": "scores of who says what: meeteval and pyannote.metrics (docs/speakers.md)"},
         offers=(
             "check_options",
             "check_known_texts",
@@ -70,7 +70,6 @@ ROOMS = (
         ),
         flags={
             "transcribe": ("--speakers", "--speaker-names", "--speaker-streaming", "--rttm", "--voices"),
-            "evaluate": ("--speaker-references", "--collar"),
             "export": ("--speaker-map",),
         },
         columns={"missing_channel": ("pred_speakers", "speaker_channels"), "segments": ("pred_turns", "pred_voices")},

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.engine import Engine
     from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.pipeline.recognizer import Recognizer
-    from fastscribe.pipeline.time_limit import TimeLimit
     from fastscribe.pipeline.workers.devices import Device
 
 _DEFAULTS = Options()
@@ -79,7 +78,6 @@ class Transcriber:
         self._load_s = load_s
         self.progress = Progress()
         self._watcher: Watcher | None = None
-        self._limit: TimeLimit | None = None
         self._edits: Edits | None = None
         self._languages: LanguageLock | None = None
         self._opened_stages: Sequence[RoomStage] | None = None
@@ -359,14 +357,14 @@ class Transcriber:
         # Frames would keep the memory that the processes share for the rest of the run.
         failed.__traceback__ = failed.__cause__ = failed.__context__ = None
         self._executor = executor = load(failed, facts)
-        executor.begin(self._options, self._budget(), self.progress.stopwatch, self._limit)
+        executor.begin(self._options, self._budget(), self.progress.stopwatch)
         return executor, suspects
 
     def _new_run(self) -> Run:
         """Reset `progress` and the executor's budget and return a run. Close it to stop its threads."""
         self.progress = Progress(watcher=self._watcher)
         try:
-            self._executor.begin(self._options, self._budget(), self.progress.stopwatch, self._limit)
+            self._executor.begin(self._options, self._budget(), self.progress.stopwatch)
         except DeviceFailed as failed:
             if self._load_here is None:
                 raise
@@ -375,7 +373,7 @@ class Transcriber:
         self.progress.reports = added.reports
         options = replace(self._options, recover_gaps=self._recovers_gaps)
         model = RunModel(self._config, self._tokenizer)
-        return Run(model, self._executor, options, added, self.progress, self._limit)
+        return Run(model, self._executor, options, added, self.progress)
 
     def _additions(self) -> Additions:
         """Return what rooms add to a run."""

@@ -23,7 +23,6 @@ _EXIT_CODES = {
     "0": "Everything was done.",
     "1": "Some files failed, a benchmark could measure nothing, or doctor found a problem.",
     "2": "Wrong usage, an unusable model, or an output folder that another run holds or that has other settings.",
-    "75": "Stopped at --stop-at-usd or --stop-after. The same command goes on.",
     "130": "Interrupted by Ctrl-C. Finished results are kept.",
     "141": "The reader of standard output was closed.",
     "143": "Terminated. Finished results are kept.",

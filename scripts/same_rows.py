@@ -76,6 +76,7 @@ _CHANGING = {
     "padding_share",
     "padded_frames",
     "devices",
+    "refused",
 }
 RTTM = (
     "SPEAKER 01_0_00010 1 0.00 1.50 <NA> <NA> anna <NA> <NA>\nSPEAKER 01_0_00010 1 1.50 9.00 <NA> <NA> ben <NA> <NA>\n"

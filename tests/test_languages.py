@@ -17,9 +17,7 @@ from fastscribe.families.conformer.config import LanguagePromptConfig
 from fastscribe.families.nemotron.languages import choose_language
 from fastscribe.journaled import run_fingerprint
 from fastscribe.languages import check_languages, find_language, language_tag
-from fastscribe.results.fingerprint import AS_GIVEN, comparable, of_results
 from fastscribe.results.formats.writers import to_jsonl
-from fastscribe.results.journal import check_same_settings
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.processes import fastscribe
 
@@ -255,36 +253,10 @@ def test_languages_with_the_same_results_have_one_fingerprint(
         chosen = Options(threads=1, **options)
         transcriber = Transcriber.load(model, "cpu", "fp32", chosen, lambda line: None)
         found = [to_jsonl(one) for one in transcriber.transcribe([rows] if has_rows else [], ordered=True)]
-        return found, of_results(run_fingerprint(transcriber, "sha256:1", chosen, OutputStyle()))
+        return found, run_fingerprint(transcriber, "sha256:1", chosen, OutputStyle())
 
     first = run(same[0])
     for options in same[1:]:
         assert run(options) == first, options
     others = [run(options, has_rows=False)[1] for options in other]
     assert first[1] not in others and len({json.dumps(one) for one in others}) == len(other)
-
-
-@pytest.mark.parametrize(
-    ("model", "options", "before"),
-    [
-        ("canary2/model.nemo", {"language": "en", "pnc": True}, {"--language": "en", "--pnc": True}),
-        ("canary2/model.nemo", {"language": "de-DE"}, {"--language": "de-DE"}),
-        ("canary2/model.nemo", {"target_language": "de", "remove_fillers": True}, {"--target-language": "de"}),
-        ("published/nemotron-3.5-asr-streaming-0.6b/model.nemo", {"language": "de-DE"}, {"--language": "de-DE"}),
-        ("tdt_demo/model.nemo", {"language": "en-GB", "remove_fillers": True}, {"--language": "en-GB"}),
-        ("tdt_demo/model.nemo", {"language": "en-GB"}, {}),
-    ],
-    ids=str,
-)
-def test_a_folder_of_an_older_version_goes_on(model: str, options: dict[str, Any], before: dict[str, Any]) -> None:
-    """Its fingerprint has the languages as they were given, and punctuation that was asked for."""
-    chosen = Options(threads=1, **options)
-    transcriber = Transcriber.load(MODELS / model, "cpu", "fp32", chosen, lambda line: None)
-    now = run_fingerprint(transcriber, "sha256:1", chosen, OutputStyle())
-    others = {name: value for name, value in now.items() if name not in ("--language", "--target-language", AS_GIVEN)}
-    check_same_settings("out", others | before, now)
-    check_same_settings("out", now, now)
-    one, other = comparable(now, others | before)
-    assert one == other  # shards of both versions are merged
-    with pytest.raises(UsageError, match="--language was"):
-        check_same_settings("out", others | before | {"--language": "fr"}, now)

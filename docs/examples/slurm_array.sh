@@ -6,7 +6,7 @@
 #
 # Another number of tasks: SHARDS=16 sbatch --array=0-15 slurm_array.sh ...
 # Only the tasks that merge names: sbatch --array=3,7 slurm_array.sh ..., with the same SHARDS.
-# A task stops shortly before its --time (STOP_AFTER) and requeues itself.
+# A task stops shortly before its --time (LIMIT) and requeues itself.
 #SBATCH --job-name=fastscribe
 #SBATCH --array=0-99%20
 #SBATCH --ntasks=1
@@ -19,15 +19,15 @@
 #SBATCH --output=fastscribe-%A_%a.log
 set -euo pipefail
 
-: "${SHARDS:=100}" "${STOP_AFTER:=3h50m}"
+: "${SHARDS:=100}" "${LIMIT:=230m}"
 inputs=$1 output=$2
 shift 2
 
 code=0
 # srun: a signal at the time limit, at a preemption or from scancel reaches the steps of a job, not its script.
-srun fastscribe transcribe "$inputs" --output-dir "$output" --shard "$SLURM_ARRAY_TASK_ID/$SHARDS" \
-  --stop-after "$STOP_AFTER" --no-progress "$@" || code=$?
-if [ "$code" -eq 75 ]; then # stopped at --stop-after: the rest follows
+srun timeout -s TERM "$LIMIT" fastscribe transcribe "$inputs" --output-dir "$output" \
+  --shard "$SLURM_ARRAY_TASK_ID/$SHARDS" --no-progress "$@" || code=$?
+if [ "$code" -eq 124 ]; then # the time was over: the rest follows
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"

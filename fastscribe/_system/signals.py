@@ -1,5 +1,4 @@
-"""Ctrl-C and SIGTERM end a command in order, at any point, with exit code 130 or 143. So does a timer, for a command that
-sets one; it decides about its exit code itself.
+"""Ctrl-C and SIGTERM end a command in order, at any point, with exit code 130 or 143.
 
 Python raises a signal as an exception in the main thread, and some code loses exceptions. Native code that imports a module
 takes any exception for a missing module and goes on without it, for example torch without numpy. The interpreter remembers
@@ -25,19 +24,13 @@ from types import CodeType, FrameType
 from typing import Any, NoReturn
 
 INTERRUPTED, TERMINATED = 130, 143  # exit codes
-_TIME_IS_OVER = (
-    2  # the exit code if the timer ends an import that takes exceptions for missing modules: nothing is done yet
-)
 # Ctrl-C, and Ctrl-Break, which only Windows has and which cannot be turned off there.
 _INTERRUPTS = [getattr(signal, name) for name in ("SIGINT", "SIGBREAK") if hasattr(signal, name)]
 ENDINGS = {INTERRUPTED: "interrupted", TERMINATED: "terminated"}
-_TIME_IS_OVER_TEXT = "the time limit of this run was over while the program was starting: raise it"
 _RETRY_S, _MAX_RETRY_S = 0.05, 1.0
-_MAX_TIMER_S = 1e8  # setitimer() refuses numbers that no process lives to see
 _HAS_TIMER = sys.platform != "win32"
 # Called before the process ends at once, in the signal's handler: they may write to file descriptors, not wait for threads.
 HARD_EXIT_HOOKS: list[Callable[[], object]] = []
-_ALARM: int = getattr(signal, "SIGALRM", -1)
 # Set once native threads run that take Python's lock and that nothing can stop: see exit_without_finalisation().
 HAS_NATIVE_THREADS = Event()
 _IMPORTS, _EXECUTED_TEXT = "<frozen importlib", "<string>"  # file names of code objects
@@ -47,11 +40,7 @@ class Terminated(BaseException):
     """SIGTERM as an exception, like KeyboardInterrupt for SIGINT."""
 
 
-class TimeIsOver(BaseException):
-    """The time of start_timer() is over."""
-
-
-_EXCEPTIONS: dict[int, type[BaseException]] = {signal.SIGTERM: Terminated, _ALARM: TimeIsOver}
+_EXCEPTIONS: dict[int, type[BaseException]] = {signal.SIGTERM: Terminated}
 
 
 class SignalHandler:
@@ -103,11 +92,6 @@ class SignalHandler:
                 signal.signal(each, _exit_now)
         self._raise_or_exit(signal_number, frame)
 
-    def on_timer(self, signal_number: int, frame: FrameType | None) -> None:
-        """Handle the signal of start_timer()."""
-        self._signalled_at = monotonic()
-        self._raise_or_exit(signal_number, frame)
-
     def _raise_or_exit(self, signal_number: int, frame: FrameType | None) -> None:
         if not (_HAS_TIMER and _may_be_swallowed(frame, self._caller)):
             raise _EXCEPTIONS.get(signal_number, KeyboardInterrupt)
@@ -126,25 +110,6 @@ class SignalHandler:
             self._raise_later(numbers[lost.exc_type])
         else:
             self._show_unraisable(lost)
-
-
-def start_timer(seconds: float) -> None:
-    """Raise TimeIsOver in the main thread once, after `seconds`. Without effect on Windows, which has no timer.
-
-    A thread cannot do this: the main thread may wait for a lock, and only a signal interrupts that. Call it below a
-    SignalHandler that is installed.
-    """
-    assert SignalHandler.installed is not None
-    if sys.platform != "win32":
-        signal.signal(signal.SIGALRM, SignalHandler.installed.on_timer)
-        signal.setitimer(signal.ITIMER_REAL, min(max(1e-6, seconds), _MAX_TIMER_S))
-
-
-def stop_timer() -> None:
-    """Cancel start_timer(), but no retry of another signal."""
-    handler = SignalHandler.installed
-    if sys.platform != "win32" and handler is not None and signal.getsignal(signal.SIGALRM) == handler.on_timer:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 def exit_on_sigint() -> None:
@@ -198,8 +163,6 @@ def exit_without_finalisation(exit_code: int) -> NoReturn:
 
 
 def _exit_code(signal_number: int) -> int:
-    if signal_number == _ALARM:
-        return _TIME_IS_OVER
     return TERMINATED if signal_number == signal.SIGTERM else INTERRUPTED
 
 
@@ -224,7 +187,7 @@ def _exit_now(signal_number: int, frame: FrameType | None) -> NoReturn:
 def _report_and_exit(signal_number: int, frame: FrameType | None) -> NoReturn:
     _run_hooks()
     with suppress(OSError):
-        os.write(2, f"fastscribe: {ENDINGS.get(_exit_code(signal_number), _TIME_IS_OVER_TEXT)}\n".encode())
+        os.write(2, f"fastscribe: {ENDINGS[_exit_code(signal_number)]}\n".encode())
     os._exit(_exit_code(signal_number))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from fastscribe.bench.stored import Hardware, hardware, is_number
 from fastscribe.errors import UsageError
-from fastscribe.pipeline.prices import PRICES, Price, price_of, words
+from fastscribe.pipeline.prices import PRICES, READ_ON, Price, price_of, words
 from fastscribe.pipeline.stats import usd_per_audio_hours
 
 __all__ = ["compare", "offers", "price_of", "usd_per_hours"]
@@ -116,7 +116,7 @@ def offers(place: Hardware, said: Sequence[tuple[str, float]]) -> list[dict[str,
 def _listed(price: Price) -> dict[str, Any]:
     num_gpus = max(price.num_gpus, 1)
     note = f"1 of its {num_gpus} GPUs" if num_gpus > 1 else None if price.num_gpus else f"taken to be {price.device}"
-    listed = {"source": price.source, "as_of": price.as_of, "read_on": price.read_on, "offered_device": price.device}
+    listed = {"source": price.source, "as_of": price.as_of, "read_on": READ_ON, "offered_device": price.device}
     listed["note"] = note
     return _offer(price.offer, price.usd_per_hour / num_gpus, price.num_gpus) | listed
 

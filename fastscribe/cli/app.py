@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from difflib import SequenceMatcher
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +19,6 @@ from fastscribe.cli.terminal import say
 from fastscribe.errors import OptionError, UsageError
 from fastscribe.rooms import ROOMS
 
-_NEAR = 0.7  # similarity of a suggested option; --force is no near miss of --format
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 # Words for the values of options in --help, where typer prints types: <float range>, <list[str]>.
 _METAVARS = {
@@ -37,12 +35,11 @@ _METAVARS = {
     "PERCENT": "--noise",
     "SECONDS": "--max-utterance-s --max-cue-s --min-cue-s --max-seconds",
     "SECONDS,...": "--durations-s",
-    "USD": "--price-per-hour --stop-at-usd",
+    "USD": "--price-per-hour",
 }
 _URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\\\]")
 LIMIT = re.compile(r" *\[(?:x>=[0-9.]+|[0-9.]+<=x<=[0-9.]+)\]|; (?:x>=[0-9.]+|[0-9.]+<=x<=[0-9.]+)(?=\])")
 _COMPLETED = {"--format": "formats", "--init": "models", "--model": "models"}  # functions of completion.py
-OTHERS_VALUES = ("--device", "--devices", "--dtype", "--format", "--vad")  # other tools have other values for them
 _METAVAR_OF = {name: metavar for metavar, names in _METAVARS.items() for name in names.split()}
 
 
@@ -59,43 +56,17 @@ class Command(TyperCommand):
             parameter.help, _, parameter.details = (parameter.help or "").partition("\f")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse options as other tools name them too (other_tools.py). No mistyped option suggests one that deletes results."""
-        if ctx.resilient_parsing:  # completion
-            return list(super().parse_args(ctx, args))
-        options: list[Any] = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
-        long_names = {name: max(one.opts, key=len) for one in options for name in (*one.opts, *one.secondary_opts)}
-        flags = {name: other for one in options if one.is_flag for name, other in _opposites(one)}
-        own_values = {max(one.opts, key=len): re.split(r"[<|>]", one.metavar or "") for one in options}
-        if _may_be_of_others(args, long_names):
-            from fastscribe.cli.other_tools import translate
-
-            log = _discard if {"-q", "--quiet"} & set(args) else say
-            args = translate(args, long_names, flags, own_values, log, self.name == "transcribe")
-        _refuse_dashed_inputs(args, long_names, flags)
-        try:
-            return list(super().parse_args(ctx, args))
-        except Exception as error:
-            if possibilities := getattr(error, "possibilities", None):
-                typed = str(getattr(error, "option_name", ""))
-                error.possibilities = [name for name in possibilities if _is_near(typed, name)]  # type: ignore[attr-defined]
-            if isinstance(error, typer.BadParameter) and type(error).__name__ == "BadParameter" and error.param:
-                from fastscribe.cli.bad_value import BadValue
-
-                raise BadValue(ctx, error) from error
-            raise
+        """Parse options; refuse words that are empty, and recordings that begin with a dash."""
+        if not ctx.resilient_parsing:  # which is completion
+            _check_words(args, self.get_params(ctx))
+        return list(super().parse_args(ctx, args))
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; its errors name options as they are typed, and the environment variable of a value from there."""
+        """Run the command; its errors name options as they are typed."""
         try:
             return super().invoke(ctx)
-        except UsageError as error:
-            from fastscribe.cli.bad_value import variables
-
-            message = error.on_command_line if isinstance(error, OptionError) else str(error)
-            message += "".join(f" ({variable} in the environment)" for variable in variables(ctx, message))
-            if message == str(error):
-                raise
-            raise UsageError(message) from error
+        except OptionError as error:
+            raise UsageError(error.on_command_line) from error
 
     def grouped(self, ctx: Any) -> dict[str, list[Any]]:
         """Return the parameters by group: the arguments, the group of the first option, and so on."""
@@ -121,38 +92,23 @@ class Command(TyperCommand):
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
 
-def _may_be_of_others(args: Sequence[str], long_names: Mapping[str, str]) -> bool:
-    """Return True if other_tools.py may have something to say about a command line: False for most."""
+def _check_words(args: Sequence[str], parameters: Sequence[Any]) -> None:
+    """Raise UsageError for an empty word, and for a recording whose name begins with a dash, which would be read as options."""
+    options = [one for one in parameters if one.param_type_name == "option"]
+    long_names = {name: max(one.opts, key=len) for one in options for name in (*one.opts, *one.secondary_opts)}
+    flags = {name for one in options if one.is_flag for name in (*one.opts, *one.secondary_opts)}
+    option = None  # whose value comes next
     for word in args[: args.index("--")] if "--" in args else args:
-        is_option = word.startswith("-") and word != "-"
-        if "=" in word or word.lower() in ("true", "false"):
-            return True
-        if is_option and long_names.get(word.replace("_", "-"), OTHERS_VALUES[0]) in OTHERS_VALUES:
-            return True
-    return "" in args
-
-
-def _refuse_dashed_inputs(args: Sequence[str], long_names: Mapping[str, str], flags: Mapping[str, str]) -> None:
-    """Raise UsageError for a recording whose name begins with a dash, which would be read as options."""
-    words = args[: args.index("--")] if "--" in args else args
-    for before, word in zip(("", *words), words, strict=False):
-        name = word.replace("_", "-")
-        is_value = before in long_names and before not in flags
-        if word[:1] != "-" or word == "-" or name in long_names or is_value:
-            continue
-        if os.path.lexists(word) or (is_audio_name(word) and "=" not in word):
+        name, equals, value = word.replace("_", "-").partition("=")
+        named = long_names.get(name)
+        if (option is not None and not word) or (option is None and named is not None and equals and not value):
+            raise UsageError(f"{option or named} is empty (a variable that is not set?)")
+        is_unknown = option is None and named is None and word.startswith("-") and word != "-"
+        if is_unknown and (os.path.lexists(word) or (is_audio_name(word) and not equals)):
             raise UsageError(f"{word}: begins with a dash, as options do: for a file of this name give ./{word}")
-
-
-def _opposites(flag: Any) -> list[tuple[str, str]]:
-    """Return each name of a flag and the option that means the opposite; empty: to leave it out."""
-    on, off = max(flag.opts, key=len), max(flag.secondary_opts, key=len, default="")
-    return [(name, off) for name in flag.opts] + [(name, on) for name in flag.secondary_opts]
-
-
-def _is_near(typed: str, name: str) -> bool:
-    """Return True for an option that a mistyped one may mean; never one that deletes results."""
-    return name != "--overwrite" and SequenceMatcher(None, typed.strip("-"), name.strip("-")).ratio() >= _NEAR
+        option = named if option is None and not equals and name not in flags else None
+    if "" in args:
+        raise UsageError("an argument is empty (a variable that is not set?)")
 
 
 def _is_input(word: str) -> bool:
@@ -163,10 +119,6 @@ def _is_input(word: str) -> bool:
 def names_of(parameter: Any, names: str) -> str:
     """Return an argument's metavar where typer adds its type."""
     return parameter.metavar if parameter.param_type_name == "argument" and parameter.metavar else names
-
-
-def _discard(message: str) -> None:
-    """Print nothing."""
 
 
 class Group(TyperGroup):

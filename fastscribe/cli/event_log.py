@@ -4,8 +4,7 @@
 {"event": "progress", "files", "failed", "skipped", "audio_s", "done_s", "planned_s", "elapsed_s", "rtfx"}  twice a second
 {"event": "failed", "audio_filepath", "stage", "message"}                                          a file that failed
 {"event": "finished", "report"}                                                                    report.json's content
-{"event": "stopped", "message"}                                        instead: an error or a signal ended the run; with the
-                                                                       report, as above: a limit has
+{"event": "stopped", "message"}                                        instead: an error or a signal ended the run
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fastscribe._system.file_kinds import starts_with
-from fastscribe._system.signals import Terminated, TimeIsOver
+from fastscribe._system.signals import Terminated
 from fastscribe._system.url_secrets import hide_secrets
 from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.types import Failure
@@ -32,7 +31,6 @@ _EVERY_S = 0.5
 _SIGNALS: dict[type[BaseException], str] = {
     KeyboardInterrupt: "interrupted",
     Terminated: "terminated",
-    TimeIsOver: "the time limit was over before the first recording",
 }
 _OURS = re.compile(rb'\{"event": "')  # the start of an earlier run's log, which this run replaces
 
@@ -104,10 +102,7 @@ class EventLog:
     def finished(self, stats: RunStats) -> None:
         """Write the last event, with the report."""
         self._stop_event.set()
-        if stats.stopped is None:
-            self._write_event("finished", report=stats.to_json())
-        else:
-            self._write_event("stopped", message=f"stopped {stats.stopped['limit']}", report=stats.to_json())
+        self._write_event("finished", report=stats.to_json())
 
     def _write_event(self, event: str, **fields: Any) -> None:
         if self._file is None:

@@ -1,14 +1,13 @@
 """Commands that have nothing to do say so before the model is loaded.
 
-The report of a finished run has a digest of all that its command stated. If the same command comes again, its inputs are
-listed, and the ledger of its folder says whether all of them are done.
+The report of a finished run has a digest of all that its command stated. If the same command comes again, the ledger of its
+folder says whether all of its inputs are done. Of more than 50,000 the run itself finds that out.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from time import perf_counter
@@ -19,9 +18,8 @@ import typer
 from fastscribe import rooms
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
-from fastscribe.audio.given import sources
-from fastscribe.audio.repeats import Repeats
 from fastscribe.cli.folder_messages import say_all_done, say_failed_before, say_made_again
+from fastscribe.cli.listing import Listing
 from fastscribe.cli.run_messages import say_listing
 from fastscribe.cli.run_part import LOCAL, TranscribeJob, model_digest_of
 from fastscribe.cli.terminal import say
@@ -49,7 +47,7 @@ def request_of(job: TranscribeJob) -> str | None:
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def end_if_done(job: TranscribeJob, quiet: bool) -> None:
+def end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> None:
     """End the command if an earlier run of the same command has done all of its inputs.
 
     Files that are missing in the folder are made again from its rows, and its report is of this run.
@@ -60,13 +58,12 @@ def end_if_done(job: TranscribeJob, quiet: bool) -> None:
     """
     if any(given == STDIN or is_url(given) for given in job.inputs) or (found := _earlier(job)) is None:
         return
-    start, (output, report) = perf_counter(), found
-    left_out, repeats, all_done = Counter[str](), Repeats(), False
+    start, (output, report), all_done = perf_counter(), found, False
     try:
-        expected = expected_sources(sources(job.inputs, left_out, repeats), output.ledger, job.options)
-        all_done = all(map(output.ledger.is_done, expected)) and output.ledger.num_given > 0
+        expected = expected_sources(listing.ahead(), output.ledger, job.options)
+        all_done = all(map(output.ledger.is_done, expected)) and listing.is_whole and output.ledger.num_given > 0
         if all_done:
-            stats = _stats(report, output, left_out, repeats.num, perf_counter() - start)
+            stats = _stats(report, output, listing, perf_counter() - start)
             output.write_report(report_of(job, stats))
     finally:
         output.close(finished=all_done)
@@ -74,7 +71,7 @@ def end_if_done(job: TranscribeJob, quiet: bool) -> None:
         return
     if not quiet:
         say_all_done(job, output.ledger.num_given)
-    say_listing(left_out, repeats.num, quiet)
+    say_listing(listing.left_out, listing.repeats.num, quiet)
     not_made = say_made_again(output.ledger, quiet)
     say_failed_before(output.ledger.failed_before)
     raise typer.Exit(1 if output.ledger.failed_before + not_made else 0)
@@ -85,9 +82,7 @@ def report_of(job: TranscribeJob, stats: RunStats) -> bytes:
     return (json.dumps({**stats.to_json(), "request": request_of(job)}, indent=2) + "\n").encode()
 
 
-def _stats(
-    report: Mapping[str, Any], output: JournaledOutput, left_out: Mapping[str, int], repeated: int, wall_s: float
-) -> RunStats:
+def _stats(report: Mapping[str, Any], output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats:
     """Return the statistics of a run that did nothing; what it would have run on is the earlier report's."""
     names = ("device", "dtype", "usd_per_hour", "price_source", "versions", "peak_bytes")
     counts: dict[str, Any] = dict.fromkeys(("files", "failed", "padded_frames", "real_frames"), 0)
@@ -100,8 +95,8 @@ def _stats(
         stage_s={},
         skipped=output.ledger.num_given,
         failed_before=output.ledger.failed_before,
-        left_out=left_out,
-        repeated=repeated,
+        left_out=listing.left_out,
+        repeated=listing.repeats.num,
         refused=report.get("refused", {}),
         totals=output.totals()._asdict(),
     )
@@ -115,7 +110,7 @@ def _earlier(job: TranscribeJob) -> tuple[JournaledOutput, Mapping[str, Any]] | 
     paths = Paths(folder, shard.suffix)
     try:
         report: dict[str, Any] = json.loads(paths.report.read_bytes())
-        if report.get("stopped") or not report.get("request") or report["request"] != request_of(job):
+        if not report.get("request") or report["request"] != request_of(job):
             return None
         header = {name: value for name, value in read_header(paths.journal).items() if name != "shard"}
     except (OSError, ValueError, LookupError, UsageError):  # the run itself says what is wrong

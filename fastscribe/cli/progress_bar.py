@@ -1,15 +1,15 @@
 """Progress of a run on stderr: a bar on a terminal, a line now and then elsewhere. pipeline/stats.py counts.
 
 The share is that of the audio. Parts of a long recording count as they finish. Until the last input is probed the total is
-an estimate, marked "~": the number of inputs, which input_count.py finds, times the mean length so far. Inputs of an unknown
-number (paths on stdin) have no share. rich is imported only for a terminal.
+an estimate, marked "~": the number of inputs times the mean length so far. While not all inputs are listed, there is no share.
+rich is imported only for a terminal.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Event, Thread
@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from fastscribe._system import signals
 from fastscribe._system.text_layout import escaped
-from fastscribe.audio.formats import list_kind
 from fastscribe.cli.terminal import say, show
 from fastscribe.pipeline.stats import Progress
 
 if TYPE_CHECKING:
-    from fastscribe.cli.input_count import InputCounter
+    from fastscribe.cli.listing import Listing
     from fastscribe.cli.progress_text import Pace, Status
 
 _DRAWS_PER_S = 8
@@ -39,17 +38,12 @@ class ProgressBar:
 
     Args:
         enabled: False: show nothing.
-        inputs: The run's inputs, to count them.
+        listing: The run's inputs; None: their number stays unknown.
         num_shards: The run does one part of this number.
-        counts_always: Count the inputs even if nothing is shown.
     """
 
-    def __init__(
-        self, enabled: bool, inputs: Iterable[str] = (), num_shards: int = 1, counts_always: bool = False
-    ) -> None:
-        self._enabled, self._counts = enabled, enabled or counts_always
-        self._inputs, self._num_shards = list(inputs), num_shards
-        self._counter: InputCounter | None = None
+    def __init__(self, enabled: bool, listing: Listing | None = None, num_shards: int = 1) -> None:
+        self._enabled, self._listing, self._num_shards = enabled, listing, num_shards
         self._phase = "starting"
         self._progress: Callable[[], Progress] | None = None
         self._pace: Pace | None = None
@@ -67,8 +61,6 @@ class ProgressBar:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop.set()
-        if self._counter is not None:
-            self._counter.stop()
         if self._live is not None:
             signals.HARD_EXIT_HOOKS.remove(_clear_line)
             with suppress(OSError):
@@ -82,24 +74,12 @@ class ProgressBar:
     def watch(self, progress: Callable[[], Progress]) -> None:
         """Show the run whose counts `progress` returns."""
         self._progress = progress
-        if self._counts and not self._is_one_recording:
-            from fastscribe.cli.input_count import InputCounter
-
-            self._counter = InputCounter(self._inputs, self._num_shards)
-            self._counter.start()
 
     @property
     def num_inputs(self) -> int | None:
-        """The number of inputs of this shard, of shards about; None: unknown so far, or they cannot be counted."""
-        if self._counter is not None:
-            return self._counter.number
-        return 1 // self._num_shards if self._counts and self._is_one_recording else None
-
-    @property
-    def _is_one_recording(self) -> bool:
-        """True for one file that lists no others: there is nothing to count."""
-        only = self._inputs[0] if len(self._inputs) == 1 else ""
-        return not list_kind(only) and os.path.isfile(only)
+        """The number of inputs of this shard, of shards about; None: unknown so far."""
+        number = None if self._listing is None else self._listing.number
+        return None if number is None else number // self._num_shards
 
     def say(self, message: str) -> None:
         """Print a line, above the bar if there is one."""

@@ -18,7 +18,6 @@ from fastscribe.cli.terminal import earlier_text, failure_line, filter_mpg123_me
 from fastscribe.types import Failure
 
 if TYPE_CHECKING:
-    from fastscribe.cli.run_limit import LimitCheck
     from fastscribe.dry_run import DryRunReport
     from fastscribe.results.ledger import Ledger
     from fastscribe.transcriber import Transcriber
@@ -44,19 +43,17 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
     check_paths(job)
     say_shard(job.target.shard, quiet)
     with loaded(job, say) as transcriber:
-        ready_s = 0.0 if job.limit is None else job.limit.elapsed_s
         usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour, 0.0)
         ledger = _ledger(job, transcriber)
         with filter_mpg123_messages():
             found = estimate_run(transcriber, job.inputs, ledger, usd_per_hour, _show_failure)
     check_any_input(found.files + found.failed + found.skipped, job.target.shard)
     say_listing(found.left_out, found.repeated, quiet)
-    check = None if job.limit is None else job.limit.check(ready_s, found.estimated_s)
     if not quiet:
-        show_table(dry_run_table(found, check))
+        show_table(dry_run_table(found))
     if quiet or not is_on_terminal():
         try:
-            print(json.dumps(found.to_json() | ({} if check is None else check.to_json())), flush=True)
+            print(json.dumps(found.to_json()), flush=True)
         except BrokenPipeError as error:
             raise StdoutClosed from error
     if found.failed + found.failed_before:
@@ -86,8 +83,8 @@ def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
         raise unusable_folder(target.where, error) from error
 
 
-def dry_run_table(survey: DryRunReport, limit: LimitCheck | None = None) -> str:
-    """Format a dry run as aligned lines, with what is expected of the run's limit."""
+def dry_run_table(survey: DryRunReport) -> str:
+    """Format a dry run as aligned lines."""
     cost = "unknown (--price-per-hour)" if survey.estimated_usd is None else _usd(survey.estimated_usd)
     given = survey.files + survey.failed
     opened = f" (of the {survey.opened:,} opened, which stand for all)" if survey.opened < given else ""
@@ -97,7 +94,6 @@ def dry_run_table(survey: DryRunReport, limit: LimitCheck | None = None) -> str:
         ("batches", f"{survey.batches}, padding {100 * survey.padding_share:.1f} %"),
         ("time", f"about {_duration(survey.estimated_s)} (RTFx {survey.estimated_rtfx:.0f}, from a few batches)"),
         ("cost", cost),
-        *([] if limit is None else [("limit", str(limit))]),
     ]
     return "\n".join(f"  {name:<12} {value}" for name, value in rows)
 

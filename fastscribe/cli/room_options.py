@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import typer
@@ -28,12 +27,10 @@ class AddedOptions(NamedTuple):
     Attributes:
         function: Has the options as its arguments; it checks them, and returns what the command is to do, or None.
         after: The command's own option that they follow in help.
-        instead: As cli.other_tools._INSTEAD: what other tools call these options.
     """
 
     function: Callable[..., Any]
     after: str
-    instead: Mapping[str, str] = MappingProxyType({})
 
 
 class CommandWithRooms(Command):
@@ -74,8 +71,7 @@ class CommandWithRooms(Command):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options, with those of the rooms that the command line or the environment names."""
         before = args[: args.index("--")] if "--" in args else args
-        # A setting in the form of NeMo's tools, lm_weight=0.3, is a word that is no option, too.
-        words = {_name_of(word) for word in before if word.startswith("-") or "=" in word}
+        words = {_name_of(word) for word in before if word.startswith("-")}
         rooms = [(room, flags) for room in ROOMS if (flags := room.flags.get(self.name or ""))]
         known = {name for one in self._own for name in (*one.opts, *one.secondary_opts)}
         known |= {flag for _, flags in rooms for flag in flags} | {"-", "--"}

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
 from itertools import islice
 from time import perf_counter
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING, Any, get_args
 import typer
 
 from fastscribe import rooms
-from fastscribe._system import signals
 from fastscribe._system.gpus import num_gpus
 from fastscribe._system.process_age import process_age_s
 from fastscribe._system.urls import is_url
@@ -37,16 +35,14 @@ from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.audio.row_languages import OtherLanguages
-    from fastscribe.cli.early_listing import EarlyListing
     from fastscribe.cli.event_log import EventLog
-    from fastscribe.cli.short_files import ShortFiles
+    from fastscribe.cli.listing import Listing
     from fastscribe.pipeline.stats import RunStats
     from fastscribe.results.outputs import Output
     from fastscribe.transcriber import Transcriber
 
 MANY_INPUTS = 256  # a GPU with this number of inputs gets helpers
 _FEW = 100  # inputs that are looked at before the model is loaded
-STOPPED = 75  # exit code, EX_TEMPFAIL of sysexits.h: the same command may be tried again
 
 
 def run(
@@ -68,7 +64,7 @@ def run(
         verbose: Print the whole report, and not its summary.
 
     Raises:
-        typer.Exit: Exit code 1: a file failed; 75: the limit has stopped the run.
+        typer.Exit: Exit code 1: a file failed.
         FastscribeError: Wrong options, an unusable model or folder, or a disk that cannot be written.
     """
     with ExitStack() as processes:  # a driver takes a second to let go of a GPU: the summary comes first
@@ -88,20 +84,18 @@ def _run(
     started_at = perf_counter() - (process_age_s() or 0.0)
     say_shard(job.target.shard, quiet)
     check_paths(job)  # before the import of torch, which takes seconds
-    _end_if_done(job, quiet)
+    from fastscribe.cli.listing import Listing  # here, because NumPy would slow down --help
+
+    listing = Listing(job.inputs)
+    _end_if_done(job, listing, quiet)
     for line in (line for part in job.parts for line in part.first_lines):
         say(line)
-    bar = ProgressBar(show_progress, job.inputs, job.target.shard.count, counts_always=job.limit is not None)
+    bar = ProgressBar(show_progress, listing, job.target.shard.count)
     with filter_mpg123_messages(bar.write_line), bar:
         bar.phase("loading the model")
-        job = replace(job, helped_gpu=_helped_gpu(job))
-        listing = _early_listing(job)
+        job = replace(job, helped_gpu=_helped_gpu(job, listing))
         transcriber = processes.enter_context(loaded(job, RefusedPaths(bar.say)))
         transcriber._started_at = started_at
-        if job.limit is not None:
-            from fastscribe.pipeline.time_limit import TimeLimit
-
-            transcriber._limit = TimeLimit(job.limit.started_s + job.limit.work_s)
         if event_log is not None:
             event_log.started(transcriber)
         bar.watch(lambda: transcriber.progress)  # which each run replaces
@@ -111,21 +105,16 @@ def _run(
                     during.enter_context(part.during(job, transcriber))
                 stats = _write_all(transcriber, job, listing, output, event_log, bar, quiet)
             stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.ledger.failed_before)
-            if transcriber._limit is not None and transcriber._limit.is_reached:
-                from fastscribe.cli.stopped import stopped_facts
-
-                stats = replace(stats, stopped=stopped_facts(job, stats, transcriber.progress, bar.num_inputs))
-            else:
-                check_any_input(stats.files + stats.skipped, job.target.shard, transcriber.command)
+            check_any_input(stats.files + stats.skipped, job.target.shard, transcriber.command)
             totals = output.totals()
             if totals is not None:
                 stats = replace(stats, totals=totals._asdict())
                 from fastscribe.cli.nothing_to_do import report_of
 
-                output.write_report(report_of(job, stats), finished=stats.stopped is None)
+                output.write_report(report_of(job, stats))
     if event_log is not None:
         event_log.finished(stats)
-    if not (quiet or stats.files + stats.skipped or stats.stopped):
+    if not (quiet or stats.files + stats.skipped):
         say(f"none of the {output.ledger.num_given:,} inputs is in shard {job.target.shard}: there is nothing to do")
     say_listing(stats.left_out, stats.repeated, quiet)
     is_empty = stats.files + stats.skipped <= stats.failed
@@ -140,40 +129,33 @@ def _run(
     if totals is not None:
         from fastscribe.cli.folder_messages import say_failed_before, say_made_again, say_not_given
 
-        if not (quiet or stats.stopped):  # else not all are listed
+        if not quiet:
             say_not_given(job, totals.not_given)
         not_made = say_made_again(output.ledger, quiet)
         say_failed_before(stats.failed_before)
     not_made += sum(part.finished(job, stats, quiet) for part in job.parts)
-    if stats.stopped is not None:
-        from fastscribe.cli.stopped import say_stopped
-
-        say_stopped(job, stats)
-        raise typer.Exit(STOPPED)
     if stats.failed + stats.failed_before + not_made:
         raise typer.Exit(1)
 
 
-def _end_if_done(job: TranscribeJob, quiet: bool) -> None:
+def _end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> None:
     """End the command with typer.Exit if an earlier run has done all of its inputs, or if none can be read."""
     folder = job.target.directory
     if folder is not None and (folder / f"report{job.target.shard.suffix}.json").exists():
         from fastscribe.cli.nothing_to_do import end_if_done
 
-        end_if_done(job, quiet)
+        end_if_done(job, listing, quiet)
     elif STDIN not in job.inputs and not any(map(is_url, job.inputs)):
-        _end_if_unusable(job, quiet)
+        _end_if_unusable(job, listing, quiet)
 
 
-def _end_if_unusable(job: TranscribeJob, quiet: bool) -> None:
+def _end_if_unusable(job: TranscribeJob, listing: Listing, quiet: bool) -> None:
     """End a run to stdout whose few inputs have all failed already, with exit code 1 (typer.Exit)."""
     if not job.target.is_stdout or job.events:
         return
-    from fastscribe.audio.inputs import expand  # here, because NumPy would slow down --help
     from fastscribe.pipeline.windows import expected_sources
 
-    left_out = Counter[str]()
-    found = list(islice(expected_sources(expand(job.inputs, left_out=left_out), None, job.options), _FEW))
+    found = list(islice(expected_sources(listing.ahead(), None, job.options), _FEW))
     failures = [one for one in found if isinstance(one, Failure)]
     if not failures or len(failures) < len(found) or len(found) == _FEW:
         return
@@ -181,11 +163,11 @@ def _end_if_unusable(job: TranscribeJob, quiet: bool) -> None:
         for failure in failures:
             _write(output, failure, str, job)
             say(failure_line(failure))
-    say_listing(left_out, 0, quiet)
+    say_listing(listing.left_out, listing.repeats.num, quiet)
     raise typer.Exit(1)
 
 
-def _helped_gpu(job: TranscribeJob) -> int | None:
+def _helped_gpu(job: TranscribeJob, listing: Listing) -> int | None:
     """Return the number of the GPU that gets a process of its own, with helpers, which keep it busy with many files.
 
     None: the run stays in this process, or `--devices` names its devices. A few files are done sooner in this process, and so
@@ -198,18 +180,8 @@ def _helped_gpu(job: TranscribeJob) -> int | None:
     named = re.fullmatch("auto|cuda(?::([0-9]+))?", job.device)
     if named is None or sys.platform == "win32" or not int(named[1] or 0) < num_gpus():
         return None
-    from fastscribe.cli.input_count import has_many
-
-    return int(named[1] or 0) if has_many(job.inputs, MANY_INPUTS) else None
-
-
-def _early_listing(job: TranscribeJob) -> EarlyListing | None:
-    """Begin to list the inputs while the model loads, if other processes read them; else None."""
-    if (job.devices is None and job.helped_gpu is None) or STDIN in job.inputs:
-        return None
-    from fastscribe.cli.early_listing import EarlyListing
-
-    return EarlyListing(job.inputs)
+    is_many = STDIN in job.inputs or listing.has_many(MANY_INPUTS)  # stdin may come slowly
+    return int(named[1] or 0) if is_many else None
 
 
 def loaded(job: TranscribeJob, say: Callable[[str], None]) -> AbstractContextManager[Transcriber]:
@@ -239,7 +211,7 @@ def _is_one_short_stream(job: TranscribeJob, stats: RunStats) -> bool:
 def _write_all(
     transcriber: Transcriber,
     job: TranscribeJob,
-    listing: EarlyListing | None,
+    listing: Listing,
     output: Output,
     event_log: EventLog | None,
     bar: ProgressBar,
@@ -248,17 +220,16 @@ def _write_all(
     from fastscribe.transcriber import run_stats
 
     start = perf_counter()
-    inputs: Any = job.inputs if listing is None else listing
+    inputs: Any = listing
     results = transcriber._results(inputs, output.ledger)
-    of_manifests: tuple[OtherLanguages | ShortFiles, ...] = ()
+    others: OtherLanguages | None = None
     told = {"tracks"} if quiet else set[str]()
     writing = bar.paused if job.target.is_stdout else nullcontext
-    with _until_limit(transcriber), closing(results):
+    with closing(results):
         for result in results:
             if (result if isinstance(result, Failure) else result.audio).row is not None:
-                of_manifests = of_manifests or _counters_of_rows(transcriber._config.language)
-                for counter in of_manifests:
-                    counter.count(result)
+                others = others or _other_languages(transcriber._config.language)
+                others.count(result)
             if isinstance(result, Transcript) and result.audio.is_notable:
                 from fastscribe.cli.recording_lines import recording_lines
 
@@ -276,20 +247,18 @@ def _write_all(
                     event_log.failed(written)
     with transcriber.progress.stopwatch.time("write"), writing():
         output.flush()
-    if listing is not None:
-        transcriber.progress.left_out, transcriber.progress.repeats = listing.left_out, listing.repeats
-    found = [line for one in (*of_manifests, *job.parts) for line in one.lines]
-    for line in [*found, *_lines_of(transcriber)]:
+    transcriber.progress.left_out, transcriber.progress.repeats = listing.left_out, listing.repeats
+    found = [line for part in job.parts for line in part.lines]
+    for line in [*(others.lines if others else ()), *found, *_lines_of(transcriber)]:
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 
 
-def _counters_of_rows(language: str | None) -> tuple[OtherLanguages | ShortFiles, ...]:
-    """Return what counts the rows of manifests that the user should know about. `language` is the model's only one."""
+def _other_languages(language: str | None) -> OtherLanguages:
+    """Return what counts the rows of manifests in another language than `language`, the model's only one."""
     from fastscribe.audio.row_languages import OtherLanguages
-    from fastscribe.cli.short_files import ShortFiles
 
-    return OtherLanguages(language), ShortFiles()
+    return OtherLanguages(language)
 
 
 def _lines_of(transcriber: Transcriber) -> list[str]:
@@ -297,17 +266,6 @@ def _lines_of(transcriber: Transcriber) -> list[str]:
     edits, languages = transcriber._edits, transcriber._languages
     changed = [*(edits.lines if edits else ()), *(languages.lines if languages else ())]
     return [*transcriber.progress.lines, *changed]
-
-
-@contextmanager
-def _until_limit(transcriber: Transcriber) -> Iterator[None]:
-    """End the block without an error if the time of RunLimit.enforced() is over, and stop its timer."""
-    try:
-        yield
-        signals.stop_timer()
-    except signals.TimeIsOver:
-        assert transcriber._limit is not None
-        transcriber._limit.is_reached = True
 
 
 def _write(

@@ -18,7 +18,6 @@ from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
-    from fastscribe.cli.run_limit import RunLimit
     from fastscribe.pipeline.stats import RunStats
     from fastscribe.transcriber import Transcriber
 
@@ -154,6 +153,5 @@ class TranscribeJob:
     log_file: Path | None = None
     devices: str | None = None
     helped_gpu: int | None = None
-    limit: RunLimit | None = None
     engine: Engine = LOCAL
     parts: tuple[RunPart, ...] = ()

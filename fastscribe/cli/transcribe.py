@@ -62,7 +62,6 @@ from fastscribe.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
     from fastscribe.cli.event_log import EventLog
-    from fastscribe.cli.run_limit import RunLimit
 
 
 def _frames(value: str | None) -> int | Literal["auto"] | None:
@@ -273,26 +272,6 @@ def transcribe(
             "--window", min=1, help="Inputs to sort by length together.\fFewer give the first long recordings earlier."
         ),
     ] = _DEFAULTS.window,
-    stop_at_usd: Annotated[
-        float | None,
-        job_option(
-            "--stop-at-usd",
-            help="End this run before it costs more.\fThe same command goes on. The cost is the time since the process "
-            "started, with the loading of the model, times the price of the machine (--price-per-hour, or the list price of "
-            "its GPU). It counts for one run: each later run, and each shard, has its own. The exit code is 75 if something "
-            "is left to do.",
-        ),
-    ] = None,
-    stop_after: Annotated[
-        str | None,
-        job_option(
-            "--stop-after",
-            metavar="TIME",
-            help="End this run in time: 90m, 2h30m, 3600s.\fThe same command goes on. A number alone is seconds. The "
-            "time counts from the start of the process, with the loading of the model. With --stop-at-usd, the first of both "
-            "ends it.",
-        ),
-    ] = None,
     dry_run: Annotated[
         bool,
         job_option(
@@ -402,34 +381,28 @@ def transcribe(
     target = make_target(output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered)
     is_brief = quiet or (not dry_run and engine.is_here and is_one_short_file(inputs))
     names_at_end = is_brief or (output_dir is None and is_stream(inputs))  # packaged_model.py says it
-    limit = _limit(stop_at_usd, stop_after, device, price_per_hour, devices)
-    if limit is not None and not engine.is_here:
-        raise typer.BadParameter(
-            f"{limit.option} and {engine.option} exclude each other: stop the run with SIGTERM instead"
-        )
-    with nullcontext() if limit is None or dry_run else limit.enforced():
-        if engine.is_here or model is None:
-            path = find_model(DEFAULT if model is None and not dry_run else model, show_progress=show_progress)
-            if path == PACKAGED:
-                from fastscribe.cli.packaged_model import PackagedModel
+    if engine.is_here or model is None:
+        path = find_model(DEFAULT if model is None and not dry_run else model, show_progress=show_progress)
+        if path == PACKAGED:
+            from fastscribe.cli.packaged_model import PackagedModel
 
-                is_usual = beam is None and decoder is None
-                is_named = model is None and not quiet
-                named = PackagedModel(("at the end" if names_at_end else "first") if is_named else None, is_usual)
-                parts = (*parts, named)
-            model = str(path)
-        elif os.path.exists(model):
-            model = os.path.abspath(model)  # the workers look up other names, each node for itself
-        job = TranscribeJob(inputs, model, device, dtype, options, style, target, price_per_hour)
-        job = replace(job, events=events, log_file=log_file, limit=limit, devices=devices, engine=engine, parts=parts)
-        with nullcontext() if events is None else _event_log(events) as event_log:
-            if dry_run:
-                from fastscribe.cli.report_dry_run import report_dry_run
+            is_usual = beam is None and decoder is None
+            is_named = model is None and not quiet
+            named = PackagedModel(("at the end" if names_at_end else "first") if is_named else None, is_usual)
+            parts = (*parts, named)
+        model = str(path)
+    elif os.path.exists(model):
+        model = os.path.abspath(model)  # the workers look up other names, each node for itself
+    job = TranscribeJob(inputs, model, device, dtype, options, style, target, price_per_hour)
+    job = replace(job, events=events, log_file=log_file, devices=devices, engine=engine, parts=parts)
+    with nullcontext() if events is None else _event_log(events) as event_log:
+        if dry_run:
+            from fastscribe.cli.report_dry_run import report_dry_run
 
-                report_dry_run(job, quiet)
-            else:
-                show_report = verbose or not is_brief
-                run(job, event_log, quiet, show_progress, show_report, verbose)
+            report_dry_run(job, quiet)
+        else:
+            show_report = verbose or not is_brief
+            run(job, event_log, quiet, show_progress, show_report, verbose)
 
 
 def _check_devices(device: str, devices: str | None, threads: int | None) -> None:
@@ -443,16 +416,6 @@ def _check_devices(device: str, devices: str | None, threads: int | None) -> Non
     from fastscribe.pipeline.workers.devices import parse_devices
 
     parse_devices(devices)
-
-
-def _limit(
-    stop_at_usd: float | None, stop_after: str | None, device: str, price_per_hour: float | None, devices: str | None
-) -> RunLimit | None:
-    if stop_at_usd is None and stop_after is None:
-        return None
-    from fastscribe.cli.run_limit import choose_limit
-
-    return choose_limit(stop_at_usd, stop_after, device, price_per_hour, devices)
 
 
 def _event_log(path: Path) -> EventLog:

@@ -1,6 +1,6 @@
 """Reads ARPA files, the text format of n-gram models that KenLM, SRILM and NeMo's training script write.
 
-A file has a section for each length of n-grams, with an n-gram a line: its log10 probability, its units (words or tokens),
+A file has a section for each length of n-grams, with an n-gram a line: its log10 probability, its units,
 and, where longer n-grams may begin with it, the log10 weight of backing off. backoff_graph.py makes an automaton of it.
 
 A section is read in blocks of lines. The fields of a block are split at once, so that a file of 100 MB takes seconds.
@@ -50,10 +50,6 @@ class Order:
 class Arpa:
     units: tuple[str, ...]  # of the unigrams, in their order
     orders: tuple[Order, ...]
-
-    def __len__(self) -> int:
-        """Number of n-grams."""
-        return sum(len(order.logprobs_A) for order in self.orders)
 
 
 class _LineError(Exception):

@@ -1,10 +1,11 @@
-"""The n-gram model that `--lm` names: an ARPA file, whose units are the recognizer's tokens or words.
+"""The n-gram model that `--lm` names: an ARPA file, whose units are the recognizer's tokens.
 
-Which they are is seen in the file:
+How they are written is seen in the file:
 
-- tokens, spelled as the tokenizer spells them, such as "▁the";
-- tokens as characters: NeMo's training script for KenLM writes token 5 as chr(105), because a file of characters is small;
-- words, in all other files.
+- spelled as the tokenizer spells them, such as "▁the";
+- as characters: NeMo's training script for KenLM writes token 5 as chr(105), because a file of characters is small.
+
+All other files have words, and are refused.
 
 Shapes: V tokens without blank, U units of the graph.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
@@ -25,16 +26,13 @@ from fastscribe.context import language_model
 from fastscribe.context.arpa import BEGIN, END, UNKNOWN, Arpa, is_arpa, log10_zero, read_arpa
 from fastscribe.context.backoff_graph import BackoffGraph, NgramsOfLength, build_graph
 from fastscribe.context.language_model import Fusion, LanguageModel
-from fastscribe.context.word_lexicon import ROOT, WordLexicon, build_lexicon
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
-from fastscribe.types import AnyArray
 
 _BEAM = 8  # default number of hypotheses
 # Chosen on one half of the sentences of scripts/benchmarks/language_models.py (docs/log.md, 2026-11-24).
 _WEIGHT = 0.2
-_TOKEN_BONUS, _WORD_BONUS = 1.2, 4.0  # natural-log units for each unit, times the weight
-_UNKNOWN_WORD = -2.0  # added to the log-probability of a word that the model does not have
+_TOKEN_BONUS = 1.2  # natural-log units for each token, times the weight
 _NEMO_OFFSET = 100  # NeMo's DEFAULT_TOKEN_OFFSET
 _MIN_SHARE = 0.75  # a vocabulary's last tokens are single letters, which most texts have
 _GZIP, _KENLM, _ZIP_OR_TAR = b"\x1f\x8b", b"mmap lm http://kheafield.com/code", (b"PK", b"./")
@@ -46,10 +44,9 @@ _SPECIAL = (BEGIN, END, UNKNOWN)
 class BackoffModel:
     """A model for shallow fusion whose tables are sparse. context/fusion.py puts it on a device."""
 
-    graph: BackoffGraph
+    graph: BackoffGraph  # its units are the tokens, and one more, which begins a text
     start: int  # state at the beginning of a text
     fusion: Fusion
-    lexicon: WordLexicon | None = None  # None: the units are tokens; the last unit begins a text
 
 
 def read_language_model(
@@ -83,7 +80,7 @@ def read_language_model(
                 if is_packed and not is_arpa(head):
                     file.seek(0)
                     return _own(file, path, len(tokenizer.pieces), weight)
-                return _of_arpa(read_arpa(text, where), tokenizer, weight, where, say)
+                return _of_tokens(read_arpa(text, where), tokenizer, weight, where, say)
     except (OSError, EOFError, zlib.error) as error:
         problem = getattr(error, "strerror", None) or f"cannot be read: {error}"
         raise UsageError(f"{where}: {problem}") from error
@@ -102,27 +99,18 @@ def _own(file: IO[bytes], path: str, num_tokens: int, weight: float | None) -> L
         raise UsageError(f"--lm {error}") from error
 
 
-def _of_arpa(
-    arpa: Arpa, tokenizer: Tokenizer, weight: float | None, where: str, say: Callable[[str], None]
-) -> BackoffModel:
-    token_of = _token_rule([unit for unit in arpa.units if _special(unit) is None], tokenizer, where, say)
-    return (
-        _of_words(arpa, tokenizer, weight, where) if token_of is None else _of_tokens(arpa, tokenizer, weight, token_of)
-    )
-
-
 def _special(unit: str) -> str | None:
     return unit.lower() if unit.lower() in _SPECIAL else None
 
 
-def _token_rule(
-    units: list[str], tokenizer: Tokenizer, where: str, say: Callable[[str], None]
-) -> Callable[[str], int] | None:
-    """Return what tells the token of a unit; None: the units are words."""
+def _token_rule(units: list[str], tokenizer: Tokenizer, where: str, say: Callable[[str], None]) -> Callable[[str], int]:
+    """Return what tells the token of a unit."""
+    if not units:
+        raise UsageError(f"{where}: it has no tokens")
     pieces = {piece: token for token, piece in reversed(list(enumerate(tokenizer.pieces)))}
     num_pieces = sum(unit in pieces for unit in units)
     is_marked = any(WORD_MARK in unit for unit in units)
-    if units and num_pieces == len(units) and (is_marked or tokenizer.kind == "character"):
+    if num_pieces == len(units) and (is_marked or tokenizer.kind == "character"):
         return pieces.__getitem__
     if is_marked:
         other = next(unit for unit in units if unit not in pieces)
@@ -130,7 +118,7 @@ def _token_rule(
             f"{where}: made for the tokens of another model: {num_pieces:,} of its {len(units):,} units are tokens of this "
             f"one, but not {other!r}"
         )
-    if units and all(len(unit) == 1 and ord(unit) >= _NEMO_OFFSET for unit in units):
+    if all(len(unit) == 1 and ord(unit) >= _NEMO_OFFSET for unit in units):
         largest = max(map(ord, units)) - _NEMO_OFFSET
         if largest < len(tokenizer.pieces):
             if largest + 1 < _MIN_SHARE * len(tokenizer.pieces):
@@ -141,10 +129,13 @@ def _token_rule(
             f"{where}: made for the tokens of another model: it has token {largest:,} of NeMo's encoding, where this model "
             f"has {len(tokenizer.pieces):,} tokens"
         )
-    return None
+    raise UsageError(f"{where}: word-level; a token-level ARPA as NeMo's train_kenlm makes is needed")
 
 
-def _of_tokens(arpa: Arpa, tokenizer: Tokenizer, weight: float | None, token_of: Callable[[str], int]) -> BackoffModel:
+def _of_tokens(
+    arpa: Arpa, tokenizer: Tokenizer, weight: float | None, where: str, say: Callable[[str], None]
+) -> BackoffModel:
+    token_of = _token_rule([unit for unit in arpa.units if _special(unit) is None], tokenizer, where, say)
     num_tokens = len(tokenizer.pieces)
     numbers = [_special(unit) or token_of(unit) for unit in arpa.units]
     unit_ids = np.array([num_tokens if n == BEGIN else n if isinstance(n, int) else -1 for n in numbers], np.int64)
@@ -158,46 +149,11 @@ def _of_tokens(arpa: Arpa, tokenizer: Tokenizer, weight: float | None, token_of:
     is_token = unit_ids >= 0
     logprobs_U[unit_ids[is_token]] = unigrams.logprobs_A[is_token]
     backoffs_U[unit_ids[is_token]] = unigrams.backoffs_A[is_token]
-    graph = build_graph(logprobs_U, backoffs_U, _longer(arpa, unit_ids))
-    weight = _WEIGHT if weight is None else weight
-    return BackoffModel(graph, int(graph.root_next_U[num_tokens]), Fusion(weight, weight * _TOKEN_BONUS, _BEAM))
-
-
-def _longer(arpa: Arpa, unit_ids: AnyArray) -> list[NgramsOfLength]:
-    """Return the n-grams of several units with other numbers, without those that have a unit of number -1."""
-    found = []
+    longer = []
     for order in arpa.orders[1:]:
         units_NL = unit_ids[order.ids_AN].astype(np.int32)
         is_kept_N = (units_NL >= 0).all(1)
-        found.append(NgramsOfLength(units_NL[is_kept_N], order.logprobs_A[is_kept_N], order.backoffs_A[is_kept_N]))
-    return found
-
-
-def _of_words(arpa: Arpa, tokenizer: Tokenizer, weight: float | None, where: str) -> BackoffModel:
-    special = {name: place for place, unit in enumerate(arpa.units) if (name := _special(unit))}
-    unigrams = arpa.orders[0]
-    logprobs_U = np.append(
-        unigrams.logprobs_A, np.float32(log10_zero())
-    )  # one more: unknown words, if the file has none
-    backoffs_U = np.append(unigrams.backoffs_A, np.float32(0))
-    words = np.array([place for place, unit in enumerate(arpa.units) if not unit.startswith("<")], np.int32)
-    if not len(words):
-        raise UsageError(f"{where}: it has no words")
-    unknown = special.get(UNKNOWN, len(arpa.units))
-    logprobs_U[unknown] = min(logprobs_U[special[UNKNOWN]] if UNKNOWN in special else 0, logprobs_U[words].min())
-    logprobs_U[unknown] += _UNKNOWN_WORD
-    unit_ids = np.arange(len(arpa.units))
-    if END in special:
-        unit_ids[special[END]] = -1
-    graph = build_graph(logprobs_U, backoffs_U, _longer(arpa, unit_ids))
-    try:
-        lexicon = build_lexicon([arpa.units[place] for place in words], logprobs_U[words], tokenizer)
-    except ValueError as error:
-        raise UsageError(f"{where}: {error}") from error
-    word_P = lexicon.word_P
-    best_P = np.maximum(lexicon.best_P, logprobs_U[unknown])
-    best_P[ROOT] = 0
-    lexicon = replace(lexicon, word_P=np.where(word_P < 0, unknown, words[word_P]).astype(np.int32), best_P=best_P)
-    start = int(graph.root_next_U[special[BEGIN]]) if BEGIN in special else 0
+        longer.append(NgramsOfLength(units_NL[is_kept_N], order.logprobs_A[is_kept_N], order.backoffs_A[is_kept_N]))
+    graph = build_graph(logprobs_U, backoffs_U, longer)
     weight = _WEIGHT if weight is None else weight
-    return BackoffModel(graph, start, Fusion(weight, weight * _WORD_BONUS, _BEAM), lexicon)
+    return BackoffModel(graph, int(graph.root_next_U[num_tokens]), Fusion(weight, weight * _TOKEN_BONUS, _BEAM))

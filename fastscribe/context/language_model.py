@@ -102,9 +102,6 @@ class Tables:
     def after(self, state_N: torch.Tensor, label_N: torch.Tensor) -> torch.Tensor:
         return self.next_SV[state_N, label_N]
 
-    def final(self, state_N: torch.Tensor) -> torch.Tensor | None:
-        return None
-
     def to(self, device: torch.device) -> Tables:
         return Tables(self.added_SV.to(device), self.next_SV.to(device), self.start)
 
@@ -150,9 +147,6 @@ class LazyTables:
     def after(self, state_N: torch.Tensor, label_N: torch.Tensor) -> torch.Tensor:
         rows_N = self._rows(state_N)
         return self._next_RV[rows_N, label_N]
-
-    def final(self, state_N: torch.Tensor) -> torch.Tensor | None:
-        return None
 
     def to(self, device: torch.device) -> LazyTables | Tables:
         return self if device.type == "cpu" else self.filled().to(device)

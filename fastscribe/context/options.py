@@ -34,7 +34,7 @@ def _of_transcribe(
             metavar="FILE",
             callback=local_file,
             help="N-gram language model for the beam.\fAn ARPA file, also gzipped, of the model's tokens (NeMo's script for "
-            "KenLM) or of words, or a language_model.safetensors.gz. For RNN-T and TDT; the beam is 8 if --beam does not say.",
+            "KenLM), or a language_model.safetensors.gz. For RNN-T and TDT; the beam is 8 if --beam does not say.",
         ),
     ] = None,
     lm_weight: Annotated[
@@ -56,5 +56,4 @@ def _of_transcribe(
     )
 
 
-_INSTEAD = {"--boost FILE or PHRASE,PHRASE": "hotwords key-phrases-file key-phrases-list"}
-OPTIONS = {"transcribe": AddedOptions(_of_transcribe, after="--timestamps", instead=_INSTEAD)}
+OPTIONS = {"transcribe": AddedOptions(_of_transcribe, after="--timestamps")}

@@ -156,9 +156,6 @@ class BeamDecoder:
         score_BK = beams.score_BK
         if tables is not None:
             score_BK = score_BK - tables.at_risk(beams.fields_NF[:, _NUM_FIELDS:]).view_as(score_BK)
-        if self.language_model is not None:
-            final_N = self.language_model.final(beams.fields_NF[:, 3])
-            score_BK = score_BK if final_N is None else score_BK + final_N.view_as(score_BK)
         score_BK, order_BK = score_BK.sort(dim=1, descending=True, stable=True)
         score_BR, best_BR = score_BK[:, : self.num_returned].contiguous(), order_BK[:, : self.num_returned]
         best_BR = best_BR.masked_fill(is_endless_B[:, None] | (score_BR == -torch.inf), -1)

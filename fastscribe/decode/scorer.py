@@ -162,10 +162,6 @@ class FusedModel(Protocol):
         """Return the state after a label [N], int64."""
         ...
 
-    def final(self, state_N: torch.Tensor) -> torch.Tensor | None:
-        """Return what the end of a text adds [N]; None: nothing."""
-        ...
-
     def to(self, device: torch.device) -> FusedModel:
         """Return the tables on a device."""
         ...

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from fastscribe._system.text_layout import count_of
-from fastscribe.cli.app import app, option
+from fastscribe.cli.app import StdoutClosed, app, option
 from fastscribe.cli.problems import Problems
-from fastscribe.cli.room_options import CommandWithRooms, room_parts
 from fastscribe.cli.terminal import say
 from fastscribe.errors import UsageError
-from fastscribe.evaluation.printing import print_parts, versions
 from fastscribe.evaluation.scores import NormalizerName
+from fastscribe.version import __version__
 
 if TYPE_CHECKING:
     from fastscribe.evaluation.scores import Evaluation, Pair
@@ -26,11 +25,8 @@ _NAMES_SHOWN = 5  # recordings that only one run has
 _CHANGES_SHOWN = 10  # recordings that got better, and worse
 
 
-@app.command(
-    cls=CommandWithRooms, epilog="Example: fastscribe evaluate out/transcripts.jsonl --group-by language --diff 10"
-)
+@app.command(epilog="Example: fastscribe evaluate out/transcripts.jsonl --group-by language --diff 10")
 def evaluate(
-    context: typer.Context,
     results: Annotated[
         list[str],
         typer.Argument(
@@ -92,13 +88,6 @@ def evaluate(
     normalize = scoring.normalizer(normalizer)
     problems = Problems()
     _say_incomplete([*results, *([against] if against else ())])
-    for part in room_parts(context):  # scores something else than words
-        others = {"--against": against, "--manifest": manifest, "--group-by": group_by, "--diff": diff}
-        others |= {"--hypothesis-field": hypothesis_field}
-        others |= {"--reference-field": reference_field if reference_field != Fields.reference else None}
-        part.refuse_beside(others)
-        part.score(results, normalizer, problems, skip_failed=skip_failed, as_json=as_json)
-        return
     references = References(manifest, fields) if manifest else None
     if against is not None:
         if against == "-" and "-" in results:
@@ -144,9 +133,9 @@ def evaluate(
     if as_json:
         settings = {"normalizer": normalizer, "unusable_rows": problems.num, "references_without_result": unused}
         rates = report.to_object(evaluation, fields.group_by, not skip_failed)
-        print_parts([json.dumps({**settings, **rates, "versions": versions(normalizer)}, ensure_ascii=False)])
+        _print_parts([json.dumps({**settings, **rates, "versions": _versions(normalizer)}, ensure_ascii=False)])
     else:
-        print_parts(
+        _print_parts(
             [
                 *([] if quiet else [_preamble(normalizer, evaluation, skip_failed)]),
                 report.to_table(evaluation, fields.group_by).rstrip("\n"),
@@ -200,17 +189,17 @@ def _compare(
             **unpaired,
             **report.to_object(comparison, diff),
             **grouped,
-            "versions": versions(normalizer),
+            "versions": _versions(normalizer),
         }
-        print_parts([json.dumps(found, ensure_ascii=False)])
+        _print_parts([json.dumps(found, ensure_ascii=False)])
     else:
         max_changes = _CHANGES_SHOWN if diff is None else diff
-        print_parts([*([] if quiet else [f"normalizer {normalizer}\n"]), report.to_table(comparison, *names)])
-        print_parts(report.group_lines(group_by, groups))
+        _print_parts([*([] if quiet else [f"normalizer {normalizer}\n"]), report.to_table(comparison, *names)])
+        _print_parts(report.group_lines(group_by, groups))
         if _has_colours():
             report.print_in_colour(comparison, max_changes)
         else:
-            print_parts(report.change_lines(comparison, max_changes))
+            _print_parts(report.change_lines(comparison, max_changes))
     if problems.num or any(only):
         raise typer.Exit(1)
 
@@ -266,8 +255,28 @@ def _show_worst(evaluation: Evaluation) -> None:
     if evaluation.worst and _has_colours():
         print_in_colour(evaluation.worst)
     else:
-        print_parts(f"\n{diff_title(aligned)}\n{marked_diff(aligned)}" for aligned in evaluation.worst)
+        _print_parts(f"\n{diff_title(aligned)}\n{marked_diff(aligned)}" for aligned in evaluation.worst)
 
 
 def _has_colours() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _print_parts(parts: Iterable[str]) -> None:
+    """Print texts to stdout. Raises StdoutClosed."""
+    if sys.stdout is None:
+        raise StdoutClosed
+    try:
+        for part in parts:
+            print(part)
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise StdoutClosed from error
+
+
+def _versions(normalizer: NormalizerName) -> dict[str, str]:
+    """Return the versions of this package, of jiwer, and of the normaliser if it has one."""
+    from importlib.metadata import version
+
+    packages = ("jiwer", "whisper-normalizer") if normalizer == "whisper-en" else ("jiwer",)
+    return {"fastscribe": __version__} | {package: version(package) for package in packages}

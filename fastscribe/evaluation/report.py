@@ -45,11 +45,8 @@ def score_table(scores: Iterable[tuple[str, Score]]) -> str:
 
 
 def _with_header(rows: Iterable[tuple[str, ...]]) -> str:
-    return aligned_table([_HEADER, *rows])
-
-
-def aligned_table(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows of cells, the first of them the header: names to the left, numbers to the right."""
+    """Format rows of cells below the header: names to the left, numbers to the right."""
+    rows = [_HEADER, *rows]
     widths = [max(num_columns(row[column]) for row in rows if column < len(row)) for column in range(len(rows[0]))]
     return "".join(_aligned(row, widths) + "\n" for row in rows)
 

@@ -196,15 +196,9 @@ def _without_failed(pairs: Iterable[Pair], result: Evaluation) -> Iterator[Pair]
 
 def check_installed(normalizer: NormalizerName, command: str = "evaluate", extra: str = "eval") -> None:
     """Raise MissingExtra if a package is missing that scoring with this normaliser needs."""
-    check_modules(("jiwer", "whisper_normalizer") if normalizer == "whisper-en" else ("jiwer",), command, extra)
-
-
-def check_modules(modules: Iterable[str], what: str, extra: str) -> None:
-    """Raise MissingExtra if one of an extra's packages is missing."""
-    for module in modules:
-        parent = module.rpartition(".")[0]
-        if (parent and find_spec(parent) is None) or find_spec(module) is None:
-            raise MissingExtra(what, module.replace("_", "-"), extra)
+    for module in ("jiwer", "whisper_normalizer") if normalizer == "whisper-en" else ("jiwer",):
+        if find_spec(module) is None:
+            raise MissingExtra(command, module.replace("_", "-"), extra)
 
 
 def normalizer(name: NormalizerName) -> Callable[[str], str]:

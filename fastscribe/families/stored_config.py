@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from fastscribe.config import ATTENTION_KINDS, AttentionConfigs, EncoderSettings, ModelConfig
 from fastscribe.families.registry import ENCODER_KINDS, config_class
 
-_FIRST_KIND = "conformer"  # folders of early versions have no kind and hold conformers
+_FIRST_KIND = "conformer"  # whose settings have no kind
 T = TypeVar("T")
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.interfaces import Additions, MakeTexts
     from fastscribe.pipeline.preparation import Preparation
     from fastscribe.pipeline.text_stage import TextStage
-    from fastscribe.pipeline.time_limit import TimeLimit
     from fastscribe.pipeline.windows import InputGroups
 
 Plan: TypeAlias = Sequence[Utterance]
@@ -66,14 +65,13 @@ class Executor(Protocol):
     def choose_budget(self) -> Budget:
         """Return the budget that suits the device, or the smallest of several devices."""
 
-    def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch, limit: TimeLimit | None = None) -> None:
+    def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch) -> None:
         """Begin a run.
 
         Args:
             options: Of the run.
             budget: Of its batches.
             stopwatch: Adds up the stages' seconds, of several devices together.
-            limit: Asked before each batch; once it refuses one, execute() ends.
 
         Raises:
             DeviceFailed: No device is left.

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.interfaces import Additions
     from fastscribe.pipeline.preparation import Preparation
     from fastscribe.pipeline.text_stage import TextStage
-    from fastscribe.pipeline.time_limit import TimeLimit
 
 BATCHES_AHEAD = 2
 
@@ -47,7 +46,6 @@ class LocalExecutor:
         self.engine = engine
         self.style: OutputStyle | None = None
         self._options = Options()
-        self._limit: TimeLimit | None = None
         self._readers: ReplacingThreadPool | None = None
 
     @property
@@ -61,8 +59,8 @@ class LocalExecutor:
     def choose_budget(self) -> Budget:
         return self.engine.recognizer.choose_budget()
 
-    def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch, limit: TimeLimit | None = None) -> None:
-        self._options, self._limit = options, limit
+    def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch) -> None:
+        self._options = options
         self.engine.budget, self.engine.stopwatch = budget, stopwatch
         self._readers = ReplacingThreadPool(options.threads or default_threads(), "read")
 
@@ -75,18 +73,10 @@ class LocalExecutor:
             while True:
                 with self.engine.stopwatch.time("wait_for_audio"):
                     loaded = next(batches, None)
-                loaded = loaded if self._fits(loaded) else None
                 yield from self.decode(loaded)
                 yield IDLE
                 if loaded is None:
                     return
-
-    def _fits(self, loaded: Loaded | Idle | None) -> bool:
-        """Return False if the run's limit allows no more work."""
-        if self._limit is None or loaded is None:
-            return True
-        batch = None if loaded is IDLE else loaded[0]
-        return self._limit.begin(0.0 if batch is None else batch.audio_s)
 
     def load(self, plans: Iterable[Plan | Idle], ahead: int = BATCHES_AHEAD) -> Generator[Loaded | Idle, None, None]:
         """Yield the planned batches with their samples, in memory that copies fast to the device (loader.load_batches)."""
@@ -114,8 +104,6 @@ class LocalExecutor:
                 return
             outcomes = self.engine.push(batch)
         for batch, outcome in outcomes:
-            if self._limit is not None:
-                self._limit.done(batch.audio_s)
             if isinstance(outcome, Exception):
                 yield batch.utterances, [to_failure(one.audio, "model", outcome) for one in batch.utterances]
             elif batch.cuts:

@@ -39,10 +39,6 @@ class RecordingsInFlight:
         self._audios: dict[int, AudioInfo] = {}  # by index: decoded recordings as a follow-up reads them
         self.finished: deque[Transcript | Failure] = deque()
 
-    def undone_s(self) -> float:
-        """Return the seconds of audio in flight that are not decoded yet, of all channels."""
-        return sum(seconds for seconds, _ in self._undone.values())
-
     def begin(self, items: Sequence[PreparedInput]) -> list[Utterance]:
         """Take in recordings. Return their utterances, which the run decodes; failures are finished."""
         for item in items:

@@ -40,12 +40,11 @@ from fastscribe.pipeline.recordings import RecordingsInFlight
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.text_stage import TextStage
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
-from fastscribe.pipeline.windows import InputWindows, Ledger, Window, long_s, work_s
+from fastscribe.pipeline.windows import InputWindows, Ledger, Window, long_s
 from fastscribe.types import WORDS, Failure, Hypothesis, Transcript, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
-    from fastscribe.pipeline.time_limit import TimeLimit
 
 _BATCHES_PER_WINDOW = 64
 # Of long recordings that a CPU sorts together: 1 to 3 % slower than 64 (scripts/benchmarks/in_turn.py).
@@ -62,7 +61,6 @@ class Run:
         options: The run's options; recover_gaps is True or False.
         rooms: What rooms add to the run.
         progress: Counts the run.
-        limit: Ends the run early.
     """
 
     def __init__(
@@ -72,14 +70,13 @@ class Run:
         options: Options,
         rooms: Additions,
         progress: Progress,
-        limit: TimeLimit | None = None,
     ) -> None:
         config = model.config
         self._is_by_phrase = options.max_utterance_s is None and config.learnt_on_short
         self._max_utterance_s = config.max_utterance_s if options.max_utterance_s is None else options.max_utterance_s
         options = replace(options, max_utterance_s=self._max_utterance_s)
         self._config, self._tokenizer, self._options, self._rooms = config, model.tokenizer, options, rooms
-        self._progress, self._limit = progress, limit
+        self._progress = progress
         threads = options.threads or default_threads()  # more once there are URLs
         # The executor has other threads: inputs that hang or take long to probe must not keep batches from being read.
         self._preparers = ReplacingThreadPool(threads, "prepare")
@@ -138,8 +135,6 @@ class Run:
         """
         preparation, _ = self._use(executor)
         self._progress.plan_again()
-        if self._limit is not None:
-            self._limit.drop()
         rest = self._inputs.rest(preparation, self._max_window_s(), last)
         gc.collect()  # reference cycles hold the memory that the processes shared: up to 2 GiB a device
         for windows in rest:
@@ -149,9 +144,7 @@ class Run:
 
     def _results_of(self, windows: Iterable[Window | Idle]) -> Iterator[Transcript | Failure]:
         yield from self._transcribe(self._with_follow_ups(self._plan_windows(windows)))
-        if not self._is_stopped:  # else their recordings have no result
-            yield from self._transcribe(self._with_follow_ups(self.plan(self._recordings.utterances_to_recover())))
-        # Even if the limit is reached: recordings that wait for them are decoded, and the executor begins what fits.
+        yield from self._transcribe(self._with_follow_ups(self.plan(self._recordings.utterances_to_recover())))
         yield from self._transcribe(self.plan(self._recordings.utterances_to_follow_up()))
 
     def windows(
@@ -190,8 +183,6 @@ class Run:
             for part in self.parts(window):
                 utterances = self._recordings.begin(part)
                 yield from self.plan([*utterances, *self._recordings.utterances_to_recover()])
-            if self._is_stopped:
-                return
 
     def _with_follow_ups(self, plans: Iterable[Plan | Idle]) -> Iterator[Plan | Idle]:
         """Yield the batches, and before each one those for other models, once these fill a batch or keep much in memory."""
@@ -201,23 +192,15 @@ class Run:
                 yield from self.plan(self._recordings.utterances_to_follow_up(frames, max_held_s))
             yield plan
 
-    @property
-    def _is_stopped(self) -> bool:
-        return self._limit is not None and self._limit.is_reached
-
     def parts(self, window: Window) -> Iterator[Window]:
-        """Yield the window in parts, so that a CPU finishes long recordings in turn; with a limit, only what fits in it.
+        """Yield the window in parts, so that a CPU finishes long recordings in turn.
 
         A GPU is through a window in seconds, and small parts would not fill its batches. Batches of other models hold whole
         recordings, which are few in a window.
         """
         batch_s = self._max_window_s() / _BATCHES_PER_WINDOW
         is_whole = self._executor.facts.is_gpu or self._rooms.planners
-        limited: Iterable[Window] = [window]
-        if self._limit is not None:
-            limited = self._limit.parts(window, work_s, self._recordings.undone_s, batch_s)
-        for part in limited:
-            yield from [part] if is_whole else in_turn(part, long_s, _BATCHES_IN_TURN * batch_s)
+        yield from [window] if is_whole else in_turn(window, long_s, _BATCHES_IN_TURN * batch_s)
 
     def _transcribe(self, plans: Iterable[Plan | Idle]) -> Iterator[Transcript | Failure]:
         """Decode the batches; yield the recordings that they complete."""

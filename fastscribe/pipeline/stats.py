@@ -158,8 +158,8 @@ class RunStats:
     `files`, `failed` and `audio_s` count this run alone; audio_s covers transcribed files only. wall_s runs from the loaded
     model to the last row written. stage_s is summed over the devices, peak_bytes is that of the device with the most.
     `skipped` counts the inputs that earlier runs have finished; `failed_before` of them failed. `totals` (files, failed,
-    audio_s) counts all runs of the output folder. `stopped` says how far a run came that its limit has stopped; None: the
-    run did all. `refused` has the reason of each fast path that was refused, by its name (fast_paths.py).
+    audio_s) counts all runs of the output folder. `refused` has the reason of each fast path that was refused, by its name
+    (fast_paths.py).
     """
 
     files: int
@@ -183,7 +183,6 @@ class RunStats:
     )  # files of folders that are not audio by their names, by kind
     repeated: int = 0  # inputs given more than once, without the first time
     totals: dict[str, Any] | None = None
-    stopped: Mapping[str, Any] | None = None  # limit, elapsed_s, usd, files_done, files_given
     gaps: int = 0  # stretches with speech in which no words were found
     gap_s: float = 0.0
     recovered_words: int = 0  # that gap recovery added
@@ -225,7 +224,6 @@ class RunStats:
             "left_out": dict(self.left_out),
             "repeated": self.repeated,
             "totals": None if self.totals is None else {**self.totals, "audio_s": round(self.totals["audio_s"], 3)},
-            "stopped": None if self.stopped is None else dict(self.stopped),
             "audio_s": round(self.audio_s, 3),
             "load_s": round(self.load_s, 3),
             "wall_s": round(self.wall_s, 3),

@@ -63,7 +63,6 @@ class Facts:
 
     place: str
     model: ModelFacts
-    recovers_gaps: bool  # in this run
     config: ModelConfig
     model_digest: str
     content_digests: dict[str, str]  # of what the options name, by the option's name
@@ -247,7 +246,6 @@ def facts_of(transcriber: Transcriber, setup: Setup, said: Sequence[str] = ()) -
     return Facts(
         place=_place(),
         model=transcriber._executor.facts,
-        recovers_gaps=transcriber._recovers_gaps,
         config=transcriber._config,
         model_digest=model_digest(setup.model),
         content_digests=transcriber._content_digests(),

@@ -71,7 +71,7 @@ class PagePart(RunPart):
             self._page.recorder.result(written)
 
     def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
-        """Write the page of a run that has finished, or that its limit has stopped. Raises OutputError."""
+        """Write the page of a run that has finished. Raises OutputError."""
         if self._page is not None:
             self._page.finished(stats)
         return 0

@@ -48,8 +48,8 @@ class RunPage:
             self._write_stopped(error)
 
     def finished(self, stats: RunStats) -> None:
-        """Write the page of a run that has finished, or that its limit has stopped. Raises OutputError."""
-        self._write(stats, FINISHED if stats.stopped is None else f"stopped {stats.stopped['limit']}")
+        """Write the page of a run that has finished. Raises OutputError."""
+        self._write(stats, FINISHED)
 
     def _write_stopped(self, error: BaseException) -> None:
         """Write the page of a run that `error` ends; if that fails too, print why."""

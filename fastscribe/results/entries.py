@@ -40,11 +40,7 @@ ENTRY = np.dtype(
         ("for_list", "?"),
         ("name", "u8"),  # names.name_key of the files' name; 0: no files
         ("sizes", "u4", (len(FILE_FORMATS),)),  # of the files in bytes, in the order of FILE_FORMATS; or NO_FILE
-        (
-            "styles",
-            "u8",
-            (len(SUBTITLES),),
-        ),  # fingerprint.style_key of each; 0: there is none, or it is that of the header
+        ("styles", "u8", (len(SUBTITLES),)),  # fingerprint.style_key of each; 0: there is none
         ("line_end", "i8"),  # offset of the end of its line, and of the renames that follow
     ]
 )
@@ -54,7 +50,7 @@ class Entry(NamedTuple):
     id: str
     key: int
     state: int
-    begin: int  # offsets of its row in bytes; both 0 if the run writes no rows
+    begin: int  # offsets of its row in bytes
     end: int
     order: int  # index of the input
     failed: bool
@@ -62,10 +58,8 @@ class Entry(NamedTuple):
     for_list: bool = False  # a bad row of a list of inputs, or a missing file: it was never a recording
     name: str = ""  # of its files when they were written, without a format's extension
     sizes: Mapping[str, int] = {}  # of its files in bytes, by format
-    styles: Mapping[
-        str, int
-    ] = {}  # fingerprint.style_key of its subtitles, by format; older versions have it in the header
-    checksums: Mapping[str, int] = {}  # CRC-32 of its files, by format; older versions wrote none
+    styles: Mapping[str, int] = {}  # fingerprint.style_key of its subtitles, by format
+    checksums: Mapping[str, int] = {}  # CRC-32 of its files, by format
 
     def line(self) -> bytes:
         fields = {
@@ -145,7 +139,7 @@ class PreviousRun:
         return {format: size for format, size in sizes if size != NO_FILE}
 
     def other_layouts(self, entry_index: int, style: int) -> set[str]:
-        """Return the formats of an entry's subtitles whose layout is known, and not that of fingerprint.style_key `style`."""
+        """Return the formats of an entry's subtitles whose layout is not that of fingerprint.style_key `style`."""
         styles = zip(SUBTITLES, self.entries["styles"][entry_index].tolist(), strict=True)
         return {format for format, key in styles if key not in (0, style)} & self.sizes(entry_index).keys()
 

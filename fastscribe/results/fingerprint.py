@@ -15,17 +15,15 @@ from typing import Any
 from fastscribe import rooms
 from fastscribe.config import CHANNELS, ModelConfig, Options, OutputStyle, SubtitleStyle, streaming_text
 
-AS_GIVEN = "languages as given"  # languages_of() the fingerprint of an earlier version, if it is another one
 _FORMAT_VERSION = 1  # of the output; raise it when the content of rows or files changes
 # Options that change the speed only.
 _SPEED_ONLY = frozenset(("cuda_graphs", "batch_frames", "batch_size", "window", "threads"))
-# Options that only some models have, or that earlier versions lack; left out at their default.
+# Options that only some models or runs have; left out at their default.
 _OPTIONAL = frozenset(
     ("language", "target_language", "pnc", "timestamps", "nbest", "align_with", "speakers", "speaker_names", "boost")
 ).union(("speaker_streaming", "remove_fillers", "itn", "redact", "redact_names", "rttm", "voices", "lm", "lm_weight"))
 _SECRET = frozenset(("redact_names",))  # a digest stands for them
 _RESOLVED_LATER = frozenset(("beam",))  # `resolved` has the value
-_LEFT_OUT = {"--beam": 1, "--pnc": True}  # values that a fingerprint need not mention
 _DEFAULTS = Options()
 _MODEL_SUFFIXES = frozenset(
     (".nemo", ".safetensors", ".json", ".yaml", ".yml", ".model", ".vocab", ".ckpt", ".bin", ".txt")
@@ -54,7 +52,7 @@ def fingerprint(model_digest: str, resolved: Mapping[str, Any], options: Options
     if options.speaker_streaming is not None:
         chosen["speaker_streaming"] = streaming_text(options.speaker_streaming)
     defaulted = {name for name in _OPTIONAL if chosen[name] == getattr(_DEFAULTS, name)}
-    defaulted |= set() if chosen["track"] else {"track"}  # folders of earlier versions lack it
+    defaulted |= set() if chosen["track"] else {"track"}  # 0 is the default too
     shaping = {name: value for name, value in chosen.items() if name not in _SPEED_ONLY | _RESOLVED_LATER | defaulted}
     shaping |= {name: _digest_of(value) for name, value in shaping.items() if name in _SECRET}
     named = {_option(name): value for name, value in {**shaping, **resolved, "tokens": style.tokens}.items()}
@@ -82,20 +80,6 @@ def _slow_digest(text: str) -> str:
 
 def _option(field: str) -> str:
     return "--redact-list" if field == "redact_names" else f"--{field.replace('_', '-')}"
-
-
-_STYLE_FIELDS = {_option(field.name): field for field in dataclasses.fields(SubtitleStyle)}
-
-
-def of_results(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a fingerprint without the formats and their options, which those of older versions have, and without AS_GIVEN."""
-    left_out = {*_STYLE_FIELDS, "--format", AS_GIVEN}
-    return {name: value for name, value in fingerprint.items() if name not in left_out}
-
-
-def languages_of(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a fingerprint about languages."""
-    return {name: fingerprint[name] for name in ("--language", "--target-language") if name in fingerprint}
 
 
 def language_settings(
@@ -137,30 +121,10 @@ def language_settings(
     return {name: tag for name, tag in (("language", language), ("target_language", target)) if tag is not None}
 
 
-def comparable(first: Mapping[str, Any], second: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return of_results() two fingerprints: equal if their runs give the same results, also if older versions wrote them."""
-    return _beside(first, second), _beside(second, first)
-
-
-def _beside(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    languages = languages_of(one)
-    if AS_GIVEN not in one and languages == other.get(AS_GIVEN):
-        languages = languages_of(other)
-    rest = {name: value for name, value in of_results(one).items() if name not in languages_of(one)}
-    left_out = {name: value for name, value in _LEFT_OUT.items() if name in other}
-    return left_out | rest | languages
-
-
 def style_key(style: SubtitleStyle) -> int:
     """Return 64 bits that stand for a layout of subtitles; never 0."""
     text = json.dumps(dataclasses.asdict(style), sort_keys=True)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") or 1
-
-
-def older_style(fingerprint: Mapping[str, Any]) -> SubtitleStyle:
-    """Return the layout of the subtitles of a folder of an older version, whose fingerprint has it."""
-    given = {field.name: fingerprint[name] for name, field in _STYLE_FIELDS.items() if name in fingerprint}
-    return SubtitleStyle(**given)
 
 
 def model_digest(path: str | os.PathLike[str]) -> str:

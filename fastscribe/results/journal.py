@@ -15,12 +15,12 @@ from fastscribe._system.safe_open import safe_open
 from fastscribe.errors import UsageError
 from fastscribe.results.block import redo
 from fastscribe.results.entries import ENTRY, Entry, PreviousRun, is_row, load_entries_and_names, parse_entry
-from fastscribe.results.fingerprint import comparable
 from fastscribe.results.names import name_key
 from fastscribe.results.paths import Paths, header_line, read_header
 from fastscribe.results.repair import check_unedited, load_intact_entries, repair
 
 _ABSENT = object()
+_LEFT_OUT = {"--beam": 1, "--pnc": True}  # values that a fingerprint does not mention
 
 
 class Journal:
@@ -101,11 +101,6 @@ def load_readonly(paths: Paths, fingerprint: Mapping[str, Any]) -> PreviousRun:
 
 
 def _check_fingerprint(paths: Paths, fingerprint: Mapping[str, Any] | None) -> None:
-    if not paths.has_rows:
-        raise UsageError(
-            f"{paths.directory}: an older version ran here without the format jsonl, so there are no rows to go on from: use "
-            "another folder, or transcribe --overwrite to start over"
-        )
     if fingerprint is not None:
         check_same_settings(paths.directory, read_header(paths.journal), fingerprint)
 
@@ -118,7 +113,7 @@ def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprin
         before: The fingerprint of the earlier run.
         fingerprint: This run's.
     """
-    before, now = comparable(before, json.loads(json.dumps(fingerprint)))
+    now = json.loads(json.dumps(fingerprint))
     names = [name for name in {**before, **now} if _shown(before, name) != _shown(now, name)]
     if not names:
         return
@@ -131,7 +126,7 @@ def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprin
 
 
 def _shown(fingerprint: Mapping[str, Any], name: str) -> str:
-    value = fingerprint.get(name, _ABSENT)
+    value = fingerprint.get(name, _LEFT_OUT.get(name, _ABSENT))
     if value is None:
         return "not set"
     return "not there" if value is _ABSENT else json.dumps(value, ensure_ascii=False)

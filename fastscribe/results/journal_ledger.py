@@ -114,7 +114,7 @@ class JournalLedger(Ledger):
 
 def _key(source: Source | Failure) -> int:
     if isinstance(source, Source):
-        track = f"\0{source.track}" if source.track else ""  # keys of the first track are those of older journals
+        track = f"\0{source.track}" if source.track else ""
         identity = os.path.abspath(source.file) if isinstance(source.file, str) else unsigned(source.file.identity)
         return _digest(f"{identity}\0{source.offset_s}\0{source.duration_s}{track}")
     stands_for_path = source.id == relative_id(source.path)

@@ -1,7 +1,6 @@
 """`fastscribe merge`: combine the results of shards into one `transcripts.jsonl` and one `report.json`.
 
-A shard's journal lists its results. A shard is complete once it has a report, which a run writes last, and the report does not
-say that a limit has stopped the run. The files of an earlier
+A shard's journal lists its results. A shard is complete once it has a report, which a run writes last. The files of an earlier
 merge are replaced; a `transcripts.jsonl` or `report.json` that no merge wrote is an error.
 """
 
@@ -30,7 +29,6 @@ from fastscribe._system.safe_files import (
 from fastscribe.errors import UsageError
 from fastscribe.fast_paths import first_reasons
 from fastscribe.results.entries import is_row, latest_entry_indices, load_entries
-from fastscribe.results.fingerprint import comparable
 from fastscribe.results.paths import Paths, in_the_way, read_header
 from fastscribe.results.shards import Shard
 from fastscribe.results.storage_folder import merged_files
@@ -96,18 +94,15 @@ def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> MergeRes
     foreign = [str(path) for path in (rows, report) if status_of(path) is not None and path not in ours]
     if foreign:
         raise in_the_way(foreign)
-    has_rows = any(result.paths.rows.exists() for result in found)
     try:
-        if has_rows:
-            _write_rows(merged, rows, ordered)
-        num_bytes = temp_path_for(rows).stat().st_size if has_rows else None
+        _write_rows(merged, rows, ordered)
+        num_bytes = temp_path_for(rows).stat().st_size
         write_temp(report, (json.dumps(merged_report(merged) | {"rows_bytes": num_bytes}, indent=2) + "\n").encode())
-        for path in (report, rows) if has_rows else (report,):
+        for path in (report, rows):
             sync_path(temp_path_for(path))
         rename_into_place(report)
         sync_folder(destination)  # from here on the report says that the rows are ours
-        if has_rows:
-            rename_into_place(rows)
+        rename_into_place(rows)
         sync_folder(destination)
     except BaseException:
         discard_temp(report)
@@ -149,7 +144,7 @@ def _read(shard: Shard, paths: Paths) -> ShardResult:
         return ShardResult(shard, paths, entries[:0], None)
     try:
         report = json.loads(paths.report.read_text(encoding="utf-8"))
-        is_whole = report.keys() >= _REQUIRED_KEYS and not report.get("stopped")
+        is_whole = report.keys() >= _REQUIRED_KEYS
     except (OSError, ValueError, AttributeError):
         is_whole = False
     return ShardResult(shard, paths, entries[latest_entry_indices(entries)], report if is_whole else None)
@@ -158,8 +153,7 @@ def _read(shard: Shard, paths: Paths) -> ShardResult:
 def _check_same_run(found: Sequence[ShardResult]) -> None:
     first, *others = [{**read_header(result.paths.journal), "shard": None} for result in found]
     for result, other in zip(found[1:], others, strict=True):
-        one, fingerprint = comparable(first, other)
-        different = [name for name in one.keys() | fingerprint.keys() if one.get(name) != fingerprint.get(name)]
+        different = [name for name in first.keys() | other.keys() if first.get(name) != other.get(name)]
         if different:
             raise UsageError(f"{result.paths.journal}: was run with another {', '.join(sorted(different))} than "
                              f"{found[0].paths.journal}")  # fmt: skip

@@ -150,7 +150,7 @@ class JournaledOutput:
         else:  # nothing to name, so no memory for names
             self.ledger = JournalLedger(run.shard, self._previous, run.retry_failed)
             self._names = FileNames(())
-        self._new, self._is_finished = Totals(), True
+        self._new = Totals()
 
     def _open(self, run: OutputRun) -> Journal:
         storage = self._storage
@@ -165,7 +165,7 @@ class JournaledOutput:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        self.close(finished=kind is None and self._is_finished)
+        self.close(finished=kind is None)
 
     def write(self, result: Transcript | Failure) -> None:
         """Queue all formats of one result. They are durable soon afterwards, and after `flush`.
@@ -231,18 +231,16 @@ class JournaledOutput:
             not_given=int((is_counted & ~previous.is_in_this_run).sum()),
         )
 
-    def write_report(self, content: bytes, finished: bool = True) -> None:
+    def write_report(self, content: bytes) -> None:
         """Write the report last and durably: `merge` takes it as proof that the run is complete.
 
         Args:
-            content: The file's content, which says so if the run is not `finished`.
-            finished: The run has done all of its inputs. Else the rows stay as they are, for the next run.
+            content: The file's content.
 
         Raises:
             OutputError: A file cannot be written.
         """
-        self._is_finished = finished
-        if finished and not self._storage.can_rename:
+        if not self._storage.can_rename:
             for item in self._old_failures():
                 self._committer.add(item)
         self._committer.flush()

@@ -39,7 +39,7 @@ class Output(Protocol):
     def totals(self) -> Any:
         """Return what all runs have written there, as results.output.Totals; None for a stream."""
 
-    def write_report(self, content: bytes, finished: bool = True) -> None:
+    def write_report(self, content: bytes) -> None:
         """Write the run's report last: it says that the run is complete. Raises OutputError."""
 
 

@@ -81,11 +81,6 @@ class Paths:
         """The recordings of the commit in progress."""
         return self.directory / f".block{self.suffix}"
 
-    @property
-    def has_rows(self) -> bool:
-        """True unless an older version ran without the format jsonl: then a file of the rows' name is not ours."""
-        return "jsonl" in read_header(self.journal).get("--format", ("jsonl",))
-
     def check(self, besides: Collection[Path] = ()) -> None:
         """Raise UsageError if one of these names has a file that no run wrote, except `besides`. Changes nothing."""
         own = (self.journal, self.rows, self.report, self.swap, self.block)
@@ -102,7 +97,7 @@ class Paths:
         if path == self.journal or not self.has_begun:
             return path == self.journal and self.is_ours
         if path == self.rows:
-            return self.has_rows
+            return True
         if path == self.block:  # written in place: a power cut may truncate it
             return starts_with(path, re.compile(re.escape(BLOCK_START))) or BLOCK_START.startswith(first_line(path))
         return starts_with(path, re.compile(rb'\{\s*"files":' if path == self.report else re.escape(SWAP)))

@@ -11,12 +11,12 @@ from collections.abc import Collection, Sequence
 from zlib import crc32
 
 from fastscribe._system.file_kinds import InTheWay
-from fastscribe.config import OutputStyle
+from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.errors import UsageError
 from fastscribe.results.commit import Committer
 from fastscribe.results.entries import SUBTITLES, Entry
 from fastscribe.results.file_names import NameChange, file_formats
-from fastscribe.results.fingerprint import older_style, style_key
+from fastscribe.results.fingerprint import style_key
 from fastscribe.results.formats.writers import render
 from fastscribe.results.items import Item, StagedFile
 from fastscribe.results.journal import Journal
@@ -40,8 +40,8 @@ class ResultFiles:
         self.formats = file_formats(style.formats)
         self.storage, self._style = storage, style
         self._journal, self._previous, self._committer = journal, journal.previous, committer
-        self._style_key, self._older_layout = style_key(style.subtitles), older_style(journal.fingerprint)
-        self._older_style = style_key(self._older_layout)
+        self._style_key = style_key(style.subtitles)
+        self._layouts = {style_key(layout): layout for layout in (SubtitleStyle(), style.subtitles)}
 
     def outdated(self, entry_index: int, name: str | None) -> list[str]:
         """Return the formats whose file an earlier result lacks, or has damaged or in another style.
@@ -55,7 +55,7 @@ class ResultFiles:
         """
         previous, entry = self._previous, self._previous.entries[entry_index]
         sizes = previous.sizes(entry_index) if name is not None else {}
-        styles = {format: int(key) or self._older_style for format, key in zip(SUBTITLES, entry["styles"], strict=True)}
+        styles = dict(zip(SUBTITLES, entry["styles"].tolist(), strict=True))
         return [
             format
             for format in self.formats
@@ -82,11 +82,11 @@ class ResultFiles:
     def _is_edited(self, file: str, entry_index: int, format: str, style: int) -> bool:
         """Return True unless a file is as its run wrote it, or as a kill or a power cut may leave it.
 
-        The beginning of a file of subtitles whose layout is neither this run's nor the folder's counts as edited.
+        The beginning of a file of subtitles whose layout is neither this run's nor the default counts as edited.
         """
 
         def written() -> bytes:
-            layout = self._older_layout if style == self._older_style else self._style.subtitles
+            layout = self._layouts.get(style, self._style.subtitles)
             found = self.stored(entry_index)
             return render(found[0], format, self._style.tokens, layout).encode() if found is not None else b""
 
@@ -292,13 +292,7 @@ class ResultFiles:
             self.storage.set_aside(file)
 
     def _is_as_written(self, file: str, owner: int, format: str) -> bool:
-        """Return True if a file's content is what its run wrote. Entries of older versions tell the size alone."""
+        """Return True if a file's content is what its run wrote."""
         if self.storage.size(file) != self._previous.sizes(owner)[format]:
             return False
-        crc = self._journal.entry(owner).checksums.get(format)
-        if crc is not None:
-            return crc32(self.storage.read(file)) == crc
-        found = self.stored(owner) if self.storage.is_local else None
-        if found is None:
-            return True
-        return self.storage.read(file) == render(found[0], format, self._style.tokens, self._older_layout).encode()
+        return crc32(self.storage.read(file)) == self._journal.entry(owner).checksums.get(format)

@@ -309,7 +309,7 @@ def _remove_results(paths: Paths, edits: Edits) -> None:
                 barrier.watch(path.parent)
                 remove(path)
                 folders.add(path.parent)
-            for path in (*([paths.rows] if paths.has_rows else []), paths.report):
+            for path in (paths.rows, paths.report):
                 remove(path)
             barrier.watch(paths.directory)
             barrier.wait((), [paths.directory, *folders])
@@ -330,8 +330,8 @@ def _listed_files(paths: Paths, storage: FolderStorage) -> Iterator[str]:
             found = storage.size(file)
             if found is None:
                 continue
-            crc = entry.checksums.get(format)
-            is_as_written = found == min(size, NO_FILE - 1) and (crc is None or crc32(storage.read(file)) == crc)
+            has_same_size = found == min(size, NO_FILE - 1)
+            is_as_written = has_same_size and crc32(storage.read(file)) == entry.checksums.get(format)
             if not is_as_written and not storage.is_damaged(file, bytes):
                 storage.set_aside(file)
             yield file

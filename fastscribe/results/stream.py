@@ -143,7 +143,7 @@ class StreamOutput:
     def totals(self) -> None:
         """Return None: the stream's earlier content is unknown."""
 
-    def write_report(self, content: bytes, finished: bool = True) -> None:
+    def write_report(self, content: bytes) -> None:
         """Do nothing: the stream carries results only."""
 
     def write(self, result: Transcript | Failure) -> None:

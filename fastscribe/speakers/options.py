@@ -1,4 +1,4 @@
-"""Options of `fastscribe transcribe` and `fastscribe evaluate` about speakers."""
+"""Options of `fastscribe transcribe` and `fastscribe export` about speakers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastscribe.cli.app import local_file, option, options_in
+from fastscribe.cli.app import local_file, options_in
 from fastscribe.cli.export_part import ExportPart, Stored
 from fastscribe.cli.room_options import AddedOptions, value_of
 from fastscribe.cli.run_part import RunPart
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _audio_option, _output_option = options_in("Audio"), options_in("Output")
 _MODEL = "nvidia/diar_streaming_sortformer_4spk-v2.1"
-_COLLAR_S = 0.25  # NIST's
 
 
 class SpeakersPart(RunPart):
@@ -48,7 +47,7 @@ class SpeakersPart(RunPart):
     def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
         """Find the persons of a finished run with voice prints. Return 1 if that failed."""
         folder = job.target.directory
-        if job.options.voices is None or stats.stopped is not None or folder is None or job.target.shard.count > 1:
+        if job.options.voices is None or folder is None or job.target.shard.count > 1:
             return 0
         from fastscribe.speakers.command import after_run
 
@@ -133,36 +132,6 @@ def _of_transcribe(
     )
 
 
-def _of_evaluate(
-    speaker_references: Annotated[
-        list[str] | None,
-        option(
-            "--speaker-references",
-            metavar="PATH",
-            help="Score who says what, by these references: cpWER and DER. RTTM (DER alone), STM, SegLST (.json), or "
-            "JSONL rows with segments and speakers: a file, or a folder of files; may be repeated. Needs the extra "
-            "eval-speakers.",
-        ),
-    ] = None,
-    collar: Annotated[
-        float | None,
-        option(
-            "--collar",
-            min=0,
-            metavar="SECONDS",
-            help="For DER: leave out this much on either side of each reference turn's begin and end. Default: 0.25.",
-        ),
-    ] = None,
-) -> Any:
-    if not speaker_references:
-        if collar is not None:
-            raise UsageError("--collar is for the speakers of --speaker-references")
-        return None
-    from fastscribe.speakers.evaluate import SpeakerScoring
-
-    return SpeakerScoring(speaker_references, _COLLAR_S if collar is None else collar)
-
-
 class SpeakerMapPart(ExportPart):
     """Puts the names of persons into stored results.
 
@@ -214,16 +183,7 @@ def _of_export(
     return None if speaker_map is None else SpeakerMapPart(speaker_map)
 
 
-_INSTEAD = {
-    "--speakers MODEL, a Sortformer; of calls with a channel for each speaker --speakers channels": "diarize diarize-model",
-    "the model of --speakers finds how many speak: leave it out": "max-speakers min-speakers num-speakers",
-    "--speaker-names A,B": "speaker-name",
-    "--speaker-streaming NAME=N,...": "chunk-left-context chunk-len chunk-right-context fifo-len spkcache-len "
-    "spkcache-update-period",
-    "--voices MODEL": "speaker-embeddings",
-}
 OPTIONS = {
     "export": AddedOptions(_of_export, after="--output-dir"),
-    "transcribe": AddedOptions(_of_transcribe, after="--channel", instead=_INSTEAD),
-    "evaluate": AddedOptions(_of_evaluate, after="--against"),
+    "transcribe": AddedOptions(_of_transcribe, after="--channel"),
 }

@@ -50,10 +50,10 @@ class RttmTurns:
         Raises:
             AudioError: There are none of this recording, or its file in the folder is damaged.
         """
-        for name in recording_names(audio):
+        for name in _recording_names(audio):
             turns = self._turns(name)
             if turns is not None:
-                return clipped(turns, audio.start / audio.sample_rate, audio.duration_s)
+                return _clipped(turns, audio.start / audio.sample_rate, audio.duration_s)
         raise AudioError(audio.path, f"{self.path} has no turns of its speakers")
 
     def digest(self) -> str:
@@ -75,12 +75,12 @@ class RttmTurns:
         if ".." in PurePosixPath(name).parts or not file.is_file():
             return None
         try:
-            return [turn for turns in read_rttm(file).values() for turn in turns]
+            return [turn for turns in _parsed(_content(file), file).values() for turn in turns]
         except UsageError as error:
             raise AudioError(str(file), str(error)) from error
 
 
-def recording_names(audio: AudioInfo) -> Iterator[str]:
+def _recording_names(audio: AudioInfo) -> Iterator[str]:
     """Yield the names that a recording may have in files of other tools."""
     id = re.sub(r"@[0-9]+$", "", audio.id)
     for name in (id, PurePosixPath(id).name, PurePosixPath(audio.path).name):
@@ -89,15 +89,10 @@ def recording_names(audio: AudioInfo) -> Iterator[str]:
             yield re.sub(r"\s", "_", form)
 
 
-def clipped(turns: Iterable[Turn], start_s: float, duration_s: float) -> tuple[Turn, ...]:
+def _clipped(turns: Iterable[Turn], start_s: float, duration_s: float) -> tuple[Turn, ...]:
     """Return the turns within a part of a recording, on the part's clock, in the order in which they begin."""
     moved = (Turn(max(0.0, one.start_s - start_s), min(duration_s, one.end_s - start_s), one.speaker) for one in turns)
     return tuple(sorted(turn for turn in moved if turn.start_s < turn.end_s))
-
-
-def read_rttm(path: Path, option: str = "--rttm") -> dict[str, list[Turn]]:
-    """Return the turns by recording. Raises UsageError naming the option and the line."""
-    return _parsed(_content(path, option), path, option)
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
@@ -109,24 +104,25 @@ def _state(path: Path) -> tuple[int, ...] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _content(path: Path, option: str = "--rttm") -> bytes:
+def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{option} {path}: {error.strerror}") from error
+        raise UsageError(f"--rttm {path}: {error.strerror}") from error
 
 
-def _parsed(content: bytes, path: Path, option: str = "--rttm") -> dict[str, list[Turn]]:
+def _parsed(content: bytes, path: Path) -> dict[str, list[Turn]]:
+    """Return the turns by recording. Raises UsageError naming the line."""
     found: dict[str, list[Turn]] = {}
     try:
         lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise UsageError(f"{option} {path}: no UTF-8 text") from error
+        raise UsageError(f"--rttm {path}: no UTF-8 text") from error
     for number, line in enumerate(lines, start=1):
         fields = line.split()
         if not fields or fields[0].startswith(";") or fields[0] != "SPEAKER":
             if fields and not (fields[0].startswith(";") or re.fullmatch("[A-Z][A-Z-]*", fields[0])):
-                raise UsageError(f"{option} {path}: line {number} is no RTTM: it begins with {fields[0][:40]!r}")
+                raise UsageError(f"--rttm {path}: line {number} is no RTTM: it begins with {fields[0][:40]!r}")
             continue
         try:
             if len(fields) < _MIN_FIELDS:
@@ -136,6 +132,6 @@ def _parsed(content: bytes, path: Path, option: str = "--rttm") -> dict[str, lis
                 raise ValueError
         except ValueError:
             wanted = "SPEAKER RECORDING CHANNEL START LENGTH <NA> <NA> NAME <NA> <NA>, in seconds"
-            raise UsageError(f"{option} {path}: line {number} is not {wanted}") from None
+            raise UsageError(f"--rttm {path}: line {number} is not {wanted}") from None
         found.setdefault(fields[1], []).append(Turn(start_s, start_s + length_s, fields[7]))
     return found

@@ -1,18 +1,16 @@
-"""Augment batches: speed, reverberation, babble, noise and gain on samples, warps and masks on features.
+"""Augment batches: speed, recorded rooms, noise and gain on samples, masks on features.
 
 Everything runs on the samples' device, whole rows at once. One torch.Generator on the host decides what happens to which
 row, so nothing here waits for the device and a run repeats exactly (on one kind of device: the noise comes from the
 device's own generator, seeded by the host's). For the same reason lengths are host tensors.
 
 Sources: SpecAugment (Park et al. 2019, arXiv 1904.08779) with time masks that scale with the length (arXiv 1912.05533),
-speed perturbation (Ko et al., Interspeech 2015), vocal tract length perturbation (Jaitly and Hinton, ICML 2013 workshop).
+speed perturbation (Ko et al., Interspeech 2015).
 
 Shapes: B batch, S samples, R augmented rows, M mels, T mel frames, N frequency bins, L samples of an impulse response.
 """
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import torch
@@ -24,7 +22,6 @@ from fastscribe.training.augment_config import PERCENT, RECORDED_SHARE, AugmentC
 
 _PEAK = 0.99  # of full scale; the limit of augmented samples
 _SILENT = 1e-10  # mean square below which a row counts as silent
-_WARPED_SHARE = 0.85  # of the highest band's frequency: where a warp's scale begins to fall back to 1
 _SPEED_RATE = 16_000  # any rate works, because only its ratio to the other matters
 
 
@@ -38,14 +35,13 @@ def batch_generator(seed: int, epoch: int, step: int, rank: int = 0) -> torch.Ge
 def augment_samples(
     samples_BS: torch.Tensor,
     lengths_B: torch.Tensor,
-    sample_rate: int,
     config: AugmentConfig,
     generator: torch.Generator,
     speeds: torch.Tensor | None = None,
     noise_BS: torch.Tensor | None = None,
     rooms_BL: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Apply speed, reverberation, babble, noise and gain.
+    """Apply speed, rooms, noise and gain.
 
     Args:
         samples_BS: [B, S] int16 or float32.
@@ -61,8 +57,8 @@ def augment_samples(
     if speeds is None:
         speeds = torch.tensor(config.speeds)[torch.randint(len(config.speeds), (len(samples_BS),), generator=generator)]
     samples_BS, lengths_B = change_speed(to_float(samples_BS), lengths_B, speeds)
-    samples_BS = add_reverb(samples_BS, lengths_B, sample_rate, config, generator, rooms_BL)
-    samples_BS = add_babble(samples_BS, lengths_B, config, generator)
+    if rooms_BL is not None:
+        samples_BS = put_in_rooms(samples_BS, lengths_B, rooms_BL)
     samples_BS = add_noise(samples_BS, lengths_B, config, generator, noise_BS)
     return change_gain(samples_BS, config, generator), lengths_B
 
@@ -89,31 +85,12 @@ def change_speed(
     return _zero_beyond_(changed_BS, new_lengths_B), new_lengths_B
 
 
-def add_reverb(
-    samples_BS: torch.Tensor,
-    lengths_B: torch.Tensor,
-    sample_rate: int,
-    config: AugmentConfig,
-    generator: torch.Generator,
-    rooms_BL: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Put some rows in a room: a recorded one, or the undelayed direct sound and a tail of noise that decays exponentially."""
-    if rooms_BL is not None:
-        rows_R = torch.nonzero(rooms_BL.any(1))[:, 0]
-        samples_BS = _in_rooms(samples_BS, lengths_B, rows_R, to_float(rooms_BL[rows_R].to(samples_BS.device)))
-    rows_R = _chosen_to_make(config.reverb_chance, config.room_manifest, len(samples_BS), rooms_BL, generator)
-    decay_s = _uniform(config.reverb_s, len(rows_R), generator)
-    tail_gains = 10 ** (-_uniform(config.reverb_db, len(rows_R), generator) / 20)
-    if not len(rows_R):
+def put_in_rooms(samples_BS: torch.Tensor, lengths_B: torch.Tensor, rooms_BL: torch.Tensor) -> torch.Tensor:
+    """Convolve the rows that have an impulse response with it. Responses get an energy of 1."""
+    rows_R = torch.nonzero(rooms_BL.any(1))[:, 0]
+    if not len(rows_R):  # half of a batch that was split
         return samples_BS
-    rooms_RL = _rooms(decay_s, tail_gains, sample_rate, samples_BS.device, generator)
-    return _in_rooms(samples_BS, lengths_B, rows_R, rooms_RL)
-
-
-def _in_rooms(
-    samples_BS: torch.Tensor, lengths_B: torch.Tensor, rows_R: torch.Tensor, rooms_RL: torch.Tensor
-) -> torch.Tensor:
-    """Convolve `rows_R` with impulse responses, which get an energy of 1."""
+    rooms_RL = to_float(rooms_BL[rows_R].to(samples_BS.device))
     rooms_RL = rooms_RL / rooms_RL.norm(dim=1, keepdim=True)
     rows_on_device_R = small_to_device(rows_R, samples_BS.device)
     rows_RS = samples_BS[rows_on_device_R, : int(lengths_B[rows_R].max())]
@@ -121,36 +98,6 @@ def _in_rooms(
     spectrum_RN = torch.fft.rfft(rows_RS, size) * torch.fft.rfft(rooms_RL, size)
     wet_RS = torch.fft.irfft(spectrum_RN, size)[:, : rows_RS.shape[1]]
     return _replaced(samples_BS, rows_on_device_R, _zero_beyond_(wet_RS, lengths_B[rows_R]))
-
-
-def _rooms(
-    decay_s: torch.Tensor, tail_gains: torch.Tensor, sample_rate: int, device: torch.device, generator: torch.Generator
-) -> torch.Tensor:
-    """Impulse responses [R, L], the direct sound first."""
-    num_samples = max(2, math.ceil(float(decay_s.max()) * sample_rate))
-    times_L = torch.arange(num_samples, device=device) / sample_rate
-    tails_RL = _normal((len(decay_s), num_samples), device, generator)
-    tails_RL *= torch.exp2(times_L * small_to_device(-math.log2(1000) / decay_s, device)[:, None])
-    tails_RL[:, 0] = 0
-    rooms_RL: torch.Tensor = tails_RL * (small_to_device(tail_gains, device) / tails_RL.norm(dim=1))[:, None]
-    rooms_RL[:, 0] = 1
-    return rooms_RL
-
-
-def add_babble(
-    samples_BS: torch.Tensor, lengths_B: torch.Tensor, config: AugmentConfig, generator: torch.Generator
-) -> torch.Tensor:
-    """Mix the batch's next rows, from a random offset, into the background of some rows."""
-    batch, num_samples = samples_BS.shape
-    rows_R = _chosen(batch, config.babble_chance, generator)
-    ratio_db = _uniform(config.babble_db, len(rows_R), generator)
-    shift = int(torch.randint(max(1, num_samples), (), generator=generator))
-    if batch < 2 or not len(rows_R):
-        return samples_BS
-    voices = [(rows_R + step) % batch for step in range(1, min(config.babble_voices, batch - 1) + 1)]
-    babble_RS = sum(samples_BS[small_to_device(others_R, samples_BS.device)] for others_R in voices)
-    assert isinstance(babble_RS, torch.Tensor)
-    return _mixed(samples_BS, lengths_B, rows_R, babble_RS.roll(shift, 1), ratio_db)
 
 
 def add_noise(
@@ -167,7 +114,7 @@ def add_noise(
         noise_RS = F.pad(noise_RS, (0, samples_BS.shape[1] - noise_RS.shape[1]))
         ratio_db = _uniform(config.noise_db, len(rows_R), generator)
         samples_BS = _mixed(samples_BS, lengths_B, rows_R, noise_RS, ratio_db)
-    rows_R = _chosen_to_make(config.noise_chance, config.noise_manifest, len(samples_BS), recorded_BS, generator)
+    rows_R = _chosen_to_make(config, len(samples_BS), recorded_BS, generator)
     ratio_db = _uniform(config.noise_db, len(rows_R), generator)
     slopes = _uniform(config.noise_slope, len(rows_R), generator)
     if not len(rows_R):
@@ -215,45 +162,6 @@ def change_gain(samples_BS: torch.Tensor, config: AugmentConfig, generator: torc
 
 
 @torch.no_grad()
-def warp_bands(
-    mel_BMT: torch.Tensor, centres_M: torch.Tensor, config: AugmentConfig, generator: torch.Generator
-) -> torch.Tensor:
-    """Make some rows sound as from a longer or shorter vocal tract: scale the frequencies of their formants.
-
-    A band takes what the row has at its frequency times the length, linearly interpolated between the two nearest bands. From
-    _WARPED_SHARE of the highest frequency on, the scale falls back to 1, so that no band takes what is not there.
-
-    Args:
-        mel_BMT: [B, M, T], normalised or not.
-        centres_M: [M] the bands' centres in Hz, on the host.
-        generator: on the host. Nothing is drawn where the chance is 0.
-
-    Returns:
-        [B, M, T]; rows that do not change are as they were.
-    """
-    if not config.vocal_tract_chance:
-        return mel_BMT
-    centres_M = centres_M.float()
-    rows_R = _chosen(len(mel_BMT), config.vocal_tract_chance, generator)
-    lengths_R1 = _uniform(config.vocal_tract, len(rows_R), generator)[:, None]
-    if not len(rows_R):
-        return mel_BMT
-    top = centres_M[-1]
-    knee_R1 = _WARPED_SHARE * top / lengths_R1.clamp(min=1)
-    slope_R1 = (top - lengths_R1 * knee_R1) / (top - knee_R1)
-    above_RM = lengths_R1 * knee_R1 + slope_R1 * (centres_M - knee_R1)
-    source_RM = torch.where(centres_M <= knee_R1, lengths_R1 * centres_M, above_RM).clamp(centres_M[0], top)
-    below_RM = (torch.searchsorted(centres_M, source_RM, right=True) - 1).clamp(0, len(centres_M) - 2)
-    share_RM = (source_RM - centres_M[below_RM]) / centres_M.diff()[below_RM]
-    device = mel_BMT.device
-    rows_on_device_R = small_to_device(rows_R, device)
-    taken_RMM = torch.zeros(len(rows_R), len(centres_M), len(centres_M))
-    taken_RMM.scatter_(2, below_RM[..., None], 1 - share_RM[..., None])
-    taken_RMM.scatter_(2, below_RM[..., None] + 1, share_RM[..., None])
-    return mel_BMT.index_copy(0, rows_on_device_R, small_to_device(taken_RMM, device) @ mel_BMT[rows_on_device_R])
-
-
-@torch.no_grad()
 def mask_features(
     mel_BMT: torch.Tensor,
     lengths_B: torch.Tensor,
@@ -293,18 +201,14 @@ def _random_spans(
     return inside.any(1)
 
 
-def _chosen(batch: int, probability: float, generator: torch.Generator) -> torch.Tensor:
-    return torch.nonzero(torch.rand(batch, generator=generator) < probability)[:, 0]
-
-
 def _chosen_to_make(
-    chance: float, manifest: str | None, batch: int, recorded: torch.Tensor | None, generator: torch.Generator
+    config: AugmentConfig, batch: int, recorded_BS: torch.Tensor | None, generator: torch.Generator
 ) -> torch.Tensor:
-    """Draw the rows to augment without a recording, so that with those that have one they come to `chance`."""
-    if manifest is None:
-        return _chosen(batch, chance, generator)
-    rows_R = _chosen(batch, (1 - RECORDED_SHARE) * chance / (1 - RECORDED_SHARE * chance), generator)
-    return rows_R if recorded is None else rows_R[~recorded[rows_R].any(1)]
+    """Draw the rows that get made noise, so that with those that have a recorded one they come to the chance."""
+    recorded_share = 0.0 if config.noise_manifest is None else RECORDED_SHARE
+    chance = (1 - recorded_share) * config.noise_chance / (1 - recorded_share * config.noise_chance)
+    rows_R = torch.nonzero(torch.rand(batch, generator=generator) < chance)[:, 0]
+    return rows_R if recorded_BS is None else rows_R[~recorded_BS[rows_R].any(1)]
 
 
 def _uniform(bounds: tuple[float, float], count: int, generator: torch.Generator) -> torch.Tensor:

@@ -9,12 +9,10 @@ from fastscribe.errors import UsageError
 
 _DB = (-100.0, 100.0)
 _BOUNDS = {  # outside of these, float32 samples overflow or vanish
-    **dict.fromkeys(("reverb_db", "babble_db", "noise_db", "gain_db"), _DB),
-    "reverb_s": (0.01, 10.0),
+    **dict.fromkeys(("noise_db", "gain_db"), _DB),
     "noise_slope": (-4.0, 4.0),
-    "vocal_tract": (0.5, 2.0),
 }
-RECORDED_SHARE = 0.5  # of the rows with noise, or in a room, get a recorded one, if the recipe has a manifest of them
+RECORDED_SHARE = 0.5  # of the rows with noise get a recorded one, if the recipe has a manifest of them
 PERCENT = 100  # speeds are whole hundredths, so that resampling's ratios are small
 
 
@@ -23,13 +21,8 @@ class AugmentConfig:
     """Ranges are (min, max), uniform between; a chance is per row. Raises UsageError."""
 
     speeds: tuple[float, ...] = (0.9, 1.0, 1.1)
-    reverb_chance: float = 0.2
-    room_manifest: str | None = None  # of impulse responses: for half of the rooms; null: all are made
-    reverb_s: tuple[float, float] = (0.1, 0.6)  # until the room's tail is 60 dB down
-    reverb_db: tuple[float, float] = (0.0, 15.0)  # speech to tail
-    babble_chance: float = 0.1
-    babble_db: tuple[float, float] = (10.0, 25.0)  # speech to babble
-    babble_voices: int = 3
+    reverb_chance: float = 0.2  # of a room of room_manifest
+    room_manifest: str | None = None  # of impulse responses; null: no row is in a room
     noise_chance: float = 0.4
     noise_manifest: str | None = (
         None  # of noise without speech: for half of the rows with noise; null: all of it is made
@@ -37,8 +30,6 @@ class AugmentConfig:
     noise_db: tuple[float, float] = (5.0, 30.0)  # speech to noise
     noise_slope: tuple[float, float] = (0.0, 2.0)  # power falls as 1 / frequency ** slope: 0 white, 1 pink, 2 brown
     gain_db: tuple[float, float] = (-15.0, 6.0)
-    vocal_tract_chance: float = 0.0
-    vocal_tract: tuple[float, float] = (0.87, 1.15)  # its length, as a factor: below 1, formants are higher
     freq_masks: int = 2
     freq_mask_share: float = 27 / 80  # of the mel bands, at most
     time_masks: int = 10
@@ -48,17 +39,10 @@ class AugmentConfig:
         for speed in self.speeds:
             if not (0.5 <= speed <= 2 and math.isclose(speed * PERCENT, round(speed * PERCENT))):
                 raise UsageError(f"speeds {self.speeds!r}: not whole hundredths from 0.5 to 2")
-        for name in (
-            "reverb_chance",
-            "babble_chance",
-            "noise_chance",
-            "vocal_tract_chance",
-            "freq_mask_share",
-            "time_mask_share",
-        ):
+        for name in ("reverb_chance", "noise_chance", "freq_mask_share", "time_mask_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name} {getattr(self, name)!r}: not a number from 0 to 1")
-        for name in ("reverb_s", "reverb_db", "babble_db", "noise_db", "noise_slope", "gain_db", "vocal_tract"):
+        for name in ("noise_db", "noise_slope", "gain_db"):
             low, high = getattr(self, name)
             lowest, highest = _BOUNDS[name]
             if not lowest <= low <= high <= highest:
@@ -66,7 +50,7 @@ class AugmentConfig:
         for manifest, chance in (("noise_manifest", "noise_chance"), ("room_manifest", "reverb_chance")):
             if getattr(self, manifest) is not None and not getattr(self, chance):
                 raise UsageError(f"{manifest}: {chance} is 0, so it would not be used")
-        if not self.speeds or self.babble_voices <= 0:
-            raise UsageError("speeds and babble_voices: not above 0")
+        if not self.speeds:
+            raise UsageError("speeds: none is given")
         if min(self.freq_masks, self.time_masks) < 0:
             raise UsageError("freq_masks, time_masks: not numbers from 0")

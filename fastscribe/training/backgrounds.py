@@ -1,7 +1,7 @@
 """Recorded noise and rooms for augmentation: which row of an epoch gets which, and their samples. augment.py mixes them.
 
-They are drawn with an epoch's plan, so that the loader's threads read them ahead. Half of the rows with noise, and half of
-those in a room, get a recording; the others get what augment.py makes.
+They are drawn with an epoch's plan, so that the loader's threads read them ahead. Half of the rows with noise get a recording;
+the others get what augment.py makes. All rooms are recorded.
 
 Shapes: S samples, L samples of a room's impulse response.
 """
@@ -63,10 +63,11 @@ def draw_backgrounds(
     """Draw the recordings of an epoch; the arguments alone decide."""
     random = np.random.default_rng([seed, epoch, _PURPOSE])
     chosen = []
-    for examples, chance in ((corpus.noise, config.noise_chance), (corpus.rooms, config.reverb_chance)):
+    recorded_noise_chance = RECORDED_SHARE * config.noise_chance
+    for examples, chance in ((corpus.noise, recorded_noise_chance), (corpus.rooms, config.reverb_chance)):
         drawn, count = random.random(num_positions), len(examples) if examples is not None else 0
         indices = random.integers(max(1, count), size=num_positions)
-        chosen.append(np.where((drawn < RECORDED_SHARE * chance) & (count > 0), indices, -1))
+        chosen.append(np.where((drawn < chance) & (count > 0), indices, -1))
     return BackgroundDraw(chosen[0], chosen[1], random.random(num_positions))
 
 

@@ -86,7 +86,6 @@ def train(
     from fastscribe.families.indic.language_heads import of_language
     from fastscribe.training.data import prepare
     from fastscribe.training.distributed import DistributedContext
-    from fastscribe.training.shared_data import on_first_rank, share_training_data
     from fastscribe.training.state import RunFolder
     from fastscribe.training.trainer import Trainer
 
@@ -103,10 +102,9 @@ def train(
         checkpoint = of_language(read_checkpoint(found, log), None) if found is not None else None
         _init_process_group(chosen_device, distributed)
         where = recipe if is_recipe else "the default recipe"
-        prepared = on_first_rank(distributed, chosen_device, lambda: prepare(chosen, checkpoint, log, where))
+        training_data = prepare(chosen, checkpoint, log, where)
         if overwrite:
             _clear_folder(folder, distributed)
-        training_data = share_training_data(prepared, checkpoint, chosen, folder.data, distributed, chosen_device)
         chosen_dtype = _dtype(dtype, chosen_device)
         again = "the same command without --overwrite" if overwrite else "the same command"
         _run_and_report(

@@ -1,30 +1,25 @@
-"""The examples of a corpus in columns: numpy arrays, so that ten million fit in memory and processes can share them.
+"""The examples of a corpus in columns: numpy arrays, so that ten million fit in memory.
 
-A row is an Example only while somebody looks at it. Texts, paths and tokens lie end to end in one array each. Saved, the
-columns are a safetensors file, which processes map into memory: it is there once for all of a machine. No model, no audio.
+A row is an Example only while somebody looks at it. Texts, paths and tokens lie end to end in one array each. No model, no
+audio.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from fastscribe._system.safe_files import discard_temp, open_temp, rename_into_place, temp_path_for
 from fastscribe.config import Options
 from fastscribe.errors import UsageError
 from fastscribe.types import AnyArray, Float64Array, Int64Array
 
-FILE_KIND = "fastscribe examples"
-_DESCRIBED = "described"  # JSON
 _MAX_UINT16 = 1 << 16
 _NUMBERS = ("durations_s", "offsets_s", "part_of", "starts", "num_bytes", "channels", "request_of")
 _PIECES = ("paths", "texts", "tokens")
@@ -238,44 +233,6 @@ class Examples(Sequence[Example]):
             hashed.update(len(identity).to_bytes(8, "big"))
             hashed.update(identity)
         return hashed.hexdigest()
-
-    def save(self, path: Path, **notes: str) -> None:
-        """Write the columns to a file, with notes. Raises OSError."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import save_file
-
-        arrays = {name: np.ascontiguousarray(column) for name, column in self._arrays()}
-        requests = [None if request is None else vars(request) for request in self.requests]
-        parts = [vars(part) for part in self.parts]
-        described = json.dumps({"parts": parts, "requests": requests, "notes": notes})
-        arrays[_DESCRIBED] = np.frombuffer(described.encode(), np.uint8)
-        try:
-            open_temp(path).close()
-            save_file(arrays, temp_path_for(path), {"format": FILE_KIND})
-            rename_into_place(path)
-        except SafetensorError as error:  # a full disk
-            discard_temp(path)
-            raise OSError(str(error)) from error
-
-    def _arrays(self) -> Iterator[tuple[str, AnyArray]]:
-        yield from ((name, getattr(self, name)) for name in _NUMBERS)
-        for name in _PIECES:
-            yield from ((f"{name}.{key}", column) for key, column in getattr(self, name)._asdict().items())
-
-    @classmethod
-    def load(cls, path: Path) -> tuple[Examples, Mapping[str, str]]:
-        """Map a file of `save` into memory. Returns the examples and the notes."""
-        from safetensors import safe_open
-
-        with safe_open(path, "pt") as file:  # of torch: its tensors lie in the mapped file, those of numpy are copies
-            columns: dict[str, AnyArray] = {name: file.get_tensor(name).numpy() for name in file.keys()}  # noqa: SIM118
-        described = json.loads(columns[_DESCRIBED].tobytes())
-        parts = tuple(ManifestPart(**fields) for fields in described["parts"])
-        stored: dict[str, Any] = {name: columns[name] for name in _NUMBERS}
-        for name in _PIECES:
-            stored[name] = _Pieces(*(columns[f"{name}.{key}"] for key in _Pieces._fields))
-        requests = tuple(None if fields is None else Request(**fields) for fields in described["requests"])
-        return cls(parts, requests, **stored), described["notes"]
 
 
 def _repeat_and_share(part: ManifestPart) -> tuple[float, tuple[float, ...]]:

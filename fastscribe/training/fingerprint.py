@@ -65,7 +65,7 @@ def named_difference(part: str, before: str, now: str) -> str:
         return part
     try:
         stored, given = _leaves(literal_eval(before)), _leaves(literal_eval(now))
-    except (ValueError, SyntaxError):  # a value that is no literal, e.g. of an earlier version
+    except (ValueError, SyntaxError):  # a value that is no literal, such as inf
         return part
     names = [name for name in {**given, **stored} if stored.get(name, _DEFAULT) != given.get(name, _DEFAULT)]
     changes = [
@@ -89,7 +89,7 @@ def _leaves(stated: Any, name: str = "") -> dict[str, str]:
 
 
 def _stated(value: Any) -> Any:
-    """Reduce a config to the fields that differ from their defaults: one that a later version adds changes no run."""
+    """Reduce a config to the fields that differ from their defaults."""
     if isinstance(value, tuple):
         return tuple(map(_stated, value))
     if not is_dataclass(value):

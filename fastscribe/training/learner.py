@@ -1,4 +1,4 @@
-"""Compute the gradients of one batch: augment -> log-mel -> warp and mask -> network -> backward.
+"""Compute the gradients of one batch: augment -> log-mel -> mask -> network -> backward.
 
 The run's seed and the batch's index seed the generators of every batch, so a resumed run draws the same numbers.
 
@@ -15,11 +15,11 @@ import torch
 
 from fastscribe.config import ModelConfig
 from fastscribe.cuda.device import is_out_of_memory, small_to_device
-from fastscribe.families.blocks.features import LogMel, mel_edges
+from fastscribe.families.blocks.features import LogMel
 from fastscribe.families.conformer.encoder import Encoder
 from fastscribe.families.model import Model
 from fastscribe.training.attention_decoder import AttentionLossConfig
-from fastscribe.training.augment import augment_samples, batch_generator, mask_features, warp_bands
+from fastscribe.training.augment import augment_samples, batch_generator, mask_features
 from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.buckets import Indices
 from fastscribe.training.dataloader import AudioBatch
@@ -183,16 +183,14 @@ def augmented_features(
     device: torch.device,
 ) -> Features:
     samples_BS = rows.samples_BS.to(device, non_blocking=True)
-    rate = log_mel.config.sample_rate
     samples_BS, lengths_B = augment_samples(
-        samples_BS, rows.lengths_B, rate, config, generator, speeds_B, rows.noise_BS, rows.rooms_BL
+        samples_BS, rows.lengths_B, config, generator, speeds_B, rows.noise_BS, rows.rooms_BL
     )
     features = log_mel(samples_BS, small_to_device(lengths_B, device))
     # As features.lengths_B, but on the host, where the masks are drawn.
     frame_lengths_B = lengths_B // log_mel.config.hop_length
     is_normalised = log_mel.config.normalize != "none"
-    mel_BMT = warp_bands(features.mel_BMT, torch.from_numpy(mel_edges(log_mel.config)[1:-1]), config, generator)
-    mel_BMT = mask_features(mel_BMT, frame_lengths_B, config, generator, is_normalised)
+    mel_BMT = mask_features(features.mel_BMT, frame_lengths_B, config, generator, is_normalised)
     # LogMel runs in inference mode; autograd cannot save its tensors, but it can save copies.
     return Features(mel_BMT, features.lengths_B.clone())
 

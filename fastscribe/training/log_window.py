@@ -23,7 +23,7 @@ class LogWindow:
     def __init__(self, state: Mapping[str, Any] | None = None) -> None:
         self._losses: list[Mapping[str, torch.Tensor | float]] = list(state["losses"]) if state else []
         self._norms: list[float] = list(state["norms"]) if state else []
-        self._step_start: int = state.get("step_start", len(self._losses)) if state else 0
+        self._step_start: int = state["step_start"] if state else 0
 
     def add_losses(self, losses: Mapping[str, torch.Tensor]) -> None:
         self._losses.append(losses)

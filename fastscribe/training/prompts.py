@@ -178,7 +178,7 @@ def _language_models(checkpoint: Checkpoint) -> dict[str, tuple[int, Tokenizer]]
     """Return the first id and the vocabulary of each language of an aggregate; nothing for other tokenizers.
 
     Raises:
-        UsageError: a folder that an earlier version wrote does not hold them, or they do not fit.
+        UsageError: the folder does not hold them, or they do not fit.
     """
     if checkpoint.tokenizer.kind != "aggregate":
         return {}

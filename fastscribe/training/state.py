@@ -22,16 +22,14 @@ from fastscribe.checkpoint.native import ALIGNER_FOLDER
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.errors import OutputError, UsageError, first_line
 from fastscribe.results.folder_lock import FolderLock
-from fastscribe.training.corpus import FILE_KIND
 from fastscribe.training.plot import is_plot
 from fastscribe.training.trackers import event_files, wandb_id_file
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 _STATE_START = re.compile(rb"PK\x03\x04.*format_version", re.DOTALL)  # torch.save's archive, and our first key
 _MODEL_SUFFIXES = (".json", ".safetensors", ".model", ".gz")
 _LOG_START = b'{"step": '
 _MODEL_START = re.compile(rb'\{\s*"format": "fastscribe"')
-_DATA_START = re.compile(rb'.{8}\{"__metadata__":\{"format":"' + FILE_KIND.encode() + rb'"', re.DOTALL)
 _TABLE_START = re.compile(rb'\{\s*"format_version": ')
 
 
@@ -42,7 +40,7 @@ class RunFolder:
         self.path = path
         self.state, self.log, self.plot = path / "state.pt", path / "train.jsonl", path / "train.png"
         self.best, self.last = path / "best", path / "last"
-        self.batch_sizes, self.data = path / "batch_sizes.json", path / "data.safetensors"
+        self.batch_sizes = path / "batch_sizes.json"
 
     def lock(self) -> FolderLock:
         """Lock the folder, and create it if needed. Raises UsageError if another run writes there; OutputError."""
@@ -89,8 +87,8 @@ class RunFolder:
                 if folder.is_dir() and not any(folder.iterdir()):
                     folder.rmdir()
             remove(self.state)  # first, because a run refuses a folder with models and no state
-            whole = (self.log, self.plot, self.data)
-            for path in (*whole, *map(temp_path_for, (self.state, self.log, self.data)), *self._tables()):
+            unfinished = map(temp_path_for, (self.state, self.log))
+            for path in (self.log, self.plot, *unfinished, *self._tables()):
                 remove(path)
             for path in (*event_files(self.path / "tensorboard"), wandb_id_file(self.path)):
                 path.unlink(missing_ok=True)
@@ -104,7 +102,7 @@ class RunFolder:
     def _written(self) -> list[tuple[Path, Callable[[Path], bool]]]:
         """Each path that a run writes, with the check that a run wrote it."""
         models, tables = (self.best, self.last), self._tables()
-        files = [(self.state, _is_state), (self.log, _is_log), (self.plot, _is_plot), (self.data, _is_data)]
+        files = [(self.state, _is_state), (self.log, _is_log), (self.plot, _is_plot)]
         return [*files, *((path, _is_model) for path in models), *((path, _is_table) for path in tables)]
 
     def check_no_models(self) -> None:
@@ -228,10 +226,6 @@ def _is_log(path: Path) -> bool:
     if is_regular(path) and path.stat().st_size < len(_LOG_START):
         return _LOG_START.startswith(path.read_bytes())
     return is_regular(path) and starts_with(path, re.compile(re.escape(_LOG_START)))
-
-
-def _is_data(path: Path) -> bool:
-    return is_regular(path) and starts_with(path, _DATA_START)
 
 
 def _is_plot(path: Path) -> bool:

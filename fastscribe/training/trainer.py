@@ -27,7 +27,7 @@ from fastscribe.cuda.device import short_switch_interval
 from fastscribe.errors import UsageError, first_line
 from fastscribe.families.model import Model, build_model
 from fastscribe.training.attention_decoder import prepare_weights_
-from fastscribe.training.backgrounds import KINDS, BackgroundCorpus, BackgroundReader, LostFiles
+from fastscribe.training.backgrounds import KINDS, BackgroundReader, LostFiles
 from fastscribe.training.batch_search import cached_batch_sizes
 from fastscribe.training.batch_size_probe import fits
 from fastscribe.training.buckets import Bucket, Indices
@@ -44,7 +44,7 @@ from fastscribe.training.network import new_model
 from fastscribe.training.planner import EpochPlan, EpochPlanner, label_counts
 from fastscribe.training.plot import plot_log
 from fastscribe.training.recipe import Recipe
-from fastscribe.training.scoring import Scoring, rating_of
+from fastscribe.training.scoring import rating_of
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trackers import Trackers
 from fastscribe.training.trained_parts import choose_trained, num_trained
@@ -419,7 +419,7 @@ class Trainer:
         return self.recipe.run.keep_start and gain is not None and not gain.is_clear
 
     def _validate_start(self) -> None:
-        """Log the error rates of the model that the run starts from; a run of an earlier version may lack them."""
+        """Log the error rates of the model that the run starts from; a run that was rated in another way lacks them."""
         if self.distributed.rank == 0:
             validated = self._validate(self.training_data.checkpoint)
             self.progress.start_rate, self.progress.start_counts = validated.deciding, validated.counts
@@ -479,7 +479,7 @@ class Trainer:
                     "batches_done": self.progress.batches_done,
                     "is_check_due": self._is_validation_due,
                     "batch_sizes": list(self.planner.batch_sizes),
-                    "best_wer": self.progress.best_rate,  # whatever the metric: states of before have this name
+                    "best_rate": self.progress.best_rate,
                     "start_rate": self.progress.start_rate,
                     "start_counts": self.progress.start_counts,
                     "gain": None if self.progress.gain is None else dataclasses.asdict(self.progress.gain),
@@ -496,11 +496,11 @@ class Trainer:
         if state is None:
             self.folder.check_no_models()
             return None
-        stored = {_BACKGROUNDS: BackgroundCorpus().digest(), **state["fingerprint"]}  # states of before have none
+        stored = state["fingerprint"]
         different = [
             named_difference(name, stored[name], value)
             for name, value in self._fingerprint.items()
-            if stored.get(name, value) != value
+            if stored[name] != value
         ]
         if different:
             raise UsageError(
@@ -518,11 +518,11 @@ class Trainer:
     def _restore_state(self, state: Mapping[str, Any]) -> None:
         self.weights.restore(state["weights"])
         self.progress.epoch, self.progress.batches_done = state["epoch"], state["batches_done"]
-        self.progress.step, self.progress.best_rate = self.weights.num_steps, state["best_wer"]
-        if state.get("rated_by", rating_of(Scoring())) == self._rated_by:
-            self.progress.start_rate, self.progress.start_counts = state.get("start_rate"), state.get("start_counts")
-            self.progress.gain = None if state.get("gain") is None else Gain(**state["gain"])
-            self.progress.best_step = state.get("best_step")
+        self.progress.step, self.progress.best_rate = self.weights.num_steps, state["best_rate"]
+        if state["rated_by"] == self._rated_by:
+            self.progress.start_rate, self.progress.start_counts = state["start_rate"], state["start_counts"]
+            self.progress.gain = None if state["gain"] is None else Gain(**state["gain"])
+            self.progress.best_step = state["best_step"]
         else:  # rates of another kind cannot be compared
             self.progress.best_rate = None
         self._is_validation_due, self._window = state["is_check_due"], LogWindow(state["window"])

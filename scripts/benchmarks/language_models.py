@@ -6,7 +6,6 @@ SPEECH holds NeMo manifests. The files are made here:
 
     own         the packaged language model itself, written as ARPA
     tokens      n-grams of up to `--longest` tokens of the texts of `--domain`, in NeMo's encoding
-    words       n-grams of up to three words of the same texts
 
 Probabilities follow Witten and Bell (1991). A sentence of `--domain` that shares five words in a row with a tested one, or is
 one, is left out. The halves of the tested sentences are those of boost.py: weights are chosen on `choose`, and numbers to
@@ -152,10 +151,6 @@ def domain_texts(arguments: Any) -> list[str]:
     return [text for text in texts if (words := boost.words_of(text)) and not shared(words) & tested]
 
 
-def plain_words(text: str) -> tuple[str, ...]:
-    return tuple("".join(c if c.isalnum() or c == "'" else " " for c in text.lower()).split())
-
-
 def measure(arguments: Any) -> list[dict[str, Any]]:
     model = locate(arguments.model or "default", log_to_stderr)
     checkpoint = read_checkpoint(model)
@@ -169,7 +164,6 @@ def measure(arguments: Any) -> list[dict[str, Any]]:
         folder = Path(name)
         write_arpa(as_arpa(own, tokenizer.pieces), folder / "own.arpa")
         write_arpa(witten_bell(encoded_texts, names, arguments.longest), folder / "tokens.arpa")
-        write_arpa(witten_bell(map(plain_words, texts), (), 3), folder / "words.arpa")
         return _measured(arguments, str(model), folder, len(texts))
 
 
@@ -178,8 +172,7 @@ def _measured(arguments: Any, model: str, folder: Path, num_texts: int) -> list[
     audio_s = sum(sentence.duration_s for sentence in sentences)
     ways: list[tuple[str, str | None, float | None]] = [("none", None, 0.0), ("packaged", None, None)]
     ways.append(("packaged as ARPA", "own.arpa", 0.5))
-    for kind in ("tokens", "words"):
-        ways += [(f"domain, {kind}", f"{kind}.arpa", weight) for weight in arguments.weights or [None]]
+    ways += [("domain, tokens", "tokens.arpa", weight) for weight in arguments.weights or [None]]
     rows: list[dict[str, Any]] = []
     encoded: list[boost.Encoded] = []
     texts_of: dict[str, list[str]] = {}

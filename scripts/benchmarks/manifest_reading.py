@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import subprocess
 import sys
@@ -24,7 +23,7 @@ import torch  # whose memory is not that of the columns
 from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.training.bpe import TextEncoder
-from fastscribe.training.corpus import Corpus, Examples, ManifestPart
+from fastscribe.training.corpus import ManifestPart
 from fastscribe.training.manifest import ExampleLimits, read_manifests, tokenise
 
 _WORDS = tuple(
@@ -67,21 +66,6 @@ def read(path: str) -> dict[str, float]:
         "read_us_per_row": round(1e6 * (read_at - begun) / rows, 2),
         "tokenise_us_per_row": round(1e6 * (done - read_at) / rows, 2),
         "bytes_per_row": round((process.memory_full_info().uss - before) / rows, 1),
-        **_shared(corpus, path),
-    }
-
-
-def _shared(corpus: Corpus, path: str) -> dict[str, float]:
-    """Save the columns and map them, as the other ranks do."""
-    file, process, rows = Path(path).with_name("data.safetensors"), psutil.Process(), len(corpus.examples)
-    corpus.examples.save(file)
-    before, begun = process.memory_full_info().uss, time.process_time()
-    loaded, _ = Examples.load(file)
-    assert len(loaded) == rows and loaded[rows - 1] == corpus.examples[rows - 1]
-    return {
-        "map_us_per_row": round(1e6 * (time.process_time() - begun) / rows, 4),
-        "mapped_bytes_per_row": round(max(0, process.memory_full_info().uss - before) / rows, 2),
-        "file_bytes_per_row": round(os.path.getsize(file) / rows, 1),
     }
 
 

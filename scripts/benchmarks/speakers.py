@@ -4,8 +4,8 @@
 
 SPEECH is a NeMo manifest with a `speaker` in each row. Dialogues are of two to four of its speakers, in random order, with
 -0.5 to 1 s between their utterances, over noise at -70 dB. PYTHON is that of an environment with nemo_toolkit[asr], whose
-`diarize()` runs on one file at a time. The scores are those of `fastscribe evaluate --speaker-references` (extra
-eval-speakers): the diarisation error rate, with a collar of 0.25 s and without one, and cpWER, of the words that fastscribe
+`diarize()` runs on one file at a time. The scores are those of the extra eval-speakers: the diarisation error rate
+(pyannote.metrics), with a collar of 0.25 s on either side and without one, and cpWER (meeteval), of the words that fastscribe
 gives to speakers.
 
 With a checkpoint of random weights all rates are bad: what counts is that both tools have the same. `--dtypes` has rows for
@@ -23,7 +23,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import soundfile
@@ -31,11 +31,13 @@ import soundfile
 from fastscribe import Options, Transcriber, Transcript
 from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.checkpoint.location import locate
-from fastscribe.evaluation.scores import Edits, normalizer
+from fastscribe.evaluation.scores import normalizer
 from fastscribe.families.conformer import config as conformer_config
-from fastscribe.speakers.scores import cp_word_edits, diarization_edits
 from fastscribe.types import Turn
 from scripts.benchmarks.gap_recovery import publish
+
+if TYPE_CHECKING:
+    from pyannote.core import Annotation
 
 RATE = 16_000
 PAUSE_S = (-0.5, 1.0)
@@ -87,25 +89,40 @@ def make_dialogues(manifest: Path, folder: Path, number: int, length_s: float) -
 
 def error_rates(dialogues: Sequence[Dialogue], found: Mapping[str, Sequence[Turn]]) -> dict[str, float]:
     """Return the diarisation error rates of all dialogues together, in percent."""
+    from pyannote.core import Segment
+    from pyannote.metrics.diarization import DiarizationErrorRate
+
     rates = {}
     for collar_s in COLLARS_S:
-        edits = Edits()
+        rate = DiarizationErrorRate(collar=2 * collar_s)  # its collar is that of both sides together
         for path, turns, _ in dialogues:
-            edits += diarization_edits(turns, found[path], soundfile.info(path).duration, collar_s)
-        rates[f"der_collar_{collar_s:g}s_percent"] = round(100 * (edits.rate or 0.0), 3)
+            rate(annotation(turns), annotation(found[path]), uem=Segment(0, soundfile.info(path).duration))
+        rates[f"der_collar_{collar_s:g}s_percent"] = round(100 * abs(rate), 3)
     return rates
+
+
+def annotation(turns: Sequence[Turn]) -> Annotation:
+    from pyannote.core import Annotation, Segment
+
+    made = Annotation()
+    for number, turn in enumerate(turns):
+        made[Segment(turn.start_s, turn.end_s), number] = turn.speaker
+    return made.support()
 
 
 def cp_wer(dialogues: Sequence[Dialogue], found: Mapping[str, Transcript]) -> float:
     """Return the concatenated minimum-permutation word error rate of all dialogues together, in percent."""
-    normalize, edits = normalizer("whisper-en"), Edits()
+    from meeteval.wer import combine_error_rates, cp_word_error_rate
+
+    normalize, rates = normalizer("whisper-en"), []
     for path, _, texts in dialogues:
         said: dict[str, list[str]] = {}
         for word in found[path].words:
             said.setdefault(word.speaker or "", []).append(word.text)
         reference = {name: normalize(" ".join(parts)) for name, parts in texts.items()}
-        edits += cp_word_edits(reference, {name: normalize(" ".join(words)) for name, words in said.items()})
-    return round(100 * (edits.rate or 0.0), 2)
+        words = {name: normalize(" ".join(parts)) for name, parts in said.items()}
+        rates.append(cp_word_error_rate(reference, words, reference_sort=False, hypothesis_sort=False))
+    return round(100 * float(combine_error_rates(rates).error_rate), 2)
 
 
 def of_nemo(python: str, model: str, dialogues: Sequence[Dialogue]) -> dict[str, list[Turn]]:

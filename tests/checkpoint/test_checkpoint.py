@@ -6,11 +6,9 @@ import contextlib
 import gzip
 import io
 import json
-import pickle
 import re
 import shutil
 import tarfile
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,12 +57,6 @@ def same(a, b) -> bool:
         and a.weights.keys() == b.weights.keys()
         and all(torch.equal(a.weights[name], b.weights[name]) for name in a.weights)
     )
-
-
-def test_sample_checkpoints_load(model_folder: Path) -> None:
-    loaded = checkpoint(model_folder)
-    build_model(loaded.config, loaded.weights, model_folder)
-    assert len(loaded.tokenizer.pieces) == loaded.config.num_labels
 
 
 def test_tar_gzip_and_folder(tmp_path: Path) -> None:
@@ -190,14 +182,6 @@ def test_settings_of_wrong_types(tmp_path: Path, changes: dict) -> None:
         read_checkpoint(with_yaml(tmp_path, **changes))
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 1000
-
-
-def test_numeric_yaml_keys(tmp_path: Path) -> None:
-    folder = with_yaml(tmp_path, encoder__dropout=0.1)
-    text = (folder / "model_config.yaml").read_text()
-    (folder / "model_config.yaml").write_text(text.replace("  dropout: 0.1\n  dropout_att", "  5: 6\n  dropout_att"))
-    with pytest.raises(UnsupportedCheckpoint, match=r"encoder\.5: 6"):
-        read_checkpoint(folder)
 
 
 @pytest.mark.parametrize(
@@ -379,6 +363,7 @@ def test_native_settings_are_checked(tmp_path: Path, key: str, value: object) ->
         ("encoder_config", "new_switch", "on", r"encoder_config\.new_switch: 'on'"),
         ("feature_extractor", "new_switch", 3, r"feature_extractor\.new_switch: 3"),
         ("feature_extractor", "preemphasis", "x", r"feature_extractor\.preemphasis: 'x'"),
+        ("encoder_config", "hidden_act", "gelu", r"encoder_config\.hidden_act: 'gelu'"),
         ("encoder_config", "new_switch", None, None),
         ("encoder_config", "top_k", 50, None),
     ],
@@ -428,59 +413,10 @@ def test_messages_stay_short(tmp_path: Path) -> None:
         assert len(str(error.value)) < 1000
 
 
-def test_huggingface_unsupported_setting(tmp_path: Path) -> None:
-    folder = tmp_path / "hf"
-    shutil.copytree(MODELS / "hf_ctc", folder)
-    config = json.loads((folder / "config.json").read_text())
-    config["encoder_config"]["hidden_act"] = "gelu"
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UnsupportedCheckpoint, match=r"encoder_config\.hidden_act: 'gelu'"):
-        read_checkpoint(folder)
-    config["model_type"] = "whisper"
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UnsupportedCheckpoint, match="whisper"):
-        read_checkpoint(folder)
-
-
-def test_weights_must_match_by_name_and_shape() -> None:
-    loaded = checkpoint(MODELS / "ctc")
-    weights = dict(loaded.weights)
-    weights["ctc.surplus"] = weights.pop("ctc.output.bias")
-    weights["ctc.output.weight"] = torch.zeros(2, 2)
-    with pytest.raises(WeightsMismatch) as error:
-        build_model(loaded.config, weights, "model")
-    message = str(error.value)
-    assert "missing: ctc.output.bias" in message
-    assert "unexpected: ctc.surplus" in message
-    assert "ctc.output.weight (2, 2) instead of (129, 64)" in message
-
-
 def test_many_wrong_names() -> None:
     message = str(WeightsMismatch("model", missing=[f"a\n{i:03}" for i in range(1000)]))
     assert message.endswith("a 009 and 990 more")
     assert "\n" not in message
-
-
-class Payload:
-    """Pickled, this would run a command."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self):
-        return (Path.touch, (self.marker,))
-
-
-def test_pickle_payload_does_not_run(tmp_path: Path) -> None:
-    folder, marker = unpacked(tmp_path / "model"), tmp_path / "ran"
-    for payload in (Payload(marker), {"a": Payload(marker)}):
-        torch.save(payload, folder / "model_weights.ckpt")
-        with pytest.raises(CheckpointError, match="more than plain tensors"):
-            read_checkpoint(folder)
-        (folder / "model_weights.ckpt").write_bytes(pickle.dumps(payload))
-        with pytest.raises(CheckpointError):
-            read_checkpoint(folder)
-    assert not marker.exists()
 
 
 @pytest.mark.parametrize("state", [[torch.zeros(1)], {"a": "text"}, {"a": {"b": torch.zeros(1)}}, {1: 2}])
@@ -488,41 +424,6 @@ def test_not_a_state_dict(tmp_path: Path, state: object) -> None:
     torch.save(state, unpacked(tmp_path) / "model_weights.ckpt")
     with pytest.raises(CheckpointError):
         read_checkpoint(tmp_path)
-
-
-def hostile_tar(path: Path, **attributes) -> Path:
-    with tarfile.open(path, "w:") as archive:
-        member = tarfile.TarInfo("model_config.yaml")
-        for name, value in attributes.items():
-            setattr(member, name, value)
-        if member.isreg() and member.size < 10**6:
-            archive.addfile(member, io.BytesIO(b"x" * member.size))
-        else:  # only a header, which addfile of Python 3.13 refuses to write
-            archive.fileobj.write(member.tobuf())
-    return path
-
-
-@pytest.mark.parametrize(
-    "attributes",
-    [
-        {"name": "../evil"},
-        {"name": "/etc/evil"},
-        {"name": "a/../../evil"},
-        {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"},
-        {"type": tarfile.LNKTYPE, "linkname": "other"},
-        {"type": tarfile.CHRTYPE},
-        {"type": tarfile.FIFOTYPE},
-        {"size": 1 << 40},
-        {"size": 1 << 21},
-        {"type": tarfile.GNUTYPE_SPARSE},
-    ],
-    ids=str,
-)
-def test_hostile_tars(tmp_path: Path, attributes: dict) -> None:
-    with pytest.raises(CheckpointError) as error:
-        read_checkpoint(hostile_tar(tmp_path / "evil.nemo", **attributes))
-    assert "\n" not in str(error.value)
-    assert [path.name for path in tmp_path.iterdir()] == ["evil.nemo"]
 
 
 def test_global_pax_comment(tmp_path: Path) -> None:
@@ -562,40 +463,6 @@ def test_legacy_torch_weights(tmp_path: Path) -> None:
     assert same(read_checkpoint(folder), read_checkpoint(NEMO))
 
 
-def test_compressed_weights_refused(tmp_path: Path) -> None:
-    folder = unpacked(tmp_path)
-    with zipfile.ZipFile(folder / "model_weights.ckpt", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("archive/data/0", b"\0" * (50 << 20))
-    with pytest.raises(CheckpointError, match="unpack to"):
-        read_checkpoint(folder)
-
-
-def test_gzip_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastscribe.checkpoint import nemo
-
-    monkeypatch.setattr(nemo, "_ALWAYS_UNPACKED_BYTES", 1 << 20)
-    (tmp_path / "inside").mkdir()
-    (tmp_path / "inside" / "model_weights.ckpt").write_bytes(bytes(8 << 20))
-    with pytest.raises(CheckpointError, match="claims 8388608 bytes"):
-        read_checkpoint(packed(tmp_path / "inside", tmp_path / "bomb.nemo", "w:gz"))
-
-
-def test_yaml_runs_nothing(tmp_path: Path) -> None:
-    folder = unpacked(tmp_path / "model")
-    (folder / "model_config.yaml").write_text(f"a: !!python/object/apply:pathlib.Path.touch ['{tmp_path / 'ran'}']")
-    with pytest.raises(CheckpointError, match="not safe YAML"):
-        read_checkpoint(folder)
-    assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("nested", ["a: " + "[" * 200_000, "{a: " * 100_000, "- " * 100_000], ids=["[", "{", "-"])
-def test_deep_yaml(tmp_path: Path, nested: str) -> None:
-    folder = unpacked(tmp_path)
-    (folder / "model_config.yaml").write_text(nested)
-    with pytest.raises(CheckpointError, match=r"nested deeper|maximum nesting depth"):
-        read_checkpoint(folder)
-
-
 def test_yaml_numbers_without_point(tmp_path: Path) -> None:
     folder = with_yaml(tmp_path, preprocessor__log_zero_guard_value="GUARD")
     text = (folder / "model_config.yaml").read_text()
@@ -614,37 +481,6 @@ def test_damaged_weights(tmp_path: Path) -> None:
             read_checkpoint(tmp_path)
     weights.write_bytes(whole[:entry] + b"x" * 40 + whole[entry + 40 :])
     with pytest.raises(CheckpointError, match="damaged weights"):
-        read_checkpoint(tmp_path)
-
-
-def test_tensors_larger_than_storage(tmp_path: Path) -> None:
-    for tensor in (torch.zeros(1).expand(1 << 40), torch.zeros(3).as_strided((1000, 3), (0, 1))):
-        torch.save({"a": tensor}, unpacked(tmp_path) / "model_weights.ckpt")
-        with pytest.raises(CheckpointError, match="claims more than it holds"):
-            read_checkpoint(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"", b"RIFF", b"\x1f\x8b", b"\x1f\x8b" + b"x" * 100, b"PK\x03\x04" + b"\0" * 600])
-def test_not_a_model_file(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "model.nemo"
-    path.write_bytes(content)
-    with pytest.raises(CheckpointError):
-        read_checkpoint(path)
-
-
-def test_truncated_models(tmp_path: Path) -> None:
-    whole = NEMO.read_bytes()
-    for share in (0.1, 0.5, 0.9, 0.99):
-        path = tmp_path / "model.nemo"
-        path.write_bytes(whole[: int(share * len(whole))])
-        with pytest.raises(CheckpointError):
-            read_checkpoint(path)
-
-
-def test_missing_model_and_empty_folder(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no such file or folder"):
-        read_checkpoint(tmp_path / "nothing")
-    with pytest.raises(CheckpointError, match="not a model folder"):
         read_checkpoint(tmp_path)
 
 

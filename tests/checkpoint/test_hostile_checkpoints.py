@@ -601,6 +601,7 @@ CONFIGS: dict[str, tuple[Make, str]] = {
     "in itself, the encoder": (appended("\nloss: &a\n  tdt_kwargs: *a\n"), "comes twice|unsupported"),
     "nested in [": (yaml_text("a: " + "[" * 100_000), "nested deeper|maximum nesting depth"),
     "nested in {": (yaml_text("{a: " * 100_000), "nested deeper|maximum nesting depth"),
+    "nested in -": (yaml_text("- " * 100_000), "nested deeper|maximum nesting depth"),
     "500,001 values": (yaml_text("a: [" + "1," * 500_000 + "]"), "too many values"),
     "a long value": (yaml_text("a: " + "x" * 70_000), "too long"),
     "a number in base 60": (yaml_text("a: " + "1" + ":1" * 2_000_000), "too long"),

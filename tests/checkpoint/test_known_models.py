@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 
@@ -128,7 +127,3 @@ def test_the_documents_show_the_table() -> None:
     """If not: python scripts/model_table.py"""
     before, table, _ = (ROOT / "docs" / "models.md").read_text(encoding="utf-8").split(MARK)
     assert before and table.strip() == model_table()
-
-
-def test_paths_in_the_wheel() -> None:
-    assert Path(hub_name.__code__.co_filename).with_name("known_models.yaml").is_file()

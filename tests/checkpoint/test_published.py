@@ -31,7 +31,7 @@ from tests.conftest import AUDIO, MODELS, ROOT, SHARED, waveform
 from tests.helpers import cohere_folder, granite_folder, quick_yaml
 from tests.helpers.collate import collate
 from tests.helpers.conformer_shapes import conformer_shapes, norm
-from tests.helpers.published import CONFIGS, LANGUAGES, UNSUPPORTED, Yaml, config, key_paths, stand_in
+from tests.helpers.published import CONFIGS, UNSUPPORTED, Yaml, config, key_paths, stand_in
 from tests.helpers.se_checkpoint import Shapes, encoder_shapes, linear, transducer_shapes
 from tests.helpers.streaming_folder import write_folder
 
@@ -183,15 +183,6 @@ def test_unsupported_checkpoints(name: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedCheckpoint, match=reason) as refused:
         read_checkpoint(shrunk(whole, tmp_path))
     assert "aux_ctc" not in str(refused.value) and "\n" not in str(refused.value)
-
-
-def test_aggregate_tokenizer(tmp_path: Path) -> None:
-    loaded = read_checkpoint(shrunk(config("stt_multilingual_fastconformer_hybrid_large_pc"), tmp_path))
-    processor = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model())
-    one = tuple(processor.IdToPiece(number) for number in range(PIECES))
-    assert loaded.tokenizer.pieces == one * len(LANGUAGES)
-    said = processor.EncodeAsIds("Say it, dog.")
-    assert loaded.tokenizer.sentence([7 * PIECES + number for number in said]) == "Say it, dog."
 
 
 def test_guide_lists_tested_checkpoints() -> None:

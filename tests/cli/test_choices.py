@@ -6,7 +6,7 @@ import ast
 import re
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
 import pytest
 import typer
@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from fastscribe import config
 from fastscribe.bench.peer_comparison.peers import PEERS, PeerName
 from fastscribe.cli import app
-from fastscribe.cli.app import new_app
 from fastscribe.decode.families import DECODERS
 from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import NormalizerName
@@ -147,14 +146,6 @@ def test_transcribe_help_all_fits_two_screens() -> None:
     assert all(name in basics for name in ("--model", "--output-dir", "--format", "--device", "--quiet", "--help"))
 
 
-@pytest.mark.parametrize("typo", ["--overwrit", "--overwrites", "--over-write", "--overwrite-all", "--override"])
-def test_no_typo_suggests_overwrite(typo: str) -> None:
-    done = CliRunner().invoke(app, ["transcribe", "a.wav", typo], prog_name="fastscribe")
-    assert done.exit_code == 2 and "--overwrite" not in done.output.replace(typo, "")
-    done = CliRunner().invoke(app, ["transcribe", "a.wav", "--langauge", "en"], prog_name="fastscribe")
-    assert "--language" in done.output
-
-
 @pytest.mark.parametrize(
     ("words", "name"), [([], ""), (["transcribe"], "transcribe"), (["bench", "cost"], "bench cost")]
 )
@@ -238,15 +229,3 @@ def test_choices_declared_once() -> None:
             if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
                 words = [element.value for element in node.elts if isinstance(element, ast.Constant)]
                 assert len(words) < len(node.elts) or frozenset(words) not in declared, f"{path}:{node.lineno}: {words}"
-
-
-def test_an_argument_that_is_refused_is_named() -> None:
-    application = new_app()
-
-    @application.command()
-    def run(count: int, share: Annotated[float, typer.Argument(metavar="SHARE", max=1)] = 1.0) -> None:
-        """Do nothing."""
-
-    runner = CliRunner()
-    assert "COUNT x: not a whole number" in runner.invoke(application, ["x"]).output
-    assert "SHARE 2: not a number up to 1" in runner.invoke(application, ["1", "2"]).output

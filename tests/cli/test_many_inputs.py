@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.repeats import Repeats
-from fastscribe.cli import early_listing, run
-from fastscribe.cli.early_listing import EarlyListing
-from fastscribe.cli.input_count import has_many
+from fastscribe.cli import listing, run
+from fastscribe.cli.listing import Listing
 from fastscribe.cli.run_part import OutputTarget, TranscribeJob
 from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import UsageError
@@ -44,12 +45,16 @@ def job(*inputs: object, device: str = "auto", options: Options | None = None) -
     return TranscribeJob([str(one) for one in inputs], "model", device, "auto", chosen, OutputStyle(), target, None)
 
 
+def helped_gpu(job: TranscribeJob) -> int | None:
+    return run._helped_gpu(job, Listing(job.inputs))
+
+
 @pytest.mark.parametrize(("device", "gpu"), [("auto", 0), ("cuda", 0), ("cuda:1", 1), ("cuda:2", None), ("cpu", None)])
 def test_many_files_on_a_gpu_get_helpers(
     folder: Path, monkeypatch: pytest.MonkeyPatch, device: str, gpu: int | None
 ) -> None:
     monkeypatch.setattr(run, "num_gpus", lambda: 2)
-    assert run._helped_gpu(job(folder, device=device)) == gpu
+    assert helped_gpu(job(folder, device=device)) == gpu
 
 
 def test_other_runs_stay_in_one_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,37 +63,76 @@ def test_other_runs_stay_in_one_process(folder: Path, monkeypatch: pytest.Monkey
     few = job(*sorted(folder.glob("*.wav"))[1:])
     others = [Options(speakers="model"), Options(rttm="turns"), Options(speakers="model", voices="model")]
     for one in (few, *(job(folder, options=options) for options in others), replace(job(folder), engine=RayEngine())):
-        assert run._helped_gpu(one) is None
-    assert run._helped_gpu(job(folder, options=Options(speakers="channels"))) == 0
-    assert run._helped_gpu(job(folder, options=Options(threads=4))) == 0
-    assert run._helped_gpu(job(folder, options=Options(threads=0))) is None
-    assert run._helped_gpu(replace(job(folder), devices="0,1")) is None
+        assert helped_gpu(one) is None
+    assert helped_gpu(job(folder, options=Options(speakers="channels"))) == 0
+    assert helped_gpu(job(folder, options=Options(threads=4))) == 0
+    assert helped_gpu(job(folder, options=Options(threads=0))) is None
+    assert helped_gpu(replace(job(folder), devices="0,1")) is None
     monkeypatch.setattr(run, "num_gpus", lambda: 0)
-    assert run._helped_gpu(job(folder)) is None
+    assert helped_gpu(job(folder)) is None
 
 
-def test_what_may_be_many_counts_as_many(folder: Path) -> None:
+def test_what_may_be_many_counts_as_many(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [str(path) for path in sorted(folder.glob("*.wav"))]
-    assert has_many([str(folder)], MANY) and not has_many([str(folder)], MANY + 1)
-    assert has_many([*paths], MANY) and not has_many(paths[1:], MANY)
-    assert has_many(["-"], MANY) and has_many(["s3://bucket/calls/"], MANY)
-    assert not has_many(["https://example.org/a.wav"], MANY)
+    assert Listing([str(folder)]).has_many(MANY) and not Listing([str(folder)]).has_many(MANY + 1)
+    assert Listing(paths).has_many(MANY) and not Listing(paths[1:]).has_many(MANY)
+    assert not Listing(["https://example.org/a.wav"]).has_many(MANY)
+    monkeypatch.setattr(run, "num_gpus", lambda: 1)
+    monkeypatch.setattr(run.sys, "stdin", None)
+    assert helped_gpu(job("-")) == 0
 
 
-def test_an_early_listing_is_that_of_the_run(folder: Path) -> None:
+@pytest.mark.posix
+def test_a_slow_list_may_be_of_many_and_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else opens the pipe, whose rows come when the listing has been asked."""
+    monkeypatch.setattr(listing, "_MAX_WAIT_S", 0.01)
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    slow = Listing([str(tmp_path / "pipe.jsonl")])
+    assert slow.has_many(MANY) and slow.number is None and not slow.is_whole
+    with open(tmp_path / "pipe.jsonl", "w") as pipe:
+        pipe.write('{"audio_filepath": "a.wav"}\n' * 3)
+    assert [Path(one.path).name for one in slow] == ["a.wav"] * 3 and slow.number == 3
+
+
+def test_the_listing_is_that_of_the_run(folder: Path) -> None:
+    """Whoever looks ahead takes nothing away."""
     inputs = [str(folder), str(folder / "000.wav"), str(folder / "gone.wav")]
-    listing, repeats = EarlyListing(inputs), Repeats()
-    assert list(listing) == list(expand(inputs, repeats=repeats))
-    assert dict(listing.left_out) == {".txt": 1} and listing.repeats.num == repeats.num == 1
+    found, repeats = Listing(inputs), Repeats()
+    expected = list(expand(inputs, repeats=repeats))
+    assert list(islice(found.ahead(), 3)) == expected[:3] and not found.is_whole
+    assert list(islice(found.ahead(), 5)) == expected[:5]
+    assert list(found.ahead()) == expected and found.is_whole
+    assert list(found) == expected and found.number == len(expected) == MANY + 1
+    assert dict(found.left_out) == {".txt": 1} and found.repeats.num == repeats.num == 1
+
+
+def test_a_listing_is_not_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread waits for the run, and those who look ahead see as many inputs as may wait."""
+    monkeypatch.setattr(listing, "_MAX_AHEAD", 3)
+    listed: list[int] = []
+
+    def rows(inputs: list[str], *counts: object):
+        for row in range(100):
+            listed.append(row)
+            yield row
+
+    monkeypatch.setattr(listing, "sources", rows)
+    found = Listing(["a"])
+    assert list(found.ahead()) == [0, 1, 2] and not found.is_whole and found.number is None
+    taken = iter(found)
+    assert list(islice(taken, 20)) == list(range(20)) and len(listed) <= 20 + 5
+    assert list(taken) == list(range(20, 100)) and found.number == 100
 
 
 def test_an_error_of_the_listing_comes_behind_what_was_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(inputs: list[str], **counts: object):
+    def broken(inputs: list[str], *counts: object):
         yield from inputs
         raise MemoryError("no room")
 
-    monkeypatch.setattr(early_listing, "expand", broken)
-    found = iter(EarlyListing(["a", "b"]))
+    monkeypatch.setattr(listing, "sources", broken)
+    whole = Listing(["a", "b"])
+    assert list(whole.ahead()) == ["a", "b"] and not whole.is_whole
+    found = iter(whole)
     assert [next(found), next(found)] == ["a", "b"]  # type: ignore[comparison-overlap]
     with pytest.raises(MemoryError, match="no room"):
         next(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import typer.main
 from fastscribe import rooms
 from fastscribe.cli import app
 from fastscribe.cli.commands import LazyCommands
+from fastscribe.errors import UsageError
 from tests.cli.test_cli import FIRST, MODEL
 from tests.helpers.warm_process import LIBRARIES_ALONE
 
@@ -86,9 +88,12 @@ def test_commands_of_missing_rooms(run) -> None:
     assert done.returncode == 2 and "merge" in done.stderr
 
 
-def test_a_room_that_another_room_needs(run) -> None:
-    done, _ = run("evaluate", FIRST, "--speaker-references", FIRST, hidden="speakers")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "lacks fastscribe.speakers" in done.stderr
+def test_a_room_that_another_room_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("fastscribe.training.recipe", "fastscribe.evaluation.scores"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "fastscribe.evaluation", None)
+    with pytest.raises(UsageError, match=r"^train: .* lacks fastscribe\.evaluation, which fastscribe\.training needs$"):
+        rooms.enter("training", "recipe", "train")
 
 
 def test_the_table_has_the_options_that_rooms_declare() -> None:
@@ -111,9 +116,3 @@ def test_an_option_before_the_command_names_the_command(run, flag: str) -> None:
     done, _ = run(flag, "x", "a.wav")
     assert done.returncode == 2
     assert f"{flag} belongs to a command: " in done.stderr and f" transcribe {flag} x a.wav" in done.stderr
-
-
-def test_a_setting_in_nemos_form_names_the_option_of_a_room(run) -> None:
-    done, _ = run("transcribe", "a.wav", "lm_weight=0.3")
-    assert done.returncode == 2
-    assert "lm_weight=: a setting in NeMo's form: use --lm-weight VALUE" in done.stderr

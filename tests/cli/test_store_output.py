@@ -105,7 +105,7 @@ def test_inputs_are_retried_and_read_only_stores_named(server: FaultyStore, tmp_
 def test_reports_take_no_url() -> None:
     for option in ("--report-html", "--events", "--log-file"):
         refused = transcribe(CLIPS[0], option, "s3://bucket/file")
-        assert refused.returncode == 2 and f"{option}: takes a local file, not a URL" in refused.stderr
+        assert refused.returncode == 2 and f"'{option}': takes a local file, not a URL" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cli.test_capped_runs import program
+from tests.cli.test_terminated_runs import program
 from tests.conftest import ROOT
 from tests.helpers.forked_runs import Runs
 from tests.helpers.kill_runs import arguments, compare, make_clips
@@ -24,9 +24,8 @@ pytestmark = pytest.mark.linux
 EXAMPLES = ROOT / "docs" / "examples"
 SLURM, KUBERNETES, BATCH = (EXAMPLES / name for name in ("slurm_array.sh", "kubernetes_job.yaml", "aws_batch_job.json"))
 SHARDS = 3
-KILLED = program(1e9, 2, "[signal.SIGKILL]")  # in the second batch
-NOTICED = program(1e9, 2, "[signal.SIGTERM]")
-STOPPED = program(3.0)
+KILLED = program(2, "[signal.SIGKILL]")  # in the second batch
+NOTICED = program(2, "[signal.SIGTERM]")
 Task = Callable[[int, str], int]  # a task's number and code to run first -> the exit code
 
 
@@ -95,8 +94,8 @@ def test_slurm_array(stand_in: StandIn, clips: Path, expected: Path, tmp_path: P
         variables |= {"SLURM_JOB_ID": "77", "SHARDS": str(SHARDS)}
         return stand_in.run(["bash", SLURM, clips, out], variables, code)
 
-    check(task, [(0, KILLED, 137), (1, STOPPED, 75), (2, "", 0)], out, expected)
-    assert stand_in.calls == [["scontrol", "requeue", "77"]]  # of the task that has stopped itself
+    check(task, [(0, KILLED, 137), (1, NOTICED, 124), (2, "", 0)], out, expected)
+    assert stand_in.calls == [["scontrol", "requeue", "77"]]  # of the task whose time was over
 
 
 def test_slurm_array_agrees_with_itself() -> None:
@@ -105,9 +104,9 @@ def test_slurm_array_agrees_with_itself() -> None:
     options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)", text, re.MULTILINE))
     [shards] = re.findall(r"SHARDS:=(\d+)", text)
     assert options["array"].partition("%")[0] == f"0-{int(shards) - 1}"
-    [(hours, minutes)] = re.findall(r"STOP_AFTER:=(\d+)h(\d+)m", text)
+    [minutes] = re.findall(r"LIMIT:=(\d+)m", text)
     limit_h, limit_min, _ = map(int, options["time"].split(":"))
-    assert 0 < 60 * (limit_h - int(hours)) + limit_min - int(minutes) <= 15
+    assert 0 < 60 * limit_h + limit_min - int(minutes) <= 15
     assert subprocess.run(["bash", "-n", SLURM], check=False).returncode == 0
 
 
@@ -190,7 +189,7 @@ def test_aws_batch_array(stand_in: StandIn, clips: Path, expected: Path, tmp_pat
         code_of_process = stand_in.run(words, {**own, "AWS_BATCH_JOB_ARRAY_INDEX": str(number)}, code)
         return 128 - code_of_process if code_of_process < 0 else code_of_process
 
-    first = [(0, NOTICED, 143), (1, KILLED, 137), (2, STOPPED, 75)]
-    assert [retries(exit_code) for _, _, exit_code in first] == [True, True, False]  # the budget is spent
+    first = [(0, NOTICED, 143), (1, KILLED, 137), (2, "", 0)]
+    assert [retries(exit_code) for _, _, exit_code in first] == [True, True, False]
     assert [retries(exit_code) for exit_code in (0, 1, 2)] == [False] * 3
     check(task, first, out, expected)

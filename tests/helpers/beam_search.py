@@ -86,10 +86,6 @@ def beam_search(
                 beams.append(beam if label is None else _step_predictor(transducer, beam, label))
     if phrases is not None:
         beams = [replace(beam, score=beam.score - phrases.at_risk(beam.phrases)) for beam in beams]
-    if language_model is not None:
-        final_K = language_model.final(torch.tensor([beam.context for beam in beams]))
-        added = [0.0] * len(beams) if final_K is None else final_K.tolist()
-        beams = [replace(beam, score=beam.score + more) for beam, more in zip(beams, added, strict=True)]
     beams.sort(key=lambda beam: -beam.score)
     hypotheses = tuple(replace(beam.hypothesis, score=beam.score) for beam in beams)
     return replace(hypotheses[0], nbest=hypotheses)

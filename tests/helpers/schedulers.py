@@ -41,6 +41,10 @@ if code < 0:
     os.kill(os.getpid(), -code)
 sys.exit(code)
 """
+_SHELL_PROGRAMS = {
+    "srun": 'exec "$@"',
+    "timeout": 'shift 3; code=0; "$@" || code=$?; [ $code -ne 143 ] || code=124; exit $code',  # each SIGTERM is its own
+}
 
 
 class StandIn:
@@ -59,8 +63,9 @@ class StandIn:
             path = self._bin / name
             path.write_text(_PROGRAM.format(python=sys.executable, folder=str(self._requests), patience_s=PATIENCE_S))
             path.chmod(0o700)
-        (self._bin / "srun").write_text('#!/bin/sh\nexec "$@"\n')
-        (self._bin / "srun").chmod(0o700)
+        for name, script in _SHELL_PROGRAMS.items():
+            (self._bin / name).write_text(f"#!/bin/sh\n{script}\n")
+            (self._bin / name).chmod(0o700)
 
     def run(self, command: Sequence[object], variables: Mapping[str, str], code: str = "") -> int:
         """Run a command with these environment variables; a transcription runs `code` first. Return the exit code."""

@@ -52,7 +52,7 @@ PRELOADED = (
     "fastscribe.checkpoint.nemo",
     "fastscribe.checkpoint.packaged_model",
     "fastscribe.cli.completion",
-    "fastscribe.cli.input_count",
+    "fastscribe.cli.listing",
     "fastscribe.cli.long_help",
     "fastscribe.cli.models",
     "fastscribe.cli.nothing_to_do",

@@ -156,8 +156,9 @@ def test_an_actor_that_differs_refuses_in_one_line(changed: dict[str, Any], prob
 
 def test_a_second_model_is_read_by_each_actor(tmp_path: Path) -> None:
     """--align-with, --lm, --speakers and --voices: the driver may know a name alone, because a worker says what it has read."""
-    path = tmp_path / "words.arpa"
-    path.write_text(random_arpa(2, ["the", "a", "of", "street", "lane", "park", "lived"], 3))
+    path = tmp_path / "tokens.arpa"
+    names = [chr(100 + token) for token in range(97)]  # half of the tokens, in NeMo's encoding
+    path.write_text(random_arpa(2, names, 2), encoding="utf-8")
     speakers = str(sortformer.write_nemo(tmp_path / "speakers.nemo", sortformer.config("v2")))
     prints = str(voices.write_nemo(tmp_path / "titanet.nemo", voices.config("titanet")))
     for model, name, value in (

@@ -65,12 +65,10 @@ def test_formats_and_their_layout_do_not_count() -> None:
     )
 
 
-def test_style_of_older_fingerprints() -> None:
-    older = {**of(), "--format": ["srt"], "--max-line-width": 20, "--max-chars-per-second": None}
-    assert module.of_results(older) == of()
-    assert module.older_style(older) == SubtitleStyle(max_line_width=20, max_chars_per_second=None)
-    assert module.older_style(of()) == SubtitleStyle()
-    assert module.style_key(SubtitleStyle()) != module.style_key(module.older_style(older)) != 0
+def test_layouts_have_keys_of_their_own() -> None:
+    styles = SubtitleStyle(), SubtitleStyle(max_line_width=20), SubtitleStyle(max_chars_per_second=None)
+    keys = [module.style_key(style) for style in styles]
+    assert len({0, *keys}) == 4 and module.style_key(SubtitleStyle()) == keys[0]
 
 
 def test_speed_options_do_not_count() -> None:
@@ -164,6 +162,6 @@ def test_model_digest_is_independent_of_read_size(tmp_path: Path, monkeypatch: p
 
 
 def test_track() -> None:
-    """The first track is the default, and folders of earlier versions lack the option."""
+    """The first track is the default."""
     assert of(Options(track=0)) == of() and "--track" not in of()
     assert of(Options(track=1))["--track"] == 1

@@ -323,38 +323,6 @@ def test_other_settings_are_named(tmp_path: Path) -> None:
     journal.resume(paths, {**FINGERPRINT, "--channel": ("a",)})
 
 
-def test_folders_of_older_versions_are_resumed(tmp_path: Path, corpus: Corpus) -> None:
-    """Their fingerprints name the formats and the style of the subtitles, and their lines know sizes alone."""
-    older = {"model": "m", "shard": "0/1", "--format": ["jsonl", "srt"], "--max-line-width": 9, "--max-lines": 2}
-    style = OutputStyle(("jsonl", "srt"), subtitles=SubtitleStyle(max_line_width=9))
-    corpus.go(0, style=style)(tmp_path / "out")
-    path = tmp_path / "out" / "journal.jsonl"
-    first, *rest = [json.loads(line) for line in path.read_text().splitlines()]
-    for line in rest:
-        line.pop("crc32", None)
-        line.pop("styles", None)
-    path.write_text("".join(json.dumps(line) + "\n" for line in [{**first, "fingerprint": older}, *rest]))
-    before = path.read_bytes()
-    assert corpus.go(1, style=style)(tmp_path / "out") == [] and path.read_bytes() == before
-    (tmp_path / "out" / "a.wav.srt").write_text("edited\n")
-    assert corpus.go(1)(tmp_path / "out") == []  # other formats need no decoding either
-    wider = OutputStyle(("srt",))
-    assert corpus.go(1, style=wider)(tmp_path / "out") == []
-    corpus.go(0, style=OutputStyle(("srt", "txt", "json")))(tmp_path / "new")
-    edited = tmp_path / "out" / "a.wav.srt"
-    assert edited.read_text() == "edited\n"
-    edited.unlink()
-    assert corpus.go(1, style=wider)(tmp_path / "out") == []
-    assert state_of(tmp_path / "out", False)["files"] == state_of(tmp_path / "new", False)["files"]
-
-
-def test_folder_without_rows_is_one_line(tmp_path: Path) -> None:
-    paths = Paths(tmp_path, "")
-    journal.begin(paths, {"model": "m", "--format": ["srt"], "--max-lines": 2})
-    with pytest.raises(UsageError, match="an older version ran here without the format jsonl"):
-        open_journaled(tmp_path, OutputRun(OutputStyle(("srt",)), {"model": "m"}))
-
-
 @pytest.mark.parametrize(
     "content", [b"hello\n", b"[]\n", b"{}\n", b"hello", b"\xff\xfe\n", b'{"fastscribe_journal": 1, "fingerprint": 5}\n']
 )

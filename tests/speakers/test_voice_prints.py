@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,6 @@ import torch
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.pipeline.engine import Engine
-from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.results.formats.writers import to_jsonl
 from fastscribe.results.stored import NotAResult, to_result
 from fastscribe.speakers import voice_spans
@@ -148,25 +146,6 @@ def test_prints_by_a_speaker_model_in_full_batches(voice_model: Path, tmp_path: 
                 expected = expected_print(voice_model, samples[0], spans[voice.speaker])
                 np.testing.assert_allclose(voice.embedding_E, expected, atol=ROUNDING / 10)
     assert any(voice.embedding_E is not None for voice in found[0].voices)  # type: ignore[union-attr]
-
-
-def test_a_limit_drops_no_decoded_recording_whose_voices_fit(voice_model: Path, tmp_path: Path) -> None:
-    class OneRecordingFits(TimeLimit):
-        def parts(self, items: Sequence[Any], *_: Any) -> Any:
-            yield items[:1]
-            self.is_reached = True
-
-    turns = tmp_path / "turns.rttm"
-    files = [str(tmp_path / f"{number}.wav") for number in range(2)]
-    for file in files:
-        soundfile.write(file, CLIPS[0], RATE)
-    turns.write_text("".join(f"SPEAKER {number} 1 0 4 <NA> <NA> A <NA> <NA>\n" for number in range(2)))
-    options = Options(voices=str(voice_model), rttm=str(turns), threads=1)
-    with Transcriber.load(MODEL, dtype="fp32", options=options, device="cpu") as transcriber:
-        transcriber._limit = OneRecordingFits(math.inf)
-        [found] = list(transcriber.transcribe(files))
-    assert isinstance(found, Transcript)
-    assert found.voices[0].embedding_E is not None
 
 
 def test_long_recordings_are_not_kept_for_a_full_batch() -> None:

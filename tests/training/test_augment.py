@@ -1,4 +1,4 @@
-"""Augmentation, measured: frequencies, levels, decays and mask widths."""
+"""Augmentation, measured: frequencies, levels and mask widths."""
 
 from __future__ import annotations
 
@@ -12,27 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.errors import UsageError
-from fastscribe.families.blocks.features import LogMel, mel_edges
+from fastscribe.families.blocks.features import LogMel
 from fastscribe.training.augment import (
     AugmentConfig,
-    add_babble,
     add_noise,
-    add_reverb,
     augment_samples,
     batch_generator,
     change_gain,
     change_speed,
     mask_features,
     to_float,
-    warp_bands,
 )
 from fastscribe.training.dataloader import AudioBatch
 from fastscribe.training.learner import augmented_features
 from fastscribe.training.model_recipe import ModelRecipe
 
 RATE = 16_000
-ALWAYS = AugmentConfig(reverb_chance=1, babble_chance=1, noise_chance=1)
-NEVER = AugmentConfig((1.0,), 0, babble_chance=0, noise_chance=0, gain_db=(0, 0), freq_masks=0, time_masks=0)
+ALWAYS = AugmentConfig(noise_chance=1)
+NEVER = AugmentConfig((1.0,), noise_chance=0, gain_db=(0, 0), freq_masks=0, time_masks=0)
 
 
 def tone(hz: float, num_samples: int = RATE) -> torch.Tensor:
@@ -100,48 +97,6 @@ def test_noise_slope(slope) -> None:
     assert fitted == pytest.approx(-slope, abs=0.1)
 
 
-def test_babble_of_other_rows() -> None:
-    hz = [500, 1000, 2000, 3000, 5000]
-    samples_BS, lengths_B = torch.stack([tone(f) for f in hz]), torch.full((5,), RATE)
-    config = AugmentConfig(babble_chance=1, babble_db=(20, 20), babble_voices=2)
-    babble_BS = add_babble(samples_BS, lengths_B, config, gen()) - samples_BS
-    for row in range(5):
-        assert power_db(samples_BS[row]) - power_db(babble_BS[row]) == pytest.approx(20, abs=0.01)
-        heights = torch.fft.rfft(babble_BS[row]).abs()[hz]
-        loud = {place for place in range(5) if heights[place] > 0.1 * heights.max()}
-        assert loud == {(row + 1) % 5, (row + 2) % 5}
-
-
-def test_babble_needs_two_rows() -> None:
-    samples_BS, lengths_B = batch([500])
-    assert torch.equal(add_babble(samples_BS, lengths_B, ALWAYS, gen()), samples_BS)
-
-
-def test_room_response() -> None:
-    click_BS, lengths_B = torch.zeros(1, RATE), torch.tensor([RATE])
-    click_BS[0, 100] = 0.5
-    config = AugmentConfig(reverb_chance=1, reverb_s=(0.5, 0.5), reverb_db=(6, 6))
-    wet = add_reverb(click_BS, lengths_B, RATE, config, gen())[0]
-    assert int(wet.abs().argmax()) == 100 and power_db(wet[:100]) < -100
-    assert float(wet.square().sum()) == pytest.approx(0.25, rel=1e-3)  # as loud as before
-    assert float(wet[100].square() / wet[101:].square().sum()) == pytest.approx(10 ** (6 / 10), rel=1e-3)
-    early, late = power_db(wet[101 : 101 + 1600]), power_db(wet[101 + 6400 :][:1600])
-    assert early - late == pytest.approx(60 * 0.4 / 0.5, abs=2)
-
-
-def test_reverb_is_convolution() -> None:
-    samples_BS, lengths_B = batch([3000, 1200, 40])
-    click_BS = torch.zeros_like(samples_BS)
-    click_BS[:, 0] = 1
-    config = AugmentConfig(reverb_chance=1, reverb_s=(0.05, 0.1))
-    rooms_BS = add_reverb(click_BS, torch.full((3,), 3000), RATE, config, gen())
-    wet_BS = add_reverb(samples_BS, lengths_B, RATE, config, gen())
-    for row, length in enumerate(lengths_B.tolist()):
-        direct = np.convolve(samples_BS[row].double(), rooms_BS[row].double())[:length]
-        assert np.allclose(wet_BS[row, :length], direct, atol=1e-5)
-        assert not wet_BS[row, length:].any()
-
-
 def test_gain() -> None:
     samples_BS, _ = batch([2000] * 64)
     samples_BS[:32] *= 0.1
@@ -158,7 +113,7 @@ def test_no_augmentation(dtype) -> None:
     samples_BS, lengths_B = batch([3000, 2000])
     samples_BS = (samples_BS * 8192).round()
     given = samples_BS.short() if dtype is torch.int16 else samples_BS / 32768
-    changed_BS, new_B = augment_samples(given, lengths_B, RATE, NEVER, gen())
+    changed_BS, new_B = augment_samples(given, lengths_B, NEVER, gen())
     assert changed_BS.dtype == torch.float32 and torch.equal(changed_BS, samples_BS / 32768)
     assert torch.equal(new_B, lengths_B)
 
@@ -172,7 +127,7 @@ def test_no_augmentation(dtype) -> None:
 def test_any_batch(lengths, config, seed) -> None:
     samples_BS, lengths_B = batch(lengths, seed)
     before_BS = samples_BS.clone()
-    changed_BS, new_B = augment_samples(samples_BS, lengths_B, RATE, config, gen(seed))
+    changed_BS, new_B = augment_samples(samples_BS, lengths_B, config, gen(seed))
     assert torch.equal(samples_BS, before_BS)
     assert changed_BS.shape == (len(lengths), max(new_B.tolist())) and changed_BS.isfinite().all()
     assert float(changed_BS.abs().max() if changed_BS.numel() else 0) <= 0.991
@@ -182,7 +137,7 @@ def test_any_batch(lengths, config, seed) -> None:
 
 
 def test_silence_stays_silent() -> None:
-    changed_BS, _ = augment_samples(torch.zeros(3, 500), torch.tensor([500, 400, 0]), RATE, ALWAYS, gen())
+    changed_BS, _ = augment_samples(torch.zeros(3, 500), torch.tensor([500, 400, 0]), ALWAYS, gen())
     assert not changed_BS.any()
 
 
@@ -190,7 +145,7 @@ def test_batch_generator() -> None:
     samples_BS, lengths_B = batch([2000, 1500, 900])
 
     def changed(*place: int) -> torch.Tensor:
-        return augment_samples(samples_BS, lengths_B, RATE, ALWAYS, batch_generator(*place))[0]
+        return augment_samples(samples_BS, lengths_B, ALWAYS, batch_generator(*place))[0]
 
     first = changed(1, 2, 3)
     assert torch.equal(first, changed(1, 2, 3, 0))
@@ -200,7 +155,7 @@ def test_batch_generator() -> None:
 
 def test_planned_speeds_are_used() -> None:
     samples_BS, lengths_B = batch([1000, 1000, 1000])
-    _, new_B = augment_samples(samples_BS, lengths_B, RATE, ALWAYS, gen(), speeds=torch.tensor([1.1, 0.9, 1.0]))
+    _, new_B = augment_samples(samples_BS, lengths_B, ALWAYS, gen(), speeds=torch.tensor([1.1, 0.9, 1.0]))
     assert new_B.tolist() == [910, 1112, 1000]
 
 
@@ -271,51 +226,6 @@ def test_mask_value_by_model(normalize: str) -> None:
         torch.testing.assert_close(changed_MT[:, 1:][:, is_masked_T], means_M1, atol=1e-4, rtol=1e-4)
 
 
-CENTRES_M = torch.from_numpy(mel_edges(ModelRecipe().config(20).features)[1:-1])
-
-
-def warped_plainly(mel_MT: np.ndarray, length: float) -> np.ndarray:
-    """Of one row: each band takes what is at its frequency times the length, or above the knee on the line to the top."""
-    centres, top = CENTRES_M.numpy(), float(CENTRES_M[-1])
-    knee = 0.85 * top / max(1.0, length)
-    sources = [
-        length * hz if hz <= knee else np.interp(hz, [knee, top], [length * knee, top]) for hz in CENTRES_M.tolist()
-    ]
-    return np.stack([np.interp(sources, centres, frame_M) for frame_M in mel_MT.T], axis=1)
-
-
-@pytest.mark.parametrize("length", [0.8, 0.95, 1.0, 1.2, 1.5])
-def test_vocal_tract(length: float) -> None:
-    mel_BMT = torch.randn(2, len(CENTRES_M), 7, generator=gen())
-    mel_BMT[1, :, 4:] = 0
-    always = AugmentConfig(vocal_tract_chance=1, vocal_tract=(length, length))
-    warped_BMT = warp_bands(mel_BMT, CENTRES_M, always, gen())
-    for row_MT, warped_MT in zip(mel_BMT.numpy(), warped_BMT.numpy(), strict=True):
-        np.testing.assert_allclose(warped_MT, warped_plainly(row_MT, length), atol=1e-4)
-    assert warped_BMT[1, :, 4:].count_nonzero() == 0
-    level_BMT = torch.ones(1, len(CENTRES_M), 2)
-    torch.testing.assert_close(warp_bands(level_BMT, CENTRES_M, always, gen()), level_BMT)
-
-
-def test_vocal_tract_rows() -> None:
-    mel_BMT = torch.randn(200, len(CENTRES_M), 2, generator=gen())
-    half = AugmentConfig(vocal_tract_chance=0.5, vocal_tract=(0.8, 0.9))
-    is_warped_B = (warp_bands(mel_BMT, CENTRES_M, half, gen()) != mel_BMT).flatten(1).any(1)
-    assert 70 < int(is_warped_B.sum()) < 130
-    generator = gen()
-    assert warp_bands(mel_BMT, CENTRES_M, AugmentConfig(), generator) is mel_BMT
-    assert torch.equal(generator.get_state(), gen().get_state())  # by default the draws that follow stay as they were
-
-
-def test_longer_vocal_tract_has_lower_formants() -> None:
-    log_mel = LogMel(replace(ModelRecipe().config(20).features, normalize="none"))
-    longer = replace(NEVER, vocal_tract_chance=1.0, vocal_tract=(1.2, 1.2))
-    rows = AudioBatch(np.arange(1), tone(2400)[None], torch.tensor([RATE]))
-    warped = augmented_features(rows, torch.ones(1), log_mel, longer, gen(), torch.device("cpu"))
-    peak = int(warped.mel_BMT[0, :, 50].argmax())
-    assert abs(float(CENTRES_M[peak]) - 2000) < 60
-
-
 def test_inference_tensor() -> None:
     with torch.inference_mode():
         mel_BMT = torch.randn(2, 8, 30)
@@ -337,13 +247,8 @@ def test_int16_scale() -> None:
         {"noise_chance": 1.1},
         {"noise_db": (10, 5)},
         {"gain_db": (float("nan"), 0)},
-        {"reverb_s": (0, 0.1)},
-        {"babble_voices": 0},
         {"time_masks": -1},
         {"time_mask_share": 2},
-        {"vocal_tract_chance": -0.1},
-        {"vocal_tract": (1.1, 0.9)},
-        {"vocal_tract": (0.4, 1.0)},
     ],
 )
 def test_config_out_of_range(fields) -> None:
@@ -354,16 +259,15 @@ def test_config_out_of_range(fields) -> None:
 @pytest.mark.cuda
 def test_gpu_without_synchronisation() -> None:
     samples_BS, lengths_B = batch([4000, 3000, 2500])
-    quiet = AugmentConfig(reverb_chance=0, babble_chance=1, noise_chance=0)
-    on_host, _ = augment_samples(samples_BS, lengths_B, RATE, quiet, gen())
+    quiet = AugmentConfig(noise_chance=0)
+    on_host, _ = augment_samples(samples_BS, lengths_B, quiet, gen())
     on_device = samples_BS.cuda()
-    augment_samples(on_device, lengths_B, RATE, ALWAYS, gen())
+    augment_samples(on_device, lengths_B, ALWAYS, gen())
     torch.cuda.set_sync_debug_mode("error")
     try:
-        changed_BS, _ = augment_samples(on_device, lengths_B, RATE, quiet, gen())
-        augment_samples(on_device, lengths_B, RATE, ALWAYS, gen())
+        changed_BS, _ = augment_samples(on_device, lengths_B, quiet, gen())
+        augment_samples(on_device, lengths_B, ALWAYS, gen())
         mask_features(on_device[:, None], lengths_B, ALWAYS, gen())
-        warp_bands(on_device[:, :80, None], CENTRES_M, AugmentConfig(vocal_tract_chance=1), gen())
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.allclose(changed_BS.cpu(), on_host, atol=1e-5)

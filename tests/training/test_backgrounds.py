@@ -37,9 +37,7 @@ from tests.training.test_trainer import (
 
 __all__ = ["manifest"]  # a fixture
 
-STILL = AugmentConfig(
-    (1.0,), reverb_chance=0.0, babble_chance=0.0, noise_chance=0.0, gain_db=(0.0, 0.0), freq_masks=0, time_masks=0
-)
+STILL = AugmentConfig((1.0,), noise_chance=0.0, gain_db=(0.0, 0.0), freq_masks=0, time_masks=0)
 RATE = 16_000
 
 
@@ -62,6 +60,8 @@ def test_draw() -> None:
     assert np.mean(draw.noise >= 0) == pytest.approx(0.2, abs=0.01)  # half of the rows with noise
     counts = np.bincount(draw.noise[draw.noise >= 0], minlength=5)
     assert counts.min() > 0.9 * counts.mean()
+    rooms = draw_backgrounds(BackgroundCorpus(rooms=noise), replace(config, room_manifest="r"), 20_000, 3, 1).rooms
+    assert np.mean(rooms >= 0) == pytest.approx(0.2, abs=0.01)  # all rooms are recorded
 
 
 def reader(corpus: BackgroundCorpus, draw: BackgroundDraw, said: list[str], **changes: Any) -> BackgroundReader:
@@ -135,7 +135,7 @@ def test_levels() -> None:
     noise_BS[1] = 0
     lengths_B = torch.tensor([8000, 8000, 6000])
     config = replace(STILL, noise_chance=1e-9, noise_manifest="n", noise_db=(10.0, 10.0))
-    mixed_BS, _ = augment_samples(speech_BS, lengths_B, RATE, config, generator(), noise_BS=noise_BS)
+    mixed_BS, _ = augment_samples(speech_BS, lengths_B, config, generator(), noise_BS=noise_BS)
     clean_BS = speech_BS.float() / 32768
     for row, length in ((0, 8000), (2, 6000)):
         added_S = (mixed_BS[row] - clean_BS[row])[:length]
@@ -152,7 +152,7 @@ def test_recorded_and_made_noise_come_to_the_chance() -> None:
     noise_BS = (
         torch.where(torch.arange(4000)[:, None] < 800, 7, 0).short().expand(4000, 32)
     )  # to 0.2, half of the chance
-    mixed_BS, _ = augment_samples(speech_BS, torch.full((4000,), 32), RATE, config, generator(), noise_BS=noise_BS)
+    mixed_BS, _ = augment_samples(speech_BS, torch.full((4000,), 32), config, generator(), noise_BS=noise_BS)
     is_changed_B = (mixed_BS - 1000 / 32768).abs().amax(1) > 1e-6
     assert (mixed_BS[:800] - 1000 / 32768).std(1).max() < 1e-6  # no other noise besides
     assert is_changed_B[:800].all() and float(is_changed_B.float().mean()) == pytest.approx(0.4, abs=0.03)
@@ -163,12 +163,18 @@ def test_convolution() -> None:
     speech_BS[:, 10] = 8000
     rooms_BL = torch.zeros(2, 900, dtype=torch.int16)
     rooms_BL[0, 0], rooms_BL[0, 800] = 20_000, -15_000
-    config = replace(STILL, reverb_chance=1e-9, room_manifest="r")
-    wet_BS, _ = augment_samples(speech_BS, torch.tensor([4000, 4000]), RATE, config, generator(), rooms_BL=rooms_BL)
+    config = replace(STILL, room_manifest="r")
+    wet_BS, _ = augment_samples(speech_BS, torch.tensor([4000, 4000]), config, generator(), rooms_BL=rooms_BL)
     expected_BS = speech_BS.float() / 32768
     expected_BS[0, 810] = -0.6 * expected_BS[0, 10]
     expected_BS[0, 10] *= 0.8
     torch.testing.assert_close(wet_BS, expected_BS, atol=1e-6, rtol=1e-4)
+
+
+def test_half_of_a_batch_without_a_room() -> None:
+    speech_BS, rooms_BL = torch.full((1, 40), 1000, dtype=torch.int16), torch.zeros(1, 9, dtype=torch.int16)
+    dry_BS, _ = augment_samples(speech_BS, torch.tensor([40]), STILL, generator(), rooms_BL=rooms_BL)
+    torch.testing.assert_close(dry_BS, speech_BS.float() / 32768)
 
 
 def test_loader_reads_them_ahead(tmp_path: Path) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,20 +33,6 @@ def test_rows_come_back(examples: list[Example], data: st.DataObject) -> None:
     assert list(some) == [example for example, is_in in zip(examples, mask, strict=True) if is_in]
     assert list(some.joined(others)) == [*some, *others]
     assert list(columns[1:3]) == examples[1:3]
-
-
-def test_from_a_file(tmp_path: Path) -> None:
-    examples = [Example("a.wav", "“é”", 1.5, 0.25, (1, 70_000)), Example("b.wav", "", 2.0, part=1, non_speech=True)]
-    columns = Examples.of(examples, PARTS)
-    columns.save(tmp_path / "data.safetensors", digest="d")
-    columns.save(tmp_path / "data.safetensors", digest="e")
-    loaded, notes = Examples.load(tmp_path / "data.safetensors")
-    assert (list(loaded), loaded.parts, notes) == (examples, PARTS, {"digest": "e"})
-    assert loaded.digest() == columns.digest() and [path.name for path in tmp_path.iterdir()] == ["data.safetensors"]
-    Examples.of([]).save(tmp_path / "data.safetensors")
-    assert not len(Examples.load(tmp_path / "data.safetensors")[0])
-    with pytest.raises(OSError, match="none"):
-        columns.save(tmp_path / "none" / "data.safetensors")
 
 
 def test_numbers_of_small_vocabularies_take_two_bytes() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import make_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,15 +57,6 @@ def test_examples(checkpoint: Checkpoint, change: dict[str, Any]) -> None:
         assert differing(checkpoint, validation=[replace(EXAMPLES[0], **change)]) == ["validation set"]
 
 
-def test_digest_of_earlier_versions() -> None:
-    """A run that an older version began goes on."""
-    hashed = hashlib.blake2b(digest_size=16)
-    for example in EXAMPLES:
-        identity = repr((example.text, example.tokens, example.duration_s, example.offset_s, 1.0)).encode()
-        hashed.update(len(identity).to_bytes(8, "big") + identity)
-    assert Examples.of(EXAMPLES).digest() == hashed.hexdigest()
-
-
 def test_recipe_vocabulary_and_model(checkpoint: Checkpoint) -> None:
     assert differing(checkpoint, recipe=Recipe(DATA, optimiser=OptimiserRecipe(dropout=0.5))) == ["recipe"]
     files = {name: content + b" " for name, content in checkpoint.tokenizer.files.items()}
@@ -93,23 +83,6 @@ def test_model_section_ignored_with_checkpoint(checkpoint: Checkpoint) -> None:
     tuned = replace(checkpoint, weights={"a": torch.zeros(1)})
     given = {"checkpoint": tuned, "data": "digest", "validation": EXAMPLES}
     assert fingerprint(Recipe(DATA), **given) == fingerprint(recipe, **given)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("value", [0, 1])
-def test_a_field_of_a_later_version(checkpoint: Checkpoint, value: int) -> None:
-    """A run that an older version began goes on if the field that is new has its default."""
-
-    def later(part: Any) -> Any:
-        make = make_dataclass(type(part).__name__, [("added", int, 0)], bases=(type(part),), frozen=True)
-        return make(**vars(part), added=value)
-
-    config, recipe = checkpoint.config, Recipe(DATA)
-    expected = ["model"] if value else []
-    assert differing(checkpoint, checkpoint=replace(checkpoint, config=later(config))) == expected
-    inner = replace(config, encoder=later(config.encoder))
-    assert differing(checkpoint, checkpoint=replace(checkpoint, config=inner)) == expected
-    changed = replace(recipe, loss=later(recipe.loss))
-    assert differing(checkpoint, recipe=changed) == (["recipe"] if value else [])
 
 
 def test_changed_keys_are_named(checkpoint: Checkpoint) -> None:

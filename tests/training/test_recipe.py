@@ -93,7 +93,6 @@ def test_mistakes(values: object, said: str) -> None:
         *(("loss", name, [-0.1], [0]) for name in ("fastemit", "sigma")),
         *(("augment", name, [[-1000, 0], [0, 1000], [3, 2]], [[-100, 100]]) for name in ("noise_db", "gain_db")),
         ("augment", "noise_slope", [[-50, 0]], [[0, 0]]),
-        ("augment", "reverb_s", [[0, 0.1], [1e-6, 0.1], [0.1, 100]], [[0.01, 10]]),
         ("loss", "clamp", [0], [None, 1]),
         ("model", "subsampling_factor", [0, 1, 6, 64], [2, 4, 8]),
         ("model", "conv_kernel", [0, 8], [1, 9]),

@@ -15,7 +15,6 @@ import torch
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.training.batch_search import write_batch_sizes
-from fastscribe.training.corpus import Example, Examples
 from fastscribe.training.state import RunFolder
 from tests.conftest import MODELS
 
@@ -62,7 +61,6 @@ THEIRS = {
     "state.pt": b"PK\3\4 of another program",
     "train.png": b"\x89PNG\r\n\x1a\n a photograph",
     "batch_sizes.json": b'{"mine": 1}',
-    "data.safetensors": b'\x10\0\0\0\0\0\0\0{"__metadata__":{"format":"pt"}}',
     "best/config.json": b'{"model_type": "of somebody else\'s"}',
     "last/notes": b"mine",
 }
@@ -94,7 +92,6 @@ def test_own_files_accepted(folder: RunFolder) -> None:
     folder.save_model(folder.best, read_checkpoint(MODELS / "tdt_demo" / "model.nemo"), torch.bfloat16)
     (folder.best / "notes.txt").write_text("mine")
     write_batch_sizes(folder.batch_sizes, {}, [], [])
-    Examples.of([Example("a.wav", "b", 1.0)]).save(folder.data)
     folder.check()
     folder.save_model(folder.best, read_checkpoint(MODELS / "tdt_demo" / "model.nemo"), torch.bfloat16)
     assert (folder.best / "notes.txt").read_text() == "mine"

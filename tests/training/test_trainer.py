@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import pickle
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +20,7 @@ import torch.distributed as dist
 
 from fastscribe import Options, Transcriber
 from fastscribe.checkpoint.reader import read_checkpoint
-from fastscribe.errors import FastscribeError, ManifestError, UsageError
+from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.training import trainer as trainer_module
 from fastscribe.training.corpus import Examples
 from fastscribe.training.data import prepare, trained_utterance_s
@@ -30,7 +29,6 @@ from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.planner import EpochPlan, EpochPlanner
 from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.scoring import Scoring
-from fastscribe.training.shared_data import on_first_rank, share_training_data
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from tests.conftest import DATA, MODELS, ROOT, checkpoint
@@ -57,8 +55,6 @@ SECTIONS: dict[str, Any] = {
 STILL: dict[str, Any] = {  # no random augmentation
     "augment": {
         "speeds": [1.0],
-        "reverb_chance": 0.0,
-        "babble_chance": 0.0,
         "noise_chance": 0.0,
         "gain_db": [0.0, 0.0],
         "freq_masks": 0,
@@ -599,7 +595,6 @@ def test_nothing_left_to_train(manifest: Path, tmp_path: Path, frozen: list[str]
 
 
 def test_rates_of_another_scoring_are_forgotten(manifest: Path, tmp_path: Path) -> None:
-    """A state of before the choice holds Whisper's rates of all recordings."""
     first = trainer_of(recipe_of(manifest), tmp_path / "run")
     first.progress.best_rate = 0.25
     first.save()
@@ -614,11 +609,6 @@ def test_rates_of_another_scoring_are_forgotten(manifest: Path, tmp_path: Path) 
         print,
     )
     assert again.progress.best_rate is None
-    state = first.folder.load_state()
-    assert state is not None
-    del state["rated_by"]
-    first.folder.save_state(state)
-    assert trainer_of(recipe_of(manifest), tmp_path / "run").progress.best_rate == 0.25
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -665,44 +655,6 @@ def test_two_processes(recipe_file: Path, tmp_path: Path) -> None:
     assert [row["epoch"] for row in steps_of(tmp_path / "run") if "validation" in row] == [1, 2]
     assert (tmp_path / "run" / "train.png").read_bytes().startswith(b"\x89PNG")
     assert "10 examples" in done.stderr and " h per epoch" in done.stderr
-    examples, _ = Examples.load(tmp_path / "run" / "data.safetensors")
-    assert len(examples) == 10 and all(example.tokens for example in examples)
-
-
-def test_first_rank_reads(manifest: Path, tmp_path: Path, group: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other ranks get all of the data, or the message of its error."""
-    sent: list[Any] = []
-    ranks, cpu = [DistributedContext(rank, 2) for rank in (0, 1)], torch.device("cpu")
-
-    def broadcast(values: list[Any], src: int, device: torch.device) -> None:
-        values[0] = sent.pop(0) if is_second else (sent.append(pickle.dumps(values[0])), values[0])[1]
-        values[0] = pickle.loads(values[0]) if is_second else values[0]
-
-    monkeypatch.setattr(dist, "broadcast_object_list", broadcast)
-    recipe, path, shared = recipe_of(manifest), tmp_path / "data.safetensors", []
-    for is_second in (False, True):
-        rank = ranks[is_second]
-        prepared = on_first_rank(rank, cpu, lambda: prepare(recipe, None))
-        assert (prepared is None) == is_second
-        shared.append(prepared)
-        if is_second:
-            shared[1] = share_training_data(None, None, recipe, path, rank, cpu)
-        else:
-            first_sent, sent[:] = list(sent), []
-            shared[0] = share_training_data(prepared, None, recipe, path, rank, cpu)
-            sent[:] = [*first_sent, *sent]
-    first, second = shared
-    assert tuple(first.corpus.examples) == tuple(second.corpus.examples) and first.digest == second.digest
-    assert (first.validation, first.scoring) == (second.validation, second.scoring)
-    assert first.checkpoint.config == second.checkpoint.config
-    assert first.checkpoint.tokenizer.files == second.checkpoint.tokenizer.files
-
-    def fail() -> None:
-        raise ManifestError("a.jsonl", 3, "no text")
-
-    for is_second, kind in ((False, ManifestError), (True, UsageError)):
-        with pytest.raises(kind, match=r"a\.jsonl: line 3: no text"):
-            on_first_rank(ranks[is_second], cpu, fail)
 
 
 def assert_goes_on_in_the_second_epoch(recipe: Recipe, folder: Path) -> None:

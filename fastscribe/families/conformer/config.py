@@ -41,7 +41,6 @@ class EncoderConfig:
     subsampling: Subsampling
     subsampling_factor: int
     subsampling_channels: int
-    # Folders of early versions lack the keys below.
     attention: AttentionConfigs | None = None  # None: every frame attends to all
     contexts: tuple[ChunkedAttention, ...] = ()  # a streaming model's choices of `attention`, its default first
     causal_subsampling: bool = False  # windows end at their frame, in time and in frequency

@@ -25,7 +25,6 @@ class JasperBlockConfig:
     heads: int | None  # number of filters that a depthwise convolution's channels share in turn; None: one each
     residual: JasperResidual | Literal["none"]
     dense: bool  # the residual adds the inputs of this block and of all dense blocks before it
-    # Folders of early versions lack the key.
     se_hidden: int | None = (
         None  # width of the squeeze-and-excite layer after the last convolution; None: there is none
     )

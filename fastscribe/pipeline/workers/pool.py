@@ -45,7 +45,6 @@ from fastscribe.pipeline.stats import DeviceShare, Stopwatch
 from fastscribe.pipeline.text_stage import TextStage
 from fastscribe.pipeline.texts import local_texts
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
-from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.arena import Arena
 from fastscribe.pipeline.workers.devices import Device
@@ -123,7 +122,6 @@ class WorkerPool:
         self._lines: SimpleQueue[str] = SimpleQueue()  # of helpers, which say them in other threads
         self._events: SimpleQueue[tuple[WorkerProcess | None, Any]] = SimpleQueue()  # None: of no device
         self._run, self._budget, self._stopwatch = 0, Budget(1.0), Stopwatch()
-        self._limit: TimeLimit | None = None
         self._longest_s, self._looked_at = 0.0, perf_counter()  # time of a batch; when silence was last measured
         self._last_death = ""
         self._text_s = 0.0  # seconds of helpers for the texts of earlier runs
@@ -188,9 +186,9 @@ class WorkerPool:
         budgets = [slot.ready.budget for slot in self._slots if slot.ready is not None] or [self._ready.budget]
         return Budget.smallest(budgets)
 
-    def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch, limit: TimeLimit | None = None) -> None:
+    def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch) -> None:
         self._check_usable()
-        self._run, self._budget, self._stopwatch, self._limit = self._run + 1, budget, stopwatch, limit
+        self._run, self._budget, self._stopwatch = self._run + 1, budget, stopwatch
         self._reset()
         try:
             self._readers = ReplacingThreadPool(self.helpers.number, "read")  # what this process holds
@@ -293,7 +291,7 @@ class WorkerPool:
         while len(self._reads) < READ_AHEAD * max(1, self.num_devices):
             if not self._planned:
                 plan = next(plans, None)
-                if plan is None or not self._fits(plan):
+                if plan is None:
                     return False, False
                 if plan is IDLE:
                     return True, True
@@ -362,21 +360,15 @@ class WorkerPool:
             self._to_hand_out.append((batch, rows))
 
     def _finish(
-        self, batch: ReadBatch, rows: Sequence[int], results: Sequence[Hypothesis | Failure], is_decoded: bool = False
+        self, batch: ReadBatch, rows: Sequence[int], results: Sequence[Hypothesis | Failure]
     ) -> Iterator[Outcome]:
         """Yield the results of rows. The last ones free the batch's memory."""
         utterances = [batch.utterances[row] for row in rows]
-        if self._limit is not None:
-            self._limit.done(_audio_s(utterances), is_decoded)
         batch.num_undone -= len(rows)
         if not batch.num_undone:
             del self._batches[batch.number]
             self._arena.release(batch.place, batch.layout.num_bytes)
         yield utterances, results
-
-    def _fits(self, plan: Plan | Idle) -> bool:
-        """Return False if the run's limit allows no more work."""
-        return self._limit is None or self._limit.begin(0.0 if plan is IDLE else _audio_s(plan))
 
     def _balance(self, has_plans: bool) -> None:
         """Retry what a dead process had; at the end of the batches, share them out again."""
@@ -473,7 +465,7 @@ class WorkerPool:
         slot.share.utterances += len(rows)
         slot.share.audio_s += sum(batch.utterances[row].duration_s for row in rows)
         slot.deaths_in_a_row = 0
-        yield from self._finish(batch, rows, results, is_decoded)
+        yield from self._finish(batch, rows, results)
         yield from self._fail_blamed()
 
     def _with_cuts(
@@ -625,10 +617,6 @@ class WorkerPool:
                     f"{slot.ready.facts.dtype}: choose with --dtype"
                 )
         return facts
-
-
-def _audio_s(utterances: Plan) -> float:
-    return sum(utterance.duration_s for utterance in utterances)
 
 
 def _failed(failure: Failure, audio: AudioInfo) -> Failure:

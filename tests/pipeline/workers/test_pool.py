@@ -30,7 +30,6 @@ from fastscribe.dry_run import estimate_run
 from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.pipeline import prefetch
 from fastscribe.pipeline.sort_buffer import SortBuffer
-from fastscribe.pipeline.time_limit import TimeLimit
 from fastscribe.pipeline.workers import devices, helpers
 from fastscribe.pipeline.workers import pool as workers_pool
 from fastscribe.pipeline.workers.arena import Arena
@@ -431,26 +430,6 @@ def test_relative_paths_count_from_the_folder_of_the_run(
     monkeypatch.chdir(tmp_path)
     [result] = pool.transcriber.transcribe(["a.flac"])
     assert isinstance(result, Transcript) and result.audio.path == "a.flac"
-
-
-def test_a_limit_ends_the_run_and_what_is_begun_is_finished(pool: SimpleNamespace, inputs: list[Any], expected) -> None:
-    """The clock counts the audio with a result, so a second of audio takes a second, as the limit has learnt before."""
-    transcriber, results = pool.transcriber, expected[0]
-    lesson = [0.0, 1.0]
-    limit = TimeLimit(
-        21.0, lambda: lesson.pop(0) if lesson else 1.0 + sum(one.audio_s for one in transcriber._executor.shares())
-    )
-    assert limit.begin(1.0)
-    limit.done(1.0)
-    transcriber._limit = limit
-    try:
-        found = by_index(transcriber.transcribe(inputs))
-    finally:
-        transcriber._limit = None
-    assert limit.is_reached and 2 < len(found) < len(results)
-    assert_same(found, {index: results[index] for index in found})
-    assert sum(one.audio_s for one in transcriber._executor.shares()) <= 20.0
-    assert_same(by_index(transcriber.transcribe(inputs)), results)
 
 
 def test_a_cancelled_run_leaves_nothing_to_the_next(pool: SimpleNamespace, inputs: list[Any], expected) -> None:

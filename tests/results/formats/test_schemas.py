@@ -52,7 +52,6 @@ FULL = Transcript(
 PLAIN = Transcript(AudioInfo(*PLACE), "", (), ())
 FAILED = Failure("a.wav", "a.wav", "load", "AudioError", "broken")
 STATS = RunStats(1, 0, 2.5, 1.0, 1.0, {"decode": 0.5}, 100, 90, 1000, "CPU", "fp32", 0.5, "--price-per-hour")
-STOPPED = {"limit": "after 30 s", "elapsed_s": 29.0, "usd": None, "files_done": 1, "files_given": None}
 TOTALS = {"files": 1, "failed": 0, "audio_s": 2.5000001, "not_given": 0}
 
 
@@ -117,7 +116,7 @@ def test_the_command_prints_them() -> None:
 
 
 def test_reports_are_as_the_schema_says() -> None:
-    stats = replace(STATS, totals=TOTALS, stopped=STOPPED, devices=[DeviceShare("cpu:0", "CPU", 1, 1, 2.5, 0.5, 1000)])
+    stats = replace(STATS, totals=TOTALS, devices=[DeviceShare("cpu:0", "CPU", 1, 1, 2.5, 0.5, 1000)])
     written: dict[str, Any] = {**stats.to_json(), "request": None}
     check_schema("report", [STATS.to_json(), written, written | {"request": "1f"}])
     assert written["totals"]["audio_s"] == 2.5
