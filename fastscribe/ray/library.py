@@ -103,3 +103,16 @@ def signals_pass() -> Iterator[None]:
         if cause is None:
             raise
         raise cause from None
+
+
+@contextmanager
+def without_bars(ray: Any) -> Iterator[None]:
+    """Let datasets that are made in this block run without Ray Data's own bars and lines."""
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    context = ray.data.DataContext.get_current()
+    before = context.enable_progress_bars, context.print_on_execution_start
+    context.enable_progress_bars = context.print_on_execution_start = False
+    try:
+        yield
+    finally:
+        context.enable_progress_bars, context.print_on_execution_start = before

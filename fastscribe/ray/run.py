@@ -9,7 +9,6 @@ actors die with a block again and again, each of its recordings is tried alone, 
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 from collections.abc import Callable, Generator, Sequence
@@ -26,7 +25,7 @@ from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline.stats import DeviceShare, Progress
 from fastscribe.pipeline.windows import Ledger
 from fastscribe.ray.blocks import Recording, in_blocks, list_inputs
-from fastscribe.ray.library import connected, signals_pass
+from fastscribe.ray.library import connected, signals_pass, without_bars
 from fastscribe.ray.worker import (
     BLOCK,
     MAX_DEATHS,
@@ -172,11 +171,8 @@ class RayTranscriber(Transcriber):
         import pyarrow as pa
 
         tables = [pa.table({NUMBER: [number], BLOCK: [block.content]}) for number, block in blocks.items()]
-        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its lines, as its bars, are for programs of its own
-        with signals_pass():
-            given = self._ray.data.from_blocks(tables)
-            given.context.enable_progress_bars = given.context.print_on_execution_start = False
-            dataset = given.map_batches(
+        with signals_pass(), without_bars(self._ray):
+            dataset = self._ray.data.from_blocks(tables).map_batches(
                 BlockWorker,
                 fn_constructor_kwargs={"setup": replace(self._setup, run_id=uuid4().hex), "expected": self._facts},
                 batch_size=1,
