@@ -14,9 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, cast
 
 from fastscribe._system.gpus import num_gpus
 from fastscribe._system.openmp import limit_openmp_spin
@@ -30,6 +28,9 @@ from fastscribe.results.formats.writers import rendered
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, RenderedTranscript, Source, Transcript
 from fastscribe.version import __version__
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MAX_DEATHS = 3  # of actors that one block may cost
 _MIN_HELPERS = 2  # one may wait for a slow file
@@ -148,6 +149,8 @@ class BlockWorker:
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Return a block's number, and pickled what became of it: BlockResults, Lost or a Refusal."""
+        import pyarrow as pa
+
         number, content = batch[NUMBER][0].as_py(), batch[BLOCK][0].as_py()
         done = self._refusal or self._transcribe_if_it_may(number, pickle.loads(content))
         return pa.table({NUMBER: [number], BLOCK: [pickle.dumps(done)]})
