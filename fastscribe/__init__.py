@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastscribe.config import Options
 from fastscribe.errors import AudioError, CheckpointError, FastscribeError, UsageError
-from fastscribe.types import Alternative, Failure, Redaction, Segment, Token, Transcript, Turn, Word
+from fastscribe.types import Alternative, Failure, Segment, Token, Transcript, Turn, Word
 from fastscribe.version import __version__
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ __all__ = [
     "Failure",
     "FastscribeError",
     "Options",
-    "Redaction",
     "Segment",
     "Token",
     "Transcriber",

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 Size = TypeVar("Size", int, "torch.Tensor")
 
-RedactName = Literal["names", "numbers"]
 DecoderName = Literal["rnnt", "tdt", "ctc", "aed"]
 # How a GPU decodes: "full" is one graph with a loop inside, "chunked" replays a graph of a few steps, "off" has no graphs.
 # "auto" takes the first of these that the machine supports.
@@ -371,8 +370,6 @@ class Options:
     voices: str | None = None  # path of a voice model (TitaNet, ECAPA-TDNN), which makes a voice print of each speaker
     track: int | None = None  # audio track of files that have several, from 0; None: the first
     window: int = 20_000  # maximum number of inputs that are probed and sorted together
-    # Decode speech that got no words again, and add the words found. None: the decoder family's default (DECODERS).
-    recover_gaps: bool | None = None
     # Threads that read audio, or helper processes; None: by the number of processors; 0: likewise, but no helper processes.
     threads: int | None = None
     attention: str | None = None  # text for parse_attention; None: the checkpoint's own
@@ -388,8 +385,6 @@ class Options:
     # What is changed in the text, in this order (readable/edits.py). Each needs the language, from `language` or the model.
     remove_fillers: bool = False  # "um", "uh"; Transcript.removed_words has them
     itn: bool = False  # numbers in figures; Word.original has the words that were said
-    redact: tuple[RedactName, ...] = ()  # "numbers": also e-mail addresses; "names": those of redact_names
-    redact_names: tuple[str, ...] = ()  # words, or several in a row
     # Phrases that the decoder prefers to others that sound alike; context.phrases.read_phrases() reads them from a file.
     boost: tuple[Phrase, ...] = ()
     # Path of an n-gram language model for the beam of RNN-T and TDT, in place of the checkpoint's own.
@@ -437,9 +432,8 @@ class Options:
         for name in ("timestamps", "remove_fillers", "itn"):
             if type(getattr(self, name)) is not bool:
                 raise OptionError(name, getattr(self, name), "not True or False")
-        for name in ("recover_gaps", "pnc"):
-            if getattr(self, name) is not None and type(getattr(self, name)) is not bool:
-                raise OptionError(name, getattr(self, name), "not True, False or None")
+        if self.pnc is not None and type(self.pnc) is not bool:
+            raise OptionError("pnc", self.pnc, "not True, False or None")
         for name, unit in (("max_utterance_s", " of seconds"), ("lm_weight", "")):
             if (value := getattr(self, name)) is not None:
                 _check_real(name, value, unit)
@@ -449,14 +443,13 @@ class Options:
                     raise OptionError(name, value, f"not a number{unit}: it is too large") from None
         for name in (*_LIMITS, "channel"):
             object.__setattr__(self, name, whole_number(getattr(self, name)))
-        for name in ("redact", "redact_names", "speaker_names"):
-            if (value := getattr(self, name)) is not None or name != "speaker_names":
-                object.__setattr__(self, name, _names(name, value))
+        if self.speaker_names is not None:
+            object.__setattr__(self, "speaker_names", _names("speaker_names", self.speaker_names))
 
     @property
     def changes_text(self) -> bool:
         """True if the text is changed after decoding, for which its language must be known."""
-        return self.remove_fillers or self.itn or bool(self.redact)
+        return self.remove_fillers or self.itn
 
 
 def streaming_text(pairs: Iterable[tuple[str, object]]) -> str:

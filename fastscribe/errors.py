@@ -14,7 +14,6 @@
     ├── ModelOutputError            model output for one utterance that is no transcript; likewise
     ├── RecordingKilledProcess      likewise, of a recording that ends each process which decodes it (--devices)
     ├── DeviceFailed                the GPU can do nothing more in this process; the run stops and keeps its results
-    ├── SideFailed                  one side of a comparison gave up (in bench/peer_comparison/process.py)
     └── OutputError                 a result that cannot be written (disk full ..); the run stops and keeps its results
 
 Our own mistakes are asserts, not exceptions from here.

@@ -24,7 +24,6 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
 
     facts = transcriber._executor.facts
     resolved: dict[str, Any] = {"dtype": facts.dtype, "decoder": facts.decoder_name, "attention": facts.attention}
-    resolved |= {"recover_gaps": transcriber._recovers_gaps}
     resolved |= {"beam": facts.beam} if facts.beam > 1 else {}
     resolved |= transcriber._content_digests()
     resolved |= {"align": True} if transcriber.command == "align" else {}

@@ -10,7 +10,6 @@ from fastscribe.config import Options
 from fastscribe.errors import FastscribeError
 
 _OPTION = re.compile(r"--(no-)?([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?: (?=([0-9]+|[A-Z]{2,})\b))?")
-_OTHERS = {"redact_list": "redact_names"}  # options whose names are not those of fields
 
 
 def speak_python() -> None:
@@ -29,7 +28,6 @@ def in_python(message: str) -> str:
 
 def _setting(option: re.Match[str]) -> str:
     name = option[2].replace("-", "_")
-    name = _OTHERS.get(name, name)
     if name not in _names():
         return option[0]
     return (

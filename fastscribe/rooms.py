@@ -51,7 +51,6 @@ class Room:
 
 
 CHANNELS = "channels"  # of Options.speakers: each speaker has a channel of the recording
-_TEXT_FLAGS = ("--remove-fillers", "--itn", "--redact", "--redact-list")
 ROOMS = (
     Room(
         "speakers",
@@ -90,14 +89,14 @@ ROOMS = (
     ),
     Room(
         "readable",
-        options=("remove_fillers", "itn", "redact", "redact_names"),
+        options=("remove_fillers", "itn"),
         extras={"itn": "numbers in figures: --itn"},
-        offers=("check_options", "open_edits"),
+        offers=("open_edits",),
         flags={
-            "transcribe": _TEXT_FLAGS,
-            "export": (*_TEXT_FLAGS, "--language", "-l", "--redact-audio", "--review", "--review-passages"),
+            "transcribe": ("--remove-fillers", "--itn"),
+            "export": ("--remove-fillers", "--itn", "--language", "-l"),
         },
-        columns={"nbest": ("removed_words", "redacted")},
+        columns={"nbest": ("removed_words",)},
     ),
     Room(
         "training",
@@ -112,7 +111,7 @@ ROOMS = (
         extras={"eval": "word error rates: fastscribe evaluate"},
     ),
     Room("report", flags={"transcribe": ("--report-html",)}),
-    Room("bench", commands={"bench": "commands"}),
+    Room("bench", commands={"bench": "command"}),
     Room(
         "ray",
         extras={"ray": "clusters: --engine ray, fastscribe.ray"},

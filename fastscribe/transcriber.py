@@ -73,8 +73,6 @@ class Transcriber:
         self._has_random_weights = checkpoint.has_random_weights
         self._executor = executor
         self._options = options
-        requested = options.recover_gaps
-        self._recovers_gaps = executor.facts.recovers_gaps if requested is None else requested
         self._load_s = load_s
         self.progress = Progress()
         self._watcher: Watcher | None = None
@@ -371,9 +369,8 @@ class Transcriber:
             self._go_on_here(failed)
         added = self._additions()
         self.progress.reports = added.reports
-        options = replace(self._options, recover_gaps=self._recovers_gaps)
         model = RunModel(self._config, self._tokenizer)
-        return Run(model, self._executor, options, added, self.progress)
+        return Run(model, self._executor, self._options, added, self.progress)
 
     def _additions(self) -> Additions:
         """Return what rooms add to a run."""
@@ -437,8 +434,6 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
         repeated=progress.repeats.num,
         gaps=progress.gaps,
         gap_s=progress.gap_s,
-        recovered_words=progress.recovered_words,
-        recovered_s=progress.recovered_s,
         peak_bytes=executor.peak_bytes(),
         device=facts.device_name,
         dtype=facts.dtype,

@@ -351,7 +351,6 @@ class Segment:
         end_s: Its end.
         confidence: Mean probability of its tokens, from 0 to 1; NaN if the model computed no number.
         words: Its words in order.
-        recovered: True if gap recovery added these words, which the model's first pass left out.
         line: Number of the line of a known text, from 1; subtitles keep its words together.
         speaker: With Options.speakers, who speaks.
     """
@@ -361,7 +360,6 @@ class Segment:
     end_s: float
     confidence: float
     words: tuple[Word, ...]
-    recovered: bool = False
     line: int | None = None
     speaker: str | None = None
 
@@ -390,26 +388,12 @@ class Alternative:
 class Gap(NamedTuple):
     """Detected speech that has no words, or far fewer than the recording's own pace would give.
 
-    Gap recovery, if it is on, did not find them either. After forced alignment, speech that is not in the text.
+    After forced alignment, speech that is not in the text.
     """
 
     start_s: float
     end_s: float
     speaker: str | None = None
-
-
-class Redaction(NamedTuple):
-    """A place of which Options.redact has removed the words.
-
-    Attributes:
-        kind: "name", "number" or "email".
-        start_s: Begin of the words on the recording's clock, in seconds.
-        end_s: Their end.
-    """
-
-    kind: str
-    start_s: float
-    end_s: float
 
 
 class Turn(NamedTuple):
@@ -457,8 +441,6 @@ class Transcript:
     speakers: tuple[str, ...] = ()  # with Options.speakers: all of the recording, also those without words
     turns: tuple[Turn, ...] = ()  # who speaks when, also where no words are: of a speaker model or Options.rttm
     removed_words: tuple[Word, ...] = ()  # with Options.remove_fillers: the fillers, as the model wrote them
-    # With Options.redact: what was redacted, in order. None: nothing was looked for, or the times of the words are not known.
-    redacted: tuple[Redaction, ...] | None = None
     is_timed: bool = True  # False: words of a model that gives no times, spread evenly; stored rows do not tell
     # With Options.speakers "channels": the channel of each of `speakers`, from 0.
     speaker_channels: tuple[int, ...] = ()

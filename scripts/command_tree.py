@@ -12,7 +12,7 @@ class Command(NamedTuple):
     """A command; a group of commands has no usage.
 
     Attributes:
-        name: As it is typed: "fastscribe bench cost".
+        name: As it is typed: "fastscribe models pull".
         help: Its whole help.
         usage: Its arguments: "[OPTIONS] INPUTS...".
         groups: By the title of a group in help: names with metavar, and meaning with all details, of arguments and options.

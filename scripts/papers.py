@@ -1,20 +1,26 @@
-"""docs/papers.md's tables: what five works claim, and what scripts/gpu_check measured of it. Pure: reads stored results.
+"""The tables of docs/papers.md and docs/gpu.md, from stored results; `scripts/peers.py --write` puts them into the documents.
+
+docs/papers.md: what five works claim, and what scripts/gpu_check measured of it. docs/gpu.md: the goals and the published rates
+of other software, beside the newest measurement of each.
 
 A cell is the newest measurement on a kind of card; without one it says so. Published figures are in docs/bench/gpu/papers.json.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from scripts.gpu import plan
+from scripts.gpu.goals import GOALS, goals, rows_of, shown
 from scripts.gpu.plan import card_of
 
 Document = Mapping[str, Any]
 Row = tuple[str, ...]
 NOTHING = "not measured"
-_SHAPES = ("parakeet-tdt-0.6b-v3", "parakeet-rnnt-1.1b", "parakeet-ctc-0.6b")
 _GB = 1e9
 # Of part tenfold, from the oldest to the newest of each side (scripts/gpu/ladder.py), then the CPU's.
 _RUNGS = (
@@ -423,3 +429,66 @@ SECTIONS: tuple[Callable[[Sequence[Document], Document], Section], ...] = (
     convolutions,
     samplewise,
 )
+
+
+# --- the goals on a GPU, and the rates of other software ------------------------------------------------------------
+
+_GOAL = ("goal on one GPU", "wanted", "measured", "reached", "hardware", "commit, date")
+_RATE = ("software", "model", "hardware", "RTFx", "audio", "source")
+
+
+def gpu_tables(folder: Path) -> str:
+    """Return the Markdown of goals and rates from memory, from rivals.json and the results of gpu_check in `folder`."""
+    rivals = json.loads((folder / "rivals.json").read_text(encoding="utf-8"))["rows"]
+    measured = list(reversed(plan.stored(folder)))
+    rates = [
+        (one["software"], one["model"], one["hardware"], one["rtfx"], one["audio"], f"[link]({one['source']})")
+        for one in rivals
+    ]
+    rates += _our_rates(measured)
+    in_order = [(*rate[:3], f"{rate[3]:,.0f}", *rate[4:]) for rate in sorted(rates, key=lambda rate: -rate[3])]
+    return f"{table(_GOAL, _goal_rows(measured))}\n\n{table(_RATE, in_order)}"
+
+
+def _goal_rows(measured: Sequence[Document]) -> Iterator[Row]:
+    """Yield each goal with its newest measurement on each kind of card."""
+    found: dict[str, dict[str, tuple[Document, Document]]] = {}
+    for document in measured:
+        for row in goals(dict(document)):
+            if row["measured"] is not None:
+                found.setdefault(row["goal"], {})[_gpu(document)] = (row, document)
+    for goal in GOALS:
+        wanted = f"{'' if goal.at_least else 'at most '}{goal.wanted:,g}"
+        if goal.name not in found:
+            yield (goal.name, wanted, NOTHING, "-", "-", "-")
+        for gpu, (row, document) in sorted(found.get(goal.name, {}).items()):
+            where = (gpu, f"{document['commit']}, {document['date'][:10]}")
+            yield (goal.name, wanted, f"**{shown(row['measured'])}**", f"{row['reached_share']:.0%}", *where)
+
+
+def _our_rates(measured: Sequence[Document]) -> list[tuple[Any, ...]]:
+    """Return the newest rate from memory of each shape and pass on each kind of card."""
+    found = {}
+    for document in measured:
+        for row in (row for part in ("memory", "engine") for row in rows_of(dict(document), part, what="from_memory")):
+            if row["audio"] == "leaderboard" and row["budget_frames"] == row["graphs"] == "auto":
+                name = f"fastscribe, greedy, {row['pass']}"
+                model = f"{row['shape']} (random weights)"
+                source = f"commit {document['commit']}"
+                gpu = _gpu(document)
+                found[name, model, gpu] = (name, model, gpu, row["rtfx"], "synthetic, mean 7.85 s", source)
+    return list(found.values())
+
+
+def _gpu(document: Document) -> str:
+    return str(document["hardware"]["gpu"]["torch_name"])
+
+
+def made_tables(root: Path) -> dict[Path, str]:
+    """Return the tables of both documents."""
+    folder = root / "docs" / "bench" / "gpu"
+    published = json.loads((folder / "papers.json").read_text(encoding="utf-8"))
+    return {
+        root / "docs" / "gpu.md": gpu_tables(folder),
+        root / "docs" / "papers.md": page(plan.stored(folder), published),
+    }

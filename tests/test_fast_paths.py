@@ -73,8 +73,7 @@ def test_a_line_keeps_its_path_between_processes() -> None:
 
 
 @needs_int8
-def test_a_run_reports_what_was_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_a_run_reports_what_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastscribe.pipeline.dtype_choice._int8_problem", lambda: REASON)
     said: list[str] = []
     transcriber = Transcriber.load(device="cpu", dtype="fastest", say=said.append)
@@ -96,7 +95,7 @@ def test_a_run_reports_what_was_refused(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_the_command_says_it_and_the_report_has_it(tmp_path: Path) -> None:
     """In fresh processes, of which the device's own meets the refusal; without -v, and with -q."""
     (tmp_path / "sitecustomize.py").write_text(BROKEN)
-    environment = os.environ | {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     options = ("--dtype", "fastest", "--devices", "cpu:1", "-q", "-o", tmp_path / "out")
     done = subprocess.run(command("transcribe", CLIP, *options), env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -5,7 +5,6 @@ scripts/house.py has the tiers, and fastscribe/rooms.py the rooms.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -94,10 +93,3 @@ def test_a_chain_of_imports_is_found() -> None:
     graph = {"cli": {"text", "json"}, "text": {"audio"}, "audio": {"torch.nn"}}
     assert list(chains_to("cli", "torch", graph)) == [["cli", "text", "audio", "torch.nn"]]
     assert list(chains_to("cli", "numpy", graph)) == []
-
-
-def test_module_names_in_bench_and_its_commands_differ() -> None:
-    """Tracebacks and searches show `latency.py` without its folder."""
-    measurements = {name.split(".")[1] for name in modules() if re.fullmatch(r"bench\.\w+", name)}
-    commands = {name.split(".")[2] for name in modules() if name.startswith("bench.commands.")}
-    assert measurements and commands and not measurements & commands

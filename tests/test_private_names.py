@@ -17,9 +17,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fastscribe.bench.shapes import SHAPES
 from fastscribe.families.blocks import int8, int8_packing
 from fastscribe.ray import library
+from scripts.shapes import SHAPES
 from tests.conftest import AUDIO, MODELS, PACKAGE, ROOT
 
 OF_PYTHON = {"_exit", "_replace", "_asdict", "_fields", "_make"}  # documented, in spite of their names

@@ -29,7 +29,7 @@ def transcriber() -> Transcriber:
     [
         ("--beam 4: no", "beam=4: no"),
         ("--language en-US: --align-with MODEL takes", "language en-US: align_with=MODEL takes"),
-        ("--no-pnc, --redact-list and --speakers channels", "pnc=False, redact_names and speakers channels"),
+        ("--no-pnc and --speakers channels", "pnc=False and speakers channels"),
         ("--max-utterance-s: too long", "max_utterance_s: too long"),
         ("--overwrite and a -- b stay", "--overwrite and a -- b stay"),
     ],

@@ -46,7 +46,7 @@ import sys
 from fastscribe import UsageError
 from fastscribe.results.formats.writers import to_object
 from fastscribe.results.stored import to_result
-from fastscribe.types import AudioInfo, Redaction, Transcript, Turn
+from fastscribe.types import AudioInfo, Transcript, Turn, Word
 
 def problem(call, value):
     try:
@@ -61,7 +61,10 @@ assert "fastscribe.results.columns" not in sys.modules
 print(problem(to_object, Transcript(audio, "", (), (), {name}={value})))
 print(problem(to_result, row | {{"{name}": []}}))
 """
-COLUMNS = {"speakers": ("turns", "(Turn(0.0, 1.0, 'a'),)"), "readable": ("redacted", "(Redaction('name', 0.0, 1.0),)")}
+COLUMNS = {
+    "speakers": ("turns", "(Turn(0.0, 1.0, 'a'),)"),
+    "readable": ("removed_words", "(Word('um', 0.0, 1.0, 0.5),)"),
+}
 # An option of each room, as the command line takes it, and as Python does.
 OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "speakers": (["--speakers", "channels"], {"speakers": "channels"}),
@@ -152,16 +155,16 @@ def test_a_result_with_a_column_needs_its_room_alone(room: str) -> None:
 
 def test_stored_results_with_a_column_of_a_missing_room_are_refused(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
-    fields = {"audio_filepath": "a.wav", "text": "", "duration": 1.0, "segments": [], "words": [], "redacted": []}
+    fields = {"audio_filepath": "a.wav", "text": "", "duration": 1.0, "segments": [], "words": [], "removed_words": []}
     rows.write_text(json.dumps(fields) + "\n")
     done = command(["readable"], "export", rows, "-f", "txt")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "the field redacted of a result: this installation lacks fastscribe.readable, which has it" in done.stderr
+    assert (
+        "the field removed_words of a result: this installation lacks fastscribe.readable, which has it" in done.stderr
+    )
 
 
-@pytest.mark.parametrize(
-    ("room", "option"), [("speakers", "--speaker-map"), ("readable", "--redact-audio"), ("report", "--review")]
-)
+@pytest.mark.parametrize(("room", "option"), [("speakers", "--speaker-map"), ("readable", "--remove-fillers")])
 def test_an_option_of_export_whose_room_is_missing_is_refused(room: str, option: str) -> None:
     done = command([room], "export", "rows.jsonl", option, "x.html")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
@@ -193,11 +196,12 @@ def test_doors_have_what_the_table_offers(room: rooms.Room) -> None:
 
 def test_a_field_with_its_default_needs_no_room() -> None:
     def doors(options: Options) -> list[str]:
-        return [check.__module__.split(".")[1] for check in rooms.offered("check_options", options)]
+        found = [*rooms.offered("check_options", options), *rooms.offered("open_edits", options)]
+        return [offered.__module__.split(".")[1] for offered in found]
 
     assert doors(Options()) == []
-    assert doors(Options(itn=False, redact=[], speakers=None)) == []  # type: ignore[arg-type]
-    assert doors(Options(speakers="channels", redact=("numbers",))) == ["speakers", "readable"]
+    assert doors(Options(itn=False, boost=[], speakers=None)) == []  # type: ignore[arg-type]
+    assert doors(Options(speakers="channels", itn=True)) == ["speakers", "readable"]
     with pytest.raises(UsageError, match="speaker_names"):
         Options(speaker_names=())
 

@@ -179,7 +179,7 @@ def test_padding_and_audio_are_counted(transcriber: Transcriber) -> None:
         {"channel": "left"},
         {"channel": True},
         {"decoder": "beam"},
-        {"recover_gaps": "no"},
+        {"pnc": "no"},
         {"max_utterance_s": -1.0},
         {"max_utterance_s": 0.01},
         {"beam": 1025},
@@ -221,7 +221,7 @@ ODD += (
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Options)])
 def test_options_of_any_type(name: str) -> None:
     """A value is refused in one line, or becomes one of the types that the field states, which can be compared and hashed."""
-    needs: dict[str, dict[str, Any]] = {"voices": {"rttm": "r"}, "redact_names": {"redact": ("names",)}}
+    needs: dict[str, dict[str, Any]] = {"voices": {"rttm": "r"}}
     needs |= {"speaker_names": {"speakers": "channels"}, "speaker_streaming": {"speakers": "model.nemo"}}
     for value in ODD:
         refused, options = "", Options()

@@ -83,8 +83,13 @@ def has_native_bf16() -> bool:
     return bool(instructions() & _BF16)
 
 
+def is_amd() -> bool:
+    """Return True for a processor of AMD."""
+    return "AuthenticAMD" in (_cpuinfo("vendor_id") or platform.processor())
+
+
 def may_gain_from_bf16() -> bool:
-    """Return True if the processor has any bf16 instructions; on ARM only a measurement tells what they gain."""
+    """Return True if the processor has any bf16 instructions; what they gain on ARM was not measured."""
     return bool(instructions() & _OF_DTYPE["bf16"])
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastscribe.alignment.text_aligner import Recording, TextAligner
-from fastscribe.pipeline.gap_recovery import Recovery, TextResult
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.text.transcript import DecodedUtterance
-from fastscribe.types import Failure, Hypothesis
+from fastscribe.types import Failure, Hypothesis, Transcript
 
 
 class KnownTexts:
@@ -26,7 +25,7 @@ class KnownTexts:
     def __init__(self, aligner: TextAligner, pool: ReplacingThreadPool, stopwatch: Stopwatch) -> None:
         self._aligner, self._stopwatch = aligner, stopwatch
         self._waiting: list[Recording] = []
-        self._made: list[TextResult] = []
+        self._made: list[Transcript | Failure] = []
 
     def rows(self, results: Sequence[Hypothesis | Failure]) -> Sequence[Hypothesis | Failure]:
         return results
@@ -34,12 +33,9 @@ class KnownTexts:
     def kept(self, result: Hypothesis) -> Hypothesis:
         return self._aligner.held(result)
 
-    def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[TextResult]:
+    def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[Transcript | Failure]:
         self._waiting.append((parts[0][0].audio, parts))
         return ()
-
-    def again(self, recovery: Recovery, parts: Sequence[DecodedUtterance], failed: bool) -> Sequence[TextResult]:
-        raise AssertionError("a known text has no gaps to recover")
 
     def flush(self) -> None:
         """Align what a batch has completed."""
@@ -48,6 +44,6 @@ class KnownTexts:
             with self._stopwatch.time("align"):
                 self._made += self._aligner.align(recordings)
 
-    def collect(self, wait: bool = False) -> Sequence[TextResult]:
+    def collect(self, wait: bool = False) -> Sequence[Transcript | Failure]:
         made, self._made = self._made, []
         return made

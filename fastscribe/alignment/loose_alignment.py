@@ -17,7 +17,7 @@ import numpy as np
 from fastscribe._system.jit import compile_cached
 from fastscribe.types import BoolArray, Float32Array, Int64Array
 
-# Natural-log scores, chosen with scripts/benchmarks/text_errors.py on training recordings (docs/log.md, 2026-11-23).
+# Natural-log scores, chosen on training recordings (docs/log.md, 2026-11-23).
 SKIP_COST, OTHER_COST = 8.0, 3.0
 MAX_CELLS = 1 << 28  # frames x states that callers should keep to: each takes a byte
 

@@ -1,4 +1,4 @@
-r"""Read subtitles (SubRip, WebVTT, ASS and SSA) as cues, each with the words to be spoken in it. Pure.
+r"""Find the words to be spoken in the cues of subtitles (SubRip, WebVTT, ASS and SSA), which cue_reader.py reads. Pure.
 
 Files are read as players read them: with or without numbers, hours and milliseconds, with any line ends, in UTF-8, UTF-16, or
 else Windows-1252. What is shown but not spoken is left out of the words, not of the cue: markup, the dash and the name before
@@ -11,20 +11,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastscribe.results.formats.cue_markup import plain_text
 
 SUBTITLE_EXTENSIONS = (".srt", ".vtt", ".ass", ".ssa")
 OTHER_SUBTITLES = frozenset((".dfxp", ".itt", ".lrc", ".sami", ".sbv", ".scc", ".smi", ".stl", ".sub", ".ttml", ".usf"))
-_CLOCK = r"-?(?:(?:\d+\s*:\s*)?\d+\s*:\s*)\d+(?:\s*[.,]\s*\d+)?"
-_TIMING = re.compile(rf"\s*({_CLOCK})\s*(?:--?|[–—])>\s*({_CLOCK})(.*)", re.ASCII)
-_DAMAGED_TIMING = re.compile(r"\s*\d+\s*:.*-->|.*-->\s*\d+\s*:\s*\d")
+_COLON = r"[^\S\n]*:[^\S\n]*"
+_CLOCK = rf"-?(?:\d{{1,9}}{_COLON})?\d{{1,9}}{_COLON}\d{{1,9}}(?:[^\S\n]*[.,][^\S\n]*\d+)?"
+TIMES = rf"[^\S\n]*({_CLOCK})[^\S\n]*(?:--?|[–—])>[^\S\n]*({_CLOCK})(.*)"  # the line before a cue of SubRip or WebVTT
 _SNIFFED_LINES = 20  # without a timing line among them, a file is a text
-_ASS_SECTION = re.compile(r"\[(.+)\]\s*")
-_LEFT_OUT_SECTIONS = frozenset(("fonts", "graphics"))  # of ASS: encoded files
-_STYLE_BLOCKS = ("STYLE", "REGION")  # of WebVTT
-_INSIDE_TIME = re.compile(r"<(?:\d+:)?\d+:\d+\.\d+>")  # of WebVTT: when a word of the cue appears
 _SOUNDS = re.compile(
     r"\[[^\[\]]*\]|\([^()]*\)|\{[^{}]*\}|（[^（）]*）|【[^【】]*】|［[^［］]*］|〔[^〔〕]*〕|\*[^*\n]+\*"
 )
@@ -37,13 +33,6 @@ _MAX_LABEL_WORDS = 4
 
 class NoCues(ValueError):
     """A file of subtitles without a cue, or with one that cannot be read; the message says what is wrong."""
-
-
-class _Cue(NamedTuple):
-    start_s: float
-    end_s: float
-    text: str  # with markup
-    extra: dict[str, Any]  # id and settings of WebVTT, fields of ASS
 
 
 def decode(content: bytes) -> tuple[str, str | None]:
@@ -73,7 +62,12 @@ def format_of(text: str, extension: str) -> str | None:
     if extension in SUBTITLE_EXTENSIONS:
         return "ass" if extension == ".ssa" else extension[1:]
     lines = [line for line in head.splitlines() if line.strip()][:_SNIFFED_LINES]
-    return "srt" if any(map(_TIMING.match, lines)) else None
+    return "srt" if any(map(has_times, lines)) else None
+
+
+def has_times(line: str) -> bool:
+    """Return True for the line before a cue of SubRip or WebVTT."""
+    return re.match(TIMES, line, re.ASCII) is not None
 
 
 def read_subtitles(text: str, format: str, encoding: str | None = None) -> tuple[str, dict[str, Any]]:
@@ -85,106 +79,25 @@ def read_subtitles(text: str, format: str, encoding: str | None = None) -> tuple
         encoding: From decode().
 
     Raises:
-        NoCues: It has no cue.
+        NoCues: It has no cue, or a line that cannot be read.
     """
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "").split("\n")
-    header, cues = _ass(lines) if format == "ass" else _timed(lines, format)
+    from fastscribe.alignment.cue_reader import read_cues
+
+    try:
+        header, cues = read_cues(text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", ""), format)
+    except ValueError as error:
+        raise NoCues(f"it cannot be read: {error}") from error
     if not cues:
         raise NoCues("it has no cue with a time")
-    cues = sorted(cues, key=lambda cue: cue.start_s)
-    shown = [plain_text(cue.text, format).split("\n") for cue in cues]
+    cues = sorted(cues, key=lambda cue: float(cue["start"]))
+    shown = [plain_text(cue["text"], format).split("\n") for cue in cues]
     given = {
         "format": format,
         **({"encoding": encoding} if encoding else {}),
         **({"header": header} if header else {}),
-        "cues": [{"start": cue.start_s, "end": cue.end_s, "text": cue.text, **cue.extra} for cue in cues],
+        "cues": cues,
     }
     return "\n".join(_spoken(_without_repeats(shown))), given
-
-
-def _timed(lines: Sequence[str], format: str) -> tuple[str, list[_Cue]]:
-    """Return the header of WebVTT, and the cues of SubRip or WebVTT: what follows each line with two times.
-
-    A cue whose times cannot be read keeps its place: the text decides where it is spoken.
-    """
-    places = [place for place, line in enumerate(lines) if _TIMING.match(line) or _DAMAGED_TIMING.match(line)]
-    cues: list[_Cue] = []
-    for number, (place, end) in enumerate(pairwise([*places, len(lines)]), start=1):
-        timing = _TIMING.match(lines[place])
-        content = list(lines[place + 1 : end])
-        if format == "vtt" and "" in content:
-            content = content[: content.index("")]  # what follows is a comment, or the next cue's name
-        elif end < len(lines):
-            _drop_number(content, number)
-        text = "\n".join(line.strip() for line in content if line.strip())
-        extra: dict[str, Any] = {}
-        if format == "vtt":
-            text = _INSIDE_TIME.sub("", text)
-            name = lines[place - 1].strip() if place > 1 and not lines[place - 2].strip() else ""
-            settings = timing[3].strip() if timing else ""
-            extra = {name: value for name, value in (("id", name), ("settings", settings)) if value}
-        before = (cues[-1].start_s, cues[-1].end_s) if cues else (0.0, 0.0)
-        cues.append(_Cue(*((_seconds(timing[1]), _seconds(timing[2])) if timing else before), text, extra))
-    if not any(map(_TIMING.match, lines)):
-        return "", []
-    return (_vtt_header(lines[: places[0]]) if format == "vtt" else ""), cues
-
-
-def _drop_number(content: list[str], number: int) -> None:
-    """Remove from a cue's lines the number of the next one, which stands before its times."""
-    while content and not content[-1].strip():
-        content.pop()
-    if not content or not content[-1].strip().isdecimal():
-        return
-    if len(content) == 1 or not content[-2].strip() or int(content[-1]) == number + 1:
-        content.pop()
-
-
-def _vtt_header(lines: Sequence[str]) -> str:
-    """Return the first line, what describes the file, and its styles; not comments, nor the clock of a stream's segment."""
-    blocks = "\n".join(line.rstrip() for line in lines).split("\n\n")
-    kept = [block for number, block in enumerate(blocks) if not number or block.startswith(_STYLE_BLOCKS)]
-    return "\n\n".join(
-        "\n".join(line for line in block.split("\n") if line and not line.startswith("X-TIMESTAMP-MAP"))
-        for block in kept
-    )
-
-
-def _ass(lines: Sequence[str]) -> tuple[str, list[_Cue]]:
-    """Return all up to the events, and the cues: the lines of dialogue, without comments."""
-    header: list[str] = []
-    cues: list[_Cue] = []
-    columns = ["Layer", "Start", "End", "Style", "Name", "MarginL", "MarginR", "MarginV", "Effect", "Text"]
-    section = ""
-    for line in lines:
-        if found := _ASS_SECTION.fullmatch(line.strip()):
-            section = found[1].lower()
-        kind, _, value = line.partition(":")
-        if section != "events":
-            header += [] if section in _LEFT_OUT_SECTIONS else [line.rstrip()]
-        elif kind.strip() == "Format":
-            columns = [name.strip() for name in value.split(",")]
-        elif kind.strip() == "Dialogue":
-            cues += _dialogue(value, columns)
-    events = ["[Events]", f"Format: {', '.join(columns)}"]
-    return "\n".join([*header, *events]), cues
-
-
-def _dialogue(value: str, columns: Sequence[str]) -> Iterator[_Cue]:
-    fields = value.lstrip().split(",", len(columns) - 1)
-    by_name = {name.lower(): field.strip() for name, field in zip(columns, fields, strict=False)}
-    if len(fields) == len(columns) and columns[-1].lower() == "text":
-        times = [re.fullmatch(_CLOCK, by_name.get(name, ""), re.ASCII) for name in ("start", "end")]
-        if times[0] and times[1]:
-            yield _Cue(_seconds(times[0][0]), _seconds(times[1][0]), fields[-1].strip(), {"fields": fields[:-1]})
-
-
-def _seconds(clock: str) -> float:
-    *larger, last = "".join(clock.split()).replace(",", ".").removeprefix("-").split(":")
-    minutes = 0
-    for part in larger:
-        minutes = minutes * 60 + int(part)
-    return 0.0 if clock.startswith("-") else round(minutes * 60 + float(last), 3)
 
 
 def _without_repeats(cues: Sequence[list[str]]) -> list[list[str]]:

@@ -22,7 +22,7 @@ def from_folder(folder: str, id_prefix: str, left_out: Counter[str]) -> Iterator
         if isinstance(entry, OSError):
             empty = False
             yield input_failure(os.fspath(entry.filename or folder), system_problem(entry))
-        elif not texts.holds(path := os.path.join(folder, entry)) and is_taken(path, left_out):
+        elif not texts.holds(path := os.path.join(folder, entry)) and _is_taken(path, left_out):
             empty = False
             texts.add_recording(path)
             yield file_source(path, os.path.join(id_prefix, entry))
@@ -31,7 +31,7 @@ def from_folder(folder: str, id_prefix: str, left_out: Counter[str]) -> Iterator
         yield input_failure(folder, "no audio in this folder")
 
 
-def is_taken(path: str, left_out: Counter[str]) -> bool:
+def _is_taken(path: str, left_out: Counter[str]) -> bool:
     """Return True for a folder's file that is audio, by its name or else by its content. Count any other."""
     if is_audio_name(path):
         return True
@@ -67,7 +67,7 @@ def _flat_matches(
         name = os.path.relpath(path, prefix or ".")
         if os.path.isdir(path):
             yield from from_folder(path, name, left_out)
-        elif patterns[-1] != "*" or is_taken(path, left_out):
+        elif patterns[-1] != "*" or _is_taken(path, left_out):
             yield from from_path(path, name, left_out)
 
 
@@ -81,7 +81,7 @@ def _deep_matches(prefix: str, patterns: list[str], left_out: Counter[str], from
         depth = match_depth(names, patterns)
         named = depth == len(names) and patterns[-1] not in ("*", "**")
         path = os.path.join(prefix, entry)
-        if depth is not None and (named or is_taken(path, left_out)):
+        if depth is not None and (named or _is_taken(path, left_out)):
             yield from from_path(path, entry, left_out)
 
 

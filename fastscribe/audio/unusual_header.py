@@ -63,7 +63,6 @@ _TEXT = "is text, not audio"
 CONVERT = "convert it, e.g. with ffmpeg"
 RESCUE = "; get the whole file, or save what is there: ffmpeg -i IN OUT.wav"
 JOINED = "several recordings in one: give each as a file of its own, or join their samples, e.g. with sox"
-CONVERT_WAV = f"{CONVERT} -ignore_length 1 -i IN.wav OUT.wav"  # by default ffmpeg trusts the header
 # libsndfile guesses a constant-bitrate MP3's length from its first frame; the padding byte makes an hour this much wrong.
 GUESS_TOLERANCE = 3e-4
 _LIST_HINT = (

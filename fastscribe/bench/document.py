@@ -1,9 +1,9 @@
-"""What a benchmark leaves: one JSON object, the same from every command, so that two can be compared and drawn.
+"""What a benchmark leaves: one JSON object.
 
     {"benchmark", "fastscribe", "date", "command", "complete", .. settings ..,
      "case_keys": [..], "rows": [{..}, ..], "machine": {..}}
 
-A row has the keys of `case_keys`, by which it is found again in another document, and measurements whose names end in
+A row has the keys of `case_keys`, which tell it from the others, and measurements whose names end in
 their unit (_ms, _s, _bytes, _share, _ratio, _per_s, _usd ..) or are `rtfx`. A measurement that was made several times is its
 median, with all of them beside it under the name with `_runs`; from these comes what is noise. A case that could
 not be measured has `error` in place of measurements. One that nothing is known of is null, never 0. Where the command was
@@ -62,7 +62,7 @@ def not_measured(
     arguments: Sequence[str],
     program: str = "fastscribe",
 ) -> dict[str, Any]:
-    """A document without a machine and a device, for example one about other documents."""
+    """A document without a machine, of a device that answers no query."""
     return {**_head(name, program, arguments, case_keys), **results}
 
 

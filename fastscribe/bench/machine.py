@@ -16,7 +16,6 @@ import torch
 
 from fastscribe._system.memory import total_bytes
 from fastscribe._system.processors import cpu_name, usable_processors
-from fastscribe.bench.energy import nvidia_id
 
 _PACKAGES = (
     "torch", "triton", "numpy", "cuda-bindings", "nvidia-cudnn-cu13", "nvidia-cublas", "numba", "numba-cuda", "soundfile",
@@ -73,9 +72,14 @@ def gpu_facts(device: torch.device) -> dict[str, Any]:
     }
 
 
+def _nvidia_id(device: torch.device) -> str:
+    """What nvidia-smi knows a GPU by: its numbers are others where CUDA_VISIBLE_DEVICES hides some."""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
 def _query(device: torch.device, names: Sequence[str], form: str) -> list[str]:
     """The command that asks for one GPU: without its name nvidia-smi answers for all, those that are hidden from us too."""
-    return ["nvidia-smi", f"--id={nvidia_id(device)}", f"--query-gpu={','.join(names)}", f"--format={form}"]
+    return ["nvidia-smi", f"--id={_nvidia_id(device)}", f"--query-gpu={','.join(names)}", f"--format={form}"]
 
 
 def _nvidia_smi(device: torch.device) -> dict[str, str] | str:

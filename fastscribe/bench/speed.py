@@ -1,4 +1,4 @@
-"""The rows of `fastscribe bench throughput`: for each dtype and batch budget the speed from files (`rtfx`, which is what one
+"""The rows of `fastscribe bench`: for each dtype and batch budget the speed from files (`rtfx`, which is what one
 pays for) and from memory, where the time went, memory held, and the share of what the machine could do (bench/roofline.py).
 
 Recordings are the user's own or made up, as many as keep the measurement within a time that is guessed from a few of them.
@@ -28,6 +28,7 @@ from fastscribe.errors import UsageError
 from fastscribe.families.cpu_form import torch_dtype
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.stats import usd_per_audio_hours
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Batch, Failure
 
@@ -38,7 +39,7 @@ _MAX_RECORDINGS = 2048  # different synthetic recordings
 _TRIED_S = 1.0  # a guess of the speed takes about as long
 _STAGES = {"copy": "copy", "features": "features", "encode": "encode", "decode": "decode", "assemble": "text"}
 _FILE_STAGES = {"wait_for_audio": "wait_for_audio", "write": "write"}
-_MEASURED_BESIDE = ("smi_", "j_per_", "kwh_per_", "energy_")  # by the GPU's driver, while the run from files went on
+_MEASURED_BESIDE = "smi_"  # by the GPU's driver, while the run from files went on
 
 Row = dict[str, Any]
 
@@ -256,6 +257,14 @@ def _speeds(memory: Row, files: Row) -> Row:
             for stage, name in _FILE_STAGES.items()
         },
         **{key: value for key, value in files.items() if key.startswith(_MEASURED_BESIDE)},
+    }
+
+
+def usd_per_hours(rtfx: float, usd_per_hour: float | None) -> dict[str, float | None]:
+    """Return USD per 1,000 and per 1,000,000 hours of audio; None where the price is not known."""
+    return {
+        "usd_per_1000_audio_hours": usd_per_audio_hours(rtfx, usd_per_hour, 1e3),
+        "usd_per_1000000_audio_hours": usd_per_audio_hours(rtfx, usd_per_hour, 1e6),
     }
 
 

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastscribe.bench import energy
 from fastscribe.bench.machine import gpu_samples
 from fastscribe.config import OutputStyle
 from fastscribe.cuda.device import host_array
@@ -179,9 +178,8 @@ def from_files(
     """
     warm_up = _to_jsonl(transcriber, inputs, out / "warm_up", most, strict)
     device = transcriber._recognizer.device if device is None else device
-    with gpu_samples(device) as samples, energy.energy(device) as used:
+    with gpu_samples(device) as samples:
         found = [_to_jsonl(transcriber, inputs, out / f"pass{i}", most, strict) for i in range(passes)]
-    samples |= energy.row(used, sum(one["audio_s"] for one in found))
     start = {"load_s": warm_up["load_s"]}
     start |= {key: warm_up["load_s"] + (warm_up[key] or 0.0) for key in ("first_batch_s", "total_s")}
     last = {key: found[-1][key] for key in ("files", "failed", "padding_share", "peak_bytes")}

@@ -26,7 +26,6 @@ def locate(
     say: Callable[[str], None],
     *,
     show_progress: bool = True,
-    prefer_nemo: bool = False,
     side_model: bool = False,
 ) -> Path:
     """Find a model, and download it if need be.
@@ -38,7 +37,6 @@ def locate(
         model: a path, "default", "organisation/name" or "organisation/name@revision"; None for the packaged model.
         say: receives each line for the user.
         show_progress: show download progress if stderr is a terminal.
-        prefer_nemo: if the hub has both formats, use the .nemo file.
         side_model: it is a model that a room runs beside the run's own.
 
     Returns:
@@ -78,8 +76,7 @@ def locate(
         raise CheckpointError(model, problem)
     from fastscribe.checkpoint import hub
 
-    wanted = {"prefer_nemo": prefer_nemo, "side_model": side_model}
-    return hub.download(name, say, show_progress=show_progress, **wanted, announce=not is_explicit)
+    return hub.download(name, say, show_progress=show_progress, side_model=side_model, announce=not is_explicit)
 
 
 def other_family(model: str) -> str | None:

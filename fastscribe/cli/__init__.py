@@ -39,7 +39,7 @@ def main(application: typer.Typer = app) -> NoReturn:
     """Run a command line from Python.
 
     Args:
-        application: The commands; those of scripts/benchmarks have applications of their own.
+        application: The commands.
 
     Raises:
         SystemExit: Always, with the documented code: the caller's `finally` blocks run, and Python ends as usual.

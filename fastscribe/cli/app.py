@@ -24,16 +24,14 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _METAVARS = {
     "DEVICE": "--device",
     "FIELD": "--reference-field --hypothesis-field --group-by",
-    "FILE": "--log-file --events --report-html --json --manifest --peer-python",
+    "FILE": "--log-file --events --report-html --json --manifest",
     "FOLDER": "--output-dir",
     "FORMAT": "--format",
     "LANGUAGE": "--language --target-language",
-    "MODEL": "--model --init --random --peer-model",
+    "MODEL": "--model --init",
     "N": "--beam --nbest --track --max-line-width --max-lines --max-chars-per-second --window --batch-size --threads "
-    "--epochs --clips --passes --iterations",
-    "N,...": "--batch-sizes --peer-batch-sizes",
-    "PERCENT": "--noise",
-    "SECONDS": "--max-utterance-s --max-cue-s --min-cue-s --max-seconds",
+    "--epochs --clips --passes",
+    "SECONDS": "--max-utterance-s --max-cue-s --min-cue-s",
     "SECONDS,...": "--durations-s",
     "USD": "--price-per-hour",
 }
@@ -161,13 +159,13 @@ class Application(typer.Typer):
 
 
 def new_app(name: str | None = None) -> Application:
-    """An application with the settings of `fastscribe`; tools of the repository have applications of their own."""
+    """An application with the settings of `fastscribe`, or of a part of its commands, which has no name."""
     return Application(
         name=name,
         cls=Group,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        add_completion=name is not None,  # a tool is no installed program
+        add_completion=name is not None,
         context_settings={
             "help_option_names": ["-h", "--help"],
             "token_normalize_func": lambda token: token.replace("_", "-"),  # --batch_size is --batch-size
@@ -186,11 +184,10 @@ def find_model(
     say: Callable[[str], None] = say,
     *,
     show_progress: bool = True,
-    prefer_nemo: bool = False,
     side_model: bool = False,
 ) -> Path:
     """Return the path of the model that --model names, and download it if needed, as checkpoint.location.locate does."""
-    return locate(model, say, show_progress=show_progress, prefer_nemo=prefer_nemo, side_model=side_model)
+    return locate(model, say, show_progress=show_progress, side_model=side_model)
 
 
 def option(*names: str, everyday: bool = False, **settings: Any) -> Any:

@@ -69,16 +69,13 @@ def export(
     Files that no run wrote, or that someone edited since, stay as they are. Tokens are in JSON if the run had --tokens.
     """
     parts: Sequence[ExportPart] = room_parts(context)
-    if format is None and not any(part.writes for part in parts):
-        raise typer.BadParameter("nothing to do: give --format, --review or --redact-audio")
-    for part in parts:
-        if part.writes and "-" in results:
-            raise typer.BadParameter(f"-: {part.writes} read the rows again: give a file or a folder")
+    if format is None:
+        raise typer.BadParameter("nothing to do: give --format")
     layout = SubtitleStyle(
         max_line_width, max_lines, max_cue_s, min_cue_s, max_chars_per_second or None, highlight_words
     )
     formats = parse_formats(format)
-    style = OutputStyle(formats or ("jsonl",), subtitles=layout)
+    style = OutputStyle(formats, subtitles=layout)
     for url in filter(is_url, results):
         raise UsageError(
             f"{url}: export works on local results; for a URL, repeat transcribe with --format: nothing is decoded"
@@ -87,12 +84,9 @@ def export(
         check_output_dir(output_dir)
     folders = [given for given in results if given != "-" and Path(given).is_dir()]
     problems = Problems()
-    num_failed = 0
     report = (lambda *made: None) if quiet else _report
     try:
-        if not formats:
-            pass
-        elif output_dir is not None:
+        if output_dir is not None:
             _export_rows(results, style, output_dir, parts, problems, report)
         elif not folders:
             _print_rows(results, style, parts, problems)
@@ -103,7 +97,6 @@ def export(
         else:
             for folder in folders:
                 _export_in_place(Path(folder), style, report)
-        num_failed = sum(part.write(lambda: _usable(results, parts, problems)) for part in parts)
     except BrokenPipeError as error:
         raise StdoutClosed from error
     except OSError as error:
@@ -111,7 +104,7 @@ def export(
     for line in (line for part in parts for line in part.lines):
         say(line)
     problems.report_rest()
-    if problems.num or num_failed:
+    if problems.num:
         raise typer.Exit(1)
 
 
@@ -172,8 +165,8 @@ def _print_rows(results: list[str], style: OutputStyle, parts: Sequence[ExportPa
     if len(first) > 1 and style.formats[0] in SINGLE_FORMATS:
         raise several(style.formats[0])
     for result, row in chain(first, rows):
-        tokens = has_tokens(row.fields) and not any(part.redacts for part in parts)
-        emit(sys.stdout, stream_text(result, replace(style, tokens=tokens), is_one=len(first) == 1))
+        style = replace(style, tokens=has_tokens(row.fields))
+        emit(sys.stdout, stream_text(result, style, is_one=len(first) == 1))
 
 
 def _usable(results: Iterable[str], parts: Sequence[ExportPart], problems: Problems) -> Iterator[Stored]:

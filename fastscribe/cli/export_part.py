@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fastscribe.errors import ManifestError
@@ -17,14 +17,10 @@ class ExportPart:
 
     Attributes:
         changes: The option that makes other rows; "": the rows stay.
-        writes: The options that write something besides --format, as a message names them; "": nothing.
-        redacts: Tokens, which spell the words, must not be written.
         settings: How rows are changed, for the folder that they go to.
     """
 
     changes = ""
-    writes = ""
-    redacts = False
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -33,17 +29,6 @@ class ExportPart:
     def changed(self, results: Iterable[Stored | ManifestError]) -> Iterable[Stored | ManifestError]:
         """Return stored results as this room changes them. Called once for each thing that is made of them."""
         return results
-
-    def write(self, read: Callable[[], Iterable[Stored]]) -> int:
-        """Make what the room's own options ask for.
-
-        Args:
-            read: Reads the results, changed by all rooms.
-
-        Returns:
-            The number of results for which that failed.
-        """
-        return 0
 
     @property
     def lines(self) -> Sequence[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fastscribe._system.file_kinds import is_device
@@ -14,7 +14,7 @@ from fastscribe.cli.terminal import filter_mpg123_messages
 from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.errors import UsageError
 from fastscribe.results.shards import Shard
-from fastscribe.types import Source
+from fastscribe.types import Failure, Source
 
 SHORT_S = 300.0
 _MAX_SHORT_BYTES = 200_000_000  # five minutes at the highest rates in use
@@ -69,10 +69,14 @@ def check_paths(job: TranscribeJob) -> None:
         _check_url(job.target.url)
     if job.target.directory is not None:
         _check_folder(job, job.target.directory)
-    elif job.target.url is None:
+
+
+def check_number(job: TranscribeJob, found: Iterable[Source | Failure]) -> None:
+    """Raise UsageError if several recordings would go to stdout in a format that holds one. `found` are the inputs'."""
+    if job.target.is_stdout:
         from fastscribe.results import stream  # here, because NumPy would slow down --help
 
-        stream.check_inputs(job.style.formats[0], job.inputs)
+        stream.check_inputs(job.style.formats[0], job.inputs, found)
 
 
 def check_output_dir(name: object) -> None:

@@ -8,22 +8,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastscribe.cli.app import Application, app, check_stdout
+from fastscribe.cli.app import Application, Group, app, check_stdout
 from fastscribe.cli.completion import published_models
-from fastscribe.cli.default_command import DefaultCommandGroup
 from fastscribe.cli.terminal import say
 
 if TYPE_CHECKING:
     from fastscribe.checkpoint.known_models import KnownModel
 
 
-class _Group(DefaultCommandGroup):
+class _Group(Group):
     """`fastscribe models` is `fastscribe models list`."""
 
-    default = "list"
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        is_word_to_complete = ctx.resilient_parsing and not args  # the next word may name a command
+        is_list = args[:1] in ([], ["--json"]) and not is_word_to_complete
+        return list(super().parse_args(ctx, ["list", *args] if is_list else args))
 
-    def args_with_default(self, ctx: Any, args: list[str]) -> list[str]:
-        return ["list", *args] if args[:1] in ([], ["--json"]) else args
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete the name of a command, or an option of `list`."""
+        if not incomplete.startswith("-"):
+            return list(super().shell_complete(ctx, incomplete))
+        command = self.commands["list"]
+        return list(command.shell_complete(type(ctx)(command, parent=ctx, resilient_parsing=True), incomplete))
 
 
 models = Application(

@@ -20,7 +20,7 @@ from fastscribe.types import Failure, Source
 
 _MAX_AHEAD = 50_000  # inputs that wait for the run, a kilobyte each
 _PAUSE_S = 0.01
-_MAX_WAIT_S = 2.0  # for an input, in has_many()
+_MAX_WAIT_S = 2.0  # for the inputs that has_many() asks for
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,14 @@ class Listing:
         """Yield the first inputs, which stay for the run: all of them if `is_whole` is True then.
 
         Args:
-            max_wait_s: Wait for an input no longer than this; None: as long as it takes.
+            max_wait_s: Wait no longer than this for all of them; None: as long as it takes.
         """
+        end_s = None if max_wait_s is None else time.monotonic() + max_wait_s
         yield from tuple(self._held)
-        while len(self._held) < _MAX_AHEAD and (found := self._next(max_wait_s)) is not None:
+        while len(self._held) < _MAX_AHEAD:
+            found = self._next(None if end_s is None else max(0.0, end_s - time.monotonic()))
+            if found is None:
+                return
             self._held.append(found)
             yield found
 

@@ -41,7 +41,6 @@ def request_of(job: TranscribeJob) -> str | None:
     if job.engine is not LOCAL or rooms.offered("open_stage", job.options):
         return None
     given = {field.name: repr(getattr(job.options, field.name)) for field in fields(job.options)}
-    del given["redact_names"]  # secret: the fingerprint has a digest
     stated = {**given, "dtype": job.dtype, "device": job.devices or job.device, "version": __version__}
     found = fingerprint(model_digest_of(job.model), stated | content_digests(job.options), job.options, job.style)
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:32]

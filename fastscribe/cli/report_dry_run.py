@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from fastscribe.audio.repeats import Repeats
 from fastscribe.cli.app import StdoutClosed, is_on_terminal
-from fastscribe.cli.job import check_paths, unusable_folder
+from fastscribe.cli.job import check_number, check_paths, unusable_folder
 from fastscribe.cli.run import loaded
 from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard
 from fastscribe.cli.run_output import fingerprint_of
@@ -40,7 +41,10 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
 
     if sys.stdout is None:
         raise StdoutClosed
+    from fastscribe.audio.inputs import expand  # here, because NumPy would slow down --help
+
     check_paths(job)
+    check_number(job, expand(job.inputs, repeats=Repeats()))
     say_shard(job.target.shard, quiet)
     with loaded(job, say) as transcriber:
         usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour, 0.0)

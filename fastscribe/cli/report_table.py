@@ -38,6 +38,4 @@ def _share_text(one: DeviceShare, share: float) -> str:
 
 
 def _gaps(stats: RunStats) -> str:
-    left = f"{stats.gaps} ({stats.gap_s:.1f} s)" if stats.gaps else "none"
-    recovered = f"; {stats.recovered_words} words recovered ({stats.recovered_s:.1f} s)"
-    return left + (recovered if stats.recovered_words else "")
+    return f"{stats.gaps} ({stats.gap_s:.1f} s)" if stats.gaps else "none"

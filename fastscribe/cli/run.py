@@ -23,7 +23,7 @@ from fastscribe._system.process_age import process_age_s
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
 from fastscribe.cli.app import StdoutClosed
-from fastscribe.cli.job import SHORT_S, check_paths, is_stream
+from fastscribe.cli.job import SHORT_S, check_number, check_paths, is_stream
 from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard, say_summary
 from fastscribe.cli.run_output import open_run_output
@@ -87,6 +87,7 @@ def _run(
     from fastscribe.cli.listing import Listing  # here, because NumPy would slow down --help
 
     listing = Listing(job.inputs)
+    check_number(job, listing.ahead())
     _end_if_done(job, listing, quiet)
     for line in (line for part in job.parts for line in part.first_lines):
         say(line)

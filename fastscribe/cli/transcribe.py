@@ -166,8 +166,8 @@ def transcribe(
         DtypeChoice,
         decoding_option(
             "--dtype",
-            help="Precision.\fauto: bf16 on GPUs; on CPUs fp32, or for wide models the faster one of fp32 and bf16, "
-            "measured once. fastest: also int8 (CPUs) or fp8 (GPUs), the encoder's large matrices in 8 bits; a few "
+            help="Precision.\fauto: bf16 on GPUs; on CPUs fp32, or for wide models bf16 if it is faster on such a "
+            "processor. fastest: also int8 (CPUs) or fp8 (GPUs), the encoder's large matrices in 8 bits; a few "
             "words differ. A folder's results stay in their dtype.",
         ),
     ] = "auto",
@@ -220,14 +220,6 @@ def transcribe(
         VadName,
         audio_option("--vad", help="Finder of pauses and speech.\fsilero needs the extra vad."),
     ] = _DEFAULTS.vad,
-    recover_gaps: Annotated[
-        bool | None,
-        decoding_option(
-            "--recover-gaps/--no-recover-gaps",
-            help="Decode speech that got no words again.\fThe words found are added, marked in JSON. Without it, that "
-            "speech is only listed. Default: off.",
-        ),
-    ] = _DEFAULTS.recover_gaps,
     channel: ChannelText = None,
     track: Annotated[
         int | None,
@@ -372,7 +364,6 @@ def transcribe(
         vad=vad,
         channel=channel_of(channel),
         track=track,
-        recover_gaps=recover_gaps,
         window=window,
         threads=threads,
         **fields,

@@ -28,6 +28,7 @@ _BLOCK_BYTES = 1 << 23
 _MAX_HEADER_BYTES = 1 << 20
 _NAT = math.log(10)
 _ZERO = -99.0  # log10 of a probability of 0, by convention
+LOG_ZERO = _ZERO * _NAT  # the natural logarithm
 _MAX_LOG10 = 0.01  # rounding makes a few probabilities larger than 1
 _MAX_NUMBER = 1e6  # sums of larger ones could be infinite
 _COUNT = re.compile(rb"ngram\s+(\d{1,18})\s*=\s*(\d{1,18})\s*$")
@@ -276,8 +277,3 @@ def _shown(text: bytes) -> str:
 def is_arpa(head: bytes) -> bool:
     """Return True if a file that begins with these bytes may be an ARPA file."""
     return re.search(rb"(?m)^\s*\\data\\\s*$", head) is not None
-
-
-def log10_zero() -> float:
-    """Return the natural logarithm that stands for a probability of 0."""
-    return _ZERO * _NAT

@@ -23,19 +23,19 @@ import numpy as np
 
 from fastscribe._system.safe_open import safe_open
 from fastscribe.context import language_model
-from fastscribe.context.arpa import BEGIN, END, UNKNOWN, Arpa, is_arpa, log10_zero, read_arpa
+from fastscribe.context.arpa import BEGIN, END, LOG_ZERO, UNKNOWN, Arpa, is_arpa, read_arpa
 from fastscribe.context.backoff_graph import BackoffGraph, NgramsOfLength, build_graph
 from fastscribe.context.language_model import Fusion, LanguageModel
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
 
 _BEAM = 8  # default number of hypotheses
-# Chosen on one half of the sentences of scripts/benchmarks/language_models.py (docs/log.md, 2026-11-24).
+# Chosen on one half of the held sentences (docs/log.md, 2026-11-24).
 _WEIGHT = 0.2
 _TOKEN_BONUS = 1.2  # natural-log units for each token, times the weight
 _NEMO_OFFSET = 100  # NeMo's DEFAULT_TOKEN_OFFSET
 _MIN_SHARE = 0.75  # a vocabulary's last tokens are single letters, which most texts have
-_GZIP, _KENLM, _ZIP_OR_TAR = b"\x1f\x8b", b"mmap lm http://kheafield.com/code", (b"PK", b"./")
+_GZIP, _KENLM = b"\x1f\x8b", b"mmap lm http://kheafield.com/code"
 _HEAD_BYTES = 1 << 16
 _SPECIAL = (BEGIN, END, UNKNOWN)
 
@@ -141,7 +141,7 @@ def _of_tokens(
     unit_ids = np.array([num_tokens if n == BEGIN else n if isinstance(n, int) else -1 for n in numbers], np.int64)
     unigrams = arpa.orders[0]
     num_missing = num_tokens - len(set(unit_ids[(unit_ids >= 0) & (unit_ids < num_tokens)].tolist()))
-    unknown = log10_zero()
+    unknown = LOG_ZERO
     if UNKNOWN in numbers:
         unknown = float(unigrams.logprobs_A[numbers.index(UNKNOWN)]) - float(np.log(max(1, num_missing)))
     logprobs_U = np.full(num_tokens + 1, unknown, np.float32)

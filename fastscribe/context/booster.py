@@ -25,7 +25,7 @@ Phrases = tuple[Phrase, ...]
 _MAX_KEPT_STATES = 1 << 22  # of the automata of rows' lists; about 60 bytes each
 _MAX_SEEN = 100_000  # lists of rows that are known again
 _MAX_WARNINGS = 10  # about lists of rows
-# Natural-log units that each character of a phrase gets. Chosen on one half of the sentences of scripts/benchmarks/boost.py:
+# Natural-log units that each character of a phrase gets. Chosen on one half of the sentences of test speech:
 # 0.25, 0.5, 1 and 2 were compared (docs/log.md, 2026-11-23). Characters and not tokens, so that vocabularies of letters and
 # of words give a phrase the same.
 WEIGHT = 0.5

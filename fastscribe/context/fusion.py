@@ -61,7 +61,8 @@ class _Graph:
         return cls(**tensors, units_A=units_A, num_levels=graph.num_levels)
 
     def to(self, device: torch.device) -> _Graph:
-        return _Graph(**{name: v.to(device) if torch.is_tensor(v) else v for name, v in vars(self).items()})
+        moved: dict[str, Any] = {name: v.to(device) if torch.is_tensor(v) else v for name, v in vars(self).items()}
+        return _Graph(**moved)
 
     def rows(self, state_N: torch.Tensor) -> torch.Tensor:
         """Return the log-probabilities of all units [N, U]."""

@@ -23,7 +23,7 @@ from fastscribe.types import Phrase
 MAX_FILE_BYTES = 64 << 20
 _MAX_HYPHENATED_WORDS = 3  # longer phrases have no spelling with hyphens for spaces
 _MAX_KEPT = 20_000  # encoded phrases, about 3 kB each
-# Characters without gain: chosen on one half of the sentences of scripts/benchmarks/boost.py (docs/log.md, 2026-11-24).
+# Characters without gain: chosen on one half of the sentences of test speech (docs/log.md, 2026-11-24).
 _SHORT_LIST, _WITHOUT_GAIN = 100, 1.15
 _MAX_SHOWN = 5  # phrases named in a warning
 _FILE_NAME = re.compile(r"[/\\]|\.(?:txt|text|csv|tsv|list|lst|json|jsonl|md|yaml|yml|docx?|rtf)$", re.IGNORECASE)

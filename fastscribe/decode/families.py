@@ -23,7 +23,6 @@ class DecoderFamily:
 
     Attributes:
         build: Builds it. Raises UsageError, and CheckpointError for damaged weights.
-        recovers_gaps: Default of Options.recover_gaps.
         decoder_memory: Returns the memory that it needs; by default it is negligible beside the encoder's.
         has_prompt: It follows Options.language, target_language, pnc and timestamps.
         has_beam: It supports Options.beam.
@@ -31,7 +30,6 @@ class DecoderFamily:
     """
 
     build: Callable[[Parts], Decoder]
-    recovers_gaps: bool
     decoder_memory: Callable[[Model], DecoderMemory] = lambda model: DecoderMemory()
     has_prompt: bool = False
     has_beam: bool = False
@@ -63,15 +61,9 @@ def _aed_memory(model: Model) -> DecoderMemory:
     return aed.decoder_memory(model.aed)
 
 
-# recovers_gaps was measured with scripts/benchmarks/gap_recovery.py (docs/bench/gaps; docs/log.md, 2026-11-22):
-# TDT: no gain beyond the confidence interval on unmodified recordings, short or joined. In noise WER improves by up to 1.3
-# points, but three quarters of the added words are wrong, which WER does not count.
-# RNN-T: not measured with a trained checkpoint; it decodes like TDT.
-# CTC: no gaps in unmodified recordings; none of the 28 words added in degraded ones is right.
-# Attention decoders: not measured with a trained checkpoint. They write fluent text for noise, so recovery may invent words.
 DECODERS: dict[DecoderName, DecoderFamily] = {
-    "ctc": DecoderFamily(_ctc, recovers_gaps=False),
-    "rnnt": DecoderFamily(_transducer, recovers_gaps=False, has_beam=True),
-    "tdt": DecoderFamily(_transducer, recovers_gaps=False, has_beam=True, zero_duration_punctuation=True),
-    "aed": DecoderFamily(_aed, recovers_gaps=False, decoder_memory=_aed_memory, has_prompt=True),
+    "ctc": DecoderFamily(_ctc),
+    "rnnt": DecoderFamily(_transducer, has_beam=True),
+    "tdt": DecoderFamily(_transducer, has_beam=True, zero_duration_punctuation=True),
+    "aed": DecoderFamily(_aed, decoder_memory=_aed_memory, has_prompt=True),
 }

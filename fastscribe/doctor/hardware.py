@@ -31,7 +31,7 @@ _TORCH_INDEX = "https://download.pytorch.org/whl"
 UPDATE_DRIVER = "install a newer NVIDIA driver: https://www.nvidia.com/drivers"
 _REPAIR_DRIVER = "run nvidia-smi; if it fails, restart the machine, or install the driver again"
 _FIRST_DRIVER_OF_CUDA_13 = 580
-_TYPICAL = 1024, 4096  # inputs and outputs of the largest matrices of a 0.6B model
+_TYPICAL_WIDTH = 1024  # of a 0.6B model
 _TIMEOUT_S = 20.0  # of nvidia-smi, which wakes sleeping GPUs
 
 
@@ -91,7 +91,7 @@ def bf16() -> Check:
         finding = f"native ({instruction_names('bf16')}): --dtype auto may take it for large models"
         return Check("bf16", "ok", finding)
     if may_gain_from_bf16():
-        finding = f"{instruction_names('bf16')}: --dtype auto takes it for large models if it measures as faster"
+        finding = f"{instruction_names('bf16')}: --dtype auto takes fp32, as no such machine was measured; compare --dtype bf16"
         return Check("bf16", "ok", finding)
     finding = f"emulated: {NO_BF16}; --dtype auto takes fp32 without a GPU, and --dtype bf16 is slow"
     return Check("bf16", "missing", finding)
@@ -110,23 +110,13 @@ def int8() -> Check:
 
 
 def dtypes() -> Check:
-    """How fast each dtype is for a large model, and which one transcribe takes."""
-    from fastscribe.pipeline.dtype_choice import candidates, choose
-    from fastscribe.pipeline.dtype_rates import CannotKeep, Widths, cpu_rates
+    """Which dtype transcribe takes for a large model, and why."""
+    from fastscribe.pipeline.dtype_choice import choose_on_cpu
 
-    width, hidden = _TYPICAL
-    auto, fastest = candidates("auto", width), candidates("fastest", width)
-    model = f"a model of {width} x {hidden} (Parakeet 0.6B)"
-    if len(fastest) == 1:
-        return Check("dtypes", "ok", f"{model} without a GPU: fp32, the only dtype that is not emulated or unavailable")
-    try:
-        rates = cpu_rates(Widths(width, hidden, with_loops=True), fastest)
-    except CannotKeep as reason:
-        finding = f"{model} without a GPU: --dtype auto takes {auto[0]}, fastest {fastest[0]}; not measured: {reason}"
-        return Check("dtypes", "missing", finding, "set XDG_CACHE_HOME to a folder that can be written")
-    takes = {"auto": choose(auto, rates.gflop_per_s), "fastest": choose(fastest, rates.gflop_per_s)}
-    finding = f"{model} without a GPU: --dtype auto takes {takes['auto']}, fastest {takes['fastest']}: {rates.text()}"
-    return Check("dtypes", "ok", finding, facts={**takes, "gflop_per_s": dict(rates.gflop_per_s)})
+    (auto, reason), (fastest, _) = (choose_on_cpu(name, _TYPICAL_WIDTH) for name in ("auto", "fastest"))
+    model = f"a model {_TYPICAL_WIDTH} wide (Parakeet 0.6B)"
+    finding = f"{model} without a GPU: --dtype auto takes {auto}, fastest {fastest}: {reason}"
+    return Check("dtypes", "ok", finding, facts={"auto": auto, "fastest": fastest})
 
 
 def gpu() -> Check:

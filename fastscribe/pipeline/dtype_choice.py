@@ -1,25 +1,43 @@
 """Which dtype --dtype auto and fastest are here, and which dtypes a device has.
 
 `auto` chooses among those that hardly change a text: fp32 and bf16. `fastest` admits 8 bits too. On a GPU both go by what it
-has. On a CPU the instruction sets propose a dtype, and a measurement (dtype_rates.py) overrules them if another one is faster
-by a margin: so machines of a kind choose alike, though no two measurements agree.
+has. On a CPU a table of instruction sets decides, from measurements (docs/log.md, "Which dtype on which instruction sets").
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import get_args
+from collections.abc import Callable
+from typing import NamedTuple, get_args
 
 import torch
 
-from fastscribe._system.processors import NO_BF16, has_native_bf16, may_gain_from_bf16
-from fastscribe.config import DtypeChoice, DtypePolicy, EncoderSettings, FloatDtypeName
+from fastscribe._system.processors import NO_BF16, instructions, is_amd, may_gain_from_bf16
+from fastscribe.config import DtypeChoice, DtypePolicy, EncoderSettings
 from fastscribe.errors import UsageError
 from fastscribe.fast_paths import RefusedPath
 
 # Models narrower than this are fast in any dtype on a CPU, and in fp32 they are exact (docs/log.md, 2026-11-21).
 NARROW_ON_CPU = 256
-MARGIN = 1.15  # times as fast as the proposed dtype is another one that takes its place
+
+
+class _Processor(NamedTuple):
+    """A kind of processor: the faster one of fp32 and bf16, and what is fastest for encoders with and without loops."""
+
+    instructions: tuple[str, ...]  # it has any of these
+    float: str
+    with_loops: str
+    without_loops: str
+    reason: str
+
+
+_AMD_BF16 = ("avx512_bf16",)  # of Intel's processors it is slower than fp32
+_TABLE = (  # the first row that fits decides
+    _Processor(("amx_bf16",), "bf16", "int8", "bf16", "AMX multiplies bf16 three times as fast as fp32"),
+    _Processor(_AMD_BF16, "bf16", "bf16", "bf16", "AVX512-BF16 of AMD multiplies bf16 twice as fast as fp32"),
+    _Processor(("avx512_vnni", "avx_vnni"), "fp32", "int8", "int8", "VNNI multiplies int8 twice as fast as fp32"),
+    _Processor(("avx2",), "fp32", "int8", "fp32", "AVX2 multiplies int8 up to 1.4 times as fast as fp32"),
+)
+_OTHERS = _Processor((), "fp32", "fp32", "fp32", "nothing else was measured on such a processor")
 
 
 def check_dtype(name: str, device: torch.device) -> None:
@@ -42,8 +60,8 @@ def choose_dtype(name: str, device: torch.device, encoder: EncoderSettings, say:
         name: auto, fastest or the name of a dtype.
         device: Where the model runs.
         encoder: The model's encoder.
-        say: Called with one line about a new measurement, about a dtype that the processor emulates, or if `fastest` does
-            without 8 bits that the device has.
+        say: Called with one line about a dtype that the processor emulates, or if `fastest` does without 8 bits that the
+            device has.
 
     Raises:
         UsageError: The device does not support the dtype.
@@ -78,33 +96,29 @@ def _fp8_problem(device: torch.device) -> str | None:
     return fp8_problem(device)
 
 
-def candidates(name: str, d_model: int, has_matrices: bool = True) -> tuple[str, ...]:
-    """Return the dtypes that `auto` or `fastest` compares on this processor; the first is taken unless another is faster.
+def choose_on_cpu(name: str, d_model: int, has_matrices: bool = True, has_loops: bool = True) -> tuple[str, str]:
+    """Return the dtype that `auto` or `fastest` takes on this processor, and the reason.
 
-    Dtypes that the processor emulates are not among them.
+    Args:
+        name: auto or fastest.
+        d_model: Width of the encoder.
+        has_matrices: See EncoderSettings.
+        has_loops: See EncoderSettings.
     """
     if name == "auto" and d_model < NARROW_ON_CPU:
-        return ("fp32",)
-    floats: tuple[str, ...] = get_args(FloatDtypeName)  # fp32 first
-    found = floats[::-1] if has_native_bf16() else floats if may_gain_from_bf16() else floats[:1]
-    if name == "auto" or not has_matrices or _int8_problem() is not None:
-        return found
-    return ("int8", *found) if found[0] == "fp32" else ("bf16", "int8", "fp32")
+        return "fp32", f"narrower than {NARROW_ON_CPU}"
+    row = next(filter(_fits, _TABLE), _OTHERS)
+    if name == "auto" or d_model < NARROW_ON_CPU or not has_matrices or _int8_problem() is not None:
+        return row.float, row.reason
+    return row.with_loops if has_loops else row.without_loops, row.reason
 
 
-def choose(dtypes: tuple[str, ...], gflop_per_s: Mapping[str, float]) -> str:
-    """Return the first dtype, or the fastest one if that is faster by the margin. A dtype without a rate is the slowest.
-
-    >>> rates = {"bf16": 100.0, "fp32": 110.0, "int8": 300.0}
-    >>> choose(("bf16", "fp32"), rates), choose(("bf16", "int8", "fp32"), rates)
-    ('bf16', 'int8')
-    """
-    fastest = max(dtypes, key=lambda dtype: gflop_per_s.get(dtype, 0.0))
-    return fastest if gflop_per_s.get(fastest, 0.0) > MARGIN * gflop_per_s.get(dtypes[0], 0.0) else dtypes[0]
+def _fits(row: _Processor) -> bool:
+    return not instructions().isdisjoint(row.instructions) and (is_amd() or row.instructions != _AMD_BF16)
 
 
 def emulated_bf16() -> str | None:
-    """Return one line that says that the processor emulates bf16; None if it does not, or only a measurement tells."""
+    """Return one line that says that the processor emulates bf16; None if it does not."""
     if may_gain_from_bf16():
         return None
     return f"emulated, because {NO_BF16}; fp32 is faster and more exact"
@@ -116,18 +130,4 @@ def _on_cpu(name: str, encoder: EncoderSettings, say: Callable[[str], None]) -> 
 
         if int8_hardware_problem() is None:
             say(RefusedPath("int8", problem, f"--dtype fastest: without int8, because {problem}"))
-    dtypes = candidates(name, encoder.d_model, encoder.has_matrices)
-    if len(dtypes) == 1:
-        return dtypes[0]
-    from fastscribe.pipeline.dtype_rates import CannotKeep, cpu_rates, widths_of
-
-    widths = widths_of(encoder)
-    try:  # of all that "fastest" compares, so that one measurement serves both
-        rates = cpu_rates(widths, candidates("fastest", encoder.d_model, encoder.has_matrices))
-    except CannotKeep as reason:
-        say(f"--dtype {name}: {dtypes[0]}, by the processor's instruction sets; not measured, because {reason}")
-        return dtypes[0]
-    chosen = choose(dtypes, rates.gflop_per_s)
-    if rates.is_new:
-        say(f"--dtype {name}: {chosen}; measured once for matrices of {widths[0]} x {widths[1]}: {rates.text()}")
-    return chosen
+    return choose_on_cpu(name, encoder.d_model, encoder.has_matrices, encoder.has_loops)[0]

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from fastscribe.types import (
     AnyArray,
@@ -32,12 +32,15 @@ if TYPE_CHECKING:
     from fastscribe.decode.decoder import Decoder
     from fastscribe.families.model import Model
     from fastscribe.pipeline.batching import Budget
-    from fastscribe.pipeline.gap_recovery import Recovery, Step, TextResult
     from fastscribe.pipeline.model_facts import ModelFacts
     from fastscribe.pipeline.stats import Report, Stopwatch
     from fastscribe.pipeline.thread_pool import ReplacingThreadPool
     from fastscribe.text.tokenizer import Tokenizer
     from fastscribe.text.transcript import DecodedUtterance
+
+# A step towards a recording's transcript: what became of it, or the call that makes the next step, which reads audio and raises
+# nothing.
+Step: TypeAlias = "Transcript | Failure | Callable[[], Step]"
 
 
 class RoomStage(Protocol):
@@ -223,15 +226,15 @@ class Edits(Protocol):
     def lines(self) -> list[str]:
         """Lines for the user about `left_alone`."""
 
-    def apply(self, result: Transcript | Failure) -> Transcript | Failure:
-        """Return a result with its text changed. Raises UsageError if the result must not be seen as it is."""
+    def apply(self, transcript: Transcript) -> Transcript:
+        """Return a transcript with its text changed."""
 
 
 class Texts(Protocol):
     """Makes results of decoded utterances. One thread uses it (RecordingsInFlight).
 
     Attributes:
-        is_finished: Transcripts come edited as the options ask; failures never do.
+        is_finished: Transcripts come edited as the options ask.
     """
 
     is_finished: bool
@@ -242,16 +245,13 @@ class Texts(Protocol):
     def kept(self, result: Hypothesis) -> Hypothesis:
         """Return a row as it waits for the others of its recording."""
 
-    def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[TextResult]:
+    def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[Transcript | Failure]:
         """Take in all utterances of a recording. Return the results that are there at once; collect() returns the others."""
-
-    def again(self, recovery: Recovery, parts: Sequence[DecodedUtterance], failed: bool) -> Sequence[TextResult]:
-        """Take in the utterances that were decoded again, as first(). If one has `failed`, the first decoding's words stay."""
 
     def flush(self) -> None:
         """Begin what is gathered. The run calls it after each batch."""
 
-    def collect(self, wait: bool = False) -> Sequence[TextResult]:
+    def collect(self, wait: bool = False) -> Sequence[Transcript | Failure]:
         """Return the results that are there, each once; with `wait`, wait for one: none are returned if nothing is left."""
 
 

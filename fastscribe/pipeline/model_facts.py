@@ -29,7 +29,6 @@ class ModelFacts:
         attention: Attention of the encoder, as ModelConfig.attention names it.
         token_frame_s: Length in seconds of a frame of Hypothesis.token_frames.
         zero_duration_punctuation: The decoder's timestamps give punctuation no time.
-        recovers_gaps: Default of Options.recover_gaps.
         language: Tag of the one language that the run writes, by the model, its aligner or the options; None: not known.
         others: Configs of the models that rooms run beside this one, by purpose (Utterance.purpose).
         marks: Ids of the tokens of punctuation that begin no word.
@@ -46,7 +45,6 @@ class ModelFacts:
     attention: str
     token_frame_s: float
     zero_duration_punctuation: bool
-    recovers_gaps: bool
     language: str | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
     marks: frozenset[int] = frozenset()

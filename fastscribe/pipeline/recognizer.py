@@ -173,7 +173,6 @@ class Recognizer:
             self.model.config.attention,
             self.token_frame_s,
             self.zero_duration_punctuation,
-            DECODERS[self.decoder_name].recovers_gaps,
             self._language,
             {purpose: model.config for purpose, model in self.rooms.others.items()},
             self.marks,

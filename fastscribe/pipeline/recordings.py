@@ -1,4 +1,4 @@
-"""The recordings in flight: utterances that are decoded in any order become transcripts, and gap recovery adds to them."""
+"""The recordings in flight: utterances that are decoded in any order become transcripts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fastscribe.audio.media import is_held
-from fastscribe.pipeline.gap_recovery import Recovery, TextResult
 from fastscribe.pipeline.interfaces import FollowUp, Texts
 from fastscribe.pipeline.preparation import PreparedInput, release
 from fastscribe.pipeline.stats import Progress
@@ -34,8 +33,6 @@ class RecordingsInFlight:
         self.texts, self._progress, self._follow_up = texts, progress, follow_up
         self._waiting: dict[int, tuple[int, list[DecodedUtterance]]] = {}  # by index: utterances expected, decoded
         self._undone: dict[int, tuple[float, int]] = {}  # by index: seconds to decode, of all channels; their number
-        self._to_recover: list[Utterance] = []  # not planned yet
-        self._recoveries: dict[int, Recovery] = {}  # by index: of recordings that are decoded again
         self._audios: dict[int, AudioInfo] = {}  # by index: decoded recordings as a follow-up reads them
         self.finished: deque[Transcript | Failure] = deque()
 
@@ -62,12 +59,6 @@ class RecordingsInFlight:
         while self.finished:
             yield _released(self.finished.popleft())
 
-    def utterances_to_recover(self) -> list[Utterance]:
-        """Return the utterances to decode again, each once."""
-        self.collect()
-        found, self._to_recover = self._to_recover, []
-        return found
-
     def utterances_to_follow_up(self, batch_frames: float = 0.0, max_held_s: float = math.inf) -> list[Utterance]:
         """Return the utterances that another model reads of finished transcripts, each once. As FollowUp.take()."""
         return [] if self._follow_up is None else self._follow_up.take(batch_frames, max_held_s)
@@ -89,12 +80,8 @@ class RecordingsInFlight:
                 return
         del self._waiting[index]
         self._count_done(index, math.inf)
-        recovery, has_failed = self._recoveries.pop(index, None), isinstance(outcome, Failure)
-        if has_failed:
+        if isinstance(outcome, Failure):
             release(utterance.audio.file if utterance.audio.unread is None else utterance.audio.unread.file)
-        if recovery is not None:
-            self._take(self.texts.again(recovery, parts, has_failed))
-        elif isinstance(outcome, Failure):
             self.finished.append(outcome)
         else:
             self._complete(parts)
@@ -113,14 +100,14 @@ class RecordingsInFlight:
         return tuple(utterance for utterance in item if utterance.num_samples) if silent else item
 
     def _count_done(self, index: int, duration_s: float) -> None:
-        """Count audio as done; gap recovery decodes what is counted already."""
+        """Count audio as done."""
         undone_s, num_channels = self._undone.pop(index, (0.0, 1))
         self._progress.done_s += min(duration_s, undone_s) / num_channels
         if duration_s < undone_s:
             self._undone[index] = undone_s - duration_s, num_channels
 
     def _complete(self, parts: Sequence[DecodedUtterance]) -> None:
-        """Take in a recording that was decoded for the first time."""
+        """Take in a recording that was decoded."""
         if any(utterance.audio.opposite_phase for utterance, _ in parts):
             from fastscribe.audio.mixing import joined
 
@@ -132,22 +119,14 @@ class RecordingsInFlight:
             self._audios[audio.index] = audio
         self._take(self.texts.first(parts))
 
-    def _take(self, results: Sequence[TextResult]) -> None:
+    def _take(self, results: Sequence[Transcript | Failure]) -> None:
+        """Finish recordings, after what another model finds in them."""
         for result in results:
-            self._take_one(result)
-
-    def _take_one(self, result: TextResult) -> None:
-        """Finish a recording, after what another model finds in it; or have its speech without words decoded."""
-        if isinstance(result, Recovery):
-            to_decode = result.utterances
-            self._recoveries[to_decode[0].audio.index] = result
-            self._to_recover += self._expect(to_decode)
-            return
-        audio = self._audios.pop(result.index, None)
-        if audio is None or self._follow_up is None or isinstance(result, Failure):
-            self.finished.append(result)
-        elif (transcript := self._follow_up.begin(result, audio)) is not None:
-            self.finished.append(transcript)
+            audio = self._audios.pop(result.index, None)
+            if audio is None or self._follow_up is None or isinstance(result, Failure):
+                self.finished.append(result)
+            elif (transcript := self._follow_up.begin(result, audio)) is not None:
+                self.finished.append(transcript)
 
 
 def _released(result: Transcript | Failure) -> Transcript | Failure:

@@ -1,6 +1,6 @@
 """One run: a stream of inputs becomes a stream of transcripts, in order of completion.
 
-    sources -> windows -> batches -> (executor) -> outcomes -> recordings -> (gap recovery) -> results
+    sources -> windows -> batches -> (executor) -> outcomes -> recordings -> results
       probe, split      plan     load, encode, decode         assemble, merge
 
 While the model works on one window of inputs, threads probe and cut the next one and read audio for the next batches. A
@@ -58,7 +58,7 @@ class Run:
     Args:
         model: The model's config and tokenizer.
         executor: Decodes the batches. close() ends its part of the run.
-        options: The run's options; recover_gaps is True or False.
+        options: The run's options.
         rooms: What rooms add to the run.
         progress: Counts the run.
     """
@@ -88,7 +88,7 @@ class Run:
         options, rooms = self._options, self._rooms
         trusts = executor.opens_files
         preparation = Preparation(self._config, options, self._is_by_phrase, rooms.inputs, trusts_manifests=trusts)
-        stage = TextStage(options, bool(options.recover_gaps), self._tokenizer, executor.facts, rooms.transcripts)
+        stage = TextStage(options, self._tokenizer, executor.facts, rooms.transcripts)
         work = executor.host_work(preparation, stage, rooms)
         texts = work.make_texts(self._preparers, self._progress.stopwatch)
         self._executor = executor
@@ -144,7 +144,6 @@ class Run:
 
     def _results_of(self, windows: Iterable[Window | Idle]) -> Iterator[Transcript | Failure]:
         yield from self._transcribe(self._with_follow_ups(self._plan_windows(windows)))
-        yield from self._transcribe(self._with_follow_ups(self.plan(self._recordings.utterances_to_recover())))
         yield from self._transcribe(self.plan(self._recordings.utterances_to_follow_up()))
 
     def windows(
@@ -168,7 +167,7 @@ class Run:
         return self._config.num_frames(utterance.duration_s)
 
     def _plan_windows(self, windows: Iterable[Window | Idle]) -> Iterator[tuple[Utterance, ...] | Idle]:
-        """Yield batches of each window's utterances and of those that gap recovery has ready."""
+        """Yield batches of each window's utterances, and in a pause of those for other models."""
         last_plan_at = perf_counter()
         for window in windows:
             if window is IDLE:
@@ -176,13 +175,11 @@ class Run:
                 if perf_counter() - last_plan_at < _IDLE_S:  # else each utterance would be a batch of its own
                     continue
                 last_plan_at = perf_counter()
-                recordings = self._recordings
-                yield from self.plan([*recordings.utterances_to_recover(), *recordings.utterances_to_follow_up()])
+                yield from self.plan(self._recordings.utterances_to_follow_up())
                 continue
             last_plan_at = perf_counter()
             for part in self.parts(window):
-                utterances = self._recordings.begin(part)
-                yield from self.plan([*utterances, *self._recordings.utterances_to_recover()])
+                yield from self.plan(self._recordings.begin(part))
 
     def _with_follow_ups(self, plans: Iterable[Plan | Idle]) -> Iterator[Plan | Idle]:
         """Yield the batches, and before each one those for other models, once these fill a batch or keep much in memory."""
@@ -238,14 +235,13 @@ class Run:
     def _edited(self, result: Transcript | Failure) -> Transcript | Failure:
         """Return a result with its text changed as the options ask."""
         edits = self._rooms.edits
-        if edits is None or (self._recordings.texts.is_finished and isinstance(result, Transcript)):
+        if edits is None or self._recordings.texts.is_finished or isinstance(result, Failure):
             return result
         try:
             with self._progress.stopwatch.time("assemble"):
                 return edits.apply(result)
         except Exception as error:  # one bad file becomes a Failure and the run goes on
-            assert isinstance(result, Transcript)
-            return edits.apply(to_failure(result.audio, "assemble", error))
+            return to_failure(result.audio, "assemble", error)
 
     def _max_window_s(self) -> float:
         """Return the seconds of audio that fill a window."""

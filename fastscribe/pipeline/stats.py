@@ -103,8 +103,6 @@ class Progress:
     done_s: float = 0.0  # of the planned ones, decoded or given up: parts of a long recording count as they finish
     gaps: int = 0  # stretches with speech in which no words were found, in files transcribed
     gap_s: float = 0.0
-    recovered_words: int = 0  # that gap recovery added, in files transcribed
-    recovered_s: float = 0.0
     padded_frames: int = 0
     real_frames: int = 0
     first_batch_at: float | None = None  # time.perf_counter() when the first batch had its results
@@ -143,12 +141,9 @@ class Progress:
         self._add(transcript, -1)
 
     def _add(self, transcript: Transcript, sign: int) -> None:
-        recovered = [segment for segment in transcript.segments if segment.recovered]
         self.audio_s += sign * transcript.audio.duration_s
         self.gaps += sign * len(transcript.gaps)
         self.gap_s += sign * sum(gap.end_s - gap.start_s for gap in transcript.gaps)
-        self.recovered_words += sign * sum(len(segment.words) for segment in recovered)
-        self.recovered_s += sign * sum(segment.end_s - segment.start_s for segment in recovered)
 
 
 @dataclass(frozen=True)
@@ -185,8 +180,6 @@ class RunStats:
     totals: dict[str, Any] | None = None
     gaps: int = 0  # stretches with speech in which no words were found
     gap_s: float = 0.0
-    recovered_words: int = 0  # that gap recovery added
-    recovered_s: float = 0.0  # from the first to the last of them, summed over segments
     devices: Sequence[DeviceShare] = ()  # of a run whose devices have processes of their own
     refused: Mapping[str, str] = field(default_factory=dict)
     first_batch_s: float | None = None  # from the command's start to the first batch's results; None: unknown
@@ -233,8 +226,6 @@ class RunStats:
             "stage_s": {stage: round(seconds, 3) for stage, seconds in self.stage_s.items()},
             "gaps": self.gaps,
             "gap_s": round(self.gap_s, 3),
-            "recovered_words": self.recovered_words,
-            "recovered_s": round(self.recovered_s, 3),
             "padding_share": round(self.padding_share, 4),
             "padded_frames": self.padded_frames,
             "real_frames": self.real_frames,

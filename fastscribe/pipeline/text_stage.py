@@ -10,21 +10,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options
-from fastscribe.pipeline.gap_recovery import Candidate, Recovery, Step, TextResult
-from fastscribe.pipeline.interfaces import PLAIN_TRANSCRIPTS, TranscriptStage
+from fastscribe.pipeline.interfaces import PLAIN_TRANSCRIPTS, Step, TranscriptStage
 from fastscribe.pipeline.model_facts import ModelFacts
+from fastscribe.segmentation.spans import Span, find_sparse_spans, find_untranscribed_spans
 from fastscribe.text import transcript
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import DecodedUtterance
 from fastscribe.types import WORDS, AudioInfo, Failure, Transcript
 
 
-def finished(step: Step) -> TextResult:
+def finished(step: Step) -> Transcript | Failure:
     """Make a step's calls, and those that follow from them."""
-    while not isinstance(step, Transcript | Failure | Recovery):
+    while not isinstance(step, Transcript | Failure):
         step = step()
     return step
 
@@ -35,14 +36,12 @@ class TextStage:
 
     Attributes:
         options: The run's options.
-        recovers_gaps: Decode speech without words again.
         tokenizer: The model's tokenizer.
         facts: What the executor says of the model.
         room: Takes part.
     """
 
     options: Options
-    recovers_gaps: bool
     tokenizer: Tokenizer
     facts: ModelFacts
     room: TranscriptStage = PLAIN_TRANSCRIPTS
@@ -50,45 +49,33 @@ class TextStage:
     def first(self, parts: Sequence[DecodedUtterance]) -> Step:
         """Return the first step of a recording from all its decoded utterances, in any order."""
         understood = self.room.understand([one for one in parts if one[0].purpose != WORDS])
-        candidates = []
+        channels = []
         for own in _by_channel([one for one in parts if one[0].purpose == WORDS]).values():
             made = self._assemble(own[0][0].audio, own)
             if isinstance(made, Failure):
                 return made
-            candidates.append(Candidate(made, own))
-        recovery = Recovery(tuple(candidates), understood)
-        return partial(self._search, recovery) if any(any(one.spans) for one in candidates) else self.give_up(recovery)
+            channels.append(made)
+        spans = [(find_untranscribed_spans(one), find_sparse_spans(one)) for one in channels]
+        if any(any(both) for both in spans):
+            return partial(self._search, channels, spans, understood)
+        return self.room.transcript(channels, understood)
 
-    def again(self, recovery: Recovery, parts: Sequence[DecodedUtterance]) -> Step:
-        """Return the next step of a recording from its utterances that were decoded again, in any order."""
-        decoded, channels = _by_channel(parts), []
-        for one in recovery.candidates:
-            own = decoded.get(one.transcript.audio.channel, ())
-            made = self._assemble(one.transcript.audio, one.parts, own)
-            if isinstance(made, Failure):
-                return made
-            channels.append(one.with_gaps(made, own))
-        return self.room.transcript(channels, recovery.understood)
-
-    def give_up(self, recovery: Recovery) -> Step:
-        """Return the next step of a recording of which nothing is decoded again: it has its words, and gaps."""
-        channels = [one.with_gaps(one.transcript) for one in recovery.candidates]
-        return self.room.transcript(channels, recovery.understood)
-
-    def _search(self, recovery: Recovery) -> Step:
+    def _search(
+        self, channels: Sequence[Transcript], spans: Sequence[tuple[list[Span], list[Span]]], understood: Any
+    ) -> Step:
+        """Find the gaps of each channel in its spans without words and in those with few."""
         try:
-            searched = tuple(one.searched(self.options, self.recovers_gaps) for one in recovery.candidates)
-            recovery = replace(recovery, candidates=searched)
-            return recovery if recovery.utterances else self.give_up(recovery)
-        except BaseException as error:  # even one that would end the thread becomes this file's Failure
-            return to_failure(recovery.candidates[0].transcript.audio, "load", error)
+            from fastscribe.segmentation.gap_search import with_gaps
 
-    def _assemble(
-        self, audio: AudioInfo, parts: Sequence[DecodedUtterance], recovered: Sequence[DecodedUtterance] = ()
-    ) -> Transcript | Failure:
+            found = [with_gaps(one, *both, self.options) for one, both in zip(channels, spans, strict=True)]
+            return self.room.transcript(found, understood)
+        except BaseException as error:  # even one that would end the thread becomes this file's Failure
+            return to_failure(channels[0].audio, "load", error)
+
+    def _assemble(self, audio: AudioInfo, parts: Sequence[DecodedUtterance]) -> Transcript | Failure:
         no_time, frame_s = self.facts.zero_duration_punctuation, self.facts.token_frame_s
         try:
-            result = transcript.assemble(audio, parts, self.tokenizer, frame_s, no_time, recovered)
+            result = transcript.assemble(audio, parts, self.tokenizer, frame_s, no_time)
             if self.options.nbest is None:
                 return result
             from fastscribe.text.nbest import nbest

@@ -5,17 +5,16 @@ The run collects the results of what makes texts. Nothing here calls back into t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from queue import SimpleQueue
 
-from fastscribe.pipeline.gap_recovery import Recovery, Step, TextResult
 from fastscribe.pipeline.interfaces import Additions, MakeTexts
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.text_stage import TextStage, finished
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.text.transcript import DecodedUtterance
-from fastscribe.types import Failure, Hypothesis
+from fastscribe.types import Failure, Hypothesis, Transcript
 
 MAX_CALLS = 1000  # that threads make; then the thread that drives the model waits for them
 
@@ -38,7 +37,7 @@ class LocalTexts:
 
     def __init__(self, stage: TextStage, pool: ReplacingThreadPool, stopwatch: Stopwatch) -> None:
         self._stage, self._pool, self._stopwatch = stage, pool, stopwatch
-        self._called: SimpleQueue[TextResult] = SimpleQueue()  # by the threads
+        self._called: SimpleQueue[Transcript | Failure] = SimpleQueue()  # by the threads
         self._num_calls = 0  # whose results are not taken
 
     def rows(self, results: Sequence[Hypothesis | Failure]) -> Sequence[Hypothesis | Failure]:
@@ -47,26 +46,19 @@ class LocalTexts:
     def kept(self, result: Hypothesis) -> Hypothesis:
         return result
 
-    def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[TextResult]:
-        return self._make(partial(self._stage.first, parts))
-
-    def again(self, recovery: Recovery, parts: Sequence[DecodedUtterance], failed: bool) -> Sequence[TextResult]:
-        stage = self._stage
-        return self._make(partial(stage.give_up, recovery) if failed else partial(stage.again, recovery, parts))
-
-    def flush(self) -> None:
-        """Do nothing: every step is made at once."""
-
-    def _make(self, make: Callable[[], Step]) -> Sequence[TextResult]:
+    def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[Transcript | Failure]:
         with self._stopwatch.time("assemble"):
-            step = make()
-        if isinstance(step, TextResult):
+            step = self._stage.first(parts)
+        if isinstance(step, Transcript | Failure):
             return (step,)
         self._num_calls += 1
         self._pool.submit(lambda: self._called.put(finished(step)))
         return [self._next_called() for _ in range(self._num_calls - MAX_CALLS)]
 
-    def collect(self, wait: bool = False) -> Sequence[TextResult]:
+    def flush(self) -> None:
+        """Do nothing: every step is made at once."""
+
+    def collect(self, wait: bool = False) -> Sequence[Transcript | Failure]:
         found = []
         while not self._called.empty():
             found.append(self._next_called())
@@ -74,6 +66,6 @@ class LocalTexts:
             found.append(self._next_called())
         return found
 
-    def _next_called(self) -> TextResult:
+    def _next_called(self) -> Transcript | Failure:
         self._num_calls -= 1
         return self._called.get()

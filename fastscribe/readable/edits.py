@@ -1,4 +1,4 @@
-"""What Options change in a transcript before it is written: fillers, numbers in figures, redaction, in this order.
+"""What Options change in a transcript before it is written: fillers, numbers in figures, in this order.
 
 A run applies it to each result, and `fastscribe export` to stored ones. What it needs to know of a language is settled at the
 start: a run that could not do what was asked for must not begin.
@@ -7,19 +7,20 @@ start: a run that could not do what was asked for must not begin.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from fastscribe.config import Options
-from fastscribe.errors import UsageError
+from fastscribe.errors import ManifestError, UsageError
 from fastscribe.languages import AUTO
 from fastscribe.readable.fillers import FILLER_LANGUAGES, without_fillers
 from fastscribe.readable.itn import ITN_LANGUAGES, Itn
-from fastscribe.readable.number_words import NUMBERS
-from fastscribe.readable.redact import Redactor
-from fastscribe.readable.words import edit_alternatives, edit_segments
+from fastscribe.readable.words import edit_alternatives, edit_segments, with_own_words
+from fastscribe.results.rows import ResultRow
 from fastscribe.types import Failure, Transcript, Word
+
+Stored = tuple[Transcript | Failure, ResultRow]
 
 
 class _Need(NamedTuple):
@@ -40,7 +41,7 @@ class TextEdits:
         """Prepare what the options ask for.
 
         Args:
-            options: remove_fillers, itn, redact and redact_names are used.
+            options: remove_fillers and itn are used.
             language: Tag of the language of all texts; None: each transcript says its own.
 
         Raises:
@@ -49,7 +50,6 @@ class TextEdits:
         """
         self._options, self._language = options, _code(language)
         self._itn: dict[str, Itn] = {}
-        self._redactors: dict[str | None, Redactor] = {}
         self.left_alone: Counter[tuple[str, str]] = Counter()
         for need in _needs(options):
             if self._language is not None and self._language not in need.languages:
@@ -63,8 +63,8 @@ class TextEdits:
         return TextEdits, (self._options, self._language)
 
     @classmethod
-    def of_model(cls, options: Options, known: Sequence[str], says_language: bool) -> TextEdits | None:
-        """Return the edits of a run; None if the options ask for none.
+    def of_model(cls, options: Options, known: Sequence[str], says_language: bool) -> TextEdits:
+        """Return the edits of a run.
 
         Args:
             options: As the constructor's, and the language.
@@ -75,13 +75,12 @@ class TextEdits:
             MissingExtra: As the constructor.
             UsageError: As the constructor, or the language is not known.
         """
-        if not options.changes_text:
-            return None
         given = [tag for tag in (options.target_language, options.language) if tag is not None and tag != AUTO]
         language = next(iter([*given, *(known if len(known) == 1 else ())]), None)
-        needs = _needs(options)
-        if language is None and not says_language and needs:
-            raise UsageError(f"{needs[0].option}: this model does not say which language it writes: add --language")
+        if language is None and not says_language:
+            raise UsageError(
+                f"{_needs(options)[0].option}: this model does not say which language it writes: add --language"
+            )
         return cls(options, language)
 
     @property
@@ -89,33 +88,29 @@ class TextEdits:
         """Code of the language of all texts; None: each transcript says its own."""
         return self._language
 
-    @property
-    def redacts(self) -> bool:
-        return bool(self._options.redact)
-
-    def apply(self, result: Transcript | Failure) -> Transcript | Failure:
-        """Return a result with its text changed.
-
-        Args:
-            result: Each segment of a transcript has its own words.
-
-        Raises:
-            UsageError: A language is not known or has no rules, and the result must not be seen without redaction.
-        """
-        if isinstance(result, Failure):
-            return self._redactor(self._language).redact_failure(result) if self.redacts else result
-        language = _code(result.audio.language) or self._language or _code(result.language)
+    def apply(self, transcript: Transcript) -> Transcript:
+        """Return a transcript with its text changed. Each of its segments has its own words."""
+        language = _code(transcript.audio.language) or self._language or _code(transcript.language)
         if self._options.remove_fillers and self._has("--remove-fillers", language, FILLER_LANGUAGES):
-            result = _without_fillers(result, language or "")
+            transcript = _without_fillers(transcript, language or "")
         if self._options.itn and self._has("--itn", language, ITN_LANGUAGES):
             itn = self._itn_of(language or "")
-            result = edit_alternatives(edit_segments(result, itn.written), itn.written)
-        if self.redacts:
-            if "numbers" in self._options.redact and language not in NUMBERS:
-                spoken = f"the language {language}" if language else "no known language; add --language"
-                raise UsageError(f"--redact numbers: has no rules for this text: it has {spoken}")
-            result = self._redactor(language).redact(result)
-        return result
+            transcript = edit_alternatives(edit_segments(transcript, itn.written), itn.written)
+        return transcript
+
+    def apply_to_stored(self, results: Iterable[Stored | ManifestError]) -> Iterator[Stored | ManifestError]:
+        """Yield results of results.export.stored_results() with changed texts, and what cannot be changed as an error."""
+        for stored in results:
+            if isinstance(stored, ManifestError):
+                yield stored
+                continue
+            result, row = stored
+            if isinstance(result, Failure):
+                yield stored
+            elif (own := with_own_words(result)) is None:
+                yield row.problem("the texts of its segments are not made of its words, so they cannot be told apart")
+            else:
+                yield self.apply(own), row
 
     def _has(self, option: str, language: str | None, languages: Sequence[str]) -> bool:
         if language not in languages:
@@ -126,12 +121,6 @@ class TextEdits:
         if language not in self._itn:
             self._itn[language] = Itn(language)
         return self._itn[language]
-
-    def _redactor(self, language: str | None) -> Redactor:
-        if language not in self._redactors:
-            has_numbers = "numbers" in self._options.redact
-            self._redactors[language] = Redactor.of(language, has_numbers, self._options.redact_names)
-        return self._redactors[language]
 
     @property
     def lines(self) -> list[str]:
@@ -145,7 +134,6 @@ def _needs(options: Options) -> list[_Need]:
         for need, is_asked in (
             (_Need("--remove-fillers", FILLER_LANGUAGES), options.remove_fillers),
             (_Need("--itn", ITN_LANGUAGES), options.itn),
-            (_Need("--redact numbers", tuple(NUMBERS)), "numbers" in options.redact),
         )
         if is_asked
     ]

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from fastscribe.config import Options
 from fastscribe.pipeline.interfaces import Edits
-from fastscribe.readable.settings import check_options as check_options
 
 
-def open_edits(options: Options, known: Sequence[str], says_language: bool) -> Edits | None:
+def open_edits(options: Options, known: Sequence[str], says_language: bool) -> Edits:
     """Return what changes the texts of runs with these options. As TextEdits.of_model()."""
     from fastscribe.readable.edits import TextEdits
 

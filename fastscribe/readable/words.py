@@ -71,7 +71,7 @@ def _with_words(segment: Segment, words: Sequence[Word]) -> Segment | None:
     if not words:
         return None
     made = make_segment(words)
-    return replace(made, recovered=segment.recovered, line=segment.line, speaker=segment.speaker)
+    return replace(made, line=segment.line, speaker=segment.speaker)
 
 
 def _alternative_with(one: Alternative, words: Sequence[Word]) -> Alternative:

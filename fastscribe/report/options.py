@@ -1,4 +1,4 @@
-"""`--report-html`, which adds the page of a run to `fastscribe transcribe`; the commands of benchmarks have it too."""
+"""`--report-html`, which adds the page of a run to `fastscribe transcribe`."""
 
 from __future__ import annotations
 
@@ -22,22 +22,6 @@ if TYPE_CHECKING:
     from fastscribe.types import Failure, Transcript
 
 
-def _check_page_path(path: Path | None) -> Path | None:
-    path = local_file(path)
-    return None if path is None else check_page(path)
-
-
-ReportHtml = Annotated[
-    Path | None,
-    option(
-        "--report-html",
-        callback=_check_page_path,
-        help="Write a report with charts to this HTML file.",
-        rich_help_panel="Messages and reports",
-    ),
-]
-
-
 class PagePart(RunPart):
     """Writes the page of a run, however the run ends.
 
@@ -54,15 +38,13 @@ class PagePart(RunPart):
 
     def files(self, target: OutputTarget) -> Mapping[str, Path]:
         """Return the page. Raises UsageError if another file is there."""
-        from fastscribe.report.transcribe_page import page_path
-
-        return {"--report-html": page_path(self._path, target.shard)}
+        return {"--report-html": self._path_of(target)}
 
     def during(self, job: TranscribeJob, transcriber: Transcriber) -> AbstractContextManager[object]:
         """Return what collects the run's data, and writes the page of a run that an error or a signal ends."""
-        from fastscribe.report.transcribe_page import RunPage, page_path
+        from fastscribe.report.transcribe_page import RunPage
 
-        self._page = RunPage(page_path(self._path, job.target.shard), job, transcriber)
+        self._page = RunPage(self._path_of(job.target), job, transcriber)
         return self._page
 
     def result(self, written: Transcript | Failure) -> None:
@@ -73,11 +55,26 @@ class PagePart(RunPart):
     def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
         """Write the page of a run that has finished. Raises OutputError."""
         if self._page is not None:
-            self._page.finished(stats)
+            self._page.write(stats)
         return 0
 
+    def _path_of(self, target: OutputTarget) -> Path:
+        return check_page(self._path.with_stem(self._path.stem + target.shard.suffix))
 
-def _of_transcribe(context: typer.Context, report_html: ReportHtml = None) -> RunPart | None:
+
+def _of_transcribe(
+    context: typer.Context,
+    report_html: Annotated[
+        Path | None,
+        option(
+            "--report-html",
+            callback=local_file,
+            help="Write a page about the run to this HTML file.\fFailed files first, then hours, speed and cost, files that "
+            "deserve a look, and where the time went.",
+            rich_help_panel="Messages and reports",
+        ),
+    ] = None,
+) -> RunPart | None:
     if report_html is None:
         return None
     if value_of(context, "dry_run"):

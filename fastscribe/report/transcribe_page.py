@@ -1,4 +1,4 @@
-"""`--report-html` of `fastscribe transcribe`: the page of a run, however the run ends."""
+"""Collects the data of a run's page, and writes it however the run ends."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from fastscribe._system.url_secrets import hide_secrets
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.terminal import say
 from fastscribe.errors import FastscribeError
-from fastscribe.report.files import check_page, write_page
+from fastscribe.report.files import write_page
 from fastscribe.report.recorder import RunRecorder
 from fastscribe.report.run_page import FINISHED, render
-from fastscribe.results.shards import Shard
 
 if TYPE_CHECKING:
     from fastscribe.cli.run_part import TranscribeJob
@@ -34,8 +33,7 @@ class RunPage:
     """
 
     def __init__(self, path: Path, job: TranscribeJob, transcriber: Transcriber) -> None:
-        self._path = path
-        self._job, self._transcriber = job, transcriber
+        self._path, self._job, self._transcriber = path, job, transcriber
         self._started = datetime.now().astimezone().isoformat(" ", "seconds")
         self.recorder = RunRecorder()
         transcriber._watcher = self.recorder
@@ -44,41 +42,29 @@ class RunPage:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        if error is not None:
-            self._write_stopped(error)
-
-    def finished(self, stats: RunStats) -> None:
-        """Write the page of a run that has finished. Raises OutputError."""
-        self._write(stats, FINISHED)
-
-    def _write_stopped(self, error: BaseException) -> None:
         """Write the page of a run that `error` ends; if that fails too, print why."""
         from fastscribe.transcriber import run_stats
 
+        if error is None:
+            return
         try:
-            self._write(run_stats(self._transcriber, self.recorder.elapsed_s, self._job.price_per_hour), _status(error))
+            self.write(run_stats(self._transcriber, self.recorder.elapsed_s, self._job.price_per_hour), _status(error))
         except (OSError, ValueError, RuntimeError) as problem:  # a lost device, a full disk
             say(f"--report-html: not written: {problem}")
 
-    def _write(self, stats: RunStats, status: str) -> None:
+    def write(self, stats: RunStats, status: str = FINISHED) -> None:
+        """Write the page. Raises OutputError."""
         job, transcriber = self._job, self._transcriber
-        report = stats.to_json() | {"skipped": transcriber.progress.skipped}
         run = {
             "command": hide_secrets(command_line(sys.argv[1:])),
             "started": self._started,
             "status": hide_secrets(status),
             "model": job.model,
             "settings": _settings(job, transcriber),
-            "frame_s": transcriber._config.frame_s,
-            "report": report,
+            "report": stats.to_json() | {"skipped": transcriber.progress.skipped},
             "recorded": self.recorder.data(),
         }
         write_page(self._path, render(run))
-
-
-def page_path(path: Path, shard: Shard) -> Path:
-    """Return the path of the page; each shard has its own. Raise UsageError if another file is there."""
-    return check_page(path.with_name(f"{path.stem}{shard.suffix}{path.suffix}")) if shard.suffix else path
 
 
 def command_line(arguments: Sequence[str]) -> str:
@@ -92,22 +78,16 @@ def _status(error: BaseException) -> str:
         return "interrupted"
     if isinstance(error, StdoutClosed):
         return "stopped: stdout was closed"
-    if isinstance(error, Exception):
-        return (
-            f"stopped: {error}" if isinstance(error, FastscribeError) else f"stopped: {type(error).__name__}: {error}"
-        )
-    return "terminated"
+    if isinstance(error, FastscribeError):
+        return f"stopped: {error}"
+    return f"stopped: {type(error).__name__}: {error}" if isinstance(error, Exception) else "terminated"
 
 
 def _settings(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
     """Return the effective settings, with defaults resolved."""
-    options = asdict(job.options) | {
-        "decoder": transcriber._executor.facts.decoder_name,
-        "recover_gaps": transcriber._recovers_gaps,
-    }
-    options["redact_names"] = len(job.options.redact_names) or None  # the page must not have the names
-    chosen = {name: value for name, value in options.items() if value not in (None, ())}
-    output = {"output_dir": hide_secrets(job.target.where), "formats": ", ".join(job.style.formats)}
-    devices = {"devices": job.devices} if job.devices is not None else {}
-    shard = {"shard": job.target.shard} if job.target.shard.count > 1 else {}
-    return {**chosen, "frames_in_a_batch_at_most": transcriber._executor.budget.frames, **output, **devices, **shard}
+    executor = transcriber._executor
+    options = asdict(job.options) | {"decoder": executor.facts.decoder_name}
+    options |= {"frames_in_a_batch_at_most": executor.budget.frames, "formats": ", ".join(job.style.formats)}
+    options |= {"output_dir": hide_secrets(job.target.where), "devices": job.devices}
+    options["shard"] = job.target.shard if job.target.shard.count > 1 else None
+    return {name: value for name, value in options.items() if value not in (None, ())}

@@ -215,7 +215,7 @@ def export_to_folder(
             break
     if not head:
         return Exported()
-    tokens = has_tokens(head[-1][1].fields) and "--redact" not in settings
+    tokens = has_tokens(head[-1][1].fields)
     style = OutputStyle(style.formats, tokens, style.subtitles)
     exported = Exported()
     run = OutputRun(style, {"export": True, "--tokens": tokens, **settings})

@@ -6,9 +6,8 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ _SPEED_ONLY = frozenset(("cuda_graphs", "batch_frames", "batch_size", "window", 
 # Options that only some models or runs have; left out at their default.
 _OPTIONAL = frozenset(
     ("language", "target_language", "pnc", "timestamps", "nbest", "align_with", "speakers", "speaker_names", "boost")
-).union(("speaker_streaming", "remove_fillers", "itn", "redact", "redact_names", "rttm", "voices", "lm", "lm_weight"))
-_SECRET = frozenset(("redact_names",))  # a digest stands for them
+).union(("speaker_streaming", "remove_fillers", "itn", "rttm", "voices", "lm", "lm_weight"))
 _RESOLVED_LATER = frozenset(("beam",))  # `resolved` has the value
 _DEFAULTS = Options()
 _MODEL_SUFFIXES = frozenset(
@@ -54,32 +52,18 @@ def fingerprint(model_digest: str, resolved: Mapping[str, Any], options: Options
     defaulted = {name for name in _OPTIONAL if chosen[name] == getattr(_DEFAULTS, name)}
     defaulted |= set() if chosen["track"] else {"track"}  # 0 is the default too
     shaping = {name: value for name, value in chosen.items() if name not in _SPEED_ONLY | _RESOLVED_LATER | defaulted}
-    shaping |= {name: _digest_of(value) for name, value in shaping.items() if name in _SECRET}
     named = {_option(name): value for name, value in {**shaping, **resolved, "tokens": style.tokens}.items()}
     return {"model": model_digest, **named, "output format": _FORMAT_VERSION}
 
 
 def text_settings(options: Options) -> dict[str, Any]:
-    """Return the part of a fingerprint that tells how texts are changed; empty if they are not."""
-    if not options.changes_text:
-        return {}
-    names = ("language", "remove_fillers", "itn", "redact", "redact_names")
-    chosen = {name: getattr(options, name) for name in names if getattr(options, name) != getattr(_DEFAULTS, name)}
-    return {_option(name): _digest_of(value) if name in _SECRET else value for name, value in chosen.items()}
-
-
-def _digest_of(names: Iterable[str]) -> str:
-    """Return a digest of names, whatever their order. It takes a tenth of a second, so that guessing names takes long."""
-    return _slow_digest(json.dumps(sorted(names)))
-
-
-@cache
-def _slow_digest(text: str) -> str:
-    return "pbkdf2:" + hashlib.pbkdf2_hmac("sha256", text.encode(), b"fastscribe --redact-list", 200_000, 16).hex()
+    """Return the part of a fingerprint that tells how texts are changed."""
+    chosen = {name: getattr(options, name) for name in ("language", "remove_fillers", "itn")}
+    return {_option(name): value for name, value in chosen.items() if value != getattr(_DEFAULTS, name)}
 
 
 def _option(field: str) -> str:
-    return "--redact-list" if field == "redact_names" else f"--{field.replace('_', '-')}"
+    return f"--{field.replace('_', '-')}"
 
 
 def language_settings(

@@ -35,7 +35,6 @@ from fastscribe.results.storage_folder import merged_files
 from fastscribe.types import RecordArray
 
 _REQUIRED_KEYS = {"audio_s", "wall_s", "padded_frames", "real_frames", "gaps", "gap_s", "stage_s", "usd_per_hour"}
-_REQUIRED_KEYS |= {"recovered_words", "recovered_s"}
 _REQUIRED_KEYS |= {"peak_bytes", "device", "dtype"}
 _JOURNAL = re.compile(r"journal\.shard-(\d+)-of-(\d+)\.jsonl", re.ASCII)
 
@@ -210,8 +209,6 @@ def merged_report(merged: MergeResult) -> dict[str, Any]:
         "stage_s": _stage_s(reports),
         "gaps": int(_total(reports, "gaps")),
         "gap_s": round(_total(reports, "gap_s"), 3),
-        "recovered_words": int(_total(reports, "recovered_words")),
-        "recovered_s": round(_total(reports, "recovered_s"), 3),
         "padding_share": round(1 - real / padded, 4) if padded else 0.0,
         "peak_bytes": max((report["peak_bytes"] for report in reports), default=0),
         "devices": sorted({report["device"] for report in reports}),

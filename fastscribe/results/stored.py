@@ -102,10 +102,7 @@ def _speaker(part: Mapping[str, Any]) -> str | None:
 
 
 def _segments(stored: Iterable[Mapping[str, Any]], words: Sequence[Word]) -> list[Segment]:
-    segments = [
-        Segment(one["text"], *_timed(one), (), one.get("recovered") is True, _line(one.get("line")), _speaker(one))
-        for one in stored
-    ]
+    segments = [Segment(one["text"], *_timed(one), (), _line(one.get("line")), _speaker(one)) for one in stored]
     if words and not segments:
         raise ValueError("words without segments")
     if not segments:

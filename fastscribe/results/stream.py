@@ -8,15 +8,14 @@ recording.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
 from itertools import islice
 from typing import TextIO
 
 from fastscribe._system.text_layout import escaped
 from fastscribe.audio.formats import STDIN
-from fastscribe.audio.inputs import expand, names_file
-from fastscribe.audio.repeats import Repeats
+from fastscribe.audio.inputs import names_file
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
 from fastscribe.results.formats.writers import offset_suffix, render
@@ -28,15 +27,17 @@ from fastscribe.types import Failure, Source, Transcript
 SINGLE_FORMATS = frozenset(("srt", "vtt", "ass", "tsv", "textgrid"))
 
 
-def check_inputs(format: str, inputs: Sequence[str]) -> None:
+def check_inputs(format: str, inputs: Sequence[str], found: Iterable[Source | Failure]) -> None:
     """Raise UsageError if the inputs are several recordings and the format holds one.
 
-    Folders, patterns and manifests are listed up to their second recording. What stdin holds is known once it is read
-    (StreamLedger).
+    Args:
+        format: The format.
+        inputs: What the user gave. What stdin holds is known once it is read (StreamLedger).
+        found: The recordings of the inputs, which are asked for up to the second one.
     """
     if format not in SINGLE_FORMATS or list(inputs) == [STDIN] or is_one(inputs):
         return
-    if STDIN in inputs or len(list(islice(expand(inputs, repeats=Repeats()), 2))) > 1:
+    if STDIN in inputs or len(list(islice(found, 2))) > 1:
         raise several(format)
 
 

@@ -1,9 +1,8 @@
-"""Search for speech without words, so that the model can decode it again as an utterance of its own.
+"""Search for speech without words, which is one of a transcript's gaps.
 
 The search reads the audio of each long span between words (segmentation/spans.py), with some context. Only clear speech counts:
 about as loud as the words nearby, well above the noise floor, at least MIN_SPEECH_S long in total, and varying in loudness,
-unlike hum and steady noise. With --vad, the detector (segmentation/vad.py) decides instead. Words of a second decoding join
-the transcript (text/transcript.py marks them); speech that still has none becomes one of the transcript's gaps.
+unlike hum and steady noise. With --vad, the detector (segmentation/vad.py) decides instead.
 """
 
 from __future__ import annotations
@@ -22,46 +21,29 @@ from fastscribe.segmentation.loudness import (
     floor_and_level,
     frame_energy,
     frame_length,
-    quiet_frames,
     runs,
 )
-from fastscribe.segmentation.segment import LEAD_S, choose_pieces
+from fastscribe.segmentation.segment import LEAD_S
 from fastscribe.segmentation.spans import Span
-from fastscribe.types import AudioInfo, BoolArray, Float64Array, Gap, Hypothesis, Transcript, Utterance
+from fastscribe.types import AudioInfo, BoolArray, Float64Array, Gap, Transcript
 
 MIN_SPEECH_S = 1.0
 _CONTEXT_S = 10.0  # audio on either side of a span: gives the noise floor and the level of words
 _WORD_MARGIN_S = 0.3  # words may begin earlier or end later than their times
 _MAX_DIP_S = 0.3  # a longer dip ends a run of speech
-_MAX_PAUSE_S = 2.0  # a longer pause separates utterances
+_MAX_PAUSE_S = 2.0  # a longer pause separates gaps
 _MIN_RUN_S = 0.4
 _ABOVE_FLOOR_DB = 10.0
 _BELOW_WORDS_DB = 15.0
 _MIN_DB = -60.0  # relative to full scale
 _MIN_VARIATION_DB = 6.0  # between a run's 10th and 90th percentile
-_MIN_SAME_SHARE = 0.9  # decoding this share of an utterance again would give the same words
 
 _Place = TypeVar("_Place", int, float)
 
 
-def find_clear_speech(transcript: Transcript, spans: Sequence[Span], surroundings: Surroundings) -> list[Utterance]:
-    """Read the audio of the spans; return their clear speech as utterances in order. Raises AudioError like read()."""
-    return [utterance for span in spans for utterance in _find_speech(transcript, span, surroundings)]
-
-
-def is_new_stretch(utterance: Utterance, decoded: Sequence[Utterance]) -> bool:
-    """Return False if a decoded utterance covers nearly the same stretch."""
-    end = utterance.start + utterance.num_samples
-    return not any(
-        min(end, other.start + other.num_samples) - max(utterance.start, other.start)
-        >= _MIN_SAME_SHARE * other.num_samples
-        for other in decoded
-    )
-
-
-def remaining_gaps(decoded_again: Sequence[tuple[Utterance, Hypothesis]]) -> tuple[Gap, ...]:
-    """Return the utterances that still have no words as gaps."""
-    return merge(Gap(u.start_s, u.end_s) for u, hypothesis in decoded_again if not hypothesis.token_ids)
+def find_clear_speech(transcript: Transcript, spans: Sequence[Span], surroundings: Surroundings) -> list[Gap]:
+    """Read the audio of the spans; return their clear speech in order. Raises AudioError like read()."""
+    return [gap for span in spans for gap in _find_speech(transcript, span, surroundings)]
 
 
 def merge(found: Iterable[Gap]) -> tuple[Gap, ...]:
@@ -81,13 +63,12 @@ def _merged(spans: Iterable[tuple[_Place, _Place]]) -> list[tuple[_Place, _Place
 
 @dataclass(frozen=True)
 class Heard:
-    """A span of a recording and its surroundings, by short frames."""
+    """The clear speech of a span of a recording, by short frames."""
 
-    loudness: Float64Array  # of the span and _CONTEXT_S on either side
-    quiet: BoolArray
-    speech: BoolArray  # of the span alone, which begins at frame `first` of the others
-    first: int
-    origin: int  # the recording's frame at which the frames begin
+    speech: BoolArray
+    first: int  # the span's first frame, among the `num_frames` of it and _CONTEXT_S on either side
+    num_frames: int
+    origin: int  # the recording's frame at which these begin
 
 
 class Surroundings:
@@ -151,35 +132,22 @@ def listen(start_s: float, end_s: float, surroundings: Surroundings) -> Heard:
     if surroundings.options.vad == "silero":
         from fastscribe.segmentation.vad import SPEECH
 
-        quiet = loudness < SPEECH
-        speech = ~quiet[first:last]
+        speech = ~(loudness[first:last] < SPEECH)
     else:
-        quiet = quiet_frames(loudness, frame_s)
         in_words = surroundings.in_words[origin : origin + len(loudness)]
         speech = speech_frames(loudness, in_words, slice(first, last), frame_s)
-    return Heard(loudness, quiet, speech, first, origin)
+    return Heard(speech, first, len(loudness), origin)
 
 
-def _find_speech(transcript: Transcript, span: Span, surroundings: Surroundings) -> list[Utterance]:
+def _find_speech(transcript: Transcript, span: Span, surroundings: Surroundings) -> list[Gap]:
     audio, (start_s, end_s) = transcript.audio, span
     from_s = start_s + (_WORD_MARGIN_S if start_s > 0 else 0.0)
     heard = listen(from_s, end_s - (_WORD_MARGIN_S if end_s < audio.duration_s else 0.0), surroundings)
-    max_s = surroundings.options.max_utterance_s or audio.duration_s + 1.0
-    return [
-        _utterance(
-            audio,
-            (heard.origin + begin + piece_begin) * surroundings.frame_samples,
-            (heard.origin + begin + piece_end) * surroundings.frame_samples,
-        )
-        for begin, end in _spans(heard.speech, heard.first, len(heard.loudness), surroundings.frame_s)
-        for piece_begin, piece_end in choose_pieces(
-            heard.loudness[begin:end], heard.quiet[begin:end], surroundings.frame_s, max_s
-        )
+    samples = [
+        ((heard.origin + begin) * surroundings.frame_samples, (heard.origin + end) * surroundings.frame_samples)
+        for begin, end in _spans(heard.speech, heard.first, heard.num_frames, surroundings.frame_s)
     ]
-
-
-def _utterance(audio: AudioInfo, begin: int, end: int) -> Utterance:
-    return Utterance(audio, begin, min(end, audio.num_samples) - begin)
+    return [Gap(begin / audio.sample_rate, min(end, audio.num_samples) / audio.sample_rate) for begin, end in samples]
 
 
 def speech_frames(energy: Float64Array, in_words: BoolArray, span: slice, frame_s: float) -> BoolArray:
@@ -202,7 +170,7 @@ def speech_frames(energy: Float64Array, in_words: BoolArray, span: slice, frame_
 
 
 def _spans(speech: BoolArray, offset: int, num_frames: int, frame_s: float) -> list[tuple[int, int]]:
-    """Return the frame ranges (begin, end) to decode again. `offset` is the position of the first frame of `speech`."""
+    """Return the frame ranges (begin, end) of speech. `offset` is the position of the first frame of `speech`."""
     lead = round(LEAD_S / frame_s)
     return [
         (max(0, offset + first - lead), min(num_frames, offset + last + lead))

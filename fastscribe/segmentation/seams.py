@@ -2,7 +2,6 @@
 
 Utterances overlap if there was no pause to cut in. Each is least reliable at its own edge, where a word may be cut in two.
 So the transcript switches from one to the other in the middle of the overlap: at a word that both have, else between words.
-A stretch that was decoded again contributes only words that its neighbours lack.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from difflib import SequenceMatcher
 
 from fastscribe.types import Word
 
-_NEIGHBOURS = 12  # words on either side to compare recovered words with
 _UNTIMED = 30  # words at an utterance's end or beginning that may lie in an overlap
 _NEAR_S = 0.5  # maximum difference between the times that two utterances give the same word
 
@@ -49,28 +47,6 @@ def join_untimed(left: Sequence[Word], right: Sequence[Word]) -> tuple[int, int]
     if both.size < 2:
         return len(left), 0
     return len(left) - len(ending) + both.a + both.size, both.b + both.size
-
-
-def find_new_words(before: Sequence[Word], new: Sequence[Word], after: Sequence[Word]) -> tuple[int, int]:
-    """Return the range (first, last + 1) of `new` words to insert between `before` and `after`.
-
-    It excludes words that a neighbour has too, because models time some words too early or too late.
-    """
-    names = [normalized(word) for word in new]
-    known_before = [normalized(word) for word in before[-_NEIGHBOURS:]]
-    first = _known_at_front(names, known_before)
-    known_after = [normalized(word) for word in after[:_NEIGHBOURS]]
-    last = len(names) - _known_at_front(names[first:][::-1], known_after[::-1])
-    return first, last
-
-
-def _known_at_front(names: Sequence[str], known: Sequence[str]) -> int:
-    """Return how many of the first names occur in `known` in the same order; a single one counts only at its end."""
-    for count in range(len(names), 0, -1):
-        starts = range(len(known) - count + 1) if count > 1 else range(max(0, len(known) - 1), len(known))
-        if any(known[start : start + count] == names[:count] for start in starts):
-            return count
-    return 0
 
 
 def normalized(word: Word) -> str:

@@ -1,7 +1,7 @@
 """Search for speech with far fewer words than the recording's own pace would give: parts that the model skipped in part.
 
 Where a span with few words (segmentation/spans.py) has MIN_SPAN_S of clear speech more than its words account for, that part is
-one of the transcript's gaps. segmentation/gaps.py finds the parts without any word, and only those are decoded again.
+one of the transcript's gaps. segmentation/gaps.py finds the parts without any word.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class SparseSpeech(NamedTuple):
     speech_s: float
     word_s: float
 
-    def still_sparse(self, words: Sequence[Word]) -> bool:
-        """Return False if the words, of which some may be new, account for the speech."""
+    def is_sparse(self, words: Sequence[Word]) -> bool:
+        """Return False if the words account for the speech."""
         inside = sum(self.start_s <= (word.start_s + word.end_s) / 2 <= self.end_s for word in words)
         return self.speech_s - inside * self.word_s >= MIN_SPAN_S
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from fastscribe.audio.failures import to_failure
-from fastscribe.pipeline.gap_recovery import Step
-from fastscribe.pipeline.interfaces import PlainTranscripts
+from fastscribe.pipeline.interfaces import PlainTranscripts, Step
 from fastscribe.speakers.config import SpeakerModelConfig
 from fastscribe.speakers.dialogues import dialogue
 from fastscribe.speakers.recordings import HeldSamples

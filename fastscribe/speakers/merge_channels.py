@@ -143,4 +143,4 @@ def _joined(segment: Segment, speaker: str, parts: Sequence[_Part]) -> Segment:
 
 
 def _with_words(segment: Segment, words: Sequence[Word]) -> Segment:
-    return replace(make_segment(words), recovered=segment.recovered)
+    return make_segment(words)

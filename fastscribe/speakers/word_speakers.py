@@ -55,10 +55,7 @@ def _split(segment: Segment, words: Sequence[Word]) -> list[Segment]:
     parts = [list(group) for _, group in groupby(words, lambda word: word.speaker)]
     if len(parts) == 1:
         return [replace(segment, words=tuple(words), speaker=words[0].speaker)]
-    return [
-        replace(make_segment(part), recovered=segment.recovered, line=segment.line, speaker=part[0].speaker)
-        for part in parts
-    ]
+    return [replace(make_segment(part), line=segment.line, speaker=part[0].speaker) for part in parts]
 
 
 def _of_words(tokens: Sequence[Token], words: Sequence[Word]) -> list[Token]:

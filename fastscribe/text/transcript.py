@@ -3,7 +3,6 @@
 The rules are those of NeMo 3.0 for transducers. A token with a word mark starts a word. Punctuation belongs to the previous
 word and has zero duration in TDT. A segment ends after a word that ends in . ! or ?. CTC tokens keep their own frames (see
 decode/ctc.py). Where utterances overlap, segmentation/seams.py selects the words, and the text is made of their tokens.
-Words added by gap recovery form segments of their own, marked `recovered`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from fastscribe.text.joining import join_texts
 from fastscribe.text.tokenizer import Role, Tokenizer
@@ -37,20 +35,12 @@ class Clock:
 DecodedUtterance = tuple[Utterance, Hypothesis]
 
 
-class _Piece(NamedTuple):
-    """Consecutive tokens of the text."""
-
-    tokens: list[Token]
-    recovered: bool = False
-
-
 def assemble(
     audio: AudioInfo,
     parts: Iterable[DecodedUtterance],
     tokenizer: Tokenizer,
     frame_s: float,
     zero_duration_punctuation: bool,
-    recovered: Iterable[DecodedUtterance] = (),
 ) -> Transcript:
     """Return the transcript of one recording.
 
@@ -60,7 +50,6 @@ def assemble(
         tokenizer: tokenizer of the hypotheses.
         frame_s: duration of an encoder frame in seconds.
         zero_duration_punctuation: give punctuation no duration (TDT).
-        recovered: utterances from gap recovery (segmentation/gaps.py), in any order. They add words and change none.
     """
     ordered = sorted(parts, key=lambda part: part[0].start)
     zero_duration_ids = tokenizer.punctuation_ids if zero_duration_punctuation else frozenset()
@@ -69,15 +58,11 @@ def assemble(
         # The last token may extend past the last utterance, as in NeMo; elsewhere it would overlap the next one.
         end_s = audio.last_s if utterance is ordered[-1][0] else min(utterance.end_s, audio.last_s)
         spoken.append(timed_tokens(hypothesis, tokenizer, Clock(utterance.start_s, end_s, frame_s), zero_duration_ids))
-    pieces = [_Piece(tokens) for tokens in _without_overlaps(ordered, spoken, tokenizer)]
-    added = sorted(recovered, key=lambda part: part[0].start)
-    for utterance, hypothesis in added:
-        clock = Clock(utterance.start_s, min(utterance.end_s, audio.last_s), frame_s)
-        pieces = _insert(pieces, timed_tokens(hypothesis, tokenizer, clock, zero_duration_ids), utterance, tokenizer)
-    texts = [tokenizer.sentence([token.id for token in piece.tokens]) for piece in pieces]
-    tokens = tuple(token for piece in pieces for token in piece.tokens)
+    pieces = _without_overlaps(ordered, spoken, tokenizer)
+    texts = [tokenizer.sentence([token.id for token in piece]) for piece in pieces]
+    tokens = tuple(token for piece in pieces for token in piece)
     segments = tuple(_segments(pieces, tokenizer))
-    is_timed = all(hypothesis.is_timed for _, hypothesis in (*ordered, *added))
+    is_timed = all(hypothesis.is_timed for _, hypothesis in ordered)
     language = audio.language or _language(tokens, tokenizer)
     return Transcript(audio, join_texts(texts), segments, tokens, language=language, is_timed=is_timed)
 
@@ -104,29 +89,6 @@ def _without_overlaps(
             pieces[index] = _slice_words(pieces[index], tokenizer, 0, kept)
             pieces[index + 1] = _slice_words(pieces[index + 1], tokenizer, first, len(after))
     return pieces
-
-
-def _insert(pieces: list[_Piece], tokens: list[Token], utterance: Utterance, tokenizer: Tokenizer) -> list[_Piece]:
-    """Insert the utterance's words, without those that the pieces have already."""
-    from fastscribe.segmentation import seams
-
-    middle_s = (utterance.start_s + utterance.end_s) / 2
-    words = [words_of(piece.tokens, tokenizer) for piece in pieces]
-    before = [word for piece_words in words for word in piece_words if word.start_s < middle_s]
-    after = [word for piece_words in words for word in piece_words if word.start_s >= middle_s]
-    new = _slice_words(tokens, tokenizer, *seams.find_new_words(before, words_of(tokens, tokenizer), after))
-    if not new:
-        return pieces
-    result: list[_Piece] = []
-    for piece, piece_words in zip(pieces, words, strict=True):
-        earlier = sum(word.start_s < middle_s for word in piece_words)
-        if 0 < earlier < len(piece_words):
-            halves = (0, earlier), (earlier, len(piece_words))
-            result += [_Piece(_slice_words(piece.tokens, tokenizer, *half), piece.recovered) for half in halves]
-        else:
-            result.append(piece)
-    token_index = next((i for i, (had, _) in enumerate(result) if had and had[0].start_s >= middle_s), len(result))
-    return [*result[:token_index], _Piece(new, recovered=True), *result[token_index:]]
 
 
 def _slice_words(tokens: list[Token], tokenizer: Tokenizer, first: int, last: int) -> list[Token]:
@@ -227,20 +189,16 @@ def _without_spaces_before_punctuation(ids: Sequence[int], tokenizer: Tokenizer)
     return kept
 
 
-def _segments(pieces: Sequence[_Piece], tokenizer: Tokenizer) -> list[Segment]:
-    """Make segments across pieces; a recovered piece has its own segments, and the end of an utterance ends one."""
+def _segments(pieces: Sequence[Sequence[Token]], tokenizer: Tokenizer) -> list[Segment]:
+    """Make segments across the tokens of utterances; the end of an utterance that the model writes ends one."""
     segments: list[Segment] = []
     pending: list[Word] = []
     for piece in pieces:
-        ids = [token.id for token in piece.tokens]
+        ids = [token.id for token in piece]
         for place in tokenizer.utterances(ids):
-            words = [word for word in words_of(piece.tokens[place], tokenizer) if word.text]
+            words = [word for word in words_of(piece[place], tokenizer) if word.text]
             is_ended = not tokenizer.utterance_end_ids.isdisjoint(ids[place])
-            if piece.recovered:
-                segments += segments_of(pending)
-                segments += [replace(segment, recovered=True) for segment in segments_of(words)]
-                pending = []
-            elif is_ended:
+            if is_ended:
                 segments += segments_of([*pending, *words])
                 pending = []
             else:

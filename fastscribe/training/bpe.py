@@ -51,15 +51,12 @@ def clean_text(text: str) -> str:
     return " ".join(_SPACE_BEFORE_MARK.sub(r"\1", text).split())
 
 
-def train_vocabulary(
-    texts: Iterable[str], vocab_size: int, kind: VocabularyKind = "bpe", character_coverage: float = 1.0
-) -> bytes:
+def train_vocabulary(texts: Iterable[str], vocab_size: int, kind: VocabularyKind = "bpe") -> bytes:
     """Train a SentencePiece model. Equal texts give equal bytes.
 
     Args:
         texts: transcripts, which are cleaned first.
         vocab_size: exact number of pieces, including <unk> (id 0).
-        character_coverage: below 1, the rarest characters are left out.
 
     Raises:
         VocabularyTooLarge: the texts yield fewer pieces.
@@ -77,7 +74,7 @@ def train_vocabulary(
             model_writer=model,
             model_type=kind,
             vocab_size=vocab_size,
-            character_coverage=character_coverage,
+            character_coverage=1.0,  # all characters
             max_sentence_length=1 << 20,  # bytes; longer ones would be skipped
             normalization_rule_name="identity",
             byte_fallback=False,

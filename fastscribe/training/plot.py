@@ -39,13 +39,9 @@ def plot_log(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             errors.plot(*zip(*points, strict=True), label=label, marker=".")
     errors.set(xlabel="step", ylabel="error rate, %", ylim=(0, None))
     _legend(errors)
-    write_plot(FigureCanvasAgg(figure), path)
-
-
-def write_plot(canvas: Any, path: Path) -> None:
-    """Replace a picture that fastscribe drew. Raises InTheWay for any other file, OSError."""
     if path.exists() and not is_plot(path):
         raise InTheWay(path)
+    canvas: Any = FigureCanvasAgg(figure)
     write_atomic(path, lambda file: canvas.print_png(file, metadata={"Software": "fastscribe"}))
 
 

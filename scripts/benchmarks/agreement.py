@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastscribe.bench.edit_distance import edit_distance
+import numpy as np
+
 from fastscribe.bench.throughput_passes import batches_of
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Hypothesis, Int16Array
@@ -20,6 +21,18 @@ def hypotheses(transcriber: Transcriber, waves: Sequence[Int16Array]) -> list[Hy
             raise outcome
         found |= {utterance.audio.id: one for utterance, one in zip(batch.utterances, outcome, strict=True)}
     return [found[f"{number}"] for number in range(len(waves))]
+
+
+def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return the insertions, deletions and substitutions that turn one sequence into the other (Levenshtein)."""
+    row = np.arange(len(b) + 1)
+    columns = np.asarray(b)
+    for number, label in enumerate(a, start=1):
+        best = np.minimum(row[1:] + 1, row[:-1] + (columns != label))
+        first = np.concatenate([[number], best])
+        # An insertion costs one a step: the running minimum of what is left when the steps are taken off.
+        row = np.minimum.accumulate(first - np.arange(len(first))) + np.arange(len(first))
+    return int(row[-1])
 
 
 def compare(found: Sequence[Hypothesis], wanted: Sequence[Hypothesis]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from fastscribe.bench.random_model import make_transducer_speak_
 from fastscribe.bench.timing import synchronize, time_call
 from fastscribe.config import GraphMode, ModelConfig
 from fastscribe.decode import label_looping
@@ -25,6 +24,7 @@ from fastscribe.decode.greedy import greedy
 from fastscribe.decode.transducer import build_greedy
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
+from scripts.random_checkpoint import make_transducer_speak_
 
 _INERTIA = 0.6  # correlation of one frame with the next
 _TUNING_ROWS, _TUNING_FRAMES = 32, 100

@@ -92,7 +92,7 @@ class InstantEngine:
     def __init__(self, checkpoint: Checkpoint, num_tokens: int) -> None:
         import torch
 
-        facts = ModelFacts("none", "fp32", "tdt", 1, "full", 0.08, zero_duration_punctuation=True, recovers_gaps=False)
+        facts = ModelFacts("none", "fp32", "tdt", 1, "full", 0.08, zero_duration_punctuation=True)
         rate, pieces = checkpoint.config.features.sample_rate, checkpoint.tokenizer.pieces
         self.recognizer = SimpleNamespace(device=torch.device("cpu"), facts=facts, sample_rate=rate)
         self.budget: object = None

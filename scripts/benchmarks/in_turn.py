@@ -36,8 +36,7 @@ from fastscribe.pipeline import run
 from fastscribe.pipeline.batching import Budget, in_turn, plan
 from fastscribe.segmentation.segment import split
 from fastscribe.types import Source, Transcript
-from scripts.benchmarks.gap_recovery import RATE, publish, read_split
-from scripts.benchmarks.long_recordings import make_corpus
+from scripts.benchmarks.speech import RATE, make_corpus, publish, read_split
 
 WINDOW = 64  # batches
 TIMED = (8, 16, WINDOW)
@@ -110,7 +109,7 @@ def recordings_of(arguments: argparse.Namespace, folder: Path) -> list[Path]:
     paths = []
     for name in arguments.splits:
         clips = read_split(arguments.speech / f"{name}.jsonl", arguments.max_hours)
-        paths += [one.path for one in make_corpus(clips, name, "pauses", 900.0, folder).recordings]
+        paths += [one.path for one in make_corpus(clips, name, "pauses", 900.0, folder)]
     return paths
 
 

@@ -9,7 +9,7 @@ Shapes: B batch, T frames, U labels, J joint width, V tokens with blank, C latti
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fastscribe.training.loss.joint import ALIGNED_COLUMNS, ROWS_WIDENED, frames_per_block, group_limits
 
@@ -93,23 +93,6 @@ def materialised_memory(shape: LossShape, item_bytes: int = 4) -> dict[str, int]
         "logits": logits,
         "their gradient": logits,
     }
-
-
-def largest_batch(shape: LossShape, limit_bytes: int, device: str = "cuda") -> int:
-    """Return the largest batch of this shape (batch_size aside) that fits into limit_bytes; 0 if none does."""
-    low, high = 0, 1
-    while _total(replace(shape, batch_size=high), device) <= limit_bytes:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (
-            (middle, high) if _total(replace(shape, batch_size=middle), device) <= limit_bytes else (low, middle)
-        )
-    return low
-
-
-def _total(shape: LossShape, device: str) -> int:
-    return sum(loss_memory(shape, device).values())
 
 
 def _node_bytes(shape: LossShape) -> int:

@@ -50,9 +50,7 @@ class NullEngine:
 
     def __init__(self, checkpoint: Checkpoint, rtfx: float, stats: Path | None = None) -> None:
         config = checkpoint.config
-        facts = ModelFacts(
-            "null", "fp32", "tdt", 1, "full", config.frame_s, zero_duration_punctuation=True, recovers_gaps=False
-        )
+        facts = ModelFacts("null", "fp32", "tdt", 1, "full", config.frame_s, zero_duration_punctuation=True)
         self.device = SimpleNamespace(type="cuda", index=0)
         self.recognizer = SimpleNamespace(
             device=self.device,

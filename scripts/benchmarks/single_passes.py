@@ -1,4 +1,4 @@
-"""Passes that `fastscribe bench throughput` does not measure: cold, profiled, batch by batch, and in a new process."""
+"""Passes that `fastscribe bench` does not measure: cold, profiled, batch by batch, and in a new process."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
         --model RUN/robust/best --model default --sounds OTHER/manifest.jsonl --json yardstick.json
 
 Each manifest gives its clips; the same through a telephone, Opus, an overloaded input and a room (transmission.py, every clip
-through each); and joined to five minutes, end to end and with pauses (scripts/benchmarks/long_recordings.py). Rates are of
+through each); and joined to five minutes, end to end and with pauses (scripts/benchmarks/speech.py). Rates are of
 words after Whisper's English normaliser, with their standard error over recordings; joined recordings are too few for one. Of
 `--sounds`, recordings without speech, the words per minute count.
 
@@ -30,8 +30,7 @@ from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.checkpoint.location import locate
 from fastscribe.evaluation.scores import Pair, evaluate, normalizer
 from fastscribe.types import Transcript
-from scripts.benchmarks.gap_recovery import RATE, Recording, publish, read_split
-from scripts.benchmarks.long_recordings import CLIPS, make_corpus
+from scripts.benchmarks.speech import CLIPS, RATE, Recording, make_corpus, publish, read_split
 from scripts.default_model.transmission import CHANNELS
 
 JOINED = ("joined", "pauses")
@@ -70,7 +69,7 @@ def parsed() -> argparse.Namespace:
 
 def sets_of(manifest: Path, folder: Path) -> Iterator[tuple[str, Sequence[Recording]]]:
     clips = read_split(manifest, math.inf)
-    yield CLIPS, make_corpus(clips, manifest.stem, CLIPS, 0.0, folder).recordings
+    yield CLIPS, make_corpus(clips, manifest.stem, CLIPS, 0.0, folder)
     for name, (channel, _) in CHANNELS.items():
         where = folder / f"{manifest.stem}-{name}"
         where.mkdir()
@@ -82,7 +81,7 @@ def sets_of(manifest: Path, folder: Path) -> Iterator[tuple[str, Sequence[Record
             recordings.append(Recording(path, text))
         yield name, recordings
     for kind in JOINED:
-        yield kind, make_corpus(clips, manifest.stem, kind, JOINED_S, folder).recordings
+        yield kind, make_corpus(clips, manifest.stem, kind, JOINED_S, folder)
 
 
 def sounds_of(path: Path) -> list[Path]:

@@ -28,7 +28,7 @@ import torch
 
 from fastscribe import Transcriber
 from fastscribe.bench import throughput_passes
-from fastscribe.bench.price_comparison import usd_per_hours
+from fastscribe.bench.speed import usd_per_hours
 from fastscribe.bench.timing import synchronize
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import GraphMode, ModelConfig

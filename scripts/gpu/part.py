@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fastscribe import Options, Transcriber
-from fastscribe.bench import random_model, synthetic, throughput_passes
+from fastscribe.bench import synthetic, throughput_passes
 from fastscribe.bench.document import describe_error
 from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
@@ -25,6 +25,7 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.run_rooms import fused_model
+from scripts import random_checkpoint
 from scripts.benchmarks import single_passes
 from scripts.benchmarks.loss_cases import HEADLINE
 from scripts.benchmarks.loss_memory import LossShape
@@ -36,7 +37,7 @@ TEST_DATA = ROOT / "tests" / "data"
 
 @dataclass(frozen=True)
 class Sizes:
-    """Amount of work. Shapes are names of fastscribe/bench/shapes.py; `_s` is seconds."""
+    """Amount of work. Shapes are names of scripts/shapes.py; `_s` is seconds."""
 
     tdt: str
     tdt_v2: str  # with 1,024 tokens
@@ -223,10 +224,10 @@ class Part:
     def _random(self, shape: str) -> Checkpoint:
         """Make it on the device in seconds; if the device fails, on the CPU in a minute, because most parts need a model."""
         try:
-            return random_model.random_checkpoint(shape, device=str(self.device))
+            return random_checkpoint.random_checkpoint(shape, device=str(self.device))
         except Exception as error:
             self.notes.write({"what": "random_checkpoint", "shape": shape, "error": describe_error(error)})
-            return random_model.random_checkpoint(shape)
+            return random_checkpoint.random_checkpoint(shape)
 
     def load(self, shape: str, dtype: str = "bf16", folder: Path | None = None, **options: Any) -> Transcriber:
         """Return a model, loaded once for all parts of this process."""

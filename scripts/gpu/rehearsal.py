@@ -315,8 +315,8 @@ def make_model(folder: Path) -> None:
     """Write a TDT model with random weights that is as small as the kernels allow: they are interpreted."""
     import torch
 
-    from fastscribe.bench import random_model, shapes
     from fastscribe.checkpoint import native_writer
+    from scripts import random_checkpoint, shapes
 
     tiny = shapes.SHAPES["tiny"]
     encoder = replace(
@@ -331,7 +331,7 @@ def make_model(folder: Path) -> None:
     )
     shapes.SHAPES["rehearsal"] = replace(tiny, features=replace(tiny.features, num_mels=8), encoder=encoder)
     shutil.rmtree(folder, ignore_errors=True)
-    native_writer.write(random_model.random_checkpoint("rehearsal"), folder, torch.float32)
+    native_writer.write(random_checkpoint.random_checkpoint("rehearsal"), folder, torch.float32)
 
 
 def parse(given: Sequence[str]) -> argparse.Namespace:

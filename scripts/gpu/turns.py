@@ -11,22 +11,29 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
-from typing import Any
-
-from fastscribe.bench.peer_comparison.process import Worker
+from threading import Timer
+from typing import IO, Any
 
 TRAINED = Path(__file__).resolve().parents[2] / "tests" / "data"
 Labels = list[list[int]]
 _ROUNDS = 3
 _MAX_TURN_S = 150.0  # loading included; a side that takes longer hangs
+_GOODBYE_S = 10.0
+# What NeMo says when its decoder is not at its fastest.
+_FALLBACK = re.compile(
+    r"\bfall(ing|s)? back|conditional node|cuda graphs?.*(disabled|not |unsupported)|NO_WHILE_LOOPS|NO_GRAPHS", re.I
+)
 
 
 # --- the sides, each in a process of its own --------------------------------------------------------------------------
@@ -35,7 +42,7 @@ _MAX_TURN_S = 150.0  # loading included; a side that takes longer hangs
 def serve() -> None:
     """Read settings, then commands {"command": "run", "labels" or "trained", "batch_size"}; answer each with a line of JSON.
 
-    The protocol is that of fastscribe/bench/peer_comparison/worker.py. All other output goes to stderr.
+    All other output goes to stderr.
     """
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -204,6 +211,66 @@ def _english() -> str:
 # --- the part: both sides in turns -------------------------------------------------------------------------------
 
 
+class Worker:
+    """A side's process. `info` is what it said of itself when its model was loaded.
+
+    Raises RuntimeError, with the last line of its stderr, where it ends or takes longer than _MAX_TURN_S to answer.
+    """
+
+    def __init__(self, settings: dict[str, Any], program: Path = Path(__file__)) -> None:
+        self._messages: IO[str] = tempfile.TemporaryFile("a+", errors="backslashreplace")  # noqa: SIM115 - closed in stop()
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(settings["threads"]))
+        self._process = subprocess.Popen(
+            [sys.executable, program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._messages,
+            text=True,
+            encoding="utf-8",
+            env={"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | threads | {"TOKENIZERS_PARALLELISM": "false"},
+        )
+        try:
+            self.info = self.ask(settings)
+        except BaseException:
+            self.stop()
+            raise
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        watch = Timer(_MAX_TURN_S, self._process.kill)
+        watch.start()
+        with suppress(BrokenPipeError):
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        watch.cancel()
+        if not line:
+            last = (self.said().strip() or "no word").splitlines()[-1].strip()[:300]
+            raise RuntimeError(f"its process ended with code {self._process.wait()}: {last}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def said(self) -> str:
+        self._messages.seek(0)
+        return self._messages.read()
+
+    def fallback_lines(self) -> list[str]:
+        """What it said of being slower than it might be."""
+        found = [line.strip()[:300] for line in self.said().splitlines() if _FALLBACK.search(line)]
+        return list(dict.fromkeys(found))[:8]
+
+    def stop(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+        try:
+            self._process.wait(timeout=_GOODBYE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._messages.close()
+
+
 def ask(worker: Worker, command: str, batch_size: int) -> dict[str, Any]:
     answer = worker.ask({"command": command, "batch_size": batch_size})
     if "error" in answer:
@@ -236,7 +303,7 @@ def take_turns(notes: Any, model: Path, paths: Sequence[Path], device: str, batc
 
 def _start(notes: Any, workers: dict[str, Worker], side: str, settings: dict[str, Any]) -> None:
     def call() -> dict[str, Any]:
-        workers[side] = Worker(Path(sys.executable), settings | {"side": side}, Path(__file__), _MAX_TURN_S)
+        workers[side] = Worker(settings | {"side": side})
         return workers[side].info
 
     notes.measure({"what": "start", "side": side}, call, needs_s=20.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pysubs2 import SSAFile
 
 from fastscribe.alignment.subtitle_files import NoCues, decode, format_of, read_subtitles
 
@@ -63,6 +64,12 @@ def test_words_of_a_cue(shown: str, words: str) -> None:
     assert cues(given) == [(1.0, 2.5, shown), (3.0, 4.0, "the next")]
 
 
+def test_times_in_a_text() -> None:
+    shown = ["from 00:00:01,000 to 00:00:02,000", ".45 and 12:30"]
+    given = "".join(f"{n}\n0:0{n} --> 0:0{n + 1}\n{text}\n\n" for n, text in enumerate(shown, start=1))
+    assert cues(given) == [(1.0, 2.0, shown[0]), (2.0, 3.0, shown[1])]
+
+
 def test_names_before_lines() -> None:
     """A name with capitals counts if it comes again, or if most cues begin with one."""
     assert spoken(srt("Anna Lee: one", "two", "Anna Lee: three")) == ["one", "two", "three"]
@@ -89,12 +96,15 @@ def test_loose_subrip(text: str) -> None:
 
 def test_a_number_may_be_a_cues_text() -> None:
     assert spoken(srt("42", "1984", "7")) == ["42", "1984", "7"]
+    assert spoken("0:01 --> 0:02\n41\n42\n0:03 --> 0:04\n7\n") == ["41 42", "7"]
 
 
 def test_webvtt() -> None:
     text = (
         "WEBVTT - a title\nX-TIMESTAMP-MAP=LOCAL:00:00:00.000,MPEGTS:900000\n\nSTYLE\n::cue { color: red }\n\nNOTE a word\n\n"
-        "intro\n00:01.000 --> 00:02.500 line:0\n<v.loud Bob>He<00:01.500>llo</v> <c.red>you&nbsp;all</c>\n\nNOTE more\n\n"
+        "REGION\nid:fred\n\n"
+        "intro\n00:01.000 --> 00:02.500 region:fred line:0\n"
+        "<v.loud Bob>He<00:01.500>llo</v> <c.red>you&nbsp;all</c>\n\nNOTE more\n\n"
         "00:00:03.000 --> 00:00:04.000\n<i>there</i>\n"
     )
     words, given = read_subtitles(text, "vtt")
@@ -134,10 +144,24 @@ def test_rolling_captions_are_spoken_once() -> None:
 def test_ass() -> None:
     words, given = read_subtitles(ASS, "ass")
     assert words.split("\n") == ["hello all", "there, you", ""]
-    assert given["header"] == ASS.partition("Comment")[0].rstrip()
-    first, second, _ = given["cues"]
-    assert first["fields"] == ["0", "0:00:01.00", "0:00:02.50", "Fancy", "Bob", ""]
-    assert (second["start"], second["end"], second["text"]) == (3.0, 4.0, "{\\i1}there{\\i0},\\Nyou")
+    assert given["cues"][1] == {"start": 3.0, "end": 4.0, "text": "{\\i1}there{\\i0},\\Nyou"}
+    kept = SSAFile.from_string(given["header"], "ass")
+    assert [(one.layer, one.style, one.name, one.type) for one in kept][:2] == [
+        (0, "Fancy", "Bob", "Dialogue"),
+        (1, "Fancy", "Anna", "Dialogue"),
+    ]
+    assert kept.info == {"ScriptType": "v4.00+"} and list(kept.styles) == ["Fancy"] and not kept.fonts_opaque
+
+
+def test_ssa() -> None:
+    text = (
+        "[Script Info]\n\n[V4 Styles]\nFormat: Name, Fontname, Fontsize, PrimaryColour\nStyle: Old,Arial,20,255\n\n[Events]\n"
+        "Dialogue: Marked=0,0:00:01.00,0:00:02.00,Old,Bob,0000,0000,0000,,hello, you\n"
+    )
+    words, given = read_subtitles(text, "ass")
+    assert words == "hello, you" and "Style: Old,Arial,20,&H000000FF," in given["header"]
+    with pytest.raises(NoCues, match=r"it cannot be read: .*'x'"):
+        read_subtitles(text.replace(",20,", ",x,"), "ass")
 
 
 def test_encodings() -> None:

@@ -18,12 +18,11 @@ import soundfile
 
 from fastscribe.audio.file_part import FilePart
 from fastscribe.audio.inputs import expand
+from fastscribe.audio.manifest import row_source
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.errors import AudioError
-from fastscribe.readable.row_audio import open_row
-from fastscribe.results.rows import ResultRow
-from fastscribe.types import AudioInfo, Failure, Source
+from fastscribe.types import Failure, Source
 from tests.conftest import DATA
 
 LHOTSE = DATA / "lhotse"
@@ -133,7 +132,7 @@ def test_a_cut_is_reopened_as_its_row_in_the_results_says() -> None:
     """The row has the channel beside offset and duration."""
     [*_, right] = sources(LHOTSE / "cuts.jsonl.gz")
     row = {**(right.row or {}), "pred_text": ""}
-    assert open_row(ResultRow(str(LHOTSE / "transcripts.jsonl"), 1, row)).channel == 1
+    assert probe(row_source(str(LHOTSE / "transcripts.jsonl"), 1, row)).channel == 1
 
 
 CUT: dict[str, Any] = {
@@ -341,11 +340,7 @@ def test_tar_of_recordings(tmp_path: Path) -> None:
         probe(empty)
     [again] = sources(write(tmp_path / "m.jsonl", json.dumps({"audio_filepath": "s.tar/x/2.flac"})))
     assert again.file == second.file
-    assert opened_row(tmp_path, {"audio_filepath": first.path, "text": ""}).file == first.file
-
-
-def opened_row(folder: Path, fields: dict[str, Any]) -> AudioInfo:
-    return open_row(ResultRow(str(folder / "out" / "transcripts.jsonl"), 1, fields))
+    assert row_source(str(tmp_path / "out" / "transcripts.jsonl"), 1, {"audio_filepath": first.path}).file == first.file
 
 
 def test_webdataset(tmp_path: Path) -> None:

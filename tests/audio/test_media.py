@@ -60,15 +60,6 @@ def test_all_media_agree(recordings, name):
             np.testing.assert_array_equal(whole(audio), expected)
 
 
-def test_threads_share_a_file_object(recordings):
-    path = recordings / "a.flac"
-    expected = whole(probed("a", str(path)))
-    with open(path, "rb") as file, ThreadPoolExecutor(4) as pool:
-        audio = probed("a", FileObject(file, "a"))
-        for samples in pool.map(lambda _: whole(audio), range(20)):
-            np.testing.assert_array_equal(samples, expected)
-
-
 class Yielding(io.BytesIO):
     """A file that lets other threads run between seek and read."""
 

@@ -87,31 +87,11 @@ def test_chunks_after_samples(tmp_path):
     assert header(path) is None
 
 
-@pytest.mark.parametrize("kind", ["wav", "flac"])
-def test_missing_length(tmp_path, kind):
-    path = write(tmp_path / f"a.{kind}", 1000)
-    content = bytearray(path.read_bytes())
-    if kind == "wav":
-        where = content.index(b"data") + 4
-        content[where : where + 4] = bytes(4)
-    else:
-        content[21] &= 0xF0
-        content[22:26] = bytes(4)
-    path.write_bytes(content)
-    assert header(path) is None
-
-
 def test_contradictory_wav(tmp_path):
     path = write(tmp_path / "a.wav", 1000)
     content = bytearray(path.read_bytes())
     content[28:34] = struct.pack("<IH", 4 * RATE, 4)  # frames of 4 bytes, of one channel with 16 bits
     path.write_bytes(content)
-    assert header(path) is None
-
-
-def test_truncated_wav(tmp_path):
-    path = write(tmp_path / "a.wav", 1000)
-    path.write_bytes(path.read_bytes()[:-1])
     assert header(path) is None
 
 
@@ -127,11 +107,3 @@ def test_damaged_header_never_wrong(tmp_path_factory, data, kind):
     if found is not None:
         with contextlib.suppress(soundfile.SoundFileError):
             assert found == by_libsndfile(path)
-
-
-@pytest.mark.parametrize("size", [0, 1, 4, 11, 12, 20, 41])
-@pytest.mark.parametrize("kind", ["wav", "flac"])
-def test_shorter_than_header(tmp_path, kind, size):
-    path = write(tmp_path / f"a.{kind}", 1000)
-    path.write_bytes(path.read_bytes()[:size])
-    assert header(path) is None

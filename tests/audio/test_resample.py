@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fastscribe.audio import resample as resampling
 from fastscribe.audio.probe import probe
-from fastscribe.audio.rates import context_samples, is_plain_ratio, output_length, ratio
+from fastscribe.audio.rates import context_samples, output_length, ratio
 from fastscribe.audio.read import read
 from fastscribe.audio.resample import fill
 from fastscribe.types import AudioInfo, Batch, NativeRows, Source, Utterance
@@ -152,11 +152,6 @@ def test_other_model_rates():
         assert db(ours[inside] - true[inside], true[inside]) < -120
 
 
-def test_odd_rates_stay_on_cpu():
-    assert all(is_plain_ratio(rate, NEW) for rate in RATES)
-    assert not is_plain_ratio(44_099, NEW)
-
-
 def test_batch_filled_on_device(tmp_path):
     """End to end: whole and cut files, native and plain, against the CPU path."""
     rng = np.random.default_rng(0)
@@ -183,12 +178,6 @@ def test_batch_filled_on_device(tmp_path):
         wave = wave / 32768 if wave.dtype == np.int16 else wave
         assert len(wave) == length and not row[length:].any()
         assert db(row[: length - 1] - wave[:-1], wave) < -60
-
-
-def test_batch_without_native_rows():
-    samples_BS = torch.zeros(1, 5, dtype=torch.int16)
-    batch = Batch((), samples_BS.numpy(), np.array([5]))
-    assert fill(batch, samples_BS, NEW) is samples_BS
 
 
 def test_select_renumbers_rows():

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import cast
 
 import pytest
-import soundfile
 
 from fastscribe.audio import stdin
 from fastscribe.audio.inputs import expand
@@ -18,7 +16,7 @@ from fastscribe.errors import AudioError
 from fastscribe.results.journal_ledger import _key
 from fastscribe.types import Failure, Source
 from tests.conftest import AUDIO
-from tests.helpers.containers import encode, signal
+from tests.helpers.containers import encode
 
 CODECS = {
     "mp3": "libmp3lame",
@@ -31,19 +29,6 @@ CODECS = {
 }
 LISTS = [b"a.wav\n", b"./a.wav\0./b\nc.wav\0", b"/my/free/mdat.wav\n", b"ID3/x.wav\0b", b"RIFF/a.wav", b"data/ftyp",
          b"\xe9.wav\n", b"FORM.wav\nAIFF", b"wvpk/a.wav\n", b"MP+/a.wav\n", b"C:\\a.wav\r\n", b"", b"\n"]  # fmt: skip
-
-
-def streamed(samples_S: object, format: str) -> bytes:
-    """A file with the sizes of a writer into a pipe."""
-    file = io.BytesIO()
-    soundfile.write(file, samples_S, 16_000, format=format, subtype="PCM_16")
-    content = bytearray(file.getvalue())
-    if format == "WAV":
-        content[4:8] = content[40:44] = b"\xff" * 4
-    else:
-        content[21] &= 0xF0
-        content[22:26] = bytes(4)  # FLAC: the number of samples
-    return bytes(content)
 
 
 def read(content: bytes, block_bytes: int = 1 << 16) -> Source:
@@ -69,11 +54,6 @@ def test_a_cut_recording_is_called_damaged() -> None:
     """The message is that of a file: the first bytes tell the format."""
     with pytest.raises(AudioError, match="damaged or truncated"):
         probe(read(b"\0\0\0\x1cftypM4A \0\0\2\0" + bytes(500)))
-
-
-@pytest.mark.parametrize("format", ["WAV", "FLAC"])
-def test_length_is_that_of_the_stream(format: str) -> None:
-    assert probe(read(streamed(signal(2.0, 16_000), format), 1000)).duration_s == 2.0
 
 
 def test_id_and_key_are_of_the_content() -> None:

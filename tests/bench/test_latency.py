@@ -8,20 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.bench import batch_latency, throughput_passes
+from fastscribe.bench import batch_latency, latency, throughput_passes
 from fastscribe.errors import UsageError
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Batch
 from tests.conftest import MODELS
 from tests.helpers import random_models
-from tests.helpers.benches import keep_models_in, run
+from tests.helpers.benches import run
 
 DEMO = MODELS / "tdt_demo" / "model.nemo"
-FAST = ("--iterations", 3, "--device", "cpu")
 
 
 def transcriber(dtype: str = "fp32") -> Transcriber:
@@ -151,58 +149,52 @@ def test_slow_case_reports_its_iterations() -> None:
         assert row[f"{name}_runs"] == pytest.approx([amount / run_ms for run_ms in row["average_ms_runs"]])
 
 
-def test_the_command(capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    keep_models_in(tmp_path, monkeypatch)
-    arguments = ("--batch-sizes", "2,1", "--durations-s", "0.5,1", "--json", tmp_path / "out.json")
-    found, said = run(capsys, "latency", "--random", "tiny", *arguments, *FAST)
-    assert "making a tiny" in said
+@pytest.fixture
+def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency, "_EFFORT", batch_latency.Effort(3, 20.0))
+
+
+def test_the_command(capsys, few_iterations: None, tmp_path: Path) -> None:
+    model = random_models.folder("tiny", tmp_path)
+    arguments = ("--latency", "2,1", "--durations-s", "0.5,1", "--model", model, "--json", tmp_path / "out.json")
+    found, said = run(capsys, *arguments, "--device", "cpu")
     assert found["case_keys"] == ["model", "dtype", "batch_size", "duration_s"] and found["benchmark"] == "latency"
     cases = [(row["duration_s"], row["batch_size"], row["dtype"]) for row in found["rows"]]
     assert cases == [(s, size, dtype) for s in (0.5, 1.0) for size in (2, 1) for dtype in ("fp32", "bf16")]
     assert all(row["iterations"] == 3 and row["p99_ms"] is None and row["p50_ms"] > 0 for row in found["rows"])
     lines = said.splitlines()[-4:]
     assert all(line.split()[0] == str(row["batch_size"]) for line, row in zip(lines, found["rows"][::2], strict=True))
-    assert all(line.endswith("x") for line in lines) and found["refused"] == {}
+    assert all(line.endswith("x") for line in lines) and found["refused"] == {} and found["random_weights"] is True
     assert "only" not in said
 
 
-def test_one_dtype_has_no_speedup(capsys) -> None:
-    arguments = ("--batch-sizes", "1", "--durations-s", "1", "--dtype", "fp32")
-    found, said = run(capsys, "latency", "--model", DEMO, *arguments, *FAST)
+def test_one_dtype_has_no_speedup(capsys, few_iterations: None) -> None:
+    arguments = ("--latency", "1", "--durations-s", "1", "--dtype", "fp32", "--device", "cpu", "--model", DEMO)
+    found, said = run(capsys, *arguments)
     [row] = found["rows"]
     assert row["dtype"] == "fp32" and row["model"] == "tdt_demo" and "speedup_ratio" not in row
     assert "speed-up" not in said and "beam" not in found
-    found, _ = run(capsys, "latency", "--model", DEMO, "--beam", "3", *arguments, *FAST)
+    found, _ = run(capsys, "--beam", "3", *arguments)
     assert found["beam"] == 3
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--durations-s", "2,x"),
-        ("--durations-s", "0"),
-        ("--durations-s", "nan"),
-        ("--batch-sizes", "0"),
-        ("--dtype", "fp32", "--dtype", "bf16", "--dtype", "int8"),
-        ("--random", "nothing"),
-        ("--random", "tiny", "--model", "x"),
-    ],
-)
-def test_wrong_usage(capsys, arguments: tuple[str, ...]) -> None:
-    with pytest.raises((typer.BadParameter, UsageError)):
-        run(capsys, "latency", *arguments)
 
 
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
+        (("--durations-s", "2,x"), "--durations-s 2,x"),
+        (("--durations-s", "0"), "--durations-s 0"),
+        (("--durations-s", "nan"), "--durations-s nan"),
+        (("--latency", "0"), "--latency 0: not whole numbers"),
+        (("--dtype", "fp32", "--dtype", "bf16", "--dtype", "int8"), "one or two"),
         (("--model", "nowhere.nemo"), "nowhere.nemo"),
         (("--device", "tpu"), "tpu"),
         (("--dtype", "fp8"), "fp8"),
         (("--json", "no/such/folder/x.json"), "No such file or directory"),
         (("--dtype", "auto", "--dtype", "fp32", "--model", str(DEMO)), "both fp32"),
+        (("a.wav",), "recordings: not with --latency"),
+        (("--clips", "3"), "--clips: not with --latency"),
     ],
 )
-def test_unavailable_choices(capsys, arguments: tuple[str, ...], what: str) -> None:
+def test_wrong_usage(capsys, arguments: tuple[str, ...], what: str) -> None:
     with pytest.raises((UsageError, ValueError), match=what):
-        run(capsys, "latency", "--device", "cpu", *arguments)
+        run(capsys, "--latency", "1", "--device", "cpu", *arguments)

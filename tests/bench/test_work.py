@@ -14,7 +14,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from fastscribe.bench import roofline, work
-from fastscribe.bench.shapes import SHAPES
 from fastscribe.cli.describe import describe
 from fastscribe.config import LocalAttention, ModelConfig
 from fastscribe.decode import aed
@@ -24,6 +23,7 @@ from fastscribe.families.blocks.features import LogMel
 from fastscribe.families.model import Model
 from fastscribe.families.parameter_shapes import parameter_shapes
 from fastscribe.types import Features, Frames
+from scripts.shapes import SHAPES
 from tests.checkpoint.test_known_models import read as read_published
 from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint
 from tests.helpers import random_models

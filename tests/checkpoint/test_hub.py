@@ -213,7 +213,6 @@ def test_safetensors_preferred(user: User, hub: Hub) -> None:
     hub.add("org/name", {"name.nemo": NEMO} | folder())
     assert (user.get("org/name") / "model.safetensors").is_file()
     assert "name.nemo" not in user.files()
-    assert user.get("org/name", prefer_nemo=True).name == "name.nemo"
 
 
 def test_a_folder_of_a_speaker_model(user: User, hub: Hub, tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from fastscribe.bench.shapes import SHAPES
 from fastscribe.checkpoint import lazy_weights, native_writer, state_pickle
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource, sources_of
 from fastscribe.checkpoint.random_access import FileBytes, MemoryBytes
@@ -31,6 +30,7 @@ from fastscribe.errors import CheckpointError, WeightsMismatch
 from fastscribe.families.model import Model, build_model
 from fastscribe.families.parameter_shapes import parameter_shapes
 from fastscribe.pipeline.model_building import build_on_device
+from scripts.shapes import SHAPES
 from tests.checkpoint.test_checkpoint import same
 from tests.checkpoint.test_hostile_checkpoints import rezipped, saved
 from tests.conftest import MODELS, checkpoint, torch_threads
@@ -255,7 +255,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not name.endswith("num_batches_tracked")
     }
     made = Checkpoint(Path("made"), "fastscribe", config, checkpoint(HF).tokenizer, LazyWeights(sources))
-    from fastscribe.bench.random_model import random_tokenizer
+    from scripts.random_checkpoint import random_tokenizer
 
     folder = tmp_path_factory.mktemp("large")
     native_writer.write(replace(made, tokenizer=random_tokenizer(config)), folder, torch.float32)

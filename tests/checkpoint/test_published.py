@@ -272,15 +272,6 @@ def test_published_keys(name: str) -> None:
     assert key_paths(config(name)) == key_paths(published_file(name))
 
 
-@beside_the_checkout
-@pytest.mark.parametrize("name", PUBLISHED_FILES)
-def test_published_yaml_transcribes(name: str, tmp_path: Path) -> None:
-    """Sizes are reduced; the long lists of labels are not."""
-    loaded = read_checkpoint(shrunk(published_file(name), tmp_path))
-    assert loaded.config.decoders[0] == ("tdt" if "tdt" in name else "rnnt")
-    assert len(texts(loaded)) == 2
-
-
 # --- transformers' streaming folders ----------------------------------------------------------------------------------
 
 

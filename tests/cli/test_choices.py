@@ -13,7 +13,6 @@ import typer
 from typer.testing import CliRunner
 
 from fastscribe import config
-from fastscribe.bench.peer_comparison.peers import PEERS, PeerName
 from fastscribe.cli import app
 from fastscribe.decode.families import DECODERS
 from fastscribe.errors import UsageError
@@ -32,13 +31,10 @@ OPTIONS = [
     ("convert --dtype", config.FloatDtypeName),
     ("convert --to", config.ExportFormat),
     ("evaluate --normalizer", NormalizerName),
-    ("bench throughput --dtype", config.DtypeChoice),
-    ("bench throughput --against", PeerName),
-    ("bench latency --dtype", config.DtypeChoice),
+    ("bench --dtype", config.DtypeChoice),
 ]
-BENCHES = tuple(f"bench {command}" for command in ("throughput", "latency", "cost", "diff"))
 HELP = {"transcribe": "--help-all"}
-REPEATABLE = ["bench throughput --dtype", "bench throughput --against", "bench latency --dtype"]
+REPEATABLE = ["bench --dtype"]
 
 
 BUILD = typer.main.get_command
@@ -106,7 +102,7 @@ def test_repeatable_option(name: str) -> None:
     assert parsed(name) == []
 
 
-COMMANDS = ("", "transcribe", "evaluate", "merge", "inspect", "convert", "train", "bench", *BENCHES)
+COMMANDS = ("", "transcribe", "evaluate", "merge", "inspect", "convert", "train", "bench")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -147,7 +143,7 @@ def test_transcribe_help_all_fits_two_screens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "name"), [([], ""), (["transcribe"], "transcribe"), (["bench", "cost"], "bench cost")]
+    ("words", "name"), [([], ""), (["transcribe"], "transcribe"), (["models", "pull"], "models pull")]
 )
 def test_help_is_a_word_too(words: list[str], name: str) -> None:
     asked, meant = (
@@ -200,7 +196,6 @@ def test_transcribe_is_the_first_command() -> None:
 
 def test_tables_cover_choices() -> None:
     assert set(DECODERS) == set(get_args(config.DecoderName))
-    assert tuple(PEERS) == get_args(PeerName)
     transcript = Transcript(AudioInfo("a.wav", "a.wav", 16000, 1, 16000), "", (), ())
     assert all(isinstance(render(transcript, format), str) for format in config.OUTPUT_FORMATS)
 

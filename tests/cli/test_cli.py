@@ -335,15 +335,12 @@ def test_folder_without_audio(tmp_path: Path) -> None:
         (["transcribe", FIRST, "-o", "-"], "--output-dir -: leave it out for stdout"),
         (["export", FIRST, "-f", "srt"], "is a recording or other binary data, not JSON lines"),
         (["evaluate", FIRST], "is a recording or other binary data, not JSON lines"),
-        (["bench", "diff", FIRST, FIRST], "not a benchmark's result: a recording or other binary data"),
         (["train", FIRST, "-o", "run"], "is a recording; give a recipe"),
         (["train", "nowhere.yaml", "-o", "run"], "nowhere.yaml: cannot be read: No such file or directory"),
         (["merge", "nowhere"], "nowhere: no such folder"),
         (["merge", FIRST], f"is a file: name its folder, {FIRST.parent}"),
-        (
-            ["bench", "thruput", FIRST],
-            "thruput: no such command, file or folder; did you mean 'throughput'?",
-        ),
+        (["bench", FIRST, "--json", FIRST], "it is one of the inputs"),
+        (["bench", "--latency", "0"], "--latency 0: not whole numbers above 0"),
     ],
     ids=str,
 )

@@ -37,8 +37,6 @@ def completed(shell: str, **variables: str) -> str:
         ("fastscribe transcribe -m nvidia/parakeet-ctc", ["nvidia/parakeet-ctc-0.6b", "nvidia/parakeet-ctc-1.1b"]),
         ("fastscribe models ", ["list", "pull"]),
         ("fastscribe models --j", ["--json"]),
-        ("fastscribe bench l", ["latency"]),
-        ("fastscribe bench --price", ["--price-per-hour"]),
         ("fastscribe bench calls/ --price", ["--price-per-hour"]),
         ("fastscribe models pull nvidia/parakeet-ctc", ["nvidia/parakeet-ctc-0.6b", "nvidia/parakeet-ctc-1.1b"]),
     ],

@@ -21,7 +21,7 @@ from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline.model_building import encoder_of
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Features
-from tests.conftest import CONVOLUTIONAL_NAMES, MODELS, checkpoint, recognizer
+from tests.conftest import MODELS, checkpoint, recognizer
 from tests.fakes.cuda import SimulatedCuda
 
 DEVICE = torch.device("cuda", 0)
@@ -58,23 +58,6 @@ def test_a_failed_capture_is_reported(encoder: Any, simulated_cuda: SimulatedCud
 @pytest.fixture
 def encoder():
     return recognizer(MODELS / "rnnt").model.encoder
-
-
-@pytest.mark.parametrize("name", CONVOLUTIONAL_NAMES)
-@torch.inference_mode()
-def test_convolutional_encoders(name: str, simulated_cuda: SimulatedCuda) -> None:
-    encoder = recognizer(MODELS / name).model.encoder
-    graphs = EncoderGraphs(encoder, DEVICE, never)
-    for seed, lengths in enumerate([[100, 61], [97, 42], [104], [103, 1], [102]]):
-        given = features(encoder, lengths, seed)
-        expected, found = encoder(given), graphs(given)
-        assert found.frames_BTD.shape == expected.frames_BTD.shape
-        assert found.lengths_B.tolist() == expected.lengths_B.tolist()
-        for row, length in enumerate(expected.lengths_B.tolist()):
-            torch.testing.assert_close(
-                found.frames_BTD[row, :length], expected.frames_BTD[row, :length], atol=2e-5, rtol=2e-4
-            )
-    assert simulated_cuda.captured
 
 
 @torch.inference_mode()

@@ -141,16 +141,6 @@ def test_out_of_memory_is_raised(monkeypatch, call: str) -> None:
     build_and_launch().close()
 
 
-def test_failed_launch(monkeypatch) -> None:
-    fake = FakeCuda()
-    install(monkeypatch, fake)
-    fake.steps[5] = lambda: None
-    loop = WhileGraph(toolkit(DEVICE), 5, 0, 1)
-    fake.failures["cuGraphLaunch"] = Code.ERROR_NOT_SUPPORTED
-    with pytest.raises(GraphsUnavailable, match="cuGraphLaunch: ERROR_NOT_SUPPORTED"):
-        loop.launch(0)
-
-
 def test_failed_call_frees_tensors() -> None:
     """The memory is free when the error is caught, before any garbage collection."""
     held: list[weakref.ref[FakeCuda]] = []

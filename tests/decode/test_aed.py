@@ -19,7 +19,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.bench.random_model import random_checkpoint
 from fastscribe.bench.work import LABELS_PER_S, PROMPT_TOKENS
 from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
@@ -35,6 +34,7 @@ from fastscribe.families.canary.attention_decoder import AttentionDecoder
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Frames, Hypothesis, Transcript
+from scripts.random_checkpoint import random_checkpoint
 from tests.conftest import AUDIO, MODELS, checkpoint
 from tests.cuda.test_while_loop import DEVICE
 from tests.decode.test_transducer_graphs import PseudoWhile, chunked, fake, one_thread, simulated_cuda
@@ -118,15 +118,6 @@ def test_batch_equals_greedy(seed: int, config: AedConfig, batches: list[list[in
     for lengths in batches:
         frames = random_frames(lengths, extra=seed % 3)
         assert_greedy(model, frames, run(decoder, frames))
-
-
-def test_rows_end_at_token_and_limit() -> None:
-    """Precondition of the other tests."""
-    torch.manual_seed(0)
-    frames = random_frames([14] * 64)
-    counts = {len(found.token_ids) for found in run(AedDecoder(tiny_decoder(CONFIG, 1), PROMPT), frames)}
-    limit = 14 + 6 - len(PROMPT.ids)
-    assert max(counts) <= limit and len(counts) > 5
 
 
 def test_finished_rows_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,12 +341,6 @@ def test_decoder_memory_estimate(simulated_cuda: SimulatedCuda, config: AedConfi
         copied = taken / 2  # when rows move to a smaller state
         assert taken + copied <= 1.1 * rows * (foreseen.frame_bytes * num_frames + foreseen.row_bytes) < 6 * taken
         decoder.close()
-
-
-def test_no_graphs_on_cpu() -> None:
-    for mode in ("full", "chunked"):
-        with pytest.raises(UsageError, match=f"--cuda-graphs {mode}: needs a CUDA device"):
-            build_aed(tiny_decoder(CONFIG, 3), PROMPT, torch.device("cpu"), mode, pytest.fail)
 
 
 def test_random_model_token_rate(tmp_path) -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from fastscribe.context.language_model import Fusion, LanguageModel, LazyTables, Tables
 from fastscribe.decode import batched_beam
 from fastscribe.decode.batched_beam import BeamDecoder
-from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import Network
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
@@ -31,20 +30,16 @@ MODELS = {
 
 
 @settings(max_examples=40, deadline=None)
-@given(**MODELS, num_frames=st.integers(0, 12))
-def test_width_one_is_greedy(seed, durations, max_symbols, blank_bias, num_frames) -> None:
+@given(
+    **MODELS, lengths=st.lists(st.integers(0, 9), min_size=1, max_size=4), width=st.integers(1, 6), fused=st.booleans()
+)
+def test_batch_equals_reference(seed, durations, max_symbols, blank_bias, lengths, width, fused) -> None:
+    """With a language model and without."""
     transducer = tiny_transducer(seed, durations, max_symbols, blank_bias)
-    frames_TD = torch.randn(num_frames, 7)
-    assert steps(beam_search(transducer, frames_TD, 1)) == steps(greedy(transducer, frames_TD))
-
-
-@settings(max_examples=20, deadline=None)
-@given(**MODELS, lengths=st.lists(st.integers(0, 9), min_size=1, max_size=4), width=st.integers(1, 6))
-def test_batch_equals_reference(seed, durations, max_symbols, blank_bias, lengths, width) -> None:
-    transducer = tiny_transducer(seed, durations, max_symbols, blank_bias)
+    model = random_language_model(transducer) if fused else None
     frames = random_frames(lengths)
-    for row, fast in enumerate(decoded(transducer, frames, width)):
-        slow = beam_search(transducer, frames.frames_BTD[row, : lengths[row]], width)
+    for row, fast in enumerate(decoded(transducer, frames, width, model)):
+        slow = beam_search(transducer, frames.frames_BTD[row, : lengths[row]], width, model)
         assert steps(fast) == steps(slow)
         torch.testing.assert_close(torch.tensor(fast.logprobs), torch.tensor(slow.logprobs), atol=1e-4, rtol=1e-4)
 
@@ -99,18 +94,6 @@ def test_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [steps(found) for found in decoded(transducer, frames, 3)]
     monkeypatch.setattr(batched_beam, "_MAX_ELEMENTS", 2 * 3 * 9)
     assert [steps(found) for found in decoded(transducer, frames, 3)] == expected
-
-
-@settings(max_examples=20, deadline=None)
-@given(**MODELS, lengths=st.lists(st.integers(0, 9), min_size=1, max_size=4), width=st.integers(1, 6))
-def test_language_model_batch_equals_reference(seed, durations, max_symbols, blank_bias, lengths, width) -> None:
-    transducer = tiny_transducer(seed, durations, max_symbols, blank_bias)
-    model = random_language_model(transducer)
-    frames = random_frames(lengths)
-    for row, fast in enumerate(decoded(transducer, frames, width, model)):
-        slow = beam_search(transducer, frames.frames_BTD[row, : lengths[row]], width, model)
-        assert steps(fast) == steps(slow)
-        torch.testing.assert_close(torch.tensor(fast.logprobs), torch.tensor(slow.logprobs), atol=1e-4, rtol=1e-4)
 
 
 def random_language_model(transducer: Transducer) -> Tables:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 import numpy as np
 import pytest
@@ -294,21 +293,6 @@ def test_no_max_symbols(durations) -> None:
     hypotheses = label_looping.decode(transducer, frames)
     assert_greedy(transducer, frames, hypotheses)
     assert [len(hypothesis.token_ids) for hypothesis in hypotheses] == [2000, 1000]
-
-
-@given(st.lists(st.integers(0, 3), max_size=30))
-def test_ctc_collapse(labels: list[int]) -> None:
-    blank = 3
-    hypothesis = greedy_ctc.collapse(labels, [0.5] * len(labels), blank)
-    runs = [(label, len(list(run))) for label, run in groupby(labels)]
-    assert [(i, n) for i, n in runs if i != blank] == list(
-        zip(hypothesis.token_ids, hypothesis.token_durations, strict=True)
-    )
-    for label, start, length in zip(
-        hypothesis.token_ids, hypothesis.token_frames, hypothesis.token_durations, strict=True
-    ):
-        assert labels[start : start + length] == [label] * length
-        assert start == 0 or labels[start - 1] != label
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=12), min_size=1, max_size=5), st.integers(0, 2**31))

@@ -7,7 +7,6 @@ import json
 from difflib import SequenceMatcher
 
 import fastscribe
-from fastscribe.decode.families import DECODERS
 from tests.conftest import PACKAGE, ROOT
 from tests.helpers.processes import fastscribe as run_fastscribe
 
@@ -50,19 +49,6 @@ def test_the_packaged_model_is_the_one_that_was_measured() -> None:
     card = (folder / "README.md").read_text(encoding="utf-8")
     for split in stored["splits"].values():
         assert f"{100 * split['wer']:.1f} %" in card
-
-
-def test_gap_recovery_is_on_where_the_stored_measurement_supports_it() -> None:
-    """It does where recovery lowers the word error rate of recordings as they are, beyond the interval."""
-    helps: dict[str, bool] = {}
-    for path in (ROOT / "docs" / "bench" / "gaps").glob("*.json"):
-        for row in json.loads(path.read_text(encoding="utf-8"))["results"]:
-            name = row["decoder"].split()[0]
-            is_better = row["kind"] in ("short", "joined") and row["interval_95_points"][1] < 0
-            helps[name] = helps.get(name, False) or is_better
-    assert helps.keys() == {"tdt", "ctc"}
-    expected = {**helps, "rnnt": helps["tdt"], "aed": False}  # no trained Canary was measured
-    assert {name: family.recovers_gaps for name, family in DECODERS.items()} == expected
 
 
 def test_versions_agree() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
@@ -46,18 +45,6 @@ def broken_links(path: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     assert broken_links(page) == []
-
-
-def test_broken_links_are_found(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("# One\n\n[a](nowhere.md) [b](#one) [c](#two) [d](page.md#three) [e](https://example.org)\n")
-    assert broken_links(page) == ["nowhere.md", "#two", "page.md#three"]
-
-
-def test_a_folder_is_no_page_of_the_site() -> None:
-    page = DOCS / "links.md"
-    with mock.patch.object(Path, "read_text", return_value="# One\n\n[a](bench/peers) [b](numbers.md)\n"):
-        assert broken_links(page) == ["bench/peers"]
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -41,19 +41,6 @@ def test_rel_attention(lengths: list[int], spare: int, width: int, block: int, d
     check_attention(lengths, spare, width, block, dtype, None)
 
 
-@settings(max_examples=6, deadline=None, derandomize=True)
-@given(
-    lengths=st.lists(st.integers(0, 200), min_size=1, max_size=2).filter(any),
-    spare=st.integers(0, 3),
-    block=st.sampled_from([32, 64]),
-    left=st.integers(0, 80),
-    right=st.integers(1, 80),
-)
-def test_local_attention(lengths: list[int], spare: int, block: int, left: int, right: int) -> None:
-    """Windows that end anywhere in a block, over tables without spare entries."""
-    check_attention(lengths, spare, 16, block, torch.float32, LocalAttention(left, right))
-
-
 @pytest.mark.parametrize(("left", "right"), [(0, 1), (1, 31), (31, 32), (32, 33), (33, 1), (64, 64), (0, 64), (64, 1)])
 def test_local_attention_at_the_edges_of_blocks(left: int, right: int) -> None:
     check_attention([130, 33], 0, 16, 32, torch.float32, LocalAttention(left, right))

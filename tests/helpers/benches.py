@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
 from fastscribe.cli import app
-from tests.helpers import random_models
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[dict[str, Any], str]:
@@ -28,12 +26,6 @@ def run_app(
     *others, last = said.out.splitlines()
     assert not others, "stdout holds the document and nothing else"
     return json.loads(last), "".join(line for line in said.err.splitlines(keepends=True) if "worth nothing" not in line)
-
-
-def keep_models_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep random models in a temporary folder, not in the user's cache; their weights are made once a session."""
-    random_models.make_once(monkeypatch)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
 
 
 def table(said: str, heading: str) -> list[list[str]]:

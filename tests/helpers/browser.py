@@ -25,32 +25,20 @@ _FLAGS = (
 _DARK = "--blink-settings=preferredColorScheme=0"
 
 _MEASURE = """
-function seen(text, width) {
-  const box = text.getBoundingClientRect(), cut = text.closest('svg.window');
-  let right = box.right;
-  if (cut && getComputedStyle(cut).overflow == 'hidden')
-    right = Math.min(right, text.closest('svg[role=img]').getBoundingClientRect().right);
-  return {left: box.left, right: right, top: box.top, bottom: box.bottom, said: text.textContent};
-}
 function measured(frame) {
-  const page = frame.contentDocument, width = frame.clientWidth;
+  const page = frame.contentDocument, style = one => frame.contentWindow.getComputedStyle(one);
   for (const one of page.querySelectorAll('details')) one.open = true;
-  const pictures = [...page.querySelectorAll('svg[role=img]')].map(svg => {
-    const box = svg.getBoundingClientRect(), texts = [...svg.querySelectorAll('text')].map(one => seen(one));
-    const shapes = [...svg.querySelectorAll('rect, path, polyline, circle')].map(one => one.getBoundingClientRect());
-    const overlaps = [];
-    texts.forEach((a, i) => texts.slice(i + 1).forEach(b => {
-      const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
-      const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-      if (across > 1 && down > 4) overlaps.push([a.said, b.said]);
-    }));
-    return {title: svg.querySelector('title').textContent, description: svg.querySelector('desc').textContent,
-      width: box.width, height: box.height, drawn: shapes.filter(one => one.width > 0 || one.height > 0).length,
-      overlaps: overlaps, outside: texts.filter(one => one.left < 0 || one.right > width).map(one => one.said)};
-  });
-  const tables = [...page.querySelectorAll('figure')].map(one => one.querySelectorAll('table').length);
-  return {width: width, page_width: page.documentElement.scrollWidth, pictures: pictures, tables: tables,
-    background: frame.contentWindow.getComputedStyle(page.body).backgroundColor, text: page.body.innerText};
+  const cut = [], colours = new Set();
+  for (const one of page.body.querySelectorAll('*')) {
+    const texts = [...one.childNodes].filter(part => part.nodeType == 3), box = one.getBoundingClientRect();
+    const said = texts.map(part => part.data.trim()).join('');
+    if (said) colours.add(style(one).color);
+    if (said && !one.closest('.scroll') && (box.left < 0 || box.right > frame.clientWidth)) cut.push(said);
+  }
+  const drawn = [...page.querySelectorAll('rect, polygon')].map(one => one.getBoundingClientRect());
+  return {width: frame.clientWidth, page_width: page.documentElement.scrollWidth, cut: cut, colours: [...colours],
+    drawn: drawn.filter(one => one.width > 0 && one.height > 0).length,
+    background: style(page.body).backgroundColor, text: page.body.innerText};
 }
 window.onload = () => {
   const found = [...document.querySelectorAll('iframe')].map(measured);
@@ -67,51 +55,15 @@ class Seen(NamedTuple):
     requests: list[str]
 
 
-def use(page: str, folder: Path, script: str) -> tuple[Any, list[str], list[str]]:
-    """Use a page as a reader does, from a page around it.
-
-    Args:
-        page: The page.
-        folder: For files of the browser.
-        script: JavaScript that returns a value of JSON; `frame` is the frame with the page.
-
-    Returns:
-        The value, console lines, and requests.
-    """
-    act = (
-        "window.onload = () => { const frame = document.querySelector('iframe');"
-        f"const act = () => {{ {script} }};"
-        "document.getElementById('found').textContent = encodeURIComponent(JSON.stringify(act())); };"
-    )
-    around = (
-        f'<!doctype html><meta charset="utf-8"><script>{act}</script><iframe srcdoc="{html.escape(page)}"></iframe>'
-        '<pre id="found"></pre>'
-    )
-    (folder / "around.html").write_text(around, encoding="utf-8")
-    dom, said, requests = _run(folder / "around.html", folder, "--dump-dom")
-    return json.loads(unquote(dom.rpartition('<pre id="found">')[2].partition("</pre>")[0])), said, requests
-
-
 def look_at(page: str, folder: Path, widths: tuple[int, ...] = (400, 1400), dark: bool = False) -> Seen:
+    """Show a page at several widths, with all that is folded open."""
+    assert CHROMIUM is not None
     frames = "".join(
         f'<iframe style="border:0;width:{width}px;height:900px" srcdoc="{html.escape(page)}"></iframe>'
         for width in widths
     )
     around = f'<!doctype html><meta charset="utf-8"><script>{_MEASURE}</script>{frames}<pre id="found"></pre>'
     (folder / "around.html").write_text(around, encoding="utf-8")
-    dom, said, requests = _run(folder / "around.html", folder, "--dump-dom", *([_DARK] if dark else []))
-    found = json.loads(unquote(dom.rpartition('<pre id="found">')[2].partition("</pre>")[0]))
-    return Seen({look["width"]: look for look in found}, said, requests)
-
-
-def screenshot(page: Path, picture: Path, width: int, height: int, dark: bool = False) -> None:
-    flags = (f"--screenshot={picture}", f"--window-size={width},{height}", *([_DARK] if dark else []))
-    _run(page, picture.parent, *flags)
-
-
-def _run(page: Path, folder: Path, *flags: str) -> tuple[str, list[str], list[str]]:
-    """Return (stdout, console lines, requests)."""
-    assert CHROMIUM is not None
     requests: list[str] = []
 
     class Proxy(BaseHTTPRequestHandler):
@@ -126,10 +78,12 @@ def _run(page: Path, folder: Path, *flags: str) -> tuple[str, list[str], list[st
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
-        own = (f"--proxy-server=127.0.0.1:{proxy.server_port}", f"--user-data-dir={folder / 'profile'}")
-        command = [CHROMIUM, *_FLAGS, *own, *flags, page.as_uri()]
+        own = (f"--proxy-server=127.0.0.1:{proxy.server_port}", f"--user-data-dir={folder / 'profile'}", "--dump-dom")
+        command = [CHROMIUM, *_FLAGS, *own, *([_DARK] if dark else []), (folder / "around.html").as_uri()]
         done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=100)
         proxy.shutdown()
     shutil.rmtree(folder / "profile", ignore_errors=True)
     assert done.returncode == 0, done.stderr
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line], requests
+    found = json.loads(unquote(done.stdout.rpartition('<pre id="found">')[2].partition("</pre>")[0]))
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return Seen({look["width"]: look for look in found}, console, requests)

@@ -20,7 +20,6 @@ from fastscribe.cuda import fp8_triton
 from fastscribe.families.conformer import triton_kernels
 from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE
 
-CAPABILITIES = (80, 90, 100)
 _POINTERS = {
     torch.float32: "*fp32",
     torch.bfloat16: "*bf16",
@@ -139,14 +138,10 @@ WORK: dict[str, Callable[[torch.dtype], None]] = {
     "attention, heads of 64": lambda dtype: rel_attention(dtype, 64, False),
     "local attention, heads of 64": lambda dtype: rel_attention(dtype, 64, True),
     "GLU and 9 taps, 1024 channels": lambda dtype: glu_depthwise(dtype, 1024, 9),
-    "GLU and 15 taps, 512 channels": lambda dtype: glu_depthwise(dtype, 512, 15),
-    "layer norm, 1024 channels": lambda dtype: layer_norm(dtype, 1024, False),
     "two layer norms, 1024 channels": lambda dtype: layer_norm(dtype, 1024, True),
     "sum and layer norm, 1024 channels": lambda dtype: layer_norm(dtype, 1024, False, adds=True),
-    "sum and two layer norms, 1024 channels": lambda dtype: layer_norm(dtype, 1024, True, adds=True),
     "two layer norms, 512 channels": lambda dtype: layer_norm(dtype, 512, True),
     "first convolutions, 256 channels": lambda dtype: first_convolutions(dtype, 256, 128),
     "ReLU and depthwise convolution, 256 channels": lambda dtype: relu_depthwise(dtype, 256, 32),
-    "fp8 of 1024 columns": lambda dtype: quantise_rows(dtype, 1024),
     "fp8 of 4096 columns": lambda dtype: quantise_rows(dtype, 4096),
 }

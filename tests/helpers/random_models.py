@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 
-from fastscribe.bench import random_model
+from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import ModelConfig, Options
 from fastscribe.families.blocks.transducer import Transducer
@@ -16,9 +17,10 @@ from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber
+from scripts import random_checkpoint
 from scripts.benchmarks import decoding_speed
 
-_make_checkpoint, _make_transducer = random_model.random_checkpoint, decoding_speed.random_transducer
+_make_checkpoint, _make_transducer = random_checkpoint.random_checkpoint, decoding_speed.random_transducer
 _TRANSDUCERS: dict[str, Transducer] = {}  # by configuration, in float32
 
 
@@ -26,6 +28,12 @@ _TRANSDUCERS: dict[str, Transducer] = {}  # by configuration, in float32
 def checkpoint(shape: str) -> Checkpoint:
     """Return the random checkpoint of a shape. Callers share its weights."""
     return _make_checkpoint(shape)
+
+
+def folder(shape: str, parent: Path) -> Path:
+    """Write the random checkpoint of a shape to a new folder named after it, in float32."""
+    native_writer.write(checkpoint(shape), parent / shape, torch.float32)
+    return parent / shape
 
 
 def transcriber(shape: str, dtype: str = "fp32") -> Transcriber:
@@ -49,9 +57,9 @@ def transducer(config: ModelConfig, device: torch.device, dtype: torch.dtype | N
 def make_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands and benchmarks of this process find the models that were made before."""
 
-    def random_checkpoint(shape: str, seed: int = 0, device: str = "cpu") -> Checkpoint:
+    def made_before(shape: str, seed: int = 0, device: str = "cpu") -> Checkpoint:
         assert (seed, device) == (0, "cpu")
         return checkpoint(shape)
 
-    monkeypatch.setattr(random_model, "random_checkpoint", random_checkpoint)
+    monkeypatch.setattr(random_checkpoint, "random_checkpoint", made_before)
     monkeypatch.setattr(decoding_speed, "random_transducer", transducer)

@@ -1,7 +1,6 @@
 """A streaming NeMo stand-in as the folder that transformers reads: NemotronAsrStreaming or Nemotron3_5Asr.
 
-Used by tests, and by scripts/goldens/check_hf_streaming.py, which runs where transformers is installed and fastscribe is not,
-so nothing here imports either of them.
+Nothing here imports transformers or fastscribe.
 """
 
 from __future__ import annotations

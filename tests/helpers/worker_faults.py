@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pytest
 
-    from fastscribe.types import Transcript, Utterance
+    from fastscribe.types import Utterance
 
 POISON = (12345, -12345, 12345, -12345)  # int16
 
@@ -72,33 +72,6 @@ def count_reads(folder: Path) -> Iterator[Counter[str]]:
         reads.update((folder / "reads").read_text(encoding="utf-8").split())
     finally:
         (folder / "reads").unlink()
-
-
-def damage_spans(module: Any, set_attribute: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Let segmentation/spans.py find no words in recordings named "gap"."""
-    find_spans = module.find_untranscribed_spans
-
-    def whole_span(transcript: Transcript) -> list[tuple[float, float]]:
-        is_gap = _name(transcript.audio).startswith("gap")
-        return [(0.0, transcript.audio.duration_s)] if is_gap else find_spans(transcript)
-
-    set_attribute(module, "find_untranscribed_spans", whole_span)
-
-
-def damage_gaps(module: Any, set_attribute: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Let segmentation/gaps.py find speech in half of each recording named "gap", from the digit on."""
-    from fastscribe.types import Utterance
-
-    find_speech = module.find_clear_speech
-
-    def half(transcript: Transcript, *rest: Any) -> list[Utterance]:
-        audio = transcript.audio
-        if not _name(audio).startswith("gap"):
-            return find_speech(transcript, *rest)
-        start = int(_name(audio)[len("gap")]) * audio.sample_rate // 10
-        return [Utterance(audio, start, audio.num_samples // 2)]
-
-    set_attribute(module, "find_clear_speech", half)
 
 
 def arm(folder: str, broken_threads: int) -> None:
@@ -171,8 +144,6 @@ def _faults(folder: Path, broken_threads: int) -> dict[str, Callable[[Any], None
         "fastscribe.pipeline.batch_layout": damage_reading,
         "fastscribe.pipeline.preparation": damage_preparation,
         "fastscribe.pipeline.text_stage": damage_texts,
-        "fastscribe.segmentation.spans": damage_spans,
-        "fastscribe.segmentation.gaps": damage_gaps,
         "fastscribe.pipeline.engine": damage_engine,
         "fastscribe.pipeline.recognizer": damage_recognizer,
     }

@@ -51,22 +51,19 @@ def test_rtfx_padding_and_cost() -> None:
     assert run.usd_per_1000_audio_hours == pytest.approx(20.0)  # 1,000 h of audio take 10 h
 
 
-def test_recovered_words_are_reported_and_shown() -> None:
-    run = stats(gaps=2, gap_s=3.21, recovered_words=7, recovered_s=2.34567)
-    report = run.to_json()
-    assert (report["recovered_words"], report["recovered_s"]) == (7, 2.346)
-    assert "2 (3.2 s); 7 words recovered (2.3 s)" in report_table(run)
-    assert "recovered" not in report_table(stats())
+def test_gaps_are_reported_and_shown() -> None:
+    run = stats(gaps=2, gap_s=3.21)
+    assert (run.to_json()["gaps"], run.to_json()["gap_s"]) == (2, 3.21)
+    assert "2 (3.2 s)" in report_table(run)
 
 
-def test_a_merged_report_adds_up_gaps_and_recovered_words() -> None:
+def test_a_merged_report_adds_up_gaps() -> None:
     results = []
-    for index, words in enumerate((3, 4)):
-        report = stats(gaps=1, gap_s=2.0, recovered_words=words, recovered_s=words / 2).to_json()
-        shard = Shard(index, 2)
+    for index in range(2):
+        report, shard = stats(gaps=1, gap_s=2.0).to_json(), Shard(index, 2)
         results.append(ShardResult(shard, Paths(Path(), shard.suffix), np.zeros(1, ENTRY), report))
     merged = merged_report(MergeResult(2, tuple(results)))
-    assert [merged[name] for name in ("gaps", "gap_s", "recovered_words", "recovered_s")] == [2, 4.0, 7, 3.5]
+    assert [merged[name] for name in ("gaps", "gap_s")] == [2, 4.0]
 
 
 def test_no_price_no_cost() -> None:

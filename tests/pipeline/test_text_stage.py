@@ -13,7 +13,6 @@ import soundfile
 
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.config import CHANNELS
-from fastscribe.pipeline.gap_recovery import Recovery
 from fastscribe.pipeline.text_stage import TextStage, finished
 from fastscribe.pipeline.texts import LocalTexts
 from fastscribe.text.transcript import DecodedUtterance
@@ -28,23 +27,17 @@ GAPPED = np.concatenate([CLIPS[0], PAUSE, 0.75 * CLIPS[1][::-1], PAUSE, CLIPS[2]
 
 
 class Seen:
-    """Records what a run gives a stage and what it makes of that, each in an order of its own."""
+    """Records what a run gives a stage."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.first: list[Sequence[DecodedUtterance]] = []
-        self.again: list[tuple[Recovery, Sequence[DecodedUtterance]]] = []
-        first, again = LocalTexts.first, LocalTexts.again
+        first = LocalTexts.first
 
         def watched(texts: LocalTexts, parts: Sequence[DecodedUtterance]) -> Sequence[Any]:
             self.first.append(parts)
             return first(texts, parts)
 
-        def watched_again(texts: LocalTexts, recovery: Recovery, parts: Sequence[Any], failed: bool) -> Sequence[Any]:
-            self.again.append((recovery, parts))
-            return again(texts, recovery, parts, failed)
-
         monkeypatch.setattr(LocalTexts, "first", watched)
-        monkeypatch.setattr(LocalTexts, "again", watched_again)
 
 
 def run(
@@ -52,11 +45,11 @@ def run(
 ) -> tuple[TextStage, Transcript | Failure]:
     """Return the stage of a run, as another process gets it, and the run's result."""
     soundfile.write(path, np.stack(channels, axis=1), RATE)
-    options = Options(speakers=speakers, max_utterance_s=40.0, recover_gaps=True, threads=1)
+    options = Options(speakers=speakers, max_utterance_s=40.0, threads=1)
     transcriber = Transcriber.load(MODELS / "tdt_demo" / "model.nemo", device="cpu", dtype="fp32", options=options)
     [result] = transcriber.transcribe([str(path)])
     room = transcriber._additions().transcripts
-    stage = TextStage(options, True, transcriber._tokenizer, transcriber._executor.facts, room)
+    stage = TextStage(options, transcriber._tokenizer, transcriber._executor.facts, room)
     return pickle.loads(pickle.dumps(stage)), result
 
 
@@ -65,29 +58,15 @@ def elsewhere(made: Made) -> Made:
 
 
 def test_steps_of_another_process_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model writes nothing for a reversed clip among others, and some words for it alone."""
+    """The model writes nothing for a reversed clip among others: it is a gap."""
     seen = Seen(monkeypatch)
     stage, expected = run(tmp_path / "a.wav", seen, GAPPED)
     step = stage.first(seen.first[0])
     assert callable(step)  # it reads audio
-    recovery = finished(elsewhere(step))
-    assert isinstance(recovery, Recovery)
-    [(same, parts)] = seen.again
-    assert recovery == same and [one for one, _ in parts] == list(recovery.utterances)
-    found = finished(elsewhere(stage.again(elsewhere(recovery), parts)))
+    found = finished(elsewhere(step))
     assert found == expected and isinstance(found, Transcript)
-    assert any(segment.recovered for segment in found.segments)
-
-
-def test_a_second_decoding_without_words_is_like_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = Seen(monkeypatch)
-    stage, expected = run(tmp_path / "a.wav", seen, GAPPED)
-    [(recovery, parts)] = seen.again
-    given_up = stage.give_up(recovery)
-    assert given_up == stage.again(recovery, [(one, Hypothesis()) for one, _ in parts])
-    assert isinstance(given_up, Transcript) and isinstance(expected, Transcript)
-    assert given_up.gaps and len(given_up.words) < len(expected.words)
-    assert not any(segment.recovered for segment in given_up.segments)
+    [gap] = found.gaps
+    assert len(CLIPS[0]) / RATE < gap.start_s < gap.end_s < (len(GAPPED) - len(CLIPS[2])) / RATE
 
 
 def test_a_dialogue_with_leaked_words_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

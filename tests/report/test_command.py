@@ -1,4 +1,4 @@
-"""`--report-html`: the pages of a whole run, an interrupted one, a resumed one, and a benchmark."""
+"""`--report-html`: the pages of a whole run, an interrupted one and a resumed one."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-import typer.main
 
 from fastscribe import Options
-from fastscribe.bench.commands.common import finish
-from fastscribe.cli import app
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
-from fastscribe.report import transcribe_page as run_page
+from fastscribe.report import options, transcribe_page
 from fastscribe.results.shards import Shard
 from tests.cli.test_cli import FIRST, MODEL, transcribe
 from tests.conftest import AUDIO
@@ -38,18 +34,16 @@ def test_run_and_resume(tmp_path: Path) -> None:
     assert done.returncode == 1
     report = json.loads((out / "report.json").read_text())
     text = Page(page.read_text()).text
-    assert "1 file failed" in text
+    assert "1 of 3 files failed" in text
     assert str(bad) in text
-    assert "of 3 files" in text
-    assert f"{report['real_frames']}" in text
+    assert f"{report['padding_share']:.1%}" in text
     assert f"--report-html {page}" in text
     assert "This page is about this run" not in text
     assert "hf_secret" not in text
-    for title in ("RTFx over time", "Time by stage", "Batch shapes and padding", "Slowest files", "Word confidence"):
-        assert title in text
+    assert "Where the time went" in text and text.count("mean confidence") == 2
     assert transcribe(*clips, bad, "-o", out, "--report-html", page).returncode == 1
     again = Page(page.read_text()).text
-    assert "Earlier runs had done 3 files already, 1 file of which had failed" in again
+    assert "Earlier runs had done 3 files already, of which 1 had failed" in again
     assert "Of all runs the folder holds 5 files (1 failed)" in again
     assert not list(tmp_path.glob("*.part"))
 
@@ -58,7 +52,7 @@ def test_no_recorder_without_option() -> None:
     program = (
         "import sys; sys.argv[1:] = ['transcribe', sys.argv[1], '-m', sys.argv[2], '-q']\n"
         "from fastscribe.cli import _run; assert _run() == 0\n"
-        "light = {'fastscribe.report.files', 'fastscribe.pipeline.prices'}\n"
+        "light = {'fastscribe.report.files'}\n"
         "assert not {name for name in sys.modules if name.startswith('fastscribe.report.')} - light"
     )
     done = subprocess.run([sys.executable, "-c", program, FIRST, MODEL], capture_output=True, text=True, check=False)
@@ -82,7 +76,7 @@ def test_interrupted_run(sent: signal.Signals, said: str, tmp_path: Path) -> Non
     assert process.returncode == 128 + sent
     text = Page(page.read_text()).text
     assert f"{said}: this is what was done by then" in text
-    assert "RTFx over time" in text
+    assert "Where the time went" in text
     assert not list(tmp_path.glob("*.part"))
 
 
@@ -94,16 +88,14 @@ def test_the_page_hides_secrets_of_the_error_and_the_output(tmp_path: Path, monk
     executor = SimpleNamespace(facts=SimpleNamespace(decoder_name="tdt"), budget=Budget(1.0))
     transcriber: Any = SimpleNamespace(
         _executor=executor,
-        _recovers_gaps=False,
         progress=SimpleNamespace(skipped=0),
-        _config=SimpleNamespace(frame_s=0.08),
     )
     written: list[Any] = []
-    monkeypatch.setattr(run_page, "render", written.append)
-    monkeypatch.setattr(run_page, "write_page", lambda path, page: None)
-    page = run_page.RunPage(tmp_path / "page.html", job, transcriber)  # type: ignore[arg-type]
+    monkeypatch.setattr(transcribe_page, "render", written.append)
+    monkeypatch.setattr(transcribe_page, "write_page", lambda path, page: None)
+    page = transcribe_page.RunPage(tmp_path / "page.html", job, transcriber)  # type: ignore[arg-type]
     for error in (UsageError("https://me:pass5word@host/a is gone"), RuntimeError("https://me:pass5word@host/a")):
-        page._write(SimpleNamespace(to_json=dict), run_page._status(error))  # type: ignore[arg-type]
+        page.write(SimpleNamespace(to_json=dict), transcribe_page._status(error))  # type: ignore[arg-type]
     assert [one["status"] for one in written] == [
         "stopped: https://me:***@host/a is gone",
         "stopped: RuntimeError: https://me:***@host/a",
@@ -127,37 +119,17 @@ def test_bad_page_path(tmp_path: Path) -> None:
 
 
 def test_shard_page(tmp_path: Path) -> None:
-    place = (tmp_path / "page.html").resolve()
-    assert run_page.page_path(place, Shard(0, 1, "--shard")) == place
-    first, second = (run_page.page_path(place, Shard(index, 2, "--shard")) for index in (0, 1))
-    assert first != second
-    assert {first.parent, second.parent} == {place.parent}
-    assert first.suffix == ".html"
+    part = options.PagePart((tmp_path / "page.html").resolve())
+    whole, first, second = (
+        part.files(SimpleNamespace(shard=shard))["--report-html"]  # type: ignore[arg-type]
+        for shard in (Shard(0, 1, "--shard"), Shard(0, 2, "--shard"), Shard(1, 2, "--shard"))
+    )
+    assert whole == (tmp_path / "page.html").resolve() and len({whole, first, second}) == 3
+    assert {first.parent, second.parent} == {whole.parent} and first.suffix == ".html"
 
 
 def test_long_command_truncated() -> None:
-    assert run_page.command_line(["transcribe", "a b.wav"]) == "fastscribe transcribe 'a b.wav'"
-    long = run_page.command_line(["transcribe", *("x.wav" for _ in range(100_000))])
+    assert transcribe_page.command_line(["transcribe", "a b.wav"]) == "fastscribe transcribe 'a b.wav'"
+    long = transcribe_page.command_line(["transcribe", *("x.wav" for _ in range(100_000))])
     assert len(long) < 5000
     assert "100,001 arguments" in long
-
-
-def test_benchmark_page(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["fastscribe", "bench", "train", "--batch-sizes", "1,2"])
-    rows = [{"batch_size": size, "sequences_per_s": 10.5 * size} for size in (1, 2)]
-    page = tmp_path / "page.html"
-    finish("train", torch.device("cpu"), {"model": "m", "rows": rows}, ["batch_size"], tmp_path / "a.json", page)
-    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert printed == json.loads((tmp_path / "a.json").read_text())
-    text = Page(page.read_text()).text
-    assert "fastscribe bench: train" in text
-    assert "fastscribe bench train --batch-sizes 1,2" in text
-    assert "21.0" in text
-    assert printed["machine"]["cpu"] in text
-
-
-def test_every_benchmark_has_the_option() -> None:
-    group = typer.main.get_command(app).commands["bench"]  # type: ignore[attr-defined]
-    assert {"throughput", "latency", "cost", "diff"} == set(group.commands)
-    for name, one in group.commands.items():
-        assert "--report-html" in [flag for parameter in one.params for flag in parameter.opts], name

@@ -14,12 +14,12 @@ from fastscribe.results.formats.writers import FIELDS, OWN_KEYS, to_jsonl, to_ob
 from fastscribe.results.stored import NotAResult, to_result
 from fastscribe.rooms import COLUMNS, ROOMS
 from fastscribe.speakers import columns as speakers_columns
-from fastscribe.types import AudioInfo, Transcript
+from fastscribe.types import Transcript
 from tests.results.formats.test_schemas import FULL, PLAIN, ROW, of_row
 
 MODULES: Mapping[str, ResultColumns] = {"speakers": speakers_columns, "readable": readable_columns}
 ORDER = ["duration", "text", "language", "speakers", "speaker_channels", "missing_channel", "opposite_phase", "turns"]
-ORDER += ["voices", "segments", "words", "gaps", "audio_notes", "removed_words", "redacted", "nbest", "tokens"]
+ORDER += ["voices", "segments", "words", "gaps", "audio_notes", "removed_words", "nbest", "tokens"]
 WITH_PREFIX = {"text", "language", "speakers", "turns", "voices"}
 EMPTY: dict[str, Any] = {"audio_filepath": "a.wav", "text": "", "segments": [], "words": []}
 SPAN = {"start": 0, "end": 1}
@@ -52,14 +52,6 @@ def test_a_row_is_made_again_of_what_is_read(result: Transcript) -> None:
         assert getattr(again, name) == getattr(result, name)
 
 
-def test_nothing_redacted_is_a_column() -> None:
-    transcript = Transcript(AudioInfo("a.wav", "a.wav", 8000, 1, 8000), "", (), (), redacted=())
-    row = to_object(transcript)
-    assert list(row)[-2:] == ["gaps", "redacted"] and row["redacted"] == []
-    again = to_result(row)
-    assert isinstance(again, Transcript) and again.redacted == ()
-
-
 @pytest.mark.parametrize(
     ("columns", "problem"),
     [
@@ -67,7 +59,6 @@ def test_nothing_redacted_is_a_column() -> None:
         ({"speaker_channels": {"a": 0}}, "speaker_channels and speakers have different names"),
         ({"turns": [SPAN]}, "no speaker"),
         ({"removed_words": [SPAN | {"word": "um"}]}, "no confidence"),
-        ({"redacted": [SPAN]}, "no kind"),
         ({"voices": [SPAN]}, "not a voice of transcripts.jsonl: 'speech'"),
         ({"voices": [VOICE | {"embedding": "AAAA"}]}, "not a voice of transcripts.jsonl: buffer size must be a multiple"
          " of element size"),

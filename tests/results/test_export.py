@@ -104,13 +104,13 @@ def test_a_room_that_is_missing_is_not_taken_for_an_edit(
 ) -> None:
     corpus.go(0, style=OutputStyle(("txt",)))(tmp_path)
     rows = tmp_path / "transcripts.jsonl"
-    rows.write_bytes(rows.read_bytes().replace(b'"duration"', b'"redacted"'))  # names of the same length
+    rows.write_bytes(rows.read_bytes().replace(b'"duration"', b'"speakers"'))  # names of the same length
 
     def enter(room: str, module: str, wanted_by: str) -> None:
         raise UsageError(f"{wanted_by}: {room} is missing")
 
     monkeypatch.setattr(columns, "enter", enter)
-    with pytest.raises(UsageError, match="the field redacted of a result: readable is missing"):
+    with pytest.raises(UsageError, match="the field speakers of a result: speakers is missing"):
         export_in_place(tmp_path, OutputStyle(("srt",)))
 
 

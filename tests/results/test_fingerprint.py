@@ -22,7 +22,7 @@ MODEL = MODELS / "tdt_demo" / "model.nemo"
 
 
 def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chosen: object) -> dict:  # noqa: B008 - frozen
-    resolved: dict = {"dtype": "fp32", "decoder": "tdt", "attention": "full", "recover_gaps": False}
+    resolved: dict = {"dtype": "fp32", "decoder": "tdt", "attention": "full"}
     resolved |= {name: value for name, value in chosen.items() if name != "model"}
     return fingerprint(str(chosen.get("model", "m")), resolved, options, style)
 
@@ -38,12 +38,10 @@ def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chose
         ("--speakers", of(Options(speakers="channels"))),
         ("--remove-fillers", of(Options(remove_fillers=True))),
         ("--itn", of(Options(itn=True))),
-        ("--redact", of(Options(redact=("numbers",)))),
         ("--beam", of(beam=8)),
         ("--boost", of(Options(boost=(Phrase("name"),)))),
         ("--lm", of(Options(lm="a"), lm="digest")),
         ("--lm-weight", of(Options(lm_weight=0.5))),
-        ("--recover-gaps", of(recover_gaps=True)),
         ("--attention", of(attention="local:4,4")),
         ("--vad", of(Options(vad="silero"))),
         ("--tokens", of(style=OutputStyle(tokens=True))),
@@ -81,7 +79,6 @@ def test_speed_options_do_not_count() -> None:
         "channel",
         "attention",
         "vad",
-        "recover_gaps",
         "track",
     }
 
@@ -90,11 +87,6 @@ def test_resolved_beam_counts() -> None:
     """A model's default beam and the same beam from the command line are equal."""
     assert of(Options(beam=1)) == of() and "--beam" not in of()
     assert of(Options(beam=8), beam=8) == of(beam=8) != of()
-
-
-def test_resolved_gap_recovery_counts() -> None:
-    """A family's default and the same setting from the command line are equal."""
-    assert of(Options(recover_gaps=False)) == of() and of(Options(recover_gaps=True), recover_gaps=True) != of()
 
 
 def test_prompt_counts_for_models_with_prompts() -> None:

@@ -25,7 +25,6 @@ from fastscribe.results.output_run import OutputRun
 from fastscribe.results.shards import Shard
 from fastscribe.training.batch_search import read_batch_sizes, write_batch_sizes
 from fastscribe.training.state import RunFolder
-from scripts.benchmarks import leaderboard_protocol as leaderboard
 from tests.conftest import MODELS
 from tests.fakes.killed_disk import STYLE
 from tests.helpers.power_cut import Disk, State, remake, watched
@@ -58,10 +57,6 @@ def write_json(path: Path, text: str) -> None:
     write_page(path, json.dumps({"text": text}), lambda path: True)
 
 
-def write_rows(path: Path, text: str) -> None:
-    leaderboard.write(path, [{"audio_filepath": "a", "time": 1, "text": text, "pred_text": text}])
-
-
 def write_report(path: Path, text: str) -> None:
     write_atomic(path, text.encode())
 
@@ -70,7 +65,7 @@ def write_by_function(path: Path, text: str) -> None:
     write_atomic(path, lambda file: [file.write(temp.encode()) for temp in text])
 
 
-@pytest.mark.parametrize("write", [write_one, write_json, write_rows, write_report, write_by_function])
+@pytest.mark.parametrize("write", [write_one, write_json, write_report, write_by_function])
 def test_power_cut_while_a_page_or_result_is_written(tmp_path: Path, write: Callable[[Path, str], None]) -> None:
     path = tmp_path / "out" / "file"
     path.parent.mkdir()

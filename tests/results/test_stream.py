@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fastscribe.audio.inputs import expand
+from fastscribe.audio.repeats import Repeats
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
 from fastscribe.results.output_run import OutputRun
@@ -56,11 +58,11 @@ def test_subtitles_of_several_recordings_are_refused_at_once(tmp_path: Path, for
     row = {"audio_filepath": "one/a.wav"}
     manifest = str(write_manifest(tmp_path / "m.jsonl", row, {**row, "offset": 1}))
     for inputs in ([one], [f"{one}/a.wav"], [f"{one}/*.wav"], ["missing.wav"], [one, f"{one}/a.wav"], ["-"]):
-        check_inputs(format, inputs)
-        check_inputs("txt", [*inputs, two])
+        check_inputs(format, inputs, expand(inputs, repeats=Repeats()))
+        check_inputs("txt", [*inputs, two], ())
     for inputs in ([two], [f"{two}/*"], [manifest], [one, f"{two}/a.wav"], [one, "-"]):
         with pytest.raises(UsageError, match=f"-f {format}: several recordings"):
-            check_inputs(format, inputs)
+            check_inputs(format, inputs, expand(inputs, repeats=Repeats()))
 
 
 def test_a_list_on_stdin_may_name_several() -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-import torch
 
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.audio import read as read_module
@@ -23,7 +22,7 @@ from fastscribe.audio.inputs import expand
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.errors import AudioError
-from fastscribe.types import Batch, Source
+from fastscribe.types import Source
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.damaged_audio import damaged, examine
 from tests.helpers.forked_runs import Runs
@@ -187,32 +186,11 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path, monkeypatch) -> No
         list(blocks)
 
 
-def test_dead_thread_costs_one_file(loaded, texts, tmp_path: Path, monkeypatch) -> None:
-    paths = copies(tmp_path)
-
-    def die() -> None:
-        raise SystemExit("the thread is gone")
-
-    before_opening(paths[1], die, monkeypatch)
-    found = transcribe(loaded, paths)
-    assert "the thread is gone" in found.pop(paths[1].name)
-    assert found == {name: text for name, text in texts.items() if name != paths[1].name}
-
-
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
 def test_an_unreadable_file(loaded, texts, tmp_path: Path) -> None:
     paths = copies(tmp_path)
     paths[0].chmod(0)
     assert transcribe(loaded, paths) == texts | {paths[0].name: "probe: permission denied"}
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
-def test_a_pipe_among_the_files(loaded, texts, tmp_path: Path) -> None:
-    paths = copies(tmp_path)
-    os.mkfifo(tmp_path / "pipe.wav")
-    found = transcribe(loaded, [*paths, tmp_path / "pipe.wav"])
-    assert found.pop("pipe.wav").startswith("probe: is a pipe or device, not a file; ")
-    assert found == texts
 
 
 def test_a_folder_that_vanishes_while_it_is_walked(tmp_path: Path) -> None:
@@ -228,26 +206,7 @@ def test_a_folder_that_vanishes_while_it_is_walked(tmp_path: Path) -> None:
     assert [item.id for item in found if isinstance(item, Source)][:1] == ["a/a.flac"]
 
 
-# --- memory, and the place for results -------------------------------------------------------------------------------
-
-
-def test_recording_that_exceeds_memory(loaded, texts, monkeypatch) -> None:
-    """Batches are halved until the recording is alone; it fails, and all others succeed."""
-    sizes: list[int] = []
-    poison = str(FILES[2])
-
-    def encode(batch: Batch):
-        sizes.append(len(batch.utterances))
-        if len(batch.utterances) > 2 or any(utterance.audio.path == poison for utterance in batch.utterances):
-            raise torch.OutOfMemoryError("out of memory: tried to allocate a lot")
-        return original(batch)
-
-    original = loaded._engine._encode
-    monkeypatch.setattr(loaded._engine, "_encode", encode)
-    found = transcribe(loaded, FILES)
-    assert found.pop(FILES[2].name) == "model: out of memory: tried to allocate a lot"
-    assert found == {name: text for name, text in texts.items() if name != FILES[2].name}
-    assert sizes[0] == 4 and 1 in sizes
+# --- the place for results --------------------------------------------------------------------------------------------
 
 
 NO_ROOM = """

@@ -801,3 +801,33 @@ def test_wheels_that_the_docs_name_have_versions() -> None:
     names = [line for line in lines if line and not line.startswith("#")]
     assert names and all(line.count("==") == 1 for line in names)
     assert len({line.split("==")[0].lower().replace("-", "_") for line in names}) == len(names)
+
+
+SIDE = """
+import json, sys
+settings = json.loads(sys.stdin.readline())
+line = "Cuda graphs with while loops are disabled, decoding speed will be slower"
+print("chatter", line, line, sep="\\n", file=sys.stderr)
+if settings["fails"]:
+    sys.exit("cannot go on like this")
+print(json.dumps({"threads": settings["threads"]}), flush=True)
+for request in sys.stdin:
+    if "hang" in request:
+        import time
+        time.sleep(60)
+    print(request, end="", flush=True)
+"""
+
+
+def test_a_side_is_asked_and_its_warnings_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "side.py"
+    program.write_text(SIDE, encoding="utf-8")
+    with pytest.raises(RuntimeError, match="ended with code 1: cannot go on like this"):
+        turns.Worker({"threads": 1, "fails": True}, program)
+    side = turns.Worker({"threads": 1, "fails": False}, program)
+    assert side.info == {"threads": 1} and side.ask({"command": "run"}) == {"command": "run"}
+    assert len(side.fallback_lines()) == 1 and "chatter" in side.said()
+    monkeypatch.setattr(turns, "_MAX_TURN_S", 0.3)
+    with pytest.raises(RuntimeError, match="ended with code -9"):
+        side.ask({"command": "hang"})
+    side.stop()

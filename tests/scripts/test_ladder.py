@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from fastscribe.bench.shapes import SHAPES
 from fastscribe.types import Batch
 from scripts.gpu import ladder
 from scripts.gpu.part import QUICK, Part
 from scripts.gpu.parts import families, tenfold
 from scripts.measurement_log import MeasurementLog
+from scripts.shapes import SHAPES
 from tests.conftest import AUDIO, MODELS, recognizer, waveform
 
 pytestmark = pytest.mark.linux

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from fastscribe.bench.shapes import SHAPES
 from scripts import papers
 from scripts.gpu import ladder
+from scripts.shapes import SHAPES
 from tests.conftest import ROOT
 
 PUBLISHED = json.loads((ROOT / "docs" / "bench" / "gpu" / "papers.json").read_text(encoding="utf-8"))

@@ -31,7 +31,7 @@ WORDS = [
     word(".", 4, 4),
     word("bye", 9, 9.5),
 ]
-SEGMENTS = (make_segment(WORDS[:5]), replace(make_segment(WORDS[5:]), recovered=True))
+SEGMENTS = (make_segment(WORDS[:5]), make_segment(WORDS[5:]))
 
 
 def transcript(segments: Sequence[Segment] = SEGMENTS) -> Transcript:
@@ -64,11 +64,11 @@ def test_tokens_without_words_stay() -> None:
 
 def test_segments_end_where_the_speaker_changes() -> None:
     found = with_speakers(transcript(), [Turn(0, 1, "a"), Turn(1, 3, "b"), Turn(3, 10, "a")])
-    assert [(one.speaker, one.text, one.recovered) for one in found.segments] == [
-        ("a", "so", False),
-        ("b", "yes no", False),
-        ("a", "then .", False),
-        ("a", "bye", True),
+    assert [(one.speaker, one.text) for one in found.segments] == [
+        ("a", "so"),
+        ("b", "yes no"),
+        ("a", "then ."),
+        ("a", "bye"),
     ]
     assert found.segments[3] == replace(SEGMENTS[1], words=found.words[5:], speaker="a")
     assert [one.speaker for one in found.tokens] == ["a", "b", "b", "a", "a", "a"]

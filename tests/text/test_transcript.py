@@ -41,26 +41,6 @@ def words(transcript: Transcript) -> list[tuple[str, int, int]]:
     return [(w.text, round(w.start_s / FRAME_S), round(w.end_s / FRAME_S)) for w in transcript.words]
 
 
-@given(st.permutations([0, 1, 2]), st.lists(st.sampled_from(["yes", "no"]), min_size=3, max_size=3))
-def test_recovered_order(order: list[int], words: list[str]) -> None:
-    """Order could matter for neighbours with the same words: the second looks like a repetition of the first."""
-    tokenizer = Tokenizer(pieces=("▁yes", "▁no", "▁before", "▁after"), kind="subword")
-    whole = audio()
-    first_pass = [(Utterance(whole, 0, whole.num_samples), hypothesis_of([2, 3], [0, 1200]))]
-    recovered = [
-        (Utterance(whole, second * 16000, 3 * 16000), hypothesis_of([tokenizer.pieces.index(f"▁{word}")]))
-        for second, word in zip((10, 30, 50), words, strict=True)
-    ]
-    results = [
-        assemble(whole, first_pass, tokenizer, FRAME_S, False, [recovered[place] for place in places])
-        for places in ([0, 1, 2], order)
-    ]
-    assert results[0] == results[1]
-    kept = [word.text for segment in results[0].segments if not segment.recovered for word in segment.words]
-    assert kept == ["before", "after"]
-    assert [word.start_s for word in results[0].words] == sorted(word.start_s for word in results[0].words)
-
-
 def pieces(*names: str) -> list[int]:
     return [IDS[name] for name in names]
 
@@ -178,7 +158,7 @@ def test_no_time_is_behind_the_end(row: dict | None) -> None:
     late = hypothesis_of(pieces("▁the", "▁c", "at", "."), [0, 11, 40, 41], [1, 4, 2, 1])
     parts = [(Utterance(whole, 0, whole.num_samples), replace(late, nbest=(late,)))]
     for tdt in (False, True):
-        result = assemble(whole, parts, SUBWORDS, FRAME_S, tdt, recovered=parts)
+        result = assemble(whole, parts, SUBWORDS, FRAME_S, tdt)
         best = nbest(parts, 1, SUBWORDS, FRAME_S, tdt)
         timed = (*result.tokens, *result.words, *result.segments, *best, *(word for one in best for word in one.words))
         end_s = 1.0 if row else 16_010 / 16_000

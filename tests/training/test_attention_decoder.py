@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -336,24 +335,6 @@ def test_run_learns_its_recordings(clips: Path, untrained: Checkpoint, tmp_path:
     assert torch.equal(weights["aed.positions.weight"], untrained.weights["aed.positions.weight"])
     again = trainer_of(recipe_of(clips, run={"epochs": 1}), read_checkpoint(best), tmp_path / "again")
     assert again.run() and again.progress.start_rate == 0.0
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def test_resume_equals_uninterrupted(clips: Path, untrained: Checkpoint, tmp_path: Path, dtype: torch.dtype) -> None:
-    sections: dict[str, Any] = {"batch": {"seconds": 2, "buckets": 2}, "run": {"epochs": 2}}
-    recipe = recipe_of(clips, **sections)
-    assert trainer_of(recipe, untrained, tmp_path / "whole", dtype).run()
-    stopped = trainer_of(recipe, untrained, tmp_path / "parts", dtype)
-
-    def stop_in_the_second_epoch() -> None:
-        if stopped.progress.epoch == 1 and stopped.progress.batches_done == 1:
-            stopped.requested_signal = signal.SIGTERM
-
-    assert not stopped.run(stop_in_the_second_epoch)
-    assert trainer_of(recipe, untrained, tmp_path / "parts", dtype).run()
-    whole, parts = (read_checkpoint(tmp_path / name / "last").weights for name in ("whole", "parts"))
-    assert all(torch.equal(tensor, parts[name]) for name, tensor in whole.items())
-    assert any(not torch.equal(tensor, untrained.weights[name]) for name, tensor in whole.items())
 
 
 @pytest.mark.parametrize("frozen", ["encoder", "decoder"])

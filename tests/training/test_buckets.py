@@ -62,20 +62,6 @@ def test_no_bucket() -> None:
         assign([1.0, 2.5], [3, 7], [Bucket(2.0, 10), Bucket(3.0, 6)])
 
 
-@given(examples, st.floats(1, 200), st.integers(1, 4), st.integers(0, 3))
-def test_plan_of_one_rank(rows, budget, num_tokens, epoch) -> None:
-    durations, tokens = zip(*rows, strict=True)
-    buckets = make_buckets(durations, tokens, 5, num_tokens)
-    sizes = MemoryModel(budget).batch_sizes(buckets)
-    plan = plan_epoch(durations, tokens, buckets, sizes, epoch=epoch, seed=7)
-    assert sorted(i for batch in plan for i in batch) == list(range(len(rows)))
-    chosen = assign(durations, tokens, buckets)
-    for batch in plan:
-        (place,) = set(chosen[batch])
-        assert 1 <= len(batch) <= sizes[place]
-        assert len(batch) == 1 or len(batch) * max(durations[i] for i in batch) <= budget * (1 + 1e-6)
-
-
 @given(examples, st.floats(1, 200), st.integers(2, 5))
 def test_plan_of_several_ranks(rows, budget, world_size) -> None:
     """Except for buckets that are too small for all ranks, which are merged."""

@@ -135,15 +135,6 @@ def test_recipe_error_before_torch(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_impossible_vocabulary(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
-    sections = json.loads(recipe_file.read_text())
-    recipe_file.write_text(json.dumps({**sections, "model": {"vocab_size": 5000}}))
-    with pytest.raises(
-        UsageError, match=r"^\S+recipe\.yaml: model\.vocab_size: no bpe vocabulary of 5000 .* most: set "
-    ):
-        run(recipe_file, tmp_path / "run")
-
-
 def test_the_default_vocabulary_gives_way_to_few_texts(manifest: Path) -> None:  # noqa: F811
     few, said = manifest.with_name("few.jsonl"), list[str]()
     few.write_text("".join(manifest.read_text().splitlines(keepends=True)[:2]))
@@ -208,10 +199,8 @@ def test_number_of_trained_weights(
     optimiser: dict[str, Any],
     said: str,
 ) -> None:
-    recipe, known = recipe_of(manifest, optimiser=optimiser), read_checkpoint(MODELS / "tdt_demo" / "model.nemo")
-    (tmp_path / "run").mkdir()
-    data, device = prepare(recipe, known), torch.device("cpu")
-    _report_start(Trainer(recipe, data, RunFolder(tmp_path / "run"), device, torch.float32, print))
+    known = read_checkpoint(MODELS / "tdt_demo" / "model.nemo")
+    _report_start(trainer_of(recipe_of(manifest, optimiser=optimiser), tmp_path / "run", init=known))
     assert f"fastscribe: {said}, " in capsys.readouterr().err
 
 

@@ -15,14 +15,13 @@ import torch
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.training import trainer as trainer_module
 from fastscribe.training.command import train
-from fastscribe.training.data import prepare
 from fastscribe.training.gain import Gain, least_gain
 from fastscribe.training.recipe import Recipe
-from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from fastscribe.training.validation import ValidationResult
 from tests.conftest import MODELS
 from tests.training.test_trainer import manifest, recipe_of  # noqa: F401
+from tests.training.test_trainer import trainer_of as new_trainer
 
 DEMO = MODELS / "tdt_demo" / "model.nemo"
 START = [2, 0, 3, 1, 4, 2, 1, 3]  # errors of recordings with ten words each
@@ -91,9 +90,7 @@ def validations(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 
 def trainer_of(recipe: Recipe, folder: Path) -> Trainer:
-    folder.mkdir(exist_ok=True)
-    data = prepare(recipe, read_checkpoint(DEMO))
-    return Trainer(recipe, data, RunFolder(folder), torch.device("cpu"), torch.float32, print)
+    return new_trainer(recipe, folder, init=read_checkpoint(DEMO))
 
 
 def is_start(folder: Path) -> bool:

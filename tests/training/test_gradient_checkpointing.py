@@ -8,18 +8,16 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from fastscribe.training.gradient_checkpointing import checkpoint_encoder
 from fastscribe.training.learner import targets_of
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.network import Network
 from fastscribe.training.recipe import OptimiserRecipe
-from fastscribe.training.state import RunFolder
 from fastscribe.training.sync_norm import synchronise_norms
 from fastscribe.training.weights import Weights, freeze
 from tests.training.test_network import CPU, noise, tiny
-from tests.training.test_trainer import group, manifest, recipe_of, steps_of, trainer_of, weights_of  # noqa: F401 - fixtures
+from tests.training.test_trainer import group, manifest, recipe_of, trainer_of  # noqa: F401 - fixtures
 
 TARGETS = [(1, 2), (3,), (4, 5, 6)]
 PARTLY = "first layer"
@@ -99,27 +97,9 @@ def test_repetitions_wait_for_no_rank(group: None, monkeypatch: pytest.MonkeyPat
     assert all(map(torch.equal, tracked, tracked_once))
 
 
-def test_runs_are_the_same(manifest: Path, tmp_path: Path) -> None:  # noqa: F811
-    """Also of a run that goes on with checkpointing where it stopped without."""
-    for name in ("plain", "checkpointed", "switched"):
-        batch = {"accumulate": 2, "gradient_checkpointing": name == "checkpointed"}
-        recipe = recipe_of(manifest, batch=batch)
-        trainer = trainer_of(recipe, tmp_path / name)
-        if name == "switched":
-            trainer.requested_signal = 15
-            assert not trainer.run()
-            trainer = trainer_of(recipe_of(manifest, batch={**batch, "gradient_checkpointing": True}), tmp_path / name)
-            assert trainer.progress.step > 0
-        assert is_checkpointing(trainer.model.encoder) == (name != "plain")
-        assert trainer.run()
-    expected = weights_of(tmp_path / "plain" / "last")
-    for name in ("checkpointed", "switched"):
-        found = weights_of(tmp_path / name / "last")
-        assert found.keys() == expected.keys()
-        assert all(torch.equal(found[key], tensor) for key, tensor in expected.items())
-        assert steps_of(tmp_path / name) == steps_of(tmp_path / "plain")
-    assert RunFolder(tmp_path / "plain").best.exists()
-
-
-def is_checkpointing(encoder: nn.Module) -> bool:
-    return all("forward" in vars(layer) for layer in encoder.layers.children())  # type: ignore[union-attr,operator]
+def test_the_recipe_decides(manifest: Path, tmp_path: Path) -> None:  # noqa: F811
+    """That runs are the same is in test_lora.py, whose run goes on with checkpointing where it stopped without."""
+    for is_checkpointed in (False, True):
+        recipe = recipe_of(manifest, batch={"gradient_checkpointing": is_checkpointed})
+        layers = trainer_of(recipe, tmp_path / str(is_checkpointed)).model.encoder.layers
+        assert all(("forward" in vars(layer)) == is_checkpointed for layer in layers.children())  # type: ignore[union-attr,operator]

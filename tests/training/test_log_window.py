@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
 
-import pytest
 import torch
 
 from fastscribe.training.log_window import LogWindow
@@ -50,18 +47,3 @@ def test_nothing_finite() -> None:
     window.add_losses(losses(math.nan, math.nan))
     window.add_norm(math.nan)
     assert window.row() == {"skipped": 1} and window.means() == {}
-
-
-@pytest.mark.parametrize("cut", range(4))
-def test_means_after_resume(cut: int) -> None:
-    whole, parts = LogWindow(), LogWindow()
-    for step in range(4):
-        if step == cut:
-            file = io.BytesIO()
-            torch.save(parts.state(), file)
-            file.seek(0)
-            parts = LogWindow(torch.load(file, weights_only=True))
-        for window in (whole, parts):
-            window.add_losses(losses(0.1 * step, 1 / 3))
-            window.add_norm(step / 7)
-    assert json.dumps(parts.row()) == json.dumps(whole.row())

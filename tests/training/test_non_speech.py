@@ -154,12 +154,3 @@ def test_wrong_uses(manifest: Path, noises: Path) -> None:
         with pytest.raises(UsageError, match=f"the recipe: data.{section}: {said}"):
             prepare(recipe, None)
         object.__setattr__(recipe.data, section, kept)
-
-
-def test_rows_without_text_elsewhere_stay_left_out(noises: Path) -> None:
-    with (noises.parent / "some.jsonl").open("w") as rows:
-        rows.writelines(
-            json.dumps({"audio_filepath": "0.wav", "duration": 1.0, "text": text}) + "\n" for text in ("", "one")
-        )
-    corpus = read_manifests([ManifestPart(str(noises.parent / "some.jsonl"))], ExampleLimits())
-    assert len(corpus.examples) == 1 and corpus.left_out["without text"].examples == 1

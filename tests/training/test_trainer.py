@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from fastscribe import Options, Transcriber
-from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.training import trainer as trainer_module
 from fastscribe.training.corpus import Examples
@@ -32,7 +32,6 @@ from fastscribe.training.scoring import Scoring
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from tests.conftest import DATA, MODELS, ROOT, checkpoint
-from tests.helpers.processes import fastscribe
 from tests.helpers.warm_process import WARM
 
 MANIFEST = DATA / "manifest.jsonl"
@@ -84,10 +83,15 @@ def recipe_of(manifest: Path, **sections: Any) -> Recipe:
     return parse_recipe({"data": data, **merged}, manifest)
 
 
-def trainer_of(recipe: Recipe, folder: Path, dtype: torch.dtype = torch.float32) -> Trainer:
+def trainer_of(
+    recipe: Recipe,
+    folder: Path,
+    dtype: torch.dtype = torch.float32,
+    init: Checkpoint | None = None,
+    say: Callable[[str], object] = lambda line: None,
+) -> Trainer:
     folder.mkdir(exist_ok=True)
-    said: list[str] = []
-    return Trainer(recipe, prepare(recipe, None), RunFolder(folder), torch.device("cpu"), dtype, said.append)
+    return Trainer(recipe, prepare(recipe, init), RunFolder(folder), torch.device("cpu"), dtype, say)
 
 
 def plan_of(batches: list[list[int]], num_examples: int, speed: float = 1.0) -> EpochPlan:
@@ -412,7 +416,7 @@ def test_two_sentences(tmp_path: Path, seed: int) -> None:
     ("model", "said"),
     [
         ({"sample_rate": 100}, r"^a/recipe\.yaml: model: .*sample_rate"),
-        ({"vocab_size": 9999}, r"^a/recipe\.yaml: model\.vocab_size: no bpe vocabulary of 9999 pieces"),
+        ({"vocab_size": 9999}, r"^a/recipe\.yaml: model\.vocab_size: no bpe vocabulary of 9999 .* most: set "),
     ],
 )
 def test_impossible_model(manifest: Path, model: dict[str, Any], said: str) -> None:
@@ -422,10 +426,7 @@ def test_impossible_model(manifest: Path, model: dict[str, Any], said: str) -> N
 
 def test_plot_failure(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    recipe = recipe_of(manifest)
-    trainer = Trainer(
-        recipe, prepare(recipe, None), RunFolder(tmp_path), torch.device("cpu"), torch.float32, said.append
-    )
+    trainer = trainer_of(recipe_of(manifest), tmp_path, say=said.append)
     for error in (OSError("disk full"), ValueError("odd")):
         monkeypatch.setattr(trainer_module, "plot_log", Mock(side_effect=error))
         trainer._plot()
@@ -444,9 +445,7 @@ def gradients_of(
     batches: list[list[int]], manifest: Path, folder: Path, make: Callable[..., Recipe] = recipe_of
 ) -> dict[str, torch.Tensor]:
     """The gradient of an epoch of one step, without augmentation and batch statistics, which differ between batches."""
-    folder.mkdir()
-    recipe = make(manifest, **STILL, batch={"accumulate": len(batches)}, run={"epochs": 1})
-    trainer = Trainer(recipe, prepare(recipe, None), RunFolder(folder), torch.device("cpu"), torch.float32, print)
+    trainer = trainer_of(make(manifest, **STILL, batch={"accumulate": len(batches)}, run={"epochs": 1}), folder)
     taken: dict[str, torch.Tensor] = {}
 
     def take() -> None:
@@ -552,11 +551,9 @@ def test_fine_tuning(manifest: Path, tmp_path: Path) -> None:
     before = {name: tensor.clone() for name, tensor in known.weights.items()}
     still = {"epochs": 1, "keep_start": False}
     recipe = recipe_of(manifest, optimiser={"learning_rate": 1e-5}, run=still, augment={"speeds": [1.0]})
-    (tmp_path / "run").mkdir()
-    folder = RunFolder(tmp_path / "run")
-    trainer = Trainer(recipe, prepare(recipe, known), folder, torch.device("cpu"), torch.float32, print)
+    trainer = trainer_of(recipe, tmp_path / "run", init=known)
     assert trainer.run()
-    tuned = read_checkpoint(folder.best)
+    tuned = read_checkpoint(trainer.folder.best)
     assert tuned.tokenizer.pieces == known.tokenizer.pieces and tuned.config == known.config
     assert trainer.progress.best_rate == 0.0 == trainer.progress.start_rate
     assert any(not torch.equal(tensor, known.weights[name].float()) for name, tensor in tuned.weights.items())
@@ -569,11 +566,9 @@ def test_frozen_parts(manifest: Path, tmp_path: Path, frozen: str) -> None:
     known = read_checkpoint(MODELS / "tdt_demo" / "model.nemo")
     section = {"freeze": [frozen], "part_rates": {"joint": 1e-6}, "learning_rate": 1e-3, "weight_decay": 0.0}
     recipe = recipe_of(manifest, optimiser=section, run={"epochs": 1}, augment={"speeds": [1.0]})
-    (tmp_path / "run").mkdir()
-    folder = RunFolder(tmp_path / "run")
-    trainer = Trainer(recipe, prepare(recipe, known), folder, torch.device("cpu"), torch.float32, print)
+    trainer = trainer_of(recipe, tmp_path / "run", init=known)
     assert trainer.run()
-    tuned = read_checkpoint(folder.last).weights
+    tuned = read_checkpoint(trainer.folder.last).weights
     moved = {name: float((tuned[name] - known.weights[name].float()).abs().max()) for name in tuned}
     prefixes = {"encoder": "encoder.", "predictor": "transducer.predictor.", "joint": "transducer.joint."}
     kept = [
@@ -680,16 +675,6 @@ def test_epochs_of_other_examples(manifest: Path, tmp_path: Path) -> None:
     assert drawn[0] != drawn[1] and set(range(8)) <= {*drawn[0], *drawn[1]}
     assert whole.run()
     assert_goes_on_in_the_second_epoch(recipe, tmp_path)
-
-
-def test_wrong_usage(manifest: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.yaml").write_text("data: {train: nowhere.jsonl}")
-    for arguments, said in (
-        ((tmp_path / "bad.yaml", "-o", tmp_path / "x"), "no such file"),
-        ((tmp_path / "none.yaml", "-o", tmp_path / "x"), "cannot be read"),
-    ):
-        done = fastscribe("train", *arguments, cwd=ROOT)
-        assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
 
 
 def test_plot(tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ def download(
     say: Log,
     *,
     show_progress: bool = True,
-    prefer_nemo: bool = False,
     side_model: bool = False,
     announce: bool = True,
 ) -> Path:
@@ -46,7 +45,6 @@ def download(
         name: the model and its revision. A full commit hash in the cache needs no network.
         say: receives each line for the user.
         show_progress: show progress if stderr is a terminal.
-        prefer_nemo: use the .nemo file even if the repository holds a supported folder.
         side_model: as checkpoint.location.locate().
         announce: report the lookup before the first request.
 
@@ -58,7 +56,7 @@ def download(
         HubUnreachable: the hub cannot be reached and the cache holds no copy.
     """
     library = _library(name)
-    chosen = partial(choose, prefer_nemo=prefer_nemo, side_model=side_model)
+    chosen = partial(choose, side_model=side_model)
     model = _Model(library, name, say, show_progress, chosen)
     if name.is_commit and (path := model.cached()):
         return path
@@ -83,7 +81,7 @@ def download(
 
 def cached(name: HubName) -> Path | None:
     """Return the model's complete copy in the cache, if there is one. Needs no network. Raises CheckpointError."""
-    return _Model(_library(name), name, lambda line: None, False, partial(choose, prefer_nemo=False)).cached()
+    return _Model(_library(name), name, lambda line: None, False, choose).cached()
 
 
 def _library(name: HubName) -> Any:

@@ -44,7 +44,6 @@ def choose(
     files: Collection[str],
     fetch: Callable[[list[str]], Path],
     say: Callable[[str], None],
-    prefer_nemo: bool,
     side_model: bool = False,
 ) -> Choice:
     """Choose the files to load.
@@ -54,7 +53,6 @@ def choose(
         files: every path in the repository.
         fetch: downloads small files and returns their folder.
         say: receives a line for each choice that the user did not make.
-        prefer_nemo: use the .nemo file if both formats are there.
         side_model: as checkpoint.location.locate().
 
     Returns:
@@ -71,7 +69,7 @@ def choose(
         if not side_model:
             refuse_side_model(config, name)
         return Choice(_small(files) + _weights(name, files, fetch), is_nemo=False)
-    if nemo and (prefer_nemo or side_model or not is_folder):
+    if nemo and (side_model or not is_folder):
         return _nemo(name, nemo, say)
     if not is_folder:
         problem = f"holds neither a .nemo file nor {CONFIG}, {WEIGHTS} and a tokenizer: no model that fastscribe reads"

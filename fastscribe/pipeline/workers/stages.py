@@ -14,7 +14,6 @@ from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import RemoteMedium
 from fastscribe.config import OutputStyle
 from fastscribe.pipeline.batch_layout import BatchLayout, ReadRow
-from fastscribe.pipeline.gap_recovery import Recovery, TextResult
 from fastscribe.pipeline.interfaces import Edits
 from fastscribe.pipeline.preparation import Preparation, PreparedInput
 from fastscribe.pipeline.text_stage import TextStage, finished
@@ -25,8 +24,8 @@ from fastscribe.types import AudioInfo, Failure, Hypothesis, RenderedTranscript,
 # By the recording's index: what this process has of remote recordings that are in flight, so that they are fetched once.
 kept_files: dict[int, RemoteMedium] = {}
 _NO_AUDIO = AudioInfo("", "", 1, 1, 0)
-# A recording's utterances, the place of the first one's hypothesis among the job's, and what was decoded before.
-TextItem: TypeAlias = tuple[Sequence[Utterance], int, Recovery | None]
+# A recording's utterances, and the place of the first one's hypothesis among the job's.
+TextItem: TypeAlias = tuple[Sequence[Utterance], int]
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class ReadStage:
 class TextResults:
     """What became of a recording, and the transcripts that an option left as they were (Edits.left_alone)."""
 
-    result: TextResult
+    result: Transcript | Failure
     left_alone: Sequence[tuple[str, str]] = ()
 
 
@@ -93,24 +92,19 @@ class MakeTextStage:
         hypotheses = list(shared)
 
         def make(item: TextItem) -> TextResults:
-            utterances, begin, recovery = item
+            utterances, begin = item
             parts = list(zip(utterances, hypotheses[begin : begin + len(utterances)], strict=True))
-            audio = utterances[0].audio if recovery is None else recovery.candidates[0].transcript.audio
             try:
-                if recovery is None:
-                    step = self.stage.first(parts)
-                else:
-                    step = self.stage.again(recovery, parts) if parts else self.stage.give_up(recovery)
-                made = self.edited(finished(step))
+                made = self.edited(finished(self.stage.first(parts)))
                 if isinstance(made.result, RenderedTranscript):
                     made.result.set_audio(_NO_AUDIO)
                 return made
             except BaseException as error:  # one bad file becomes a Failure and the run goes on
-                return TextResults(to_failure(audio, "assemble", error))
+                return TextResults(to_failure(utterances[0].audio, "assemble", error))
 
         return make
 
-    def edited(self, result: TextResult) -> TextResults:
+    def edited(self, result: Transcript | Failure) -> TextResults:
         """Return a result; a transcript's text is changed as the options ask, and rendered."""
         if not isinstance(result, Transcript):
             return TextResults(result)
@@ -118,12 +112,10 @@ class MakeTextStage:
         if self.edits is not None:
             counted, self.edits.left_alone = self.edits.left_alone, Counter()
             try:
-                changed = self.edits.apply(result)
+                result = self.edits.apply(result)
             except Exception as error:
                 return TextResults(to_failure(result.audio, "assemble", error))
             finally:
                 left_alone = tuple(self.edits.left_alone.elements())
                 self.edits.left_alone = counted
-            assert isinstance(changed, Transcript)
-            result = changed
         return TextResults(result if self.style is None else rendered(result, self.style), left_alone)

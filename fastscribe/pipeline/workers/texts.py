@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import is_held
 from fastscribe.errors import DeviceFailed
-from fastscribe.pipeline.gap_recovery import Recovery, TextResult
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.texts import LocalTexts
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
@@ -36,7 +35,6 @@ class _Gathered(NamedTuple):
     audio: AudioInfo
     utterances: Sequence[Utterance]
     hypotheses: Sequence[Hypothesis | Row]
-    recovery: Recovery | None
 
 
 class HelperTexts:
@@ -65,7 +63,6 @@ class HelperTexts:
         self._stage, self._helpers, self._wake, self._homes = stage, helpers, wake, homes
         self._local = LocalTexts(stage.stage, pool, stopwatch)
         self._gathered: list[_Gathered] = []
-        self._audios: dict[int, AudioInfo] = {}  # by index: of recordings that are decoded again
         self._num_in_flight = 0
         self._results: SimpleQueue[tuple[AudioInfo, Any]] = SimpleQueue()  # of helpers
 
@@ -78,12 +75,13 @@ class HelperTexts:
     def kept(self, result: Hypothesis) -> Hypothesis:
         return result
 
-    def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[TextResult]:
-        return self._gather(parts[0][0].audio, parts, None)
-
-    def again(self, recovery: Recovery, parts: Sequence[DecodedUtterance], failed: bool) -> Sequence[TextResult]:
-        audio = recovery.candidates[0].transcript.audio
-        return self._gather(self._audios.pop(audio.index, audio), () if failed else parts, recovery)
+    def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[Transcript | Failure]:
+        audio, given = parts[0][0].audio, cast("Sequence[tuple[Utterance, Hypothesis | Row]]", parts)
+        if is_held(audio.file):
+            return self._edited(self._local.first([(utterance, _hypothesis(one)) for utterance, one in given]))
+        utterances, hypotheses = zip(*given, strict=True)
+        self._gathered.append(_Gathered(audio, utterances, hypotheses))
+        return ()
 
     def flush(self) -> None:
         """Submit what is gathered."""
@@ -102,7 +100,7 @@ class HelperTexts:
         if job:
             self._submit(job)
 
-    def collect(self, wait: bool = False) -> Sequence[TextResult]:
+    def collect(self, wait: bool = False) -> Sequence[Transcript | Failure]:
         made = self._edited(self._local.collect())
         while not self._results.empty():
             made.append(self._next())
@@ -110,25 +108,15 @@ class HelperTexts:
             return [self._next()] if self._num_in_flight else self._edited(self._local.collect(wait=True))
         return made
 
-    def _edited(self, results: Sequence[TextResult]) -> list[TextResult]:
+    def _edited(self, results: Sequence[Transcript | Failure]) -> list[Transcript | Failure]:
         return [self._counted(self._stage.edited(result)) for result in results]
-
-    def _gather(self, audio: AudioInfo, parts: Sequence[Any], recovery: Recovery | None) -> Sequence[TextResult]:
-        if is_held(audio.file):
-            whole = [(utterance, _hypothesis(given)) for utterance, given in parts]
-            if recovery is None:
-                return self._edited(self._local.first(whole))
-            return self._edited(self._local.again(recovery, whole, failed=not whole))
-        utterances, hypotheses = zip(*parts, strict=True) if parts else ((), ())
-        self._gathered.append(_Gathered(audio, utterances, hypotheses, recovery))
-        return ()
 
     def _submit(self, gathered: Sequence[_Gathered], home: int | None = None) -> None:
         items: list[TextItem] = []
         hypotheses: list[Hypothesis | Row] = []
         for one in gathered:
             utterances = one.utterances if one.audio.given_key is None else [portable(part) for part in one.utterances]
-            items.append((utterances, len(hypotheses), one.recovery))
+            items.append((utterances, len(hypotheses)))
             hypotheses += one.hypotheses
         self._num_in_flight += len(items)
         audios = [one.audio for one in gathered]
@@ -139,7 +127,7 @@ class HelperTexts:
 
         self._helpers.submit(Job("text", _together(hypotheses), items, done, is_remote=home is not None, prefers=home))
 
-    def _next(self) -> TextResult:
+    def _next(self) -> Transcript | Failure:
         """Return the next result of a helper."""
         audio, result = self._results.get()
         self._num_in_flight -= 1
@@ -150,16 +138,14 @@ class HelperTexts:
         made = result.result
         if isinstance(made, RenderedTranscript):
             made.set_audio(audio)
-        elif isinstance(made, Transcript):  # with its row, which may be redacted
-            audio = replace(audio, row=made.audio.row, channel=made.audio.channel)  # of a dialogue: all channels
+        elif isinstance(made, Transcript):
+            audio = replace(audio, channel=made.audio.channel)  # of a dialogue: all channels
             result = replace(result, result=replace(made, audio=audio))
-        elif isinstance(made, Recovery):
-            self._audios[audio.index] = audio
         elif audio.given_key is not None:
             result = replace(result, result=replace(made, given_key=audio.given_key))
         return self._counted(result)
 
-    def _counted(self, results: TextResults) -> TextResult:
+    def _counted(self, results: TextResults) -> Transcript | Failure:
         if results.left_alone and self._stage.edits is not None:
             self._stage.edits.left_alone.update(results.left_alone)
         return results.result

@@ -1,4 +1,4 @@
-r"""Advanced SubStation Alpha (ASS) with karaoke tags. Pure.
+r"""Advanced SubStation Alpha (ASS) with karaoke tags, written by pysubs2. Pure.
 
 `{\k23}` before a word says for how many centiseconds the word is current: until the next one starts. Players such as mpv and
 VLC show a word in the style's secondary colour until then, and in the primary colour afterwards. libass describes the format
@@ -9,50 +9,80 @@ invisible word joiner (U+2060) splits `\N`, `\n` and `\h`, and follows a backsla
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
+from io import StringIO
+
+from pysubs2 import Color, SSAEvent, SSAFile, SSAStyle
+from pysubs2.formats.substation import SubstationFormat
 
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import SubtitleStyle
-from fastscribe.results.formats.given_cues import GivenCues, found_cues
+from fastscribe.results.formats.given_cues import found_cues
 from fastscribe.results.formats.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
 from fastscribe.types import Transcript
 
-_HEADER = """[Script Info]
-ScriptType: v4.00+
-PlayResX: 1280
-PlayResY: 720
-WrapStyle: 2
-ScaledBorderAndShadow: yes
-
-[V4+ Styles]
-Format: Name, Fontname, Fontsize, PrimaryColour, SecondaryColour, OutlineColour, BackColour, Bold, Italic, Underline, \
-StrikeOut, ScaleX, ScaleY, Spacing, Angle, BorderStyle, Outline, Shadow, Alignment, MarginL, MarginR, MarginV, Encoding
-"""
-_EVENTS = """
-[Events]
-Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
-"""
-# &HAABBGGRR, as ASS writes colours: of words that were spoken, and of words to come. Speakers take the former in turn.
-_SPOKEN = ("&H00FFFFFF", "&H0000FFFF", "&H00FFFF00", "&H0000FF80", "&H00FF80FF", "&H0080C0FF")
-_TO_COME = "&H00A0A0A0"
+_INFO = {
+    "ScriptType": "v4.00+",
+    "PlayResX": "1280",
+    "PlayResY": "720",
+    "WrapStyle": "2",
+    "ScaledBorderAndShadow": "yes",
+}
+# Of words that were spoken, and of words to come. Speakers take the former in turn.
+_SPOKEN = (
+    Color(255, 255, 255),
+    Color(255, 255, 0),
+    Color(0, 255, 255),
+    Color(128, 255, 0),
+    Color(255, 128, 255),
+    Color(255, 192, 128),
+)
+_STYLE = SSAStyle(
+    fontsize=48, secondarycolor=Color(160, 160, 160), backcolor=Color(0, 0, 0, 128), outline=2, shadow=1,
+    marginl=60, marginr=60, marginv=40,
+)  # fmt: skip
 _ROUND_BRACKETS = str.maketrans("{}", "()")
 _ESCAPE = re.compile(r"\\(?=[nNhH]|$)")
 _WORD_JOINER = "\u2060"
 
 
+class _Ass(SubstationFormat):
+    """ASS without pysubs2's limit of ten hours."""
+
+    @staticmethod
+    def ms_to_timestamp(requested_ms: int) -> str:
+        seconds, rest = divmod(_centiseconds(requested_ms), 100)
+        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{rest:02d}"
+
+
 def to_ass(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
-    """Return ASS with a karaoke tag before each word. A speaker's name is in the Name field, and each speaker has a style."""
-    given, cues = found_cues(transcript), _cues(transcript, style)
-    if given is not None and given.format == "ass":
-        return _retimed(given, cues)
-    styles = {speaker: f"Speaker {number}" for number, speaker in enumerate(transcript.speakers, start=1)}
-    return (
-        _HEADER
-        + "".join(_style_line(name, number) for number, name in enumerate(styles.values() or ["Default"]))
-        + _EVENTS
-        + "".join(_dialogue(cue, styles.get(cue.speaker or "", "Default")) for cue in cues)
-    )
+    """Return ASS with a karaoke tag before each word. A speaker's name is in the Name field, and each speaker has a style.
+
+    Given subtitles get other times, in their own styles.
+    """
+    cues = _cues(transcript, style)
+    file = _given_file(transcript)
+    if file is not None and len(file) == len(cues):
+        for event, cue in zip(file, cues, strict=True):
+            event.start, event.end = cue.start_ms, cue.end_ms
+    else:
+        styles = {speaker: f"Speaker {number}" for number, speaker in enumerate(transcript.speakers, start=1)}
+        file = SSAFile()
+        file.info = dict(_INFO)
+        file.styles = {name: _style(number) for number, name in enumerate(styles.values() or ["Default"])}
+        file.events = [_event(cue, styles.get(cue.speaker or "", "Default")) for cue in cues]
+    text = StringIO()
+    _Ass.to_file(file, text, "ass", header_notice="")
+    return text.getvalue()
+
+
+def _given_file(transcript: Transcript) -> SSAFile | None:
+    """Return the ASS that was given; None if other subtitles were, or what a manifest's row has is none."""
+    given = found_cues(transcript)
+    try:
+        return SSAFile.from_string(given.header, "ass") if given is not None and given.format == "ass" else None
+    except (IndexError, TypeError, ValueError):
+        return None
 
 
 def _cues(transcript: Transcript, style: SubtitleStyle) -> list[Cue]:
@@ -64,29 +94,13 @@ def _cues(transcript: Transcript, style: SubtitleStyle) -> list[Cue]:
     ]
 
 
-def _retimed(given: GivenCues, cues: Sequence[Cue]) -> str:
-    """Return given subtitles with other times, in their own styles."""
-    columns = [name.strip().lower() for name in given.header.rpartition("Format:")[2].split(",")]
-    lines = []
-    for cue in cues:
-        assert cue.given is not None
-        times = {"start": _clock(_centiseconds(cue.start_ms)), "end": _clock(_centiseconds(cue.end_ms))}
-        fields = [times.get(name, field) for name, field in zip(columns, cue.given.fields, strict=False)]
-        lines.append(f"Dialogue: {','.join([*fields, cue.given.markup('ass')])}\n")
-    return f"{given.header}\n{''.join(lines)}"
+def _style(number: int) -> SSAStyle:
+    return replace(_STYLE, primarycolor=_SPOKEN[number % len(_SPOKEN)])
 
 
-def _style_line(name: str, number: int) -> str:
-    spoken = _SPOKEN[number % len(_SPOKEN)]
-    return f"Style: {name},Arial,48,{spoken},{_TO_COME},&H00000000,&H80000000,0,0,0,0,100,100,0,0,1,2,1,2,60,60,40,1\n"
-
-
-def _dialogue(cue: Cue, style: str) -> str:
+def _event(cue: Cue, style: str) -> SSAEvent:
     name = clean_text(cue.speaker or "").replace(",", ";")  # commas separate the fields
-    return (
-        f"Dialogue: 0,{_clock(_centiseconds(cue.start_ms))},{_clock(_centiseconds(cue.end_ms))},{style},{name},0,0,0,,"
-        f"{_karaoke(cue)}\n"
-    )
+    return SSAEvent(cue.start_ms, cue.end_ms, _karaoke(cue), style=style, name=name)
 
 
 def _karaoke(cue: Cue) -> str:
@@ -112,8 +126,3 @@ def _escape(text: str) -> str:
 
 def _centiseconds(time_ms: int) -> int:
     return (time_ms + 5) // 10
-
-
-def _clock(centiseconds: int) -> str:
-    seconds, rest = divmod(centiseconds, 100)
-    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{rest:02d}"

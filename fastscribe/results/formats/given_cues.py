@@ -30,7 +30,6 @@ class GivenCue(NamedTuple):
     text: str  # with markup
     id: str = ""  # of WebVTT
     settings: str = ""  # of WebVTT
-    fields: tuple[str, ...] = ()  # of ASS: all but the text
 
     def markup(self, format: str) -> str:
         """Return the text in the markup of SubRip or WebVTT, or that of its own format."""
@@ -50,7 +49,7 @@ class GivenCue(NamedTuple):
 
 @dataclass(frozen=True)
 class GivenCues:
-    """The cues of a file in the order of their begins, and what stands before them."""
+    """The cues of a file in the order of their begins, and what stands before them; of ASS the file itself."""
 
     format: str
     header: str
@@ -76,8 +75,7 @@ def _cue(given: Mapping[str, Any], format: str) -> GivenCue:
     if not (math.isfinite(start_s) and math.isfinite(end_s)):
         raise ValueError("a cue without times")
     id, settings = (" ".join(_text(given.get(name, "")).split()) for name in ("id", "settings"))
-    fields = tuple(" ".join(_text(field).split()) for field in given.get("fields", ()))
-    return GivenCue(format, start_s, max(start_s, end_s), _text(given["text"]), id, settings, fields)
+    return GivenCue(format, start_s, max(start_s, end_s), _text(given["text"]), id, settings)
 
 
 def _text(given: object) -> str:

@@ -87,7 +87,7 @@ def rendered(transcript: Transcript, style: OutputStyle) -> RenderedTranscript:
     return RenderedTranscript(
         replace(transcript.audio, file="", unread=None, row=None),
         transcript.text,
-        tuple(segment for segment in transcript.segments if segment.recovered),
+        (),
         (),
         transcript.gaps,
         language=transcript.language,
@@ -232,9 +232,8 @@ def _alternative(alternative: Alternative) -> dict[str, Any]:
 def _segment(segment: Segment) -> dict[str, Any]:
     line = {} if segment.line is None else {"line": segment.line}
     is_missing = segment.line is not None and segment.words and all(word.missing for word in segment.words)
-    marks = {"recovered": True} if segment.recovered else {}
-    marks |= {"missing": True} if is_missing else {}
-    return {**_timed("text", segment.text, segment), **_speaker(segment), **line, **marks}
+    missing = {"missing": True} if is_missing else {}
+    return {**_timed("text", segment.text, segment), **_speaker(segment), **line, **missing}
 
 
 def word_object(word: Word) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from fastscribe.bench.shapes import SHAPES
 from scripts.benchmarks import training_batches
 from scripts.benchmarks.training_speed import Trainee
 from scripts.gpu.part import Part
+from scripts.shapes import SHAPES
 
 _COMPARED = ("audio_s_per_s", "batch_audio_s", "batch_rows", "steps_of_epoch")
 

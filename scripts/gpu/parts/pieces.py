@@ -13,7 +13,6 @@ import torch
 
 from fastscribe import Transcriber
 from fastscribe.bench import ceilings as machine_ceilings
-from fastscribe.bench.shapes import SHAPES
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import GraphMode
 from fastscribe.types import Frames
@@ -25,6 +24,7 @@ from scripts.benchmarks import (
     single_passes,
 )
 from scripts.gpu.part import Part
+from scripts.shapes import SHAPES
 
 
 def ceilings(part: Part) -> None:

@@ -11,14 +11,14 @@ from fastscribe import Transcriber
 from fastscribe._system.processors import cpu_name, usable_processors
 from fastscribe.bench import synthetic
 from fastscribe.bench.memory import release
-from fastscribe.bench.price_comparison import usd_per_hours
-from fastscribe.bench.shapes import SHAPES
+from fastscribe.bench.speed import usd_per_hours
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.pipeline.prices import PRICES, price_of
 from fastscribe.types import Batch
 from scripts.benchmarks import single_passes
 from scripts.gpu import ladder
 from scripts.gpu.part import Part, num_cores
+from scripts.shapes import SHAPES
 
 _PASSES = 2  # of a fast rung
 _NEEDS_S = {"nemo": 12.0, "fastscribe": 4.0}

@@ -150,19 +150,6 @@ def test_convert_keeps_aligner(archives, aligned: dict[str, Checkpoint], name: s
     assert model_digest(tmp_path / "model") != digest
 
 
-def test_gzip_and_folder(aligned: dict[str, Checkpoint], tmp_path: Path) -> None:
-    files = contents("canary_aligned")
-    unpacked = tmp_path / "unpacked"
-    unpacked.mkdir()
-    for name, content in files.items():
-        (unpacked / name).write_bytes(content)
-    for path in (packed(files, tmp_path / "gzip.nemo", "w:gz"), unpacked):
-        found = read_checkpoint(path).aligner
-        expected = aligned["canary_aligned"].aligner
-        assert found is not None and expected is not None and found.config == expected.config
-        assert all(torch.equal(found.weights[key], tensor) for key, tensor in expected.weights.items())
-
-
 def test_config_ignores_aligner(tmp_path: Path) -> None:
     files = contents("canary_aligned")
     config = quick_yaml.load(files["model_config.yaml"]) | {"restore_timestamps_model": False}

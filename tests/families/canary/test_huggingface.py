@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import Options
 from fastscribe.decode.prompt import make_prompt
@@ -73,17 +72,6 @@ def test_frames_and_greedy() -> None:
         assert list(greedy(model.model.aed, prompt, frames.frames_BTD[0]).token_ids) == entry["ids"]
 
 
-def test_goldens_differ() -> None:
-    """Outputs differ; some end with the end token and some at the last position."""
-    answers = [entry["ids"] for entry in golden(FOLDER)["files"].values()]
-    config = checkpoint(FOLDER).config.aed
-    assert config is not None
-    most = config.max_tokens - len(golden(FOLDER)["prompt"])
-    lengths = [len(ids) for ids in answers]
-    assert len({tuple(ids) for ids in answers}) >= 0.8 * len(answers)
-    assert max(lengths) == most and sorted(lengths)[len(lengths) // 2] in range(5, most)
-
-
 def test_positions() -> None:
     """Reference in float64: wavelengths grow geometrically by a factor of 10000^((D - 2) / D)."""
     for places, width in ((48, 32), (7, 4), (1024, 1024)):
@@ -91,18 +79,6 @@ def test_positions() -> None:
         angles = np.arange(places)[:, None] * rates
         expected = np.concatenate([np.sin(angles), np.cos(angles)], 1) / np.sqrt(width)
         np.testing.assert_allclose(positions(places, width).numpy(), expected, atol=2e-5)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # another dtype than the stored one, and the same
-def test_native_round_trip(tmp_path: Path, dtype: torch.dtype) -> None:
-    loaded = checkpoint(FOLDER)
-    native_writer.write(loaded, tmp_path, dtype)
-    again = read_checkpoint(tmp_path)
-    assert again.config == loaded.config and again.tokenizer == loaded.tokenizer
-    model = Recognizer.build(again, "cpu", "fp32", Options())
-    wave = waveform(AUDIO / NAMES[0])
-    [hypothesis] = model.transcribe(collate([utterance(wave)], [wave]))
-    assert list(hypothesis.token_ids) == golden(FOLDER)["files"][NAMES[0]]["ids"]
 
 
 @pytest.fixture

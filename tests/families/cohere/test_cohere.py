@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from fastscribe.bench.shapes import SHAPES
 from fastscribe.checkpoint import huggingface, native_writer
 from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.checkpoint.reader import read_checkpoint
@@ -23,6 +22,7 @@ from fastscribe.families.parameter_shapes import parameter_shapes
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber
+from scripts.shapes import SHAPES
 from tests.conftest import AUDIO, MODELS, golden, waveform
 from tests.families.granite.test_granite import batch_of
 from tests.helpers.cohere_folder import (
@@ -61,12 +61,6 @@ def test_tokens_and_text_equal_transformers(folder: Path, prompt: str) -> None:
             assert (name, list(hypothesis.token_ids)) == (name, expected[name]["ids"])
             transcript = assemble(utterance.audio, [(utterance, hypothesis)], loaded.tokenizer, 0.08, False)
             assert transcript.text == expected[name]["text"].strip()
-
-
-def test_the_goldens_say_something() -> None:
-    """Texts differ by audio and by language, and some end by themselves."""
-    answers = [entry["ids"] for files in EXPECTED.values() for entry in files.values()]
-    assert len({tuple(ids) for ids in answers}) > 6 and len({len(ids) for ids in answers}) > 3
 
 
 def test_prompts(folder: Path) -> None:

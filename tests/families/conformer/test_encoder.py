@@ -18,16 +18,14 @@ from fastscribe.config import (
     ChunkedAttention,
     LocalAttention,
     Options,
-    PredictorConfig,
     parse_attention,
 )
 from fastscribe.errors import UsageError
 from fastscribe.families.blocks import packed
 from fastscribe.families.blocks.packed import PackedLinear, UnpackedLinear, can_pack, has_faster_mkl, pack_linears_
 from fastscribe.families.blocks.padding import Padding
-from fastscribe.families.blocks.transducer import Predictor
 from fastscribe.families.conformer import attention
-from fastscribe.families.conformer.attention import Positions, RelPositionAttention, relative_positions, relative_shift
+from fastscribe.families.conformer.attention import Positions, RelPositionAttention, relative_positions
 from fastscribe.families.conformer.config import EncoderConfig, LanguagePromptConfig
 from fastscribe.families.conformer.encoder import Encoder
 from fastscribe.types import Features
@@ -130,15 +128,6 @@ def test_position_table_cache() -> None:
     torch.testing.assert_close(encoder(short).frames_BTD, before, atol=1e-6, rtol=1e-5)
 
 
-def test_relative_shift() -> None:
-    num_frames = 6
-    scores = torch.randn(2, 3, num_frames, 2 * num_frames - 1)
-    shifted = relative_shift(scores)
-    for i in range(num_frames):
-        for j in range(num_frames):
-            assert torch.equal(shifted[:, :, i, j], scores[:, :, i, num_frames - 1 - (i - j)])
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -160,8 +149,6 @@ def test_attention_option(text: str, expected: LocalAttention | None) -> None:
     "text",
     [
         "",
-        "local",
-        "local:",
         "local:5",
         "local:0,0",
         "local:-1,5",
@@ -365,13 +352,6 @@ def test_padding_between(first: int, start: int, count: int) -> None:
     assert torch.equal(part, whole[:, start:stop])
 
 
-def test_relative_positions_order() -> None:
-    table = relative_positions(3, 3, 6, torch.float32, torch.device("cpu"))
-    assert table.shape == (7, 6)
-    assert torch.allclose(table[3], torch.tensor([0.0, 1, 0, 1, 0, 1]))
-    assert torch.allclose(table[0, 0], torch.sin(torch.tensor(3.0)))
-
-
 @pytest.mark.parametrize("lengths", [[5, 2], [5, 5]])
 def test_filled_with_gradient(lengths: list[int]) -> None:
     x = torch.randn(2, 3, 5, requires_grad=True)
@@ -380,26 +360,6 @@ def test_filled_with_gradient(lengths: list[int]) -> None:
     assert torch.equal(filled.detach(), padding.fill_(x.detach().clone(), 7.0, time_axis=2))
     filled.sum().backward()
     assert x.grad is not None and torch.equal(x.grad == 0, padding.fill_(torch.zeros(2, 3, 5), 1.0, time_axis=2) == 1)
-
-
-def test_padding_fill() -> None:
-    x = torch.ones(2, 3, 5)
-    Padding.of(torch.tensor([5, 2]), 5).fill_(x, 7.0, time_axis=2)
-    assert x[0].eq(1).all()
-    assert x[1, :, :2].eq(1).all()
-    assert x[1, :, 2:].eq(7).all()
-
-
-@pytest.mark.parametrize("num_layers", [1, 3])
-def test_predictor_steps_equal_lstm(num_layers: int) -> None:
-    torch.manual_seed(0)
-    predictor = Predictor(PredictorConfig(hidden=12, num_layers=num_layers), num_tokens=9).eval()
-    labels_BN = torch.randint(0, 9, (4, 7))
-    expected, _ = predictor.lstm(predictor.embedding(labels_BN).transpose(0, 1))
-    state = predictor.initial_state(4)
-    for index in range(7):
-        output_BH, state = predictor.step(labels_BN[:, index], state)
-        torch.testing.assert_close(output_BH, expected[index], atol=1e-6, rtol=1e-5)
 
 
 def test_large_matrices_are_left_to_mkl_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -294,7 +294,7 @@ def test_interpreted_kernels() -> None:
 
 MAX_SHARED_BYTES = 99 * 1024  # per program on any device since Ampere
 # Cases of compiled_kernels.py that compile within seconds: each kernel for every device, and its variants for one. Local
-# attention has all that attention has. scripts/benchmarks/kernel_registers.py compiles all of them.
+# attention has all that attention has.
 EVERYWHERE = (
     ("local attention, heads of 128", torch.bfloat16),
     ("attention, heads of 64", torch.float32),
@@ -484,20 +484,3 @@ class TestOnTheDevice:
         ours_BTD = TRITON.glu_depthwise(x_BTD, weight_WD, None, torch.tensor([num_frames], device="cuda"), True)
         alone = x_BTD[:, -last:].cpu().float(), weight_WD.cpu().float(), None, torch.tensor([last]), True
         close(ours_BTD[:, 4 - last :].cpu(), TORCH.glu_depthwise(*alone)[:, 4:])
-
-    def test_more_rows_than_an_axis_of_a_grid_holds(self) -> None:
-        from fastscribe.families.conformer.triton_kernels import TRITON
-
-        torch.manual_seed(0)
-        rows, width = 70_000, 64
-        lengths_B = torch.arange(rows) % 4
-        qkv_BTD, gates_BTD, weight_WD = normal(rows, 3, 3 * width), normal(rows, 3, 2 * width), normal(5, width)
-        table_HRK, bias_HR = normal(1, POSITION_ROWS_MULTIPLE, width), normal(1, POSITION_ROWS_MULTIPLE)
-        for name, arguments in (
-            ("rel_attention", (qkv_BTD, table_HRK, bias_HR, lengths_B)),
-            ("glu_depthwise", (gates_BTD, weight_WD, None, lengths_B)),
-        ):
-            rest = () if name == "rel_attention" else (True,)
-            on_device = [None if argument is None else argument.cuda() for argument in arguments]
-            ours_BTD = getattr(TRITON, name)(*on_device, *rest).cpu()
-            close(ours_BTD, getattr(TORCH, name)(*arguments, *rest), real_frames(lengths_B, 3))

@@ -11,8 +11,6 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.bench.random_model import random_checkpoint
-from fastscribe.bench.shapes import SHAPES
 from fastscribe.bench.work import LABELS_PER_S
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.checkpoint.validate import validate
@@ -28,25 +26,15 @@ from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.training.data import prepare
 from fastscribe.training.recipe import DataRecipe, ManifestPart, Recipe
 from fastscribe.types import Features
+from scripts.random_checkpoint import random_checkpoint
+from scripts.shapes import SHAPES
 from tests.checkpoint.test_checkpoint import with_yaml
-from tests.conftest import AUDIO, CONVOLUTIONAL_NAMES, MODELS, checkpoint, golden, recognizer, waveform
+from tests.conftest import AUDIO, CONVOLUTIONAL_NAMES, MODELS, checkpoint, recognizer, waveform
 from tests.helpers.collate import collate
 from tests.test_golden import utterance
 
 JASPER, QUARTZNET = MODELS / "jasper", MODELS / "quartznet"
 convolutional = pytest.mark.parametrize("name", CONVOLUTIONAL_NAMES)
-
-
-@pytest.mark.parametrize("name", ["jasper", "quartznet"])
-def test_trained_models_transcribe(name: str) -> None:
-    text = golden(MODELS / name)["files"]["01_0_00010.flac"]["text"]
-    assert text == "at rice stadium a very large enthusiastic crowd greeted the president"
-
-
-@convolutional
-def test_frame_duration(name: str) -> None:
-    found = checkpoint(MODELS / name).config
-    assert found.frame_s == pytest.approx(golden(MODELS / name)["frame_seconds"])
 
 
 @convolutional
@@ -108,11 +96,8 @@ def test_bf16() -> None:
     assert near.transcribe(batch)[0].token_ids == exact.transcribe(batch)[0].token_ids
 
 
-def test_config_json_round_trip() -> None:
-    for name in CONVOLUTIONAL_NAMES:
-        config = checkpoint(MODELS / name).config
-        assert config_from_json(config.to_json()) == config
-    stored = config.to_json()
+def test_stored_configs_that_are_none() -> None:
+    stored = checkpoint(JASPER).config.to_json()
     with pytest.raises(ValueError, match="kind 'x', not one of conformer, jasper"):
         config_from_json(stored | {"encoder": stored["encoder"] | {"kind": "x"}})
     with pytest.raises(ValueError, match=r"blocks\.0: missing keys"):
@@ -143,13 +128,11 @@ def changed_block(**changes) -> dict:
     ("changes", "message"),
     [
         ({"se": "yes"}, r"encoder\.jasper\.1\.se: 'yes'"),
+        ({"se": True, "se_reduction_ratio": 0}, r"encoder\.jasper\.1\.se_reduction_ratio: 0"),
+        ({"se": True, "se_reduction_ratio": 65}, r"blocks\.se_hidden: 0 \(supported: 1 to"),
         ({"future_context": 3}, r"encoder\.jasper\.1\.future_context: 3"),
         ({"residual_mode": "multiply"}, r"residual_mode: 'multiply'"),
         ({"kernel": [13, 15]}, r"kernel: \[13, 15\]"),
-        ({"kernel": 10**9}, r"blocks\.kernel: 100000000"),
-        ({"kernel_size_factor": 1e300}, r"blocks\.kernel"),
-        ({"repeat": 10**9}, r"blocks\.repeat: 100000000"),
-        ({"filters": 10**9}, r"blocks\.filters: 100000000"),
         ({"filters": -1}, r"filters: -1"),
         ({"stride": [9]}, r"blocks\.stride: 9"),
         ({"stride": [2], "dilation": [2]}, r"blocks\.1\.dilation: 2"),
@@ -194,7 +177,6 @@ def test_settings_as_in_nemo(tmp_path: Path) -> None:
     ("key", "value"),
     [
         ("encoder__jasper", []),
-        ("encoder__jasper", [{}] * 2000),
         ("encoder__jasper", "many"),
         ("encoder__activation", "tanh"),
         ("encoder__normalization_mode", "layer"),

@@ -35,7 +35,6 @@ from fastscribe.pipeline.workers import pool as workers_pool
 from fastscribe.pipeline.workers.arena import Arena
 from fastscribe.pipeline.workers.pool import num_helpers
 from fastscribe.readable.edits import TextEdits
-from fastscribe.segmentation import gaps, spans
 from tests.conftest import AUDIO, MODELS
 from tests.helpers import worker_faults
 from tests.helpers.forked_workers import forked_workers
@@ -213,21 +212,6 @@ def test_three_processes_give_what_one_gives(pool: SimpleNamespace, inputs: list
     assert [one.index for one in in_order] == sorted(results)
 
 
-def test_speech_without_words_is_decoded_again(
-    pool: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the caller gave with a recording is still there after the second decoding."""
-    paths = linked(tmp_path, ["gap0.flac", "gap5.flac", "well.flac"])
-    given = [Audio(path, key=object()) for path in paths]
-    worker_faults.damage_spans(spans, monkeypatch.setattr)
-    worker_faults.damage_gaps(gaps, monkeypatch.setattr)
-    alone = Transcriber.load(MODEL, "cpu", "fp32", replace(OPTIONS, recover_gaps=True))
-    monkeypatch.setattr(pool.transcriber, "_recovers_gaps", True)
-    results = by_index(alone.transcribe(given))
-    assert_same(by_index(pool.transcriber.transcribe(given)), results)
-    assert sum(one.utterances for one in pool.transcriber.shares()) == 3 + 2
-
-
 def test_a_killed_process_is_replaced_and_the_others_take_its_work(
     pool: SimpleNamespace, inputs: list[Any], expected
 ) -> None:
@@ -351,26 +335,26 @@ def test_what_a_killed_device_had_is_not_read_again(pool: SimpleNamespace, fault
     assert reads == {path.name: 1 for path in paths}
 
 
-def test_fillers_and_redaction_are_those_of_one_process(
-    pool: SimpleNamespace, inputs: list[Any], expected, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("language", ["en", None])
+def test_changed_texts_are_those_of_one_process(
+    pool: SimpleNamespace, inputs: list[Any], monkeypatch: pytest.MonkeyPatch, language: str | None
 ) -> None:
-    """So are the counts of what an option left alone, because no language is known."""
-    spoken = {
-        word.text.strip(".,") for one in expected[0].values() if isinstance(one, Transcript) for word in one.words
-    }
-    names = tuple(sorted(word for word in spoken if word.istitle())[:3])
-    options = replace(OPTIONS, remove_fillers=True, redact=("names",), redact_names=names)
+    """So are the counts of what an option left alone, if no language is known."""
+    pytest.importorskip("wetext", reason="needs the extra itn")
+    inputs = [*inputs, next(AUDIO.glob("03_*.flac"))]  # "seventy-three"
+    options = replace(OPTIONS, remove_fillers=True, itn=True)
     alone = Transcriber.load(MODEL, "cpu", "fp32", OPTIONS)
     counts = []
     for transcriber in (alone, pool.transcriber):
-        monkeypatch.setattr(transcriber, "_edits", TextEdits(options))
+        monkeypatch.setattr(transcriber, "_edits", TextEdits(options, language))
         found = by_index(transcriber.transcribe(inputs))
         if transcriber is alone:
             results = found
         counts.append(transcriber._edits.left_alone)
     assert_same(found, results)
-    assert any("[" in one.text for one in found.values() if isinstance(one, Transcript))
-    assert counts[0] == counts[1] and sum(counts[0].values()) > 1
+    words = [word for one in found.values() if isinstance(one, Transcript) for word in one.words]
+    assert any(word.original for word in words) == (language is not None)
+    assert counts[0] == counts[1] and (sum(counts[0].values()) > 1) == (language is None)
 
 
 def test_a_callers_objects_and_keys_come_back(pool: SimpleNamespace) -> None:

@@ -7,17 +7,15 @@ import re
 from pathlib import Path
 
 import av
-import pytest
+import pysubs2
 from hypothesis import given, settings
 
 from fastscribe.config import SubtitleStyle
 from fastscribe.results.formats.subtitles import spoken_spans, to_cues
 from fastscribe.results.formats.writers import render
-from fastscribe.types import Failure
+from fastscribe.types import AudioInfo, Failure, Segment, Transcript, Word
 from tests.results.formats.test_writers import ANY_WORDS, STYLES, said, spoken, unwrapped
 from tests.speakers.test_dialogue_formats import CALL
-
-pysubs2 = pytest.importorskip("pysubs2")
 
 
 def tags_cs(text: str) -> list[int]:
@@ -77,6 +75,13 @@ def test_speakers_have_styles_and_names() -> None:
     assert [(one.name, one.style) for one in read][:2] == [("agent", "Speaker 1"), ("A & B", "Speaker 2")]
     assert read.styles["Speaker 1"].primarycolor != read.styles["Speaker 2"].primarycolor
     assert read[0].plaintext == "Hello."
+
+
+def test_a_recording_of_more_than_ten_hours() -> None:
+    words = (Word("late", 36_000.0, 36_001.0, 0.9),)
+    audio = AudioInfo("a.wav", "a.wav", 1000, 1, 36_002_000)
+    found = Transcript(audio, "late", (Segment("late", 36_000.0, 36_001.0, 0.9, words),), ())
+    assert "Dialogue: 0,10:00:00.00,10:00:01.00,Default,,0,0,0,,{\\k100}late\n" in render(found, "ass")
 
 
 def test_a_failure_has_no_subtitles_and_silence_has_a_file_without_events() -> None:

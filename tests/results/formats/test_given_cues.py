@@ -28,15 +28,12 @@ VTT = {
 }
 ASS = {
     "format": "ass",
-    "header": "[Script Info]\n\n[Events]\nFormat: Layer, Start, End, Style, Effect, Text",
+    "header": "[Script Info]\nTitle: x\n\n[Events]\n"
+    "Dialogue: 1,0:00:00.00,0:00:01.00,Fancy,Bob,5,0,0,,{\\i1}one{\\i0},\\N{\\k20}two\n"
+    "Dialogue: 0,0:00:01.00,0:00:02.00,Fancy,,0,0,0,,{\\p1}m 0 0\n",
     "cues": [
-        {
-            "start": 0,
-            "end": 1,
-            "text": "{\\i1}one{\\i0},\\N{\\k20}two",
-            "fields": ["1", "0:00:00.00", "0:00:01.00", "Fancy", ""],
-        },
-        {"start": 1, "end": 2, "text": "{\\p1}m 0 0", "fields": ["0", "0:00:01.00", "0:00:02.00", "Fancy", ""]},
+        {"start": 0, "end": 1, "text": "{\\i1}one{\\i0},\\N{\\k20}two"},
+        {"start": 1, "end": 2, "text": "{\\p1}m 0 0"},
     ],
 }
 
@@ -85,11 +82,18 @@ def test_webvtt() -> None:
 
 def test_ass() -> None:
     found = transcript_of(ASS, [("one,", 1.0, 2.0), ("two", 2.0, 3.5)], [], length_s=9.006)
-    assert render(found, "ass") == (
-        f"{ASS['header']}\nDialogue: 1,0:00:01.00,0:00:03.50,Fancy,,{{\\i1}}one{{\\i0}},\\N{{\\k20}}two\n"
-        "Dialogue: 0,0:00:09.00,0:00:09.00,Fancy,,{\\p1}m 0 0\n"
-    )
+    written = render(found, "ass")
+    assert written.startswith("[Script Info]\nTitle: x\n") and written.splitlines()[-2:] == [
+        "Dialogue: 1,0:00:01.00,0:00:03.50,Fancy,Bob,5,0,0,,{\\i1}one{\\i0},\\N{\\k20}two",
+        "Dialogue: 0,0:00:09.00,0:00:09.00,Fancy,,0,0,0,,{\\p1}m 0 0",
+    ]
     assert render(found, "srt") == "1\n00:00:01,000 --> 00:00:03,500\n<i>one</i>,\ntwo\n\n"  # a drawing has no text
+
+
+@pytest.mark.parametrize("header", ["", "[Events]\nDialogue: 0,x,0:00:01.00,,,0,0,0,,one", "Style: a,b,c"])
+def test_a_row_whose_ass_is_none_has_the_usual_style(header: str) -> None:
+    found = transcript_of(ASS | {"header": header}, [("one,", 1.0, 2.0), ("two", 2.0, 3.5)], [], length_s=9.006)
+    assert "Default,,0,0,0,,{\\k100}one,\\N{\\k150}two\n" in render(found, "ass")
 
 
 def test_unheard_cues_in_a_row_are_not_piled_up() -> None:
@@ -102,11 +106,11 @@ def test_unheard_cues_in_a_row_are_not_piled_up() -> None:
 
 
 def test_changed_words_are_laid_out_anew() -> None:
-    """Such as after a redaction: the cues that were given would still have them."""
-    words = replace(FOUND.segments[1].words[1], text="[number]")
-    segment = replace(FOUND.segments[1], text="one [number]", words=(FOUND.segments[1].words[0], words))
+    """The cues that were given would still have the words as they were."""
+    words = replace(FOUND.segments[1].words[1], text="2")
+    segment = replace(FOUND.segments[1], text="one 2", words=(FOUND.segments[1].words[0], words))
     changed = replace(FOUND, segments=(FOUND.segments[0], segment, FOUND.segments[2]))
-    assert "two" not in render(changed, "srt") and "[number]" in render(changed, "srt")
+    assert "two" not in render(changed, "srt") and "one 2" in render(changed, "srt")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from fastscribe.types import (
     AudioInfo,
     Failure,
     Gap,
-    Redaction,
     Segment,
     Token,
     Transcript,
@@ -37,7 +36,7 @@ FULL = Transcript(
         *PLACE, notes=("it was read to the end of the file",), missing_channel="center", opposite_phase=((0.0, 2.5),)
     ),
     "$2",
-    (Segment("$2", 0.0, 0.5, 0.9, (WORD,), recovered=True, line=1, speaker="a"),),
+    (Segment("$2", 0.0, 0.5, 0.9, (WORD,), line=1, speaker="a"),),
     (Token(3, "▁two", 0.0, 0.5, 0.9, "a"),),
     (Gap(0.5, 2.5, "a"),),
     (Alternative("to", -1.5, 0.0, 0.5, (replace(WORD, speaker=None),), "a"),),
@@ -45,7 +44,6 @@ FULL = Transcript(
     ("a", "b"),
     (Turn(0.0, 0.5, "a"),),
     (WORD,),
-    (Redaction("number", 0.0, 0.5),),
     speaker_channels=(0, 1),
     voices=(Voice("a", 9.5, 0.0, 4.5, np.eye(1, 3, dtype=np.float32)[0]), Voice("b", 0.0, 0.0, 0.0)),
 )
@@ -76,7 +74,7 @@ def test_every_field_of_the_schema_is_written() -> None:
     own = definition("row_transcript").keys() | definition("found").keys()
     assert row.keys() == own | ROW.keys()
     items = {"segment": "segments", "word": "words", "token": "tokens", "alternative": "nbest", "gap": "gaps"}
-    items |= {"turn": "turns", "redaction": "redacted", "voice": "voices", "span": "opposite_phase"}
+    items |= {"turn": "turns", "voice": "voices", "span": "opposite_phase"}
     for name, field in items.items():
         assert plain[field][0].keys() == definition(name).keys(), name
     assert to_object(FAILED).keys() == definition("failure").keys()
@@ -92,7 +90,6 @@ def test_a_field_without_documentation_is_found() -> None:
         "nbest",
         "gaps",
         "turns",
-        "redacted",
         "removed_words",
         "voices",
         "opposite_phase",

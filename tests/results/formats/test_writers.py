@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import pysubs2
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -49,24 +50,15 @@ def test_gaps_are_listed_with_the_words() -> None:
     ]
 
 
-def test_only_recovered_segments_are_marked() -> None:
-    found, added = TRANSCRIPT.segments[0], replace(TRANSCRIPT.segments[0], recovered=True)
-    row = json.loads(to_jsonl(replace(TRANSCRIPT, segments=(found, added))))
-    plain = {"text": "Hello <b>& world.", "start": 0.08, "end": 1.2, "confidence": 0.83}
-    assert row["segments"] == [plain, {**plain, "recovered": True}]
-    assert "recovered" not in json.dumps(row["words"])
-
-
 def test_a_rendered_transcript_has_its_texts_and_what_is_counted() -> None:
-    recovered = replace(TRANSCRIPT.segments[0], recovered=True)
     whole = replace(with_row({"audio_filepath": "a", "n": 1}), gaps=(Gap(2.0, 4.0),), language="en", speakers=("Ann",))
-    whole = replace(whole, segments=(*whole.segments, recovered), audio=replace(whole.audio, file="elsewhere"))
+    whole = replace(whole, audio=replace(whole.audio, file="elsewhere"))
     style = OutputStyle(("srt", "json"), tokens=True)
     found = rendered(whole, style)
     assert found.texts == {format: render(whole, format, tokens=True) for format in ("jsonl", "srt", "json")}
     assert render(found, "srt") == to_srt(whole)
     assert (found.text, found.gaps, found.language, found.speakers) == (whole.text, whole.gaps, "en", ("Ann",))
-    assert (found.segments, found.tokens, found.audio) == ((recovered,), (), AUDIO)
+    assert (found.segments, found.tokens, found.audio) == ((), (), AUDIO)
 
 
 def one_word(text: str, start_s: float = 0.0, end_s: float = 1.0, confidence: float = 0.9) -> Transcript:
@@ -301,7 +293,6 @@ def unwrapped(lines: Iterable[str]) -> str:
 @settings(max_examples=80, deadline=None)
 @given(ANY_WORDS, STYLES)
 def test_pysubs2_reads_srt_back_without_markup(texts: list[str], style: SubtitleStyle) -> None:
-    pysubs2 = pytest.importorskip("pysubs2")
     written = to_srt(spoken(texts), style)
     assume(not re.search(r"\n[0-9]+\n\n", written))  # it takes a last line of digits for the number of the next cue
     events = list(pysubs2.SSAFile.from_string(written, format_="srt"))
@@ -329,7 +320,6 @@ def test_webvtt_reads_vtt_back(texts: list[str], style: SubtitleStyle) -> None:
 @settings(max_examples=60, deadline=None)
 @given(PLAIN_WORDS, st.booleans(), STYLES)
 def test_pysubs2_reads_vtt_back(texts: list[str], highlight: bool, style: SubtitleStyle) -> None:
-    pysubs2 = pytest.importorskip("pysubs2")
     written = to_vtt(spoken(texts), replace(style, highlight_words=highlight))
     events = list(pysubs2.SSAFile.from_string(written, format_="vtt"))
     cues = [list(group) for _, group in itertools.groupby(events, key=lambda event: event.plaintext)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fastscribe.bench.shapes import SHAPES
 from scripts.benchmarks import decoding_speed
+from scripts.shapes import SHAPES
 from tests.helpers import random_models
 
 CPU = torch.device("cpu")

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fastscribe.config import JointConfig
 from fastscribe.errors import UsageError
@@ -25,10 +23,7 @@ from fastscribe.training import TransducerLossConfig, joint_transducer_loss, los
 from fastscribe.training.loss import cuda, logits
 from scripts.benchmarks.loss_memory import (
     LossShape,
-    largest_batch,
-    logits_memory,
     loss_memory,
-    materialised_memory,
 )
 from tests.fakes.simulated_cuda_loss import CASES, CONFIGS, simulate
 
@@ -184,35 +179,6 @@ def launches(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 HEADLINE = LossShape(1024, 500, 150, 640, 1025, 5, 2)
-
-
-def test_example_below_3_gb() -> None:
-    """40 s of frames, 150 labels, 1024 utterances at once; its logits alone would be 160 GB."""
-    parts = loss_memory(HEADLINE)
-    assert parts["encoder and predictor outputs"] == 1024 * (500 + 151) * 640 * 2
-    assert 2.7e9 < sum(parts.values()) < 2.9e9
-    assert logits_memory(HEADLINE)["logits"] == 1024 * 500 * 151 * 1030 * 2
-    assert materialised_memory(HEADLINE)["logits"] == 1024 * 500 * 151 * 1030 * 4
-
-
-def test_large_vocabulary_makes_blocks_of_frames() -> None:
-    """With 8,193 tokens the logits of one utterance would be 1.2 GB: they exist in halves, and 3 GB are enough here too."""
-    parts = loss_memory(replace(HEADLINE, num_tokens=8193))
-    assert parts["logits, then their gradient"] == 250 * 151 * 8200 * 2 and 2.4e9 < sum(parts.values()) < 2.6e9
-    assert parts["lattice"] == 500 * 151 * 48
-    shorter = loss_memory(replace(HEADLINE, num_tokens=8193, num_labels=100))
-    assert sum(shorter.values()) < 2.7e9
-
-
-@given(st.integers(1, 40), st.integers(1, 300), st.integers(0, 80), st.integers(10**6, 10**9))
-def test_largest_batch(rows: int, num_frames: int, num_labels: int, limit: int) -> None:
-    shape = LossShape(rows, num_frames, num_labels, 64, 129)
-    found = largest_batch(shape, limit)
-
-    def total(batch_size: int) -> int:
-        return sum(loss_memory(LossShape(batch_size, num_frames, num_labels, 64, 129)).values())
-
-    assert (found == 0 or total(found) <= limit) and total(found + 1) > limit
 
 
 def problem(

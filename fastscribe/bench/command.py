@@ -1,0 +1,116 @@
+"""`fastscribe bench`: measure a model on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated, get_args
+
+import typer
+
+from fastscribe.bench.result import DEVICE_HELP, JsonFile, check_output, numbers
+from fastscribe.bench.subject import BEAM_HELP, MODEL_OPTION_HELP, subject
+from fastscribe.cli.app import app, option, repeated_choice
+from fastscribe.config import DtypeChoice, FloatDtypeName
+from fastscribe.errors import UsageError
+from fastscribe.pipeline.prices import MAX_USD
+
+_OF_THROUGHPUT = ("inputs", "batch_frames", "clips", "passes", "price_per_hour")
+_DURATIONS_S = "2.0,7.0,16.7"
+
+
+@app.command(
+    short_help="Measure speed, latency, memory and cost on this machine.",
+    epilog="Example: fastscribe bench recordings/ --model model.nemo --dtype bf16 --dtype int8 --json speed.json",
+)
+def bench(
+    context: typer.Context,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Recordings, as for transcribe. Default: synthetic, with durations like the leaderboard's."
+        ),
+    ] = None,
+    model: Annotated[str | None, option("--model", "-m", help=MODEL_OPTION_HELP)] = None,
+    dtype: Annotated[
+        list[str] | None,
+        repeated_choice(
+            "--dtype",
+            among=get_args(DtypeChoice),
+            help="Repeat for several. Default: auto; with --latency fp32, then bf16.",
+        ),
+    ] = None,
+    beam: Annotated[int | None, option("--beam", min=1, help=BEAM_HELP)] = None,
+    device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
+    batch_frames: Annotated[
+        str | None,
+        option(
+            "--batch-frames",
+            metavar="N|auto,...",
+            help="Encoder frames per batch, separated by commas. Default: auto, and a quarter of auto.",
+        ),
+    ] = None,
+    clips: Annotated[
+        int | None,
+        option("--clips", min=1, help="Number of recordings. Default: as many as take a minute or two."),
+    ] = None,
+    passes: Annotated[
+        int | None,
+        option("--passes", min=1, help="Number of passes; the median counts. Default: 5, or 3 with --quick."),
+    ] = None,
+    latency: Annotated[
+        str | None,
+        option(
+            "--latency",
+            metavar="N,...",
+            help="Measure the latency of a batch of N recordings, by dtype, in place of throughput: 1,2,4,8,16, for example.",
+        ),
+    ] = None,
+    durations_s: Annotated[
+        str, option("--durations-s", help="With --latency: seconds per recording, separated by commas.")
+    ] = _DURATIONS_S,
+    quick: Annotated[
+        bool, option("--quick", help="In about 20 s: fewer passes over less audio, or 2 s per case of --latency.")
+    ] = False,
+    price_per_hour: Annotated[
+        float | None,
+        option(
+            "--price-per-hour",
+            min=0,
+            max=MAX_USD,
+            help="Price of this machine in USD per hour. Default: its list price, if known.",
+        ),
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """RTFx by batch size, from memory and from files, beside the machine's limits; memory and cost. Or latency of a batch."""
+    _refuse_what_would_be_dropped(context, latency is not None)
+    check_output(json_file, inputs or ())
+    if latency is not None:
+        sizes, dtypes = numbers(latency, "--latency"), list(dict.fromkeys(dtype or get_args(FloatDtypeName)))
+        if len(dtypes) > 2:
+            raise UsageError(f"--dtype {', '.join(dtypes)}: one or two with --latency, which stand side by side")
+        from fastscribe.bench import latency as of_batches
+
+        lengths_s = of_batches.seconds(durations_s)
+        of_batches.run(subject(model, device, dtypes, beam), dtypes, sizes, lengths_s, quick, json_file)
+        return
+    from fastscribe.bench import throughput
+
+    settings = throughput.Settings(
+        tuple(inputs or ()),
+        tuple(dict.fromkeys(dtype or ["auto"])),
+        throughput.budgets(batch_frames, quick),
+        clips,
+        passes or throughput.default_passes(quick),
+        quick,
+        price_per_hour,
+    )
+    throughput.run(subject(model, device, settings.dtypes, beam), settings, json_file)
+
+
+def _refuse_what_would_be_dropped(context: typer.Context, is_latency: bool) -> None:
+    """Raise UsageError for what the command line has and the measurement would not read. The environment is for any command."""
+    for name in _OF_THROUGHPUT if is_latency else ("durations_s",):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            given = "recordings" if name == "inputs" else f"--{name.replace('_', '-')}"
+            raise UsageError(f"{given}: not with --latency" if is_latency else f"{given} is for --latency")
