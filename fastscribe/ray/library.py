@@ -54,9 +54,10 @@ def connected(address: str | None) -> Iterator[Any]:
         warnings.simplefilter("ignore")
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except (Exception, SystemExit) as error:  # a node that is slow to start raises no narrower ones
             where = f"the Ray cluster {address}" if address else "a Ray cluster"
-            raise UsageError(f"{where} cannot be reached: {first_line(error)}") from error
+            why = "Ray ended the program" if isinstance(error, SystemExit) else first_line(error)
+            raise UsageError(f"{where} cannot be reached: {why} (logs: /tmp/ray/session_latest/logs)") from error
     # Ray prints the end of a worker to stdout, where transcripts go. A Ray without this name prints it.
     worker: Any = getattr(getattr(ray, "_private", None), "worker", SimpleNamespace())
     worker._worker_logs_enabled = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,6 +43,22 @@ def test_rays_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "ray://host:1")
     with pytest.raises(UsageError, match=problem), library.connected(None):
         pass
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [(SystemExit(1), "Ray ended the program"), (Exception("The node timed out.\nMore"), "The node timed out.")],
+    ids=["exit", "timeout"],
+)
+def test_a_cluster_that_does_not_start(error: BaseException, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**given: object) -> None:
+        raise error
+
+    fake = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setattr(library, "ray_library", lambda: fake)
+    with pytest.raises(UsageError) as raised, library.connected(None):
+        pass
+    assert str(raised.value) == f"a Ray cluster cannot be reached: {why} (logs: /tmp/ray/session_latest/logs)"
 
 
 @pytest.mark.parametrize(
