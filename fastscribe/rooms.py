@@ -66,7 +66,6 @@ ROOMS = (
             "read_models",
             "build_models",
             "needs_whole_recordings",
-            "arrow_columns",
         ),
         flags={
             "transcribe": ("--speakers", "--speaker-names", "--speaker-streaming", "--rttm", "--voices"),
@@ -116,7 +115,7 @@ ROOMS = (
     Room(
         "ray",
         extras={"ray": "clusters: --engine ray, fastscribe.ray"},
-        flags={"transcribe": ("--engine", "--ray-address", "--ray-workers")},
+        flags={"transcribe": ("--engine",)},
     ),
 )
 PATHS = {name: kind for room in ROOMS for name, kind in room.paths.items()}
@@ -153,7 +152,6 @@ def offered(function: str, options: Any) -> list[Callable[..., Any]]:
     open_stage(options): transcriber asks for what the room does in every run (pipeline.interfaces.RoomStage).
     open_edits(options, known, says_language): transcriber asks for what changes the texts (pipeline.interfaces.Edits).
     needs_whole_recordings(options): cli.run asks before it starts helpers, which see parts of recordings.
-    arrow_columns(options): ray.map_batches asks for the columns of results, by Arrow's names of the types.
     read_models(options, config): checkpoint.reader asks for the models that run beside the recogniser, by purpose.
     build_models(checkpoints, device, prepare, dtype): pipeline.recognizer asks for them on its device, by purpose.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from time import perf_counter
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.engine import Engine
     from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.pipeline.recognizer import Recognizer
+    from fastscribe.pipeline.workers.devices import Device
 
 _DEFAULTS = Options()
 _FORKED = (
@@ -133,9 +134,7 @@ class Transcriber:
             raise UsageError("threads 0 keeps a run in one process, and devices starts others: leave one out")
         chosen = None
         if devices is not None:
-            from fastscribe.pipeline.workers.devices import parse_devices
-
-            chosen = parse_devices(devices)  # before a download
+            chosen = cls._devices_of(devices)  # before a download
         if options.vad == "silero":
             from fastscribe.segmentation.vad import check_vad
 
@@ -184,15 +183,18 @@ class Transcriber:
 
         return Recognizer.build(checkpoint, device, dtype, options, say)
 
+    @classmethod
+    def _devices_of(cls, devices: str) -> tuple[Device, ...]:
+        from fastscribe.pipeline.workers.devices import parse_devices
+
+        return parse_devices(devices)
+
     def _content_digests(self) -> dict[str, str]:
-        """Return the digests of the models and files that the options name, by the option's name."""
+        """Return the digests of the models and files that the options name and that rooms have read, by the option's name."""
         from fastscribe.results.fingerprint import content_digests  # of a run with a journal
 
-        return self._digests_of_rooms(content_digests(self._options))
-
-    def _digests_of_rooms(self, digests: Mapping[str, str]) -> dict[str, str]:
-        """Return the digests with those of files that rooms have read."""
-        return {**digests, **{name: digest for stage in self._stages for name, digest in stage.digests().items()}}
+        of_rooms = {name: digest for stage in self._stages for name, digest in stage.digests().items()}
+        return {**content_digests(self._options), **of_rooms}
 
     def _language_settings(self) -> dict[str, str]:
         """Return the part of a fingerprint about languages: equal for options that give the same results."""

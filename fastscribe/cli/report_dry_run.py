@@ -37,6 +37,8 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
         typer.Exit: Exit code 1: an input cannot be transcribed, or failed in an earlier run.
         FastscribeError: Wrong options, or an unusable model or folder.
     """
+    from fastscribe.dry_run import estimate_run
+
     if sys.stdout is None:
         raise StdoutClosed
     from fastscribe.audio.inputs import expand  # here, because NumPy would slow down --help
@@ -48,7 +50,7 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
         usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour, 0.0)
         ledger = _ledger(job, transcriber)
         with filter_mpg123_messages():
-            found = job.engine.estimate(transcriber, job.inputs, ledger, usd_per_hour, _show_failure)
+            found = estimate_run(transcriber, job.inputs, ledger, usd_per_hour, _show_failure)
     check_any_input(found.files + found.failed + found.skipped, job.target.shard)
     say_listing(found.left_out, found.repeated, quiet)
     if not quiet:

@@ -18,7 +18,6 @@ from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
-    from fastscribe.dry_run import DryRunReport
     from fastscribe.pipeline.stats import RunStats
     from fastscribe.transcriber import Transcriber
 
@@ -97,13 +96,6 @@ class Engine:
     def digest(self, job: TranscribeJob, transcriber: Transcriber) -> str:
         """Return the digest of the model's content."""
         return model_digest_of(job.model)
-
-    @property
-    def estimate(self) -> Callable[..., DryRunReport]:
-        """What tells what a run would do: dry_run.estimate_run(), or a function with its arguments."""
-        from fastscribe.dry_run import estimate_run
-
-        return estimate_run
 
 
 LOCAL = Engine()

@@ -4,7 +4,7 @@
 >>> rows = ray.data.read_json("s3://bucket/manifest.jsonl")                                   # doctest: +SKIP
 >>> rows.map_batches(fastscribe.ray.Transcriber, batch_size=2048, num_gpus=1, batch_format="pyarrow",
 ...     compute=ray.data.ActorPoolStrategy(size=8))                                           # doctest: +SKIP
->>> fastscribe.ray.transcribe(rows, model="nvidia/parakeet-tdt-0.6b-v3", output="s3://bucket/out")  # doctest: +SKIP
+>>> fastscribe.ray.transcribe(["calls/"], model="nvidia/parakeet-tdt-0.6b-v3", output="s3://bucket/out")  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastscribe.ray.dataset import transcribe
+    from fastscribe.ray.journaled import transcribe
     from fastscribe.ray.map_batches import Transcriber
 
 __all__ = ["Transcriber", "transcribe"]
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
 
         return Transcriber
     if name == "transcribe":
-        from fastscribe.ray.dataset import transcribe
+        from fastscribe.ray.journaled import transcribe
 
         return transcribe
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,7 +20,9 @@ def ray_library() -> Any:
     """Import Ray. Raises MissingExtra if it is not installed."""
     with _own_signals():
         try:
-            return importlib.import_module("ray")
+            ray = importlib.import_module("ray")
+            importlib.import_module("ray.data")
+            return ray
         except ImportError as error:
             raise MissingExtra("--engine ray", error.name or "ray", "ray") from error
 
@@ -40,19 +42,22 @@ def connected(address: str | None) -> Iterator[Any]:
         UsageError: Ray is not installed, or the cluster cannot be reached.
     """
     ray = ray_library()
-    if address is not None and address.startswith("ray://"):
-        raise UsageError(f"{address}: Ray's client cannot stream results: run the command on a node of the cluster")
+    given = address or os.environ.get("RAY_ADDRESS", "")
+    if given.startswith("ray://"):
+        raise UsageError(f"{given}: Ray's client cannot stream results: run the command on a node of the cluster")
     if ray.is_initialized():
         yield ray
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of this run's own reports to nobody
-    with _own_signals(), warnings.catch_warnings():
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its C code writes to stderr too
+    with _own_signals(), _c_code_silent(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except (Exception, SystemExit) as error:  # a node that is slow to start raises no narrower ones
             where = f"the Ray cluster {address}" if address else "a Ray cluster"
-            raise UsageError(f"{where} cannot be reached: {first_line(error)}") from error
+            why = "Ray ended the program" if isinstance(error, SystemExit) else first_line(error)
+            raise UsageError(f"{where} cannot be reached: {why} (logs: /tmp/ray/session_latest/logs)") from error
     # Ray prints the end of a worker to stdout, where transcripts go. A Ray without this name prints it.
     worker: Any = getattr(getattr(ray, "_private", None), "worker", SimpleNamespace())
     worker._worker_logs_enabled = False
@@ -62,6 +67,19 @@ def connected(address: str | None) -> Iterator[Any]:
         with _own_signals():
             ray.shutdown()
         worker._worker_logs_enabled = True
+
+
+@contextmanager
+def _c_code_silent() -> Iterator[None]:
+    """Send what C code writes to stderr nowhere: as Ray begins, it says there that it has read its log level."""
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 @contextmanager
@@ -86,3 +104,16 @@ def signals_pass() -> Iterator[None]:
         if cause is None:
             raise
         raise cause from None
+
+
+@contextmanager
+def without_bars(ray: Any) -> Iterator[None]:
+    """Let datasets that are made in this block run without Ray Data's own bars and lines."""
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    context = ray.data.DataContext.get_current()
+    before = context.enable_progress_bars, context.print_on_execution_start
+    context.enable_progress_bars = context.print_on_execution_start = False
+    try:
+        yield
+    finally:
+        context.enable_progress_bars, context.print_on_execution_start = before

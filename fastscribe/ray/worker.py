@@ -1,29 +1,40 @@
-"""The actor that transcribes: a process of the cluster with a loaded model.
+"""The actor that transcribes blocks of recordings. It opens no recording itself.
 
-It receives Sources and opens the recordings itself. Results leave in groups as they are finished, so that a worker that dies
-loses only what it has not sent. The object store holds texts, never audio.
+The model has a process of its own beside it, with helpers that read, as with `--devices`. So a recording that ends its process
+each time becomes a Failure, and the others of its block are done.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Iterator, Sequence
+import pickle
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from time import perf_counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from fastscribe._system.gpus import num_gpus
 from fastscribe._system.openmp import limit_openmp_spin
+from fastscribe._system.processors import usable_processors
 from fastscribe.config import ModelConfig, Options, OutputStyle
-from fastscribe.errors import FastscribeError, UsageError
+from fastscribe.errors import CheckpointError, DeviceFailed, FastscribeError, UsageError
 from fastscribe.pipeline.model_facts import ModelFacts
+from fastscribe.pipeline.stats import DeviceShare
+from fastscribe.pipeline.workers.devices import Device, parse_devices, split_processors
 from fastscribe.results.formats.writers import rendered
-from fastscribe.types import Failure, File, Source, Transcript, Utterance
+from fastscribe.transcriber import Transcriber
+from fastscribe.types import Failure, RenderedTranscript, Source, Transcript
 from fastscribe.version import __version__
 
 if TYPE_CHECKING:
-    from fastscribe.dry_run import DryRunReport
+    import pyarrow as pa
 
-_GROUP_S, _GROUP_RESULTS = 0.5, 256
+MAX_DEATHS = 3  # of actors that one block may cost
+_MIN_HELPERS = 2  # one may wait for a slow file
+NUMBER, BLOCK = "number", "block"  # columns: of a block, its number and its pickled content
 
 
 @dataclass(frozen=True)
@@ -32,30 +43,27 @@ class Setup:
 
     Attributes:
         model: A path that all nodes have, "default" or a name on the Hugging Face hub.
-        device: "auto", "cpu" or "cuda".
+        device: "auto" (a GPU if Ray gives the worker one), "cpu" or "cuda".
         dtype: As Transcriber.load().
         options: Options of the run.
-        style: Results come rendered for it, without their words, which saves the driver two thirds of its time. None: whole
-            transcripts.
+        style: Results come rendered for it, without their words; None: whole transcripts.
         run_id: Names the run on each node.
     """
 
     model: str
-    device: str
-    dtype: str
-    options: Options
-    style: OutputStyle | None
-    run_id: str
+    device: str = "auto"
+    dtype: str = "auto"
+    options: Options = field(default_factory=Options)
+    style: OutputStyle | None = None
+    run_id: str = ""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """A loaded worker: what reports and the journal's fingerprint need."""
+    """A loaded model: what reports and the journal's fingerprint need, and what all workers must have in common."""
 
-    place: str  # "ADDRESS pid NUMBER"
-    node_id: str
+    place: str
     model: ModelFacts
-    batch_frames: float
     config: ModelConfig
     model_digest: str
     content_digests: dict[str, str]  # of what the options name, by the option's name
@@ -64,155 +72,201 @@ class Facts:
     version: str = __version__
     said: tuple[str, ...] = ()
 
+    def check(self, other: Facts) -> None:
+        """Raise UsageError for a worker whose results would differ from those of this one."""
+        for what, own, its in (
+            ("fastscribe", self.version, other.version),
+            ("the model's content", self.model_digest, other.model_digest),
+            *(
+                (f"the content of --{name.replace('_', '-')}", digest, other.content_digests.get(name))
+                for name, digest in self.content_digests.items()
+            ),
+            ("--dtype", self.model.dtype, other.model.dtype),
+            ("--decoder", self.model.decoder_name, other.model.decoder_name),
+            ("--attention", self.model.attention, other.model.attention),
+        ):
+            if own != its:
+                raise UsageError(
+                    f"the nodes of the cluster differ: {what} is {own} at {self.place} and {its} at {other.place}"
+                )
+
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a worker cannot load the model: a mistake of the user's, which no other worker would escape."""
+    """Why a worker cannot do what it is asked: a mistake of the user's, which no other worker would escape."""
 
     message: str
 
 
 @dataclass(frozen=True)
-class ChunkStats:
-    """The last thing a worker sends of a chunk."""
+class Lost:
+    """What an actor returns of a block with which it, or another on its node, has died MAX_DEATHS times."""
 
-    wall_s: float
-    batches: int
-    utterances: int
+
+@dataclass(frozen=True)
+class BlockResults:
+    """The results of a block, each with its recording's position in the run, and what the worker did for them."""
+
+    results: list[Transcript | Failure]
+    share: DeviceShare
     stage_s: dict[str, float]
     padded_frames: int
     real_frames: int
-    peak_bytes: int
     said: tuple[str, ...] = ()
 
 
-@dataclass(repr=False)
-class Worker:
-    """Transcribes chunks, one at a time. `load` comes first."""
+def look(setup: Setup) -> Facts | Refusal:
+    """Load a model in this process, and tell what it is."""
+    limit_openmp_spin()
+    said: list[str] = []
+    try:
+        setup = on_this_node(setup, said.append)
+        found = Transcriber.load(setup.model, setup.device, setup.dtype, setup.options, said.append)
+        return facts_of(found, setup, said)
+    except (FastscribeError, OSError) as error:
+        return _refusal(error)
 
-    setup: Setup
-    _said: list[str] = field(default_factory=list)
-    _transcriber: Any = None
-    _batches: int = 0
-    _utterances: int = 0
 
-    def load(self) -> Facts | Refusal:
-        """Load the model, which is on this node's disk once."""
-        limit_openmp_spin()
-        from fastscribe.ray.node_model import model_on_node, options_on_node
-        from fastscribe.results.fingerprint import content_digests
-        from fastscribe.transcriber import Transcriber
+class BlockWorker:
+    """Transcribes blocks, one at a time: the class that map_batches runs in actors.
 
-        setup = self.setup
-        start = perf_counter()
+    Args:
+        setup: What to load.
+        expected: Facts of another worker of the run. One that differs refuses its blocks.
+    """
+
+    def __init__(self, setup: Setup, expected: Facts) -> None:
+        self._setup, self._said = setup, list[str]()
+        self._refusal: Refusal | None = None
         try:
-            model, options = model_on_node(setup.model, setup.run_id, self._said.append), setup.options
-            options, digests = options_on_node(options, setup.run_id, self._said.append)
-            found = Transcriber.load(model.path, setup.device, setup.dtype, options, self._said.append)
-            digests = found._digests_of_rooms(content_digests(options, digests))
+            setup = on_this_node(setup, self._said.append)
+            self._transcriber = load(setup, self._said.append)
+            facts = facts_of(self._transcriber, setup)
+            expected.check(facts)
+            self._share = DeviceShare(facts.place, facts.model.device_name)
         except (FastscribeError, OSError) as error:
-            return Refusal(" ".join(str(error).split()))
-        self._transcriber = found
-        found._watcher = self
-        place, node_id = _place()
-        return Facts(
-            place=place,
-            node_id=node_id,
-            model=found._executor.facts,
-            batch_frames=found._budget().frames,
-            config=found._config,
-            model_digest=model.digest,
-            content_digests=digests,
-            language_settings=found._language_settings(),
-            load_s=perf_counter() - start,
-            said=self._take_said(),
-        )
+            self._refusal = _refusal(error)
 
-    def transcribe(
-        self, sources: Sequence[Source]
-    ) -> Generator[list[tuple[int, Transcript | Failure]] | ChunkStats | Refusal]:
-        """Yield groups of results with their positions among the sources, and at the end the chunk's statistics."""
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """Return a block's number, and pickled what became of it: BlockResults, Lost or a Refusal."""
+        import pyarrow as pa
+
+        number, content = batch[NUMBER][0].as_py(), batch[BLOCK][0].as_py()
+        done = self._refusal or self._transcribe_if_it_may(number, pickle.loads(content))
+        return pa.table({NUMBER: [number], BLOCK: [pickle.dumps(done)]})
+
+    def _transcribe_if_it_may(self, number: int, sources: Sequence[Source]) -> BlockResults | Lost | Refusal:
+        """Transcribe a block, unless actors died with it: Ray repeats the blocks of an actor that dies without an end."""
+        attempts = Path(tempfile.gettempdir(), f"fastscribe-{self._setup.run_id}-{number}")
+        with attempts.open("ab") as file:
+            file.write(b".")
+        done = Lost() if attempts.stat().st_size > MAX_DEATHS else self._transcribe(sources)
+        attempts.unlink()
+        return done
+
+    def _transcribe(self, sources: Sequence[Source]) -> BlockResults | Refusal:
+        transcriber = self._transcriber
+        transcriber._executor.style = self._setup.style
         try:
-            yield from self._transcribe(sources)
-        except UsageError as error:  # an option that is not possible here, and on no other worker
-            yield Refusal(" ".join(str(error).split()))
-
-    def _transcribe(self, sources: Sequence[Source]) -> Iterator[list[tuple[int, Transcript | Failure]] | ChunkStats]:
-        start = group_start = perf_counter()
-        self._batches = self._utterances = 0
-        group: list[tuple[int, Transcript | Failure]] = []
-        for result in self._transcriber._results(iter(sources)):
-            group.append((result.index, self._light(result)))
-            if len(group) >= _GROUP_RESULTS or perf_counter() - group_start > _GROUP_S:
-                yield group
-                group, group_start = [], perf_counter()
-        if group:
-            yield group
-        progress, edits = self._transcriber.progress, self._transcriber._edits
+            with closing(transcriber._results(cast(Any, sources))) as results:
+                done = [self._light(result, sources[result.index].index) for result in results]
+        except DeviceFailed as error:
+            print(error, file=sys.stderr, flush=True)
+            os._exit(1)  # Ray starts the actor again, which gets the block again
+        except UsageError as error:  # an option that is not possible here
+            return _refusal(error)
+        progress, edits, languages = transcriber.progress, transcriber._edits, transcriber._languages
         self._said += progress.lines
         if edits is not None:
             self._said += edits.lines
             edits.left_alone.clear()
-        if self._transcriber._languages is not None:
-            self._said += self._transcriber._languages.take_lines()
-        yield ChunkStats(
-            perf_counter() - start,
-            self._batches,
-            self._utterances,
-            dict(progress.stopwatch.seconds),
-            progress.padded_frames,
-            progress.real_frames,
-            self._transcriber._executor.peak_bytes(),
-            self._take_said(),
-        )
-
-    def estimate(self, sources: Sequence[Source]) -> tuple[DryRunReport, list[Failure]]:
-        """Probe the sources and time a few batches of them, as a dry run does."""
-        from fastscribe.dry_run import estimate_run
-        from fastscribe.results.ledger import Ledger
-
-        failures: list[Failure] = []
-        report = estimate_run(self._transcriber, cast(Iterable[str], sources), Ledger(), None, failures.append)
-        return report, failures
-
-    def batch(self, utterances: Sequence[Utterance], num_frames: Sequence[int]) -> None:
-        """Count a decoded batch, as the transcriber's watcher."""
-        self._batches += 1
-        self._utterances += len(utterances)
-
-    def _light(self, result: Transcript | Failure) -> Transcript | Failure:
-        """Return a result without what the driver knows or does not need."""
-        if isinstance(result, Failure):
-            return result
-        if self.setup.style is not None:
-            return rendered(result, self.setup.style)
-        return replace(result, audio=replace(result.audio, file="", unread=None))
-
-    def _take_said(self) -> tuple[str, ...]:
+        if languages is not None:
+            self._said += languages.take_lines()
         said = tuple(self._said)
         self._said.clear()
-        return said
+        [share] = transcriber.shares()
+        share = replace(share, name=self._share.name, device=self._share.device)
+        stage_s, frames = dict(progress.stopwatch.seconds), (progress.padded_frames, progress.real_frames)
+        return BlockResults(done, share, stage_s, *frames, said)
+
+    def _light(self, result: Transcript | Failure, index: int) -> Transcript | Failure:
+        """Return a result with its position in the run, without what the driver does not need."""
+        if isinstance(result, Failure):
+            return replace(result, index=index)
+        row = result.audio.row
+        if self._setup.style is not None and not isinstance(result, RenderedTranscript):
+            result = rendered(result, self._setup.style)
+        return replace(result, audio=replace(result.audio, row=row, index=index, file="", unread=None))
 
 
-def packed(sources: Sequence[Source]) -> list[Source]:
-    """Return sources as a worker needs them: files by absolute path, without the keys, which the driver keeps."""
-    return [replace(source, file=_absolute(source.file), given_key=None) for source in sources]
+def on_this_node(setup: Setup, say: Callable[[str], None]) -> Setup:
+    """Return the setup with the path of the model, which a node downloads if need be. Raises CheckpointError."""
+    from fastscribe.checkpoint.location import locate
+
+    path = locate(setup.model, say, show_progress=False)
+    if not path.exists():
+        raise CheckpointError(path, "no such file or folder on this node; a path must be the same on all nodes")
+    return replace(setup, model=str(path))
 
 
-def _absolute(file: File) -> File:
-    return os.path.abspath(file) if isinstance(file, str) else file
+def load(setup: Setup, say: Callable[[str], None]) -> Transcriber:
+    """Load the model in a process beside this one, on its share of the node, with helpers. Raises as Transcriber.load()."""
+    num_processors, has_gpu = given_by_ray()
+    options = setup.options
+    if not options.threads:  # processors beside this process and the model's
+        options = replace(options, threads=max(_MIN_HELPERS, num_processors - 2))
+    devices = "all" if has_gpu and setup.device != "cpu" else "cpu:1"
+    return _OnShare.load(setup.model, "auto", setup.dtype, options, say, devices=devices)
 
 
-def unpacked(result: Transcript | Failure, source: Source) -> Transcript | Failure:
-    """Return a worker's result with its source's index, key and row."""
-    if isinstance(result, Failure):
-        return replace(result, index=source.index, row=source.row, given_key=source.given_key)
-    audio = replace(result.audio, index=source.index, row=source.row, given_key=source.given_key)
-    return replace(result, audio=audio)
+class _OnShare(Transcriber):
+    """A Transcriber whose model takes this process's share of the processors, where Ray gives no GPU."""
+
+    @classmethod
+    def _devices_of(cls, devices: str) -> tuple[Device, ...]:
+        return parse_devices(devices) if devices == "all" else split_processors(1, given_by_ray()[0])
 
 
-def _place() -> tuple[str, str]:
+def given_by_ray() -> tuple[int, bool]:
+    """Return the number of processors that are this process's share, and whether it has a GPU."""
     import ray
 
-    node_id = ray.get_runtime_context().get_node_id()
-    return f"{ray.util.get_node_ip_address()} pid {os.getpid()}", node_id
+    if not ray.is_initialized():
+        return usable_processors(), num_gpus() > 0
+    context = ray.get_runtime_context()
+    given, node_id = context.get_assigned_resources(), context.get_node_id()
+    num_processors, gpus = given.get("CPU", 1.0), given.get("GPU", 0.0)
+    if gpus:  # whatever is asked for, a GPU needs its share of the processors to read audio
+        node = next(one["Resources"] for one in ray.nodes() if one["NodeID"] == node_id)
+        num_processors = max(num_processors, node.get("CPU", 1.0) * gpus / node["GPU"])
+    return min(usable_processors(), max(1, int(num_processors))), gpus > 0
+
+
+def facts_of(transcriber: Transcriber, setup: Setup, said: Sequence[str] = ()) -> Facts:
+    """Return what a loaded model is. Raises OSError if its files cannot be read again."""
+    from fastscribe.results.fingerprint import model_digest
+
+    return Facts(
+        place=_place(),
+        model=transcriber._executor.facts,
+        config=transcriber._config,
+        model_digest=model_digest(setup.model),
+        content_digests=transcriber._content_digests(),
+        language_settings=transcriber._language_settings(),
+        load_s=transcriber._load_s,
+        said=tuple(said),
+    )
+
+
+def _place() -> str:
+    """Return where this process is: "ADDRESS GPU 0", or "ADDRESS pid 123" without a GPU."""
+    import ray
+
+    if not ray.is_initialized():
+        return f"pid {os.getpid()}"
+    gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
+    return f"{ray.util.get_node_ip_address()} {'GPU ' + ','.join(gpus) if gpus else f'pid {os.getpid()}'}"
+
+
+def _refusal(error: Exception) -> Refusal:
+    return Refusal(" ".join(str(error).split()))

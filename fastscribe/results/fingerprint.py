@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from fastscribe import rooms
@@ -130,19 +129,18 @@ def model_digest(path: str | os.PathLike[str]) -> str:
     return "sha256:" + digest.hexdigest()[:32]
 
 
-def content_digests(options: Options, known: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+def content_digests(options: Options) -> dict[str, str]:
     """Return the digests of the models that options name, by the option's name.
 
     Args:
         options: The run's options.
-        known: Digests that need not be computed again.
 
     Raises:
         OSError: A file cannot be read.
     """
     models = {name: getattr(options, name) for name in ("align_with", "lm", "speakers", "voices")}
     named = {name: path for name, path in models.items() if path is not None and (name, path) != ("speakers", CHANNELS)}
-    return {name: known.get(name) or model_digest(path) for name, path in named.items()}
+    return {name: model_digest(path) for name, path in named.items()}
 
 
 def _model_files(root: Path) -> list[Path]:

@@ -34,16 +34,6 @@ def open_stage(options: Options) -> RoomStage:
     return SpeakerStage(options)
 
 
-def arrow_columns(options: Options) -> Mapping[str, Any]:
-    """Return what tables of results have besides: the speaker of each word, segment and gap, and columns of the room's own."""
-    speaker, span = {"speaker": "string"}, {"start": "double", "end": "double"}
-    found: dict[str, Any] = {name: [speaker] for name in ("words", "segments", "gaps")}
-    found |= {"speakers": ["string"], "turns": [span | speaker]}
-    if options.voices is not None:  # a speaker with little speech has no embedding
-        found["voices"] = [speaker | {"speech": "double"} | span | {"embedding": ["float"]}]
-    return found
-
-
 def read_models(options: Options, config: ModelConfig) -> Mapping[str, Any]:
     """Return the checkpoints of the models that the options name, by purpose. As readers.read_models()."""
     from fastscribe.speakers import readers

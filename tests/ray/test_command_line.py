@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from fastscribe.errors import UsageError
 from fastscribe.ray import library
-from fastscribe.ray.pool import Size, placement
+from fastscribe.ray.run import Places, placement
 from tests.helpers.processes import fastscribe as command
 
 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--ray-address", "auto"], "--ray-address needs --engine ray"),
-        (["--ray-workers", 2], "--ray-workers needs --engine ray"),
         (["--engine", "ray", "--device", "cuda:1"], "--device cuda:1: with --engine ray it is auto, cpu or cuda"),
         (["--engine", "ray", "--devices", "all"], "--devices and --engine ray exclude each other"),
         (["--engine", "ray", "--report-html", "page.html"], "--report-html shows the batches of one process"),
+        (["--engine", "ray", "--dry-run"], "--dry-run times this machine, so it does not go with --engine ray"),
     ],
-    ids=["address", "workers", "device", "devices", "page"],
+    ids=["device", "devices", "page", "dry run"],
 )
 def test_options_that_do_not_fit(options: list[object], problem: str) -> None:
     done = command("transcribe", "a.wav", *options)
@@ -35,32 +35,50 @@ def test_without_the_extra_one_line_names_it(monkeypatch: pytest.MonkeyPatch) ->
         library.ray_library()
 
 
-def test_rays_client_and_an_unknown_cluster_are_refused() -> None:
+def test_rays_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray", reason="needs the extra ray")
-    with pytest.raises(UsageError, match="run the command on a node of the cluster"), library.connected("ray://host:1"):
+    problem = "ray://host:1: .* run the command on a node of the cluster"
+    with pytest.raises(UsageError, match=problem), library.connected("ray://host:1"):
+        pass
+    monkeypatch.setenv("RAY_ADDRESS", "ray://host:1")
+    with pytest.raises(UsageError, match=problem), library.connected(None):
         pass
 
 
 @pytest.mark.parametrize(
-    ("nodes", "size", "expected"),
-    [
-        ([{"CPU": 8, "GPU": 2}, {"CPU": 8, "GPU": 1}], Size(), (3, {"num_gpus": 1, "num_cpus": 1})),
-        ([{"CPU": 8, "GPU": 2}], Size(gpus=0.5), (4, {"num_gpus": 0.5, "num_cpus": 1})),
-        ([{"CPU": 8, "GPU": 2}], Size(workers=2, gpus=0), (2, {"num_gpus": 0, "num_cpus": 4})),
-        ([{"CPU": 4}, {"CPU": 8}, {"memory": 1}], Size(), (2, {"num_gpus": 0, "num_cpus": 4})),
-        ([{"CPU": 4}, {"CPU": 8}], Size(workers=6), (6, {"num_gpus": 0, "num_cpus": 2})),
-        ([{"CPU": 4}, {"CPU": 8}], Size(cpus=2), (6, {"num_gpus": 0, "num_cpus": 2})),
-        ([], Size(), (1, {"num_gpus": 0, "num_cpus": 1})),
-    ],
-    ids=[
-        "a worker a GPU",
-        "two a GPU",
-        "CPUs beside GPUs",
-        "a worker a node",
-        "shared CPUs",
-        "CPUs a worker",
-        "no node yet",
-    ],
+    ("error", "why"),
+    [(SystemExit(1), "Ray ended the program"), (Exception("The node timed out.\nMore"), "The node timed out.")],
+    ids=["exit", "timeout"],
 )
-def test_number_and_resources_of_workers(nodes: list[dict[str, float]], size: Size, expected: object) -> None:
-    assert placement(nodes, size) == expected
+def test_a_cluster_that_does_not_start(error: BaseException, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**given: object) -> None:
+        raise error
+
+    fake = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setattr(library, "ray_library", lambda: fake)
+    with pytest.raises(UsageError) as raised, library.connected(None):
+        pass
+    assert str(raised.value) == f"a Ray cluster cannot be reached: {why} (logs: /tmp/ray/session_latest/logs)"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "workers", "device", "expected"),
+    [
+        ([{"CPU": 8, "GPU": 2}, {"CPU": 8, "GPU": 1}], None, "auto", (3, 1, 1)),
+        ([{"CPU": 8, "GPU": 2}], 1, "cuda", (1, 1, 1)),
+        ([{"CPU": 8, "GPU": 2}], 2, "cpu", (2, 0, 4)),
+        ([{"CPU": 4}, {"CPU": 8}, {"memory": 1}], None, "auto", (2, 0, 4)),
+        ([{"CPU": 4}, {"CPU": 8}], 6, "auto", (6, 0, 2)),
+        ([], None, "auto", (1, 0, 1)),
+    ],
+    ids=["one a GPU", "fewer", "CPUs beside GPUs", "one a node", "shared CPUs", "no node yet"],
+)
+def test_number_and_resources_of_actors(
+    nodes: list[dict[str, float]], workers: int | None, device: str, expected: tuple[int, int, int]
+) -> None:
+    assert placement(nodes, workers, device) == Places(*expected)
+
+
+def test_a_cluster_without_gpus() -> None:
+    with pytest.raises(UsageError, match="--device cuda: the cluster has no GPU"):
+        placement([{"CPU": 8}], None, "cuda")

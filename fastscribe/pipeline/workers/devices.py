@@ -53,13 +53,14 @@ def parse_devices(text: str) -> tuple[Device, ...]:
     found = re.fullmatch(r"cpu:([0-9]+)", text)
     if found is None:
         raise UsageError(f"--devices {text}: not {_FORMS}")
-    return _processes(int(found[1]))
-
-
-def _processes(number: int) -> tuple[Device, ...]:
-    processors = usable_processors()
+    number, processors = int(found[1]), usable_processors()
     if not 1 <= number <= processors:
         raise UsageError(f"--devices cpu:{number}: from 1 to {processors} processes have a processor each here")
+    return split_processors(number, processors)
+
+
+def split_processors(number: int, processors: int) -> tuple[Device, ...]:
+    """Return devices that share some processors."""
     shares = [processors // number + (index < processors % number) for index in range(number)]
     return tuple(
         Device(f"cpu:{index}", "cpu", share, {"OMP_NUM_THREADS": str(share), "MKL_NUM_THREADS": str(share)})

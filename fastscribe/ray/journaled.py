@@ -1,4 +1,4 @@
-"""`fastscribe.ray.transcribe`: the recordings that a dataset names, into a folder or store with journal and report."""
+"""`fastscribe.ray.transcribe`: recordings into a folder or store with journal and report, on all GPUs of a cluster."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fastscribe.errors import UsageError
 from fastscribe.journaled import run_fingerprint
 from fastscribe.pipeline.stats import RunStats
 from fastscribe.ray.library import ray_library
-from fastscribe.ray.pool import Size, placement
 from fastscribe.ray.rows import find_path_column, to_source
 from fastscribe.ray.run import RayTranscriber
+from fastscribe.ray.worker import Setup
 from fastscribe.results.output_run import OutputRun
 from fastscribe.results.outputs import Output, open_output, write_result
 from fastscribe.transcriber import run_stats
@@ -32,7 +32,7 @@ _ROWS = 1024  # of the dataset at a time
 
 
 def transcribe(
-    dataset: Any,
+    inputs: Any,
     model: str = "default",
     output: str | Path = "",
     *,
@@ -47,18 +47,18 @@ def transcribe(
     options: Options = _DEFAULTS,
     address: str | None = None,
     workers: int | None = None,
-    gpus: float | None = None,
-    cpus: float | None = None,
     price_per_hour: float | None = None,
     say: Callable[[str], None] = log_to_stderr,
 ) -> RunStats:
-    """Transcribe the recordings that a dataset of Ray Data names, into the files that `fastscribe transcribe` writes.
+    """Transcribe recordings on a Ray cluster, into the files that `fastscribe transcribe` writes.
 
-    Each row is what a row of a NeMo manifest is: its columns are in the result. The dataset is read a block at a time, and
-    its recordings go to the workers by their lengths; audio never passes through Ray.
+    Inputs are listed and results written here, and recordings go to the actors by their lengths; audio never passes through
+    Ray.
 
     Args:
-        dataset: A ray.data.Dataset with paths or URLs, and optionally `offset` and `duration` in seconds.
+        inputs: Paths, URLs, folders, globs and manifests, as Transcriber.transcribe() takes them; or a ray.data.Dataset, of
+            which each row is what a row of a NeMo manifest is: a path or URL, optionally `offset` and `duration` in seconds,
+            and other columns, which are in the result.
         model: A path that all nodes have, "default" or a name on the Hugging Face hub, "organisation/name".
         output: Folder or URL of the results.
         resume: Go on where an earlier run into the output stopped. False: remove that run's results and start over.
@@ -66,15 +66,13 @@ def transcribe(
         formats: jsonl, json, srt, vtt, txt, tsv, ctm.
         tokens: Write every token too.
         ordered: Sort the rows by input at the end.
-        path_column: Column with the paths; None: `audio_filepath`, else `path`.
+        path_column: Of a dataset: its column with the paths; None: `audio_filepath`, else `path`.
         device: "auto", "cpu" or "cuda".
         dtype: As Transcriber.load().
         options: Options of the run.
         address: Of the cluster; None: the one this program is connected to, else as ray.init() finds it.
-        workers: Number of workers; None: one for each GPU, or one for each node of a cluster without GPUs.
-        gpus: GPUs of each worker; None: 1 if there are any.
-        cpus: Processors of each worker; None: 1 with a GPU, else an equal share.
-        price_per_hour: USD an hour for all workers together; None: the price list's entry for each device.
+        workers: Number of actors; None: one for each GPU, or one for each node of a cluster without GPUs.
+        price_per_hour: USD an hour for the whole cluster; None: the price list's entry for each device.
         say: Receives one line at a time.
 
     Returns:
@@ -85,20 +83,17 @@ def transcribe(
     """
     if not str(output):
         raise UsageError("output: name a folder or URL for the results")
-    names = list(dataset.schema().names)
-    column = find_path_column(names, path_column)
-    _check_columns(dataset.schema())
-    style, size = OutputStyle(cast(Any, formats), tokens), Size(workers, gpus, cpus)
-    dataset = _readable_beside(dataset, size)
+    if isinstance(inputs, ray_library().data.Dataset):
+        inputs = _sources(inputs, path_column)
+    style = OutputStyle(cast(Any, formats), tokens)
     with ExitStack() as stack:
-        transcriber = stack.enter_context(
-            RayTranscriber.start(model, device, dtype, options, say, address=address, size=size, style=style)
-        )
+        setup = Setup(model, device, dtype, options, style)
+        transcriber = stack.enter_context(RayTranscriber.start(setup, say, address=address, workers=workers))
         fingerprint = run_fingerprint(transcriber, transcriber.model_digest, options, style)
         run = OutputRun(style, fingerprint, overwrite=not resume, retry_failed=retry_failed, ordered=ordered)
         target = stack.enter_context(_open(str(output), run, say))
         start, others = perf_counter(), OtherLanguages(transcriber._config.language)
-        with closing(transcriber._results(cast(Any, _sources(dataset, column)), target.ledger)) as results:
+        with closing(transcriber._results(inputs, target.ledger)) as results:
             for result in results:
                 others.count(result)
                 with transcriber.progress.stopwatch.time("write"):
@@ -123,15 +118,6 @@ def _open(output: str, run: OutputRun, say: Callable[[str], None]) -> Output:
         raise UsageError(f"{output}: cannot be used for results: {error.strerror or error}") from error
 
 
-def _readable_beside(dataset: Any, size: Size) -> Any:
-    """Return the dataset as it can be read while the workers run: before them, if they take all processors."""
-    ray = ray_library()
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    number, resources = placement(nodes, size)
-    left = sum(node.get("CPU", 0) for node in nodes) - number * resources["num_cpus"]
-    return dataset if left >= 1 else dataset.materialize()
-
-
 def _check_columns(schema: Any) -> None:
     """Raise UsageError for a column that has no place in a row of JSON: audio must not pass through the driver."""
     for name, kind in zip(schema.names, schema.types, strict=True):
@@ -139,8 +125,13 @@ def _check_columns(schema: Any) -> None:
             raise UsageError(f"column {name} holds bytes: give paths or URLs alone (dataset.drop_columns(['{name}']))")
 
 
-def _sources(dataset: Any, column: str) -> Iterator[Source | Failure]:
+def _sources(dataset: Any, path_column: str | None) -> Iterator[Source | Failure]:
     """Yield the rows' recordings, a block of rows in memory at a time."""
+    _check_columns(dataset.schema())
+    return _recordings(dataset, find_path_column(list(dataset.schema().names), path_column))
+
+
+def _recordings(dataset: Any, column: str) -> Iterator[Source | Failure]:
     number = 0
     for table in dataset.iter_batches(batch_size=_ROWS, batch_format="pyarrow", prefetch_batches=1):
         for row in table.to_pylist():

@@ -1,0 +1,219 @@
+"""What an actor does, without Ray: it loads the model beside itself, compares it, and reads what options name for itself."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fastscribe import Options, Transcriber, Transcript
+from fastscribe.config import OutputStyle
+from fastscribe.errors import DeviceFailed, FastscribeError, UsageError
+from fastscribe.journaled import run_fingerprint
+from fastscribe.ray.run import Places, RayTranscriber
+from fastscribe.results.fingerprint import model_digest
+from fastscribe.results.formats.writers import to_jsonl
+from fastscribe.types import Failure, RenderedTranscript, Source
+from tests.conftest import AUDIO, MODELS
+from tests.context.arpa_files import random_arpa
+from tests.helpers import indic_folder, sortformer, voices
+from tests.helpers.forked_workers import forked_workers
+
+pa = pytest.importorskip("pyarrow", reason="needs the extra ray")
+
+from fastscribe.ray import worker  # noqa: E402 - needs pyarrow
+from fastscribe.ray.worker import BLOCK, MAX_DEATHS, NUMBER, BlockResults, BlockWorker, Facts, Lost, Refusal, Setup  # noqa: E402
+
+pytestmark = pytest.mark.posix
+CTC, DEMO = (str(MODELS / name / "model.nemo") for name in ("ctc", "tdt_demo"))
+FILE = str(sorted(AUDIO.glob("0*.flac"))[0])
+ROWS = OutputStyle(("jsonl",))
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(worker, "_place", lambda: "here pid 1")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with forked_workers():
+        yield
+
+
+def setup(model: str, style: OutputStyle | None = None, **options: Any) -> Setup:
+    return Setup(model, "cpu", "fp32", Options(threads=1, **options), style)
+
+
+def facts(given: Setup) -> Facts:
+    found = worker.look(given)
+    assert isinstance(found, Facts), found
+    return found
+
+
+def driver(found: Facts, options: Options) -> RayTranscriber:
+    return RayTranscriber(None, Setup("default", options=options), Places(1, 0, 1), found, lambda line: None)
+
+
+def transcribed(given: Setup, expected: Facts, sources: list[Source]) -> BlockResults:
+    """Give an actor a block, as Ray Data does."""
+    actor = BlockWorker(given, expected)
+    table = actor(pa.table({NUMBER: [7], BLOCK: [pickle.dumps(sources)]}))
+    assert table.column_names == [NUMBER, BLOCK] and table[NUMBER].to_pylist() == [7]
+    found = pickle.loads(table[BLOCK][0].as_py())
+    assert isinstance(found, BlockResults), found
+    actor._transcriber.close()
+    return found
+
+
+def test_a_block_has_the_rows_of_a_local_run(tmp_path: Path) -> None:
+    """Positions are those of the run; a file that cannot be read fails alone."""
+    given, row = setup(CTC, ROWS), {"audio_filepath": FILE, "nested": [{"a": [1, None]}]}
+    sources = [Source(FILE, FILE, "a", row, index=5), Source("gone.wav", str(tmp_path / "gone.wav"), "b", index=9)]
+    found = transcribed(given, facts(given), sources)
+    good, bad = sorted(found.results, key=lambda one: one.index)
+    local = Transcriber.load(CTC, "cpu", "fp32", given.options)
+    [expected] = local._results([replace(sources[0], index=0)])  # type: ignore[list-item]
+    assert isinstance(good, RenderedTranscript) and good.texts["jsonl"] == to_jsonl(expected) and good.index == 5
+    assert good.audio.row == row and not good.words
+    assert isinstance(bad, Failure) and bad.index == 9
+    assert (found.share.name, found.share.utterances) == ("here pid 1", 1) and found.real_frames > 0
+    assert not list(tmp_path.glob("fastscribe-*"))  # of attempts, of which each block had one
+
+
+def test_a_block_with_which_actors_die_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = setup(CTC)
+    actor, died = BlockWorker(given, facts(given)), SystemExit()
+
+    def die(*_: object) -> None:
+        raise died
+
+    monkeypatch.setattr(actor, "_transcribe", die)
+    for _ in range(MAX_DEATHS):
+        with pytest.raises(SystemExit):
+            actor._transcribe_if_it_may(0, [])
+    assert isinstance(actor._transcribe_if_it_may(0, []), Lost)
+    with pytest.raises(SystemExit):
+        actor._transcribe_if_it_may(1, [])
+    monkeypatch.undo()
+    ended: list[int] = []
+    monkeypatch.setattr(worker.os, "_exit", lambda code: ended.append(code) or die())
+
+    def lose(*_: object) -> None:
+        raise DeviceFailed("cuda:0", RuntimeError("lost"))
+
+    monkeypatch.setattr(actor._transcriber, "_results", lose)
+    with pytest.raises(SystemExit):  # a GPU that is lost ends the actor, which Ray starts again
+        actor._transcribe([])
+    assert ended == [1]
+    actor._transcriber.close()
+
+
+def test_the_recordings_of_a_lost_block_are_tried_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver gives up the one with which actors die alone, and no other."""
+    found = driver(facts(setup(CTC)), Options())
+    rounds: list[list[list[str]]] = []
+
+    def pipeline(blocks: Mapping[int, Any]) -> Iterator[tuple[int, Any]]:
+        rounds.append([[one.source.path for one in block.recordings()] for block in blocks.values()])
+        for number, block in list(blocks.items()):
+            sources = [one.source for one in block.recordings()]
+            results = [Failure(one.path, one.id, "load", "AudioError", "none", index=one.index) for one in sources]
+            is_lost = any(one.path == "kills.wav" for one in sources)
+            done = BlockResults(results, worker.DeviceShare("here", "a"), {}, 0, 0)  # type: ignore[arg-type]
+            yield number, Lost() if is_lost else done
+
+    monkeypatch.setattr(found, "_pipeline", lambda blocks: (one for one in pipeline(blocks)))
+    results = list(found._results([Source(name, name, name) for name in ("a.wav", "kills.wav", "b.wav")]))  # type: ignore[list-item]
+    assert rounds == [[["a.wav", "kills.wav"], ["b.wav"]], [["a.wav"], ["kills.wav"]]]
+    [killer] = [one for one in results if isinstance(one, Failure) and one.error_type == "WorkerDied"]
+    assert killer.path == "kills.wav" and killer.message == "3 workers ended while they transcribed it alone"
+    assert sorted(one.index for one in results) == [0, 1, 2] and found.progress.failed == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"version": "0.0"}, "fastscribe is 0.0 at there and "),
+        ({"model_digest": "sha256:other"}, "the model's content is sha256:other at there"),
+        ({"model": "bf16"}, "--dtype is bf16 at there and fp32 at here pid 1"),
+    ],
+    ids=["version", "model", "dtype"],
+)
+def test_an_actor_that_differs_refuses_in_one_line(changed: dict[str, Any], problem: str) -> None:
+    given = setup(CTC)
+    own = facts(given)
+    if "model" in changed:
+        changed = {"model": replace(own.model, dtype=changed["model"])}
+    actor = BlockWorker(given, replace(own, place="there", **changed))
+    refused = pickle.loads(actor(pa.table({NUMBER: [0], BLOCK: [pickle.dumps([])]}))[BLOCK][0].as_py())
+    assert isinstance(refused, Refusal) and "\n" not in refused.message
+    assert refused.message.startswith(f"the nodes of the cluster differ: {problem}")
+    actor._transcriber.close()
+
+
+def test_a_second_model_is_read_by_each_actor(tmp_path: Path) -> None:
+    """--align-with, --lm, --speakers and --voices: the driver may know a name alone, because a worker says what it has read."""
+    path = tmp_path / "tokens.arpa"
+    names = [chr(100 + token) for token in range(97)]  # half of the tokens, in NeMo's encoding
+    path.write_text(random_arpa(2, names, 2), encoding="utf-8")
+    speakers = str(sortformer.write_nemo(tmp_path / "speakers.nemo", sortformer.config("v2")))
+    prints = str(voices.write_nemo(tmp_path / "titanet.nemo", voices.config("titanet")))
+    for model, name, value in (
+        (str(MODELS / "canary2" / "model.nemo"), "align_with", CTC),
+        (str(MODELS / "rnnt" / "model.nemo"), "lm", str(path)),
+        (DEMO, "speakers", speakers),
+        (DEMO, "voices", prints),
+    ):
+        more = {"speakers": speakers} if name == "voices" else {}
+        own = facts(setup(model, **{name: value}, **more))
+        assert own.content_digests[name] == model_digest(value)
+        elsewhere = Options(**{name: "someone/model-that-the-driver-cannot-find"}, **more)
+        stored = run_fingerprint(driver(own, elsewhere), "sha256:1", elsewhere, ROWS)
+        assert stored["--" + name.replace("_", "-")] == model_digest(value)
+        others = own.content_digests | {name: "sha256:other"}
+        with pytest.raises(UsageError, match=f"the nodes of the cluster differ: the content of --{name[:5]}"):
+            own.check(replace(own, place="there", content_digests=others))
+    refusal = worker.look(setup(DEMO, lm="/nowhere.arpa"))
+    assert isinstance(refusal, Refusal) and refusal.message == "--lm /nowhere.arpa: No such file or directory"
+
+
+def test_rooms_that_need_whole_recordings(tmp_path: Path) -> None:
+    """Speakers and their prints are those of a local run; turns are read once."""
+    model = str(voices.write_nemo(tmp_path / "titanet.nemo", voices.config("titanet")))
+    turns = tmp_path / "all.rttm"
+    turns.write_text(f"SPEAKER {Path(FILE).stem} 1 0 99 <NA> <NA> Ann <NA> <NA>\n")
+    given = setup(DEMO, ROWS, rttm=str(turns), voices=model)
+    [result] = transcribed(given, facts(given), [Source(FILE, FILE, FILE)]).results
+    [expected] = Transcriber.load(DEMO, "cpu", "fp32", given.options).transcribe(FILE)
+    assert isinstance(expected, Transcript) and expected.speakers == ("Ann",) and expected.voices
+    assert isinstance(result, RenderedTranscript) and result.texts["jsonl"] == to_jsonl(expected)
+
+
+def test_an_actor_says_what_it_did_with_the_languages_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = setup(str(MODELS / "rnnt" / "model.nemo"), language="en")
+    actor = BlockWorker(given, facts(given))
+    monkeypatch.setattr(actor._transcriber, "_results", lambda sources: (one for one in ()))
+    monkeypatch.setattr(actor._transcriber, "shares", lambda: [worker.DeviceShare("cpu:0", "a")])
+    lines = SimpleNamespace(take_lines=lambda: ["one row names its language"])
+    monkeypatch.setattr(actor._transcriber, "_languages", lines)
+    for _ in range(2):
+        found = actor._transcribe([])
+        assert isinstance(found, BlockResults) and found.said[-1] == "one row names its language"
+    actor._transcriber.close()
+
+
+def test_the_fingerprint_has_the_aligners_language(tmp_path: Path) -> None:
+    aligner = str(indic_folder.write(tmp_path / "indic", indic_folder.shapes()))
+    found = facts(setup(DEMO, align_with=aligner, language="hi-IN"))
+    options = Options(align_with=aligner, language="hi-IN")
+    assert run_fingerprint(driver(found, options), "sha256:1", options, ROWS)["--language"] == "hi"
+
+
+def test_models_that_cannot_be_used(tmp_path: Path) -> None:
+    refusal = worker.look(setup(str(tmp_path / "gone.nemo")))
+    assert isinstance(refusal, Refusal) and "gone.nemo: no such file" in refusal.message
+    with pytest.raises(FastscribeError, match=r"gone\.nemo: no such file"):
+        worker.on_this_node(Setup(str(tmp_path / "gone.nemo")), print)
