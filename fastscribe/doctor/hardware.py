@@ -113,7 +113,8 @@ def dtypes() -> Check:
     """Which dtype transcribe takes for a large model, and why."""
     from fastscribe.pipeline.dtype_choice import choose_on_cpu
 
-    (auto, reason), (fastest, _) = (choose_on_cpu(name, _TYPICAL_WIDTH) for name in ("auto", "fastest"))
+    auto, reason = choose_on_cpu("auto", _TYPICAL_WIDTH)
+    fastest, _ = choose_on_cpu("fastest", _TYPICAL_WIDTH)
     model = f"a model {_TYPICAL_WIDTH} wide (Parakeet 0.6B)"
     finding = f"{model} without a GPU: --dtype auto takes {auto}, fastest {fastest}: {reason}"
     return Check("dtypes", "ok", finding, facts={"auto": auto, "fastest": fastest})
