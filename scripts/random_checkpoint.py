@@ -2,8 +2,8 @@
 
     python -m scripts.random_checkpoint parakeet-tdt-0.6b FOLDER      # 0.6B: a minute on a CPU, seconds with --device cuda
 
-FOLDER is a model of fastscribe's own format in bf16, for `fastscribe bench --model FOLDER`; `fastscribe convert FOLDER
-model.nemo --to nemo` makes the same model for NeMo of it.
+FOLDER is a model of fastscribe's own format in bf16, for `fastscribe bench --model FOLDER`. With --sentencepiece,
+`fastscribe convert FOLDER model.nemo --to nemo` makes the same FastConformer for NeMo of it.
 
 The text means nothing, but the work is that of the published model: the same matrix products, and 3 to 4 labels per second
 of audio. A plain random transducer emits nothing, never stops, or emits everything at a recording's unusual first frames. So
@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -41,7 +42,14 @@ from fastscribe.families.canary.attention_decoder import Attention, AttentionDec
 from fastscribe.families.jasper.encoder import JasperEncoder
 from fastscribe.families.model import Model
 from fastscribe.pipeline.model_building import choose_device
-from fastscribe.text.tokenizer import WORD_MARK, Tokenizer, from_characters, from_huggingface, from_pieces
+from fastscribe.text.tokenizer import (
+    WORD_MARK,
+    Tokenizer,
+    from_characters,
+    from_huggingface,
+    from_pieces,
+    from_sentencepiece,
+)
 from fastscribe.types import Features, Frames, Hypothesis
 from scripts.shapes import LETTERS, SHAPES
 
@@ -366,10 +374,21 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="must not exist")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", help="where the weights are drawn: another one draws other numbers")
+    parser.add_argument("--sentencepiece", action="store_true", help="a vocabulary of the kind that NeMo needs")
     given = parser.parse_args()
     if given.folder.exists():
         parser.error(f"{given.folder} exists")
-    native_writer.write(random_checkpoint(given.shape, given.seed, given.device), given.folder, torch.bfloat16)
+    made = random_checkpoint(given.shape, given.seed, given.device)
+    if given.sentencepiece:
+        made = replace(made, tokenizer=_sentencepiece(made.config.num_labels))
+    native_writer.write(made, given.folder, torch.bfloat16)
+
+
+def _sentencepiece(num_labels: int) -> Tokenizer:
+    from fastscribe.training.bpe import train_vocabulary
+
+    letters = np.random.default_rng(0).choice(list(_LETTERS), (20 * num_labels, 6))
+    return from_sentencepiece(train_vocabulary([" ".join(map("".join, letters))], num_labels, "bpe"))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pysubs2 import SSAEvent, SSAFile
 from pysubs2.formats.subrip import SubripFormat
 from pysubs2.formats.substation import EVENT_FIELDS
 
-from fastscribe.alignment.subtitle_files import TIMES, has_times
+from fastscribe.results.formats.cue_markup import TIMES, has_times
 
 _NO_TIMES = (
     r"[^\S\n]*\d+[^\S\n]*:.*-->.*|.*-->[^\S\n]*\d+[^\S\n]*:[^\S\n]*\d.*"  # such as 00:00:0x,000 --> 00:00:03,000

@@ -13,13 +13,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from fastscribe.results.formats.cue_markup import plain_text
+from fastscribe.results.formats.cue_markup import has_times, plain_text
 
 SUBTITLE_EXTENSIONS = (".srt", ".vtt", ".ass", ".ssa")
 OTHER_SUBTITLES = frozenset((".dfxp", ".itt", ".lrc", ".sami", ".sbv", ".scc", ".smi", ".stl", ".sub", ".ttml", ".usf"))
-_COLON = r"[^\S\n]*:[^\S\n]*"
-_CLOCK = rf"-?(?:\d{{1,9}}{_COLON})?\d{{1,9}}{_COLON}\d{{1,9}}(?:[^\S\n]*[.,][^\S\n]*\d+)?"
-TIMES = rf"[^\S\n]*({_CLOCK})[^\S\n]*(?:--?|[–—])>[^\S\n]*({_CLOCK})(.*)"  # the line before a cue of SubRip or WebVTT
 _SNIFFED_LINES = 20  # without a timing line among them, a file is a text
 _SOUNDS = re.compile(
     r"\[[^\[\]]*\]|\([^()]*\)|\{[^{}]*\}|（[^（）]*）|【[^【】]*】|［[^［］]*］|〔[^〔〕]*〕|\*[^*\n]+\*"
@@ -63,11 +60,6 @@ def format_of(text: str, extension: str) -> str | None:
         return "ass" if extension == ".ssa" else extension[1:]
     lines = [line for line in head.splitlines() if line.strip()][:_SNIFFED_LINES]
     return "srt" if any(map(has_times, lines)) else None
-
-
-def has_times(line: str) -> bool:
-    """Return True for the line before a cue of SubRip or WebVTT."""
-    return re.match(TIMES, line, re.ASCII) is not None
 
 
 def read_subtitles(text: str, format: str, encoding: str | None = None) -> tuple[str, dict[str, Any]]:

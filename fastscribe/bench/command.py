@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, get_args
 
 import typer
 
-from fastscribe.bench.result import DEVICE_HELP, JsonFile, check_output, numbers
+from fastscribe.bench.result import JsonFile
 from fastscribe.bench.subject import BEAM_HELP, MODEL_OPTION_HELP, subject
 from fastscribe.cli.app import app, option, repeated_choice
 from fastscribe.config import DtypeChoice, FloatDtypeName
@@ -39,7 +40,7 @@ def bench(
         ),
     ] = None,
     beam: Annotated[int | None, option("--beam", min=1, help=BEAM_HELP)] = None,
-    device: Annotated[str, option("--device", help=DEVICE_HELP)] = "auto",
+    device: Annotated[str, option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
     batch_frames: Annotated[
         str | None,
         option(
@@ -83,14 +84,15 @@ def bench(
 ) -> None:
     """RTFx by batch size, from memory and from files, beside the machine's limits; memory and cost. Or latency of a batch."""
     _refuse_what_would_be_dropped(context, latency is not None)
-    check_output(json_file, inputs or ())
+    if json_file is not None and os.path.realpath(json_file) in map(os.path.realpath, inputs or ()):
+        raise UsageError(f"--json {json_file}: it is one of the inputs: name another place")
     if latency is not None:
-        sizes, dtypes = numbers(latency, "--latency"), list(dict.fromkeys(dtype or get_args(FloatDtypeName)))
+        dtypes = list(dict.fromkeys(dtype or get_args(FloatDtypeName)))
         if len(dtypes) > 2:
             raise UsageError(f"--dtype {', '.join(dtypes)}: one or two with --latency, which stand side by side")
         from fastscribe.bench import latency as of_batches
 
-        lengths_s = of_batches.seconds(durations_s)
+        sizes, lengths_s = of_batches.sizes(latency), of_batches.seconds(durations_s)
         of_batches.run(subject(model, device, dtypes, beam), dtypes, sizes, lengths_s, quick, json_file)
         return
     from fastscribe.bench import throughput

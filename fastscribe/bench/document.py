@@ -14,6 +14,7 @@ has `refused`: the fast paths that the machine refused, with their reasons (fast
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -37,17 +38,15 @@ def document(
     device: torch.device,
     results: Mapping[str, Any],
     case_keys: Sequence[str],
-    arguments: Sequence[str],
     complete: bool = True,
-    program: str = "fastscribe",
 ) -> dict[str, Any]:
-    """`results` has the settings and "rows"; `program` and `arguments` make up the command line."""
+    """`results` has the settings and "rows"."""
     from fastscribe.bench import machine
 
     missing = {key for row in results["rows"] for key in case_keys if key not in row}
     assert not missing, f"rows without {missing}"
     return {
-        **_head(name, program, arguments, case_keys),
+        **_head(name, case_keys),
         "device": str(device),
         "complete": complete,
         **results,
@@ -55,22 +54,16 @@ def document(
     }
 
 
-def not_measured(
-    name: str,
-    results: Mapping[str, Any],
-    case_keys: Sequence[str],
-    arguments: Sequence[str],
-    program: str = "fastscribe",
-) -> dict[str, Any]:
+def not_measured(name: str, results: Mapping[str, Any], case_keys: Sequence[str]) -> dict[str, Any]:
     """A document without a machine, of a device that answers no query."""
-    return {**_head(name, program, arguments, case_keys), **results}
+    return {**_head(name, case_keys), **results}
 
 
-def _head(name: str, program: str, arguments: Sequence[str], case_keys: Sequence[str]) -> dict[str, Any]:
+def _head(name: str, case_keys: Sequence[str]) -> dict[str, Any]:
     return {
         "benchmark": name,
         "fastscribe": __version__,
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "command": shlex.join([*program.split(), *arguments]),
+        "command": shlex.join(["fastscribe", *sys.argv[1:]]),
         "case_keys": list(case_keys),
     }

@@ -48,6 +48,14 @@ def run(
             show(_line(found, batch_latency.side_by_side(found)))
 
 
+def sizes(text: str) -> list[int]:
+    """ "1,2,4" -> [1, 2, 4], each once"""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UsageError(f"--latency {text}: not whole numbers above 0, separated by commas")
+    return list(dict.fromkeys(map(int, parts)))
+
+
 def seconds(text: str) -> list[float]:
     """ "2.0,7" -> [2.0, 7.0]"""
     try:

@@ -1,4 +1,4 @@
-"""What every benchmark does with its result: the options that name a device and a file, and the JSON document.
+"""What a benchmark does with its result: the JSON document, printed and stored.
 
 Tables go to stderr; the last line of stdout, unless that is a terminal, is one JSON object (fastscribe/bench/document.py).
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,13 +17,12 @@ import typer
 from fastscribe._system.safe_open import safe_read
 from fastscribe.cli.app import is_on_terminal, option
 from fastscribe.cli.terminal import filter_mpg123_messages, say
-from fastscribe.errors import OutputError, UsageError
+from fastscribe.errors import OutputError
 from fastscribe.report.files import check_place, write_page
 
 if TYPE_CHECKING:
     import torch
 
-DEVICE_HELP = "auto, cpu, cuda or cuda:N."
 STDOUT = Path("-")
 _MAX_BYTES = 64 * 2**20
 _KEYS = {"benchmark", "case_keys", "rows"}  # of every result
@@ -51,37 +48,18 @@ JsonFile = Annotated[
 ]
 
 
-def numbers(text: str, option: str = "--batch-sizes") -> list[int]:
-    """ "1,2,4" -> [1, 2, 4], each once"""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UsageError(f"{option} {text}: not whole numbers above 0, separated by commas")
-    return list(dict.fromkeys(map(int, parts)))
-
-
-def check_output(json_file: Path | None, inputs: Sequence[str | Path]) -> None:
-    """Raise UsageError if the result would overwrite an input."""
-    if json_file is not None and os.path.realpath(json_file) in {os.path.realpath(one) for one in inputs}:
-        raise UsageError(f"--json {json_file}: it is one of the inputs: name another place")
-
-
 @contextmanager
-def result(
-    name: str,
-    device: torch.device,
-    case_keys: Sequence[str],
-    path: Path | None,
-    program: str = "fastscribe",
-) -> Iterator[dict[str, Any]]:
-    """Collect settings and "rows" in the mapping; finish() prints and stores them when the block ends.
+def result(name: str, device: torch.device, case_keys: Sequence[str], path: Path | None) -> Iterator[dict[str, Any]]:
+    """Collect settings and "rows" in the mapping, and leave them as a document when the block ends.
 
-    finish() also prints doubts of the figures (fastscribe/bench/doubt.py) and stores them as "doubts". It prints the fast paths
-    that were refused, which the block stores as "refused".
+    Doubts of the figures (fastscribe/bench/doubt.py) are printed, and stored as "doubts". The fast paths that were refused,
+    which the block stores as "refused", are printed too.
 
-    If the block is interrupted or fails, the rows so far are printed and stored with "complete": false. If no row was
-    measured, nothing is.
+    If the block is interrupted or fails, the rows so far are left with "complete": false. If no row was measured, nothing
+    is. A block that ends without any exits with code 1.
     """
     from fastscribe.bench import doubt
+    from fastscribe.bench.document import document
 
     found: dict[str, Any] = {"rows": []}
     busy_share = doubt.busy_share()  # before there is work of our own
@@ -89,25 +67,28 @@ def result(
         with filter_mpg123_messages():
             yield found
     except BaseException:
-        if any_measured(found["rows"]):
-            _leave_unfinished(name, device, found, case_keys, path, program)
+        if _any_measured(found["rows"]):
+            _leave_unfinished(name, device, found, case_keys, path)
         raise
     if doubts := [*doubt.of_load(busy_share), *doubt.of_spread(found["rows"], case_keys)]:
         found["doubts"] = doubts
     for line in [*doubts, *(f"without {path}: {reason}" for path, reason in found.get("refused", {}).items())]:
         say(line)
-    finish(name, device, found, case_keys, path, program)
+    leave(document(name, device, found, case_keys), path)
+    if not _any_measured(found["rows"]):
+        say("nothing was measured")
+        raise typer.Exit(1)
 
 
 def _leave_unfinished(
-    name: str, device: torch.device, found: dict[str, Any], case_keys: Sequence[str], path: Path | None, program: str
+    name: str, device: torch.device, found: dict[str, Any], case_keys: Sequence[str], path: Path | None
 ) -> None:
     from fastscribe.bench.document import document, not_measured
 
     try:
-        made = document(name, device, found, case_keys, sys.argv[1:], complete=False, program=program)
+        made = document(name, device, found, case_keys, complete=False)
     except RuntimeError:  # a device that failed answers no query
-        made = not_measured(name, {**found, "complete": False}, case_keys, sys.argv[1:], program)
+        made = not_measured(name, {**found, "complete": False}, case_keys)
     try:
         leave(made, path)
     except (OutputError, OSError) as error:  # the exception under way sets the exit code
@@ -115,28 +96,8 @@ def _leave_unfinished(
     say(f"{len(found['rows'])} measured before it ended: left as a result that is not complete")
 
 
-def any_measured(rows: Sequence[Mapping[str, Any]]) -> bool:
+def _any_measured(rows: Sequence[Mapping[str, Any]]) -> bool:
     return any("error" not in row for row in rows)
-
-
-def finish(
-    name: str,
-    device: torch.device,
-    results: Mapping[str, Any],
-    case_keys: Sequence[str],
-    path: Path | None,
-    program: str = "fastscribe",
-) -> None:
-    """Print the results and the machine as the last line of stdout, and store them.
-
-    Exit with code 1 if nothing was measured.
-    """
-    from fastscribe.bench.document import document
-
-    leave(document(name, device, results, case_keys, sys.argv[1:], program=program), path)
-    if not any_measured(results["rows"]):
-        say("nothing was measured")
-        raise typer.Exit(1)
 
 
 def leave(stored: Mapping[str, Any], path: Path | None) -> None:

@@ -49,7 +49,7 @@ def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
     Raises:
         CheckpointError: the folder is damaged or was not written by `write`.
     """
-    config = read_config(folder, stored, folder)
+    config = read_config(stored, folder)
     tokenizer = read_tokenizer(folder, config)
     path = folder / "model.safetensors"
     weights = LazyWeights(restored(load_safetensors(path, allows_int8=True), path))
@@ -95,7 +95,7 @@ def _aligner(folder: Path, config: ModelConfig) -> Checkpoint | None:
     return aligner
 
 
-def read_config(folder: Path, stored: Mapping[str, Any], where: object) -> ModelConfig:
+def read_config(stored: Mapping[str, Any], where: object) -> ModelConfig:
     """Read the configuration alone; `where` names the folder in messages. Raises CheckpointError."""
     if stored.get("format_version") != FORMAT_VERSION:
         raise CheckpointError(

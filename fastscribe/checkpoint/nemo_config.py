@@ -62,7 +62,7 @@ def model_config(config: Section, heads: Heads, num_labels: int, where: object) 
     if heads.transducer:
         predictor = _predictor(config.part("decoder"), num_labels, has_languages)
         durations = _durations(config, where)
-        joint = _joint(config, num_labels, len(durations), where, has_languages)
+        joint = _joint(config, num_labels, where, has_languages)
     if heads.ctc:
         _check_ctc((config.part("aux_ctc") if heads.transducer else config).part("decoder"), num_labels, has_languages)
     return ModelConfig(
@@ -200,7 +200,7 @@ def _durations(config: Section, where: object) -> tuple[int, ...]:
     return tuple(durations)
 
 
-def _joint(config: Section, num_labels: int, num_durations: int, where: object, has_languages: bool) -> JointConfig:
+def _joint(config: Section, num_labels: int, where: object, has_languages: bool) -> JointConfig:
     section = config.part("joint")
     target(section, "RNNTJoint")
     section.ignore(*_LANGUAGE_KEYS if has_languages else ())

@@ -107,7 +107,7 @@ def check_config(folder: Path, where: object) -> None:
     if config.get("format") == FORMAT:
         from fastscribe.checkpoint import native
 
-        native.read_config(folder, config, where)
+        native.read_config(config, where)
         return
     from fastscribe.checkpoint import huggingface
 

@@ -237,7 +237,7 @@ def step(
     if boost is not None or excluded_LV is not None:
         picked_PB[0] = _choose_label(network, state, boost, excluded_LV, found_B, picked_PB[0], logits_BV)
     logprobs_B = logits_BV.log_softmax(1, dtype=torch.float32).gather(1, picked_PB[0][:, None])[:, 0]
-    _record(network, state, picked_PB, logprobs_B)
+    _record(state, picked_PB, logprobs_B)
     _advance(network, state, found_B, picked_PB)
     torch.where(found_B, picked_PB[0], state.label_B, out=state.label_B)
     torch.where(found_B[:, None], predictor_2LBH, state.predictor_2LBH, out=state.predictor_2LBH)
@@ -304,7 +304,7 @@ def _choose_label(
     return torch.where(found_B, chosen_B, label_B)
 
 
-def _record(network: Network, state: LoopState, picked_PB: torch.Tensor, logprobs_B: torch.Tensor) -> None:
+def _record(state: LoopState, picked_PB: torch.Tensor, logprobs_B: torch.Tensor) -> None:
     """Write to the next label slot of every row. Rows without a label do not advance, so a later step overwrites it."""
     position_B, slot_B = state.position_2B
     state.slots.picks_PN.index_copy_(1, slot_B, picked_PB)

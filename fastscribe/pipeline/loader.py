@@ -35,13 +35,9 @@ _MAX_THREADS = 32
 REMOTE_THREADS = 32  # they wait for answers, whatever the number of processors
 
 
-def default_threads(processors: int | None = None) -> int:
-    """Return the number of reader threads: the processors, less two for the thread that drives the device; 2 to 32.
-
-    Args:
-        processors: Processors to use; None: all usable ones.
-    """
-    return min(max(2, (usable_processors() if processors is None else processors) - 2), _MAX_THREADS)
+def default_threads() -> int:
+    """Return the number of reader threads: the usable processors, less two for the thread that drives the device; 2 to 32."""
+    return min(max(2, usable_processors() - 2), _MAX_THREADS)
 
 
 def load_batches(

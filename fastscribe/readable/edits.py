@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from fastscribe.config import Options
 from fastscribe.errors import ManifestError, UsageError
@@ -21,13 +20,7 @@ from fastscribe.results.rows import ResultRow
 from fastscribe.types import Failure, Transcript, Word
 
 Stored = tuple[Transcript | Failure, ResultRow]
-
-
-class _Need(NamedTuple):
-    """An option that needs a language, and the languages that it has."""
-
-    option: str
-    languages: Sequence[str]
+_LANGUAGES = {"--remove-fillers": FILLER_LANGUAGES, "--itn": ITN_LANGUAGES}  # that an option has rules for
 
 
 class TextEdits:
@@ -51,10 +44,10 @@ class TextEdits:
         self._options, self._language = options, _code(language)
         self._itn: dict[str, Itn] = {}
         self.left_alone: Counter[tuple[str, str]] = Counter()
-        for need in _needs(options):
-            if self._language is not None and self._language not in need.languages:
-                known = ", ".join(sorted(need.languages))
-                raise UsageError(f"{need.option}: has no rules for the language {language}, only for {known}")
+        for option in _asked(options):
+            if self._language is not None and self._language not in _LANGUAGES[option]:
+                known = ", ".join(sorted(_LANGUAGES[option]))
+                raise UsageError(f"{option}: has no rules for the language {language}, only for {known}")
         if options.itn:
             self._itn_of(self._language or "en")
 
@@ -78,9 +71,8 @@ class TextEdits:
         given = [tag for tag in (options.target_language, options.language) if tag is not None and tag != AUTO]
         language = next(iter([*given, *(known if len(known) == 1 else ())]), None)
         if language is None and not says_language:
-            raise UsageError(
-                f"{_needs(options)[0].option}: this model does not say which language it writes: add --language"
-            )
+            option = _asked(options)[0]
+            raise UsageError(f"{option}: this model does not say which language it writes: add --language")
         return cls(options, language)
 
     @property
@@ -91,9 +83,9 @@ class TextEdits:
     def apply(self, transcript: Transcript) -> Transcript:
         """Return a transcript with its text changed. Each of its segments has its own words."""
         language = _code(transcript.audio.language) or self._language or _code(transcript.language)
-        if self._options.remove_fillers and self._has("--remove-fillers", language, FILLER_LANGUAGES):
+        if self._options.remove_fillers and self._has("--remove-fillers", language):
             transcript = _without_fillers(transcript, language or "")
-        if self._options.itn and self._has("--itn", language, ITN_LANGUAGES):
+        if self._options.itn and self._has("--itn", language):
             itn = self._itn_of(language or "")
             transcript = edit_alternatives(edit_segments(transcript, itn.written), itn.written)
         return transcript
@@ -112,10 +104,10 @@ class TextEdits:
             else:
                 yield self.apply(own), row
 
-    def _has(self, option: str, language: str | None, languages: Sequence[str]) -> bool:
-        if language not in languages:
+    def _has(self, option: str, language: str | None) -> bool:
+        if language not in _LANGUAGES[option]:
             self.left_alone[option, language or ""] += 1
-        return language in languages
+        return language in _LANGUAGES[option]
 
     def _itn_of(self, language: str) -> Itn:
         if language not in self._itn:
@@ -128,15 +120,10 @@ class TextEdits:
         return [_left_line(option, language, num) for (option, language), num in sorted(self.left_alone.items())]
 
 
-def _needs(options: Options) -> list[_Need]:
-    return [
-        need
-        for need, is_asked in (
-            (_Need("--remove-fillers", FILLER_LANGUAGES), options.remove_fillers),
-            (_Need("--itn", ITN_LANGUAGES), options.itn),
-        )
-        if is_asked
-    ]
+def _asked(options: Options) -> list[str]:
+    """Return the options that change texts and are set."""
+    values = {"--remove-fillers": options.remove_fillers, "--itn": options.itn}
+    return [option for option, is_set in values.items() if is_set]
 
 
 def _code(tag: str | None) -> str | None:

@@ -16,6 +16,11 @@ GENERATOR = '<meta name="generator" content="fastscribe">'
 _OURS = re.compile(rb"<!doctype html.*" + GENERATOR.encode(), re.DOTALL)
 
 
+def is_page(path: Path) -> bool:
+    """Return True if a file is a page of ours, or empty."""
+    return starts_with(path, _OURS)
+
+
 def check_page(path: Path) -> Path:
     """Check the path of a page, as check_place() does."""
     return check_place("--report-html", path, is_page, "page of fastscribe's")
@@ -47,20 +52,15 @@ def check_place(option: str, path: Path, may_go: Callable[[Path], bool], kind: s
     return place
 
 
-def write_page(path: Path, text: str, may_go: Callable[[Path], bool] | None = None) -> None:
+def write_page(path: Path, text: str, may_go: Callable[[Path], bool] = is_page) -> None:
     """Replace a file atomically and durably if `may_go` allows it; by default a page may be replaced.
 
     Raises:
         OutputError: the file keeps its old content.
     """
     try:
-        if path.exists() and not (may_go or is_page)(path):
+        if path.exists() and not may_go(path):
             raise InTheWay(path)
         write_atomic(path, text.encode())
     except OSError as error:
         raise OutputError(str(path), error) from error
-
-
-def is_page(path: Path) -> bool:
-    """Return True if a file is a page of ours, or empty."""
-    return starts_with(path, _OURS)

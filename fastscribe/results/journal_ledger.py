@@ -30,22 +30,20 @@ class PendingEntry:
     state: int = 0
     entry_index: int | None = None  # in the journal: the earlier result that the new one replaces
 
-    def entry(self, result: Transcript | Failure, name: str, begin: int = 0, end: int = 0) -> Entry:
-        """Return the journal entry of the input's result.
+    def entry(self, result: Transcript | Failure, name: str) -> Entry:
+        """Return the journal entry of the input's result, whose row has no place yet.
 
         Args:
             result: The result.
             name: Name of its files.
-            begin: Offset of its row, in bytes; an entry in a store has none.
-            end: Offset of the row's end.
         """
         item = result if isinstance(result, Failure) else result.audio
         return Entry(
             id=item.id,
             key=self.key,
             state=self.state,
-            begin=begin,
-            end=end,
+            begin=0,
+            end=0,
             order=item.index,
             failed=isinstance(result, Failure),
             audio_s=0.0 if isinstance(item, Failure) else item.duration_s,

@@ -42,6 +42,11 @@ def stored(
     return path
 
 
+def leave_row(place: Path | None, row: dict[str, Any] = ROW) -> None:
+    with result.result("train", CPU, KEYS, place) as found:
+        found["rows"] += [row]
+
+
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
@@ -57,14 +62,14 @@ def test_only_results_are_overwritten(tmp_path: Path) -> None:
         assert f"--json {place}" in refused("--json", place)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
     for place in (stored(tmp_path, "old.json"), stored(tmp_path, "empty.json", ""), tmp_path / "new.json"):
-        result.finish("train", CPU, {"rows": [ROW]}, KEYS, result._usable_json(place))
+        leave_row(result._usable_json(place))
         assert json.loads(place.read_text())["rows"] == [ROW]
     assert not list(tmp_path.glob("*.part"))
 
 
 def test_a_download_beside_a_result_stays(tmp_path: Path) -> None:
     theirs = stored(tmp_path, "c.json.part", "half of it")
-    result.finish("train", CPU, {"rows": [ROW]}, KEYS, result._usable_json(tmp_path / "c.json"))
+    leave_row(result._usable_json(tmp_path / "c.json"))
     assert theirs.read_text() == "half of it"
 
 
@@ -148,14 +153,14 @@ def test_a_result_is_printed_before_it_is_stored(
     before = old.read_bytes()
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OutputError, match="No space left"):
-        result.finish("train", CPU, {"rows": [ROW]}, KEYS, old)
+        leave_row(old)
     assert last(capsys)["rows"] == [ROW]
     assert old.read_bytes() == before and list(tmp_path.iterdir()) == [old]
 
 
 def test_nan_is_stored_as_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     row = ROW | {"rtfx": math.inf, "rtfx_runs": (1.0, math.nan), "stage_s": {"encode": -math.inf}}
-    result.finish("train", CPU, {"rows": [row]}, KEYS, tmp_path / "a.json")
+    leave_row(tmp_path / "a.json", row)
     [found] = last(capsys)["rows"]
     assert found == ROW | {"rtfx": None, "rtfx_runs": [1.0, None], "stage_s": {"encode": None}}
     assert json.loads((tmp_path / "a.json").read_text())["rows"] == [found]

@@ -1,4 +1,4 @@
-"""Run the benchmarks' commands in the test's process, which saves starting one."""
+"""Run `fastscribe bench` in the test's process, which saves starting one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-import typer
 
 from fastscribe.cli import app
 
@@ -14,14 +13,7 @@ from fastscribe.cli import app
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[dict[str, Any], str]:
     """Run `fastscribe bench ARGUMENTS`; return the document on the last line of stdout, and stderr without what is said of
     the load of the machine that runs the tests."""
-    return run_app(capsys, app, "bench", *arguments)
-
-
-def run_app(
-    capsys: pytest.CaptureFixture[str], application: typer.Typer, *arguments: object
-) -> tuple[dict[str, Any], str]:
-    """The same for another application, such as one of scripts/benchmarks."""
-    application(list(map(str, arguments)), standalone_mode=False)
+    app(["bench", *map(str, arguments)], standalone_mode=False)
     said = capsys.readouterr()
     *others, last = said.out.splitlines()
     assert not others, "stdout holds the document and nothing else"

@@ -12,6 +12,7 @@ import torch
 
 from fastscribe.bench import synthetic
 from fastscribe.bench.work import LABELS_PER_S
+from fastscribe.checkpoint import nemo_export
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.checkpoint.validate import validate
 from fastscribe.config import Options
@@ -95,6 +96,15 @@ def test_random_model_is_reproducible_and_storable(tmp_path: Path, monkeypatch: 
     assert torch.equal(stored.weights[name].float(), again.weights[name].bfloat16().float())
     with pytest.raises(SystemExit):  # the folder is there
         random_checkpoint.main()
+
+
+def test_nemo_takes_a_model_with_a_sentencepiece_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random_models.make_once(monkeypatch)
+    monkeypatch.setattr(sys, "argv", ["random_checkpoint", "tiny", str(tmp_path / "model"), "--sentencepiece"])
+    random_checkpoint.main()
+    nemo_export.write(read_checkpoint(tmp_path / "model"), tmp_path / "model.nemo", torch.float32)
+    found = read_checkpoint(tmp_path / "model.nemo")
+    assert found.has_random_weights and len(found.tokenizer.pieces) == SHAPES["tiny"].num_labels
 
 
 @pytest.mark.parametrize("num_labels", [16, 1024, 8192])

@@ -21,7 +21,6 @@ from fastscribe.types import AudioInfo, Gap, Hypothesis, Segment, Source, Uttera
 from tests.conftest import AUDIO, MODELS, waveform
 
 RATE = 16000
-HEARD = Hypothesis((1,), (0,), (1,), (-0.1,))
 CLIPS = [waveform(path).astype(np.float32) / 32768 for path in sorted(AUDIO.glob("0[1-5]*.flac"))]
 rng = np.random.default_rng(0)
 

@@ -1,4 +1,4 @@
-r"""The markup of a subtitle's text: SubRip's and WebVTT's tags, ASS's override blocks. Pure.
+r"""The markup of subtitles: lines of times, SubRip's and WebVTT's tags, ASS's override blocks. Pure.
 
 Text becomes plain text, or that of SubRip or WebVTT, which keep italics, bold and underline. Colours, positions and karaoke
 are left out.
@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 from fastscribe._system.text_layout import clean_text
 
+_COLON = r"[^\S\n]*:[^\S\n]*"
+_CLOCK = rf"-?(?:\d{{1,9}}{_COLON})?\d{{1,9}}{_COLON}\d{{1,9}}(?:[^\S\n]*[.,][^\S\n]*\d+)?"
+TIMES = rf"[^\S\n]*({_CLOCK})[^\S\n]*(?:--?|[–—])>[^\S\n]*({_CLOCK})(.*)"  # the line before a cue of SubRip or WebVTT
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z]*)[^<>]*>|\{(?P<block>[^{}]*)\}|\\(?P<escape>[Nnh])")
 _ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
 _OVERRIDE = re.compile(r"\\(?P<name>[ibup])(?P<value>\d+)")
@@ -28,6 +31,11 @@ class Mark(NamedTuple):
 
     name: str
     is_on: bool
+
+
+def has_times(line: str) -> bool:
+    """Return True for the line before a cue of SubRip or WebVTT."""
+    return re.match(TIMES, line, re.ASCII) is not None
 
 
 def plain_text(text: str, format: str) -> str:

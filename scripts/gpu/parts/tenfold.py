@@ -117,7 +117,7 @@ def _cpu(part: Part, shape: str, dtype: str) -> Row:
     shutil.rmtree(out, ignore_errors=True)
     where = ["--device", "cpu", "--dtype", dtype]
     row = single_passes.by_command(part.model(shape), folder, out, where, part.notes.seconds_left)
-    listed = [price for price in PRICES if price.num_gpus == 0 and price.num_vcpus == usable_processors()]
+    listed = [price for price in PRICES if price.num_vcpus == usable_processors()]
     own = [price for price in listed if price.fits(cpu_name(), usable_processors())]
     price = next(iter([*own, *listed]), None)
     about = {"side": "fastscribe", "family": _family(shape), "clips": part.sizes.cpu_files, "numbers": dtype}
