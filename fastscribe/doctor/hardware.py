@@ -87,8 +87,11 @@ def cpu_loops() -> Check:
 
 def bf16() -> Check:
     """Whether the processor multiplies bf16, and what transcribe does then."""
+    from fastscribe.pipeline.dtype_choice import choose_on_cpu
+
     if has_native_bf16():
-        finding = f"native ({instruction_names('bf16')}): --dtype auto may take it for large models"
+        auto, _ = choose_on_cpu("auto", _TYPICAL_WIDTH)
+        finding = f"native ({instruction_names('bf16')}): --dtype auto takes {auto} for large models"
         return Check("bf16", "ok", finding)
     if may_gain_from_bf16():
         finding = f"{instruction_names('bf16')}: --dtype auto takes fp32, as no such machine was measured; compare --dtype bf16"
