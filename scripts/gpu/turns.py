@@ -130,9 +130,9 @@ def load_nemo(settings: dict[str, Any]) -> Side:
 
 def nemo_model(config: Any, weights: dict[str, Any], folder: Path) -> Any:
     """Return NeMo's model of this shape with these weights, in float32 on the CPU. `folder` holds its tokenizer meanwhile."""
-    from scripts.goldens import make_nemo_goldens
+    from scripts.goldens import common
 
-    model = make_nemo_goldens.build(_spec(config), 0, folder, _english())
+    model = common.build(_spec(config), 0, folder, _english())
     copy_into_nemo(model.state_dict(), config.encoder, weights)
     return model
 
@@ -175,8 +175,8 @@ def copy_into_nemo(theirs: dict[str, Any], encoder: Any, ours: dict[str, Any]) -
 
 
 def _spec(config: Any) -> Any:
-    """Return make_nemo_goldens' description of the same shape."""
-    from scripts.goldens.make_nemo_goldens import Spec
+    """Return the goldens' description of the same shape."""
+    from scripts.goldens.common import Spec
 
     encoder, predictor, joint = config.encoder, config.predictor, config.joint
     heads: dict[str, Any] = {"has_transducer": False, "has_ctc": True}
