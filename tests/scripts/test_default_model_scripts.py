@@ -7,8 +7,6 @@ import importlib.util
 import itertools
 import json
 import math
-import random
-import re
 import runpy
 import struct
 import subprocess
@@ -53,60 +51,14 @@ def script(name: str) -> ModuleType:
 
 SENTENCES = script("sentences.py")
 DRAWN = script("drawn.py")
-ACCENTS = script("accents.py")
 TRAIN = script("train_default_model")
-READ = script("make_read_sentences")
 CLOCK = script("train_by_clock")
 
 
-@pytest.mark.parametrize("module", [SENTENCES, ACCENTS, TRAIN], ids=["sentences", "accents", "train_default_model"])
+@pytest.mark.parametrize("module", [SENTENCES, TRAIN], ids=["sentences", "train_default_model"])
 def test_examples_in_docstrings(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted and not result.failed
-
-
-def test_accents_change_sounds_and_keep_words() -> None:
-    said = "ðə θˈɪŋz, vˈɛɹi bˈæd kˈæt. lˈiːv ɹˈɛd sˈʌn"
-    spoken = {ACCENTS.mandarin(said, random.Random(seed)) for seed in range(200)}
-    assert len(spoken) > 150
-    for one in spoken:
-        assert [mark for mark in one if mark in " ,."] == [mark for mark in said if mark in " ,."]
-        assert all(re.split("[ ,.]+", one))
-    texts = " ".join(spoken)
-    for heard in ("sˈɪŋs", "wˈɛɹi", "bˈɛd", "kˈætə", "kˈæ.", "sˈʌŋ"):
-        assert heard in texts, heard
-    assert "lˈɛd" not in texts  # the first sound of a word stays
-
-
-def test_voices_are_those_of_the_chosen_programs() -> None:
-    rng = random.Random(0)
-    voices = [READ.voice(rng, ["hibari", "joe"]) for _ in range(200)]
-    assert {(voice.program, voice.name) for voice in voices} == {
-        ("hibari", "heart"),
-        ("joe", "english"),
-        ("joe", "mandarin"),
-    }
-
-
-class Joe:
-    """Stand-in for the voice's network: keeps what it gets, and says a sample for each token."""
-
-    inputs: dict[str, np.ndarray]
-
-    def run(self, _: None, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        self.inputs = inputs
-        return [np.zeros((1, 1, 1, 1000 * len(inputs["input"][0])), np.float32)]
-
-
-def test_joe_gets_each_sound_that_he_knows_with_a_blank_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    joe, numbers = Joe(), {"_": [0], "^": [1], "$": [2], "ð": [9], "ə": [4], "\u0303": [5], "a": [6], ".": [7]}
-    config = {"phoneme_id_map": numbers, "audio": {"sample_rate": 22_050}}
-    monkeypatch.setattr(READ, "joe", lambda: (joe, config))
-    monkeypatch.setattr(READ.accents, "phonemes", lambda text, _: "ðə? ã.")
-    samples = READ.read("The.", READ.Voice("joe", "english", pitch=0.9, tempo=1.2))
-    assert joe.inputs["input"] == [[1, 0, 9, 0, 4, 0, 6, 0, 5, 0, 7, 0, 2]]  # the mark over a is a sound of its own
-    assert joe.inputs["scales"][1] == pytest.approx(0.9 / 1.2)
-    assert len(samples) == pytest.approx(13_000 * 16_000 / (22_050 * 0.9), abs=2)
 
 
 def write_clips(folder: Path, name: str, texts: list[str], start: int) -> None:
