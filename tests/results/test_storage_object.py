@@ -82,31 +82,6 @@ def test_every_name_keeps_its_extension(url: str) -> None:
     assert rows(url) == ["/in/" + id for id in ids]
 
 
-def test_the_journal_comes_after_what_it_lists_and_the_report_last(server: FaultyStore, url: str) -> None:
-    before = len(server.requests)
-    write_all(url, "a.wav", "b.wav")
-    puts = puts_since(server, before)
-    assert puts == [
-        "run.json",
-        "run.json",
-        "rows",
-        "wav.txt",
-        "wav.txt",
-        "journal",
-        "published",
-        "transcripts",
-        "report",
-    ]
-    before = len(server.requests)
-    write_all(url, "b.wav")
-    assert puts_since(server, before) == ["run.json", "run.json", "report"]  # nothing to download or to write
-
-
-def puts_since(server: FaultyStore, before: int) -> list[str]:
-    puts = [request for request in server.requests[before:] if request.startswith("PUT") and "alive" not in request]
-    return [next(kind for kind in KINDS if kind in request) for request in puts]
-
-
 @pytest.mark.parametrize("kind", ["503", "reset", "lost"])
 def test_faults_that_pass_change_nothing(server: FaultyStore, url: str, kind: str) -> None:
     """A lost answer lets the retry of a conditional write find its own object."""
@@ -205,19 +180,6 @@ def test_an_edited_file_stays_and_is_named(url: str) -> None:
     assert len(said) == 2 and "a.wav.previous.txt" in said[1]
 
 
-def test_a_changed_recording_sets_an_edited_file_aside_and_names_it(url: str) -> None:
-    write_all(url, "a.wav")
-    remote.write_object(f"{url}/a.wav.txt", b"by hand")
-    said: list[str] = []
-    with opened(url, "txt", say=said.append) as output:
-        source = Source("/in/a.wav", "/in/a.wav", "a.wav", row={"changed": True})
-        assert output.ledger.expect(source) and not output.ledger.is_done(source)
-        output.write(spoken("a.wav", "new", 0))
-    found = contents(url)
-    assert (found["a.wav.txt"], found["a.wav.previous.txt"]) == ("new\n", "by hand")
-    assert len(said) == 1 and "a.wav.previous.txt" in said[0]
-
-
 def test_an_edit_of_the_same_length_stays_when_the_layout_changes(url: str) -> None:
     segment = Segment("one two", 0.0, 1.0, 1.0, (Word("one", 0.0, 0.5, 1.0), Word("two", 0.5, 1.0, 1.0)))
 
@@ -301,24 +263,6 @@ def test_other_formats_are_made_of_the_rows(url: str) -> None:
     with opened(url, "txt", "json") as output:
         assert not put(output, "a.wav")
         assert output.ledger.num_made_again == 0
-
-
-def test_subtitles_of_another_layout_are_made_of_the_rows(url: str) -> None:
-    words = tuple(Word("word", second, second + 0.9, 0.9) for second in range(8))
-    segment = Segment(" ".join(word.text for word in words), 0.0, 8.0, 0.9, words)
-    transcript = replace(spoken("a.wav", segment.text, 0), segments=(segment,))
-    texts = []
-    for width in (42, 10):
-        style = OutputStyle(("srt",), subtitles=SubtitleStyle(max_line_width=width))
-        with open_journaled(url, OutputRun(style, {}), str) as output:
-            source = Source("/in/a.wav", "/in/a.wav", "a.wav")
-            assert output.ledger.expect(source)
-            assert output.ledger.is_done(source) is bool(texts)
-            if not texts:
-                output.write(transcript)
-        texts.append(contents(url)["a.wav.srt"])
-    assert max(map(len, texts[0].split("\n\n")[0].splitlines()[2:])) > 10
-    assert all(len(line) <= 10 for line in texts[1].splitlines() if line.startswith("word"))
 
 
 def test_commits_without_the_settings_of_their_run_do_not_count(url: str) -> None:
