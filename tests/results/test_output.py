@@ -241,6 +241,24 @@ def test_overwrite_removes_only_journaled_files(tmp_path: Path) -> None:
         assert contents(tmp_path) == {"x/mine.txt": "mine"}
 
 
+@pytest.mark.parametrize("ids", [("a.wav", "b.wav", "a.mp3"), ("a.mp3", "a.wav", "b.wav")])
+def test_what_a_run_does_to_earlier_files_is_counted(tmp_path: Path, ids: tuple[str, ...]) -> None:
+    """Renamed for an input with the same name, and laid out again; a new format is neither."""
+    write_all(tmp_path, ["a.wav", "b.wav"], "vtt")
+    style = OutputStyle(("srt", "vtt"), subtitles=SubtitleStyle(max_line_width=20))
+    with open_journaled(tmp_path, OutputRun(style, {})) as output:
+        for index, id in enumerate(ids):
+            put(output, spoken(id, index=index))
+        assert isinstance(output.ledger, FileLedger)
+        assert output.ledger.renamed == [("a", "a.wav")]
+        assert output.ledger.laid_out_again == {"vtt"}
+    with open_journaled(tmp_path, OutputRun(style, {})) as output:
+        for index, id in enumerate(ids):
+            put(output, spoken(id, index=index))
+        assert isinstance(output.ledger, FileLedger)
+        assert not output.ledger.renamed and not output.ledger.laid_out_again
+
+
 @pytest.mark.parametrize("ids", list(permutations(["x/a.wav", "x/a.mp3", "x/a.flac"])))
 def test_inputs_sharing_a_name_keep_their_extension(tmp_path: Path, ids: tuple[str, ...]) -> None:
     assert write_all(tmp_path, [*ids, "x/b.wav"], "txt") == {
