@@ -458,15 +458,6 @@ def test_hybrid_decoders(decoder: str) -> None:
     assert done.stdout == SENTENCE + "\n"
 
 
-def test_resume_keeps_beam(tmp_path: Path) -> None:
-    arguments = (FIRST, "-o", tmp_path, "-f", "jsonl")
-    assert transcribe(*arguments, "--beam", "3").returncode == 0
-    assert transcribe(*arguments, "--beam", "3").returncode == 0
-    for other in ([], ["--beam", "2"], ["--beam", "1"]):
-        refused = transcribe(*arguments, *other)
-        assert refused.returncode == 2 and "--beam" in refused.stderr
-
-
 def test_bf16_on_a_cpu() -> None:
     assert transcribe(FIRST, "--dtype", "bf16", "-f", "txt").stdout == SENTENCE + "\n"
 

@@ -82,6 +82,11 @@ def test_closed_streams(tmp_path: Path, closed: tuple[int, ...]) -> None:
     assert json.loads((tmp_path / "out" / "report.json").read_text())["failed"] == 1
 
 
+def test_wrong_usage_without_stderr() -> None:
+    done = subprocess.run(command("transcribe", "--no-such-option"), preexec_fn=lambda: os.close(2), timeout=100)
+    assert done.returncode == 2
+
+
 def test_deeply_nested_row(tmp_path: Path) -> None:
     depths = (99, 101, 500, 984, 3000)
     lines = [f'{{"audio_filepath": "a.flac", "depth": {depth}, "x": {"[" * depth}{"]" * depth}}}' for depth in depths]

@@ -60,15 +60,6 @@ def test_rows_of_a_manifest_have_their_own(decoder: str, tmp_path: Path) -> None
     ]
 
 
-def test_phrases_of_run_and_row_apply_together(tmp_path: Path) -> None:
-    manifest = tmp_path / "rows.jsonl"
-    rows = [{"audio_filepath": str(path), "boost": ["Norfolk\t2"]} for path in (BURGESS, NORFOLK)]
-    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    options = replace(DECODERS["greedy"], boost=(Phrase("Burgess", 4.0),))
-    found = list(Transcriber.load("default", "cpu", "fp32", options).transcribe(manifest, ordered=True))
-    assert "Burgess" in found[0].text and found[1].text == text(NORFOLK, "greedy", Phrase("Norfolk", 2.0))
-
-
 def test_a_row_with_an_unusable_list_fails_alone(tmp_path: Path) -> None:
     manifest = tmp_path / "rows.jsonl"
     rows = [{"audio_filepath": str(BURGESS), "boost": boost} for boost in (["good", "bad\t-1"], 7, None)]
@@ -89,14 +80,6 @@ def test_attention_decoders(name: str) -> None:
         assert isinstance(result, Transcript), result
         texts.append(result.text)
     assert "the wave" in texts[1].lower() and texts[1] != texts[0] and texts[2] == texts[0]
-
-
-def test_phrases_that_cannot_be_written() -> None:
-    lines: list[str] = []
-    Transcriber.load("default", "cpu", "fp32", Options(boost=(Phrase("Norfolk"), Phrase("東京"))), lines.append)
-    assert [line for line in lines if "東京" in line] == lines and len(lines) == 1
-    with pytest.raises(UsageError, match="can write none of the phrases: 東京"):
-        Transcriber.load("default", "cpu", "fp32", Options(boost=(Phrase("東京"),)), lines.append)
 
 
 def test_command_line(tmp_path: Path) -> None:

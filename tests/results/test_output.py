@@ -22,7 +22,7 @@ from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.block import Appender
 from fastscribe.results.names import OutputNames, names_of
-from fastscribe.results.output import JournaledOutput, open_journaled
+from fastscribe.results.output import FileLedger, JournaledOutput, open_journaled
 from fastscribe.results.output_run import OutputRun
 from fastscribe.results.stream import StreamOutput
 from fastscribe.types import AudioInfo, Failure, Segment, Source, Transcript, Word
@@ -241,6 +241,23 @@ def test_overwrite_removes_only_journaled_files(tmp_path: Path) -> None:
         assert contents(tmp_path) == {"x/mine.txt": "mine"}
 
 
+def test_overwrite_removes_renamed_files(tmp_path: Path) -> None:
+    write_all(tmp_path, ["a.wav"], "txt")
+    assert set(write_all(tmp_path, ["a.wav", "a.mp3"], "txt")) == {"a.wav.txt", "a.mp3.txt"}
+    with folder_output(tmp_path, "txt", overwrite=True):
+        assert contents(tmp_path) == {}
+
+
+def test_overwrite_spares_files_of_replaced_results(tmp_path: Path) -> None:
+    write_all(tmp_path, ["a.wav"], "txt", "json")
+    with folder_output(tmp_path, "txt", "json") as output:
+        put(output, failed("a.flac"))  # takes the name, and has no text
+    assert set(contents(tmp_path)) == {"a.json"}
+    (tmp_path / "a.txt").write_text("mine")
+    with folder_output(tmp_path, "txt", "json", overwrite=True):
+        assert contents(tmp_path) == {"a.txt": "mine"}
+
+
 @pytest.mark.parametrize("ids", [("a.wav", "b.wav", "a.mp3"), ("a.mp3", "a.wav", "b.wav")])
 def test_what_a_run_does_to_earlier_files_is_counted(tmp_path: Path, ids: tuple[str, ...]) -> None:
     """Renamed for an input with the same name, and laid out again; a new format is neither."""
@@ -257,6 +274,16 @@ def test_what_a_run_does_to_earlier_files_is_counted(tmp_path: Path, ids: tuple[
             put(output, spoken(id, index=index))
         assert isinstance(output.ledger, FileLedger)
         assert not output.ledger.renamed and not output.ledger.laid_out_again
+
+
+def test_a_rename_replaces_nothing(tmp_path: Path) -> None:
+    write_all(tmp_path, ["a.wav"], "txt")
+    (tmp_path / "a.wav.txt").write_text("mine")
+    assert write_all(tmp_path, ["a.wav", "a.mp3"], "txt") == {
+        "a.txt": "a.wav",
+        "a.wav.txt": "mine",
+        "a.mp3.txt": "a.mp3",
+    }
 
 
 @pytest.mark.parametrize("ids", list(permutations(["x/a.wav", "x/a.mp3", "x/a.flac"])))

@@ -135,17 +135,6 @@ def test_shards_together_do_everything_once(clips: Path, tmp_path: Path) -> None
     assert transcribe(clips, "-o", out).returncode == 2  # not a folder for a run that is divided otherwise
 
 
-def test_ordered_rows(clips: Path, tmp_path: Path) -> None:
-    names = [clips / clip.name for clip in reversed(CLIPS)]
-    names.insert(2, tmp_path / "missing.flac")
-    done = transcribe(*names, "--ordered", "--batch-size", 1)
-    assert [row["audio_filepath"] for row in rows(done.stdout)] == list(map(str, names))
-    out = tmp_path / "out"
-    transcribe(names[3], "-o", out)
-    assert transcribe(*names, "--ordered", "--batch-size", 1, "-o", out).returncode == 1
-    assert [row["audio_filepath"] for row in rows((out / "transcripts.jsonl").read_text())] == list(map(str, names))
-
-
 def test_corrected_list_leaves_no_old_failures(clips: Path, tmp_path: Path) -> None:
     out, manifest = tmp_path / "out", tmp_path / "list.jsonl"
     good = [json.dumps({"audio_filepath": str(clips / clip.name)}) for clip in CLIPS[:2]]

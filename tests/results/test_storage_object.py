@@ -180,6 +180,19 @@ def test_an_edited_file_stays_and_is_named(url: str) -> None:
     assert len(said) == 2 and "a.wav.previous.txt" in said[1]
 
 
+def test_a_changed_recording_sets_an_edited_file_aside_and_names_it(url: str) -> None:
+    write_all(url, "a.wav")
+    remote.write_object(f"{url}/a.wav.txt", b"by hand")
+    said: list[str] = []
+    with opened(url, "txt", say=said.append) as output:
+        source = Source("/in/a.wav", "/in/a.wav", "a.wav", row={"changed": True})
+        assert output.ledger.expect(source) and not output.ledger.is_done(source)
+        output.write(spoken("a.wav", "new", 0))
+    found = contents(url)
+    assert (found["a.wav.txt"], found["a.wav.previous.txt"]) == ("new\n", "by hand")
+    assert len(said) == 1 and "a.wav.previous.txt" in said[0]
+
+
 def test_an_edit_of_the_same_length_stays_when_the_layout_changes(url: str) -> None:
     segment = Segment("one two", 0.0, 1.0, 1.0, (Word("one", 0.0, 0.5, 1.0), Word("two", 0.5, 1.0, 1.0)))
 

@@ -338,6 +338,7 @@ def test_settings_are_kept_in_one_form(given: Any) -> None:
         (["-m", "{v1}"], "a speaker model (Sortformer): it tells who speaks when"),
         (["--speakers", "{asr}"], "no speaker model (Sortformer)"),
         (["--speakers", "missing.nemo"], "missing.nemo: no such file"),
+        (["--rttm", "missing.rttm"], "missing.rttm: no such file or folder"),
         (["--rttm", "https://example.org/turns.rttm"], "takes a local file, not a URL"),
         (["--rttm", ""], "--rttm is empty"),
         (["--speakers", "{v1}", "--speaker-names", "speaker 2"], "speaker 2 is the name of a speaker without one"),

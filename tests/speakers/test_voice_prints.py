@@ -17,8 +17,9 @@ from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.pipeline.engine import Engine
 from fastscribe.results.formats.writers import to_jsonl
-from fastscribe.results.stored import to_result
+from fastscribe.results.stored import NotAResult, to_result
 from fastscribe.speakers import voice_spans
+from fastscribe.speakers.columns import stored_voices
 from fastscribe.speakers.lost_prints import LostPrints
 from fastscribe.speakers.voice_printer import VoicePrinter
 from fastscribe.speakers.voice_prints import VoicePrints
@@ -266,6 +267,14 @@ def test_the_command_finds_persons_and_keeps_names(voice_model: Path, tmp_path: 
     assert kept.returncode == 1
     assert "no persons were found" in kept.stderr
     assert (out / "speakers.json").read_text() == "mine"
+
+
+def test_a_damaged_stored_print_is_no_result() -> None:
+    voice = {"speaker": "a", "speech": 4.0, "start": 0.0, "end": 4.0}
+    assert stored_voices({"voices": [voice]})[0].embedding_E is None
+    for damaged in ("AAA", "", "AAAA////", "AAAA", 7):
+        with pytest.raises(NotAResult, match="not a voice"):
+            stored_voices({"voices": [voice | {"embedding": damaged}]})
 
 
 def test_voices_need_speakers_and_a_voice_model(voice_model: Path) -> None:

@@ -313,6 +313,11 @@ def test_a_title_stays_with_its_name() -> None:
     ]
 
 
+def test_pause_does_not_leave_a_lone_word() -> None:
+    text = "we walked along a river for a day or two <0.5> yesterday"
+    assert all(" " in line for (line,) in lines_of(text, style=SubtitleStyle(max_lines=1)))
+
+
 def test_a_long_silence_is_never_inside_a_cue() -> None:
     assert lines_of("we will be <2.5> right back") == [("we will be",), ("right back",)]
 
