@@ -14,8 +14,6 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from fastscribe import cli
-from fastscribe._system.signals import SignalHandler
 from fastscribe.bench import document as documents
 from fastscribe.bench import doubt, result
 from fastscribe.cli import app
@@ -65,12 +63,6 @@ def test_only_results_are_overwritten(tmp_path: Path) -> None:
         leave_row(result._usable_json(place))
         assert json.loads(place.read_text())["rows"] == [ROW]
     assert not list(tmp_path.glob("*.part"))
-
-
-def test_a_download_beside_a_result_stays(tmp_path: Path) -> None:
-    theirs = stored(tmp_path, "c.json.part", "half of it")
-    leave_row(result._usable_json(tmp_path / "c.json"))
-    assert theirs.read_text() == "half of it"
 
 
 def test_a_recording_that_is_named_twice_is_kept(tmp_path: Path) -> None:
@@ -164,21 +156,6 @@ def test_nan_is_stored_as_null(tmp_path: Path, capsys: pytest.CaptureFixture[str
     [found] = last(capsys)["rows"]
     assert found == ROW | {"rtfx": None, "rtfx_runs": [1.0, None], "stage_s": {"encode": None}}
     assert json.loads((tmp_path / "a.json").read_text())["rows"] == [found]
-
-
-@pytest.mark.parametrize(
-    ("command", "said"), [("bench", "fastscribe: interrupted\n"), ("evaluate", "fastscribe: interrupted\n")]
-)
-def test_interrupt_message_depends_on_the_command(
-    command: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def stopped(**_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(SignalHandler, "install", lambda self: None)
-    monkeypatch.setattr(sys, "argv", ["fastscribe", command, "a.json"])
-    assert cli._run(stopped) == 130
-    assert capsys.readouterr().err == said
 
 
 # --- on the terminal --------------------------------------------------------------------------------------------------
