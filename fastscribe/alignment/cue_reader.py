@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from pysubs2 import SSAEvent, SSAFile
+from pysubs2 import SSAFile
 from pysubs2.formats.subrip import SubripFormat
 from pysubs2.formats.substation import EVENT_FIELDS, STYLE_FIELDS
 
@@ -122,7 +122,11 @@ def _ass(lines: Sequence[str]) -> tuple[str, list[dict[str, Any]]]:
 
 def _usual_lines(lines: Sequence[str], format: str) -> Iterator[str]:
     """Yield the lines of ASS that pysubs2 can read, without comments, with the columns that it takes for given."""
-    usual = _usual_columns(format)
+    default_style = SSAFile().to_string(format).partition("\nStyle: ")[2].partition("\n")[0].split(",")
+    usual = {
+        "Style": dict(zip(["name", *STYLE_FIELDS[format]], default_style, strict=True)),
+        "Dialogue": dict.fromkeys(EVENT_FIELDS[format], "") | {"style": "Default"},
+    }
     columns = {kind: list(fields) for kind, fields in usual.items()}
     section = ""
     for line in lines:
@@ -139,20 +143,13 @@ def _usual_lines(lines: Sequence[str], format: str) -> Iterator[str]:
             values = map(str.strip, value.split(",", len(columns[kind]) - 1))
             fields = _standard_fields(dict(zip(columns[kind], values, strict=False)), kind)
             standard = f"{kind}: " + ",".join(fields.get(name) or field for name, field in usual[kind].items())
-            if fields and _is_read(standard, format):
-                yield standard
+            try:
+                SSAFile.from_string(standard, format)
+            except (IndexError, ValueError):  # such as a damaged colour, or a line without times
+                continue
+            yield standard
         else:
             yield line
-
-
-def _usual_columns(format: str) -> dict[str, dict[str, str]]:
-    """Return pysubs2's columns of styles and of dialogue, with what it writes into them."""
-    file = SSAFile()
-    file.append(SSAEvent())
-    parts = (line.partition(": ") for line in file.to_string(format).split("\n"))
-    written = {kind: values.split(",") for kind, _, values in parts}
-    names = {"Style": ["name", *STYLE_FIELDS[format]], "Dialogue": EVENT_FIELDS[format]}
-    return {kind: dict(zip(names[kind], written[kind], strict=True)) for kind in names}
 
 
 def _standard_fields(fields: dict[str, str], kind: str) -> dict[str, str]:
@@ -163,11 +160,3 @@ def _standard_fields(fields: dict[str, str], kind: str) -> dict[str, str]:
     if times is None or times[3] or "text" not in fields:
         return {}
     return fields | dict(zip(("start", "end"), _clocks(times), strict=True))
-
-
-def _is_read(line: str, format: str) -> bool:
-    try:
-        SSAFile.from_string(line, format)
-    except (IndexError, ValueError):
-        return False
-    return True
