@@ -102,7 +102,7 @@ class Command(TyperCommand):
 
 def _name_value(ctx: Any, error: Any) -> None:
     """Name the value that an option refuses, which pydantic calls "Input", and the environment variable that it came from."""
-    refused = getattr(error.__cause__, "errors", list)()
+    refused: Sequence[Any] = getattr(error.__cause__, "errors", list)()
     error.message = error.message.removeprefix("Value error, ")
     if refused and error.message.startswith("Input "):
         error.message = f"{str(refused[0]['input'])!r}{error.message.removeprefix('Input')}"
