@@ -6,7 +6,7 @@
 #
 # Another number of tasks: SHARDS=16 sbatch --array=0-15 slurm_array.sh ...
 # Only the tasks that merge names: sbatch --array=3,7 slurm_array.sh ..., with the same SHARDS.
-# A task stops shortly before its --time (LIMIT) and requeues itself.
+# A task stops shortly before its --time (LIMIT) and requeues itself if it has written results.
 #SBATCH --job-name=fastscribe
 #SBATCH --array=0-99%20
 #SBATCH --ntasks=1
@@ -23,11 +23,17 @@ set -euo pipefail
 inputs=$1 output=$2
 shift 2
 
+journal_bytes() { # of this task; in a store it is not looked at
+  { cat "$output/journal.shard-$SLURM_ARRAY_TASK_ID-of-$SHARDS.jsonl" 2>/dev/null || true; } | wc -c
+}
+
+before=$(journal_bytes)
 code=0
 # srun: a signal at the time limit, at a preemption or from scancel reaches the steps of a job, not its script.
 srun timeout -s TERM "$LIMIT" fastscribe transcribe "$inputs" --output-dir "$output" \
   --shard "$SLURM_ARRAY_TASK_ID/$SHARDS" --no-progress "$@" || code=$?
-if [ "$code" -eq 124 ]; then # the time was over: the rest follows
+# The time was over: the rest follows. A task that wrote nothing would not end.
+if [ "$code" -eq 124 ] && { [[ "$output" == *://* ]] || [ "$(journal_bytes)" -ne "$before" ]; }; then
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"

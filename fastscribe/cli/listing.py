@@ -1,11 +1,13 @@
 """The inputs of a run, listed once, by a thread that begins before the model loads: a folder on a network may take as long.
 
 Before the model loads, the command asks the first ones whether there is anything to do, and whether there are many; they stay
-for the run. The progress has their number from here once all are listed.
+for the run. If the first 50,000 are done, it asks the others too, which do not stay: if there is something to do behind them,
+they are listed again. The progress has their number from here: once all are listed, and for long lists before, by their size.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -14,11 +16,14 @@ from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Thread
 
+from fastscribe.audio.formats import list_kind
 from fastscribe.audio.given import sources
+from fastscribe.audio.list_lines import GZIP
 from fastscribe.audio.repeats import Repeats
 from fastscribe.types import Failure, Source
 
 _MAX_AHEAD = 50_000  # inputs that wait for the run, a kilobyte each
+_SAMPLE_BYTES = 1 << 20  # of a list, whose rows are about as long as its first ones
 _PAUSE_S = 0.01
 _MAX_WAIT_S = 2.0  # for the inputs that has_many() asks for
 
@@ -39,18 +44,23 @@ class Listing:
     Attributes:
         left_out: As for expand().
         repeats: As for expand().
-        number: The number of recordings; None: not all are listed yet.
+        number: The number of recordings, of long lists about; None: not all are listed yet, and they are not all in lists.
     """
 
     def __init__(self, inputs: Sequence[str]) -> None:
+        self._inputs = inputs
+        self._begin()
+
+    def _begin(self) -> None:
         self.left_out: Counter[str] = Counter()
         self.repeats = Repeats()
         self.number: int | None = None
         # It has no limit of its own, and costs a twentieth of a queue that has one.
         self._found: SimpleQueue[Source | Failure | _End] = SimpleQueue()
         self._held: deque[Source | Failure] = deque()  # which ahead() took from the queue
+        self._passed = False  # inputs are neither held nor to come
         self._end: _End | None = None
-        Thread(target=self._list, args=(inputs,), name="list-inputs", daemon=True).start()
+        Thread(target=self._list, args=(self._found,), name="list-inputs", daemon=True).start()
 
     def __iter__(self) -> Iterator[Source | Failure]:
         while self._held:
@@ -76,9 +86,26 @@ class Listing:
             self._held.append(found)
             yield found
 
+    def whole(self) -> Iterator[Source | Failure]:
+        """Yield all inputs. Only those of ahead() stay for the run, which needs begin_again() if it comes after all.
+
+        Of inputs that can be read once (a pipe that holds a manifest), yield those of ahead() alone.
+        """
+        yield from self.ahead()
+        if any(os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)) for path in self._inputs):
+            return
+        while (found := self._next()) is not None:
+            self._passed = True
+            yield found
+
+    def begin_again(self) -> None:
+        """List the inputs a second time if whole() has passed some of them."""
+        if self._passed:
+            self._begin()
+
     @property
     def is_whole(self) -> bool:
-        """True if the last input has been taken, or yielded by ahead()."""
+        """True if the last input has been taken, or yielded by ahead() or whole()."""
         return self._end is not None and self._end.error is None
 
     def has_many(self, many: int) -> bool:
@@ -99,15 +126,36 @@ class Listing:
             return None
         return found
 
-    def _list(self, inputs: Sequence[str]) -> None:
+    def _list(self, queue: SimpleQueue[Source | Failure | _End]) -> None:
         number = 0
         try:
-            for found in sources(inputs, self.left_out, self.repeats):
+            for found in sources(self._inputs, self.left_out, self.repeats):
                 number += 1
-                self._found.put(found)
-                while self._found.qsize() > _MAX_AHEAD:
+                queue.put(found)
+                if number == _MAX_AHEAD:  # from here on the listing may wait for the run
+                    self.number = _estimated_number(self._inputs)
+                while queue.qsize() > _MAX_AHEAD and queue is self._found:
                     time.sleep(_PAUSE_S)
+                if queue is not self._found:  # the listing has begun again
+                    return
             self.number = number
-            self._found.put(_End())
+            queue.put(_End())
         except BaseException as error:  # raised in the thread that iterates
-            self._found.put(_End(error))
+            queue.put(_End(error))
+
+
+def _estimated_number(inputs: Sequence[str]) -> int | None:
+    """Return about how many recordings there are if all inputs are files; None: there are folders, archives or packed lists."""
+    number = 0
+    for path in inputs:
+        try:
+            if not os.path.isfile(path) or list_kind(path) == "tar":
+                return None
+            with open(path, "rb") as file:
+                head, size = file.read(_SAMPLE_BYTES), os.path.getsize(path)
+        except OSError:
+            return None
+        if list_kind(path) and head.startswith(GZIP):
+            return None
+        number += size * head.count(b"\n") // max(1, len(head)) if list_kind(path) else 1
+    return number

@@ -1,7 +1,7 @@
 """Commands that have nothing to do say so before the model is loaded.
 
 The report of a finished run has a digest of all that its command stated. If the same command comes again, the ledger of its
-folder says whether all of its inputs are done. Of more than 50,000 the run itself finds that out.
+folder says whether all of its inputs are done.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> None:
         return
     start, (output, report), all_done = perf_counter(), found, False
     try:
-        expected = expected_sources(listing.ahead(), output.ledger, job.options)
+        expected = expected_sources(listing.whole(), output.ledger, job.options)
         all_done = all(map(output.ledger.is_done, expected)) and listing.is_whole and output.ledger.num_given > 0
         if all_done:
             stats = _stats(report, output, listing, perf_counter() - start)
@@ -67,6 +67,7 @@ def end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> None:
     finally:
         output.close(finished=all_done)
     if not all_done:
+        listing.begin_again()
         return
     if not quiet:
         say_all_done(job, output.ledger.num_given)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -27,6 +29,7 @@ from tests.helpers.warm_process import WARM
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
 MANY = run.MANY_INPUTS
+FIRST = next(AUDIO.glob("01_*"))
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +125,64 @@ def test_a_listing_is_not_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> No
     taken = iter(found)
     assert list(islice(taken, 20)) == list(range(20)) and len(listed) <= 20 + 5
     assert list(taken) == list(range(20, 100)) and found.number == 100
+
+
+@pytest.mark.parametrize("many", [5, 10])
+def test_what_is_asked_of_all_inputs_does_not_stay(many: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run lists them again then; those that fit stay."""
+    monkeypatch.setattr(listing, "_MAX_AHEAD", 5)
+    names = [f"{number}.wav" for number in range(many)]
+    for name in (*names, "notes.txt"):
+        (tmp_path / name).touch()
+    found = Listing([str(tmp_path), str(tmp_path / names[0])])
+    assert [Path(one.path).name for one in found.whole()] == names and found.is_whole
+    assert found.number == many and len(found._held) == 5
+    found.begin_again()
+    assert [Path(one.path).name for one in found] == names and found.number == many
+    assert dict(found.left_out) == {".txt": 1} and found.repeats.num == 1
+
+
+def test_a_listing_that_has_begun_again_leaves_no_other_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_MAX_AHEAD", 5)
+    for number in range(40):
+        (tmp_path / f"{number:02d}.wav").touch()
+    before = {one for one in threading.enumerate() if one.name == "list-inputs"}
+    found = Listing([str(tmp_path)])
+    assert len(list(islice(found.whole(), 20))) == 20 and not found.is_whole
+    [first] = {one for one in threading.enumerate() if one.name == "list-inputs"} - before
+    found.begin_again()
+    first.join(30)
+    assert not first.is_alive() and len(list(found)) == 40
+
+
+@pytest.mark.posix
+def test_a_pipe_is_never_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_MAX_AHEAD", 2)
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    found = Listing([str(tmp_path / "pipe.jsonl")])
+    with open(tmp_path / "pipe.jsonl", "w") as pipe:
+        pipe.write('{"audio_filepath": "a.wav"}\n' * 4)
+    assert len(list(found.whole())) == 2 and not found.is_whole
+    found.begin_again()
+    assert len(list(found)) == 4
+
+
+def test_a_long_list_has_a_number_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its size. Folders have none, nor has a packed list."""
+    monkeypatch.setattr(listing, "_MAX_AHEAD", 5)
+    (tmp_path / "in").mkdir()
+    for number in range(20):
+        (tmp_path / "in" / f"{number}.wav").touch()
+    rows = b"".join(b'{"audio_filepath": "%04d.wav"}\n' % number for number in range(1000))
+    monkeypatch.setattr(listing, "_SAMPLE_BYTES", len(rows) // 10)
+    (tmp_path / "long.jsonl").write_bytes(rows)
+    (tmp_path / "long.jsonl.gz").write_bytes(gzip.compress(rows))
+    long, packed, folder = (str(tmp_path / name) for name in ("long.jsonl", "long.jsonl.gz", "in"))
+    for inputs, expected in (([long], 1000), ([long, str(FIRST)], 1001), ([packed], None), ([long, folder], None)):
+        found = Listing(inputs)
+        first = list(islice(found, 7))
+        assert len(first) == 7 and found.number == expected, inputs
+    assert 7 + len(list(found)) == 1020 == found.number
 
 
 def test_an_error_of_the_listing_comes_behind_what_was_listed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from tests.cli.test_cli import FIRST, MODEL
 from tests.conftest import AUDIO
 from tests.helpers.processes import fastscribe
 from tests.helpers.schemas import check_schema
+from tests.helpers.warm_process import WARM
 
 SECOND = AUDIO / "02_0_00025.flac"
 
@@ -56,6 +57,28 @@ def test_all_done(clips: Path, tmp_path: Path) -> None:
     done = fastscribe(*command, "-q")
     assert done.returncode == 1
     assert done.stderr == ("fastscribe: 1 failed in an earlier run and was left alone; --retry-failed tries it again\n")
+
+
+_FEW_AHEAD = """if True:
+    import sys
+    from fastscribe.cli import listing, main
+    listing._MAX_AHEAD = int(sys.argv.pop(1))
+    main()"""
+
+
+def test_a_folder_of_any_size_is_done_without_the_model(clips: Path, tmp_path: Path) -> None:
+    """With as many recordings as may wait for the run, and with more; what comes behind those that are done is done too."""
+    shutil.copy(FIRST, clips / "copy.flac")
+    command = ("transcribe", clips, "-m", MODEL, "-o", tmp_path / "out")
+    fastscribe(*command)
+    for ahead in (2, 3):
+        again = WARM.python(_FEW_AHEAD, ahead, *command)
+        assert again.returncode == 0 and "all 3 inputs are done: there is nothing to do" in again.stderr
+    shutil.copy(SECOND, clips / "last.flac")
+    more = WARM.python(_FEW_AHEAD, 2, *command)
+    assert more.returncode == 0 and "1 file: " in more.stderr and "(3 were done before)" in more.stderr
+    rows = [json.loads(line) for line in (tmp_path / "out" / "transcripts.jsonl").read_text("utf-8").splitlines()]
+    assert sorted(Path(row["audio_filepath"]).name for row in rows) == sorted(path.name for path in clips.iterdir())
 
 
 def test_another_command_does_its_work(clips: Path, tmp_path: Path) -> None:

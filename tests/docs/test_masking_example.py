@@ -56,6 +56,12 @@ def test_names_are_in_no_text_and_silent(tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+    listed = json.dumps({"audio_filepath": str(SPEECH), "offset": 1.0, "pred_text": "", "text": "", "words": []})
+    (tmp_path / "rows" / "out").mkdir(parents=True)
+    (tmp_path / "rows" / "out" / "transcripts.jsonl").write_text(listed)
+    refused = subprocess.run([sys.executable, "-c", program], cwd=tmp_path / "rows", capture_output=True, text=True)
+    assert refused.returncode == 1 and "rows of a manifest: transcribe the recordings themselves" in refused.stderr
+    assert not list((tmp_path / "rows").glob("*.flac"))
     [row] = map(json.loads, (tmp_path / "masked.jsonl").read_text("utf-8").splitlines())
     assert row["text"].startswith("Lord *** *** lived alone in *** Street")
     before, rate = soundfile.read(SPEECH)

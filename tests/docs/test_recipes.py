@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -96,6 +97,26 @@ def test_slurm_array(stand_in: StandIn, clips: Path, expected: Path, tmp_path: P
 
     check(task, [(0, KILLED, 137), (1, NOTICED, 124), (2, "", 0)], out, expected)
     assert stand_in.calls == [["scontrol", "requeue", "77"]]  # of the task whose time was over
+
+
+@pytest.mark.parametrize(("written", "calls"), [("", 0), ("{}", 1)])
+def test_slurm_array_without_progress_ends(written: str, calls: int, tmp_path: Path) -> None:
+    """It is requeued only if its journal grew."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    journal = tmp_path / f"journal.shard-1-of-{SHARDS}.jsonl"
+    journal.write_text("header\n")
+    for name, script in (
+        ("srun", f"printf '%s' '{written}' >> '{journal}'; exit 124"),
+        ("scontrol", f"echo \"$@\" >> '{tmp_path / 'calls'}'"),
+    ):
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o700)
+    (tmp_path / "calls").touch()
+    variables = {"SLURM_ARRAY_TASK_ID": "1", "SHARDS": str(SHARDS), "SLURM_JOB_ID": "77"}
+    environment = {**os.environ, **variables, "PATH": f"{folder}:{os.environ['PATH']}"}
+    assert subprocess.run(["bash", SLURM, "in", tmp_path], env=environment, check=False).returncode == 124
+    assert (tmp_path / "calls").read_text() == "requeue 77\n" * calls
 
 
 def test_slurm_array_agrees_with_itself() -> None:
