@@ -224,10 +224,12 @@ class Worker:
         assert self._process.stdin is not None and self._process.stdout is not None
         watch = Timer(_MAX_TURN_S, self._process.kill)
         watch.start()
-        with suppress(BrokenPipeError):
-            print(json.dumps(request), file=self._process.stdin, flush=True)
-        line = self._process.stdout.readline()
-        watch.cancel()
+        try:
+            with suppress(BrokenPipeError):
+                print(json.dumps(request), file=self._process.stdin, flush=True)
+            line = self._process.stdout.readline()
+        finally:
+            watch.cancel()
         if not line:
             last = (self.said().strip() or "no word").splitlines()[-1].strip()[:300]
             raise RuntimeError(f"its process ended with code {self._process.wait()}: {last}")

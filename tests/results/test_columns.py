@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,12 +9,12 @@ import pytest
 
 from fastscribe.readable import columns as readable_columns
 from fastscribe.results.columns import ResultColumns
-from fastscribe.results.formats.writers import FIELDS, OWN_KEYS, to_jsonl, to_object
+from fastscribe.results.formats.writers import FIELDS, OWN_KEYS, to_object
 from fastscribe.results.stored import NotAResult, to_result
 from fastscribe.rooms import COLUMNS, ROOMS
 from fastscribe.speakers import columns as speakers_columns
 from fastscribe.types import Transcript
-from tests.results.formats.test_schemas import FULL, PLAIN, ROW, of_row
+from tests.results.formats.test_schemas import FULL, ROW, of_row
 
 MODULES: Mapping[str, ResultColumns] = {"speakers": speakers_columns, "readable": readable_columns}
 ORDER = ["duration", "text", "language", "speakers", "speaker_channels", "missing_channel", "opposite_phase", "turns"]
@@ -41,15 +40,6 @@ def test_columns_have_their_places_in_a_row() -> None:
     assert list(to_object(FULL, tokens=True)) == ["audio_filepath", *ORDER]
     found = [f"pred_{name}" if name in WITH_PREFIX else name for name in ORDER[1:]]
     assert list(to_object(of_row(FULL), tokens=True)) == [*ROW, *found]
-
-
-@pytest.mark.parametrize("result", [FULL, of_row(FULL), PLAIN, of_row(PLAIN)])
-def test_a_row_is_made_again_of_what_is_read(result: Transcript) -> None:
-    row = to_jsonl(result, tokens=True)
-    again = to_result(json.loads(row))
-    assert to_jsonl(again, tokens=True) == row
-    for name in COLUMNS:
-        assert getattr(again, name) == getattr(result, name)
 
 
 @pytest.mark.parametrize(
