@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import soundfile
 import soxr
-from scripts.benchmarks.speech import RATE, publish
+from scripts.benchmarks.in_turn import RATE, publish
 
 from fastscribe import Transcriber
 from fastscribe.evaluation.scores import Pair, evaluate, normalizer
