@@ -101,16 +101,23 @@ def main() -> None:
             row["time"] = round(row["time"] / found[-1]["time"], 4)
             rows.append(row)
             print(" ".join(f"{value!s:>20}" for value in row.values()), file=sys.stderr)
+    arguments.model = ", ".join(arguments.models) or "none"
+    statistic = "padding, batches and when recordings are done, by the batches that are sorted together"
+    publish("in turn", statistic, arguments, rows + timed)
+
+
+def publish(benchmark: str, statistic: str, arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """Print the JSON document of a measurement over a folder of speech, and store it where `--json` says."""
     document = {
-        "benchmark": "in turn",
+        "benchmark": benchmark,
         "date": date.today().isoformat(),
         "hardware": f"{cpu_name()}, {usable_processors()} cores",
         "dtype": "fp32",
-        "model": ", ".join(arguments.models) or "none",
-        "statistic": "padding, batches and when recordings are done, by the batches that are sorted together",
+        "model": arguments.model or "packaged",
+        "statistic": statistic,
         "commit": machine.commit(ROOT),
         "versions": machine.versions(),
-        "results": rows + timed,
+        "results": rows,
     }
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)

@@ -33,13 +33,20 @@ from pathlib import Path
 from typing import IO
 from uuid import uuid4
 
-from scripts.gpu import cards, plan
+from scripts.gpu import plan
 from scripts.gpu.goals import Document, goals, matrix_ceiling, read_rows, rows_of, shown
 from scripts.gpu.plan import ROOT
 
 WORKER = "scripts.gpu.worker"
 MARK = "GPU_CHECK_WORKER"  # environment variable of a worker and of all that it starts
 MEMORY = Path("/dev/shm")
+KERNEL_MODULE = Path("/proc/driver/nvidia/gpus")
+# In a process of its own: a driver that hangs costs no more than the time limit.
+_ASK_DRIVER = """
+from fastscribe._system.gpus import gpu_name, num_gpus
+print(*map(gpu_name, range(num_gpus())), sep="\\n")
+"""
+_DRIVER_S = 20.0
 ALL_MINUTES = 15.0
 _SCRATCH_BYTES = 40 << 30
 _WRAP_UP_S = 8.0  # before its limit, a part should have ended by itself
@@ -437,10 +444,27 @@ def _choose_parts(parser: argparse.ArgumentParser, arguments: argparse.Namespace
 
 def this_card() -> str | None:
     """Return the kind of this machine's first GPU, after a line about all of them; None without one."""
-    names = cards.names()
+    names = card_names()
     if names:
         note(f"GPUs: {len(names)} ({', '.join(dict.fromkeys(names))})")
     return plan.card(names[0]) if names else None
+
+
+def card_names() -> list[str]:
+    """Return the names of the GPUs that CUDA's driver sees; of all that the kernel's module lists if it says nothing.
+
+    Needs neither torch nor nvidia-smi.
+    """
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        command = [sys.executable, "-c", _ASK_DRIVER]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_DRIVER_S, check=True, cwd=ROOT)
+        if found := done.stdout.strip().splitlines():
+            return found
+    found = []
+    for path in sorted(KERNEL_MODULE.glob("*/information")):
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        found += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+    return found
 
 
 def show_plan(arguments: argparse.Namespace, say: Callable[[str], None]) -> None:

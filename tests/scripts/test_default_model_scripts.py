@@ -6,9 +6,7 @@ import doctest
 import importlib.util
 import itertools
 import json
-import math
 import runpy
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -46,7 +44,6 @@ def script(name: str) -> ModuleType:
 
 
 SENTENCES = script("sentences.py")
-DRAWN = script("drawn.py")
 TRAIN = script("train_default_model")
 
 
@@ -184,59 +181,3 @@ def test_different_models_cannot_be_averaged(tmp_path: Path, refused: Callable[.
     given = (tmp_path / "mean", PACKAGED, MODELS / "ctc" / "model.nemo")
     assert "another kind of model" in refused("average_models", *given)
     assert not (tmp_path / "mean").exists()
-
-
-def packed(rows: list[list[tuple[int, int]]]) -> bytes:
-    """Rows of numbers, each of so many bits, from the lowest bit on, and eight bytes more."""
-    found, place = 0, 0
-    for number, bits in itertools.chain(*rows):
-        found, place = found | number << place, place + bits
-    return found.to_bytes((place + 7) // 8 + 8, "little")
-
-
-def trigram_file(path: Path) -> Path:
-    """In CMU Sphinx's format: "<s> it's", "it's london" (0.25), "london </s>" and "<s> it's london" (0.5)."""
-    words = ("<s>", "</s>", "it's", "london", "a-b")
-    log = math.log(1.0001)
-    values = np.zeros((3, 1 << 16), np.float32)
-    values[0, :2], values[2, 0] = np.log([1.0, 0.25]) / log, math.log(0.5) / log
-    first_pairs = (0, 0, 1, 2, 3, 3)
-    alone = [
-        (math.log(p) / log, 0.0, first) for p, first in zip((1e-9, 0.5, 0.3, 0.1, 0.1, 1), first_pairs, strict=True)
-    ]
-    pairs = [
-        [(before, 3), (0, 16), (value, 16), (first, 1)]
-        for before, value, first in ((3, 0, 0), (0, 0, 0), (2, 1, 0), (0, 0, 1))
-    ]
-    names = b"".join(word.encode() + b"\0" for word in words)
-    content = DRAWN.MAGIC + struct.pack("<B3Ii", 3, len(words), 3, 1, 1) + values.tobytes()
-    content += np.array(alone, "<f4,<f4,<u4").tobytes() + packed(pairs) + packed([[(0, 3), (0, 16)], [(0, 19)]])
-    path.write_bytes(content + struct.pack("<I", len(names)) + names)
-    return path
-
-
-def test_trigrams_are_read_and_drawn_as_often_as_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = trigram_file(tmp_path / "en.lm.bin")
-    model = DRAWN.read(path)
-    assert model.words == ["<s>", "</s>", "it's", "london", "a-b"]
-    assert model.pairs_P2.tolist() == [[3, 1], [0, 2], [2, 3]] and model.triples_T3.tolist() == [[0, 2, 3]]
-    assert model.pair_probabilities_P == pytest.approx([1, 1, 0.25], rel=1e-3)
-    assert model.triple_probabilities_T == pytest.approx([0.5], rel=1e-3)
-    for name in ("noun", "verb", "adj", "adv"):
-        (tmp_path / f"data.{name}").write_text(
-            "  1 licence\n00 15 n 02 London 0 Greater_london 0 000 | a city\n", "utf-8"
-        )
-    monkeypatch.setattr(DRAWN.sentences, "WORDNET", tmp_path)
-    texts = list(DRAWN.drawn(path, 20_000))
-    assert texts == list(DRAWN.drawn(path, 20_000)) != list(DRAWN.drawn(path, 20_000, seed=1))
-    assert 20_000 <= sum(len(text.split()) for text in texts) < 20_040
-    assert all(text.startswith("It's ") and text.endswith(".") and "a-b" not in text for text in texts)
-    other = 0.1 / 0.9  # by backing off to single words, of which "a-b" is none that may be written
-    of_two, it_again = 0.5 + 0.5 * (0.25 + 0.75 * other), 0.5 * 0.75 * 0.3 / 0.9
-    assert texts.count("It's London.") / len(texts) == pytest.approx(of_two / (of_two + it_again), abs=0.02)
-
-
-def test_another_file_is_no_trigram_model(tmp_path: Path) -> None:
-    (tmp_path / "en.arpa").write_text("\\data\\\nngram 1=1\n")
-    with pytest.raises(ValueError, match=r"en\.arpa: no trigram model in the binary format of CMU Sphinx"):
-        DRAWN.read(tmp_path / "en.arpa")

@@ -154,7 +154,7 @@ def test_imported_names_exist(path: Path) -> None:
 )
 def test_a_missing_name_is_found(text: str, found: str) -> None:
     lasting = "from fastscribe import Transcriber\nfrom fastscribe.ray import transcribe\nimport torch\ntorch.gone\n"
-    assert list(missing_names(SCRIPTS / "default_model" / "drawn.py", lasting + text)) == [found]
+    assert list(missing_names(SCRIPTS / "default_model" / "ngrams.py", lasting + text)) == [found]
 
 
 # --- the benchmarks that README.md and docs/ name ---------------------------------------------------------------------
