@@ -28,11 +28,11 @@ from typing import Any
 import numpy as np
 import soundfile
 import soxr
+from scripts.benchmarks.in_turn import RATE, publish
 
 from fastscribe import Transcriber
 from fastscribe.evaluation.scores import Pair, evaluate, normalizer
 from fastscribe.types import Float32Array, Transcript
-from scripts.benchmarks.speech import RATE, publish
 from scripts.default_model.transmission import Channel, room, telephone
 
 BEYOND = 0.4  # share of wrong words

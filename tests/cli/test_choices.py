@@ -132,6 +132,14 @@ def test_transcribe_help_all_fits_two_screens() -> None:
     assert all(name in basics for name in ("--model", "--output-dir", "--format", "--device", "--quiet", "--help"))
 
 
+@pytest.mark.parametrize("typo", ["--overwite", "--overwrit", "--overwrites", "--over-write", "--override"])
+def test_no_typo_suggests_overwrite(typo: str) -> None:
+    done = CliRunner().invoke(app, ["transcribe", "a.wav", typo], prog_name="fastscribe")
+    assert done.exit_code == 2 and typo in done.output and "--overwrite" not in done.output.replace(typo, "")
+    done = CliRunner().invoke(app, ["transcribe", "a.wav", "--langauge", "en"], prog_name="fastscribe")
+    assert "--language" in done.output
+
+
 @pytest.mark.parametrize(
     ("words", "name"), [([], ""), (["transcribe"], "transcribe"), (["models", "pull"], "models pull")]
 )

@@ -259,7 +259,8 @@ def test_folder_of_many_kinds(tmp_path: Path, texts: dict[str, str]) -> None:
         (["transcribe", FIRST, "--model", "parakeet-tdt-0.6b-v3"], "is nvidia/parakeet-tdt-0.6b-v3"),
         (["transcribe", FIRST, "--model", "mlx-community/parakeet-tdt-0.6b-v3"], "--model nvidia/parakeet-tdt-0.6b-v3"),
         (["transcribe", FIRST, "--device", "mps"], "--device mps"),
-        (["transcribe", FIRST, "--dtype", "float16"], "'float16'"),
+        (["transcribe", FIRST, "--dtype", "float16"], "Invalid value for '--dtype': 'float16' is not one of 'auto', "),
+        (["transcribe", FIRST, "--vad", "x"], "Invalid value for '--vad': 'x' is not one of 'energy', 'silero'"),
         (["transcribe", FIRST, "--langauge", "en"], "--language"),
         (["transcribe", FIRST, "-o", ""], "--output-dir is empty (a variable that is not set?)"),
         (["transcribe", FIRST, "--model="], "--model is empty"),
@@ -279,6 +280,7 @@ def test_folder_of_many_kinds(tmp_path: Path, texts: dict[str, str]) -> None:
         (["transcribe", FIRST, "--model", MODEL, "-f", "docx"], "docx"),
         (["transcribe", FIRST, "--model", MODEL, "-f", "srt,vtt"], "--output-dir"),
         (["transcribe", FIRST, "--model", MODEL, "--decoder", "ctc"], "tdt"),
+        (["transcribe", FIRST, "--model", MODEL, "--beam", "0"], "'--beam': '0' should be greater than"),
         (["transcribe", FIRST, "--model", MODEL, "--beam", "2", "--cuda-graphs", "full"], "--cuda-graphs full"),
         (["transcribe", FIRST, "--model", str(MODELS / "ctc" / "model.nemo"), "--beam", "2"], "--beam 2: only RNN-T"),
         (["transcribe", FIRST, "--model", MODEL, "--dtype", "fp7"], "fp7"),
@@ -286,8 +288,8 @@ def test_folder_of_many_kinds(tmp_path: Path, texts: dict[str, str]) -> None:
         (["inspect", "nowhere"], "nowhere"),
         (["convert", MODEL, str(AUDIO)], str(AUDIO)),
         (["dance"], "dance"),
-        (["transcribe", FIRST, "--beam", "100000"], "1024"),
-        (["transcribe", FIRST, "--threads", "x"], "--threads"),
+        (["transcribe", FIRST, "--beam", "100000"], "'--beam': '100000' should be less than or equal to 1024"),
+        (["transcribe", FIRST, "--threads", "x"], "'--threads': 'x' should be a valid integer"),
         (["transcribe", FIRST, "--min-cue-s", "9"], "--min-cue-s 9.0: not a number of seconds from 0 to --max-cue-s"),
         (["transcribe", FIRST, "--device", "cuda:x"], "cuda:N with a number"),
         (["transcribe", FIRST, "-o", "out.srt", "-f", "srt"], "-f FORMAT > out.srt"),
@@ -310,6 +312,13 @@ def test_wrong_usage(arguments: list, named: str) -> None:
     assert done.stdout == ""
     assert named in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTSCRIBE_BEAM", "x")
+    done = fastscribe("transcribe", FIRST)
+    assert done.returncode == 2 and "FASTSCRIBE_BEAM in the environment (--beam): 'x' should be a valid" in done.stderr
+    assert "'--beam': 'y' should be a valid" in fastscribe("transcribe", FIRST, "--beam", "y").stderr
 
 
 def test_nothing_usable_has_no_report(tmp_path: Path) -> None:
@@ -379,7 +388,8 @@ def test_an_interrupted_command_says_what_goes_on(option: str, hint: str, monkey
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys, "argv", ["fastscribe", "transcribe", "a", option])
-    assert cli._run(interrupted) == 130
+    monkeypatch.setattr(cli, "app", interrupted)
+    assert cli._run() == 130
     assert hint in capsys.readouterr().err
 
 

@@ -58,7 +58,7 @@ def tenfold(part: Part) -> None:
 
 
 def _climb(part: Part, shape: str, made: Batches) -> None:
-    """Measure the rungs of a shape, and write its table. `made` keeps the batches that do not depend on the shape."""
+    """Measure the rungs of a shape. `made` keeps the batches that do not depend on the shape."""
     rungs = ladder.rungs(SHAPES[shape])
     keys = {rung.name: {"what": "rung", "shape": shape, "rung": rung.name} for rung in rungs}
     wanted = [rung for rung in rungs if part.notes.known(keys[rung.name]) is None]
@@ -70,20 +70,14 @@ def _climb(part: Part, shape: str, made: Batches) -> None:
     if any(rung.side == "nemo" for rung in wanted):
         load_nemo = partial(_load_nemo, part, shape)
         nemo = part.notes.make({"what": "load", "shape": shape, "side": "nemo"}, load_nemo, needs_s=_NEMO_LOAD_S)
-    found = []
     for rung in rungs:
         if rung.side == "fastscribe":
             nemo = None  # its memory is for our larger batches
         if rung in wanted and rung.side == "nemo" and nemo is None:
             continue
         measure = partial(_rung, part, shape, rung, made, shipped, nemo)
-        row = part.notes.measure(keys[rung.name], measure, needs_s=_NEEDS_S[rung.side])
-        found += [] if row is None else [row]
+        part.notes.measure(keys[rung.name], measure, needs_s=_NEEDS_S[rung.side])
     part.loaded.clear()
-    device_name = found[-1]["device_name"] if found else ""
-    usd_per_hour, price = price_of(device_name, None)
-    line = {"what": "ladder", "shape": shape, "family": _family(shape), "device_name": device_name}
-    part.notes.write(line | {"usd_per_hour": usd_per_hour, "price": price, "rungs": ladder.steps(found, usd_per_hour)})
 
 
 def _load_nemo(part: Part, shape: str) -> ladder.Nemo:
