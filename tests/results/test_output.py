@@ -234,6 +234,22 @@ def test_a_changed_recording_sets_an_edited_file_aside_and_names_it(tmp_path: Pa
     assert len(said) == 1 and "a.previous.txt" in said[0]
 
 
+@pytest.mark.posix
+@pytest.mark.parametrize("cut", [0, 3])
+def test_a_file_of_another_size_is_made_again(tmp_path: Path, cut: int) -> None:
+    """The journal has each file's size, also of files that are rightly empty. Nothing is decoded."""
+    files = write_all(tmp_path, ["a.wav", "b.wav"], "txt", "json", "srt")
+    assert files["a.srt"] == ""
+    os.truncate(tmp_path / "a.json", cut)
+    with folder_output(tmp_path, "txt", "json", "srt") as output:
+        for index, id in enumerate(("a.wav", "b.wav")):
+            source = Source("/in/" + id, "/in/" + id, id, index=index)
+            assert output.ledger.expect(source)
+            assert output.ledger.is_done(source)
+        assert isinstance(output.ledger, FileLedger) and output.ledger.num_made_again == 1
+    assert contents(tmp_path) == files
+
+
 def test_overwrite_removes_only_journaled_files(tmp_path: Path) -> None:
     write_all(tmp_path, ["x/a.wav", "b.wav", "c.wav", "c.mp3"], "txt", "json", "jsonl")
     (tmp_path / "x" / "mine.txt").write_text("mine")

@@ -279,6 +279,17 @@ def test_relative_paths_count_from_the_coordinators_folder(
     assert job.wait() == {0: 2}
 
 
+def test_helpers_end_with_their_pool() -> None:
+    arena, relay = Arena(4096), StderrRelay()
+    pool = HelperPool(2, arena, relay, print, print)
+    processes = [psutil.Process(pid) for pid in pids(pool)]
+    pool.close()
+    _, alive = psutil.wait_procs(processes, PATIENCE_S)
+    assert not alive and not pool.processes
+    relay.close()
+    arena.close()
+
+
 # --- with helpers that do what a test says ---------------------------------------------------------------------------
 
 
