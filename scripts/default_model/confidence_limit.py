@@ -22,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ import soundfile
 import soxr
 
 from fastscribe import Transcriber
+from fastscribe.bench import machine
 from fastscribe.evaluation.scores import Pair, evaluate, normalizer
 from fastscribe.types import Float32Array, Transcript
-from scripts.benchmarks.in_turn import RATE, publish
-from scripts.default_model.transmission import Channel, room, telephone
+from scripts.default_model.transmission import RATE, Channel, room, telephone
 
 BEYOND = 0.4  # share of wrong words
 MAX_FALSE_ALARMS = 0.05
@@ -102,12 +103,21 @@ def main() -> None:
     for row in rows:
         print(" ".join(f"{value!s:>14}" for value in row.values()), file=sys.stderr)
     curve = [{"limit": one, **rates(heard["measure"].values(), one)} for one in LIMITS if 0.7 <= one <= 0.95]
-    arguments.model = "packaged"
     statistic = (
         f"recordings beyond the model (over {BEYOND:.0%} of words wrong) and those whose mean confidence is below {limit}; "
         "hit_rate: flagged of those beyond it; false_alarms: flagged of the others"
     )
-    publish("confidence limit", statistic, arguments, [{"limit": limit, "rates": rows, "limits_on_measure": curve}])
+    about = {
+        "benchmark": "confidence limit",
+        "date": date.today().isoformat(),
+        "model": "packaged",
+        "statistic": statistic,
+    }
+    about |= {"commit": machine.commit(Path(__file__).parents[2]), "versions": machine.versions()}
+    document = json.dumps(about | {"results": [{"limit": limit, "rates": rows, "limits_on_measure": curve}]})
+    if arguments.json:
+        arguments.json.write_text(document + "\n", encoding="utf-8")
+    print(document)
 
 
 def parsed() -> argparse.Namespace:

@@ -37,7 +37,7 @@ def transcripts(draw: st.DrawFn) -> Transcript:
     words = [Word(*one, speaker=draw(speaker)) for one in draw(st.lists(timed, max_size=12))]
     cut = draw(st.integers(0, len(words)))
     parts = [tuple(words[:cut]), tuple(words[cut:])] if words else []
-    segments = tuple(Segment(*draw(timed), part, draw(st.booleans()), None, draw(speaker)) for part in parts)
+    segments = tuple(Segment(*draw(timed), part, None, draw(speaker)) for part in parts)
     rate, num_samples = draw(st.sampled_from([8000, 16_000, 22_050])), draw(st.integers(1, 100_000))
     row = draw(ROWS)
     audio = AudioInfo("x/a.wav" if row is None else row["audio_filepath"], "a.wav", rate, 1, num_samples, row=row)
