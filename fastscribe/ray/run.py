@@ -16,13 +16,12 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from time import perf_counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from fastscribe.config import OutputStyle
-from fastscribe.errors import DeviceFailed, UsageError
+from fastscribe.errors import DeviceFailed, UsageError, first_line
 from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline.idle import IDLE
 from fastscribe.pipeline.loader import default_threads
@@ -37,16 +36,15 @@ from fastscribe.ray.worker import (
     Begun,
     BlockResults,
     BlockWorker,
-    Broken,
     Facts,
-    Lost,
     Refusal,
     Setup,
+    Undone,
     look,
 )
 from fastscribe.rooms import paths_in
 from fastscribe.transcriber import Transcriber
-from fastscribe.types import Failure, Source, Transcript
+from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
@@ -128,7 +126,7 @@ class RayTranscriber(Transcriber):
 
     def _results(self, inputs: Inputs, ledger: Ledger | None = None) -> Generator[Transcript | Failure]:
         progress = self.progress = Progress()
-        self._actors.reset()
+        self._actors.by_place.clear()
         self._broken.clear()
         pool = ReplacingThreadPool(self._options.threads or default_threads(), "list")
         listed = list_inputs(inputs, ledger, self._options, progress, pool, self._places.workers)
@@ -156,8 +154,9 @@ class RayTranscriber(Transcriber):
         recordings = [one for block in blocks.values() for one in block.recordings()]
         alone = {number: _Block.of([one]) for number, one in enumerate(recordings)}
         yield from self._done(alone)
-        for block in alone.values():
-            yield from (_given_up(one.source) for one in block.recordings())
+        problem = "workers ended, or their device failed, each time they transcribed it alone"
+        for source in (one.source for block in alone.values() for one in block.recordings()):
+            yield Failure(source.path, source.id, "model", "WorkerDied", problem, source.row, source.index)
 
     def _done(self, blocks: dict[int, _Block]) -> Generator[Transcript | Failure]:
         """Yield the results of blocks, in one pipeline, and remove these blocks; those that no actor could do stay.
@@ -172,11 +171,10 @@ class RayTranscriber(Transcriber):
             for number, found in done:
                 if isinstance(found, Refusal):
                     raise UsageError(found.message)
-                if isinstance(found, Broken):
-                    self._broken[found.place] += 1
+                if isinstance(found, Undone):
+                    self._broken[found.place] += bool(found.problem)
                     if self._broken[found.place] == _MAX_BROKEN:
                         raise DeviceFailed(found.place, RuntimeError(found.problem))
-                if isinstance(found, (Broken, Lost)):
                     continue
                 block = blocks.pop(number)
                 self._add(found)
@@ -184,14 +182,15 @@ class RayTranscriber(Transcriber):
                     self.progress.done_s += block.seconds / len(found.results)
                     yield result
 
-    def _pipeline(self, blocks: dict[int, _Block]) -> Generator[tuple[int, BlockResults | Lost | Broken | Refusal]]:
+    def _pipeline(self, blocks: dict[int, _Block]) -> Generator[tuple[int, BlockResults | Undone | Refusal]]:
         """Yield what the actors return for each block, in order of completion."""
         import pyarrow as pa
 
-        tables = [pa.table({NUMBER: [number], BLOCK: [block.content]}) for number, block in blocks.items()]
         with without_bars(self._ray):
             with signals_pass():
-                dataset = self._ray.data.from_blocks(tables).map_batches(
+                dataset = self._ray.data.from_blocks(
+                    [pa.table({NUMBER: [number], BLOCK: [block.content]}) for number, block in blocks.items()]
+                ).map_batches(
                     BlockWorker,
                     fn_constructor_kwargs={"setup": self._setup, "expected": self._facts, "begin": _begin(self._ray)},
                     batch_size=1,
@@ -251,21 +250,17 @@ class _Actors:
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts.model
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget the last run."""
-        self._shares: dict[str, DeviceShare] = {}  # by place
+        self.by_place: dict[str, DeviceShare] = {}  # of the last run
 
     def add(self, share: DeviceShare) -> None:
         """Add what an actor did for a block."""
-        earlier = self._shares.get(share.name, DeviceShare(share.name, share.device))
+        earlier = self.by_place.get(share.name, DeviceShare(share.name, share.device))
         peaks = {name: max(getattr(earlier, name), getattr(share, name)) for name in ("peak_bytes", "pinned_bytes")}
-        self._shares[share.name] = replace(earlier.plus(share), **peaks)
+        self.by_place[share.name] = replace(earlier.plus(share), **peaks)
 
     def shares(self) -> list[DeviceShare]:
         """Return what was done at each place in the last run."""
-        return list(self._shares.values())
+        return list(self.by_place.values())
 
     def peak_bytes(self) -> int:
         """Return the largest peak of a device."""
@@ -320,7 +315,7 @@ def _facts(ray: Any, setup: Setup, places: Places, say: Callable[[str], None]) -
         try:
             found: Facts | Refusal = ray.get(answer)
         except ray.exceptions.RayError as error:
-            raise UsageError(f"a worker ended while it loaded the model: {_one_line(error)}") from error
+            raise UsageError(f"a worker ended while it loaded the model: {first_line(error)}") from error
     if isinstance(found, Refusal):
         raise UsageError(found.message)
     return found
@@ -328,22 +323,7 @@ def _facts(ray: Any, setup: Setup, places: Places, say: Callable[[str], None]) -
 
 def _begin(ray: Any) -> Callable[[int], int]:
     """Return Begun.begin(), for actors on all nodes. The count lies on the driver's node: no other one's end loses it."""
-    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-        ray.get_runtime_context().get_node_id(), soft=False
-    )
-    return partial(_begun, ray.remote(num_cpus=0, scheduling_strategy=here)(Begun).remote())
-
-
-def _begun(counter: Any, number: int) -> int:
-    import ray
-
-    return cast(int, ray.get(counter.begin.remote(number)))
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
-
-
-def _given_up(source: Source) -> Failure:
-    message = "workers ended, or their device failed, each time they transcribed it alone"
-    return Failure(source.path, source.id, "model", "WorkerDied", message, source.row, source.index)
+    affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+    here = affinity(ray.get_runtime_context().get_node_id(), soft=False)
+    counter = ray.remote(num_cpus=0, scheduling_strategy=here)(Begun).remote()
+    return lambda number: ray.get(counter.begin.remote(number))

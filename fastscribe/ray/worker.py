@@ -96,16 +96,11 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Lost:
-    """What an actor returns of a block with which actors have died MAX_DEATHS times."""
+class Undone:
+    """What an actor returns of a block with which actors have died MAX_DEATHS times, or with which its device has failed."""
 
-
-@dataclass(frozen=True)
-class Broken:
-    """What an actor returns of a block that its device could not do."""
-
-    place: str
-    problem: str
+    place: str = ""
+    problem: str = ""  # of the device
 
 
 class Begun:
@@ -158,7 +153,7 @@ class BlockWorker:
         self._said = list[str]()
         self._problem = self._load()
 
-    def _load(self) -> Refusal | Broken | None:
+    def _load(self) -> Refusal | Undone | None:
         """Load the model. Return why no block can be done, if so."""
         try:
             setup = on_this_node(self._setup, self._said.append)
@@ -167,38 +162,38 @@ class BlockWorker:
             self._expected.check(facts)
             self._share = DeviceShare(facts.place, facts.model.device_name)
         except DeviceFailed as error:
-            return Broken(_place(), error.problem)
+            return Undone(_place(), error.problem)
         except (FastscribeError, OSError) as error:
             return _refusal(error)
         return None
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """Return a block's number, and pickled what became of it: BlockResults, Lost, Broken or a Refusal."""
+        """Return a block's number, and pickled what became of it: BlockResults, Undone or a Refusal."""
         import pyarrow as pa
 
         number, content = batch[NUMBER][0].as_py(), batch[BLOCK][0].as_py()
         for _ in range(_TRIES):
-            if isinstance(self._problem, Broken):
+            if isinstance(self._problem, Undone):
                 self._problem = self._load()
             done = self._problem or self._transcribe_if_it_may(number, pickle.loads(content))
-            if not isinstance(done, Broken):
+            if not isinstance(done, Undone):
                 break
         return pa.table({NUMBER: [number], BLOCK: [pickle.dumps(done)]})
 
-    def _transcribe_if_it_may(self, number: int, sources: Sequence[Source]) -> BlockResults | Lost | Broken | Refusal:
+    def _transcribe_if_it_may(self, number: int, sources: Sequence[Source]) -> BlockResults | Undone | Refusal:
         """Transcribe a block, unless actors died with it: Ray repeats the blocks of an actor that dies without an end."""
-        return Lost() if self._begin(number) > MAX_DEATHS else self._transcribe(sources)
+        return Undone() if self._begin(number) > MAX_DEATHS else self._transcribe(sources)
 
-    def _transcribe(self, sources: Sequence[Source]) -> BlockResults | Broken | Refusal:
+    def _transcribe(self, sources: Sequence[Source]) -> BlockResults | Undone | Refusal:
         transcriber = self._transcriber
         transcriber._executor.style = self._setup.style
         try:
             with closing(transcriber._results(cast(Any, sources))) as results:
                 done = [self._light(result, sources[result.index].index) for result in results]
         except DeviceFailed as error:
-            self._problem = broken = Broken(self._share.name, error.problem)
             transcriber.close()
-            return broken
+            self._problem = Undone(self._share.name, error.problem)
+            return self._problem
         except UsageError as error:  # an option that is not possible here
             return _refusal(error)
         progress, edits, languages = transcriber.progress, transcriber._edits, transcriber._languages
