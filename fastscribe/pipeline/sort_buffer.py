@@ -63,6 +63,8 @@ class SortBuffer(Generic[S, T]):
         group: Returns the group that prepares some sources; None: threads call `prepare`, a source each.
         chunk: Sources of a group.
         wake: Called in any thread when a window may be ready. With it the iteration never waits: it yields IDLE instead.
+        first_items: Maximum number of items in the first window.
+        max_wait_s: A window with items waits this long for others.
     """
 
     def __init__(
@@ -79,6 +81,8 @@ class SortBuffer(Generic[S, T]):
         group: Callable[[Sequence[S]], PreparationGroup[S, T]] | None = None,
         chunk: int = 1,
         wake: Callable[[], None] | None = None,
+        first_items: int = _FIRST_WINDOW,
+        max_wait_s: float = _MAX_WAIT_S,
     ) -> None:
         self.num_skipped = 0
         self._sources, self._duration_s = sources, duration_s
@@ -90,7 +94,7 @@ class SortBuffer(Generic[S, T]):
         self._chunk, self._wake = chunk, wake
         self._pending: list[tuple[S, int]] = []  # sources of the next group, with their bytes
         self._has_items_since: float | None = None  # when the window got its first item, unless a caller waits for it
-        self._next_size = min(max_items, _FIRST_WINDOW)
+        self._next_size, self._max_wait_s = min(max_items, first_items), max_wait_s
         self._lock = RLock()  # a group may be complete as soon as it is submitted
         self._room, self._ready = Condition(self._lock), Condition(self._lock)  # for the source, for the window
         self._prefetcher: Prefetcher[PreparationGroup[S, T]] = Prefetcher(pool, self._on_complete)
@@ -145,10 +149,10 @@ class SortBuffer(Generic[S, T]):
             if not self._wait_for(self._has_items, _IDLE_S if self._wake is None else 0.0):
                 return None
             if self._wake is None:
-                self._wait_for(self._is_full, _MAX_WAIT_S)
+                self._wait_for(self._is_full, self._max_wait_s)
             elif not self._is_full():
                 self._has_items_since = self._has_items_since or monotonic()
-                if monotonic() - self._has_items_since < _MAX_WAIT_S:
+                if monotonic() - self._has_items_since < self._max_wait_s:
                     return None
             self._has_items_since = None
             window, self._items, self._items_s, self._items_bytes = self._items, [], 0.0, 0

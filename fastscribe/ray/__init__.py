@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,12 +21,7 @@ __all__ = ["Transcriber", "transcribe"]
 
 def __getattr__(name: str) -> Any:
     """Import on first use only: the command line needs neither."""
-    if name == "Transcriber":
-        from fastscribe.ray.map_batches import Transcriber
-
-        return Transcriber
-    if name == "transcribe":
-        from fastscribe.ray.journaled import transcribe
-
-        return transcribe
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    modules = {"Transcriber": "map_batches", "transcribe": "journaled"}
+    if name not in modules:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{modules[name]}"), name)

@@ -1,14 +1,14 @@
-"""The inputs of a run in blocks, of which a worker gets one at a time. Nothing is opened here: the workers do that.
+"""The inputs of a run in windows, and these in blocks, of which a worker gets one at a time. The workers open them.
 
-The longest recordings come first. Blocks get smaller towards the end, so that no worker is left with a long one while the
-others idle.
+The longest recordings of a window come first. Its blocks get smaller towards the end, so that no worker is left with a long one
+while the others idle.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
@@ -17,14 +17,17 @@ from fastscribe.audio.given import all_of, sources
 from fastscribe.audio.media import is_held, medium_of
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.config import Options
-from fastscribe.pipeline.loader import default_threads
+from fastscribe.pipeline.sort_buffer import SortBuffer
 from fastscribe.pipeline.stats import Progress
+from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.windows import Ledger, expected_sources
 from fastscribe.types import Failure, File, Source
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
 
+WINDOW = 100_000  # recordings for each worker: minutes of work on a GPU, since a worker loads the model in each window
+MAX_WAIT_S = 30.0  # a window with recordings waits this long for others
 MAX_WORK_S = 600.0  # of a worker's time
 MIN_RTFX = {True: 300.0, False: 3.0}  # on a GPU and on processors: what a worker does at the least, for that limit
 MIN_BLOCK_S = 60.0  # of audio; a smaller block would hardly fill a batch
@@ -43,37 +46,40 @@ class Recording:
 
 
 def list_inputs(
-    inputs: Inputs, ledger: Ledger | None, options: Options, progress: Progress
-) -> tuple[list[Recording], list[Failure]]:
-    """List the inputs that this run must transcribe.
+    inputs: Inputs,
+    ledger: Ledger | None,
+    options: Options,
+    progress: Progress,
+    pool: ReplacingThreadPool,
+    num_workers: int,
+) -> SortBuffer[Source | Failure, Recording | Failure]:
+    """Return windows of the inputs that this run must transcribe. The next one is listed while workers have the last one.
+
+    A window has recordings for workers, and failures of inputs that cannot be listed or given to a worker.
 
     Args:
         inputs: As Transcriber.transcribe(), or Sources and Failures.
         ledger: Decides which inputs belong to the run and are not done; None: all.
-        options: `channel`, `track` and `threads` count.
-        progress: Counts what is skipped, left out and repeated.
-
-    Returns:
-        The recordings for workers, and failures of inputs that cannot be listed or given to a worker.
+        options: `channel` and `track` count.
+        progress: Counts what is left out and repeated.
+        pool: Asks for the sizes of files: file systems may be slow.
+        num_workers: Number of workers, by which windows are large.
     """
     found = sources(all_of(inputs), progress.left_out, None if ledger is None else progress.repeats)
-    recordings: list[Recording] = []
-    failures: list[Failure] = []
 
     def look(source: Source | Failure) -> Recording | Failure | None:
         if ledger is not None and ledger.is_done(source):
             return None
         return _recording(source)
 
-    with ThreadPoolExecutor(options.threads or default_threads(), "list") as pool:  # file systems may be slow
-        for one in pool.map(look, expected_sources(found, ledger, options)):
-            if one is None:
-                progress.skipped += 1
-            elif isinstance(one, Failure):
-                failures.append(one)
-            else:
-                recordings.append(one)
-    return recordings, failures
+    size = WINDOW * num_workers
+    expected = expected_sources(found, ledger, options)
+    return SortBuffer(expected, look, seconds_of, pool, size, math.inf, first_items=size, max_wait_s=MAX_WAIT_S)
+
+
+def seconds_of(item: Recording | Failure) -> float:
+    """Return a recording's length in seconds; 0 of a failure."""
+    return 0.0 if isinstance(item, Failure) else item.seconds
 
 
 def in_blocks(recordings: Iterable[Recording], num_workers: int, is_gpu: bool) -> Iterator[Sequence[Recording]]:

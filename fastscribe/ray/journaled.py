@@ -104,9 +104,8 @@ def transcribe(
         for line in others.lines:
             say(line)
         stats = run_stats(transcriber, perf_counter() - start, price_per_hour)
-        skipped = transcriber.progress.skipped
-        stats = replace(stats, skipped=skipped, failed_before=target.ledger.failed_before)
-        stats = replace(stats, totals=target.totals()._asdict())
+        skipped, totals = transcriber.progress.skipped, target.totals()._asdict()
+        stats = replace(stats, skipped=skipped, failed_before=target.ledger.failed_before, totals=totals)
         target.write_report((json.dumps(stats.to_json(), indent=2) + "\n").encode())
     return stats
 
@@ -118,17 +117,13 @@ def _open(output: str, run: OutputRun, say: Callable[[str], None]) -> Output:
         raise UsageError(f"{output}: cannot be used for results: {error.strerror or error}") from error
 
 
-def _check_columns(schema: Any) -> None:
-    """Raise UsageError for a column that has no place in a row of JSON: audio must not pass through the driver."""
-    for name, kind in zip(schema.names, schema.types, strict=True):
+def _sources(dataset: Any, path_column: str | None) -> Iterator[Source | Failure]:
+    """Return the rows' recordings, a block of rows in memory at a time. Raises UsageError for columns that do not fit."""
+    schema = dataset.schema()
+    for name, kind in zip(schema.names, schema.types, strict=True):  # audio must not pass through the driver
         if isinstance(kind, pa.DataType) and (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
             raise UsageError(f"column {name} holds bytes: give paths or URLs alone (dataset.drop_columns(['{name}']))")
-
-
-def _sources(dataset: Any, path_column: str | None) -> Iterator[Source | Failure]:
-    """Yield the rows' recordings, a block of rows in memory at a time."""
-    _check_columns(dataset.schema())
-    return _recordings(dataset, find_path_column(list(dataset.schema().names), path_column))
+    return _recordings(dataset, find_path_column(list(schema.names), path_column))
 
 
 def _recordings(dataset: Any, column: str) -> Iterator[Source | Failure]:

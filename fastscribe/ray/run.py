@@ -2,6 +2,7 @@
 
     inputs -> sources -> ledger, lengths -> blocks -> map_batches(BlockWorker) -> results
 
+Inputs come in windows, and each window is a dataset of its own: the driver's memory does not grow with the number of inputs.
 Ray Data runs the actors: it hands blocks out, and starts an actor again that has died, which gets its blocks again. A block is
 a row of its dataset, with pickled content: Arrow sees no field of a manifest, and nested ones come back as they were. Where
 actors die with a block again and again, each of its recordings is tried alone, and one with which they die alone is a Failure.
@@ -11,41 +12,45 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, closing
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
-from uuid import uuid4
 
 from fastscribe.config import OutputStyle
-from fastscribe.errors import UsageError
+from fastscribe.errors import DeviceFailed, UsageError, first_line
 from fastscribe.fast_paths import RefusedPaths
+from fastscribe.pipeline.idle import IDLE
+from fastscribe.pipeline.loader import default_threads
 from fastscribe.pipeline.stats import DeviceShare, Progress
+from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.windows import Ledger
-from fastscribe.ray.blocks import Recording, in_blocks, list_inputs
+from fastscribe.ray.blocks import Recording, in_blocks, list_inputs, seconds_of
 from fastscribe.ray.library import connected, signals_pass, without_bars
 from fastscribe.ray.worker import (
     BLOCK,
-    MAX_DEATHS,
     NUMBER,
+    Begun,
     BlockResults,
     BlockWorker,
     Facts,
-    Lost,
     Refusal,
     Setup,
+    Undone,
     look,
 )
 from fastscribe.rooms import paths_in
 from fastscribe.transcriber import Transcriber
-from fastscribe.types import Failure, Source, Transcript
+from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
 
 _NO_WORKER_S = 60.0
+_MAX_BROKEN = 3  # blocks in a row that a place's device could not do
 
 
 @dataclass(frozen=True)
@@ -75,10 +80,11 @@ class RayTranscriber(Transcriber):
         self._say = self._refused = RefusedPaths.around(say)
         self._ray, self._setup, self._places, self._facts = ray, setup, places, facts
         self._said: set[str] = set()
-        self._stack = ExitStack()
+        self._broken: Counter[str] = Counter()  # by place: blocks in a row that its device could not do
         self._repeat(facts.said)
 
     @classmethod
+    @contextmanager
     def start(
         cls,
         setup: Setup,
@@ -86,8 +92,8 @@ class RayTranscriber(Transcriber):
         *,
         address: str | None = None,
         workers: int | None = None,
-    ) -> RayTranscriber:
-        """Connect to a cluster, and let one of its workers load the model and tell what it is.
+    ) -> Iterator[RayTranscriber]:
+        """Connect to a cluster for as long as the block runs. Let a worker load the model and tell what it is.
 
         Args:
             setup: What the actors load.
@@ -103,19 +109,9 @@ class RayTranscriber(Transcriber):
         others = paths_in(setup.options, "file", "model", "side model")
         paths: dict[str, Any] = {name: on_all_nodes(path) for name, path in others.items()}
         setup = replace(setup, model=on_all_nodes(setup.model), options=replace(setup.options, **paths))
-        with ExitStack() as stack:
-            ray = stack.enter_context(connected(address))
+        with connected(address) as ray:
             places = placement([node["Resources"] for node in ray.nodes() if node["Alive"]], workers, setup.device)
-            found = cls(ray, setup, places, _facts(ray, setup, places, say), say)
-            found._stack = stack.pop_all()
-        return found
-
-    def __enter__(self) -> RayTranscriber:
-        return self
-
-    def close(self) -> None:
-        """Leave the cluster, and end it if this object started it."""
-        self._stack.close()
+            yield cls(ray, setup, places, _facts(ray, setup, places, say), say)
 
     @property
     def model_digest(self) -> str:
@@ -129,53 +125,74 @@ class RayTranscriber(Transcriber):
         return self._facts.language_settings
 
     def _results(self, inputs: Inputs, ledger: Ledger | None = None) -> Generator[Transcript | Failure]:
-        self.progress = Progress()
-        self._actors.reset()
-        failures, blocks = self._listed(inputs, ledger)
-        for failure in failures:
-            yield self._counted(failure)
+        progress = self.progress = Progress()
+        self._actors.by_place.clear()
+        self._broken.clear()
+        pool = ReplacingThreadPool(self._options.threads or default_threads(), "list")
+        listed = list_inputs(inputs, ledger, self._options, progress, pool, self._places.workers)
+        with closing(pool), closing(listed):
+            for window in listed:
+                if window is not IDLE:
+                    for result in self._of_window(window):
+                        progress.count(result)
+                        progress.queued_files, progress.queued_s, progress.has_all = listed.queued()
+                        progress.skipped = listed.num_skipped
+                        yield result
+            progress.skipped, progress.has_all = listed.num_skipped, True
+
+    def _of_window(self, window: list[Recording | Failure]) -> Generator[Transcript | Failure]:
+        """Yield the results of a window, which is empty then."""
+        self.progress.planned_files += len(window)
+        self.progress.planned_s += sum(map(seconds_of, window))
+        recordings = [one for one in window if isinstance(one, Recording)]
+        yield from (one for one in window if isinstance(one, Failure))
+        window.clear()
+        parts = in_blocks(recordings, self._places.workers, self._facts.model.is_gpu)
+        blocks = dict(enumerate(map(_Block.of, parts)))
+        del recordings
         yield from self._done(blocks)
         recordings = [one for block in blocks.values() for one in block.recordings()]
         alone = {number: _Block.of([one]) for number, one in enumerate(recordings)}
         yield from self._done(alone)
-        for block in alone.values():
-            yield from (self._counted(_given_up(one.source)) for one in block.recordings())
-
-    def _listed(self, inputs: Inputs, ledger: Ledger | None) -> tuple[list[Failure], dict[int, _Block]]:
-        """List the inputs. Return what cannot be given to a worker, and the rest in blocks by number."""
-        progress = self.progress
-        recordings, failures = list_inputs(inputs, ledger, self._options, progress)
-        progress.planned_files, progress.has_all = len(recordings), True
-        progress.planned_s = sum(one.seconds for one in recordings)
-        blocks = in_blocks(recordings, self._places.workers, self._facts.model.is_gpu)
-        return failures, {number: _Block.of(block) for number, block in enumerate(blocks)}
+        problem = "workers ended, or their device failed, each time they transcribed it alone"
+        for source in (one.source for block in alone.values() for one in block.recordings()):
+            yield Failure(source.path, source.id, "model", "WorkerDied", problem, source.row, source.index)
 
     def _done(self, blocks: dict[int, _Block]) -> Generator[Transcript | Failure]:
-        """Yield the results of blocks, in one pipeline, and remove these blocks; those that are lost stay."""
+        """Yield the results of blocks, in one pipeline, and remove these blocks; those that no actor could do stay.
+
+        Raises:
+            DeviceFailed: A device could do none of several blocks in a row.
+            UsageError: A worker refuses its blocks.
+        """
         if not blocks:
             return
         with closing(self._pipeline(blocks)) as done:
             for number, found in done:
                 if isinstance(found, Refusal):
                     raise UsageError(found.message)
-                if isinstance(found, Lost):
+                if isinstance(found, Undone):
+                    self._broken[found.place] += bool(found.problem)
+                    if self._broken[found.place] == _MAX_BROKEN:
+                        raise DeviceFailed(found.place, RuntimeError(found.problem))
                     continue
                 block = blocks.pop(number)
                 self._add(found)
                 for result in found.results:
                     self.progress.done_s += block.seconds / len(found.results)
-                    yield self._counted(result)
+                    yield result
 
-    def _pipeline(self, blocks: dict[int, _Block]) -> Generator[tuple[int, BlockResults | Lost | Refusal]]:
+    def _pipeline(self, blocks: dict[int, _Block]) -> Generator[tuple[int, BlockResults | Undone | Refusal]]:
         """Yield what the actors return for each block, in order of completion."""
         import pyarrow as pa
 
-        tables = [pa.table({NUMBER: [number], BLOCK: [block.content]}) for number, block in blocks.items()]
         with without_bars(self._ray):
             with signals_pass():
-                dataset = self._ray.data.from_blocks(tables).map_batches(
+                dataset = self._ray.data.from_blocks(
+                    [pa.table({NUMBER: [number], BLOCK: [block.content]}) for number, block in blocks.items()]
+                ).map_batches(
                     BlockWorker,
-                    fn_constructor_kwargs={"setup": replace(self._setup, run_id=uuid4().hex), "expected": self._facts},
+                    fn_constructor_kwargs={"setup": self._setup, "expected": self._facts, "begin": _begin(self._ray)},
                     batch_size=1,
                     batch_format="pyarrow",
                     compute=self._ray.data.ActorPoolStrategy(size=min(self._places.workers, len(blocks))),
@@ -198,11 +215,8 @@ class RayTranscriber(Transcriber):
         self.progress.padded_frames += block.padded_frames
         self.progress.real_frames += block.real_frames
         self._actors.add(block.share)
+        self._broken.pop(block.share.name, None)
         self._repeat(block.said)
-
-    def _counted(self, result: Transcript | Failure) -> Transcript | Failure:
-        self.progress.count(result)
-        return result
 
     def _repeat(self, said: Sequence[str]) -> None:
         """Print lines of workers, each once."""
@@ -236,21 +250,17 @@ class _Actors:
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts.model
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget the last run."""
-        self._shares: dict[str, DeviceShare] = {}  # by place
+        self.by_place: dict[str, DeviceShare] = {}  # of the last run
 
     def add(self, share: DeviceShare) -> None:
         """Add what an actor did for a block."""
-        earlier = self._shares.get(share.name, DeviceShare(share.name, share.device))
+        earlier = self.by_place.get(share.name, DeviceShare(share.name, share.device))
         peaks = {name: max(getattr(earlier, name), getattr(share, name)) for name in ("peak_bytes", "pinned_bytes")}
-        self._shares[share.name] = replace(earlier.plus(share), **peaks)
+        self.by_place[share.name] = replace(earlier.plus(share), **peaks)
 
     def shares(self) -> list[DeviceShare]:
         """Return what was done at each place in the last run."""
-        return list(self._shares.values())
+        return list(self.by_place.values())
 
     def peak_bytes(self) -> int:
         """Return the largest peak of a device."""
@@ -305,16 +315,15 @@ def _facts(ray: Any, setup: Setup, places: Places, say: Callable[[str], None]) -
         try:
             found: Facts | Refusal = ray.get(answer)
         except ray.exceptions.RayError as error:
-            raise UsageError(f"a worker ended while it loaded the model: {_one_line(error)}") from error
+            raise UsageError(f"a worker ended while it loaded the model: {first_line(error)}") from error
     if isinstance(found, Refusal):
         raise UsageError(found.message)
     return found
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
-
-
-def _given_up(source: Source) -> Failure:
-    message = f"{MAX_DEATHS} workers ended while they transcribed it alone"
-    return Failure(source.path, source.id, "model", "WorkerDied", message, source.row, source.index)
+def _begin(ray: Any) -> Callable[[int], int]:
+    """Return Begun.begin(), for actors on all nodes. The count lies on the driver's node: no other one's end loses it."""
+    affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+    here = affinity(ray.get_runtime_context().get_node_id(), soft=False)
+    counter = ray.remote(num_cpus=0, scheduling_strategy=here)(Begun).remote()
+    return lambda number: ray.get(counter.begin.remote(number))

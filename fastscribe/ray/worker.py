@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
-import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fastscribe._system.gpus import num_gpus
@@ -32,7 +30,8 @@ from fastscribe.version import __version__
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_DEATHS = 3  # of actors that one block may cost
+MAX_DEATHS = 3  # of actors that one block may cost, on all nodes
+_TRIES = 2  # of a block whose device fails: the next process may find it in order
 _MIN_HELPERS = 2  # one may wait for a slow file
 NUMBER, BLOCK = "number", "block"  # columns: of a block, its number and its pickled content
 
@@ -47,7 +46,6 @@ class Setup:
         dtype: As Transcriber.load().
         options: Options of the run.
         style: Results come rendered for it, without their words; None: whole transcripts.
-        run_id: Names the run on each node.
     """
 
     model: str
@@ -55,7 +53,6 @@ class Setup:
     dtype: str = "auto"
     options: Options = field(default_factory=Options)
     style: OutputStyle | None = None
-    run_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,8 +96,23 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Lost:
-    """What an actor returns of a block with which it, or another on its node, has died MAX_DEATHS times."""
+class Undone:
+    """What an actor returns of a block with which actors have died MAX_DEATHS times, or with which its device has failed."""
+
+    place: str = ""
+    problem: str = ""  # of the device
+
+
+class Begun:
+    """Counts how often each block was begun: an actor beside the driver."""
+
+    def __init__(self) -> None:
+        self._times: Counter[int] = Counter()
+
+    def begin(self, number: int) -> int:
+        """Return how often a block was begun, this time included."""
+        self._times[number] += 1
+        return self._times[number]
 
 
 @dataclass(frozen=True)
@@ -133,46 +145,55 @@ class BlockWorker:
     Args:
         setup: What to load.
         expected: Facts of another worker of the run. One that differs refuses its blocks.
+        begin: Counts how often each block is begun, in all actors.
     """
 
-    def __init__(self, setup: Setup, expected: Facts) -> None:
-        self._setup, self._said = setup, list[str]()
-        self._refusal: Refusal | None = None
+    def __init__(self, setup: Setup, expected: Facts, begin: Callable[[int], int]) -> None:
+        self._setup, self._expected, self._begin = setup, expected, begin
+        self._said = list[str]()
+        self._problem = self._load()
+
+    def _load(self) -> Refusal | Undone | None:
+        """Load the model. Return why no block can be done, if so."""
         try:
-            setup = on_this_node(setup, self._said.append)
+            setup = on_this_node(self._setup, self._said.append)
             self._transcriber = load(setup, self._said.append)
             facts = facts_of(self._transcriber, setup)
-            expected.check(facts)
+            self._expected.check(facts)
             self._share = DeviceShare(facts.place, facts.model.device_name)
+        except DeviceFailed as error:
+            return Undone(_place(), error.problem)
         except (FastscribeError, OSError) as error:
-            self._refusal = _refusal(error)
+            return _refusal(error)
+        return None
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """Return a block's number, and pickled what became of it: BlockResults, Lost or a Refusal."""
+        """Return a block's number, and pickled what became of it: BlockResults, Undone or a Refusal."""
         import pyarrow as pa
 
         number, content = batch[NUMBER][0].as_py(), batch[BLOCK][0].as_py()
-        done = self._refusal or self._transcribe_if_it_may(number, pickle.loads(content))
+        for _ in range(_TRIES):
+            if isinstance(self._problem, Undone):
+                self._problem = self._load()
+            done = self._problem or self._transcribe_if_it_may(number, pickle.loads(content))
+            if not isinstance(done, Undone):
+                break
         return pa.table({NUMBER: [number], BLOCK: [pickle.dumps(done)]})
 
-    def _transcribe_if_it_may(self, number: int, sources: Sequence[Source]) -> BlockResults | Lost | Refusal:
+    def _transcribe_if_it_may(self, number: int, sources: Sequence[Source]) -> BlockResults | Undone | Refusal:
         """Transcribe a block, unless actors died with it: Ray repeats the blocks of an actor that dies without an end."""
-        attempts = Path(tempfile.gettempdir(), f"fastscribe-{self._setup.run_id}-{number}")
-        with attempts.open("ab") as file:
-            file.write(b".")
-        done = Lost() if attempts.stat().st_size > MAX_DEATHS else self._transcribe(sources)
-        attempts.unlink()
-        return done
+        return Undone() if self._begin(number) > MAX_DEATHS else self._transcribe(sources)
 
-    def _transcribe(self, sources: Sequence[Source]) -> BlockResults | Refusal:
+    def _transcribe(self, sources: Sequence[Source]) -> BlockResults | Undone | Refusal:
         transcriber = self._transcriber
         transcriber._executor.style = self._setup.style
         try:
             with closing(transcriber._results(cast(Any, sources))) as results:
                 done = [self._light(result, sources[result.index].index) for result in results]
         except DeviceFailed as error:
-            print(error, file=sys.stderr, flush=True)
-            os._exit(1)  # Ray starts the actor again, which gets the block again
+            transcriber.close()
+            self._problem = Undone(self._share.name, error.problem)
+            return self._problem
         except UsageError as error:  # an option that is not possible here
             return _refusal(error)
         progress, edits, languages = transcriber.progress, transcriber._edits, transcriber._languages

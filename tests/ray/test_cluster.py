@@ -202,7 +202,7 @@ def test_a_dataset(nodes: Any, expected: dict[str, str], tmp_path: Path) -> None
 class _Placed:
     """Tells which devices Ray gives an actor."""
 
-    def __init__(self, setup: Setup, expected: object) -> None:
+    def __init__(self, setup: Setup, expected: object, begin: object) -> None:
         from fastscribe.ray.worker import _place, given_by_ray
 
         self._found = _place(), os.environ["CUDA_VISIBLE_DEVICES"], *given_by_ray()

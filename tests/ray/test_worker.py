@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +15,7 @@ from fastscribe import Options, Transcriber, Transcript
 from fastscribe.config import OutputStyle
 from fastscribe.errors import DeviceFailed, FastscribeError, UsageError
 from fastscribe.journaled import run_fingerprint
-from fastscribe.ray.run import Places, RayTranscriber
+from fastscribe.ray.run import Places, RayTranscriber, _Block
 from fastscribe.results.fingerprint import model_digest
 from fastscribe.results.formats.writers import to_jsonl
 from fastscribe.types import Failure, RenderedTranscript, Source
@@ -27,7 +27,18 @@ from tests.helpers.forked_workers import forked_workers
 pa = pytest.importorskip("pyarrow", reason="needs the extra ray")
 
 from fastscribe.ray import worker  # noqa: E402 - needs pyarrow
-from fastscribe.ray.worker import BLOCK, MAX_DEATHS, NUMBER, BlockResults, BlockWorker, Facts, Lost, Refusal, Setup  # noqa: E402
+from fastscribe.ray.worker import (  # noqa: E402
+    BLOCK,
+    MAX_DEATHS,
+    NUMBER,
+    Begun,
+    BlockResults,
+    BlockWorker,
+    Facts,
+    Refusal,
+    Setup,
+    Undone,
+)
 
 pytestmark = pytest.mark.posix
 CTC, DEMO = (str(MODELS / name / "model.nemo") for name in ("ctc", "tdt_demo"))
@@ -36,9 +47,8 @@ ROWS = OutputStyle(("jsonl",))
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(worker, "_place", lambda: "here pid 1")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with forked_workers():
         yield
 
@@ -59,7 +69,7 @@ def driver(found: Facts, options: Options) -> RayTranscriber:
 
 def transcribed(given: Setup, expected: Facts, sources: list[Source]) -> BlockResults:
     """Give an actor a block, as Ray Data does."""
-    actor = BlockWorker(given, expected)
+    actor = BlockWorker(given, expected, Begun().begin)
     table = actor(pa.table({NUMBER: [7], BLOCK: [pickle.dumps(sources)]}))
     assert table.column_names == [NUMBER, BLOCK] and table[NUMBER].to_pylist() == [7]
     found = pickle.loads(table[BLOCK][0].as_py())
@@ -80,12 +90,11 @@ def test_a_block_has_the_rows_of_a_local_run(tmp_path: Path) -> None:
     assert good.audio.row == row and not good.words
     assert isinstance(bad, Failure) and bad.index == 9
     assert (found.share.name, found.share.utterances) == ("here pid 1", 1) and found.real_frames > 0
-    assert not list(tmp_path.glob("fastscribe-*"))  # of attempts, of which each block had one
 
 
-def test_a_block_with_which_actors_die_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_with_which_actors_die_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     given = setup(CTC)
-    actor, died = BlockWorker(given, facts(given)), SystemExit()
+    actor, died = BlockWorker(given, facts(given), Begun().begin), SystemExit()
 
     def die(*_: object) -> None:
         raise died
@@ -94,21 +103,50 @@ def test_a_block_with_which_actors_die_is_lost(tmp_path: Path, monkeypatch: pyte
     for _ in range(MAX_DEATHS):
         with pytest.raises(SystemExit):
             actor._transcribe_if_it_may(0, [])
-    assert isinstance(actor._transcribe_if_it_may(0, []), Lost)
+    assert actor._transcribe_if_it_may(0, []) == Undone()
     with pytest.raises(SystemExit):
         actor._transcribe_if_it_may(1, [])
-    monkeypatch.undo()
-    ended: list[int] = []
-    monkeypatch.setattr(worker.os, "_exit", lambda code: ended.append(code) or die())
+    actor._transcriber.close()
+
+
+@pytest.mark.parametrize("num_failures", [1, 2])
+def test_a_device_that_fails_is_tried_in_another_process(num_failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, closed = setup(CTC), list[str]()
+    actor = BlockWorker(given, facts(given), Begun().begin)
+    monkeypatch.setattr(worker, "load", lambda *_: devices.pop())
 
     def lose(*_: object) -> None:
         raise DeviceFailed("cuda:0", RuntimeError("lost"))
 
-    monkeypatch.setattr(actor._transcriber, "_results", lose)
-    with pytest.raises(SystemExit):  # a GPU that is lost ends the actor, which Ray starts again
-        actor._transcribe([])
-    assert ended == [1]
-    actor._transcriber.close()
+    good = actor._transcriber
+    bad = [SimpleNamespace(_results=lose, _executor=good._executor, close=lambda: closed.append("bad")) for _ in "ab"]
+    actor._transcriber = cast(Any, bad[0])
+    devices = [good, bad[1]][: 2 if num_failures == 2 else 1]
+    monkeypatch.setattr(worker, "facts_of", lambda *_: actor._expected)
+    batch = pa.table({NUMBER: [0], BLOCK: [pickle.dumps([Source(FILE, FILE, FILE)])]})
+    found = [pickle.loads(actor(batch)[BLOCK][0].as_py()) for _ in range(num_failures)]
+    if num_failures == 2:
+        assert found.pop(0) == Undone("here pid 1", "cuda:0 failed: lost")
+    [done] = found
+    assert isinstance(done, BlockResults) and len(done.results) == 1 and closed == ["bad"] * num_failures
+    good.close()
+
+
+def test_a_place_whose_device_does_no_block_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count begins again with each block that the place has done."""
+    found = driver(facts(setup(CTC)), Options())
+    results = [Failure("a.wav", "a", "load", "AudioError", "none")]
+    done = BlockResults(results, worker.DeviceShare("1.2.3.4 GPU 0", "a"), {}, 0, 0)  # type: ignore[arg-type]
+    bad, other = (Undone(place, "cuda:0 failed: lost") for place in ("1.2.3.4 GPU 0", "1.2.3.4 GPU 1"))
+    answers = [bad, bad, done, bad, bad, done, bad, other, bad, bad, done]
+    monkeypatch.setattr(found, "_pipeline", lambda blocks: (one for one in enumerate(answers)))
+    blocks = {number: _Block(b"", 1.0) for number in range(len(answers))}
+    taken = found._done(blocks)
+    assert [next(taken) for _ in range(2)] == results * 2
+    with pytest.raises(DeviceFailed) as raised:
+        next(taken)
+    assert str(raised.value).startswith("1.2.3.4 GPU 0 failed: cuda:0 failed: lost; the run stops")
+    assert sorted(blocks) == [0, 1, 3, 4, 6, 7, 8, 9, 10]
 
 
 def test_the_recordings_of_a_lost_block_are_tried_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,13 +161,14 @@ def test_the_recordings_of_a_lost_block_are_tried_alone(monkeypatch: pytest.Monk
             results = [Failure(one.path, one.id, "load", "AudioError", "none", index=one.index) for one in sources]
             is_lost = any(one.path == "kills.wav" for one in sources)
             done = BlockResults(results, worker.DeviceShare("here", "a"), {}, 0, 0)  # type: ignore[arg-type]
-            yield number, Lost() if is_lost else done
+            yield number, Undone() if is_lost else done
 
     monkeypatch.setattr(found, "_pipeline", lambda blocks: (one for one in pipeline(blocks)))
-    results = list(found._results([Source(name, name, name) for name in ("a.wav", "kills.wav", "b.wav")]))  # type: ignore[list-item]
+    names = ("a.wav", "kills.wav", "b.wav")
+    results = list(found._results([Source(name, name, name) for name in names]))  # type: ignore[list-item]
     assert rounds == [[["a.wav", "kills.wav"], ["b.wav"]], [["a.wav"], ["kills.wav"]]]
     [killer] = [one for one in results if isinstance(one, Failure) and one.error_type == "WorkerDied"]
-    assert killer.path == "kills.wav" and killer.message == "3 workers ended while they transcribed it alone"
+    assert killer.path == "kills.wav" and killer.message.startswith("workers ended, or their device failed,")
     assert sorted(one.index for one in results) == [0, 1, 2] and found.progress.failed == 3
 
 
@@ -147,7 +186,7 @@ def test_an_actor_that_differs_refuses_in_one_line(changed: dict[str, Any], prob
     own = facts(given)
     if "model" in changed:
         changed = {"model": replace(own.model, dtype=changed["model"])}
-    actor = BlockWorker(given, replace(own, place="there", **changed))
+    actor = BlockWorker(given, replace(own, place="there", **changed), Begun().begin)
     refused = pickle.loads(actor(pa.table({NUMBER: [0], BLOCK: [pickle.dumps([])]}))[BLOCK][0].as_py())
     assert isinstance(refused, Refusal) and "\n" not in refused.message
     assert refused.message.startswith(f"the nodes of the cluster differ: {problem}")
@@ -194,7 +233,7 @@ def test_rooms_that_need_whole_recordings(tmp_path: Path) -> None:
 
 def test_an_actor_says_what_it_did_with_the_languages_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     given = setup(str(MODELS / "rnnt" / "model.nemo"), language="en")
-    actor = BlockWorker(given, facts(given))
+    actor = BlockWorker(given, facts(given), Begun().begin)
     monkeypatch.setattr(actor._transcriber, "_results", lambda sources: (one for one in ()))
     monkeypatch.setattr(actor._transcriber, "shares", lambda: [worker.DeviceShare("cpu:0", "a")])
     lines = SimpleNamespace(take_lines=lambda: ["one row names its language"])
