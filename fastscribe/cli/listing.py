@@ -18,7 +18,6 @@ from threading import Thread
 
 from fastscribe.audio.formats import list_kind
 from fastscribe.audio.given import sources
-from fastscribe.audio.list_lines import GZIP
 from fastscribe.audio.repeats import Repeats
 from fastscribe.types import Failure, Source
 
@@ -146,6 +145,8 @@ class Listing:
 
 def _estimated_number(inputs: Sequence[str]) -> int | None:
     """Return about how many recordings there are if all inputs are files; None: there are folders, archives or packed lists."""
+    from fastscribe.audio.list_lines import GZIP  # here, as most runs have no list
+
     number = 0
     for path in inputs:
         try:
