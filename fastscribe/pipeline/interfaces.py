@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fastscribe.families.model import Model
     from fastscribe.pipeline.batching import Budget
     from fastscribe.pipeline.model_facts import ModelFacts
-    from fastscribe.pipeline.stats import Report, Stopwatch
+    from fastscribe.pipeline.stats import Stopwatch
     from fastscribe.pipeline.thread_pool import ReplacingThreadPool
     from fastscribe.text.tokenizer import Tokenizer
     from fastscribe.text.transcript import DecodedUtterance
@@ -255,16 +255,8 @@ class Texts(Protocol):
         """Return the results that are there, each once; with `wait`, wait for one: none are returned if nothing is left."""
 
 
-class MakeTexts(Protocol):
-    """Returns what makes the texts of a run (Run calls it)."""
-
-    def __call__(self, pool: ReplacingThreadPool, stopwatch: Stopwatch) -> Texts:
-        """Return it.
-
-        Args:
-            pool: Makes calls that read audio.
-            stopwatch: Times the work.
-        """
+# Returns what makes the texts of a run (Run calls it): the pool makes calls that read audio, the stopwatch times the work.
+MakeTexts: TypeAlias = "Callable[[ReplacingThreadPool, Stopwatch], Texts]"
 
 
 class PlainInputs:
@@ -312,7 +304,7 @@ class Additions:
         edits: Changes the texts of results.
         attach: Gives an input what its result is made of, before it is known whether it is done; None: it needs nothing.
         make_texts: Makes results in place of text_stage.py's.
-        reports: Have lines for the end of the run.
+        reports: Return lines for the end of the run.
         max_held_s: Seconds of recordings that the run holds in memory.
         needs_whole_recordings: A room sees recordings as a whole, so only the process that plans prepares them and makes texts.
     """
@@ -325,6 +317,6 @@ class Additions:
     edits: Edits | None = None
     attach: Callable[[Source | Failure], Source | Failure] | None = None
     make_texts: MakeTexts | None = None
-    reports: tuple[Report, ...] = ()
+    reports: tuple[Callable[[], list[str]], ...] = ()
     max_held_s: float = math.inf
     needs_whole_recordings: bool = False

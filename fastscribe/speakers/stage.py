@@ -64,7 +64,7 @@ class SpeakerStage:
                 run,
                 planners=(*run.planners, VoicePlanner(voice_model, rate)),
                 follow_up=VoicePrints(voice_model, options.batch_size, lost),
-                reports=(*run.reports, lost),
+                reports=(*run.reports, lost.lines),
                 needs_whole_recordings=True,
             )
         return run
