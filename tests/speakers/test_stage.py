@@ -12,9 +12,9 @@ from fastscribe import Options, UsageError
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.pipeline.interfaces import PLAIN_INPUTS, PLAIN_TRANSCRIPTS, Additions
 from fastscribe.pipeline.model_facts import ModelFacts
-from fastscribe.speakers import room
 from fastscribe.speakers.assembly import Dialogues, RttmTranscripts
 from fastscribe.speakers.recordings import ChannelInputs, RttmInputs
+from fastscribe.speakers.stage import SpeakerStage
 from tests.conftest import MODELS
 
 CONFIG = read_checkpoint(MODELS / "tdt_demo").config
@@ -23,7 +23,7 @@ LINE = "SPEAKER a 1 0 4 <NA> <NA> A <NA> <NA>\n"
 
 
 def added(options: Options, facts: ModelFacts = FACTS) -> Additions:
-    return room.open_stage(options).add_to(Additions(), CONFIG, options, facts)
+    return SpeakerStage(options).add_to(Additions(), CONFIG, options, facts)
 
 
 def test_a_run_without_speakers_is_as_it_was() -> None:
@@ -34,7 +34,7 @@ def test_channels_can_be_transcribed_in_any_process() -> None:
     options = Options(speakers="channels", speaker_names=("Ann", "Bob"))
     found = added(options)
     assert found == Additions(ChannelInputs(("Ann", "Bob")), Dialogues(("Ann", "Bob")))
-    assert not found.needs_whole_recordings and not room.needs_whole_recordings(options)
+    assert not found.needs_whole_recordings and not options.needs_whole_recordings
     assert pickle.loads(pickle.dumps((found.inputs, found.transcripts))) == (found.inputs, found.transcripts)
     assert found.inputs.needs_file and not found.inputs.holds
 
@@ -43,9 +43,9 @@ def test_turns_from_elsewhere_stay_in_this_process(tmp_path: Path) -> None:
     file = tmp_path / "turns.rttm"
     file.write_text(LINE)
     options = Options(rttm=str(file))
-    stage = room.open_stage(options)
+    stage = SpeakerStage(options)
     found = stage.add_to(Additions(), CONFIG, options, FACTS)
-    assert found.needs_whole_recordings and room.needs_whole_recordings(options)
+    assert found.needs_whole_recordings and options.needs_whole_recordings
     assert isinstance(found.inputs, RttmInputs) and isinstance(found.transcripts, RttmTranscripts)
     before = stage.digests()
     assert set(before) == {"rttm"}
@@ -58,10 +58,10 @@ def test_turns_from_elsewhere_stay_in_this_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("chosen", [{"speakers": "m.nemo"}, {"speakers": "channels", "voices": "v.nemo"}], ids=str)
 def test_models_of_speakers_see_whole_recordings(chosen: dict[str, Any]) -> None:
-    assert room.needs_whole_recordings(Options(**chosen))
+    assert Options(**chosen).needs_whole_recordings
     assert not added(Options(**chosen)).needs_whole_recordings  # without a model, as in a process that only plans
 
 
 def test_turns_that_are_missing_end_a_run_before_a_model_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such file or folder"):
-        room.open_stage(cast(Any, Options(rttm=str(tmp_path / "none.rttm"))))
+        SpeakerStage(cast(Any, Options(rttm=str(tmp_path / "none.rttm"))))
