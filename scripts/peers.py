@@ -122,7 +122,7 @@ def read_texts(tool: Tool, said: str, files: Sequence[Path], out: str) -> list[s
     at = tool.texts_at
     try:
         if at == "lines":
-            lines = said.splitlines()
+            lines = said.rstrip("\n").split("\n")  # a text may hold other ends of lines
             if len(lines) != len(files):
                 raise ToolFailed(f"{tool.name}: {len(lines)} lines on stdout for {len(files)} files")
             return lines
@@ -140,8 +140,12 @@ def read_texts(tool: Tool, said: str, files: Sequence[Path], out: str) -> list[s
 def read_tools(path: Path) -> tuple[dict[str, Any], list[Tool]]:
     """Return what TOOLS.json says of the model, and the tools. Raises ToolFailed."""
     about = json.loads(path.read_text(encoding="utf-8"))
-    tools = []
+    tools, wanted = [], {"name", "dtype", "version", "command"}
+    if len(about.get("tools", ())) < 2:
+        raise ToolFailed(f"{path}: fewer than two tools")
     for one in about.pop("tools"):
+        if missing := wanted - one.keys():
+            raise ToolFailed(f"{path}: a tool without {', '.join(sorted(missing))}")
         words = run(one["version"], one["name"]).split()
         version = next((word for word in words if re.search(r"\d", word)), "unknown")
         at = (one["name"], one["dtype"], one["command"], version, one.get("texts"), one.get("batch_size"))
@@ -207,7 +211,7 @@ def words(text: str) -> list[str]:
 
 
 def measure(tools_file: Path, files: Sequence[Path], turns: int, references: Path | None) -> dict[str, Any]:
-    """Return the result. Raises ToolFailed, OSError or ValueError."""
+    """Return the result. Raises ToolFailed, OSError, ValueError or RuntimeError."""
     import soundfile
 
     from fastscribe.bench import doubt, machine
@@ -215,6 +219,8 @@ def measure(tools_file: Path, files: Sequence[Path], turns: int, references: Pat
     from fastscribe.version import __version__
 
     about, tools = read_tools(tools_file)
+    if len({path.stem for path in files}) < len(files):
+        raise ToolFailed("two files have the same name: texts and references are found by name")
     infos = [soundfile.info(path) for path in files]
     lengths_s = [info.frames / info.samplerate for info in infos]
     wanted = None if references is None else read_references(references, files)
@@ -378,7 +384,7 @@ def main() -> None:
         try:
             found = measure(arguments.tools, arguments.files, arguments.turns, arguments.references)
             arguments.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        except (ToolFailed, OSError, ValueError) as error:
+        except (ToolFailed, OSError, ValueError, RuntimeError) as error:  # the last is libsndfile's
             parser.exit(1, f"{error}\n")
         print(markdown(list(compared(found))))
         return

@@ -198,17 +198,6 @@ def test_folders_state_languages(tmp_path: Path) -> None:
         read_checkpoint(folder)
 
 
-def test_an_english_model_accepts_english(tmp_path: Path) -> None:
-    """The option changes nothing, so results in a folder stay valid with and without it."""
-    clip = next(AUDIO.glob("01*.flac"))
-    given = ("transcribe", clip, "-m", "default", "-o", tmp_path, "-q")
-    first = fastscribe(*given, "--language", "English")
-    assert (first.returncode, first.stderr) == (0, "")
-    assert fastscribe(*given).returncode == 0
-    other = fastscribe(*given, "--language", "de")
-    assert other.returncode == 2 and other.stderr == "fastscribe: --language de: this model knows en only\n"
-
-
 @pytest.mark.parametrize(
     ("model", "same", "other"),
     [

@@ -92,31 +92,6 @@ def listed() -> set[str]:
     return {word for word in words if not word.endswith((".py", "/"))}  # without the files that use them
 
 
-@pytest.mark.parametrize(
-    ("line", "names"),
-    [
-        ("import torch._dynamo", {"_dynamo"}),
-        ("import torch, numba.core.types as t", {"numba.core.types"}),
-        ("from torch._inductor import config", {"_inductor"}),
-        ("from ray._private import worker", {"_private"}),
-        ("from torch import _utils, nn", {"_utils"}),
-        ("from numba.core import types", {"numba.core"}),
-        ("torch._inductor.config", {"_inductor"}),
-        ('getattr(torch, f"_foreach_{name}", None)', {"_foreach_"}),
-        ('getattr(torch, "_scaled_mm")', {"_scaled_mm"}),
-        ('import_module("torch._dynamo")', {"_dynamo"}),
-        ("from fastscribe._system import jit", set()),
-        ("import fastscribe._system.jit", set()),
-        ("from _typeshed import ReadableBuffer", set()),
-        ('import_module(f"fastscribe.{room}._inner")', set()),
-        ("from __future__ import annotations", set()),
-        ('getattr(torch, "__version__")', set()),
-    ],
-)
-def test_names_that_are_not_public_are_found(line: str, names: set[str]) -> None:
-    assert used_names(ast.parse(line)) == names
-
-
 def test_the_log_lists_every_private_name() -> None:
     for path, tree in trees().items():
         for name in used_names(tree):

@@ -139,13 +139,6 @@ def test_contributing_names_what_exists() -> None:
     assert missing(CONTRIBUTING) == []
 
 
-@pytest.mark.parametrize(
-    "wrong", ["`fastscribe/nowhere.py`", "tests/test_x.py", "`fastscribe/families/` (`x.py`)", "`NO_SUCH_NAME`"]
-)
-def test_missing_paths_are_found(wrong: str) -> None:
-    assert len(missing(f"`fastscribe/config.py` and {wrong}, in `DECODERS`.")) == 1
-
-
 def missing(text: str) -> list[str]:
     """Return paths, file names, links and `NAMES` in the text that do not exist in the repository."""
     source = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))

@@ -24,7 +24,7 @@ from fastscribe import Aligner, Failure, Options, Transcriber, Transcript, Usage
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read_into
 from fastscribe.config import OutputStyle
-from fastscribe.errors import DeviceFailed, OptionError
+from fastscribe.errors import OptionError
 from fastscribe.pipeline import prefetch, sort_buffer, thread_pool
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.preparation import Preparation
@@ -118,22 +118,6 @@ def test_failed_batch_is_halved_until_one_row_fails(transcriber: Transcriber, mo
     assert transcriber.progress.failed == 1
 
 
-def test_failed_assembly_costs_one_file(transcriber: Transcriber, monkeypatch) -> None:
-    from fastscribe.text import transcript
-
-    original = transcript.assemble
-
-    def assemble(audio, *rest):
-        if audio.path == str(FILES[0]):
-            raise IndexError("no such piece")
-        return original(audio, *rest)
-
-    monkeypatch.setattr(transcript, "assemble", assemble)
-    results = list(transcriber.transcribe(FILES))
-    assert [r.stage for r in results if isinstance(r, Failure)] == ["assemble"]
-    assert len(results) == len(FILES)
-
-
 def test_failed_part_fails_its_recording_once(transcriber: Transcriber, tmp_path: Path, monkeypatch) -> None:
     long = tmp_path / "long.wav"
     soundfile.write(long, 0.1 * np.random.default_rng(0).standard_normal(16000 * 20), 16000)
@@ -151,10 +135,6 @@ def test_failed_part_fails_its_recording_once(transcriber: Transcriber, tmp_path
     monkeypatch.setattr(transcriber._engine, "_encode", encode)
     results = list(with_options(transcriber, max_utterance_s=4, batch_size=1).transcribe([long, FILES[0]]))
     assert sorted(type(result).__name__ for result in results) == ["Failure", "Transcript"]
-
-
-def test_the_same_file_twice_is_two_results(transcriber: Transcriber) -> None:
-    assert len(list(transcriber.transcribe([FILES[0], FILES[0]]))) == 2
 
 
 def test_padding_and_audio_are_counted(transcriber: Transcriber) -> None:
@@ -297,17 +277,6 @@ def test_shrunk_budget_lasts_for_later_runs(transcriber: Transcriber, monkeypatc
     frames = budget.frames
     assert texts(list(transcriber.transcribe(FILES))) == reference()
     assert budget.frames <= frames
-
-
-def test_lost_device_ends_the_run(transcriber: Transcriber, monkeypatch) -> None:
-    def encode(batch: Batch):
-        raise RuntimeError("CUBLAS_STATUS_EXECUTION_FAILED")
-
-    answer = torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nand advice")
-    monkeypatch.setattr("fastscribe.pipeline.engine.recover", lambda device: answer)
-    monkeypatch.setattr(transcriber._engine, "_encode", encode)
-    with pytest.raises(DeviceFailed, match=r"^[^\n]*illegal memory access was encountered; the run stops[^\n]*$"):
-        list(transcriber.transcribe(FILES))
 
 
 def manifest(path: Path, rows: Iterable[dict]) -> Path:

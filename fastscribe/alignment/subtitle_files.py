@@ -29,7 +29,7 @@ _MAX_LABEL_WORDS = 4
 
 
 class NoCues(ValueError):
-    """A file of subtitles without a cue, or with one that cannot be read; the message says what is wrong."""
+    """A file of subtitles without a cue; the message says what is wrong."""
 
 
 def decode(content: bytes) -> tuple[str, str | None]:
@@ -71,14 +71,11 @@ def read_subtitles(text: str, format: str, encoding: str | None = None) -> tuple
         encoding: From decode().
 
     Raises:
-        NoCues: It has no cue, or a line that cannot be read.
+        NoCues: It has no cue.
     """
     from fastscribe.alignment.cue_reader import read_cues
 
-    try:
-        header, cues = read_cues(text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", ""), format)
-    except ValueError as error:
-        raise NoCues(f"it cannot be read: {error}") from error
+    header, cues = read_cues(text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", ""), format)
     if not cues:
         raise NoCues("it has no cue with a time")
     cues = sorted(cues, key=lambda cue: float(cue["start"]))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Annotated, get_args
 
 import typer
 
-from fastscribe.bench.result import JsonFile
+from fastscribe._system.urls import is_url
+from fastscribe.audio.formats import MAGIC, STDIN
+from fastscribe.bench.result import STDOUT, JsonFile, usable_json
 from fastscribe.bench.subject import BEAM_HELP, MODEL_OPTION_HELP, subject
 from fastscribe.cli.app import app, option, repeated_choice
 from fastscribe.config import DtypeChoice, FloatDtypeName
@@ -83,9 +86,13 @@ def bench(
     json_file: JsonFile = None,
 ) -> None:
     """RTFx by batch size, from memory and from files, beside the machine's limits; memory and cost. Or latency of a batch."""
+    if _is_from(context, "latency", "ENVIRONMENT") and _typed(context, _OF_THROUGHPUT):
+        latency = None
     _refuse_what_would_be_dropped(context, latency is not None)
-    if json_file is not None and os.path.realpath(json_file) in map(os.path.realpath, inputs or ()):
+    _check_inputs(inputs or ())
+    if json_file not in (None, STDOUT) and os.path.realpath(json_file) in map(os.path.realpath, inputs or ()):
         raise UsageError(f"--json {json_file}: it is one of the inputs: name another place")
+    json_file = usable_json(json_file)
     if latency is not None:
         dtypes = list(dict.fromkeys(dtype or get_args(FloatDtypeName)))
         if len(dtypes) > 2:
@@ -111,8 +118,25 @@ def bench(
 
 def _refuse_what_would_be_dropped(context: typer.Context, is_latency: bool) -> None:
     """Raise UsageError for what the command line has and the measurement would not read. The environment is for any command."""
-    for name in _OF_THROUGHPUT if is_latency else ("durations_s",):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            given = "recordings" if name == "inputs" else f"--{name.replace('_', '-')}"
-            raise UsageError(f"{given}: not with --latency" if is_latency else f"{given} is for --latency")
+    for name in _typed(context, _OF_THROUGHPUT if is_latency else ("durations_s",)):
+        given = "recordings" if name == "inputs" else f"--{name.replace('_', '-')}"
+        raise UsageError(f"{given}: not with --latency" if is_latency else f"{given} is for --latency")
+
+
+def _typed(context: typer.Context, names: Sequence[str]) -> list[str]:
+    """Return the parameters of these names that are on the command line."""
+    return [name for name in names if _is_from(context, name, "COMMANDLINE")]
+
+
+def _is_from(context: typer.Context, name: str, place: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == place
+
+
+def _check_inputs(inputs: Sequence[str]) -> None:
+    """Raise UsageError if there are none at all where the inputs say, before a model is loaded for them."""
+    for path in inputs:
+        if path == STDIN or is_url(path) or MAGIC.search(path) or os.path.lexists(path):
+            return
+    if inputs:
+        raise UsageError(f"no recording that can be measured: {inputs[0]}: no such file or folder")

@@ -28,7 +28,8 @@ _MAX_BYTES = 64 * 2**20
 _KEYS = {"benchmark", "case_keys", "rows"}  # of every result
 
 
-def _usable_json(path: Path | None) -> Path | None:
+def usable_json(path: Path | None) -> Path | None:
+    """Check what --json names. Raises UsageError if it cannot be written, or if another file has its name."""
     return path if path in (None, STDOUT) else check_place("--json", path, _is_result, "benchmark's result")
 
 
@@ -44,7 +45,7 @@ def _is_result(path: Path) -> bool:
 
 JsonFile = Annotated[
     Path | None,
-    option("--json", callback=_usable_json, help="Store the result in this file too; -: print it in a terminal too."),
+    option("--json", help="Store the result in this file too; -: print it in a terminal too."),
 ]
 
 

@@ -1,6 +1,6 @@
 """What messages say about the packaged model: its name, and which recordings are beyond it.
 
-The limit belongs to this model's weights, beam and language model; docs/packaged-model.md says how it was chosen.
+The limit belongs to this model's weights, beam and language model; scripts/default_model/confidence_limit.py chooses it.
 """
 
 from __future__ import annotations

@@ -35,31 +35,28 @@ _ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if
 _HINT = "; what was finished is kept, and {} goes on from there"
 
 
-def main(application: typer.Typer = app) -> NoReturn:
+def main() -> NoReturn:
     """Run a command line from Python.
-
-    Args:
-        application: The commands.
 
     Raises:
         SystemExit: Always, with the documented code: the caller's `finally` blocks run, and Python ends as usual.
     """
-    sys.exit(exit_code(application))
+    sys.exit(exit_code())
 
 
-def exit_code(application: typer.Typer = app) -> int:
+def exit_code() -> int:
     """Run a command line, print every expected error as one line on stderr, and return the documented code."""
-    code = _run(application)
+    code = _run()
     discard_unwritable_output()
     return code
 
 
-def _run(application: typer.Typer = app) -> int:
+def _run() -> int:
     limit_openmp_spin()
     stop = SignalHandler(_run)
     stop.install()
     try:
-        code = int(application(standalone_mode=False) or 0)
+        code = int(app(standalone_mode=False) or 0)
         if sys.stdout is not None:  # here, and not as Python ends, which says nothing of a reader that is gone
             sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):

@@ -54,10 +54,20 @@ class Command(TyperCommand):
             parameter.help, _, parameter.details = (parameter.help or "").partition("\f")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse options; refuse words that are empty, and recordings that begin with a dash."""
+        """Parse options; refuse words that are empty, and recordings that begin with a dash.
+
+        No mistyped option suggests the one that deletes results.
+        """
         if not ctx.resilient_parsing:  # which is completion
             _check_words(args, self.get_params(ctx))
-        return list(super().parse_args(ctx, args))
+        try:
+            return list(super().parse_args(ctx, args))
+        except Exception as error:
+            if possibilities := getattr(error, "possibilities", None):
+                error.possibilities = [name for name in possibilities if name != "--overwrite"]  # type: ignore[attr-defined]
+            if isinstance(error, typer.BadParameter) and error.param is not None:
+                _name_value(ctx, error)
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; its errors name options as they are typed."""
@@ -88,6 +98,17 @@ class Command(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the usage with INPUTS... where typer has {INPUTS}..."""
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+
+def _name_value(ctx: Any, error: Any) -> None:
+    """Name the value that an option refuses, which pydantic calls "Input", and the environment variable that it came from."""
+    refused: Sequence[Any] = getattr(error.__cause__, "errors", list)()
+    error.message = error.message.removeprefix("Value error, ")
+    if refused and error.message.startswith("Input "):
+        error.message = f"{str(refused[0]['input'])!r}{error.message.removeprefix('Input')}"
+    source = ctx.get_parameter_source(error.param.name)
+    if source is not None and source.name == "ENVIRONMENT":
+        error.param_hint = f"{error.param.envvar} in the environment ({max(error.param.opts, key=len)})"
 
 
 def _check_words(args: Sequence[str], parameters: Sequence[Any]) -> None:

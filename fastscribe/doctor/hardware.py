@@ -87,8 +87,11 @@ def cpu_loops() -> Check:
 
 def bf16() -> Check:
     """Whether the processor multiplies bf16, and what transcribe does then."""
+    from fastscribe.pipeline.dtype_choice import choose_on_cpu
+
     if has_native_bf16():
-        finding = f"native ({instruction_names('bf16')}): --dtype auto may take it for large models"
+        auto, _ = choose_on_cpu("auto", _TYPICAL_WIDTH)
+        finding = f"native ({instruction_names('bf16')}): --dtype auto takes {auto} for large models"
         return Check("bf16", "ok", finding)
     if may_gain_from_bf16():
         finding = f"{instruction_names('bf16')}: --dtype auto takes fp32, as no such machine was measured; compare --dtype bf16"
@@ -113,7 +116,8 @@ def dtypes() -> Check:
     """Which dtype transcribe takes for a large model, and why."""
     from fastscribe.pipeline.dtype_choice import choose_on_cpu
 
-    (auto, reason), (fastest, _) = (choose_on_cpu(name, _TYPICAL_WIDTH) for name in ("auto", "fastest"))
+    auto, reason = choose_on_cpu("auto", _TYPICAL_WIDTH)
+    fastest, _ = choose_on_cpu("fastest", _TYPICAL_WIDTH)
     model = f"a model {_TYPICAL_WIDTH} wide (Parakeet 0.6B)"
     finding = f"{model} without a GPU: --dtype auto takes {auto}, fastest {fastest}: {reason}"
     return Check("dtypes", "ok", finding, facts={"auto": auto, "fastest": fastest})

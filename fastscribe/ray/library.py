@@ -108,7 +108,7 @@ def signals_pass() -> Iterator[None]:
 
 @contextmanager
 def without_bars(ray: Any) -> Iterator[None]:
-    """Let datasets that are made in this block run without Ray Data's own bars and lines."""
+    """Let datasets that are made and run in this block have none of Ray Data's own bars and lines."""
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     context = ray.data.DataContext.get_current()
     before = context.enable_progress_bars, context.print_on_execution_start

@@ -171,24 +171,25 @@ class RayTranscriber(Transcriber):
         import pyarrow as pa
 
         tables = [pa.table({NUMBER: [number], BLOCK: [block.content]}) for number, block in blocks.items()]
-        with signals_pass(), without_bars(self._ray):
-            dataset = self._ray.data.from_blocks(tables).map_batches(
-                BlockWorker,
-                fn_constructor_kwargs={"setup": replace(self._setup, run_id=uuid4().hex), "expected": self._facts},
-                batch_size=1,
-                batch_format="pyarrow",
-                compute=self._ray.data.ActorPoolStrategy(size=min(self._places.workers, len(blocks))),
-                num_gpus=self._places.num_gpus,
-                num_cpus=self._places.num_cpus,
-            )
-        batches = iter(dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0))
-        while True:
-            with signals_pass(), self.progress.stopwatch.time("wait_for_workers"):
-                table = next(batches, None)
-            if table is None:
-                return
-            for row in table.to_pylist():
-                yield row[NUMBER], pickle.loads(row[BLOCK])
+        with without_bars(self._ray):
+            with signals_pass():
+                dataset = self._ray.data.from_blocks(tables).map_batches(
+                    BlockWorker,
+                    fn_constructor_kwargs={"setup": replace(self._setup, run_id=uuid4().hex), "expected": self._facts},
+                    batch_size=1,
+                    batch_format="pyarrow",
+                    compute=self._ray.data.ActorPoolStrategy(size=min(self._places.workers, len(blocks))),
+                    num_gpus=self._places.num_gpus,
+                    num_cpus=self._places.num_cpus,
+                )
+            batches = iter(dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0))
+            while True:
+                with signals_pass(), self.progress.stopwatch.time("wait_for_workers"):
+                    table = next(batches, None)
+                if table is None:
+                    return
+                for row in table.to_pylist():
+                    yield row[NUMBER], pickle.loads(row[BLOCK])
 
     def _add(self, block: BlockResults) -> None:
         """Add what a worker has done to the run's statistics."""

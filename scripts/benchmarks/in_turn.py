@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -31,13 +33,18 @@ import numpy as np
 import soundfile
 
 from fastscribe import Transcriber
+from fastscribe._system.processors import cpu_name, usable_processors
 from fastscribe.audio.probe import probe
+from fastscribe.bench import machine
 from fastscribe.pipeline import run
 from fastscribe.pipeline.batching import Budget, in_turn, plan
+from fastscribe.segmentation.loudness import FRAME_S, floor_and_level
 from fastscribe.segmentation.segment import split
-from fastscribe.types import Source, Transcript
-from scripts.benchmarks.speech import RATE, make_corpus, publish, read_split
+from fastscribe.types import Float32Array, Source, Transcript
 
+ROOT = Path(__file__).resolve().parents[2]
+RATE = 16_000
+PAUSE_S, PAUSE_SEED, JOINED_S = (0.2, 1.5), 20_261_123, 900.0
 WINDOW = 64  # batches
 TIMED = (8, 16, WINDOW)
 PARTS = (1, 2, 4, 8, 16, 32, WINDOW)
@@ -94,23 +101,69 @@ def main() -> None:
             row["time"] = round(row["time"] / found[-1]["time"], 4)
             rows.append(row)
             print(" ".join(f"{value!s:>20}" for value in row.values()), file=sys.stderr)
-    arguments.model = ", ".join(arguments.models) or "none"
-    rows += timed
-    publish(
-        "in turn",
-        "padding, batches and when recordings are done, by the batches that are sorted together",
-        arguments,
-        rows,
-    )
+    document = {
+        "benchmark": "in turn",
+        "date": date.today().isoformat(),
+        "hardware": f"{cpu_name()}, {usable_processors()} cores",
+        "dtype": "fp32",
+        "model": ", ".join(arguments.models) or "none",
+        "statistic": "padding, batches and when recordings are done, by the batches that are sorted together",
+        "commit": machine.commit(ROOT),
+        "versions": machine.versions(),
+        "results": rows + timed,
+    }
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(document))
 
 
 def recordings_of(arguments: argparse.Namespace, folder: Path) -> list[Path]:
     """Write clips with pauses between them as recordings of a quarter of an hour."""
     paths = []
     for name in arguments.splits:
-        clips = read_split(arguments.speech / f"{name}.jsonl", arguments.max_hours)
-        paths += [one.path for one in make_corpus(clips, name, "pauses", 900.0, folder)]
+        clips = clips_of(arguments.speech / f"{name}.jsonl", arguments.max_hours)
+        (folder / name).mkdir()
+        for place, group in enumerate(groups(clips, JOINED_S)):
+            random = np.random.default_rng((PAUSE_SEED, place))
+            samples_S = np.concatenate([part for clip_S in group for part in (clip_S, pause(clip_S, random))])
+            paths.append(folder / name / f"{place:04d}.wav")
+            soundfile.write(paths[-1], np.clip(samples_S, -1, 1), RATE, subtype="PCM_16")
     return paths
+
+
+def clips_of(manifest: Path, max_hours: float) -> list[Float32Array]:
+    """Return a manifest's recordings; of a larger one, evenly picked ones."""
+    rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
+    share = max_hours * 3600 / sum(row["duration"] for row in rows)
+    if share < 1:
+        rows = [row for place, row in enumerate(rows) if int(place * share) < int((place + 1) * share)]
+    found = []
+    for row in rows:
+        samples_S, rate = soundfile.read(manifest.parent / row["audio_filepath"], dtype="float32")
+        assert rate == RATE and samples_S.ndim == 1, row["audio_filepath"]
+        found.append(samples_S)
+    return found
+
+
+def groups(clips: Sequence[Float32Array], least_s: float) -> Iterator[list[Float32Array]]:
+    """Group neighbours that together last `least_s`; the last group may be shorter."""
+    group: list[Float32Array] = []
+    for clip_S in clips:
+        group.append(clip_S)
+        if sum(map(len, group)) >= least_s * RATE:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def pause(clip_S: Float32Array, random: np.random.Generator) -> Float32Array:
+    """Return noise at the level of the clip's quietest part."""
+    frame = round(FRAME_S * RATE)
+    energy = clip_S[: len(clip_S) // frame * frame].reshape(-1, frame).var(axis=1, dtype=np.float64)
+    level = np.sqrt(10 ** (floor_and_level(energy)[0] / 10))
+    return random.normal(0.0, level, int(random.uniform(*PAUSE_S) * RATE)).astype(np.float32)
 
 
 def utterances(paths: Sequence[Path]) -> Iterator[tuple[str, list[float]]]:

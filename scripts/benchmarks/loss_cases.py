@@ -41,7 +41,7 @@ DTYPES: dict[LossDtypeName, torch.dtype] = {"fp32": torch.float32, "bf16": torch
 FRAMES, JOINT_WIDTH, VOCABULARIES = 200, 640, (28, 1024)
 HEADLINE = LossShape(1024, 500, 150, JOINT_WIDTH, 1025, 5, 2)  # 40 s of 80 ms frames; tokens with blank, TDT
 _RUNS = 3
-_OTHERS = {"torchaudio": "torchaudio.functional", "nemo": "nemo.collections.asr.parts.numba.rnnt_loss.rnnt_pytorch"}
+_NEMO = "nemo.collections.asr.parts.numba.rnnt_loss.rnnt_pytorch"
 
 Row = dict[str, Any]
 Said = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -56,11 +56,10 @@ class Case:
     backend: str
     dtype: LossDtypeName
     shape: LossShape
-    max_nodes: int | None = None  # of joint_transducer_loss
 
     def expected_bytes(self, device: str) -> int:
         if self.form == "joint":
-            return sum(loss_memory(self.shape, device, self.max_nodes).values())
+            return sum(loss_memory(self.shape, device).values())
         of_form = (
             logits_memory(self.shape)
             if self.form == "logits"
@@ -69,16 +68,13 @@ class Case:
         return sum(of_form.values())
 
 
-def libraries() -> dict[str, str | None]:
-    """Return the libraries with such a loss: None if it can be imported, else the reason."""
-    found: dict[str, str | None] = {}
-    for name, module in _OTHERS.items():
-        try:
-            import_module(module)
-            found[name] = None
-        except (ImportError, OSError, RuntimeError, AttributeError) as error:  # built for another torch, mostly
-            found[name] = describe_error(error)
-    return found
+def problem_of_nemo() -> str | None:
+    """Return why NeMo's loss cannot be imported; None if it can."""
+    try:
+        import_module(_NEMO)
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:  # built for another torch, mostly
+        return describe_error(error)
+    return None
 
 
 def grid(batch_sizes: Sequence[int], labels: Sequence[int], others: Sequence[str] = ()) -> Iterator[Case]:
@@ -146,7 +142,7 @@ def prepared(case: Case, device: torch.device) -> Callable[[], None]:
     said = (labels_BU, frames_B, labels_B)
     config = TransducerLossConfig(durations=tuple(range(shape.num_durations)))
     if case.form == "joint":
-        return joint_call(shape, dtype, device, said, config, case.max_nodes)
+        return joint_call(shape, dtype, device, said, config)
     if case.form == "materialised":
         return _materialised_call(shape, dtype, device, _loss(case, said, config, device))
     size = (shape.batch_size, shape.num_frames, shape.num_labels + 1, shape.num_outputs)
@@ -166,15 +162,14 @@ def joint_call(
     device: torch.device,
     said: Said,
     config: TransducerLossConfig,
-    max_nodes: int | None = None,
 ) -> Callable[[], None]:
-    """Return a call of joint_transducer_loss and its backward; max_nodes as there."""
+    """Return a call of joint_transducer_loss and its backward."""
     joint, inputs = _joint_and_inputs(shape, dtype, device)
 
     def call() -> None:
         joint.zero_grad()
         inputs[0].grad = inputs[1].grad = None
-        options: dict[str, Any] = {"blank_id": 0, "config": config, "max_nodes": max_nodes}
+        options: dict[str, Any] = {"blank_id": 0, "config": config}
         joint_transducer_loss(joint, inputs[0], inputs[1], *said, **options).backward()
 
     return call
@@ -213,11 +208,6 @@ def _loss(
     """Return the library's loss of logits, with blank as the first token."""
     if case.library == "fastscribe":
         return lambda x: transducer_loss(x, *said, blank_id=0, config=config, backend=case.backend)
-    if case.library == "torchaudio":
-        from torchaudio.functional import rnnt_loss
-
-        as_wanted = [x.to(device, torch.int32) for x in said]
-        return lambda x: rnnt_loss(x, *as_wanted, blank=0)
     from nemo.collections.asr.parts.numba.rnnt_loss.rnnt_pytorch import RNNTLossNumba
 
     theirs, on_device = RNNTLossNumba(0, "mean"), [x.to(device) for x in said]
@@ -228,8 +218,6 @@ def warm_up(device: torch.device, some: Sequence[Case]) -> None:
     """Compile what these cases need, by form, library, dtype and kind of loss, and start the threads, unmeasured."""
     kinds = {(case.form, case.library, case.backend, case.dtype, case.shape.num_durations): case for case in some}
     for case in kinds.values():
-        if case.backend == "oracle":
-            continue
         sizes = {"batch_size": 2, "num_frames": 40, "num_labels": 10, "num_tokens": 28}
         with nullcontext() if case.library == "fastscribe" else suppress(Exception):  # its cases say what it cannot do
-            prepared(replace(case, shape=replace(case.shape, **sizes), max_nodes=None), device)()
+            prepared(replace(case, shape=replace(case.shape, **sizes)), device)()

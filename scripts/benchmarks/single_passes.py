@@ -8,14 +8,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import Any
 
 from fastscribe.bench import throughput_passes
-from fastscribe.bench.timing import synchronize
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Batch, Int16Array
 from scripts.benchmarks import gpu_utilization
@@ -31,33 +28,6 @@ def cold_pass(transcriber: Transcriber, batches: Sequence[Batch], before: Sequen
         | throughput_passes.padding(batches)
         | counts
     )
-
-
-def host_times(transcriber: Transcriber, batches: Sequence[Batch]) -> dict[str, Any]:
-    """Return the host's milliseconds per batch: medians over the batches, one batch at a time.
-
-    The device is idle when a batch starts, so launching waits for nothing on a GPU; on a CPU the time is the computation.
-    """
-    recognizer, device = transcriber._recognizer, transcriber._recognizer.device
-    found: list[dict[str, float]] = []
-    for batch in batches:
-        synchronize(device)
-        stopwatch = Stopwatch()
-        with stopwatch.time("batch_ms"):
-            with stopwatch.time("launch_encoder_ms"):
-                frames = recognizer.encode(recognizer.features(*recognizer.upload(batch)))
-            with stopwatch.time("launch_decoder_ms"):
-                packed = recognizer.submit(frames)
-            with stopwatch.time("wait_ms"):
-                on_host = packed.cpu().numpy()
-            with stopwatch.time("read_ms"):
-                hypotheses = recognizer.read(on_host, frames)
-            with stopwatch.time("text_ms"):
-                throughput_passes.make_texts(transcriber, batch, hypotheses)
-        found.append(stopwatch.seconds)
-    rows = [len(batch.utterances) for batch in batches]
-    medians = {stage: 1000 * median(one[stage] for one in found) for stage in found[0]}
-    return {"batches": len(batches), "rows_per_batch": median(rows)} | medians
 
 
 def from_memory(

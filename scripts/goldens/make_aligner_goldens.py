@@ -22,18 +22,14 @@ if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environment
 
 import argparse
 import io
-import json
-import logging
 import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import make_nemo_goldens as common
-import nemo
+import common
 import soundfile as sf
-import torch
 from nemo.collections.asr.models import EncDecMultiTaskModel
 
 ALIGNER_NAMES = {
@@ -110,10 +106,9 @@ def make(pair: Pair, models: Path, audio: list[Path], folder: Path) -> None:
         }
         for path, hypothesis in zip(audio, found, strict=True)
     }
-    versions = f"nemo_toolkit {nemo.__version__}, torch {torch.__version__}"
     parts = {"canary": pair.canary, "aligner": pair.aligner if isinstance(pair.aligner, str) else None}
-    document = {"name": pair.name, "made_with": versions, **parts, "files": files}
-    (folder / "golden.json").write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
+    document = {"name": pair.name, "made_with": common.versions(), **parts, "files": files}
+    common.write_json(folder / "golden.json", document)
     print(
         f"{pair.name}: {sum(len(found['words']) for found in files.values())} words in {len(files)} files", flush=True
     )
@@ -125,8 +120,7 @@ def main() -> None:
     parser.add_argument("models", type=Path, metavar="MODELS_DIR")
     parser.add_argument("audio", type=Path, metavar="AUDIO_DIR")
     arguments = parser.parse_args()
-    logging.getLogger("nemo_logger").setLevel(logging.ERROR)
-    torch.set_num_threads(1)
+    common.be_quiet()
     headers = {path: sf.info(path) for path in sorted(arguments.audio.iterdir())}
     audio = [
         path

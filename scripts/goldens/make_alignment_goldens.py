@@ -17,11 +17,10 @@ if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environment
 
 import argparse
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
-import nemo
+import common
 import torch
 from nemo.collections.asr.models import ASRModel
 from nemo.collections.asr.parts.utils.aligner_utils import (
@@ -55,12 +54,11 @@ def main() -> None:
     parser.add_argument("audio", type=Path, metavar="AUDIO_DIR")
     parser.add_argument("manifest", type=Path, metavar="MANIFEST")
     arguments = parser.parse_args()
-    logging.getLogger("nemo_logger").setLevel(logging.ERROR)
-    torch.set_num_threads(1)
+    common.be_quiet()
     rows = [json.loads(line) for line in arguments.manifest.read_text(encoding="utf-8").splitlines()]
     is_usable = [not Path(row["audio_filepath"]).name.startswith("e") and "-" not in row["text"] for row in rows]
     rows = [row for row, usable in zip(rows, is_usable, strict=True) if usable][:NUM_FILES]
-    document: dict[str, Any] = {"made_with": f"nemo_toolkit {nemo.__version__}, torch {torch.__version__}"}
+    document: dict[str, Any] = {"made_with": common.versions()}
     for name in MODELS:
         model = ASRModel.restore_from(str(arguments.models / name / "model.nemo"), map_location="cpu").eval()
         model.preprocessor.featurizer.dither = 0.0
@@ -73,7 +71,7 @@ def main() -> None:
             if name != "hybrid":  # whose vocabulary has capitals and punctuation
                 text = "".join(character for character in text.lower() if character in LETTERS)
             document[name][file] = words_of(model, arguments.audio / file, text)
-    arguments.out.write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+    common.write_json(arguments.out, document)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ tensors.safetensors has, for two short files, the encoder's output and, if a pro
 decoder's input. The decoders of `canary` and `canary2` are trained on MANIFEST's sentences in every setting; the others have
 random weights and together cover every setting of the decoder that matters.
 
-Settings as in make_nemo_goldens.py: CPU, float32, eval, one file at a time, no dither, no pad_to. `transcribe()` uses the
+Settings as in common.py: CPU, float32, eval, one file at a time, no dither, no pad_to. `transcribe()` uses the
 same, and its text must be equal.
 """
 
@@ -21,14 +21,12 @@ if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environment
     raise SystemExit(print(__doc__))
 
 import itertools
-import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import make_nemo_goldens as common
-import nemo
+import common
 import numpy as np
 import soundfile as sf
 import torch
@@ -36,10 +34,8 @@ from nemo.collections.asr.models import EncDecMultiTaskModel
 from nemo.collections.asr.models.aed_multitask_models import lens_to_mask
 from nemo.collections.asr.parts.utils.timestamp_utils import process_aed_timestamp_outputs
 from nemo.collections.common.tokenizers.canary_tokenizer import DEFAULT_TOKENS, CanaryTokenizer
-from nemo.collections.common.tokenizers.sentencepiece_tokenizer import create_spt_model
 from omegaconf import OmegaConf
 from safetensors.numpy import save_file
-from sentencepiece import sentencepiece_model_pb2
 
 TENSORS_OF = ("e02_0p3s.flac", "e04_odd_len_20479.flac")
 BATCH = 32
@@ -202,15 +198,15 @@ def tokenizer_config(canary: Canary, folder: Path, sentences: list[str]) -> dict
     text = "\n".join(sentences)
     if canary.is_unified:
         symbols = [*DEFAULT_TOKENS, *(f"<|{token}|>" for token in (*CANARY2_TOKENS, *FRAMES[:10]))]
-        directory = write_tokenizer(folder / "all", f"{text}\n{common.TEXT}", symbols)
+        directory = common.write_tokenizer(folder / "all", f"{text}\n{common.TEXT}", PIECES, symbols)
         return {"dir": directory, "type": "bpe", "custom_tokenizer": {"_target_": f"{kind}CanaryBPETokenizer"}}
     tokens = CANARY_TOKENS if canary.prompt_format == "canary" else CANARY2_TOKENS + FRAMES
     CanaryTokenizer.build_special_tokenizer(list(tokens), folder / "spl_tokens")
-    drop_normaliser(folder / "spl_tokens")
+    common.drop_normaliser(folder / "spl_tokens")
     directories = {
         "spl_tokens": str(folder / "spl_tokens"),
-        "en": write_tokenizer(folder / "en", f"{text}\n{text.lower()}"),
-        "de": write_tokenizer(folder / "de", f"{text}\n{common.TEXT}"),
+        "en": common.write_tokenizer(folder / "en", f"{text}\n{text.lower()}", PIECES),
+        "de": common.write_tokenizer(folder / "de", f"{text}\n{common.TEXT}", PIECES),
     }
     languages = {language: {"dir": directory, "type": "bpe"} for language, directory in directories.items()}
     return {
@@ -218,31 +214,6 @@ def tokenizer_config(canary: Canary, folder: Path, sentences: list[str]) -> dict
         "langs": languages,
         "custom_tokenizer": {"_target_": f"{kind}CanaryTokenizer", "tokenizers": None},
     }
-
-
-def write_tokenizer(folder: Path, text: str, symbols: list[str] | None = None) -> str:
-    """Write a folder in the form of NeMo's `tokenizer.dir`. `symbols` come before the pieces."""
-    file = folder.with_suffix(".txt")
-    file.write_text(text)
-    create_spt_model(
-        str(file),
-        vocab_size=PIECES + len(symbols or ()),
-        sample_size=-1,
-        do_lower_case=False,
-        tokenizer_type="bpe",
-        output_dir=str(folder),
-        user_defined_symbols=symbols,
-    )
-    drop_normaliser(folder)
-    return str(folder)
-
-
-def drop_normaliser(folder: Path) -> None:
-    """Remove 240 kB of Unicode rules, which English does not need, from a SentencePiece model."""
-    file = folder / "tokenizer.model"
-    model = sentencepiece_model_pb2.ModelProto.FromString(file.read_bytes())
-    model.normalizer_spec.name, model.normalizer_spec.precompiled_charsmap = "identity", b""
-    file.write_bytes(model.SerializeToString())
 
 
 # --- making it speak ------------------------------------------------------------------------------------------------
@@ -491,12 +462,9 @@ def make(canary: Canary, spoken: list[tuple[np.ndarray, str]], audio: list[Path]
             randomise(model, canary, list(samples.values()))
             common.save_compressed(model, folder / "model.nemo")
     files = goldens(model, canary, samples, folder)
-    parameters = sum(p.numel() for p in model.parameters())
-    versions = f"nemo_toolkit {nemo.__version__}, torch {torch.__version__}"
     prompts = {name: {"slots": slots, "ids": prompt_ids(model, slots)} for name, slots in canary.settings.items()}
-    document = {"name": canary.name, "class": type(model).__name__, "made_with": versions, "num_parameters": parameters}
-    document |= {"frame_seconds": 0.01 * canary.encoder.factor, "prompts": prompts, "files": files}
-    (folder / "golden.json").write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
+    facts = {"frame_seconds": 0.01 * canary.encoder.factor, "prompts": prompts}
+    parameters = common.write_golden(folder, canary.name, model, files, **facts)
     report(canary, files, parameters)
     long = [path for path in audio if sf.info(path).samplerate == 16000 and len(samples[path.name]) >= 16000]
     check_transcribe(model, canary, long, files)

@@ -22,7 +22,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import nemo
+import common
 import soundfile as sf
 import torch
 from nemo.collections.asr.data.audio_to_text_lhotse_prompted import PromptedAudioToTextMiniBatch
@@ -146,10 +146,9 @@ def main() -> None:
     rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
     rows = [row for row in rows if row.get("text")][: len(REQUESTS)]
     rows = [{**row, "text": " ".join(row["text"].split()[:WORDS])} for row in rows]
-    document: dict[str, Any] = {"made_with": f"nemo_toolkit {nemo.__version__}, torch {torch.__version__}"}
-    document["requests"] = REQUESTS
+    document: dict[str, Any] = {"made_with": common.versions(), "requests": REQUESTS}
     document["models"] = {name: make(models / name, rows, manifest.parent) for name in NAMES}
-    out.write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+    common.write_json(out, document)
     for name, found in document["models"].items():
         print(name, {setting: each["loss"] for setting, each in found["losses"].items()})
 

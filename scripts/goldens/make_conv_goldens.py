@@ -7,7 +7,7 @@ Writes OUT_DIR/<name>/model.nemo, golden.json (per file of AUDIO_DIR: lengths, t
 label, text) and tensors.safetensors (encoder output of two short files). `jasper` and `quartznet` are trained on MANIFEST's
 sentences until they know them; the others have random weights and together cover every setting of a block that matters.
 
-Settings as in make_nemo_goldens.py: CPU, float32, eval, one file at a time, no dither, no pad_to. `transcribe()` uses the
+Settings as in common.py: CPU, float32, eval, one file at a time, no dither, no pad_to. `transcribe()` uses the
 same, and its text must be equal.
 """
 
@@ -18,13 +18,11 @@ import sys
 if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
     raise SystemExit(print(__doc__))
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import make_nemo_goldens as common
-import nemo
+import common
 import numpy as np
 import torch
 from nemo.collections.asr.models import EncDecCTCModel
@@ -113,14 +111,12 @@ def build(conv: Conv, seed: int) -> Any:
     }
     model = EncDecCTCModel(cfg=OmegaConf.create(config))
     with open_dict(model.cfg):
-        model.cfg.validation_ds = {"use_start_end_token": False}
         model.cfg.preprocessor.pad_to = 16  # as published ones have it; transcribe() takes it off
-    model.preprocessor.featurizer.dither, model.preprocessor.featurizer.pad_to = 0.0, 0
-    return model.eval()
+    return common.as_measured(model)
 
 
 def spec_of(conv: Conv) -> common.Spec:
-    """Return the fields that make_nemo_goldens.py's functions need."""
+    """Return the fields that common.py's functions need."""
     return common.Spec(
         conv.name,
         conv.labels,
@@ -195,11 +191,7 @@ def make(conv: Conv, seed: int, spoken: list[tuple[np.ndarray, str]], audio: lis
             assert transcribed.text == files[name]["text"], (name, transcribed.text, files[name]["text"])
             model.eval()
     save_file(tensors, folder / "tensors.safetensors")
-    parameters = sum(p.numel() for p in model.parameters())
-    versions = f"nemo_toolkit {nemo.__version__}, torch {torch.__version__}"
-    document = {"name": conv.name, "class": type(model).__name__, "made_with": versions, "num_parameters": parameters}
-    document |= {"frame_seconds": 0.01 * conv.factor, "files": files}
-    (folder / "golden.json").write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
+    parameters = common.write_golden(folder, conv.name, model, files, frame_seconds=0.01 * conv.factor)
     common.report(spec, files, parameters)
     print("  " + next(iter(files.values()))["text"])
 

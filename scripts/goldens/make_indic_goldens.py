@@ -18,8 +18,6 @@ if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environment
     raise SystemExit(print(__doc__))
 
 import argparse
-import json
-import logging
 import tempfile
 from itertools import groupby
 from pathlib import Path
@@ -27,8 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import make_nemo_goldens as common
-import nemo
+import common
 import torch
 from nemo.collections.asr import models as nemo_models
 from nemo.collections.asr.parts.submodules.rnnt_greedy_decoding import GreedyRNNTInfer
@@ -54,8 +51,7 @@ def build(folder: Path) -> Any:
     config["tokenizer"]["type"] = "agg"
     config |= dict.fromkeys(("train_ds", "validation_ds", "test_ds"))
     model = getattr(nemo_models, config["target"].rpartition(".")[2])(cfg=OmegaConf.create(config))
-    model.eval().freeze()
-    model.preprocessor.featurizer.dither, model.preprocessor.featurizer.pad_to = 0.0, 0
+    common.as_measured(model).freeze()
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     kept = {name: shape for name, shape in shapes.items() if not name.startswith(("preprocessor.", "joint.joint_net"))}
     missing, unexpected = model.load_state_dict(indic_folder.weights(kept), strict=False)
@@ -96,16 +92,14 @@ def main() -> None:
     parser.add_argument("out", type=Path, metavar="OUT.json")
     parser.add_argument("audio", type=Path, nargs="+", metavar="AUDIO")
     arguments = parser.parse_args()
-    logging.getLogger("nemo_logger").setLevel(logging.ERROR)
-    torch.set_num_threads(1)
+    common.be_quiet()
     files: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
         model = build(Path(scratch))
         for path in arguments.audio:
             _, _, encoded_BDT, lengths_B = common.encode(model, common.read(path))
             files[path.name] = {one: decoded(model, one, encoded_BDT, lengths_B) for one in indic_folder.LANGUAGES}
-    document = {"made_with": f"nemo_toolkit {nemo.__version__}, torch {torch.__version__}", "files": files}
-    arguments.out.write_text(json.dumps(document, separators=(",", ":")) + "\n")
+    common.write_json(arguments.out, {"made_with": common.versions(), "files": files})
 
 
 if __name__ == "__main__":

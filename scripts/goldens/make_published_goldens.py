@@ -4,7 +4,7 @@
     python make_published_goldens.py OUT_DIR AUDIO...   # in an environment with nemo_toolkit[asr], not fastscribe's own
 
 The configurations are those of tests/helpers/published.py: every key that the published YAML has is in the .nemo, with
-small sizes. Writes OUT_DIR/<name>/model.nemo (gzipped), golden.json and tensors.safetensors, as make_nemo_goldens.py does;
+small sizes. Writes OUT_DIR/<name>/model.nemo (gzipped), golden.json and tensors.safetensors, as common.py does;
 `--only` names one checkpoint, `--seed` makes another model of it. tests/data/models holds some of the results.
 
 NeMo 3.0.0 cannot join the pieces of an aggregate tokenizer back into words (AggregateTokenizer.tokens_to_text wants a
@@ -21,25 +21,21 @@ if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environment
 import argparse
 import gzip
 import io
-import json
-import logging
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import make_nemo_goldens as common
-import nemo
+import common
 import numpy as np
 import torch
 import yaml
-from make_canary_goldens import drop_normaliser
 from nemo.collections.asr import models as nemo_models
-from omegaconf import OmegaConf, open_dict
+from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
 from tests.helpers import published
@@ -55,7 +51,7 @@ DATASETS = ("train_ds", "validation_ds", "test_ds")
 
 
 def spec_of(name: str, config: dict[str, Any]) -> common.Spec:
-    """Return the fields that make_nemo_goldens.py's functions need."""
+    """Return the fields that common.py's functions need."""
     target = config["target"].rpartition(".")[2]
     tokenized, is_streaming = "tokenizer" in config, config["encoder"].get("att_context_style") == "chunked_limited"
     return common.Spec(
@@ -70,19 +66,8 @@ def spec_of(name: str, config: dict[str, Any]) -> common.Spec:
 
 
 def tokenizer_config(published_one: dict[str, Any], spec: common.Spec, folder: Path) -> dict[str, Any]:
-    def trained(name: str, text: str, symbols: list[str] | None = None) -> dict[str, Any]:
-        (folder / f"{name}.txt").write_text(text)
-        common.create_spt_model(
-            str(folder / f"{name}.txt"),
-            vocab_size=PIECES + len(symbols or ()),
-            sample_size=-1,
-            do_lower_case=False,
-            tokenizer_type="bpe",
-            output_dir=str(folder / name),
-            user_defined_symbols=symbols,
-        )
-        drop_normaliser(folder / name)
-        return {"dir": str(folder / name), "type": "bpe"}
+    def trained(name: str, text: str, symbols: Sequence[str] = ()) -> dict[str, Any]:
+        return {"dir": common.write_tokenizer(folder / name, text, PIECES, symbols), "type": "bpe"}
 
     if published_one["type"] == "bpe":
         return trained(spec.name, common.TEXT, SYMBOLS)
@@ -106,10 +91,7 @@ def build(name: str, spec: common.Spec, seed: int, folder: Path) -> tuple[Any, d
     small = published.stand_in(whole, num_labels, **({"num_layers": 2, "width": 8} if is_streaming else {}))
     config = small | dict.fromkeys(DATASETS) | ({"tokenizer": tokenizer} if tokenizer else {})
     model = getattr(nemo_models, whole["target"].rpartition(".")[2])(cfg=OmegaConf.create(config))
-    model.eval().freeze()
-    with open_dict(model.cfg):
-        model.cfg.validation_ds = {"use_start_end_token": False}
-    model.preprocessor.featurizer.dither, model.preprocessor.featurizer.pad_to = 0.0, 0
+    common.as_measured(model).freeze()
     if num_languages > 1:
         model.tokenizer.tokens_to_text = lambda tokens: "".join(tokens).replace("▁", " ")
     common.randomise(model, spec)
@@ -201,11 +183,7 @@ def make(name: str, seed: int, audio: list[Path], folder: Path) -> None:
             tensors[f"encoder/{file_name}"] = encoded_BDT[0, :, : int(length_B)].T.contiguous()
     save_file(tensors, folder / "tensors.safetensors")
     together(model, spec, samples, files)
-    parameters = sum(p.numel() for p in model.parameters())
-    versions = f"nemo_toolkit {nemo.__version__}, torch {torch.__version__}"
-    document = {"name": name, "class": type(model).__name__, "made_with": versions, "num_parameters": parameters}
-    document |= {"frame_seconds": 0.01 * spec.factor, "files": files}
-    (folder / "golden.json").write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
+    parameters = common.write_golden(folder, name, model, files, frame_seconds=0.01 * spec.factor)
     common.report(spec, files, parameters)
 
 
@@ -252,8 +230,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", help="make the stand-in of this checkpoint alone; may be repeated")
     parser.add_argument("--seed", type=int, default=3000)
     arguments = parser.parse_args()
-    logging.getLogger("nemo_logger").setLevel(logging.ERROR)
-    torch.set_num_threads(1)
+    common.be_quiet()
     for number, (name, config) in enumerate(published.CONFIGS.items()):
         wanted = not arguments.only or name in arguments.only
         is_fork = config.get("joint", {}).get("multilingual")  # make_indic_goldens.py

@@ -17,19 +17,18 @@ if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environment
     raise SystemExit(print(__doc__))
 
 import json
-import logging
 import tempfile
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import make_nemo_goldens as common
+import common
 import nemo
 import numpy as np
 import torch
 from nemo.collections.asr import models as nemo_models
-from omegaconf import OmegaConf, open_dict
+from omegaconf import OmegaConf
 
 from tests.helpers import se_checkpoint
 
@@ -55,10 +54,7 @@ def build(name: str, folder: Path) -> Any:
     ours = se_checkpoint.random_weights(name)
     buffers = {key: value for key, value in model.state_dict().items() if key.startswith("preprocessor.")}
     model.load_state_dict(ours | buffers, strict=True)
-    with open_dict(model.cfg):
-        model.cfg.validation_ds = {"use_start_end_token": False}
-    model.preprocessor.featurizer.dither, model.preprocessor.featurizer.pad_to = 0.0, 0
-    return model.eval()
+    return common.as_measured(model)
 
 
 @torch.inference_mode()
@@ -111,8 +107,7 @@ def check_batch(model: Any, waves: list[np.ndarray], alone: list[dict[str, Any]]
 
 def main() -> None:
     out, audio = map(Path, sys.argv[1:])
-    logging.getLogger("nemo_logger").setLevel(logging.ERROR)
-    torch.set_num_threads(1)
+    common.be_quiet()
     waves = {name: common.read(audio / name) for name in RECORDINGS}
     found: dict[str, Any] = {"nemo_toolkit": nemo.__version__, "torch": torch.__version__, "models": {}}
     for name in se_checkpoint.NAMES:
@@ -128,7 +123,7 @@ def main() -> None:
                     model.eval()
             found["models"][name] = files
             print(name, [len(entry["tokens"]) for entry in files.values()], files[RECORDINGS[0]]["text"])
-    out.write_text(json.dumps(found, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+    common.write_json(out, found)
 
 
 if __name__ == "__main__":

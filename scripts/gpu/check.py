@@ -34,7 +34,7 @@ from typing import IO
 from uuid import uuid4
 
 from scripts.gpu import cards, plan
-from scripts.gpu.goals import Document, changes, goals, matrix_ceiling, read_rows, rows_of, shown
+from scripts.gpu.goals import Document, goals, matrix_ceiling, read_rows, rows_of, shown
 from scripts.gpu.plan import ROOT
 
 WORKER = "scripts.gpu.worker"
@@ -146,7 +146,7 @@ class Run:
                 kept = sum(plan.PARTS[later].least_s for later in arguments.parts[index + 1 :])
                 left, least = self._end - time.monotonic(), plan.PARTS[name].least_s
                 # Where time is short for all, the first parts get theirs, because they are worth more.
-                seconds = min(plan.PARTS[name].most_s * arguments.stretch, max(left - kept, min(left, least)))
+                seconds = min(plan.PARTS[name].most_s, max(left - kept, min(left, least)))
                 part: Document = {
                     "part": name,
                     "code": plan.digest(name),
@@ -364,9 +364,6 @@ def table(document: Document) -> str:
         errors = [row for row in part["rows"] if "error" in row]
         first = f"; first: {errors[0]['error'][:110]}" if errors else ""
         lines.append(f"{part['part']:12} {part['status']}, {len(part['rows'])} rows, {len(errors)} errors{first}")
-    for row in document.get("changes", ()):
-        case = " ".join(str(value) for value in row["case"].values())
-        lines.append(f"changed: {case}: {row['value']} {row['was']} -> {row['is']}")
     return "\n".join(lines)
 
 
@@ -400,8 +397,6 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         type=float,
         help=f"time limit; parts are cut or skipped (default {plan.CALL_MINUTES:g}; of all parts {ALL_MINUTES:g})",
     )
-    parser.add_argument("--stretch", type=float, default=1.0, help="multiplies the time limit of each part")
-    parser.add_argument("--earlier", type=Path, help="an earlier gpu_check.json: show which speeds and tests changed")
     parser.add_argument("--site", type=Path, help="folder of wheels, or of installed packages, that the machine lacks")
     parser.add_argument(
         "--scratch", type=Path, help="folder that keeps models and audio, 14 GB (default: a temporary one, in memory)"
@@ -417,14 +412,6 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         is_all = not (arguments.next or arguments.plan or arguments.call or arguments.parts)
         arguments.minutes = ALL_MINUTES if is_all else plan.CALL_MINUTES
     _choose_parts(parser, arguments)
-    if arguments.earlier is not None:
-        try:
-            earlier = json.loads(arguments.earlier.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            parser.error(f"--earlier {arguments.earlier}: {error}")
-        if not isinstance(earlier, dict) or earlier.get("benchmark") != "gpu_check":
-            parser.error(f"--earlier {arguments.earlier}: not a result of gpu_check")
-        arguments.earlier = earlier
     return arguments
 
 
@@ -504,8 +491,6 @@ def main(given: Sequence[str] = tuple(sys.argv[1:]), say: Callable[[str], None] 
         with scratch_folder(arguments.scratch) as scratch:
             Run(arguments, document, scratch, start, documents).all()
     finally:
-        if arguments.earlier:
-            document["changes"] = changes(document, arguments.earlier)
         write(document, arguments.out)
         say(table(document))
         say(str(arguments.out / "gpu_check.json"))

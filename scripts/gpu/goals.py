@@ -11,14 +11,6 @@ from typing import Any
 
 Document = dict[str, Any]
 Row = dict[str, Any]
-# The fields that name a measurement, as against its results.
-_CASE = (
-    "what", "step", "shape", "form", "mode", "rows", "frames", "seconds", "audio", "pass", "budget_frames", "graphs",
-    "dtype", "scales", "threads", "side", "batch_size", "model", "against", "m", "k", "n", "name", "test", "tool",
-    "library", "backend", "num_frames", "num_labels", "num_tokens", "num_durations", "max_nodes",
-    "rung", "batches", "duration_s", "over",
-)  # fmt: skip
-_CHANGE = 0.05  # smaller differences of speed are noise
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -160,25 +152,3 @@ def _reached(goal: Goal, found: float | None) -> Row:
         share = round(found / goal.wanted if goal.at_least else goal.wanted / max(found, 1e-9), 3)
     row = {"goal": goal.name, "wanted": goal.wanted, "at_least": goal.at_least}
     return row | {"measured": found, "reached_share": share}
-
-
-def changes(document: Document, earlier: Document) -> list[Row]:
-    """The measurements of both documents whose speed differs by more than 5 %, and the tests whose outcome differs."""
-    before = dict(_cases(earlier))
-    found = []
-    for case, row in _cases(document):
-        was = before.get(case, {})
-        for value in ("rtfx", "ms", "outcome"):
-            now, then = row.get(value), was.get(value)
-            if now is None or then is None or now == then:
-                continue
-            if isinstance(now, str) or abs(now / then - 1) > _CHANGE:
-                found.append({"case": dict(case), "value": value, "was": then, "is": now})
-            break
-    return found
-
-
-def _cases(document: Document) -> list[tuple[tuple[tuple[str, str], ...], Row]]:
-    """Each row with what identifies it: its part and the fields that name its measurement."""
-    parts = [(part["part"], row) for part in document["results"] for row in part["rows"]]
-    return [((("part", part), *((key, str(row[key])) for key in _CASE if key in row)), row) for part, row in parts]

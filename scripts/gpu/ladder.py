@@ -28,7 +28,6 @@ import torch
 
 from fastscribe import Transcriber
 from fastscribe.bench import throughput_passes
-from fastscribe.bench.speed import usd_per_hours
 from fastscribe.bench.timing import synchronize
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import GraphMode, ModelConfig
@@ -296,22 +295,3 @@ class Nemo:
     def _autocast(self, rung: Rung) -> AbstractContextManager[Any]:
         is_on = rung.numbers == "autocast"
         return torch.autocast(self._device.type, torch.bfloat16) if is_on else nullcontext()
-
-
-# --- the table ----------------------------------------------------------------------------------------------------
-
-
-def steps(found: Sequence[Row], usd_per_hour: float | None) -> list[Row]:
-    """Return a line for each rung that was measured: its speed, against the first and the one before, and its cost.
-
-    NeMo's last rung is not the one before our first.
-    """
-    lines: list[Row] = []
-    for row in found:
-        line = {name: row[name] for name in ("rung", "side", "rtfx", "clips")}
-        if lines:
-            line["times_the_first"] = row["rtfx"] / lines[0]["rtfx"]
-        if lines and lines[-1]["side"] == row["side"]:
-            line["times_the_one_before"] = row["rtfx"] / lines[-1]["rtfx"]
-        lines.append(line | usd_per_hours(row["rtfx"], usd_per_hour))
-    return lines

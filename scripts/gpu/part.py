@@ -73,7 +73,6 @@ class Sizes:
     samplewise: LossShape  # its batch size is the headline's
     samplewise_tokens: tuple[int, ...]
     samplewise_batches: tuple[int, ...]  # smaller ones
-    samplewise_nodes: tuple[int, ...]  # max_nodes besides the default
     ladder_batch: int  # rows of fixed batches
     slow_clips: int  # of rungs that decode one row at a time
     cpu_files: int
@@ -131,7 +130,6 @@ FULL = Sizes(
     samplewise=HEADLINE,
     samplewise_tokens=(8193, 1025),
     samplewise_batches=(1, 8, 32, 128, 512),
-    samplewise_nodes=(18_875, 37_750, 75_500, 151_000),  # a quarter, half, one and two of its utterances
     ladder_batch=128,
     slow_clips=128,
     cpu_files=128,
@@ -183,7 +181,6 @@ QUICK = Sizes(
     samplewise=LossShape(4, 20, 5, 64, 33, 2),
     samplewise_tokens=(65, 33),
     samplewise_batches=(1, 2),
-    samplewise_nodes=(60,),
     ladder_batch=3,
     slow_clips=2,
     cpu_files=3,

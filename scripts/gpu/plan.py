@@ -43,6 +43,7 @@ class PartPlan:
     """What the plan knows of a part.
 
     Attributes:
+        run: The module of scripts/gpu/parts that has it, and its function.
         call: The call that has it.
         most_s: The most seconds that it may take.
         least_s: The fewest that are worth a start.
@@ -52,6 +53,7 @@ class PartPlan:
             on from what is stored.
     """
 
+    run: str
     call: str
     most_s: float
     least_s: float
@@ -62,30 +64,30 @@ class PartPlan:
 
 # In order of worth, within a call and between them.
 PARTS = {
-    "facts": PartPlan("", 15, 10, (), is_whole=True),  # of every call
+    "facts": PartPlan("checks:facts", "", 15, 10, (), is_whole=True),  # of every call
     "devices": PartPlan(
-        "tests", 35, 15, (*_HOST, "fastscribe/cuda"), shares=False, is_whole=True
+        "checks:devices", "tests", 35, 15, (*_HOST, "fastscribe/cuda"), shares=False, is_whole=True
     ),  # before any measurement
-    "files": PartPlan("files", 120, 40, (*_PASS, *_HOST), shares=False),
-    "nemo": PartPlan("files", 205, 170, (*_PASS, *_HOST), shares=False, is_whole=True),
-    "engine": PartPlan("engine", 65, 35, _PASS),
-    "memory": PartPlan("engine", 100, 45, _PASS),
-    "nemo_long": PartPlan("engine", 150, 110, (*_PASS, *_HOST), shares=False, is_whole=True),
-    "agreement": PartPlan("engine", 60, 30, _PASS, is_whole=True),
-    "tenfold": PartPlan("ladder", 180, 60, _PASS, shares=False),
-    "samplewise": PartPlan("training", 110, 40, _LOSS, shares=False),
-    "loss": PartPlan("training", 110, 30, _LOSS, shares=False),
-    "training_speed": PartPlan("batches", 205, 170, _TRAINING, shares=False, is_whole=True),
-    "attention": PartPlan("families", 100, 25, (*_PASS, "fastscribe/families/canary")),
-    "convolutions": PartPlan("families", 110, 30, (*_JASPER, *_DECODING)),
-    "profile": PartPlan("pieces", 50, 30, _PASS, shares=False),
-    "ceilings": PartPlan("pieces", 30, 10, ()),
-    "encoder": PartPlan("pieces", 80, 25, _NETWORK),
-    "decoder": PartPlan("pieces", 60, 20, _DECODING),
-    "kernels": PartPlan("pieces", 45, 10, _NETWORK),
-    "tests": PartPlan("tests", 110, 30, (*_NETWORK, *_DECODING, *_LOSS, "tests/cuda"), shares=False),
-    "end_to_end": PartPlan("tests", 120, 30, ("fastscribe", "tests/cuda"), shares=False),
-    "sanitizer": PartPlan("tests", 120, 15, (*_NETWORK, *_DECODING), shares=False),
+    "files": PartPlan("files:files", "files", 120, 40, (*_PASS, *_HOST), shares=False),
+    "nemo": PartPlan("files:nemo", "files", 205, 170, (*_PASS, *_HOST), shares=False, is_whole=True),
+    "engine": PartPlan("engine:engine", "engine", 65, 35, _PASS),
+    "memory": PartPlan("engine:memory", "engine", 100, 45, _PASS),
+    "nemo_long": PartPlan("files:nemo_long", "engine", 150, 110, (*_PASS, *_HOST), shares=False, is_whole=True),
+    "agreement": PartPlan("engine:dtypes", "engine", 60, 30, _PASS, is_whole=True),
+    "tenfold": PartPlan("tenfold:tenfold", "ladder", 180, 60, _PASS, shares=False),
+    "samplewise": PartPlan("training:samplewise", "training", 110, 40, _LOSS, shares=False),
+    "loss": PartPlan("training:loss", "training", 110, 30, _LOSS, shares=False),
+    "training_speed": PartPlan("training:training_speed", "batches", 205, 170, _TRAINING, shares=False, is_whole=True),
+    "attention": PartPlan("families:attention", "families", 100, 25, (*_PASS, "fastscribe/families/canary")),
+    "convolutions": PartPlan("families:convolutions", "families", 110, 30, (*_JASPER, *_DECODING)),
+    "profile": PartPlan("pieces:profile", "pieces", 50, 30, _PASS, shares=False),
+    "ceilings": PartPlan("pieces:ceilings", "pieces", 30, 10, ()),
+    "encoder": PartPlan("pieces:encoder", "pieces", 80, 25, _NETWORK),
+    "decoder": PartPlan("pieces:decoder", "pieces", 60, 20, _DECODING),
+    "kernels": PartPlan("pieces:kernels", "pieces", 45, 10, _NETWORK),
+    "tests": PartPlan("checks:tests", "tests", 110, 30, (*_NETWORK, *_DECODING, *_LOSS, "tests/cuda"), shares=False),
+    "end_to_end": PartPlan("checks:end_to_end", "tests", 120, 30, ("fastscribe", "tests/cuda"), shares=False),
+    "sanitizer": PartPlan("checks:sanitizer", "tests", 120, 15, (*_NETWORK, *_DECODING), shares=False),
 }
 FIRST = ("facts", "devices")  # of --next, whatever is wanted
 CALL_MINUTES = 4.0

@@ -25,7 +25,6 @@ from statistics import median
 from threading import Timer
 from typing import IO, Any
 
-TRAINED = Path(__file__).resolve().parents[2] / "tests" / "data"
 Labels = list[list[int]]
 _ROUNDS = 3
 _MAX_TURN_S = 150.0  # loading included; a side that takes longer hangs
@@ -40,7 +39,7 @@ _FALLBACK = re.compile(
 
 
 def serve() -> None:
-    """Read settings, then commands {"command": "run", "labels" or "trained", "batch_size"}; answer each with a line of JSON.
+    """Read settings, then commands {"command": "run", "labels", "batch_size"}; answer each with a line of JSON.
 
     All other output goes to stderr.
     """
@@ -59,10 +58,8 @@ def serve() -> None:
         try:
             if command == "run":
                 made.labels(batch_size) if made.run is None else made.run(batch_size)
-            elif command == "labels":
-                answer["labels"] = made.labels(batch_size)
             else:
-                answer["texts"] = made.trained(batch_size)
+                answer["labels"] = made.labels(batch_size)
         except Exception as error:  # the other commands may still work
             answer["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
         print(json.dumps({"wall_s": time.perf_counter() - start, **answer}), file=replies, flush=True)
@@ -70,10 +67,9 @@ def serve() -> None:
 
 @dataclass(frozen=True)
 class Side:
-    """A side's commands, each for a batch size. `trained` returns the texts of the small trained checkpoint, in fp32."""
+    """A side's commands, each for a batch size."""
 
     labels: Callable[[int], Labels]
-    trained: Callable[[int], list[str]]
     info: dict[str, Any]
     run: Callable[[int], object] | None = None  # all files, to texts; None: use `labels`
 
@@ -91,18 +87,12 @@ def load_fastscribe(settings: dict[str, Any]) -> Side:
             found[result.audio.path] = [token.id for token in result.tokens]
         return [found[path] for path in settings["paths"]]
 
-    def trained(_: int) -> list[str]:
-        small = Transcriber.load(settings["trained_model"], settings["device"], "fp32")
-        texts = {result.audio.path: result.text for result in small.transcribe(settings["trained_paths"])}
-        return [texts[path] for path in settings["trained_paths"]]
-
-    return Side(transcribe, trained, {"version": __version__})
+    return Side(transcribe, {"version": __version__})
 
 
 def load_nemo(settings: dict[str, Any]) -> Side:
     import nemo
     import torch
-    from nemo.collections.asr.models import ASRModel
 
     torch.set_num_threads(int(settings["threads"]))
     config, weights = _checkpoint(settings)
@@ -120,19 +110,14 @@ def load_nemo(settings: dict[str, Any]) -> Side:
         found = transcribe(batch_size, return_hypotheses=True)
         return [torch.as_tensor(hypothesis.y_sequence).tolist() for hypothesis in found]
 
-    def trained(batch_size: int) -> list[str]:
-        small = ASRModel.restore_from(settings["trained_model"], map_location=settings["device"]).eval()
-        found = small.transcribe(settings["trained_paths"], batch_size=batch_size, verbose=False)
-        return [getattr(item, "text", item) for item in (found[0] if isinstance(found, tuple) else found)]
-
-    return Side(labels, trained, {"version": nemo.__version__, "decoder": graphs_of(model)}, transcribe)
+    return Side(labels, {"version": nemo.__version__, "decoder": graphs_of(model)}, transcribe)
 
 
 def nemo_model(config: Any, weights: dict[str, Any], folder: Path) -> Any:
     """Return NeMo's model of this shape with these weights, in float32 on the CPU. `folder` holds its tokenizer meanwhile."""
-    from scripts.goldens import make_nemo_goldens
+    from scripts.goldens import common
 
-    model = make_nemo_goldens.build(_spec(config), 0, folder, _english())
+    model = common.build(_spec(config), 0, folder, _english())
     copy_into_nemo(model.state_dict(), config.encoder, weights)
     return model
 
@@ -175,8 +160,8 @@ def copy_into_nemo(theirs: dict[str, Any], encoder: Any, ours: dict[str, Any]) -
 
 
 def _spec(config: Any) -> Any:
-    """Return make_nemo_goldens' description of the same shape."""
-    from scripts.goldens.make_nemo_goldens import Spec
+    """Return the goldens' description of the same shape."""
+    from scripts.goldens.common import Spec
 
     encoder, predictor, joint = config.encoder, config.predictor, config.joint
     heads: dict[str, Any] = {"has_transducer": False, "has_ctc": True}
@@ -239,10 +224,12 @@ class Worker:
         assert self._process.stdin is not None and self._process.stdout is not None
         watch = Timer(_MAX_TURN_S, self._process.kill)
         watch.start()
-        with suppress(BrokenPipeError):
-            print(json.dumps(request), file=self._process.stdin, flush=True)
-        line = self._process.stdout.readline()
-        watch.cancel()
+        try:
+            with suppress(BrokenPipeError):
+                print(json.dumps(request), file=self._process.stdin, flush=True)
+            line = self._process.stdout.readline()
+        finally:
+            watch.cancel()
         if not line:
             last = (self.said().strip() or "no word").splitlines()[-1].strip()[:300]
             raise RuntimeError(f"its process ended with code {self._process.wait()}: {last}")
@@ -285,8 +272,6 @@ def take_turns(notes: Any, model: Path, paths: Sequence[Path], device: str, batc
     cores = len(os.sched_getaffinity(0))
     settings = {"model": str(model), "device": device, "paths": [str(path) for path in ordered]}
     settings["dtype"] = "bf16" if device != "cpu" else "fp32"
-    settings |= {"trained_model": str(TRAINED / "models" / "tdt_demo" / "model.nemo")}
-    settings["trained_paths"] = [str(path) for path in sorted((TRAINED / "audio").glob("[01]*.flac"))]
     settings |= {"threads": max(1, cores // 2), "workers": min(8, cores)}
     workers: dict[str, Worker] = {}
     try:
@@ -331,7 +316,7 @@ def _take_turns(notes: Any, workers: dict[str, Worker], turns: Sequence[tuple[st
 
 
 def _compare(notes: Any, workers: dict[str, Worker], batch_size: int) -> None:
-    """Compare the labels of the random model, and the texts of the trained one in fp32, with fastscribe's."""
+    """Compare the labels of both sides with fastscribe's."""
     from fastscribe.types import Hypothesis
     from scripts.benchmarks.agreement import compare
 
@@ -339,21 +324,9 @@ def _compare(notes: Any, workers: dict[str, Worker], batch_size: int) -> None:
     def labels(side: str) -> list[Hypothesis]:
         return [Hypothesis(token_ids=tuple(row)) for row in ask(workers[side], "labels", batch_size)["labels"]]
 
-    @cache
-    def texts(side: str) -> list[str]:
-        return ask(workers[side], "trained", 4)["texts"]
-
-    def compare_labels(side: str) -> dict[str, Any]:
-        return compare(labels(side), labels("fastscribe"))
-
-    def compare_texts(side: str) -> dict[str, Any]:
-        same = sum(a == b for a, b in zip(texts(side), texts("fastscribe"), strict=True))
-        return {"equal_texts_share": same / len(texts(side)), "recordings": len(texts(side))}
-
     for side in workers:
-        key = {"what": "agreement", "side": side, "against": "fastscribe"}
-        notes.measure(key | {"model": "random"}, partial(compare_labels, side), needs_s=5.0)
-        notes.measure(key | {"model": "trained, fp32"}, partial(compare_texts, side), needs_s=5.0)
+        key = {"what": "agreement", "side": side, "against": "fastscribe", "model": "random"}
+        notes.measure(key, lambda side=side: compare(labels(side), labels("fastscribe")), needs_s=5.0)
 
 
 if __name__ == "__main__":

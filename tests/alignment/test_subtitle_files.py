@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 from pysubs2 import SSAFile
 
@@ -87,9 +89,19 @@ def test_names_before_lines() -> None:
         srt("one\n\n", "two"),
         "0:1 -> 0: 2, 5\none\n00:03.000-->00:04 X1:40 X2:60\ntwo",
         "7\n00:00:03,000 --> 00:00:04,000\ntwo\n\n3\n00:00:01,000 --> 00:00:02,5\none\n",
+        srt("one", "two").replace("\n", "\r\r\n"),
+        srt("one", "two").replace("\n0", "\n\n0"),
+        "by someone\n" + srt("one", "two"),
+        srt("one", "two").removeprefix("1\n"),
+        "\ufeff" + srt("one", "two"),
+        srt("one", "two").replace("1\n0", "١\n0").replace("2\n0", "٢\n0"),
+        srt("one", "two").replace(" --> 00:00:04,000", " --> 00:00:04,000 00:00:07,000 00:00:08,000"),
     ],
-    ids=["CRLF", "CR", "no numbers", "no empty lines", "empty lines", "short times", "another order"],
-)
+    ids=[
+        "CRLF", "CR", "no numbers", "no empty lines", "empty lines", "short times", "another order", "CR before CRLF",
+        "empty line before times", "credit", "no first number", "second mark", "Arabic digits", "four times",
+    ],
+)  # fmt: skip
 def test_loose_subrip(text: str) -> None:
     assert cues(text) == [(1.0, 2.5, "one"), (3.0, 4.0, "two")]
 
@@ -97,6 +109,8 @@ def test_loose_subrip(text: str) -> None:
 def test_a_number_may_be_a_cues_text() -> None:
     assert spoken(srt("42", "1984", "7")) == ["42", "1984", "7"]
     assert spoken("0:01 --> 0:02\n41\n42\n0:03 --> 0:04\n7\n") == ["41 42", "7"]
+    assert spoken("0:01 --> 0:02\n41\n\n0:03 --> 0:04\n7\n") == ["41", "7"]
+    assert spoken(srt("", "two").replace("\n\n", "\n").replace("\n2\n", "\n7\n")) == ["", "two"]
 
 
 def test_webvtt() -> None:
@@ -120,6 +134,12 @@ def test_webvtt() -> None:
         },
         {"start": 3.0, "end": 4.0, "text": "<i>there</i>"},
     ]
+
+
+def test_a_name_in_webvtt_may_have_two_times() -> None:
+    name, times = "chapter 00:00:01.000 and 00:00:02.000", "00:01.000 --> 00:02.500"
+    _, given = read_subtitles(f"WEBVTT\n\n{name}\n{times}\none\n\n{name}\n{times} line:0\ntwo\n", "vtt")
+    assert [(cue["id"], cue["text"]) for cue in given["cues"]] == [(name, "one"), (name, "two")]
 
 
 @pytest.mark.parametrize("damaged", ["00:00:0x,000 --> 00:00:03,000", "0:02 --> oops", "00:00:02,000 -->"])
@@ -160,8 +180,34 @@ def test_ssa() -> None:
     )
     words, given = read_subtitles(text, "ass")
     assert words == "hello, you" and "Style: Old,Arial,20,&H000000FF," in given["header"]
-    with pytest.raises(NoCues, match=r"it cannot be read: .*'x'"):
-        read_subtitles(text.replace(",20,", ",x,"), "ass")
+
+
+def test_styles_of_ass() -> None:
+    """A player reads a colour with & at its end and columns in any order, and does without a style that it cannot read."""
+    bad = ASS.replace("Fancy,Arial\n", "Fancy,Arial,&H000000FF&, 0\nStyle: No,Arial,x,0\nStyle: No,Arial,0x,0\n")
+    words, given = read_subtitles(bad.replace("Fontname\n", "Fontname, PrimaryColour, Bold\n"), "ass")
+    assert words.split("\n") == ["hello all", "there, you", ""] and "\nStyle: No" not in given["header"]
+    assert "\nStyle: Fancy,Arial,20,&H000000FF," in given["header"]
+    moved = ASS.replace("Name, Fontname\n", "Fontsize, PrimaryColour, Name, Fontname\n")
+    _, given = read_subtitles(moved.replace("Fancy,Arial\n", "30,&H000000FF&,Fancy,Arial\n"), "ass")
+    assert "\nStyle: Fancy,Arial,30,&H000000FF," in given["header"]
+
+
+def test_times_of_ass() -> None:
+    """A line whose times cannot be read is not shown. What pysubs2 changes in others, such as a layer, it does silently."""
+    shown = {"00:05.00": 5, "11:00:05.5": 39605.5, "-0:00:05.00": 0, "100:00:05.00": 359999.999}
+    clocks = (*shown, "0:00:0x.00", "", "5", "0:00:05.00 x")
+    lines = "".join(f"Dialogue: x,{clock},{clock},,,,{clock}\n" for clock in clocks)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, given = read_subtitles(ASS[: ASS.index("Comment")].upper().replace("FORMAT", "Format") + lines, "ass")
+    assert [(cue["text"], cue["start"]) for cue in given["cues"]] == sorted(shown.items(), key=lambda one: one[1])
+    assert SSAFile.from_string(given["header"], "ass").events[-1].text == "100:00:05.00"
+
+
+def test_sections_of_ass_that_are_left_out() -> None:
+    _, given = read_subtitles(ASS + "\n[Aegisub Extradata]\nData: 0,key,value\n\n[Graphics]\nfilename: x.png\n", "ass")
+    assert not {"[Fonts]", "[Graphics]", "value", "not shown"} & set(given["header"].replace(",", "\n").split("\n"))
 
 
 def test_encodings() -> None:

@@ -36,16 +36,6 @@ def test_percentile_has_values_above_it(values: list[float], percent: int) -> No
         assert sum(value < found for value in values) * 100 < percent * len(values)
 
 
-@pytest.mark.parametrize(
-    ("count", "expected"), [(1, {50}), (10, {50, 90}), (20, {50, 90, 95}), (100, {50, 90, 95, 99})]
-)
-def test_few_iterations_give_few_percentiles(count: int, expected: set[int]) -> None:
-    values = list(np.linspace(1.0, 2.0, count))
-    assert {
-        percent for percent in batch_latency.PERCENTILES if batch_latency.percentile(values, percent) is not None
-    } == expected
-
-
 def test_summary_has_mean_and_noise() -> None:
     found = batch_latency.summary([1.0, 2.0, 3.0, 4.0, 10.0] * 2)
     assert found["average_ms"] == 4.0 and (found["min_ms"], found["max_ms"]) == (1.0, 10.0)

@@ -14,8 +14,6 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from fastscribe import cli
-from fastscribe._system.signals import SignalHandler
 from fastscribe.bench import document as documents
 from fastscribe.bench import doubt, result
 from fastscribe.cli import app
@@ -23,6 +21,7 @@ from fastscribe.cli.terminal import show
 from fastscribe.errors import OutputError, UsageError
 from tests.conftest import AUDIO
 
+FIRST = next(AUDIO.glob("01_*"))
 CPU = torch.device("cpu")
 KEYS = ("batch_size",)
 ROW, FAILED = {"batch_size": 1, "ms": 2.0}, {"batch_size": 2, "error": "out of memory"}
@@ -62,15 +61,9 @@ def test_only_results_are_overwritten(tmp_path: Path) -> None:
         assert f"--json {place}" in refused("--json", place)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
     for place in (stored(tmp_path, "old.json"), stored(tmp_path, "empty.json", ""), tmp_path / "new.json"):
-        leave_row(result._usable_json(place))
+        leave_row(result.usable_json(place))
         assert json.loads(place.read_text())["rows"] == [ROW]
     assert not list(tmp_path.glob("*.part"))
-
-
-def test_a_download_beside_a_result_stays(tmp_path: Path) -> None:
-    theirs = stored(tmp_path, "c.json.part", "half of it")
-    leave_row(result._usable_json(tmp_path / "c.json"))
-    assert theirs.read_text() == "half of it"
 
 
 def test_a_recording_that_is_named_twice_is_kept(tmp_path: Path) -> None:
@@ -87,6 +80,15 @@ def test_an_option_of_the_other_measurement_is_refused() -> None:
 def test_the_environment_is_for_any_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTSCRIBE_PRICE_PER_HOUR", "2")
     assert "tpu" in refused("--latency", "1", "--device", "tpu")
+    monkeypatch.setenv("FASTSCRIBE_LATENCY", "1")
+    assert "tpu" in refused(FIRST, "--device", "tpu") and "tpu" in refused("--device", "tpu")
+    assert "--latency 0" in refused("--latency", "0")
+
+
+def test_inputs_are_looked_for_before_the_model() -> None:
+    assert refused("throughput", "-m", "x") == "no recording that can be measured: throughput: no such file or folder"
+    for inputs in (["gone.wav", FIRST], ["-"], ["*.none"], ["s3://bucket/a.wav"]):
+        assert refused(*inputs, "--device", "tpu", "--json", "-").startswith("--device tpu")
 
 
 # --- ends -----------------------------------------------------------------------------------------------------------------
@@ -166,21 +168,6 @@ def test_nan_is_stored_as_null(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert json.loads((tmp_path / "a.json").read_text())["rows"] == [found]
 
 
-@pytest.mark.parametrize(
-    ("command", "said"), [("bench", "fastscribe: interrupted\n"), ("evaluate", "fastscribe: interrupted\n")]
-)
-def test_interrupt_message_depends_on_the_command(
-    command: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def stopped(**_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(SignalHandler, "install", lambda self: None)
-    monkeypatch.setattr(sys, "argv", ["fastscribe", command, "a.json"])
-    assert cli._run(stopped) == 130
-    assert capsys.readouterr().err == said
-
-
 # --- on the terminal --------------------------------------------------------------------------------------------------
 
 
@@ -194,7 +181,7 @@ def test_a_terminal_gets_no_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     result.leave({"rows": []}, None)
     assert capsys.readouterr().out == '{"rows": []}\n'
-    result.leave({"rows": []}, result._usable_json(Path("-")))  # unless it is asked for
+    result.leave({"rows": []}, result.usable_json(Path("-")))  # unless it is asked for
     assert capsys.readouterr().out == '{"rows": []}\n' and not Path("-").exists()
 
 

@@ -150,36 +150,6 @@ def test_greedy_decoding_does_what_is_counted() -> None:
         assert counter.get_total_flops() == pytest.approx(wanted)
 
 
-# GFLOP a second of audio, counted by another program for these shapes (24 minutes: without its table of positions).
-@pytest.mark.parametrize(
-    ("config", "seconds", "feed_forward", "scores", "position_scores", "convolution", "total"),
-    [
-        (SMALL, 8, 10.17, 0.063, 0.125, 1.91, 15.13),
-        (SMALL, 20, 10.11, 0.155, 0.309, 1.90, 15.41),
-        (SMALL, 60, 10.08, 0.462, 0.923, 1.90, 16.60),
-        (SMALL, 1440, 10.07, 11.06, 22.12, 1.89, 58.97),
-        (LARGE, 20, 17.69, 0.271, 0.541, 3.33, 26.67),
-        (LARGE, 60, 17.64, 0.809, 1.616, 3.32, 28.76),
-        (LARGE, 1440, 17.62, 19.36, 38.71, 3.31, 102.9),
-    ],
-)
-def test_published_shapes_match_other_counts(
-    config: ModelConfig,
-    seconds: float,
-    feed_forward: float,
-    scores: float,
-    position_scores: float,
-    convolution: float,
-    total: float,
-) -> None:
-    flops = work.encoder_flops(config, seconds)
-    found = {name: count / seconds / 1e9 for name, count in flops.items()}
-    wanted = {"feed_forward": feed_forward, "scores": scores, "position_scores": position_scores}
-    wanted |= {"weighted_sums": scores, "convolution": convolution}
-    assert {name: found[name] for name in wanted} == pytest.approx(wanted, rel=0.03)
-    assert sum(found.values()) == pytest.approx(total, rel=0.015)
-
-
 def test_checkpoint_work_equals_the_count() -> None:
     checkpoint = random_models.checkpoint("tiny")
     wanted = sum(work.encoder_flops(checkpoint.config, 8.0).values()) / 8e9
@@ -196,18 +166,6 @@ def test_fused_encoder_bytes_match_other_counts(config: ModelConfig, seconds: fl
     elements = work.encoder_elements(config, seconds)
     assert 2 * elements.pop("subsampling") / seconds / 1e6 == pytest.approx(5.3 if config is SMALL else 3.3, rel=0.02)
     assert 2 * sum(elements.values()) / seconds / 1e6 == pytest.approx(mb, rel=0.02)
-
-
-def test_small_parts_match_other_counts() -> None:
-    for_v3 = work.decoder_flops(SHAPES["parakeet-tdt-0.6b-v3"], 20, 70) / 20e9
-    assert for_v3 == pytest.approx(0.23, rel=0.03)
-    assert 0.07 < work.decoder_flops(SMALL, 20, 70) / 20e9 < 0.09
-    assert work.features_flops(SMALL, 20) / 20e9 == pytest.approx(0.009, rel=0.02)
-    assert position_flops(SMALL, 1440) / 1440e9 == pytest.approx(1.26, rel=0.01)
-    assert (
-        pytest.approx(work.decoder_flops(SHAPES["parakeet-ctc-0.6b"], 8, 28) / 8, rel=0.01)
-        == 2.0 * 128 * 1025 * 1024 / 128 / 0.08
-    )
 
 
 ENCODERS = {repr(config.encoder): (name, config) for name, config in [*SHAPES.items(), ("striding", STRIDING)]}

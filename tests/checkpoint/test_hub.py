@@ -250,6 +250,14 @@ def test_unsupported_folder_falls_back_to_nemo(user: User, hub: Hub) -> None:
     assert "model.safetensors" not in user.files()  # checked before gigabytes are downloaded
 
 
+def test_unsupported_setting_falls_back_to_nemo(user: User, hub: Hub) -> None:
+    config = json.loads(folder()["config.json"])
+    config["encoder_config"]["sliding_window"] = 57
+    hub.add("org/name", folder() | {"config.json": json.dumps(config).encode(), "name.nemo": NEMO})
+    assert user.get("org/name").name == "name.nemo"
+    assert any("sliding_window" in line for line in user.lines)
+
+
 @pytest.mark.parametrize("missing", ["model.safetensors", "tokenizer.json"])
 def test_incomplete_folder_falls_back_to_nemo(user: User, hub: Hub, missing: str) -> None:
     files = {name: content for name, content in folder().items() if name != missing}

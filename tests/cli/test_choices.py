@@ -14,11 +14,8 @@ from typer.testing import CliRunner
 
 from fastscribe import config
 from fastscribe.cli import app
-from fastscribe.decode.families import DECODERS
 from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import NormalizerName
-from fastscribe.results.formats.writers import render
-from fastscribe.types import AudioInfo, Transcript
 from tests.helpers.processes import on_terminal
 
 PACKAGE = Path(config.__file__).parent
@@ -95,13 +92,6 @@ def test_help_and_completion(name: str, choices: Any, capsys: pytest.CaptureFixt
     assert completed == [word for word in get_args(choices) if word.startswith("f")]
 
 
-@pytest.mark.parametrize("name", REPEATABLE)
-def test_repeatable_option(name: str) -> None:
-    words = list(get_args(dict(OPTIONS)[name]))[-2:]
-    assert parsed(name, *words) == words
-    assert parsed(name) == []
-
-
 COMMANDS = ("", "transcribe", "evaluate", "merge", "inspect", "convert", "train", "bench")
 
 
@@ -140,6 +130,14 @@ def test_transcribe_help_all_fits_two_screens() -> None:
     assert "\f" not in output and "takes a few times as long" not in output and "x>=" not in output
     basics = output.replace("\r", "").split("Basics:")[1].split("\n\n")[0]
     assert all(name in basics for name in ("--model", "--output-dir", "--format", "--device", "--quiet", "--help"))
+
+
+@pytest.mark.parametrize("typo", ["--overwite", "--overwrit", "--overwrites", "--over-write", "--override"])
+def test_no_typo_suggests_overwrite(typo: str) -> None:
+    done = CliRunner().invoke(app, ["transcribe", "a.wav", typo], prog_name="fastscribe")
+    assert done.exit_code == 2 and typo in done.output and "--overwrite" not in done.output.replace(typo, "")
+    done = CliRunner().invoke(app, ["transcribe", "a.wav", "--langauge", "en"], prog_name="fastscribe")
+    assert "--language" in done.output
 
 
 @pytest.mark.parametrize(
@@ -192,12 +190,6 @@ def test_first_words() -> None:
 def test_transcribe_is_the_first_command() -> None:
     done = CliRunner().invoke(app, ["--help"])
     assert done.output.partition("Commands:\n")[2].split()[0] == "transcribe"
-
-
-def test_tables_cover_choices() -> None:
-    assert set(DECODERS) == set(get_args(config.DecoderName))
-    transcript = Transcript(AudioInfo("a.wav", "a.wav", 16000, 1, 16000), "", (), ())
-    assert all(isinstance(render(transcript, format), str) for format in config.OUTPUT_FORMATS)
 
 
 def test_choices_declared_once() -> None:

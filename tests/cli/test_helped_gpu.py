@@ -153,18 +153,6 @@ def test_a_gpu_that_no_process_can_use_leaves_the_cpu_with_one_line(
     assert isinstance(line, RefusedPath) and "the run goes on in this process, on " in line
 
 
-def test_a_device_that_cannot_load_the_model_leaves_it_to_this_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, str]
-) -> None:
-    worker_faults.install(tmp_path, monkeypatch, broken_threads=7)
-    one = Device("cuda:0", "cpu", 1, {"OMP_NUM_THREADS": "7"})
-    monkeypatch.setattr(devices, "parse_devices", lambda text: (one,))
-    lines: list[str] = []
-    with load(lines.append) as transcriber:
-        assert texts(transcriber.transcribe(CLIPS)) == expected
-    assert [getattr(line, "reason", line) for line in lines] == ["cuda:0 failed: no memory left for a model"]
-
-
 def test_a_device_that_the_user_names_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without helpers too: no other device takes its place."""
     no_process(monkeypatch)
@@ -224,26 +212,6 @@ def test_a_run_whose_device_dies_goes_on_with_what_has_no_result(
     assert death.startswith("the process of cuda:0 was killed by SIGKILL") and death.endswith("it is not used any more")
     assert isinstance(line, RefusedPath)
     assert line.reason.startswith("cuda:0 failed: the last process was killed by SIGKILL")
-
-
-def test_a_run_whose_last_helper_dies_goes_on(monkeypatch: pytest.MonkeyPatch, expected: dict[str, str]) -> None:
-    lines: list[str] = []
-    clips = CLIPS * 8
-    with load(lines.append) as transcriber:
-        helpers = transcriber._executor.helpers  # type: ignore[attr-defined]
-        no_process(monkeypatch)
-        found = []
-        for result in transcriber.transcribe(iter(clips)):
-            found.append(result)
-            if len(found) == 1:
-                for one in helpers.processes:
-                    os.kill(one.pid, signal.SIGKILL)
-        assert sorted(one.index for one in found) == list(range(len(clips)))
-        assert [one.text for one in found if isinstance(one, Transcript)] == [
-            expected[clips[one.index]] for one in found
-        ]
-    assert isinstance(lines[-1], RefusedPath)  # others say that fewer helpers go on
-    assert lines[-1].reason == "a helper process failed: [Errno 11] Resource temporarily unavailable"
 
 
 def kill_device(transcriber: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,22 +296,6 @@ def test_a_run_that_gets_no_threads_for_its_processes_begins_in_this_process(
         assert texts(transcriber.transcribe(CLIPS)) == expected
     [line] = lines
     assert isinstance(line, RefusedPath) and line.reason == "the start of threads failed: can't start new thread"
-
-
-def test_devices_that_are_named_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers_pool, "MAX_DEATHS", 0)
-    loaded = Transcriber.load(MODEL, dtype="fp32", options=OPTIONS, say=lambda line: None, devices="0")
-    with loaded, pytest.raises(DeviceFailed, match="what is written is kept"):
-        kill_after_first(loaded, iter(CLIPS * 8))
-
-
-def test_a_process_that_cannot_have_the_model_either_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error has both reasons, and the results so far stay."""
-    monkeypatch.setattr(workers_pool, "MAX_DEATHS", 0)
-    with load(lambda line: None) as transcriber:
-        monkeypatch.setattr(Transcriber, "load", staticmethod(out_of_processes))
-        with pytest.raises(DeviceFailed, match=r"SIGKILL.*; this process failed: \[Errno 11\]"):
-            kill_after_first(transcriber, iter(CLIPS * 8))
 
 
 @pytest.mark.parametrize(("device", "here"), [("auto", "cuda"), ("cuda:1", "cuda:1")])

@@ -195,13 +195,6 @@ def test_log_write_error(tmp_path: Path) -> None:
     assert done.stderr.count("--log-file /dev/full") == 1
 
 
-def test_ordered_rows_to_closed_pipe() -> None:
-    with with_pipes("transcribe", AUDIO, "-m", MODEL, "-q", "--ordered") as (process, _, stdout, stderr):
-        assert stdout.read(10) == '{"audio_fi'
-        stdout.close()
-        assert (process.wait(100), stderr.read()) == (141, "")
-
-
 def test_price_out_of_range() -> None:
     assert transcribe(FIRST, "--price-per-hour", "inf").returncode == 2
 

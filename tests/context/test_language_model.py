@@ -376,10 +376,6 @@ def test_inspect(hybrid: Checkpoint) -> None:
     assert not {"default_beam", "language_model_ngrams"} & describe(checkpoint(MODELS / "hybrid")).keys()
 
 
-def test_greedy_without_language_model() -> None:
-    assert Recognizer.build(checkpoint(MODELS / "hybrid"), "cpu", "fp32").beam == 1
-
-
 def test_training_keeps_language_model(tmp_path: Path, hybrid: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its labels stay. Validation is greedy: it measures the weights."""
     rows = [{"audio_filepath": str(FIRST), "duration": 4.0, "text": f"a {word}"} for word in ("bed", "sea", "tree")]

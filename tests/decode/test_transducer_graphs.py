@@ -376,6 +376,65 @@ def test_device_modes_equal_greedy(seed: int) -> None:
 
 @pytest.mark.cuda
 @needs_cuda
+@pytest.mark.parametrize("durations", [(), (0, 1, 2, 3, 4)])
+def test_device_modes_agree_in_bf16(durations: tuple[int, ...]) -> None:
+    """Bitwise equal if the number of rows is a bucket."""
+    found = []
+    for mode in MODES:
+        transducer = tiny_transducer(3, durations, 10, 1.0)
+        torch.manual_seed(0)
+        transducer, frames = on_device(transducer, random_frames([20] * 16), torch.bfloat16)
+        decoder = build_greedy(transducer, torch.device("cuda"), mode, pytest.fail)
+        found.append(run(decoder, frames))
+        decoder.close()
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.cuda
+@needs_cuda
+@pytest.mark.whole_device
+@pytest.mark.parametrize("mode", ["full", "chunked"])
+def test_device_no_leak(mode: str) -> None:
+    transducer, frames = on_device(tiny_transducer(3, (), 10, 1.0), random_frames([20] * 4), torch.float32)
+
+    def cycle() -> None:
+        decoder = build_greedy(transducer, torch.device("cuda"), mode, pytest.fail)
+        run(decoder, frames)
+        decoder.close()
+
+    for _ in range(40):  # more than torch's streams, so that every stream has its workspace
+        cycle()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    free = torch.cuda.mem_get_info()[0]
+    for _ in range(64):
+        cycle()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert free - torch.cuda.mem_get_info()[0] < 64 << 20
+
+
+@pytest.mark.cuda
+@needs_cuda
+@pytest.mark.parametrize("mode", ["full", "chunked"])
+def test_device_generations(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots grow twice, more buckets than the limit, then the first bucket again."""
+    monkeypatch.setattr(transducer_graphs, "_MAX_CAPTURES", 3)
+    monkeypatch.setattr(transducer_graphs, "_MIN_SLOTS", 64)
+    expected = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0)
+    transducer = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0).cuda()
+    decoder = build_greedy(transducer, torch.device("cuda"), mode, pytest.fail)
+    for rows, num_frames in ((1, 9), (1, 90), (1, 200), (2, 40), (4, 40), (1, 40), (8, 20), (16, 9), (1, 9), (2, 9)):
+        batch = random_frames([num_frames] * rows)
+        frames = Frames(batch.frames_BTD.cuda(), batch.lengths_B.cuda())
+        assert_greedy(expected, batch, run(decoder, frames))
+        torch.cuda.empty_cache()
+        assert_greedy(expected, batch, run(decoder, frames))
+    decoder.close()
+
+
+@pytest.mark.cuda
+@needs_cuda
 @pytest.mark.parametrize("failure", ["python", "device"])
 def test_device_after_failed_capture(failure: str) -> None:
     stream, before = torch.cuda.Stream(), torch.cuda.current_stream()

@@ -18,7 +18,7 @@ from fastscribe.evaluation.recording import Recording
 from fastscribe.evaluation.results import Fields, read_pairs, unique_recordings
 from fastscribe.evaluation.scores import Pair, evaluate
 from tests.evaluation.test_evaluate import FAILED, TEXTS, row, write
-from tests.helpers.processes import fastscribe, on_terminal
+from tests.helpers.processes import fastscribe
 
 RUNS = st.lists(st.tuples(TEXTS, TEXTS | st.none(), TEXTS | st.none()), min_size=1, max_size=8)
 
@@ -248,9 +248,3 @@ def test_refused(tmp_path: Path, other: dict | str, options: list[str], problem:
     done = fastscribe("evaluate", now, "--against", before, *options)
     assert done.returncode == 2 and done.stdout == ""
     assert problem in done.stderr and len(done.stderr.splitlines()) == 1
-
-
-def test_terminal_shows_words_in_colour(tmp_path: Path) -> None:
-    now, before = two_runs(tmp_path)
-    code, seen = on_terminal("evaluate", now, "--against", before, stream="stdout", COLUMNS="80")
-    assert code == 1 and b"\x1b[" in seen and b"WORSE" in seen and b"against" in seen

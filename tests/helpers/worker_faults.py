@@ -7,11 +7,9 @@ beginning:
     stall      preparing it blocks until release()
     crashread  reading it ends the helper by SIGKILL
     crashtext  making its text ends the helper by SIGKILL
-    once       reading it for the first time ends the helper by SIGKILL
-    gap3       half of it, from 0.3 s on, is clear speech without words
 
 A device's process knows no names: it ends by SIGKILL when it decodes samples that begin with POISON. A device's process with
-the given number of threads cannot load its model. While count_reads() lasts, each read leaves its recording's name in a file.
+the given number of threads cannot load its model.
 """
 
 from __future__ import annotations
@@ -21,9 +19,8 @@ import importlib.util
 import os
 import signal
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,18 +59,6 @@ def release(folder: Path) -> Iterator[None]:
         os.close(gate)
 
 
-@contextmanager
-def count_reads(folder: Path) -> Iterator[Counter[str]]:
-    """Yield a counter of the reads by the recordings' names, which is filled at the end of the block."""
-    reads: Counter[str] = Counter()
-    (folder / "reads").touch()
-    try:
-        yield reads
-        reads.update((folder / "reads").read_text(encoding="utf-8").split())
-    finally:
-        (folder / "reads").unlink()
-
-
 def arm(folder: str, broken_threads: int) -> None:
     """Damage this interpreter's modules: at once, or when they are imported."""
     faults = _faults(Path(folder), broken_threads)
@@ -91,10 +76,9 @@ def _faults(folder: Path, broken_threads: int) -> dict[str, Callable[[Any], None
 
         def read_into(row: Any, utterance: Utterance, *rest: Any) -> Any:
             name = _name(utterance.audio)
-            _note_read(folder / "reads", name)
             if name.startswith("hang"):
                 hang()
-            if name.startswith("crashread") or (name.startswith("once") and _is_first(folder / name)):
+            if name.startswith("crashread"):
                 os.kill(os.getpid(), signal.SIGKILL)
             return original(row, utterance, *rest)
 
@@ -173,17 +157,3 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 def _name(recording: Any) -> str:
     return os.path.basename(recording.path)
-
-
-def _note_read(path: Path, name: str) -> None:
-    with suppress(FileNotFoundError):
-        file = os.open(path, os.O_WRONLY | os.O_APPEND)
-        os.write(file, f"{name}\n".encode())
-        os.close(file)
-
-
-def _is_first(path: Path) -> bool:
-    with suppress(FileExistsError):
-        path.touch(exist_ok=False)
-        return True
-    return False

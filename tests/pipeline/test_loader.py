@@ -20,7 +20,7 @@ from fastscribe.audio.read import read
 from fastscribe.pipeline import batch_layout, loader, prefetch, thread_pool
 from fastscribe.pipeline.idle import IDLE
 from fastscribe.pipeline.loader import default_threads
-from fastscribe.types import AudioInfo, Failure, Hypothesis, Source, Utterance
+from fastscribe.types import AudioInfo, Hypothesis, Source, Utterance
 from tests.helpers.collate import collate
 from tests.helpers.loading import load_batches
 
@@ -85,16 +85,6 @@ def test_int16_is_scaled_to_its_full_range():
     np.testing.assert_array_equal(batch.samples_BS[0], [-1.0, 32767 / 32768])
 
 
-def test_a_batch_of_files(tmp_path):
-    first, second = written(tmp_path / "a.wav", 1000), written(tmp_path / "b.flac", 700)
-    batch, failures = load_batch([first, second])
-    assert failures == () and batch.samples_BS.dtype == np.int16 and batch.lengths_B.tolist() == [1000, 700]
-    as_float = written(tmp_path / "c.wav", 1200, subtype="FLOAT")
-    batch, failures = load_batch([first, as_float])
-    assert failures == () and batch.samples_BS.dtype == np.float32
-    np.testing.assert_array_equal(batch.samples_BS[0, :1000], soundfile.read(first.audio.path, dtype="float32")[0])
-
-
 def test_a_failing_file_is_left_out(tmp_path):
     good = written(tmp_path / "a.wav", 1000)
     row = {"audio_filepath": "b.wav", "text": "x"}
@@ -104,32 +94,6 @@ def test_a_failing_file_is_left_out(tmp_path):
     assert (failure.path, failure.id, failure.stage, failure.row) == ("b.wav", "b.wav", "load", row)
     batch, failures = load_batch([gone, gone])
     assert batch is None and len(failures) == 2
-
-
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("odd"), KeyError("k"), SystemExit(1)])
-def test_any_error_costs_one_file(monkeypatch, error):
-    def read_into(row_S, utterance, *options):
-        if utterance.audio.path == "bad":
-            raise error
-        row_S[: utterance.num_samples] = 1
-        return utterance.num_samples
-
-    monkeypatch.setattr(batch_layout, "read_into", read_into)
-    batch, ((_, failure),) = load_batch([utterance("bad"), utterance("good")])
-    assert [item.audio.path for item in batch.utterances] == ["good"]
-    assert isinstance(failure, Failure) and failure.error_type == type(error).__name__ and failure.message
-
-
-def test_batches_come_in_order(monkeypatch):
-    def read_into(row_S, utterance, *options):
-        time.sleep(0.002 * (utterance.num_samples % 3))
-        row_S[: utterance.num_samples] = 1
-        return utterance.num_samples
-
-    monkeypatch.setattr(batch_layout, "read_into", read_into)
-    plans = [[utterance(f"{number}", 1 + number % 5), utterance(f"{number}b", 2)] for number in range(30)]
-    found = [batch.utterances for batch, _ in load_batches(plans, threads=4, ahead=3, **OPTIONS)]
-    assert found == [tuple(plan) for plan in plans]
 
 
 @pytest.fixture
@@ -157,46 +121,9 @@ def names(batch) -> list[str]:
     return [utterance.audio.path for utterance in batch.utterances]
 
 
-def all_names(loaded) -> list[str]:
-    return [name for batch, _ in loaded for name in names(batch)]
-
-
 def numbered(sizes) -> list[list[Utterance]]:
     numbers = iter(range(1000))
     return [[utterance(str(next(numbers)), 5) for _ in range(size)] for size in sizes]
-
-
-def test_slow_file_follows_in_its_own_batch(monkeypatch, impatient):
-    slow = SlowReader(monkeypatch, ["1", "7"])
-    yielded = []
-    stream = load_batches(numbered([4, 4, 4, 4]), threads=2, ahead=2, allocate=dirty_memory, **OPTIONS)
-    while sum(len(batch.utterances) for batch, _ in yielded) < 14:
-        yielded.append(next(stream))
-    copies = [batch.samples_BS.copy() for batch, _ in yielded]
-    assert sorted(all_names(yielded)) == sorted(map(str, set(range(16)) - {1, 7}))
-    assert names(yielded[0][0]) == ["0", "2", "3"]  # the rest of its batch, in the order of the plan
-    slow.released.set()
-    late = list(stream)
-    assert sorted(all_names(late)) == ["1", "7"]
-    assert all((batch.samples_BS == 1).all() for batch, _ in late)
-    for (batch, failures), copy in zip(yielded, copies, strict=True):
-        assert failures == () and (batch.samples_BS == 1).all()
-        np.testing.assert_array_equal(batch.samples_BS, copy)
-
-
-@pytest.mark.parametrize("sizes", [[8] * 5, [1] * 40, [20, 20]])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_more_files_hang_than_there_are_threads(monkeypatch, impatient, sizes, threads):
-    """The first files hang, whether a batch has one of them or many."""
-    slow = SlowReader(monkeypatch, map(str, range(0, 14, 2)))
-    stream = load_batches(numbered(sizes), threads=threads, ahead=2, **OPTIONS)
-    found: list[str] = []
-    while len(found) < 40 - 7:
-        found += names(next(stream)[0])
-    assert set(found) == set(map(str, range(40))) - slow.slow
-    slow.released.set()
-    assert sorted(all_names(stream)) == sorted(slow.slow)
-    assert_threads_end()
 
 
 def test_late_files_leave_while_the_source_is_idle(monkeypatch, impatient):
@@ -263,10 +190,6 @@ def test_idle_source_flushes_batches(fake_read):
     assert sizes == [1, 1, 0, 0, 1]
 
 
-def test_no_plans():
-    assert list(load_batches([], threads=2, ahead=2, **OPTIONS)) == []
-
-
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_prefetch_is_limited(fake_read, ahead):
     planned = []
@@ -297,31 +220,6 @@ def assert_threads_end() -> None:
     assert not alive()
 
 
-def test_closing_early_is_prompt(monkeypatch):
-    released = threading.Event()
-    started: list[str] = []
-
-    def read_into(row_S, utterance, *options):
-        started.append(utterance.audio.path)
-        if utterance.audio.path != "0":
-            released.wait(60)
-        return utterance.num_samples
-
-    monkeypatch.setattr(batch_layout, "read_into", read_into)
-    plans = [[utterance(str(number)) for _ in range(20)] for number in range(50)]
-    stream = load_batches(plans, threads=2, ahead=4, **OPTIONS)
-    next(stream)
-    give_up = time.monotonic() + 60
-    while len(started) < 20 + 2 and time.monotonic() < give_up:
-        time.sleep(0.001)
-    begin = time.monotonic()
-    stream.close()
-    assert time.monotonic() - begin < 30  # though two reads are in flight for up to a minute
-    released.set()
-    assert_threads_end()
-    assert len(started) == 20 + 2
-
-
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_error_in_the_plans_ends_the_threads(fake_read, error):
     def plans():
@@ -340,13 +238,6 @@ def test_an_interrupt_ends_the_threads(fake_read):
     with pytest.raises(KeyboardInterrupt):
         stream.throw(KeyboardInterrupt)
     assert_threads_end()
-
-
-def test_threads_start_lazily():
-    before = len(alive())
-    stream = load_batches([[utterance()]], threads=2, ahead=2, **OPTIONS)
-    assert len(alive()) == before
-    stream.close()
 
 
 KINDS = [
@@ -465,32 +356,6 @@ def check_native(group, index: int, utterance: Utterance, channel: int | None) -
     at = margin - before
     np.testing.assert_array_equal(samples_SC[at : at + len(known_SC)], known_SC)
     assert not samples_SC[:at].any() and not samples_SC[at + len(known_SC) :].any()
-
-
-def test_caller_allocates_the_memory(recordings):
-    given_memory = []
-
-    def allocate(shape, dtype):
-        given_memory.append(np.full(shape, 5, dtype))
-        return given_memory[-1]
-
-    batch, _ = load_batch(
-        [Utterance(recordings[which], 0, 1000) for which in (0, 3, 5)], allocate=allocate, native=True
-    )
-    arrays = [batch.samples_BS, *(group.samples_BSC for group in batch.native)]
-    assert len(given_memory) == len(arrays) == 3
-    assert all(any(np.shares_memory(array, memory) for memory in given_memory) for array in arrays)
-
-
-def test_a_failing_native_row_is_left_out(tmp_path, recordings):
-    gone = Utterance(AudioInfo("gone", "gone", 44_100, 1, 44_100), 0, 44_100)
-    plan = [gone, *(Utterance(recordings[which], 0, 1000) for which in (3, 0, 5)), gone]
-    batch, failures = load_batch(plan, native=True)
-    assert [whose for whose, _ in failures] == [gone, gone]
-    assert batch.utterances == tuple(plan[1:4]) and batch.lengths_B.tolist() == [363, 1000, 334]
-    assert [(group.rate, group.rows) for group in batch.native] == [(44_100, (0,)), (48_000, (2,))]
-    check_native(batch.native[0], 0, plan[1], None)
-    np.testing.assert_array_equal(batch.samples_BS[1], soundfile.read(recordings[0].path, dtype="int16")[0][:1000])
 
 
 def test_recording_slightly_shorter_than_stated(tmp_path):

@@ -115,18 +115,6 @@ def test_ordered_prefetch_waits_for_slow_group(impatient) -> None:
         assert list(stream) == [[0, 1], [2, 3], [4, 5]]
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_more_calls_hang_than_there_are_threads(impatient, threads: int) -> None:
-    release, hung = threading.Event(), set(range(0, 40, 2))
-    with closing(Stream([5] * 20, lambda number: number not in hung or release.wait(60), threads)) as stream:
-        found, rest = iter(stream), []
-        while len(rest) < 80:
-            rest += next(found)
-        assert set(rest) == set(range(100)) - hung
-        release.set()
-        assert {number for numbers in found for number in numbers} == hung
-
-
 def test_slow_call_gets_a_grace_period(monkeypatch) -> None:
     monkeypatch.setattr(prefetch, "MAX_WAIT_S", 20)
     with closing(Stream([1] * 10, lambda number: time.sleep(0.1 * (number == 0)), 2)) as stream:

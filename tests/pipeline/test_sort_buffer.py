@@ -262,24 +262,6 @@ def test_hung_items_do_not_stop_the_rest(impatient, threads: int) -> None:
         assert {item for window in windows if window is not IDLE for item in window} == hung
 
 
-def test_items_leave_while_the_source_waits(pool, impatient) -> None:
-    more = threading.Event()
-
-    def source() -> Generator[int, None, None]:
-        yield from range(3)
-        assert more.wait(60)
-        yield 3
-
-    windows = iter(SortBuffer(source(), same, seconds, pool, 100, 1e9))
-    found: list[int] = []
-    while len(found) < 3:
-        window = next(windows)
-        found += [] if window is IDLE else window
-    more.set()
-    assert found == [0, 1, 2]
-    assert [window for window in windows if window is not IDLE] == [[3]]
-
-
 @pytest.mark.parametrize("error", [KeyError("no"), SystemExit(3), MemoryError()])
 def test_prepare_error_is_raised_after_earlier_items(pool, error: BaseException) -> None:
     def prepare(item: int) -> int:
@@ -382,24 +364,6 @@ def test_a_group_of_a_slow_source_is_as_large_as_it_gets(pool, woken: threading.
     assert [item for window in polled(windows, 3) for item in window] == [0, 1, 2]
     more.set()
     assert polled(windows, 1) == [[3]]
-
-
-def test_a_window_of_a_slow_source_leaves_after_a_while(pool, patient, woken: threading.Event, monkeypatch) -> None:
-    more = threading.Event()
-
-    def source() -> Generator[int, None, None]:
-        yield from range(8)
-        more.wait(60)
-
-    buffer = grouped(source(), pool, woken, chunk=4)
-    windows = iter(buffer)
-    wait_until(lambda: buffer.queued()[0] == 8)
-    assert [next(windows) for _ in range(3)] == [IDLE] * 3
-    monkeypatch.setattr(sort_buffer, "_MAX_WAIT_S", 0.05)
-    start = time.monotonic()
-    assert polled(windows, 8) == [list(range(8))]
-    assert time.monotonic() - start < 60
-    more.set()
 
 
 def test_an_item_that_hangs_delays_no_other_of_its_group(pool, impatient, woken: threading.Event) -> None:

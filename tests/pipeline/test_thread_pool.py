@@ -38,15 +38,6 @@ def test_tasks_start_in_order() -> None:
     assert wait_until(lambda: not alive("in-order"))
 
 
-def test_each_task_runs_once() -> None:
-    done: list[int] = []
-    many = ReplacingThreadPool(8, "each-once")
-    for number in range(3000):
-        many.submit(lambda number=number: done.append(number))
-    assert wait_until(lambda: len(done) == 3000) and sorted(done) == list(range(3000))
-    many.close()
-
-
 def test_more_tasks_hang_than_there_are_threads(soon) -> None:
     release, done = threading.Event(), threading.Event()
     two = ReplacingThreadPool(2, "hanging")
@@ -132,18 +123,3 @@ def test_close_drops_pending_tasks() -> None:
     one.close()
     release.set()
     assert wait_until(lambda: not alive("dropped")) and not done
-
-
-def test_finished_task_is_released(soon) -> None:
-    import weakref
-
-    class Task:
-        def __call__(self) -> None: ...
-
-    task = Task()
-    left = weakref.ref(task)
-    one = ReplacingThreadPool(1, "free")
-    one.submit(task)
-    del task
-    assert wait_until(lambda: left() is None)
-    one.close()

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.errors import OutputError, UsageError
+from fastscribe.errors import UsageError
 from fastscribe.report import figures, files, markup, run_page
 from tests.helpers import report_samples as samples
 
@@ -188,21 +188,6 @@ def test_unfinished_run() -> None:
     assert "interrupted: this is what was done by then" in Page(page_of("interrupted run")).text
     assert "stopped: the disk is full" in Page(page_of("run that never began")).text
     assert "this is what was done by then" not in Page(page_of("run")).text
-
-
-def test_page_written_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "page.html"
-    one = f"<!doctype html>{files.GENERATOR}one"
-    files.write_page(page, one)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OutputError, match="No space left"):
-        files.write_page(page, "<!doctype html>two")
-    assert page.read_text() == one
-    assert list(tmp_path.iterdir()) == [page]
 
 
 @pytest.mark.linux

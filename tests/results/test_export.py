@@ -11,7 +11,6 @@ import pytest
 
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.results import journal
 from fastscribe.results.export import Exported, export_in_place, export_to_folder, stored_results
 from fastscribe.results.merge import merge
 from fastscribe.results.output import open_journaled
@@ -42,22 +41,6 @@ def test_export_makes_the_files_of_a_run(tmp_path: Path, corpus: Corpus) -> None
     assert corpus.go(1, style=EVERY_FORMAT)(tmp_path / "rows") == []  # a run over the same inputs agrees with the names
     corpus.go(0, style=EVERY_FORMAT)(tmp_path / "every")
     assert state_of(tmp_path / "rows", False) == state_of(tmp_path / "every", False)
-
-
-def test_files_of_renamed_results_are_made_with_one_look_at_the_journal(
-    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names, corpus.names = corpus.names, ["1/a.wav", "1/b.wav"]
-    corpus.go(0)(tmp_path)
-    corpus.names = [*names, "2/b.mp3"]
-    corpus.go(0)(tmp_path)
-    assert sum("renamed" in line for line in (tmp_path / "journal.jsonl").read_text().splitlines()) >= 2
-    looks: list[Path] = []
-    load = journal.load_entries_and_names
-    monkeypatch.setattr(journal, "load_entries_and_names", lambda path: (looks.append(path), load(path))[1])
-    with blocks_of_three():
-        assert export_in_place(tmp_path, OutputStyle(("tsv",))).made > 4
-    assert len(looks) == 1 and (tmp_path / "a.wav.tsv").exists()
 
 
 def test_rows_keep_their_order(tmp_path: Path, corpus: Corpus) -> None:

@@ -51,22 +51,11 @@ def test_options_that_change_results_count(name: str, changed: dict) -> None:
     assert [key for key in sorted(of().keys() | changed) if of().get(key) != changed.get(key)] == [name]
 
 
-def test_settings_of_a_speaker_model_count() -> None:
-    plain, changed = (of(Options(speakers="m", speaker_streaming=chosen)) for chosen in (None, {"chunk_len": 9}))
-    assert changed == plain | {"--speaker-streaming": "chunk_len=9"}
-
-
 def test_formats_and_their_layout_do_not_count() -> None:
     """The rows have all that their files need."""
     assert (
         of(style=OutputStyle(("srt", "vtt"), subtitles=SubtitleStyle(max_line_width=20, highlight_words=True))) == of()
     )
-
-
-def test_layouts_have_keys_of_their_own() -> None:
-    styles = SubtitleStyle(), SubtitleStyle(max_line_width=20), SubtitleStyle(max_chars_per_second=None)
-    keys = [module.style_key(style) for style in styles]
-    assert len({0, *keys}) == 4 and module.style_key(SubtitleStyle()) == keys[0]
 
 
 def test_speed_options_do_not_count() -> None:
@@ -128,16 +117,6 @@ def test_model_digest_includes_the_language_model(tmp_path: Path) -> None:
     assert model_digest(folder) == before
     (folder / LANGUAGE_MODEL_FILE).write_bytes(b"a")
     assert model_digest(folder) != before
-
-
-def test_blocks_are_digested_each_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BLOCK_BYTES", 4)
-    digests = set()
-    for number, content in enumerate((b"", b"abcd", b"abcde", b"abcdabcd", b"abcdefgh", b"efghabcd")):
-        path = tmp_path / f"{number}.nemo"
-        path.write_bytes(content)
-        digests.add(model_digest(path))
-    assert len(digests) == 6
 
 
 def test_model_digest_is_independent_of_read_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

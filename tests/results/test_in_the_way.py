@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -47,15 +46,6 @@ def test_references_beside_recordings_stay(recordings: Path, options: tuple[str,
     done = transcribe(recordings, "-o", recordings, "-f", "txt", *options)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert f"{recordings / 'a.txt'} (and 1 more)" in done.stderr
-    assert snapshot(recordings) == before
-
-
-def test_the_manifest_of_a_run_is_not_its_output(recordings: Path) -> None:
-    manifest = recordings / "a.json"
-    manifest.write_text(json.dumps({"audio_filepath": "a.flac"}))
-    before = snapshot(recordings)
-    done = transcribe(manifest, "-o", recordings, "-f", "json")
-    assert done.returncode == 2 and str(manifest) in done.stderr
     assert snapshot(recordings) == before
 
 

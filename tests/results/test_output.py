@@ -21,7 +21,6 @@ from fastscribe._system.text_layout import clean_text
 from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.block import Appender
-from fastscribe.results.journal_ledger import JournalLedger
 from fastscribe.results.names import OutputNames, names_of
 from fastscribe.results.output import FileLedger, JournaledOutput, open_journaled
 from fastscribe.results.output_run import OutputRun
@@ -175,11 +174,6 @@ def test_temporary_name_is_never_followed(tmp_path: Path, name: str) -> None:
     assert target.read_text() == "mine" and (out / name).is_symlink()
 
 
-def test_leftover_temporary_file_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / ".a.txt.fastscribe.part").write_text("half")
-    assert write_all(tmp_path, ["a.wav"], "txt") == {"a.txt": "a.wav"}
-
-
 CUES = Segment("very curious", 0.0, 1.0, 1.0, (Word("very", 0.0, 0.4, 1.0), Word("curious", 0.4, 1.0, 1.0)))
 MADE = SubtitleStyle(max_line_width=20)
 
@@ -238,22 +232,6 @@ def test_a_changed_recording_sets_an_edited_file_aside_and_names_it(tmp_path: Pa
         output.write(spoken("a.wav", "new"))
     assert contents(tmp_path) == {"a.txt": "new", "a.previous.txt": "by hand"}
     assert len(said) == 1 and "a.previous.txt" in said[0]
-
-
-@pytest.mark.posix
-@pytest.mark.parametrize("cut", [0, 3])
-def test_a_file_of_another_size_is_made_again(tmp_path: Path, cut: int) -> None:
-    """The journal has each file's size, also of files that are rightly empty. Nothing is decoded."""
-    files = write_all(tmp_path, ["a.wav", "b.wav"], "txt", "json", "srt")
-    assert files["a.srt"] == ""
-    os.truncate(tmp_path / "a.json", cut)
-    with folder_output(tmp_path, "txt", "json", "srt") as output:
-        for index, id in enumerate(("a.wav", "b.wav")):
-            source = Source("/in/" + id, "/in/" + id, id, index=index)
-            assert output.ledger.expect(source)
-            assert output.ledger.is_done(source)
-        assert isinstance(output.ledger, FileLedger) and output.ledger.num_made_again == 1
-    assert contents(tmp_path) == files
 
 
 def test_overwrite_removes_only_journaled_files(tmp_path: Path) -> None:
@@ -330,11 +308,6 @@ def test_equal_ids_are_numbered_as_they_come(tmp_path: Path) -> None:
         "a.2.txt": "a.wav",
         "A.3.txt": "A.WAV",
     }
-
-
-@pytest.mark.parametrize("ids", sorted(set(permutations(["a.wav", "a.wav", "a.mp3"]))))
-def test_equal_ids_beside_another_extension(tmp_path: Path, ids: tuple[str, ...]) -> None:
-    assert set(write_all(tmp_path, ids, "txt")) == {"a.wav.txt", "a.wav.2.txt", "a.mp3.txt"}
 
 
 def test_cuts_are_named_by_their_offset(tmp_path: Path) -> None:
@@ -465,12 +438,6 @@ def test_row_that_does_not_fit_is_rolled_back(tmp_path: Path) -> None:
     assert path.read_bytes() == b"first row\nthird row\n"
 
 
-def test_without_files_no_names_are_remembered(tmp_path: Path) -> None:
-    with folder_output(tmp_path, "jsonl") as output:
-        put(output, spoken("a.wav"))
-        assert not output._names._output_names._owners and type(output.ledger) is JournalLedger
-
-
 def test_streams_get_utf8_and_are_flushed_but_not_closed() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(io.BufferedWriter(raw), encoding="ascii")
@@ -481,14 +448,6 @@ def test_streams_get_utf8_and_are_flushed_but_not_closed() -> None:
     assert len(raw.getvalue().splitlines()) == 2
     assert not stream.closed
     stream.detach()
-
-
-def test_streams_take_any_format() -> None:
-    stream = io.StringIO()
-    output = StreamOutput(stream, OutputRun(OutputStyle(("tsv",)), {}))
-    for result in (spoken("a.wav"), failed("b.wav")):
-        output.write(result)
-    assert stream.getvalue() == "start\tend\ttext\n"
 
 
 def test_closed_pipe_is_raised_to_the_caller() -> None:
@@ -514,13 +473,6 @@ def test_ordered_streams_wait_for_earlier_results(order: list[int]) -> None:
         assert len(stream.getvalue().splitlines()) == num_out
     paths = [json.loads(line)["audio_filepath"] for line in stream.getvalue().splitlines()]
     assert paths == ["/in/b.wav" if n == 1 else f"/in/{n}.wav" for n in range(6)]
-
-
-def test_new_input_of_the_same_name_keeps_earlier_text(tmp_path: Path) -> None:
-    write_all(tmp_path, ["a.wav"], "txt")
-    files = write_all(tmp_path, ["a.mp3", "a.wav"], "txt")
-    assert files["a.mp3.txt"] == "a.mp3"
-    assert files["a.wav.txt"] == "a.wav"
 
 
 def test_name_taken_by_another_input_is_rewritten(tmp_path: Path) -> None:

@@ -66,15 +66,6 @@ def test_second_run_does_only_the_rest(clips: Path, tmp_path: Path) -> None:
     assert len(texts(out)) == 6
 
 
-def test_retry_failed(clips: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    (clips / "broken.wav").write_text("not audio")
-    for retry, files in ((), 6), (("--retry-failed",), 1):
-        assert transcribe(clips, "-o", out, *retry).returncode == 1
-        assert report(out) | {"files": files, "failed": 1} == report(out)
-    assert len(texts(out)) == 6
-
-
 def test_downloads_beside_the_results_stay(clips: Path, tmp_path: Path) -> None:
     """Browsers also name partial downloads X.part. A row that is done again rewrites both big files."""
     out = tmp_path / "out"
@@ -142,28 +133,6 @@ def test_shards_together_do_everything_once(clips: Path, tmp_path: Path) -> None
     assert report(out) | {"files": 6, "failed": 1, "shards_missing": [], "shards_incomplete": []} == report(out)
     assert len(list(out.glob("*.txt"))) == 5
     assert transcribe(clips, "-o", out).returncode == 2  # not a folder for a run that is divided otherwise
-
-
-def test_ordered_rows(clips: Path, tmp_path: Path) -> None:
-    names = [clips / clip.name for clip in reversed(CLIPS)]
-    names.insert(2, tmp_path / "missing.flac")
-    done = transcribe(*names, "--ordered", "--batch-size", 1)
-    assert [row["audio_filepath"] for row in rows(done.stdout)] == list(map(str, names))
-    out = tmp_path / "out"
-    transcribe(names[3], "-o", out)
-    assert transcribe(*names, "--ordered", "--batch-size", 1, "-o", out).returncode == 1
-    assert [row["audio_filepath"] for row in rows((out / "transcripts.jsonl").read_text())] == list(map(str, names))
-
-
-def test_deleted_files_are_made_again(clips: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert transcribe(clips, "-o", out, "-f", "jsonl,txt").returncode == 0
-    (out / CLIPS[1].with_suffix(".txt").name).unlink()
-    again = fastscribe("transcribe", clips, "-m", MODEL, "-o", out, "-f", "jsonl,txt", "--no-progress")
-    assert again.returncode == 0 and "made files for 1 finished recording from their rows" in again.stderr
-    assert report(out) | {"files": 0, "skipped": 5} == report(out)
-    assert len(list(out.glob("*.txt"))) == len(texts(out)) == 5
-    assert report(out)["totals"] | {"files": 5, "failed": 0, "not_given": 0} == report(out)["totals"]
 
 
 def test_corrected_list_leaves_no_old_failures(clips: Path, tmp_path: Path) -> None:

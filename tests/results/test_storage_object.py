@@ -82,31 +82,6 @@ def test_every_name_keeps_its_extension(url: str) -> None:
     assert rows(url) == ["/in/" + id for id in ids]
 
 
-def test_the_journal_comes_after_what_it_lists_and_the_report_last(server: FaultyStore, url: str) -> None:
-    before = len(server.requests)
-    write_all(url, "a.wav", "b.wav")
-    puts = puts_since(server, before)
-    assert puts == [
-        "run.json",
-        "run.json",
-        "rows",
-        "wav.txt",
-        "wav.txt",
-        "journal",
-        "published",
-        "transcripts",
-        "report",
-    ]
-    before = len(server.requests)
-    write_all(url, "b.wav")
-    assert puts_since(server, before) == ["run.json", "run.json", "report"]  # nothing to download or to write
-
-
-def puts_since(server: FaultyStore, before: int) -> list[str]:
-    puts = [request for request in server.requests[before:] if request.startswith("PUT") and "alive" not in request]
-    return [next(kind for kind in KINDS if kind in request) for request in puts]
-
-
 @pytest.mark.parametrize("kind", ["503", "reset", "lost"])
 def test_faults_that_pass_change_nothing(server: FaultyStore, url: str, kind: str) -> None:
     """A lost answer lets the retry of a conditional write find its own object."""
@@ -301,24 +276,6 @@ def test_other_formats_are_made_of_the_rows(url: str) -> None:
     with opened(url, "txt", "json") as output:
         assert not put(output, "a.wav")
         assert output.ledger.num_made_again == 0
-
-
-def test_subtitles_of_another_layout_are_made_of_the_rows(url: str) -> None:
-    words = tuple(Word("word", second, second + 0.9, 0.9) for second in range(8))
-    segment = Segment(" ".join(word.text for word in words), 0.0, 8.0, 0.9, words)
-    transcript = replace(spoken("a.wav", segment.text, 0), segments=(segment,))
-    texts = []
-    for width in (42, 10):
-        style = OutputStyle(("srt",), subtitles=SubtitleStyle(max_line_width=width))
-        with open_journaled(url, OutputRun(style, {}), str) as output:
-            source = Source("/in/a.wav", "/in/a.wav", "a.wav")
-            assert output.ledger.expect(source)
-            assert output.ledger.is_done(source) is bool(texts)
-            if not texts:
-                output.write(transcript)
-        texts.append(contents(url)["a.wav.srt"])
-    assert max(map(len, texts[0].split("\n\n")[0].splitlines()[2:])) > 10
-    assert all(len(line) <= 10 for line in texts[1].splitlines() if line.startswith("word"))
 
 
 def test_commits_without_the_settings_of_their_run_do_not_count(url: str) -> None:

@@ -7,19 +7,15 @@ import importlib.util
 import itertools
 import json
 import math
-import random
-import re
 import runpy
 import struct
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,8 +28,6 @@ from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.formats import LANGUAGE_MODEL_FILE
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.context.language_model import Fusion
-from fastscribe.errors import UsageError
-from fastscribe.training.recipe import parse_recipe
 from tests.conftest import MODELS, PACKAGE, ROOT
 
 FOLDER = ROOT / "scripts" / "default_model"
@@ -53,142 +47,13 @@ def script(name: str) -> ModuleType:
 
 SENTENCES = script("sentences.py")
 DRAWN = script("drawn.py")
-ACCENTS = script("accents.py")
 TRAIN = script("train_default_model")
-READ = script("make_read_sentences")
-CLOCK = script("train_by_clock")
 
 
-@pytest.mark.parametrize("module", [SENTENCES, ACCENTS, TRAIN], ids=["sentences", "accents", "train_default_model"])
+@pytest.mark.parametrize("module", [SENTENCES, TRAIN], ids=["sentences", "train_default_model"])
 def test_examples_in_docstrings(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted and not result.failed
-
-
-def test_accents_change_sounds_and_keep_words() -> None:
-    said = "ðə θˈɪŋz, vˈɛɹi bˈæd kˈæt. lˈiːv ɹˈɛd sˈʌn"
-    spoken = {ACCENTS.mandarin(said, random.Random(seed)) for seed in range(200)}
-    assert len(spoken) > 150
-    for one in spoken:
-        assert [mark for mark in one if mark in " ,."] == [mark for mark in said if mark in " ,."]
-        assert all(re.split("[ ,.]+", one))
-    texts = " ".join(spoken)
-    for heard in ("sˈɪŋs", "wˈɛɹi", "bˈɛd", "kˈætə", "kˈæ.", "sˈʌŋ"):
-        assert heard in texts, heard
-    assert "lˈɛd" not in texts  # the first sound of a word stays
-
-
-def test_voices_are_those_of_the_chosen_programs() -> None:
-    rng = random.Random(0)
-    voices = [READ.voice(rng, ["hibari", "joe"]) for _ in range(200)]
-    assert {(voice.program, voice.name) for voice in voices} == {
-        ("hibari", "heart"),
-        ("joe", "english"),
-        ("joe", "mandarin"),
-    }
-
-
-class Joe:
-    """Stand-in for the voice's network: keeps what it gets, and says a sample for each token."""
-
-    inputs: dict[str, np.ndarray]
-
-    def run(self, _: None, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        self.inputs = inputs
-        return [np.zeros((1, 1, 1, 1000 * len(inputs["input"][0])), np.float32)]
-
-
-def test_joe_gets_each_sound_that_he_knows_with_a_blank_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    joe, numbers = Joe(), {"_": [0], "^": [1], "$": [2], "ð": [9], "ə": [4], "\u0303": [5], "a": [6], ".": [7]}
-    config = {"phoneme_id_map": numbers, "audio": {"sample_rate": 22_050}}
-    monkeypatch.setattr(READ, "joe", lambda: (joe, config))
-    monkeypatch.setattr(READ.accents, "phonemes", lambda text, _: "ðə? ã.")
-    samples = READ.read("The.", READ.Voice("joe", "english", pitch=0.9, tempo=1.2))
-    assert joe.inputs["input"] == [[1, 0, 9, 0, 4, 0, 6, 0, 5, 0, 7, 0, 2]]  # the mark over a is a sound of its own
-    assert joe.inputs["scales"][1] == pytest.approx(0.9 / 1.2)
-    assert len(samples) == pytest.approx(13_000 * 16_000 / (22_050 * 0.9), abs=2)
-
-
-def write_clips(folder: Path, name: str, texts: list[str], start: int) -> None:
-    """Add clips of a second, whose samples are all the clip's number, to a .raw file and its manifest."""
-    with (folder / f"{name}.raw").open("ab") as raw, (folder / f"{name}.jsonl").open("a") as manifest:
-        for number, text in enumerate(texts, start):
-            raw.write(np.full(16_000, number, np.int16).tobytes())
-            place = {"audio_filepath": f"{name}.raw", "start": 16_000 * number, "samples": 16_000}
-            manifest.write(json.dumps({**place, "duration": 1.0, "text": text}) + "\n")
-
-
-def test_a_growing_corpus_gives_each_source_its_share(tmp_path: Path) -> None:
-    encode = CLOCK.TextEncoder(read_checkpoint(PACKAGED).tokenizer)
-    write_clips(tmp_path, "spoken-1", ["One.", "Two.", "A text too long for a second, so it is left out."], 0)
-    write_clips(tmp_path, "still", ["", ""], 0)
-    spoken = CLOCK.Source(tmp_path / "spoken-*.jsonl", 0.75, True, encode, 30.0)
-    still = CLOCK.Source(tmp_path / "still.jsonl", 0.25, False, encode, 30.0)
-    recipe = parse_recipe(
-        {"data": {"train": "one"}, "batch": {"seconds": 5.0}, "augment": {"speeds": [1.0]}}, tmp_path, True
-    )
-    batches = CLOCK.Batches([spoken, still], recipe, torch.device("cpu"), 1)
-    made = [batches.next() for _ in range(8)]
-    assert all(len(batch.tokens) == 5 and batch.audio_s == 5.0 for batch in made)
-    rows = [row for batch in made for row in zip(batch.tokens, batch.counts, strict=True)]
-    assert sum(not tokens for tokens, _ in rows) == pytest.approx(len(rows) / 4, abs=2)
-    assert all(count == (len(tokens) or 15) for tokens, count in rows)
-    growing = CLOCK.Source(spoken.path, 1.0, True, encode, 30.0)
-    growing.read()
-    write_clips(tmp_path, "spoken-1", ["Four."], 3)
-    write_clips(tmp_path, "spoken-2", ["Five."], 0)
-    growing.read()
-    assert [int(batches._samples(clip)[-1]) for clip in growing.clips] == [0, 1, 3, 0]
-
-
-def clock_batches(folder: Path, names: dict[str, float], seconds: float = 5.0, threads: int = 0) -> Any:
-    encode = CLOCK.TextEncoder(read_checkpoint(PACKAGED).tokenizer)
-    sources = [CLOCK.Source(folder / name, share, True, encode, 30.0) for name, share in names.items()]
-    recipe = parse_recipe(
-        {"data": {"train": "one"}, "batch": {"seconds": seconds}, "augment": {"speeds": [1.0]}}, folder, True
-    )
-    return CLOCK.Batches(sources, recipe, torch.device("cpu"), threads)
-
-
-def test_what_a_thread_cannot_read_ends_the_training(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"audio_filepath": "no.flac", "duration": 1.0, "text": "One."}) + "\n")
-    with pytest.raises(soundfile.LibsndfileError):
-        clock_batches(tmp_path, {"a.jsonl": 1.0}, threads=1).next()
-    with pytest.raises(UsageError, match="no manifest has a clip"):
-        clock_batches(tmp_path, {"none-*.jsonl": 1.0}, threads=1).next()
-
-
-def test_a_source_that_comes_later_has_its_share_from_then_on(tmp_path: Path) -> None:
-    write_clips(tmp_path, "early", ["One."], 0)
-    batches = clock_batches(tmp_path, {"early.jsonl": 0.5, "late.jsonl": 0.5})
-    first = list(itertools.islice(batches._planned(), 1))
-    plan = batches._planned()
-    assert len(first[0]) == 5 and {clip.path.name for clip, _ in next(plan)} == {"early.raw"}
-    write_clips(tmp_path, "late", ["Two."], 0)
-    names = [clip.path.name for batch in itertools.islice(plan, 40) for clip, _ in batch][100:]
-    assert names.count("late.raw") == pytest.approx(len(names) / 2, abs=6)
-
-
-def test_the_longest_clips_are_heard_as_often_as_others(tmp_path: Path) -> None:
-    rows = [
-        {"audio_filepath": "a.raw", "start": 0, "samples": 16_000 * n, "duration": float(n), "text": "A."}
-        for n in range(1, 11)
-    ]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    plan = clock_batches(tmp_path, {"a.jsonl": 1.0}, 30.0)._planned()
-    heard = Counter(clip.duration_s for batch in itertools.islice(plan, 400) for clip, _ in batch)
-    assert heard[10.0] == pytest.approx(heard[3.0], rel=0.05)
-
-
-def test_what_the_clock_does_not_follow_is_refused(tmp_path: Path) -> None:
-    recipe = tmp_path / "r.yaml"
-    for text, problem in (
-        ("optimiser: {freeze: [encoder]}", "optimiser.freeze: not followed"),
-        ("batch: {seconds: auto}", "batch.seconds: a number is needed"),
-    ):
-        recipe.write_text(text)
-        with pytest.raises(UsageError, match=problem):
-            CLOCK.check(recipe)
 
 
 def test_joins_and_sounds_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,8 @@ from fastscribe.fast_paths import RefusedPath
 from scripts.benchmarks import decoding_speed, encoder_speed, loss_cases, single_passes, training_batches
 from scripts.gpu import cards, check, goals, plan, pytest_rows, rehearsal, turns, worker
 from scripts.gpu.part import FULL, QUICK, Part, Sizes
-from scripts.gpu.parts import PARTS, checks, function, pieces, training
+from scripts.gpu.parts import checks, function, pieces, training
+from scripts.gpu.plan import PARTS
 from scripts.measurement_log import MeasurementLog
 from tests.conftest import ROOT
 from tests.helpers import random_models
@@ -67,7 +68,6 @@ def test_next_runs_the_plan_and_says_where_time_went(tmp_path: Path, monkeypatch
     passes = {row["pass"]: row for row in rows if row["what"] == "from_memory"}
     assert list(passes) == ["very first", "cold", "warm"] and passes["cold"]["new_shapes_share"] == 1.0
     assert passes["cold"]["audio_s"] == passes["warm"]["audio_s"]
-    assert rows[-1]["what"] == "host_time_of_a_batch" and rows[-1]["text_ms"] > 0
     measured = json.loads(summary)["measured"]
     assert [value is not None for value in measured.values()] == [True, True, *[False] * 6, True, False, False]
     assert {"gpu_check.json", "gpu_check.log"} == {file.name for file in out.iterdir()}
@@ -134,9 +134,10 @@ def test_part_on_cpu(
         )
         assert all(row["equal_to_off_share"] == 1.0 for row in rows if "equal_to_off_share" in row)
     if name == "tenfold":
-        tables = {row["shape"]: [line["rung"] for line in row["rungs"]] for row in rows if row["what"] == "ladder"}
-        ours = ["greedy", "bf16", "fused"]
-        assert tables == {"tiny": [*ours, "label looping", "planned"], "tiny-ctc": [*ours, "batched", "planned"]}
+        rungs = [(row["shape"], row["rung"]) for row in rows if row.get("side") == "fastscribe" and "order" in row]
+        ours = {"tiny": "label looping", "tiny-ctc": "batched"}
+        wanted = [(shape, rung) for shape in ours for rung in ("greedy", "bf16", "fused", ours[shape], "planned")]
+        assert rungs == wanted
         assert [row["where"] for row in rows if row.get("rung") == "CPU, int8"] == [
             ["--device", "cpu", "--dtype", "int8"]
         ]
@@ -146,9 +147,6 @@ def test_part_on_cpu(
     if name == "convolutions":
         [row] = [row for row in rows if row["what"] == "latency"]
         assert row["fp32"]["iterations"] == row["bf16"]["iterations"] == QUICK.latency_iterations
-    if name == "profile":
-        assert [row["name"] for row in rows if row["what"] == "stage"] == ["features", "subsampling", "encoder"]
-        assert all(row["new_shape_ms"] > 0 for row in rows if row["what"] == "stage")
 
 
 @pytest.fixture
@@ -164,7 +162,7 @@ def timed_losses(monkeypatch: pytest.MonkeyPatch) -> list[loss_cases.Case]:
 
     monkeypatch.setattr(loss_cases, "peak_and_time", peak_and_time)
     monkeypatch.setattr(loss_cases, "warm_up", lambda device, kinds: None)
-    monkeypatch.setattr(loss_cases, "libraries", lambda: {"nemo": None, "torchaudio": "ImportError: none"})
+    monkeypatch.setattr(loss_cases, "problem_of_nemo", lambda: None)
     monkeypatch.setattr(training, "free_bytes", lambda device: 70 * 10**9)
     return found
 
@@ -204,12 +202,9 @@ def test_samplewise_starts_with_the_headline(timed_losses: list[loss_cases.Case]
     assert [row["batch_size"] for row in curve if row["form"] == "joint"] == [1024, 1, 8, 32, 128, 512]
     fits = {row["batch_size"]: row.get("fits", True) for row in curve if row["form"] == "materialised"}
     assert fits == {1: True, 8: True, 32: True, 128: False, 512: False}
-    nodes = [row["max_nodes"] for row in rows if row["what"] == "samplewise_nodes"]
-    assert nodes == 2 * [18_875, 37_750, 75_500, 151_000]
 
 
 def test_calls_hold_known_parts_and_are_short() -> None:
-    assert list(plan.PARTS) == list(PARTS)
     for call in plan.CALLS:
         names = plan.parts_of(call)
         assert names[0] == "facts" and len(names) > 1
@@ -520,7 +515,7 @@ def test_parts_share_a_process_and_its_models(tmp_path: Path, monkeypatch: pytes
     part._say(refused)
     assert check.read_rows(sink)[-1]["refused"] == {"graphs": "full: the driver is old"}
     assert worker.run(settings("ceilings"), {})[0] == "failed: graphs was refused: full: the driver is old"
-    monkeypatch.setitem(PARTS, "ceilings", "pieces:no_such_function")
+    monkeypatch.setitem(PARTS, "ceilings", replace(PARTS["ceilings"], run="pieces:no_such_function"))
     status, is_lost = worker.run(settings("ceilings"), loaded)
     assert status.startswith("failed: AttributeError") and not is_lost and len(loaded) == 2
 
@@ -729,34 +724,6 @@ def test_goals_come_from_the_rows() -> None:
     assert reached["end-to-end CUDA tests passed, share"] == (None, None)
     assert "not measured" in check.table(document)
     assert json.loads(check.as_text(document)) == document
-
-
-def test_changes_list_different_speeds_and_outcomes() -> None:
-    def of(rtfx: float, outcome: str, ms: float) -> dict:
-        encoder = {"what": "encoder", "shape": "a", "rows": 8}
-        return document_of(
-            memory=[{"what": "from_memory", "shape": {"x": 1}, "pass": "warm", "rtfx": rtfx}, {"what": "load"}],
-            tests=[{"what": "test", "test": "t", "outcome": outcome, "took_s": rtfx}],
-            encoder=[{**encoder, "ms": ms}, {**encoder, "rows": int(ms), "ms": ms}],
-        )
-
-    changes = goals.changes
-    assert changes(of(100.0, "passed", 5.0), of(104.0, "passed", 5.1)) == []
-    found = changes(of(100.0, "passed", 5.0), of(90.0, "failed", 6.0))
-    assert [(row["case"]["part"], row["value"], row["was"], row["is"]) for row in found] == [
-        ("memory", "rtfx", 90.0, 100.0),
-        ("tests", "outcome", "failed", "passed"),
-        ("encoder", "ms", 6.0, 5.0),
-    ]
-    assert "changed: memory from_memory" in check.table(document_of() | {"changes": found})
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}"])
-def test_invalid_earlier_result_is_refused(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "x.json").write_text(content)
-    with pytest.raises(SystemExit):
-        arguments(tmp_path, "--earlier", str(tmp_path / "x.json"))
-    assert "--earlier" in capsys.readouterr().err
 
 
 def test_nemos_model_gets_our_weights() -> None:

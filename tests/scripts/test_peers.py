@@ -106,17 +106,39 @@ def test_texts_of_files(tmp_path: Path) -> None:
             "no text of a file: FileNotFoundError",
         ),
         ({"texts": {"rows": "{out}/rows.jsonl", "name": "file", "text": "none"}}, "no text of a file: KeyError"),
+        ({"command": [sys.executable, "-c", r"print('a\x85b\u2028c')"]}, "1 lines on stdout for 3 files"),
     ],
 )
 def test_a_tool_that_fails_ends_the_measurement(
     change: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    tools = written(tmp_path, fake(tmp_path, "fastscribe", 0, "lines") | change)
+    tools = written(tmp_path, fake(tmp_path, "fastscribe", 0, "lines") | change, fake(tmp_path, "other", 0, "lines"))
     out = tmp_path / "out.json"
     monkeypatch.setattr(sys, "argv", ["peers.py", *map(str, [tools, *CLIPS, "--turns", "1", "--out", out])])
     with pytest.raises(SystemExit) as ended:
         peers.main()
     assert ended.value.code == 1 and said in capsys.readouterr().err and not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("tools", "said"),
+    [
+        ([{"name": "one", "dtype": "fp32", "version": [sys.executable, "-V"], "command": []}], "fewer than two tools"),
+        ([{"name": "one", "command": []}, {"name": "two"}], "a tool without dtype, version"),
+    ],
+)
+def test_tools_that_cannot_be_compared(tools: list[dict[str, Any]], said: str, tmp_path: Path) -> None:
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps({"model": "none", "tools": tools}))
+    with pytest.raises(peers.ToolFailed, match=said):
+        peers.read_tools(path)
+
+
+def test_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    same = [tmp_path / folder / CLIPS[0].name for folder in ("a", "b")]
+    tools = written(tmp_path, *(fake(tmp_path, name, 0, "lines") for name in ("fastscribe", "other")))
+    with pytest.raises(peers.ToolFailed, match="the same name"):
+        peers.measure(tools, same, 1, None)
 
 
 def test_words_ignore_case_and_punctuation() -> None:

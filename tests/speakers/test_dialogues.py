@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from fastscribe import Failure, Options, Transcriber, Transcript, UsageError, Word
-from fastscribe.alignment.aligner import Aligner
+from fastscribe import Failure, Options, Transcriber, Transcript, Word
 from fastscribe.errors import AudioError
 from fastscribe.pipeline import batch_layout
 from fastscribe.pipeline.engine import Engine
@@ -306,12 +305,3 @@ def test_options_that_do_not_fit(options: tuple[str, ...], problem: str, call: s
     done = fastscribe("transcribe", call, *options)
     assert (done.returncode, done.stdout) == (2, "") and problem in done.stderr
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_options_in_python() -> None:
-    for options in ({"speakers": ""}, {"speakers": "channels", "channel": 0}, {"speaker_names": ("a",)}):
-        with pytest.raises(UsageError):
-            Options(**options)  # type: ignore[arg-type]
-    assert Options(speakers="channels", speaker_names=["a", "b"]).speaker_names == ("a", "b")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="who speaks"):
-        Aligner.load(MODELS / "ctc" / "model.nemo", options=Options(speakers="channels"))

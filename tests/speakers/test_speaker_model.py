@@ -205,23 +205,6 @@ def test_a_dry_run_reads_no_recording_as_a_whole(
     assert any(one.purpose == "turns" for batch in batches for one in batch)
 
 
-def test_names_follow_the_order_in_which_speakers_begin(speaker_models: dict[str, Path], inputs: list[str]) -> None:
-    [found] = transcribed(inputs[:1], speaker_models["v2"], speaker_names=("Ann", "Bob"))
-    assert isinstance(found, Transcript)
-    assert found.speakers[:2] == ("Ann", "Bob")
-    assert found.turns[0].speaker == "Ann"
-    assert set(found.speakers[2:]) <= {"speaker 3", "speaker 4"}
-
-
-def test_a_recording_that_fails_leaves_the_others(speaker_models: dict[str, Path], tmp_path: Path) -> None:
-    broken = tmp_path / "broken.wav"
-    broken.write_bytes(CLIPS[0].read_bytes()[:200])
-    results = transcribed([str(broken), str(CLIPS[0])], speaker_models["v2"])
-    assert isinstance(results[0], Failure)
-    assert isinstance(results[1], Transcript)
-    assert results[1].speakers
-
-
 def test_the_command_writes_speakers_and_resumes(speaker_models: dict[str, Path], tmp_path: Path) -> None:
     out, files = tmp_path / "out", [str(path) for path in CLIPS[:2]]
     command = ["transcribe", *files, "-m", str(MODEL), "-o", str(out), "-f", "jsonl,rttm,txt", "--dtype", "fp32"]
@@ -353,17 +336,13 @@ def test_settings_are_kept_in_one_form(given: Any) -> None:
     ("options", "message"),
     [
         (["-m", "{v1}"], "a speaker model (Sortformer): it tells who speaks when"),
-        (["-m", "{nemotron}"], "a speaker model (Sortformer): it tells who speaks when"),
         (["--speakers", "{asr}"], "no speaker model (Sortformer)"),
         (["--speakers", "missing.nemo"], "missing.nemo: no such file"),
-        (["--speakers", "{v1}", "--rttm", "x"], "--rttm and --speakers exclude each other"),
         (["--rttm", "missing.rttm"], "missing.rttm: no such file or folder"),
         (["--rttm", "https://example.org/turns.rttm"], "takes a local file, not a URL"),
         (["--rttm", ""], "--rttm is empty"),
-        (["--speaker-names", "a"], "--speaker-names needs --speakers"),
         (["--speakers", "{v1}", "--speaker-names", "speaker 2"], "speaker 2 is the name of a speaker without one"),
         (["--speaker-streaming", "chunk_len=9"], "--speaker-streaming is for a speaker model: --speakers MODEL"),
-        (["--speakers", "channels", "--speaker-streaming", "chunk_len=9"], "is for a speaker model"),
         (["--speakers", "{v2}", "--speaker-streaming", "chunk_len"], "not settings such as chunk_len=340,fifo_len=40"),
         (["--speakers", "{v2}", "--speaker-streaming", "chunks=3"], "chunks: not one of chunk_len, chunk_left_context"),
         (["--speakers", "{v2}", "--speaker-streaming", "chunk_len=x"], "chunk_len=x: not a number of frames from 1"),

@@ -156,7 +156,8 @@ def app(standalone_mode):
     raise UsageError("no model")
 
 sys.argv = ["fastscribe", "bench"]
-fastscribe.cli.main(app)
+fastscribe.cli.app = app
+fastscribe.cli.main()
 """
 
 
@@ -178,7 +179,8 @@ def app(standalone_mode):
     {end}
 
 sys.argv = ["fastscribe", "bench"]
-end_process(fastscribe.cli.exit_code(app))
+fastscribe.cli.app = app
+end_process(fastscribe.cli.exit_code())
 """
 
 
@@ -211,7 +213,8 @@ def app(standalone_mode):
     threading.Thread(target=work).start()
     print("done")
 
-end_process(fastscribe.cli.exit_code(app))
+fastscribe.cli.app = app
+end_process(fastscribe.cli.exit_code())
 """
 
 
@@ -233,7 +236,8 @@ def app(standalone_mode):
     atexit.register(wait)
     print("done")
 
-end_process(fastscribe.cli.exit_code(app))
+fastscribe.cli.app = app
+end_process(fastscribe.cli.exit_code())
 """
 
 

@@ -229,13 +229,14 @@ def test_a_process_group_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(process_signals, "end_threads", lambda: done.append("threads"))
     monkeypatch.setattr(process_signals, "exit_without_finalisation", done.append)
     monkeypatch.setattr(sys, "argv", ["fastscribe"])
+    monkeypatch.setattr(cli, "app", application)
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *arguments, **options: None)
     monkeypatch.setattr(torch.distributed, "barrier", lambda: None)
     application.command()(lambda: None)
     try:
-        process_signals.end_process(cli.exit_code(application))
+        process_signals.end_process(cli.exit_code())
         _init_process_group(torch.device("cpu"), DistributedContext(0, 2, 0))
-        process_signals.end_process(cli.exit_code(application))
+        process_signals.end_process(cli.exit_code())
         assert done == ["threads", 0, 0]
     finally:
         HAS_NATIVE_THREADS.clear()

@@ -9,6 +9,7 @@ invisible word joiner (U+2060) splits `\N`, `\n` and `\h`, and follows a backsla
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import replace
 from io import StringIO
 
@@ -79,8 +80,12 @@ def to_ass(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
 def _given_file(transcript: Transcript) -> SSAFile | None:
     """Return the ASS that was given; None if other subtitles were, or what a manifest's row has is none."""
     given = found_cues(transcript)
+    if given is None or given.format != "ass":
+        return None
     try:
-        return SSAFile.from_string(given.header, "ass") if given is not None and given.format == "ass" else None
+        with warnings.catch_warnings():  # of a number that it replaces by the usual one
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return SSAFile.from_string(given.header, "ass")
     except (IndexError, TypeError, ValueError):
         return None
 

@@ -10,37 +10,14 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from scripts.gpu.plan import PARTS
+
 if TYPE_CHECKING:
     from scripts.gpu.part import Part
-
-PARTS = {  # modules of this folder and their functions; scripts/gpu/plan.py says when each is run
-    "facts": "checks:facts",
-    "devices": "checks:devices",
-    "files": "files:files",
-    "nemo": "files:nemo",
-    "engine": "engine:engine",
-    "memory": "engine:memory",
-    "nemo_long": "files:nemo_long",
-    "agreement": "engine:dtypes",
-    "tenfold": "tenfold:tenfold",
-    "samplewise": "training:samplewise",
-    "loss": "training:loss",
-    "training_speed": "batches:training_speed",
-    "attention": "families:attention",
-    "convolutions": "families:convolutions",
-    "profile": "pieces:profile",
-    "ceilings": "pieces:ceilings",
-    "encoder": "pieces:encoder",
-    "decoder": "pieces:decoder",
-    "kernels": "pieces:kernels",
-    "tests": "checks:tests",
-    "end_to_end": "checks:end_to_end",
-    "sanitizer": "checks:sanitizer",
-}
 
 
 def function(name: str) -> Callable[[Part], None]:
     """Return the function that runs a part."""
-    module, _, found = PARTS[name].partition(":")
+    module, _, found = PARTS[name].run.partition(":")
     run: Callable[[Part], None] = getattr(import_module(f"{__name__}.{module}"), found)
     return run

@@ -36,7 +36,6 @@ def engine(part: Part) -> None:
         key | {"pass": "warm"},
         lambda: throughput_passes.from_batches(transcriber, batches, part.sizes.passes, 1) | about,
     )
-    notes.measure(key | {"what": "host_time_of_a_batch"}, lambda: single_passes.host_times(transcriber, batches[:8]))
 
 
 def memory(part: Part) -> None:

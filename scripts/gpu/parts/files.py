@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from fastscribe import Transcriber
 from fastscribe.bench import machine, throughput_passes
 from scripts.benchmarks import single_passes
-from scripts.gpu.part import Part, num_cores
+from scripts.gpu.part import Part
 
 
 def files(part: Part) -> None:
-    """Measure the command from Enter to exit, by one process and by several; then passes inside a process."""
-    tdt, rnnt, half = part.sizes.tdt, part.sizes.rnnt, max(1, num_cores() // 2)
+    """Measure the command from Enter to exit, by one process and by several."""
+    tdt = part.sizes.tdt
     part.notes.make({"what": "model", "shape": tdt}, partial(part.model, tdt))
     one, several = ["--device", str(part.device)], ["--devices", part.sizes.several_processes]
     for kind, where in (
@@ -29,13 +28,6 @@ def files(part: Part) -> None:
         _command(part, kind, where)
     for count in part.sizes.counts:
         _command(part, "flac", one, count)
-    loaded = part.notes.make({"what": "load", "shape": tdt}, partial(part.load, tdt))
-    _from_files(part, tdt, "flac", None, loaded)
-    for threads in (half, 2):
-        _from_files(part, tdt, "flac", threads, loaded)
-    loaded = None
-    loaded = part.notes.make({"what": "load", "shape": rnnt}, partial(part.load, rnnt), needs_s=10.0)
-    _from_files(part, rnnt, "flac", None, loaded)
 
 
 def _command(part: Part, kind: str, where: Sequence[str], count: int | None = None) -> None:
@@ -43,19 +35,6 @@ def _command(part: Part, kind: str, where: Sequence[str], count: int | None = No
     if part.notes.make({"what": "audio", "audio": kind}, partial(part.many_files, kind), needs_s=15.0) is not None:
         key = {"what": "command", "shape": tdt, "audio": kind, "where": " ".join(where), "inputs": count or "all"}
         part.notes.measure(key, partial(_by_command, part, tdt, kind, count, where), needs_s=15.0)
-
-
-def _from_files(part: Part, shape: str, kind: str, threads: int | None, loaded: Transcriber | None) -> None:
-    def call() -> dict[str, Any]:
-        assert loaded is not None
-        transcriber = part.with_options(loaded, part.model(shape), threads=threads) if threads else loaded
-        out = part.scratch / "runs" / f"{shape}-{kind}-{threads}"
-        shutil.rmtree(out, ignore_errors=True)
-        return throughput_passes.from_files(transcriber, part.many_files(kind), out, part.sizes.passes, strict=True)
-
-    key = {"what": "from_files", "shape": shape, "audio": kind, "threads": threads or "default"}
-    if loaded is not None:
-        part.notes.measure(key, call, needs_s=10.0)
 
 
 def _by_command(part: Part, shape: str, kind: str, count: int | None, where: Sequence[str]) -> dict[str, Any]:

@@ -58,15 +58,12 @@ def kernels(part: Part) -> None:
 
 
 def encoder(part: Part) -> None:
-    """Measure the shipped form over the whole grid, then the other forms at the most important sizes."""
+    """Measure the encoder in bf16 over the whole grid, then in fp8 at the most important sizes."""
     grid = [(rows, seconds) for seconds in part.sizes.grid_s for rows in part.sizes.grid_rows]
     for form, shape, points in (
         ("shipped", part.sizes.tdt, grid),
         ("shipped", part.sizes.rnnt, grid[: 2 * len(part.sizes.grid_rows)]),
-        ("fused_torch", part.sizes.tdt, grid[:3]),
-        ("plain", part.sizes.tdt, grid[:3]),
         ("shipped_fp8", part.sizes.tdt, grid[:1] + grid[-1:]),
-        ("fused_triton", part.sizes.tdt, grid[:3]),
     ):
         _encode_all(part, form, shape, points)
 
@@ -152,7 +149,7 @@ def _decode(part: Part, transducer: Any, built: Any, rows: int, frames: int, wid
 
 
 def profile(part: Part) -> None:
-    """Profile kernels of whole passes, and the first stages alone. A part of its own: a profiler may end its process."""
+    """Profile kernels of whole passes and of the encoder. A part of its own: a profiler may end its process."""
     sizes, notes = part.sizes, part.notes
     # CUPTI reports only the first turn of a graph that loops by itself, so the decoder replays chunks here.
     graphs: GraphMode = "chunked" if part.device.type == "cuda" else "auto"
@@ -166,9 +163,6 @@ def profile(part: Part) -> None:
         if shape == sizes.tdt:
             rows, seconds = sizes.grid_rows[0], sizes.grid_s[0]
             size = {"rows": rows, "seconds": seconds}
-            for stage in encoder_speed.STAGES:
-                measure = partial(encoder_speed.measure_stage, stage, transcriber._recognizer, rows, seconds)
-                notes.measure({"what": "stage", "shape": shape, "name": stage} | size, measure, needs_s=5.0)
             features = encoder_speed.random_features(SHAPES[shape], [seconds] * rows, part.device)
             encode = partial(transcriber._recognizer.encode, features)
             notes.measure(

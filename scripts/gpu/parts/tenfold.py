@@ -13,7 +13,7 @@ from fastscribe.bench import synthetic
 from fastscribe.bench.memory import release
 from fastscribe.bench.speed import usd_per_hours
 from fastscribe.checkpoint.reader import read_checkpoint
-from fastscribe.pipeline.prices import PRICES, price_of
+from fastscribe.pipeline.prices import Price, price_of
 from fastscribe.types import Batch
 from scripts.benchmarks import single_passes
 from scripts.gpu import ladder
@@ -21,6 +21,24 @@ from scripts.gpu.part import Part, num_cores
 from scripts.shapes import SHAPES
 
 _PASSES = 2  # of a fast rung
+_ENDPOINTS = (
+    "https://github.com/huggingface/hf-endpoints-documentation/blob/05c783d3a783ef5d4f3a67c1c29672d0a4f61de1"
+    "/docs/source/support/pricing.mdx"
+)
+_AWS = "https://github.com/skypilot-org/skypilot-catalog/blob/001367d22a0033fac286a8c71aeac7109e431bcb/catalogs/v7/aws/vms.csv"
+# By vCPUs. The words name the one model by which these machines are known (Sapphire Rapids: 8488C at AWS, 8481C at Google; Ice
+# Lake: 8375C at AWS; common knowledge, not in the texts), because another generation has another speed.
+_CPU_PRICES = (
+    (2, Price("Hugging Face Endpoints aws intel-spr x2", "Xeon 8488C", 0.067, _ENDPOINTS)),
+    (4, Price("Hugging Face Endpoints aws intel-spr x4", "Xeon 8488C", 0.134, _ENDPOINTS)),
+    (8, Price("Hugging Face Endpoints aws intel-spr x8", "Xeon 8488C", 0.268, _ENDPOINTS)),
+    (16, Price("Hugging Face Endpoints aws intel-spr x16", "Xeon 8488C", 0.536, _ENDPOINTS)),
+    (2, Price("Hugging Face Endpoints gcp intel-spr x2", "Xeon 8481C", 0.100, _ENDPOINTS)),
+    (4, Price("Hugging Face Endpoints gcp intel-spr x4", "Xeon 8481C", 0.200, _ENDPOINTS)),
+    (8, Price("Hugging Face Endpoints gcp intel-spr x8", "Xeon 8481C", 0.400, _ENDPOINTS)),
+    (2, Price("AWS c6i.large", "Xeon 8375C", 0.085, _AWS)),
+    (4, Price("AWS c6i.xlarge", "Xeon 8375C", 0.17, _AWS)),
+)
 _NEEDS_S = {"nemo": 12.0, "fastscribe": 4.0}
 _NEMO_LOAD_S = 40.0
 Row = dict[str, Any]
@@ -40,7 +58,7 @@ def tenfold(part: Part) -> None:
 
 
 def _climb(part: Part, shape: str, made: Batches) -> None:
-    """Measure the rungs of a shape, and write its table. `made` keeps the batches that do not depend on the shape."""
+    """Measure the rungs of a shape. `made` keeps the batches that do not depend on the shape."""
     rungs = ladder.rungs(SHAPES[shape])
     keys = {rung.name: {"what": "rung", "shape": shape, "rung": rung.name} for rung in rungs}
     wanted = [rung for rung in rungs if part.notes.known(keys[rung.name]) is None]
@@ -52,20 +70,14 @@ def _climb(part: Part, shape: str, made: Batches) -> None:
     if any(rung.side == "nemo" for rung in wanted):
         load_nemo = partial(_load_nemo, part, shape)
         nemo = part.notes.make({"what": "load", "shape": shape, "side": "nemo"}, load_nemo, needs_s=_NEMO_LOAD_S)
-    found = []
     for rung in rungs:
         if rung.side == "fastscribe":
             nemo = None  # its memory is for our larger batches
         if rung in wanted and rung.side == "nemo" and nemo is None:
             continue
         measure = partial(_rung, part, shape, rung, made, shipped, nemo)
-        row = part.notes.measure(keys[rung.name], measure, needs_s=_NEEDS_S[rung.side])
-        found += [] if row is None else [row]
+        part.notes.measure(keys[rung.name], measure, needs_s=_NEEDS_S[rung.side])
     part.loaded.clear()
-    device_name = found[-1]["device_name"] if found else ""
-    usd_per_hour, price = price_of(device_name, None)
-    line = {"what": "ladder", "shape": shape, "family": _family(shape), "device_name": device_name}
-    part.notes.write(line | {"usd_per_hour": usd_per_hour, "price": price, "rungs": ladder.steps(found, usd_per_hour)})
 
 
 def _load_nemo(part: Part, shape: str) -> ladder.Nemo:
@@ -117,8 +129,8 @@ def _cpu(part: Part, shape: str, dtype: str) -> Row:
     shutil.rmtree(out, ignore_errors=True)
     where = ["--device", "cpu", "--dtype", dtype]
     row = single_passes.by_command(part.model(shape), folder, out, where, part.notes.seconds_left)
-    listed = [price for price in PRICES if price.num_vcpus == usable_processors()]
-    own = [price for price in listed if price.fits(cpu_name(), usable_processors())]
+    listed = [price for vcpus, price in _CPU_PRICES if vcpus == usable_processors()]
+    own = [price for price in listed if price.fits(cpu_name())]
     price = next(iter([*own, *listed]), None)
     about = {"side": "fastscribe", "family": _family(shape), "clips": part.sizes.cpu_files, "numbers": dtype}
     about |= {"device_name": cpu_name(), "cores": num_cores(), "load_average": os.getloadavg()[0]}

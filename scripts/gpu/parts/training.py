@@ -1,4 +1,4 @@
-"""Parts that measure training: memory and time of its losses."""
+"""Parts that measure training: memory and time of its losses, and its speed by how batches are made."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import Any
 
 from fastscribe.bench.memory import free_bytes
 from fastscribe.cuda.device import is_out_of_memory
-from scripts.benchmarks import loss_cases
+from scripts.benchmarks import loss_cases, training_batches
 from scripts.benchmarks.loss_cases import Case, LossDtypeName
 from scripts.benchmarks.loss_memory import LossShape, materialised_memory
+from scripts.benchmarks.training_speed import Trainee
 from scripts.gpu.part import Part
+from scripts.shapes import SHAPES
 
-_SAMPLEWISE_NODES_BATCH = 32
 _SMALLER = 0.85  # the next batch size, if one does not fit
 _TRIES = 6
+_COMPARED = ("audio_s_per_s", "batch_audio_s", "batch_rows", "steps_of_epoch")  # ways to make batches
 
 
 def loss(part: Part) -> None:
     """Measure the grid of NVIDIA's article on its fp16 loss, in every form and library, a row per case."""
-    others = loss_cases.libraries()
-    part.notes.measure({"what": "other_libraries"}, lambda: others)
-    usable = [name for name, problem in others.items() if problem is None]
+    problem = loss_cases.problem_of_nemo()
+    part.notes.measure({"what": "other_libraries"}, lambda: {"nemo": problem})
+    usable = [] if problem else ["nemo"]
     some = list(loss_cases.grid(part.sizes.loss_batches, part.sizes.loss_labels, usable))
     _warm_up(part, some)
     for case in some:
@@ -30,7 +32,7 @@ def loss(part: Part) -> None:
 
 
 def samplewise(part: Part) -> None:
-    """Measure the loss sample by sample where a joint at once cannot be held: the headline, its curve, its groups.
+    """Measure the loss sample by sample where a joint at once cannot be held: the headline and its curve.
 
     Beside it the materialised joint with batches that fit. All TDT, with fastscribe's loss.
     """
@@ -48,11 +50,6 @@ def samplewise(part: Part) -> None:
     for form in ("joint", "materialised"):
         for shape in smaller:
             _measure(part, "samplewise", _case(form, "bf16", shape))
-    rows = min(_SAMPLEWISE_NODES_BATCH, sizes.samplewise.batch_size)
-    for shape in whole:
-        for max_nodes in sizes.samplewise_nodes:
-            case = replace(_case("joint", "bf16", replace(shape, batch_size=rows)), max_nodes=max_nodes)
-            _measure(part, "samplewise_nodes", case)
 
 
 def _case(form: str, dtype: LossDtypeName, shape: LossShape) -> Case:
@@ -65,8 +62,6 @@ def _warm_up(part: Part, some: list[Case]) -> None:
 
 def _measure(part: Part, what: str, case: Case) -> None:
     key = {"what": what, **loss_cases.key(case), "num_durations": case.shape.num_durations}
-    if case.max_nodes is not None:
-        key["max_nodes"] = case.max_nodes
     part.notes.measure(key, partial(_row, part, case))
 
 
@@ -94,3 +89,30 @@ def _largest_materialised(part: Part, shape: LossShape) -> dict[str, Any]:
             return loss_cases.key(case) | {"num_durations": shape.num_durations} | found
         rows = int(rows * _SMALLER)
     return {"fits": False}
+
+
+def training_speed(part: Part) -> None:
+    """Measure random batches, two kinds of buckets, and batch sizes that are searched, with one model in one process."""
+    sizes, dtype = part.sizes, "bf16" if part.device.type == "cuda" else "fp32"
+    key = {"what": "training_batches", "shape": sizes.trained, "dtype": dtype}
+    build = partial(Trainee, SHAPES[sizes.trained], part.device, dtype)
+    trainee = part.notes.make(key | {"step": "build"}, build)
+    if trainee is None:
+        return
+    corpus = training_batches.Corpus.of(sizes.training_corpus)
+    found = training_batches.Comparison(
+        trainee, part.device, corpus, sizes.training_buckets, sizes.training_steps, sizes.training_most_rows
+    )
+    plans = {
+        way: part.notes.make(key | {"step": "plan", "batches": way}, partial(found.plan, way), needs_s=5.0)
+        for way in training_batches.WAYS
+    }
+    first: dict[str, Any] | None = None
+    for way, plan in plans.items():
+        row = part.notes.measure(key | {"batches": way}, partial(found.row, plan), needs_s=3.0) if plan else None
+        if row is not None and first is not None:
+            ratio = {f"{name}_ratio": row[name] / first[name] for name in _COMPARED}
+            part.notes.write(
+                {"what": "ratio", "shape": sizes.trained, "batches": way, "over": first["batches"]} | ratio
+            )
+        first = first or row

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -154,13 +153,6 @@ def test_settings_as_in_nemo() -> None:
 def test_stored_configs(loaded: dict[str, Checkpoint]) -> None:
     for checkpoint in loaded.values():
         assert config_from_json(checkpoint.config.to_json()) == checkpoint.config
-    stored = loaded["citrinet"].config.to_json()
-    for block in stored["encoder"]["blocks"]:  # as early versions wrote them
-        del block["se_hidden"]
-    encoder = loaded["citrinet"].config.encoder
-    assert isinstance(encoder, JasperConfig)
-    plain = tuple(replace(block, se_hidden=None) for block in encoder.blocks)
-    assert config_from_json(stored).encoder == replace(encoder, blocks=plain)
 
 
 def test_inspect(loaded: dict[str, Checkpoint]) -> None:

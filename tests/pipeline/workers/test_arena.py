@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.pipeline.workers import arena as arena_module
-from fastscribe.pipeline.workers.arena import Arena, SharedFile, SharedMemory
+from fastscribe.pipeline.workers.arena import Arena, SharedMemory
 
 PAGE = 4096
 
@@ -30,37 +30,6 @@ def arena():
     made = Arena(8 * PAGE)
     yield made
     made.close()
-
-
-def test_parts_are_given_first_fit_and_whole_pages(arena: Arena) -> None:
-    first, second, third = (arena.allocate(size) for size in (1, PAGE + 1, 5 * PAGE))
-    assert first is not None
-    assert (second, third) == (first + PAGE, first + 3 * PAGE)
-    assert arena.allocate(1) is None
-    arena.release(second, PAGE + 1)
-    assert arena.allocate(3 * PAGE) is None
-    assert arena.allocate(PAGE) == second and arena.allocate(1) == second + PAGE
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 2, 0)])
-def test_released_neighbours_are_one_part_again(arena: Arena, order: tuple[int, ...]) -> None:
-    sizes = [2 * PAGE, 3 * PAGE, 3 * PAGE]
-    places = [arena.allocate(size) for size in sizes]
-    for index in order:
-        assert not arena.is_empty
-        arena.release(places[index], sizes[index])
-    assert arena.is_empty and arena.allocate(8 * PAGE) == places[0]
-
-
-def test_nothing_takes_a_place_too(arena: Arena) -> None:
-    assert len({arena.allocate(0) for _ in range(8)}) == 8
-    assert arena.allocate(0) is None
-
-
-def test_clear_takes_all_back(arena: Arena) -> None:
-    whole = arena.allocate(8 * PAGE)
-    arena.clear()
-    assert arena.is_empty and arena.allocate(8 * PAGE) == whole
 
 
 @given(st.sets(st.integers(0, 7)), st.integers(1, PAGE))
@@ -279,13 +248,6 @@ def test_parts_lie_in_one_segment_and_never_overlap(steps: list[tuple[bool, int]
     arena.close()
 
 
-def test_a_part_that_fits_into_no_segment_needs_none(arena: Arena) -> None:
-    divided = Arena(16 * PAGE, 2 * PAGE)
-    assert divided.allocate(9 * PAGE) is None and divided._num_used == 1
-    assert divided.allocate(8 * PAGE) == divided.segments[3][0] and divided._num_used == 4
-    divided.close()
-
-
 @pytest.mark.linux
 def test_a_few_batches_take_no_more_memory_than_they_need() -> None:
     arena = Arena(64 << 20, 8 << 20)
@@ -422,7 +384,3 @@ def test_a_full_disk_is_an_error_and_no_signal(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(OSError, match="No space left"):
         arena.grow(PAGE)
     arena.close()
-
-
-def test_a_descriptor_is_all_that_another_process_needs(arena: Arena) -> None:
-    assert SharedFile(*arena.file) == arena.file and arena.file.num_bytes == arena.num_bytes

@@ -279,17 +279,6 @@ def test_relative_paths_count_from_the_coordinators_folder(
     assert job.wait() == {0: 2}
 
 
-def test_helpers_end_with_their_pool() -> None:
-    arena, relay = Arena(4096), StderrRelay()
-    pool = HelperPool(2, arena, relay, print, print)
-    processes = [psutil.Process(pid) for pid in pids(pool)]
-    pool.close()
-    _, alive = psutil.wait_procs(processes, PATIENCE_S)
-    assert not alive and not pool.processes
-    relay.close()
-    arena.close()
-
-
 # --- with helpers that do what a test says ---------------------------------------------------------------------------
 
 
@@ -619,10 +608,3 @@ def test_work_that_is_nearest_to_a_result_comes_first(fake: SimpleNamespace) -> 
     for job in range(3):
         fake.process.say(done(fake.process.jobs()[job]))
     assert [job.kind for job in fake.process.jobs()[helpers.MAX_JOBS :]] == ["text", "read", "prepare"]
-
-
-@pytest.mark.parametrize("kind", messages.KINDS)
-def test_each_kind_of_work_has_a_queue(fake: SimpleNamespace, kind: messages.Kind) -> None:
-    job = submit(fake.pool, numbers(3), kind=kind)
-    fake.process.say(done(fake.process.jobs()[0]))
-    assert job.results == {0: 6}

@@ -17,7 +17,7 @@ from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.messages import Channel
 from fastscribe.pipeline.workers.reads import portable
 from fastscribe.text.hypothesis_columns import HypothesisColumns
-from fastscribe.types import AudioInfo, Hypothesis, Source, Utterance
+from fastscribe.types import Hypothesis, Source, Utterance
 from tests.conftest import AUDIO
 
 CLIP = next(AUDIO.glob("01*.flac"))
@@ -90,8 +90,3 @@ def test_a_callers_key_does_not_travel() -> None:
     [there] = arrived(job(portable(utterance))).items
     assert there == replace(utterance, audio=replace(audio, given_key=None))
     assert there.audio.row == {"text": "said"}
-
-
-def test_an_utterance_without_a_key_is_not_copied() -> None:
-    utterance = Utterance(AudioInfo("a", "a", 16000, 1, 100), 0, 100)
-    assert portable(utterance) is utterance

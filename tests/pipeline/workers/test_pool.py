@@ -35,6 +35,7 @@ from fastscribe.pipeline.workers import pool as workers_pool
 from fastscribe.pipeline.workers.arena import Arena
 from fastscribe.pipeline.workers.pool import num_helpers
 from fastscribe.readable.edits import TextEdits
+from fastscribe.results.ledger import Ledger
 from tests.conftest import AUDIO, MODELS
 from tests.helpers import worker_faults
 from tests.helpers.forked_workers import forked_workers
@@ -260,24 +261,6 @@ def test_a_recording_that_kills_its_helper_fails_alone(
     assert len(pool.lines) == 2 and all("a helper process was killed by SIGKILL" in line for line in pool.lines)
 
 
-def test_a_helper_that_dies_once_costs_no_result(pool: SimpleNamespace, inputs: list[Any], expected, tmp_path) -> None:
-    """One dies of a file in the middle of its work, and another one for no reason."""
-    before = helper_pids(pool.transcriber)
-    paths = linked(tmp_path, ["once.flac"])
-    os.kill(before[0], signal.SIGKILL)
-    found = list(pool.transcriber.transcribe([*inputs, *paths]))
-    [last] = [one for one in found if isinstance(one, Transcript) and one.audio.path == str(paths[0])]
-    found.remove(last)
-    assert_same(by_index(iter(found)), expected[0])
-    assert last.text == expected[0][1 + CLIPS.index(CLIP)].text  # not a row's of a manifest, which is a part of it
-    [line] = set(pool.lines)
-    assert line == (
-        "a helper process was killed by SIGKILL (a system that runs out of memory does that); "
-        "its work goes to others and a new one is started"
-    )
-    assert len(set(helper_pids(pool.transcriber)) - set(before)) >= 1 and before[0] not in helper_pids(pool.transcriber)
-
-
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Helpers that do nothing are soon taken for hung ones."""
@@ -300,18 +283,6 @@ def test_recordings_that_hang_hold_up_no_other(
     assert not pool.lines
 
 
-def test_a_poisoned_recording_fails_alone_beside_ones_that_hang(
-    pool: SimpleNamespace, faults: Path, tmp_path: Path, impatient: None
-) -> None:
-    names = [f"hang{number}.flac" for number in range(3)]
-    paths = linked(tmp_path, [*names, "poison.flac", *(f"well{number}.flac" for number in range(3))])
-    with closing(pool.transcriber.transcribe(paths)) as results:
-        first = [next(results) for _ in range(4)]
-        with worker_faults.release(faults):
-            assert_fails_alone([*first, *results], paths[3], "model")
-    assert pool.transcriber._executor.num_devices == 3
-
-
 def test_a_run_that_is_cancelled_while_files_hang_leaves_nothing_to_the_next(
     pool: SimpleNamespace, inputs: list[Any], expected, tmp_path: Path, impatient: None
 ) -> None:
@@ -320,19 +291,6 @@ def test_a_run_that_is_cancelled_while_files_hang_leaves_nothing_to_the_next(
         assert "well" in next(results).audio.path
     assert_same(by_index(pool.transcriber.transcribe(inputs)), expected[0])
     assert len(helper_pids(pool.transcriber)) == OPTIONS.threads
-
-
-def test_what_a_killed_device_had_is_not_read_again(pool: SimpleNamespace, faults: Path, tmp_path: Path) -> None:
-    paths = linked(tmp_path, [f"{number:02d}.flac" for number in range(16)])
-    with worker_faults.count_reads(faults) as reads:
-        slots = pool.transcriber._executor._slots  # those that an earlier test killed may still start
-        number = next(number for number, slot in enumerate(slots) if slot.ready is not None)
-        os.kill(slots[number].process.pid, signal.SIGSTOP)  # it takes batches and does none of them
-        found = killing(pool.transcriber, number, pool.transcriber.transcribe(paths))
-    [line] = pool.lines
-    assert "utterances go to other processes" in line
-    assert len({one.text for one in found}) == 1
-    assert reads == {path.name: 1 for path in paths}
 
 
 @pytest.mark.parametrize("language", ["en", None])
@@ -407,21 +365,6 @@ def test_other_formats_rates_and_urls_give_what_one_process_gives(
     assert [index for index, one in results.items() if isinstance(one, Failure)] == [len(given) - 1]
 
 
-def test_relative_paths_count_from_the_folder_of_the_run(
-    pool: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    linked(tmp_path, ["a.flac"])
-    monkeypatch.chdir(tmp_path)
-    [result] = pool.transcriber.transcribe(["a.flac"])
-    assert isinstance(result, Transcript) and result.audio.path == "a.flac"
-
-
-def test_a_cancelled_run_leaves_nothing_to_the_next(pool: SimpleNamespace, inputs: list[Any], expected) -> None:
-    with closing(pool.transcriber.transcribe(inputs)) as results:
-        next(results)
-    assert_same(by_index(pool.transcriber.transcribe(inputs)), expected[0])
-
-
 def test_devices_that_cannot_start_or_die_are_given_up_one_by_one(
     inputs: list[Any], expected, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -486,22 +429,10 @@ def test_a_dry_run_counts_what_a_run_would_do_and_waits_for_its_inputs(
     pop_window = SortBuffer._pop_window
     monkeypatch.setattr(SortBuffer, "_pop_window", lambda self: (asked.append(self), pop_window(self))[1])
     failures: list[Failure] = []
-    report = estimate_run(cramped, inputs, Everything(), None, failures.append)
+    report = estimate_run(cramped, inputs, Ledger(), None, failures.append)
     assert {one.index for one in failures} == {index for index, one in expected[0].items() if isinstance(one, Failure)}
     assert (report.files, report.failed) == (len(expected[0]) - len(failures), len(failures))
     assert report.estimated_s > 0 and report.batches and len(asked) < 100
-
-
-class Everything:
-    """A ledger of a run without an earlier one."""
-
-    failed_before = 0
-
-    def expect(self, source: object) -> bool:
-        return True
-
-    def is_done(self, source: object) -> bool:
-        return False
 
 
 def test_processes_of_a_transcriber_that_nobody_closed_end_with_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -88,6 +89,15 @@ def test_ass() -> None:
         "Dialogue: 0,0:00:09.00,0:00:09.00,Fancy,,0,0,0,,{\\p1}m 0 0",
     ]
     assert render(found, "srt") == "1\n00:00:01,000 --> 00:00:03,500\n<i>one</i>,\ntwo\n\n"  # a drawing has no text
+
+
+def test_a_row_whose_ass_has_a_layer_that_is_none() -> None:
+    found = transcript_of(
+        ASS | {"header": ASS["header"].replace("Dialogue: 1", "Dialogue: x")}, [("one,", 1.0, 2.0)], []
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "\nDialogue: 0,0:00:01.00,0:00:02.00,Fancy,Bob,5," in render(found, "ass")
 
 
 @pytest.mark.parametrize("header", ["", "[Events]\nDialogue: 0,x,0:00:01.00,,,0,0,0,,one", "Style: a,b,c"])

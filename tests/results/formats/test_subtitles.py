@@ -232,18 +232,6 @@ def test_without_punctuation_break_at_a_pause() -> None:
     ]
 
 
-def test_without_cues_to_break_lines_are_balanced() -> None:
-    cues = lines_of("word " * 20)
-    assert cues == [(("word " * 5).strip(),) * 2] * 2
-
-
-def test_no_lone_word_in_a_line_or_cue() -> None:
-    one_too_many_for_a_line = "aaaa bbbb cccc dddd eeee ffff gggg hhhh iiii"
-    assert lines_of(one_too_many_for_a_line) == [("aaaa bbbb cccc dddd", "eeee ffff gggg hhhh iiii")]
-    for num_words in range(18, 40):
-        assert all(len(line.split()) > 2 for lines in lines_of("word " * num_words) for line in lines)
-
-
 def test_number_of_lines_follows_the_option() -> None:
     text = "if you cannot say which stage your code is, it is probably two."
     assert lines_of(text, style=SubtitleStyle(max_lines=1)) == [
@@ -370,10 +358,6 @@ def test_a_short_cue_is_extended_to_a_second_but_leaves_a_gap() -> None:
     crowded = [Word(long_line, 0.0, 0.2, 0.9), Word(long_line[1:] + ".", 0.2, 0.4, 0.9), Word("Yes.", 0.9, 5.0, 0.9)]
     first, second = words_to_cues(crowded, 5000)
     assert (first.end_ms, second.start_ms) == (900 - GAP_MS, 900)
-
-
-def test_long_word_is_shown_for_seven_seconds() -> None:
-    assert words_to_cues([Word("Goal!", 0.0, 20.0, 0.9)], 20_000) == [Cue(0, 7000, ("Goal!",))]
 
 
 def test_arrows_and_control_characters_cannot_break_the_format() -> None:

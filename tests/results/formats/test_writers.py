@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.results.formats.cue_files import to_srt, to_vtt
-from fastscribe.results.formats.subtitles import to_cues
 from fastscribe.results.formats.writers import (
     render,
     rendered,
@@ -233,9 +232,6 @@ def test_only_json_formats_report_failures() -> None:
     assert [format for format in OUTPUT_FORMATS if render(FAILURE, format)] == ["jsonl", "json"]
 
 
-PLAIN_WORDS = st.lists(st.text(st.sampled_from("abcxyzäßж,.?!"), min_size=1, max_size=12), min_size=1, max_size=60)
-
-
 def spoken(texts: list[str]) -> Transcript:
     words = tuple(Word(text, 0.4 * index, 0.4 * index + 0.3, 0.9) for index, text in enumerate(texts))
     audio = replace(AUDIO, num_samples=round(len(texts) * 0.4 * 16_000))
@@ -315,21 +311,3 @@ def test_webvtt_reads_vtt_back(texts: list[str], style: SubtitleStyle) -> None:
     assert html.unescape("".join(underlined)) == unwrapped(said(texts))
     for before, after in itertools.pairwise(marked):
         assert before.start < before.end <= after.start
-
-
-@settings(max_examples=60, deadline=None)
-@given(PLAIN_WORDS, st.booleans(), STYLES)
-def test_pysubs2_reads_vtt_back(texts: list[str], highlight: bool, style: SubtitleStyle) -> None:
-    written = to_vtt(spoken(texts), replace(style, highlight_words=highlight))
-    events = list(pysubs2.SSAFile.from_string(written, format_="vtt"))
-    cues = [list(group) for _, group in itertools.groupby(events, key=lambda event: event.plaintext)]
-    lines = [cue.lines for cue in to_cues(spoken(texts), style)]
-    assert [tuple(cue[0].plaintext.split("\n")) for cue in cues] == [same for same, _ in itertools.groupby(lines)]
-    assert all(before.end <= after.start for before, after in itertools.pairwise(events))
-
-
-def test_no_format_is_written_as_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new name in config.OutputFormat needs a writer."""
-    monkeypatch.setattr("fastscribe.results.formats.writers.OUTPUT_FORMATS", (*OUTPUT_FORMATS, "morse"))
-    with pytest.raises(KeyError, match="morse"):
-        render(TRANSCRIPT, "morse")

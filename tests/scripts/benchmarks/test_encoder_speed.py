@@ -12,11 +12,10 @@ from tests.helpers import random_models
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("form", ["plain", "fused_torch", "shipped"])
-def test_encoder_rates_are_the_counted_work_over_the_time(form: str) -> None:
+def test_encoder_rates_are_the_counted_work_over_the_time() -> None:
     checkpoint = random_models.checkpoint("tiny")
     config = checkpoint.config
-    row = encoder_speed.measure(encoder_speed.build(form, checkpoint, CPU), config, [1.5, 1.0], CPU)
+    row = encoder_speed.measure(encoder_speed.build("shipped", checkpoint, CPU), config, [1.5, 1.0], CPU)
     work_tflop = encoder_gflop_per_audio_s(config, [1.5, 1.0]) * 2.5 / 1000
     assert row["tflop_per_s"] == pytest.approx(work_tflop / (row["ms"] / 1000))
     assert row["rtfx"] == pytest.approx(2.5 / (row["ms"] / 1000))

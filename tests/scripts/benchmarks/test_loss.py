@@ -49,12 +49,12 @@ def test_the_peak_on_a_cpu_is_the_formulas() -> None:
 
 
 def test_grid_has_every_library_in_every_form() -> None:
-    found = list(measuring.grid((8, 32, 64), (100, 150, 200), ["nemo", "torchaudio"]))
-    assert len(found) == len(set(found)) == 2 * 3 * 3 * (3 + 3 * 2 * 2)
+    found = list(measuring.grid((8, 32, 64), (100, 150, 200), ["nemo"]))
+    assert len(found) == len(set(found)) == 2 * 3 * 3 * (3 + 2 * 2 * 2)
     assert {case.dtype for case in found if case.form != "joint"} == {"fp32", "fp16"}
     assert {(case.form, case.library) for case in found} == {
         ("joint", "fastscribe"),
-        *((form, name) for form in ("logits", "materialised") for name in ("fastscribe", "nemo", "torchaudio")),
+        *((form, name) for form in ("logits", "materialised") for name in ("fastscribe", "nemo")),
     }
 
 
