@@ -419,7 +419,9 @@ class Options:
         for name in ("language", "target_language"):
             if (text := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _tag(name, text))
-        for check_options in rooms.offered("check_options", self):
+        if self.has_speakers:
+            from fastscribe.speakers.settings import check_options
+
             check_options(self)
 
     def _convert(self) -> None:
@@ -445,6 +447,17 @@ class Options:
             object.__setattr__(self, name, whole_number(getattr(self, name)))
         if self.speaker_names is not None:
             object.__setattr__(self, "speaker_names", _names("speaker_names", self.speaker_names))
+
+    @property
+    def has_speakers(self) -> bool:
+        """True if an option is about speakers."""
+        given = self.speakers, self.speaker_names, self.speaker_streaming, self.rttm, self.voices
+        return any(one is not None for one in given)
+
+    @property
+    def needs_whole_recordings(self) -> bool:
+        """True if a model or turns from elsewhere see whole recordings, which stay in the process that plans."""
+        return self.voices is not None or self.rttm is not None or self.speakers not in (None, CHANNELS)
 
     @property
     def changes_text(self) -> bool:

@@ -117,13 +117,12 @@ class SideModelGiven(CheckpointError):
     """A model that a room runs beside the run's own is where that belongs.
 
     Attributes:
-        room: That room.
         option: The field of Options that names such models.
     """
 
-    def __init__(self, where: object, room: str, option: str, what: str) -> None:
+    def __init__(self, where: object, option: str, what: str) -> None:
         super().__init__(where, f"{what} and writes no words; give it to --{option}, beside a --model")
-        self.room, self.option = room, option
+        self.option = option
 
 
 class WeightsMismatch(CheckpointError):

@@ -17,7 +17,6 @@ UNSUPPORTED_CLASSES = {"EncDecMultiTalkerRNNTBPEModel": "models without speaker 
 class SideModel(NamedTuple):
     """A kind of models."""
 
-    room: str  # which runs them
     what: str  # a description, for the error if one is given as the run's own model
     part: str  # of NeMo's config, which they alone have, or whose class has a name that ends in `part_class`
     part_class: str = ""
@@ -35,8 +34,8 @@ _SORTFORMER = "a speaker model (Sortformer): it tells who speaks when"
 _VOICE = "a voice model (TitaNet, ECAPA-TDNN): it tells whose voice it is"
 # By the field of Options that names one, which is a "side model" of the room's paths.
 SIDE_MODELS = {
-    "speakers": SideModel("speakers", _SORTFORMER, "sortformer_modules", model_type="nemotron3_diarization"),
-    "voices": SideModel("speakers", _VOICE, "decoder", part_class=".SpeakerDecoder"),
+    "speakers": SideModel(_SORTFORMER, "sortformer_modules", model_type="nemotron3_diarization"),
+    "voices": SideModel(_VOICE, "decoder", part_class=".SpeakerDecoder"),
 }
 
 
@@ -48,4 +47,4 @@ def option_for(config: Mapping[str, Any]) -> str | None:
 def refuse_side_model(config: Mapping[str, Any], where: object) -> None:
     """Raise SideModelGiven if a config is of a side model."""
     if (option := option_for(config)) is not None:
-        raise SideModelGiven(where, SIDE_MODELS[option].room, option, SIDE_MODELS[option].what)
+        raise SideModelGiven(where, option, SIDE_MODELS[option].what)

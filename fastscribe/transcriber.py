@@ -20,7 +20,7 @@ from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
-from fastscribe.pipeline.interfaces import Additions, Edits, RoomStage
+from fastscribe.pipeline.interfaces import Additions, Edits
 from fastscribe.pipeline.language_lock import LanguageLock, lock_of
 from fastscribe.pipeline.model_facts import ModelFacts, RunModel
 from fastscribe.pipeline.run import Run
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.pipeline.recognizer import Recognizer
     from fastscribe.pipeline.workers.devices import Device
+    from fastscribe.speakers.stage import SpeakerStage
 
 _DEFAULTS = Options()
 _FORKED = (
@@ -78,7 +79,7 @@ class Transcriber:
         self._watcher: Watcher | None = None
         self._edits: Edits | None = None
         self._languages: LanguageLock | None = None
-        self._opened_stages: Sequence[RoomStage] | None = None
+        self._speakers: SpeakerStage | None = None
         self._auto_budget: Budget | None = None
         self._is_running = False
         self._process = os.getpid()
@@ -139,7 +140,7 @@ class Transcriber:
             from fastscribe.segmentation.vad import check_vad
 
             check_vad()
-        stages = _open_stages(options)
+        speakers = _open_speakers(options)
         if isinstance(model, str):
             model = locate(model, say)
         start = perf_counter()
@@ -148,8 +149,10 @@ class Transcriber:
             options = replace(options, **located)
         checkpoint = read_for_run(model, options, say)
         says_language, edits = bool(checkpoint.tokenizer.languages), None
-        for open_edits in rooms.offered("open_edits", options):
-            edits = open_edits(options, checkpoint.languages, says_language)
+        if options.changes_text:
+            from fastscribe.readable.edits import TextEdits
+
+            edits = TextEdits.of_model(options, checkpoint.languages, says_language)
         executor: Executor
         if chosen is None:
             from fastscribe.pipeline.engine import Engine
@@ -172,7 +175,7 @@ class Transcriber:
         checkpoint = replace(checkpoint, weights={}, aligner=None, others={})
         Transcriber._loaded_by = Transcriber._loaded_by or os.getpid()
         found = cls(checkpoint, executor, options, perf_counter() - start)
-        found._edits, found._languages, found._opened_stages, found._refused = edits, languages, stages, refused
+        found._edits, found._languages, found._speakers, found._refused = edits, languages, speakers, refused
         return found
 
     @classmethod
@@ -193,8 +196,8 @@ class Transcriber:
         """Return the digests of the models and files that the options name and that rooms have read, by the option's name."""
         from fastscribe.results.fingerprint import content_digests  # of a run with a journal
 
-        of_rooms = {name: digest for stage in self._stages for name, digest in stage.digests().items()}
-        return {**content_digests(self._options), **of_rooms}
+        stage = self._speaker_stage
+        return {**content_digests(self._options), **({} if stage is None else stage.digests())}
 
     def _language_settings(self) -> dict[str, str]:
         """Return the part of a fingerprint about languages: equal for options that give the same results."""
@@ -205,16 +208,16 @@ class Transcriber:
         return language_settings(self._options, self._config, pieces, facts.has_prompt, facts.language, edits)
 
     @property
-    def _stages(self) -> Sequence[RoomStage]:
-        """What rooms do in every run; it has read what the options name once."""
-        if self._opened_stages is None:
-            self._opened_stages = _open_stages(self._options)
-        return self._opened_stages
+    def _speaker_stage(self) -> SpeakerStage | None:
+        """What speakers add to every run; it has read what the options name once."""
+        if self._speakers is None:
+            self._speakers = _open_speakers(self._options)
+        return self._speakers
 
     def _refresh(self) -> None:
         """Read files of the options again that have changed since they were read."""
-        for stage in self._stages:
-            stage.refresh()
+        if self._speaker_stage is not None:
+            self._speaker_stage.refresh()
 
     @property
     def options(self) -> Options:
@@ -375,8 +378,8 @@ class Transcriber:
     def _additions(self) -> Additions:
         """Return what rooms add to a run."""
         found = Additions(filter=self._languages, edits=self._edits)
-        for stage in self._stages:
-            found = stage.add_to(found, self._config, self._options, self._executor.facts)
+        if self._speaker_stage is not None:
+            return self._speaker_stage.add_to(found, self._config, self._options, self._executor.facts)
         return found
 
     def _budget(self) -> Budget:
@@ -401,9 +404,13 @@ def _check_fork(process: int | None) -> None:
         raise UsageError(_FORKED)
 
 
-def _open_stages(options: Options) -> list[RoomStage]:
-    """Return what rooms do in runs with these options. Raises UsageError for a file that cannot be used."""
-    return [open_stage(options) for open_stage in rooms.offered("open_stage", options)]
+def _open_speakers(options: Options) -> SpeakerStage | None:
+    """Return what speakers add to runs with these options. Raises UsageError for a file that cannot be used."""
+    if not options.has_speakers:
+        return None
+    from fastscribe.speakers.stage import SpeakerStage
+
+    return SpeakerStage(options)
 
 
 def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | None) -> RunStats:

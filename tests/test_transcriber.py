@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -87,7 +86,7 @@ def test_long_recordings_are_finished_in_turn(transcriber: Transcriber) -> None:
     inputs = [*clips[:3], long, long, *clips[3:], long, long]
     transcriber = with_options(transcriber, batch_frames=60, max_utterance_s=5)
     order: list[int] = []
-    transcriber._watcher = SimpleNamespace(batch=lambda batch, _: order.extend(one.audio.index for one in batch))
+    transcriber._watcher = lambda batch, _: order.extend(one.audio.index for one in batch)
     results = {result.index: result.text for result in transcriber.transcribe(inputs)}
     assert len(results) == len(inputs) and results[3] == results[9]
     early, late = set(range(5)), set(range(5, 10))
@@ -475,11 +474,10 @@ def test_a_manifest_with_durations_gives_the_texts_of_its_files(transcriber: Tra
     transcriber._config = replace(transcriber._config, trained_utterance_s=20.0)
     lengths_s: list[float] = []
 
-    class Lengths:
-        def batch(self, utterances, num_frames):
-            lengths_s.extend(utterance.duration_s for utterance in utterances)
+    def watch(utterances, num_frames):
+        lengths_s.extend(utterance.duration_s for utterance in utterances)
 
-    transcriber._watcher = Lengths()
+    transcriber._watcher = watch
     [named], [listed] = (list(with_options(transcriber).transcribe(given)) for given in (path, manifest))
     assert named.words == listed.words and named.words[0].start_s >= 3.7
     assert lengths_s[0] == lengths_s[1] <= len(speech) / 16_000 + 1.0
@@ -491,13 +489,12 @@ def test_the_limit_follows_the_model(transcriber: Transcriber, tmp_path: Path) -
     soundfile.write(tmp_path / "long.wav", np.concatenate(speech), 16_000)
     lengths_s: list[float] = []
 
-    class Lengths:
-        def batch(self, utterances, num_frames):
-            lengths_s.extend(utterance.duration_s for utterance in utterances)
+    def watch(utterances, num_frames):
+        lengths_s.extend(utterance.duration_s for utterance in utterances)
 
     def decoded(trained_s: float | None, **options) -> tuple[str, float]:
         lengths_s.clear()
-        transcriber._config, transcriber._watcher = replace(config, trained_utterance_s=trained_s), Lengths()
+        transcriber._config, transcriber._watcher = replace(config, trained_utterance_s=trained_s), watch
         [result] = with_options(transcriber, **options).transcribe(tmp_path / "long.wav")
         return result.text, max(lengths_s)
 

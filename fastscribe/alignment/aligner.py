@@ -23,7 +23,6 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.interfaces import Additions
 from fastscribe.pipeline.recognizer import Recognizer
-from fastscribe.rooms import offered
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Transcript
 
@@ -110,8 +109,8 @@ class Aligner(Transcriber):
         model = check_load(model, device, dtype, options)
         if devices is not None:
             raise UsageError("texts are aligned on one device: give device instead of devices")
-        for check_known_texts in offered("check_known_texts", options):
-            check_known_texts(options)
+        if options.has_speakers:
+            raise UsageError("Options.speakers is for Transcriber: a text to align does not say who speaks")
         if options.align_with is not None:
             raise UsageError("Options.align_with is for Transcriber: here `model` is the model that aligns")
         loaded = super().load(model, device, dtype, options, say)

@@ -25,7 +25,7 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class WordTimer:
-    """See interfaces.WordTimer. `build` makes one of a checkpoint with a CTC head."""
+    """A second model, which times the decoder's words. `build` makes one of a checkpoint with a CTC head."""
 
     model: Model
     encoder: Callable[[Features], Frames]

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fastscribe import rooms
 from fastscribe._system.safe_open import safe_read
 from fastscribe.checkpoint.formats import FORMAT, LANGUAGE_MODEL_FILE
 from fastscribe.checkpoint.int8_rows import restored
@@ -114,7 +113,8 @@ def _language_model(folder: Path, config: ModelConfig) -> Any:
     path = folder / LANGUAGE_MODEL_FILE
     if not os.path.lexists(path):  # a broken link is an incomplete download, and an error below
         return None
-    language_model = rooms.enter("context", "language_model", str(path))
+    from fastscribe.context import language_model
+
     try:
         content = safe_read(path, language_model.MAX_BYTES)
     except (OSError, ValueError) as error:

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fastscribe import rooms
 from fastscribe.checkpoint.formats import FORMAT, LANGUAGE_MODEL_FILE
 from fastscribe.checkpoint.int8_rows import quantised
 from fastscribe.checkpoint.lazy_weights import sources_of
@@ -42,8 +41,9 @@ def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, in_8_bits: b
     for name, content in checkpoint.tokenizer.files.items():
         (folder / name).write_bytes(content)
     if checkpoint.language_model is not None:
-        language_model = rooms.enter("context", "language_model", LANGUAGE_MODEL_FILE)
-        (folder / LANGUAGE_MODEL_FILE).write_bytes(language_model.serialize(checkpoint.language_model))
+        from fastscribe.context.language_model import serialize
+
+        (folder / LANGUAGE_MODEL_FILE).write_bytes(serialize(checkpoint.language_model))
     stored = {"format": FORMAT, "format_version": FORMAT_VERSION, "model": checkpoint.config.to_json()}
     if checkpoint.tokenizer.attached == "nowhere":
         stored[KEEPS_SPACES_KEY] = True

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fastscribe import rooms
 from fastscribe.checkpoint.formats import CONFIG_NAME, FORMAT, NEMO_CONFIG_NAME
 from fastscribe.checkpoint.languages import languages_by_name
 from fastscribe.checkpoint.value import Checkpoint, one_line, read_json, with_aligner
@@ -70,9 +69,10 @@ def read_for_run(path: str | Path, options: Options, say: Callable[[str], None] 
     """
     checkpoint = _of_language(read_checkpoint(path, say), options)
     checkpoint = _with_language_model(checkpoint, options, say)
-    for read_models in rooms.offered("read_models", options):
-        others = {**checkpoint.others, **read_models(options, checkpoint.config)}
-        checkpoint = replace(checkpoint, others=others)
+    if options.has_speakers:
+        from fastscribe.speakers.readers import read_models
+
+        checkpoint = replace(checkpoint, others=read_models(options, checkpoint.config))
     if options.align_with is None:
         return checkpoint
     return with_aligner(checkpoint, _of_language(read_checkpoint(options.align_with, say), options))
@@ -80,8 +80,9 @@ def read_for_run(path: str | Path, options: Options, say: Callable[[str], None] 
 
 def _with_language_model(checkpoint: Checkpoint, options: Options, say: Callable[[str], None]) -> Checkpoint:
     if options.lm is not None:
-        read = rooms.enter("context", "backoff_model", "--lm").read_language_model
-        other = read(options.lm, checkpoint.tokenizer, options.lm_weight, say)
+        from fastscribe.context.backoff_model import read_language_model
+
+        other = read_language_model(options.lm, checkpoint.tokenizer, options.lm_weight, say)
         return replace(checkpoint, other_language_model=other)
     if options.lm_weight is None:
         return checkpoint

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from fastscribe.cli.app import Group, app, new_app
-from fastscribe.rooms import ROOMS, enter, is_here
+from fastscribe.rooms import ROOMS
 
 # The module of each command of the core, in the order of --help; the table of the rooms has those of the rooms.
 _CORE = {
@@ -21,14 +21,11 @@ _CORE = {
     "schema": "schema",
     "models": "known_models",
 }
-_ROOMS = {name: (room.name, module) for room in ROOMS for name, module in room.commands.items()}
+_ROOMS = {name: f"fastscribe.{room.name}.{module}" for room in ROOMS for name, module in room.commands.items()}
 
 
 class LazyCommands(Mapping[str, Any]):
-    """Typer's commands by name, without those of rooms that are missing.
-
-    To look up the command of a missing room raises UsageError.
-    """
+    """Typer's commands by name."""
 
     def __init__(self) -> None:
         self._built: dict[str, Any] = {}
@@ -42,7 +39,7 @@ class LazyCommands(Mapping[str, Any]):
         for own in _CORE:
             yield own
             for room in ROOMS:
-                if room.after == own and room.commands and is_here(room.name):
+                if room.after == own:
                     yield from room.commands
 
     def __len__(self) -> int:
@@ -56,7 +53,7 @@ class LazyCommands(Mapping[str, Any]):
         if name in _CORE:
             import_module(f"fastscribe.cli.{_CORE[name]}")
         elif name in _ROOMS:
-            enter(*_ROOMS[name], wanted_by=name)
+            import_module(_ROOMS[name])
         else:
             raise KeyError(name)
         alone = new_app()

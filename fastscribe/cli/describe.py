@@ -9,7 +9,6 @@ from fastscribe.config import EightBitDtypeName
 from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.granite.config import GraniteConfig
 from fastscribe.families.jasper.config import JasperConfig
-from fastscribe.rooms import enter, is_here
 
 if TYPE_CHECKING:
     from fastscribe.checkpoint.value import Checkpoint
@@ -18,10 +17,9 @@ _UTTERANCE_S = 8.0  # the mean length of the Open ASR Leaderboard's recordings i
 
 
 def describe(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return plain values under flat keys with units, as `fastscribe inspect --json` prints them.
+    """Return plain values under flat keys with units, as `fastscribe inspect --json` prints them."""
+    from fastscribe.bench.work import encoder_gflop_per_audio_s
 
-    Without those of work where the room that counts it is missing.
-    """
     config, encoder = checkpoint.config, checkpoint.config.encoder
     facts: dict[str, Any] = {
         "path": str(checkpoint.path),
@@ -77,13 +75,11 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
             "aligner_vocabulary": aligner.config.num_labels,
         }
     parameters = checkpoint.num_parameters
-    sizes = {"weights_bytes_bf16": 2 * parameters, "weights_bytes_fp32": 4 * parameters}
-    if not is_here("bench"):
-        return facts | sizes
-    work: float = enter("bench", "work", "inspect").encoder_gflop_per_audio_s(config, [_UTTERANCE_S])
+    work = encoder_gflop_per_audio_s(config, [_UTTERANCE_S])
     return facts | {
         "encoder_gflop_per_audio_s": round(work, 4),
-        **sizes,
+        "weights_bytes_bf16": 2 * parameters,
+        "weights_bytes_fp32": 4 * parameters,
         "rtfx_ceiling_per_tflop_per_s": round(1000.0 / work, 1),
     }
 

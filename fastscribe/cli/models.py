@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastscribe import rooms
 from fastscribe._system.text_layout import escaped
 from fastscribe.cli import completion
 from fastscribe.cli.app import MODEL_HELP, app, check_stdout, find_model
@@ -60,7 +59,8 @@ def inspect(
         facts = describe(checkpoint)
         parts = [part for part in (checkpoint, checkpoint.aligner) if part is not None]
     except SideModelGiven as given:
-        description = rooms.enter(given.room, "description", f"inspect {model}")
+        from fastscribe.speakers import description
+
         side = description.read(find_model(model, side_model=True), given.option)
         facts, parts = description.describe(side), [side]
     if check:

@@ -15,7 +15,6 @@ from typing import Any
 
 import typer
 
-from fastscribe import rooms
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
 from fastscribe.cli.folder_messages import say_all_done, say_failed_before, say_made_again
@@ -36,9 +35,9 @@ from fastscribe.version import __version__
 def request_of(job: TranscribeJob) -> str | None:
     """Return a digest of all that decides a run's results besides its inputs, as the command states it.
 
-    None: the model is elsewhere, or rooms read files of their own in the run. Raises OSError.
+    None: the model is elsewhere, or the run reads files about speakers. Raises OSError.
     """
-    if job.engine is not LOCAL or rooms.offered("open_stage", job.options):
+    if job.engine is not LOCAL or job.options.has_speakers:
         return None
     given = {field.name: repr(getattr(job.options, field.name)) for field in fields(job.options)}
     stated = {**given, "dtype": job.dtype, "device": job.devices or job.device, "version": __version__}

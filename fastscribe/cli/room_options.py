@@ -9,13 +9,14 @@ need all.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import typer
 
 from fastscribe.cli.app import Command, new_app, variable_of
-from fastscribe.rooms import ROOMS, enter, is_here
+from fastscribe.rooms import ROOMS
 
 _CALLS, _VALUES = "fastscribe.room_calls", "fastscribe.values"  # keys of a context's meta
 _HELP = {"-h", "--help", "--help-all"}
@@ -43,21 +44,14 @@ class CommandWithRooms(Command):
         self._places: dict[str, str] = {}
 
     def add_rooms(self) -> None:
-        """Add the options of all rooms that are here."""
-        self._add({room.name: room.name for room in ROOMS if room.flags.get(self.name or "") and is_here(room.name)})
+        """Add the options of all rooms."""
+        self._add({room.name for room in ROOMS if room.flags.get(self.name or "")})
 
-    def _add(self, wanted: Mapping[str, str]) -> None:
-        """Add the options of some rooms.
-
-        Args:
-            wanted: By the name of a room: what asked for it, for the error.
-
-        Raises:
-            UsageError: This installation lacks one of them.
-        """
-        for room, wanted_by in wanted.items():
+    def _add(self, wanted: Collection[str]) -> None:
+        """Add the options of some rooms, by name."""
+        for room in wanted:
             if room not in self._added:
-                added: AddedOptions = enter(room, "options", wanted_by).OPTIONS[self.name]
+                added: AddedOptions = import_module(f"fastscribe.{room}.options").OPTIONS[self.name]
                 application = new_app()
                 application.command()(added.function)
                 self._added[room], self._places[room] = typer.main.get_command(application), added.after
@@ -75,14 +69,13 @@ class CommandWithRooms(Command):
         rooms = [(room, flags) for room in ROOMS if (flags := room.flags.get(self.name or ""))]
         known = {name for one in self._own for name in (*one.opts, *one.secondary_opts)}
         known |= {flag for _, flags in rooms for flag in flags} | {"-", "--"}
-        wanted: dict[str, str] = {}
-        for room, flags in rooms:
-            for flag in flags:
-                if flag in words:
-                    wanted.setdefault(room.name, flag)
-                elif os.environ.get(variable_of(flag)):
-                    wanted.setdefault(room.name, f"{variable_of(flag)} in the environment ({flag})")
-        self._add(wanted)
+        self._add(
+            {
+                room.name
+                for room, flags in rooms
+                if any(flag in words or os.environ.get(variable_of(flag)) for flag in flags)
+            }
+        )
         if ctx.resilient_parsing or _HELP & words or words - known:
             self.add_rooms()
         return super().parse_args(ctx, args)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
-from fastscribe import rooms
 from fastscribe._system.gpus import num_gpus
 from fastscribe._system.process_age import process_age_s
 from fastscribe._system.urls import is_url
@@ -176,7 +175,7 @@ def _helped_gpu(job: TranscribeJob, listing: Listing) -> int | None:
     """
     if job.devices is not None or job.options.threads == 0 or not job.engine.takes_helpers:
         return None
-    if any(needs_whole(job.options) for needs_whole in rooms.offered("needs_whole_recordings", job.options)):
+    if job.options.needs_whole_recordings:
         return None
     named = re.fullmatch("auto|cuda(?::([0-9]+))?", job.device)
     if named is None or sys.platform == "win32" or not int(named[1] or 0) < num_gpus():

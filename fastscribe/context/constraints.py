@@ -11,7 +11,7 @@ from fastscribe.types import Batch, Frames
 
 @dataclass(frozen=True)
 class Constraints:
-    """See interfaces.Constraints.
+    """What the rows of batches may not write, and what they should rather write (run_rooms.LazyConstraints calls it).
 
     Attributes:
         booster: Has the phrases.

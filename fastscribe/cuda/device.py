@@ -7,12 +7,12 @@ is not pinned, and the engine needs no second code path.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from time import perf_counter
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -81,13 +81,6 @@ def shared_stream(device: torch.device, role: Literal["copy", "model", "decode"]
     return Stream(device, high_priority=role == "decode")
 
 
-class Stopwatch(Protocol):
-    """Sums up seconds by stage."""
-
-    def add(self, stage: str, seconds: float) -> None:
-        """Add seconds to a stage's."""
-
-
 class StageTimes:
     """Seconds per stage of one batch: measured by CUDA events on a GPU, where calls return early, else by the host."""
 
@@ -110,12 +103,12 @@ class StageTimes:
             yield
             self._seconds[stage] = self._seconds.get(stage, 0.0) + perf_counter() - begin
 
-    def add_to(self, stopwatch: Stopwatch, share: float = 1.0) -> None:
-        """Add the stage times to `stopwatch`, or a share of them. Call after the device has finished the batch."""
+    def add_to(self, add: Callable[[str, float], None], share: float = 1.0) -> None:
+        """Call `add` with each stage and its seconds, or a share of them, once the device has finished the batch."""
         for stage, start, end in self._events:
             self._seconds[stage] = self._seconds.get(stage, 0.0) + start.elapsed_time(end) / 1000.0
         for stage, seconds in self._seconds.items():
-            stopwatch.add(stage, share * seconds)
+            add(stage, share * seconds)
 
 
 @dataclass

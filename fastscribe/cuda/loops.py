@@ -61,24 +61,12 @@ class WhileLoop:
         self._loop.launch(torch.cuda.current_stream(self._device).cuda_stream)
 
 
-class Flag(Protocol):
-    """A flag on the device that the host reads one replay late."""
-
-    def post(self) -> None:
-        """Enqueue a copy of the flag to the host."""
-        ...
-
-    def previous(self) -> bool:
-        """Wait for the copy before the latest and return it; True if fewer than two were posted."""
-        ...
-
-
 class ChunkedLoop:
     """A Loop that replays a graph of a few steps until the flag, read one replay late, is false."""
 
     def __init__(
         self,
-        make_flag: Callable[[torch.Tensor], Flag],
+        make_flag: Callable[[torch.Tensor], DelayedFlag],
         generation: Generation,
         step: Callable[[], None],
         flag: torch.Tensor,
@@ -100,13 +88,17 @@ def _repeat(step: Callable[[], None], times: int) -> None:
 
 
 class DelayedFlag:
-    """Flag copies in pinned memory, each with the event that completes when the copy has arrived."""
+    """A flag on the device that the host reads one replay late.
+
+    Its copies lie in pinned memory, each with the event that completes when the copy has arrived.
+    """
 
     def __init__(self, flag: torch.Tensor) -> None:
         self._flag = flag
         self._posted: list[tuple[torch.Tensor, torch.cuda.Event]] = []
 
     def post(self) -> None:
+        """Enqueue a copy of the flag to the host."""
         copy = torch.empty((), dtype=torch.bool, pin_memory=True)
         copy.copy_(self._flag, non_blocking=True)
         event = torch.cuda.Event()
@@ -114,6 +106,7 @@ class DelayedFlag:
         self._posted = [*self._posted[-1:], (copy, event)]
 
     def previous(self) -> bool:
+        """Wait for the copy before the latest and return it; True if fewer than two were posted."""
         if len(self._posted) < 2:
             return True
         copy, event = self._posted[0]

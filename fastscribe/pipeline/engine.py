@@ -184,7 +184,7 @@ class Engine:
                 failed.append((select_rows(batch, numbers), result))
                 continue
             times, hypotheses = result
-            times.add_to(self.stopwatch, 1 / len(rows))
+            times.add_to(self.stopwatch.add, 1 / len(rows))
             found |= zip(numbers, hypotheses, strict=True)
         if found:  # together: they took as long as one batch, which is the speed that a time limit learns
             kept = sorted(found)
@@ -272,7 +272,7 @@ class Engine:
 
     def _hypotheses(self, decoded: _Decoded) -> Sequence[Hypothesis]:
         decoded.ready.synchronize()
-        decoded.encoded.times.add_to(self.stopwatch)
+        decoded.encoded.times.add_to(self.stopwatch.add)
         return self._read_hypotheses(decoded)
 
     def _read_hypotheses(self, decoded: _Decoded) -> Sequence[Hypothesis]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.interfaces import Additions, MakeTexts
     from fastscribe.pipeline.preparation import Preparation
     from fastscribe.pipeline.text_stage import TextStage
-    from fastscribe.pipeline.windows import InputGroups
+    from fastscribe.pipeline.workers.inputs import HelperInputs
 
 Plan: TypeAlias = Sequence[Utterance]
 # Utterances of one batch, or a part of them, with a result each: all are hypotheses, or all are failures.
@@ -36,7 +36,7 @@ class HostWork(NamedTuple):
         make_texts: Returns what makes the texts.
     """
 
-    inputs: InputGroups | None
+    inputs: HelperInputs | None
     make_texts: MakeTexts
 
 

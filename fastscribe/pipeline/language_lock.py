@@ -1,20 +1,20 @@
-"""Keeps recordings to a language. The rules are a room's (context), which a run enters where it or a row names a language."""
+"""Keeps recordings to a language. The room context has the rules, for a run or a row that names a language."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import Lock
+from typing import TYPE_CHECKING
 
-from fastscribe import rooms
-from fastscribe.audio.failures import to_failure
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import Options
-from fastscribe.errors import UsageError
 from fastscribe.families.conformer.config import language_prompt_of
 from fastscribe.languages import AUTO, names_language
-from fastscribe.pipeline.interfaces import LanguageRules
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.types import Failure, Phrase, Source
+
+if TYPE_CHECKING:
+    from fastscribe.context.language_filter import LanguageFilter
 
 
 class LanguageLock:
@@ -40,15 +40,17 @@ class LanguageLock:
         self._given = tokenizer, known, language, boost
         self._reads_rows = len(known) > 1
         self._mutex = Lock()
-        self._rules: LanguageRules | None = None
+        self._rules: LanguageFilter | None = None
         if language not in (None, AUTO):
-            self.rules("--language")
+            self.rules()
 
-    def rules(self, wanted_by: str) -> LanguageRules:
-        """Return the room's rules; `wanted_by` is what the user asked for. Raises UsageError if the room is missing."""
+    def rules(self) -> LanguageFilter:
+        """Return the rules, which are built once."""
         with self._mutex:
             if self._rules is None:
-                self._rules = rooms.enter("context", "room", wanted_by).language_rules(*self._given)
+                from fastscribe.context.language_filter import LanguageFilter
+
+                self._rules = LanguageFilter(*self._given)
             return self._rules
 
     @property
@@ -74,10 +76,7 @@ class LanguageLock:
         """Return the source with the language that it is kept to, or the Failure of a row whose language is unusable."""
         if self._rules is None and not (self._reads_rows and names_language(source.row)):
             return source
-        try:
-            return self.rules("a row's language").apply(source)
-        except UsageError as error:  # the room is missing
-            return to_failure(source, "input", error)
+        return self.rules().apply(source)
 
 
 def lock_of(checkpoint: Checkpoint, options: Options, has_prompt: bool) -> LanguageLock | None:

@@ -13,7 +13,7 @@ from fastscribe.audio.media import RemoteMedium, is_held
 from fastscribe.audio.probe import probe
 from fastscribe.audio.sound_file_cache import close_held
 from fastscribe.config import ModelConfig, Options
-from fastscribe.pipeline.interfaces import PLAIN_INPUTS, InputStage
+from fastscribe.pipeline.interfaces import PLAIN_INPUTS, PlainInputs
 from fastscribe.segmentation.silence import MIN_TRIMMED_S, stays_whole
 from fastscribe.types import AudioInfo, Failure, File, Samples, Source, Utterance
 
@@ -39,7 +39,7 @@ class Preparation:
     config: ModelConfig
     options: Options
     by_phrase: bool
-    room: InputStage = PLAIN_INPUTS
+    room: PlainInputs = PLAIN_INPUTS
     dry: bool = False
     trusts_manifests: bool = True
 

@@ -30,11 +30,10 @@ from fastscribe.families.model import Model
 from fastscribe.languages import check_languages
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.dtype_choice import NARROW_ON_CPU, choose_dtype
-from fastscribe.pipeline.interfaces import SideModel
 from fastscribe.pipeline.language_lock import LanguageLock, lock_of
 from fastscribe.pipeline.model_building import build_on_device, choose_device, encoder_of
 from fastscribe.pipeline.model_facts import ModelFacts
-from fastscribe.pipeline.run_rooms import RunRooms, build_rooms, fused_model
+from fastscribe.pipeline.run_rooms import RunRooms, SpeakerModel, build_rooms, fused_model
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.types import WORDS, Batch, Features, Frames, Hypothesis, Int32Array
 
@@ -110,7 +109,7 @@ class Recognizer:
         options = replace(options, beam=beam)
         model = build_on_device(checkpoint, chosen_device, chosen_dtype, options, say)
         encoder = encoder_of(model, chosen_device, options, say)
-        parts = Parts(model, checkpoint, chosen_device, options, say, fused_model(checkpoint, beam))
+        parts = Parts(model, checkpoint, chosen_device, options, say, fused_model(checkpoint.fused_model, beam))
         decoder = DECODERS[chosen_decoder].build(parts)
         rooms = build_rooms(checkpoint, chosen_device, chosen_dtype, options, say, languages)
         if rooms.word_timer is not None:
@@ -128,7 +127,7 @@ class Recognizer:
             _marks(checkpoint.tokenizer),
         )
 
-    def stages(self, batch: Batch) -> Recognizer | SideModel:
+    def stages(self, batch: Batch) -> Recognizer | SpeakerModel:
         """Return what has the features, encode, submit and read of a batch."""
         return self if batch.purpose == WORDS else self.rooms.others[batch.purpose]
 

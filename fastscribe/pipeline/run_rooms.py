@@ -5,53 +5,47 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from fastscribe import rooms
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import Options
-from fastscribe.errors import AudioError, UsageError
-from fastscribe.pipeline.interfaces import Constraints, SideModel, WordTimer
 from fastscribe.pipeline.language_lock import LanguageLock
 from fastscribe.pipeline.model_building import prepare
-from fastscribe.types import AudioInfo, Batch, Frames
+from fastscribe.types import Batch, Frames
 
 if TYPE_CHECKING:
+    from fastscribe.alignment.word_timer import WordTimer
+    from fastscribe.context.constraints import Constraints
     from fastscribe.decode.scorer import FusedModel
+    from fastscribe.speakers.diarizer import Diarizer
+    from fastscribe.speakers.voice_printer import VoicePrinter
 
 Log = Callable[[str], None]
+SpeakerModel: TypeAlias = "Diarizer | VoicePrinter"
 
 
 class LazyConstraints:
     """The constraints of a run, which are built for the run's phrases, or for the first row with phrases or a language.
 
     Args:
-        build: Builds them; its argument is what the user asked for. Raises UsageError.
+        build: Builds them. Raises UsageError.
         at_once: Build them now.
     """
 
-    def __init__(self, build: Callable[[str], Constraints], at_once: bool) -> None:
+    def __init__(self, build: Callable[[], Constraints], at_once: bool) -> None:
         self._build, self._mutex = build, Lock()
-        self._built = build("--boost") if at_once else None
+        self._built = build() if at_once else None
 
     def constrain(self, frames: Frames, batch: Batch) -> Frames:
-        """Return the batch's frames with what constrains them. As interfaces.Constraints."""
+        """Return the batch's frames with its phrases to boost and the tokens that are left out, if there are any."""
         if self._built is None:
-            named = next((one.audio for one in batch.utterances if one.audio.boost or one.audio.language), None)
-            if named is None:
+            if not any(one.audio.boost or one.audio.language for one in batch.utterances):
                 return frames
             with self._mutex:  # parts of a batch run side by side
-                self._built = self._built or self._built_for(named)
+                self._built = self._built or self._build()
         return self._built.constrain(frames, batch)
-
-    def _built_for(self, audio: AudioInfo) -> Constraints:
-        """Build the constraints for a row's recording. Raises AudioError, because one row does not end a run."""
-        try:
-            return self._build("a row's boost or language")
-        except UsageError as error:
-            raise AudioError(audio.path, str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,7 @@ class RunRooms:
     constraints: LazyConstraints
     languages: LanguageLock | None = None
     word_timer: WordTimer | None = None
-    others: Mapping[str, SideModel] = field(default_factory=dict)
+    others: Mapping[str, SpeakerModel] = field(default_factory=dict)
 
 
 def build_rooms(
@@ -85,33 +79,55 @@ def build_rooms(
         languages: Keeps recordings to a language; None: nothing does.
 
     Raises:
-        UsageError: This installation lacks a room, or the model cannot do what an option asks for.
+        UsageError: The model cannot do what an option asks for.
         CheckpointError: A model cannot be used.
         WeightsMismatch: The weights of one do not fit its config.
     """
     timer: WordTimer | None = None
     if checkpoint.aligner is not None and (options.timestamps or options.align_with):
-        door = rooms.enter("alignment", "room", "--align-with" if options.align_with else "--timestamps")
+        from fastscribe.alignment.word_timer import WordTimer
+
         features = checkpoint.config.features
-        timer = door.build_word_timer(checkpoint.aligner, features, device, dtype, options, say)
-    others: dict[str, SideModel] = {}
-    for build_models in rooms.offered("build_models", options):
-        others |= build_models(checkpoint.others, device, prepare, dtype)
+        timer = WordTimer.build(checkpoint.aligner, features, device, dtype, options, say)
+    others = _speaker_models(checkpoint.others, device, dtype) if options.has_speakers else {}
     tokenizer, path, num_labels = checkpoint.tokenizer, checkpoint.path, checkpoint.config.blank_id
 
-    def constraints(wanted_by: str) -> Constraints:
-        rules = None if languages is None else languages.rules(wanted_by)
-        build = rooms.enter("context", "room", wanted_by).build_constraints
-        found: Constraints = build(options.boost, tokenizer, path, device, say, rules, num_labels)
-        return found
+    def constraints() -> Constraints:
+        from fastscribe.context.booster import Booster
+        from fastscribe.context.constraints import Constraints
+        from fastscribe.context.vocabulary_mask import VocabularyMasks
+
+        rules = None if languages is None else languages.rules()
+        masks = None if rules is None else VocabularyMasks(rules, num_labels, device)
+        return Constraints(Booster(options.boost, tokenizer, path, device, say, rules), masks)
 
     return RunRooms(LazyConstraints(constraints, at_once=bool(options.boost)), languages, timer, others)
 
 
-def fused_model(checkpoint: Checkpoint, beam: int) -> FusedModel | None:
-    """Return the language model that a search with this beam fuses; None: there is none, or it does not count."""
-    if beam == 1 or checkpoint.fused_model is None:
-        return None
-    wanted_by = "--lm" if checkpoint.other_language_model is not None else f"{checkpoint.path}: its language model"
-    found: FusedModel | None = rooms.enter("context", "room", wanted_by).fused_model(checkpoint.fused_model)
+def _speaker_models(checkpoints: Mapping[str, Any], device: torch.device, dtype: str) -> dict[str, SpeakerModel]:
+    """Return the models of speakers on the recogniser's device, by purpose of a batch. Raises WeightsMismatch."""
+    from fastscribe.speakers.config import TURNS, VOICES
+
+    found: dict[str, SpeakerModel] = {}
+    if TURNS in checkpoints:
+        from fastscribe.speakers.diarizer import Diarizer
+
+        found[TURNS] = Diarizer.build(checkpoints[TURNS], device, prepare, dtype)
+    if VOICES in checkpoints:
+        from fastscribe.speakers.voice_printer import VoicePrinter
+
+        found[VOICES] = VoicePrinter.build(checkpoints[VOICES], device, prepare)
     return found
+
+
+def fused_model(model: Any, beam: int) -> FusedModel | None:
+    """Return the tables of Checkpoint.fused_model for a search with this beam, on the CPU; None: it does not count."""
+    if beam == 1 or model is None or model.fusion.weight == model.fusion.bonus == 0:
+        return None
+    from fastscribe.context.language_model import LanguageModel, LazyTables
+
+    if isinstance(model, LanguageModel):
+        return LazyTables(model)
+    from fastscribe.context.fusion import tables_of
+
+    return tables_of(model)

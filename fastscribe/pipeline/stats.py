@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from fastscribe.audio.repeats import Repeats
 from fastscribe.types import Failure, Transcript, Utterance
@@ -68,19 +68,8 @@ class DeviceShare:
 _ADDED = ("batches", "utterances", "audio_s", "busy_s", "peak_bytes", "died", "pinned_bytes")
 
 
-class Report(Protocol):
-    """What a room counts in a run (Progress calls it)."""
-
-    @property
-    def lines(self) -> list[str]:
-        """Lines for the user at the end of the run."""
-
-
-class Watcher(Protocol):
-    """Observes every decoded batch. Called by the thread that drives the model."""
-
-    def batch(self, utterances: Sequence[Utterance], num_frames: Sequence[int]) -> None:
-        """Receive a decoded batch's utterances and their lengths in encoder frames."""
+# Gets the utterances of every decoded batch and their lengths in encoder frames, in the thread that drives the model.
+Watcher = Callable[[Sequence[Utterance], Sequence[int]], None]
 
 
 @dataclass
@@ -107,13 +96,13 @@ class Progress:
     real_frames: int = 0
     first_batch_at: float | None = None  # time.perf_counter() when the first batch had its results
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
-    reports: Sequence[Report] = ()  # of rooms
+    reports: Sequence[Callable[[], list[str]]] = ()  # each returns lines of a room for the user
     watcher: Watcher | None = None
 
     @property
     def lines(self) -> list[str]:
         """Lines of rooms for the user, at the end of the run."""
-        return [line for report in self.reports for line in report.lines]
+        return [line for report in self.reports for line in report()]
 
     def count_batch(self, utterances: Sequence[Utterance], lengths: Sequence[int]) -> None:
         """Count a decoded batch, by the lengths of its utterances in encoder frames."""
@@ -121,7 +110,7 @@ class Progress:
         self.real_frames += sum(lengths)
         self.padded_frames += len(lengths) * max(lengths)
         if self.watcher is not None:
-            self.watcher.batch(utterances, lengths)
+            self.watcher(utterances, lengths)
 
     def count(self, result: Transcript | Failure) -> None:
         """Count a result of the run."""

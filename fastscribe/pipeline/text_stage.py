@@ -14,7 +14,7 @@ from typing import Any
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options
-from fastscribe.pipeline.interfaces import PLAIN_TRANSCRIPTS, Step, TranscriptStage
+from fastscribe.pipeline.interfaces import PLAIN_TRANSCRIPTS, PlainTranscripts, Step
 from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.segmentation.spans import Span, find_sparse_spans, find_untranscribed_spans
 from fastscribe.text import transcript
@@ -44,7 +44,7 @@ class TextStage:
     options: Options
     tokenizer: Tokenizer
     facts: ModelFacts
-    room: TranscriptStage = PLAIN_TRANSCRIPTS
+    room: PlainTranscripts = PLAIN_TRANSCRIPTS
 
     def first(self, parts: Sequence[DecodedUtterance]) -> Step:
         """Return the first step of a recording from all its decoded utterances, in any order."""

@@ -5,11 +5,11 @@ A manifest row that states its duration becomes an utterance unopened; the execu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastscribe.audio.given import all_of, sources
 from fastscribe.audio.media import RemoteMedium, held_memory
@@ -18,7 +18,7 @@ from fastscribe.pipeline.idle import IDLE, Idle
 from fastscribe.pipeline.interfaces import Additions
 from fastscribe.pipeline.loader import REMOTE_THREADS
 from fastscribe.pipeline.preparation import Preparation, PreparedInput, release
-from fastscribe.pipeline.sort_buffer import PreparationGroup, SortBuffer
+from fastscribe.pipeline.sort_buffer import SortBuffer
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.types import Failure, Source
@@ -26,24 +26,12 @@ from fastscribe.types import Failure, Source
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
     from fastscribe.pipeline.unfinished_inputs import UnfinishedInputs
+    from fastscribe.pipeline.workers.inputs import HelperInputs
 
 Window = list[PreparedInput]
-InputGroup: TypeAlias = PreparationGroup[Source | Failure, PreparedInput]
 
 MAX_WINDOW_BYTES = 512 << 20  # the caller's data in a window, while the model works on another
 _EXPECTED_S = 3600.0  # length of a recording that is held as a whole, while that of none is known
-
-
-class InputGroups(Protocol):
-    """Prepares inputs in other processes, which never waits for one that hangs."""
-
-    chunk: int  # inputs that are prepared together
-
-    def group(self, sources: Sequence[Source | Failure]) -> InputGroup:
-        """Return the group that prepares some inputs."""
-
-    def wake(self) -> None:
-        """Wake the thread that drives the run. Called in any thread."""
 
 
 class Ledger(Protocol):
@@ -82,7 +70,7 @@ class InputWindows:
         rooms: Additions,
         preparers: ReplacingThreadPool,
         progress: Progress,
-        elsewhere: InputGroups | None = None,
+        elsewhere: HelperInputs | None = None,
     ) -> None:
         self.error: Exception | None = None
         self._preparation, self._options, self._rooms = preparation, preparation.options, rooms

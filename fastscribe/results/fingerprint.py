@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from fastscribe import rooms
 from fastscribe.config import CHANNELS, ModelConfig, Options, OutputStyle, SubtitleStyle, streaming_text
 
 _FORMAT_VERSION = 1  # of the output; raise it when the content of rows or files changes
@@ -46,7 +45,9 @@ def fingerprint(model_digest: str, resolved: Mapping[str, Any], options: Options
     chosen = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     chosen["boost"] = _DEFAULTS.boost
     if options.boost:
-        chosen["boost"] = rooms.enter("context", "phrases", "--boost").digest(options.boost)
+        from fastscribe.context.phrases import digest
+
+        chosen["boost"] = digest(options.boost)
     if options.speaker_streaming is not None:
         chosen["speaker_streaming"] = streaming_text(options.speaker_streaming)
     defaulted = {name for name in _OPTIONAL if chosen[name] == getattr(_DEFAULTS, name)}

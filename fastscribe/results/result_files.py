@@ -12,7 +12,6 @@ from zlib import crc32
 
 from fastscribe._system.file_kinds import InTheWay
 from fastscribe.config import OutputStyle, SubtitleStyle
-from fastscribe.errors import UsageError
 from fastscribe.results.commit import Committer
 from fastscribe.results.entries import SUBTITLES, Entry
 from fastscribe.results.file_names import NameChange, file_formats
@@ -136,16 +135,11 @@ class ResultFiles:
         Args:
             entry_index: The result's journal entry.
             order: The input's position in this run.
-
-        Raises:
-            UsageError: This installation lacks the room of one of its fields.
         """
         entry = self._journal.entry(entry_index)
         row = self._journal.row(entry)
         try:
             return to_result(json.loads(row), entry.id, entry.audio_s, order), row
-        except UsageError:
-            raise
         except ValueError:
             return None
 

@@ -6,19 +6,19 @@ The writers make the same files from it as from the original result, because eve
 from __future__ import annotations
 
 import math
+from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from fastscribe.audio.failures import relative_id
-from fastscribe.errors import UsageError
 from fastscribe.results.formats.writers import OWN_KEYS, offset_suffix
-from fastscribe.rooms import COLUMNS
-from fastscribe.types import Alternative, AudioInfo, Failure, Gap, Segment, Token, Transcript, Word
+from fastscribe.types import Alternative, AudioInfo, Failure, Gap, Segment, Token, Transcript, Turn, Voice, Word
 
 _RATE = 1000  # samples a second: a row's times are in milliseconds
-_COLUMN_NAMES = frozenset((*COLUMNS, *COLUMNS.values()))
 
 
 class NotAResult(ValueError):
@@ -42,12 +42,9 @@ def to_result(
 
     Raises:
         NotAResult: The row is no result.
-        UsageError: This installation lacks the room of one of its fields.
     """
     try:
         return _to_result(fields, id, audio_s, index)
-    except UsageError:
-        raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         missing = f"no {error.args[0]}" if isinstance(error, KeyError) else str(error)
         raise NotAResult(f"not a row of transcripts.jsonl: {missing}") from None
@@ -79,12 +76,53 @@ def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index:
     nbest = tuple(map(_alternative, fields.get("nbest", ())))
     language = fields.get("pred_language" if is_manifest else "language")
     segments = tuple(_segments(fields["segments"], words))
-    columns: Mapping[str, Any] = {}
-    if not _COLUMN_NAMES.isdisjoint(fields):
-        from fastscribe.results.columns import read_columns
+    speakers = tuple(map(str, fields.get("pred_speakers" if is_manifest else "speakers", ())))
+    return Transcript(
+        audio,
+        text,
+        segments,
+        tokens,
+        gaps,
+        nbest,
+        language,
+        speakers=speakers,
+        speaker_channels=_speaker_channels(fields, speakers),
+        turns=tuple(
+            Turn(number(one, "start"), number(one, "end"), str(one["speaker"]))
+            for one in fields.get("pred_turns" if is_manifest else "turns", ())
+        ),
+        voices=stored_voices(fields),
+        removed_words=tuple(words_of(fields.get("removed_words", ()))),
+    )
 
-        columns = read_columns(fields, is_manifest)
-    return Transcript(audio, text, segments, tokens, gaps, nbest, language, **columns)
+
+def stored_voices(fields: Mapping[str, Any]) -> tuple[Voice, ...]:
+    """Return the voices of a row.
+
+    Raises:
+        NotAResult: A voice is damaged.
+    """
+    try:
+        return tuple(map(_voice, fields.get("pred_voices" if "pred_text" in fields else "voices", ())))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise NotAResult(f"not a voice of transcripts.jsonl: {error}") from None
+
+
+def _voice(one: Mapping[str, Any]) -> Voice:
+    speech_s, start_s, end_s = (float(one[name]) for name in ("speech", "start", "end"))
+    embedding_E = None
+    if "embedding" in one:
+        embedding_E = np.frombuffer(b64decode(one["embedding"], validate=True), "<f2").astype(np.float32)
+        if not len(embedding_E) or not np.isfinite(embedding_E).all() or not embedding_E.any():
+            raise ValueError("its embedding is no vector")
+    return Voice(str(one["speaker"]), speech_s, start_s, end_s, embedding_E)
+
+
+def _speaker_channels(fields: Mapping[str, Any], speakers: tuple[str, ...]) -> tuple[int, ...]:
+    by_speaker = fields.get("speaker_channels", {})
+    if by_speaker and by_speaker.keys() != set(speakers):
+        raise ValueError("speaker_channels and speakers have different names")
+    return tuple(int(by_speaker[one]) for one in speakers) if by_speaker else ()
 
 
 def has_tokens(fields: Mapping[str, Any]) -> bool:

@@ -46,7 +46,7 @@ class RttmTranscripts(PlainTranscripts):
 
 
 @dataclass(frozen=True)
-class ModelTranscripts:
+class ModelTranscripts(PlainTranscripts):
     """Words get the speakers that a speaker model finds.
 
     Args:

@@ -16,7 +16,6 @@ class LostPrints:
         self.num += 1
         self.first = self.first or f"{path}, {speaker}: {message}"
 
-    @property
     def lines(self) -> list[str]:
         """A line for the user, if there are any."""
         speakers = "1 speaker has" if self.num == 1 else f"{self.num:,} speakers have"

@@ -21,9 +21,8 @@ from fastscribe._system.safe_files import write_atomic
 from fastscribe._system.safe_open import safe_read
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.results.rows import ResultRow
-from fastscribe.results.stored import NotAResult
+from fastscribe.results.stored import NotAResult, stored_voices
 from fastscribe.speakers.clustering import cluster
-from fastscribe.speakers.columns import stored_voices
 from fastscribe.types import Float32Array, Voice
 
 THRESHOLD = 0.4  # NeMo's verify_speakers() takes voices of this cosine for one person, (0.4 + 1) / 2 = 0.7

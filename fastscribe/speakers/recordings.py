@@ -1,4 +1,4 @@
-"""Prepare a recording for speakers: read its channels, its turns, or all of its samples (InputStage)."""
+"""Prepare a recording for speakers: read its channels, its turns, or all of its samples (pipeline.interfaces.PlainInputs)."""
 
 from __future__ import annotations
 

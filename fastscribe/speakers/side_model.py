@@ -27,7 +27,7 @@ Self = TypeVar("Self", bound="SideModel[Any, Any]")
 
 @dataclass(frozen=True)
 class SideModel(Generic[C, M]):
-    """Stages of a model on one device, in float32 (pipeline.interfaces.SideModel). build() makes it from a checkpoint."""
+    """Stages of a model on one device, in float32. build() makes it from a checkpoint."""
 
     runs_in_parts: ClassVar[bool] = True
 

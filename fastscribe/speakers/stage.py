@@ -1,4 +1,4 @@
-"""What speakers add to a run, as its options ask (pipeline.interfaces.RoomStage)."""
+"""What speakers add to a run, as its options ask (transcriber.py calls it)."""
 
 from __future__ import annotations
 
@@ -33,13 +33,16 @@ class SpeakerStage:
         self._rttm = None if options.rttm is None else RttmTurns(options.rttm)
 
     def refresh(self) -> None:
+        """Read files again that have changed since they were read."""
         if self._rttm is not None and self._rttm.has_changed:
             self._rttm = RttmTurns(self._rttm.path)
 
     def digests(self) -> Mapping[str, str]:
+        """Return digests of the files that were read, by the option's name. Raises OSError."""
         return {} if self._rttm is None else {"rttm": self._rttm.digest()}
 
     def add_to(self, run: Additions, config: ModelConfig, options: Options, facts: ModelFacts) -> Additions:
+        """Return a run's additions with those of speakers."""
         rate, names = config.features.sample_rate, options.speaker_names
         if options.speakers == CHANNELS:
             run = replace(run, inputs=ChannelInputs(names), transcripts=Dialogues(names))
@@ -64,7 +67,7 @@ class SpeakerStage:
                 run,
                 planners=(*run.planners, VoicePlanner(voice_model, rate)),
                 follow_up=VoicePrints(voice_model, options.batch_size, lost),
-                reports=(*run.reports, lost),
+                reports=(*run.reports, lost.lines),
                 needs_whole_recordings=True,
             )
         return run

@@ -239,7 +239,7 @@ class Part:
         """Return the loaded model under other options. Only the decoder is built again; "off" has no encoder graphs either."""
         checkpoint, old = read_checkpoint(folder), loaded._recognizer
         options = replace(loaded.options, beam=old.beam, **changes)
-        fused = fused_model(checkpoint, old.beam)
+        fused = fused_model(checkpoint.fused_model, old.beam)
         decoder = DECODERS[old.decoder_name].build(Parts(old.model, checkpoint, old.device, options, self._say, fused))
         encode = old.model.encoder if options.cuda_graphs == "off" else old.encoder
         return Transcriber(

@@ -11,10 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.context import backoff_model, room
+from fastscribe.context import backoff_model
 from fastscribe.context.backoff_model import BackoffModel, read_language_model
 from fastscribe.decode.scorer import FusedModel
 from fastscribe.errors import UsageError
+from fastscribe.pipeline.run_rooms import fused_model
 from fastscribe.text.tokenizer import Tokenizer, from_characters
 from tests.context.arpa_files import SlowArpa, random_arpa, written
 from tests.decode.test_beam import MODELS, decoded
@@ -36,7 +37,7 @@ def read(tmp_path: Path, text: str, tokenizer: Tokenizer, weight: float | None =
 
 
 def tables_of(model: BackoffModel) -> FusedModel:
-    found = room.fused_model(model)
+    found = fused_model(model, beam=2)
     assert found is not None
     return found
 
@@ -106,7 +107,7 @@ def test_equals_kenlm(tmp_path: Path) -> None:
 
 
 def test_weight_zero_is_no_model(tmp_path: Path) -> None:
-    assert room.fused_model(read(tmp_path, random_arpa(0, TOKENS, 2), SUBWORDS, 0.0)) is None
+    assert fused_model(read(tmp_path, random_arpa(0, TOKENS, 2), SUBWORDS, 0.0), beam=2) is None
 
 
 def test_gzip(tmp_path: Path) -> None:

@@ -29,10 +29,10 @@ from fastscribe.cli.describe import describe
 from fastscribe.config import OutputStyle
 from fastscribe.context import language_model
 from fastscribe.context.language_model import Fusion, LanguageModel, LazyTables, Ngrams, parse, serialize
-from fastscribe.context.room import fused_model
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.journaled import run_fingerprint
 from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.pipeline.run_rooms import fused_model
 from fastscribe.training.data import prepare
 from fastscribe.training.dataloader import AudioDataLoader
 from fastscribe.training.recipe import parse_recipe
@@ -170,7 +170,7 @@ def test_default_model_makes_few_rows() -> None:
     """A search that begins makes rows for its states alone."""
     model = read_checkpoint(PACKAGED).language_model
     assert model is not None
-    tables = fused_model(model)
+    tables = fused_model(model, beam=2)
     assert isinstance(tables, LazyTables)
     tables.scores(torch.full((4,), tables.start))
     assert tables.num_rows < 100

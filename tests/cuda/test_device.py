@@ -30,7 +30,7 @@ def test_stage_times_add_up() -> None:
         with times.time("encode"):
             pass
     stopwatch.add("encode", 1.0)
-    times.add_to(stopwatch)
+    times.add_to(stopwatch.add)
     assert stopwatch.seconds["encode"] > 1.0
 
 
@@ -71,7 +71,7 @@ def test_events_and_copies_on_gpu() -> None:
         back = to_host(sent.float() * 2)
     work.record_event().synchronize()
     assert (back == 6).all()
-    times.add_to(stopwatch)
+    times.add_to(stopwatch.add)
     assert stopwatch.seconds["copy"] > 0 and stopwatch.seconds["work"] > 0
     with pytest.raises(torch.OutOfMemoryError) as caught:
         torch.empty(1 << 50, device=device)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from fastscribe.cuda import loops, while_loop
 from fastscribe.cuda.graph_capture import Generation, GraphsUnavailable
-from fastscribe.cuda.loops import ChunkedLoop, LoopMaker, WhileLoop, bucket
+from fastscribe.cuda.loops import ChunkedLoop, DelayedFlag, LoopMaker, WhileLoop, bucket
 from fastscribe.decode import graph_modes, transducer_graphs
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.label_looping import Network
@@ -49,7 +49,7 @@ def simulated_cuda(monkeypatch: pytest.MonkeyPatch) -> SimulatedCuda:
     return SimulatedCuda().install(monkeypatch)
 
 
-class ListFlag:
+class ListFlag(DelayedFlag):
     """A flag whose copies arrive immediately and are read late."""
 
     def __init__(self, flag: torch.Tensor) -> None:

@@ -72,7 +72,6 @@ PRELOADED = (
     "fastscribe.pipeline.local",
     "fastscribe.pipeline.recognizer",
     "fastscribe.ray.run",
-    "fastscribe.results.columns",
     "fastscribe.results.export",
     "fastscribe.results.formats.cue_files",
     "fastscribe.results.merge_objects",
@@ -82,10 +81,8 @@ PRELOADED = (
     "fastscribe.results.storage_folder",
     "fastscribe.results.storage_object",
     "fastscribe.results.stream",
-    "fastscribe.speakers.columns",
     "fastscribe.speakers.networks",
     "fastscribe.speakers.readers",
-    "fastscribe.speakers.room",
     "fastscribe.speakers.stage",
     "fastscribe.transcriber",
 )

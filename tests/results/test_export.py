@@ -11,7 +11,6 @@ import pytest
 
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.results import columns
 from fastscribe.results.export import Exported, export_in_place, export_to_folder, stored_results
 from fastscribe.results.merge import merge
 from fastscribe.results.output import open_journaled
@@ -81,21 +80,6 @@ def test_users_files_are_in_the_way_and_edits_are_kept(tmp_path: Path, corpus: C
     export_in_place(out, NARROW, said.append)
     assert (out / "a.wav.srt").read_text() == edited and not list(out.glob("*.previous.*"))
     assert len(said) == 1 and said[0].startswith(f"{out / 'a.wav.srt'}: edited")
-
-
-def test_a_room_that_is_missing_is_not_taken_for_an_edit(
-    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    corpus.go(0, style=OutputStyle(("txt",)))(tmp_path)
-    rows = tmp_path / "transcripts.jsonl"
-    rows.write_bytes(rows.read_bytes().replace(b'"duration"', b'"speakers"'))  # names of the same length
-
-    def enter(room: str, module: str, wanted_by: str) -> None:
-        raise UsageError(f"{wanted_by}: {room} is missing")
-
-    monkeypatch.setattr(columns, "enter", enter)
-    with pytest.raises(UsageError, match="the field speakers of a result: speakers is missing"):
-        export_in_place(tmp_path, OutputStyle(("srt",)))
 
 
 @pytest.mark.parametrize("kind", [*EDITS, "in the middle", "no result"])

@@ -17,9 +17,8 @@ from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.pipeline.engine import Engine
 from fastscribe.results.formats.writers import to_jsonl
-from fastscribe.results.stored import NotAResult, to_result
+from fastscribe.results.stored import NotAResult, stored_voices, to_result
 from fastscribe.speakers import voice_spans
-from fastscribe.speakers.columns import stored_voices
 from fastscribe.speakers.lost_prints import LostPrints
 from fastscribe.speakers.voice_printer import VoicePrinter
 from fastscribe.speakers.voice_prints import VoicePrints

@@ -11,7 +11,7 @@ F mel bins left after subsampling.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -214,13 +214,13 @@ class ConformerLayer(Optimised):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.norm_feed_forward1 = nn.LayerNorm(config.d_model)
-        self.feed_forward1 = FeedForward(config)
+        self.feed_forward1 = FeedForward(config.d_model, config.ff_hidden, config.use_bias)
         self.norm_self_attn = nn.LayerNorm(config.d_model)
         self.self_attn = RelPositionAttention(config)
         self.norm_conv = nn.LayerNorm(config.d_model)
         self.conv = ConvolutionModule(config)
         self.norm_feed_forward2 = nn.LayerNorm(config.d_model)
-        self.feed_forward2 = FeedForward(config)
+        self.feed_forward2 = FeedForward(config.d_model, config.ff_hidden, config.use_bias)
         self.norm_out = nn.LayerNorm(config.d_model)
 
     def optimise_(self) -> None:
@@ -236,25 +236,12 @@ class ConformerLayer(Optimised):
         return out_BTD
 
 
-class FeedForwardSettings(Protocol):
-    """The part of an encoder's settings that its feed-forward layers have."""
-
-    @property
-    def d_model(self) -> int: ...
-
-    @property
-    def ff_hidden(self) -> int: ...
-
-    @property
-    def use_bias(self) -> bool: ...
-
-
 class FeedForward(nn.Module):
-    def __init__(self, config: FeedForwardSettings) -> None:
+    def __init__(self, width: int, hidden: int, use_bias: bool) -> None:
         super().__init__()
-        self.linear1 = nn.Linear(config.d_model, config.ff_hidden, bias=config.use_bias)
+        self.linear1 = nn.Linear(width, hidden, bias=use_bias)
         self.activation: nn.Module = nn.SiLU()
-        self.linear2 = nn.Linear(config.ff_hidden, config.d_model, bias=config.use_bias)
+        self.linear2 = nn.Linear(hidden, width, bias=use_bias)
 
     def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
         out_BTD: torch.Tensor = self.linear2(self.activation(self.linear1(x_BTD)))

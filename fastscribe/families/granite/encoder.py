@@ -118,13 +118,13 @@ class GraniteLayer(Optimised):
         super().__init__()
         self.stride = stride
         self.norm_feed_forward1 = nn.LayerNorm(config.d_model)
-        self.feed_forward1 = FeedForward(config)
+        self.feed_forward1 = FeedForward(config.d_model, config.ff_hidden, config.use_bias)
         self.norm_self_attn = nn.LayerNorm(config.d_model)
         self.self_attn = BlockAttention(config)
         self.norm_conv = nn.LayerNorm(config.d_model)
         self.conv = StridedConvolution(config, stride)
         self.norm_feed_forward2 = nn.LayerNorm(config.d_model)
-        self.feed_forward2 = FeedForward(config)
+        self.feed_forward2 = FeedForward(config.d_model, config.ff_hidden, config.use_bias)
         self.norm_out = nn.LayerNorm(config.d_model)
 
     def optimise_(self) -> None:

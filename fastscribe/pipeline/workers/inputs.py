@@ -18,7 +18,7 @@ from fastscribe.types import Failure, Source
 
 
 class HelperInputs:
-    """Prepares the inputs of a run.
+    """Prepares the inputs of a run in other processes, and never waits for one that hangs.
 
     Args:
         preparation: What is done.
@@ -27,7 +27,7 @@ class HelperInputs:
         homes: Gets, by the index of a remote recording, the helper that has its bytes.
     """
 
-    chunk = 32  # two milliseconds of reading headers
+    chunk = 32  # inputs that are prepared together: two milliseconds of reading headers
 
     def __init__(
         self, preparation: Preparation, helpers: HelperPool, wake: Callable[[], None], homes: dict[int, int]

@@ -10,26 +10,50 @@ from __future__ import annotations
 
 import json
 import math
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.errors import OptionError
-from fastscribe.rooms import COLUMNS
 from fastscribe.text.joining import join_texts
-from fastscribe.types import Alternative, Failure, Gap, RenderedTranscript, Segment, Token, Transcript, Turn, Word
+from fastscribe.types import (
+    Alternative,
+    Failure,
+    Gap,
+    RenderedTranscript,
+    Segment,
+    Token,
+    Transcript,
+    Turn,
+    Voice,
+    Word,
+)
 
-# What the core writes into a result, in order; rooms have columns among these.
-_FIRST_FIELDS = ("duration", "text", "pred_text", "language", "pred_language", "missing_channel", "opposite_phase")
-FIELDS = (*_FIRST_FIELDS, "segments", "words", "gaps", "audio_notes", "nbest", "tokens")
-# Keys of a result. A manifest row that has them is an earlier run's output, so its values are dropped.
-OWN_KEYS = frozenset((*FIELDS, "error", *COLUMNS.values())) - {"duration", "text", "language"}
-_values_of_rooms = attrgetter(*COLUMNS)
-_NO_VALUES = _values_of_rooms(Transcript)  # their defaults
+# Keys of a result alone. A manifest row that has them is an earlier run's output, so its values are dropped.
+OWN_KEYS = frozenset(
+    (
+        "pred_text",
+        "pred_language",
+        "pred_speakers",
+        "speaker_channels",
+        "missing_channel",
+        "opposite_phase",
+        "pred_turns",
+        "pred_voices",
+        "segments",
+        "words",
+        "gaps",
+        "audio_notes",
+        "removed_words",
+        "nbest",
+        "tokens",
+        "error",
+    )
+)
 _LINE_BREAKS = ("\x85", "\u2028", "\u2029")  # JSON allows them, but str.splitlines splits at them
 _encode_line = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 DEFAULT_STYLE = SubtitleStyle()
@@ -122,29 +146,46 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
     found: dict[str, Any] = (
         {} if row is not None and "duration" in row else {"duration": round(float(result.audio.duration_s), 3)}
     )
-    found["text" if row is None else "pred_text"] = result.text
+    prefix = "" if row is None else "pred_"
+    found[f"{prefix}text"] = result.text
     if result.language is not None:
-        found["language" if row is None else "pred_language"] = result.language
+        found[f"{prefix}language"] = result.language
+    if result.speakers:
+        found[f"{prefix}speakers"] = list(result.speakers)
+    if result.speaker_channels:
+        found["speaker_channels"] = dict(zip(result.speakers, result.speaker_channels, strict=True))
     if result.audio.missing_channel is not None:
         found["missing_channel"] = result.audio.missing_channel
     if result.audio.opposite_phase:
         found["opposite_phase"] = [span_object(*span) for span in result.audio.opposite_phase]
+    if result.turns:
+        found[f"{prefix}turns"] = [
+            {**span_object(turn.start_s, turn.end_s), "speaker": turn.speaker} for turn in result.turns
+        ]
+    if result.voices:
+        found[f"{prefix}voices"] = list(map(_voice_object, result.voices))
     found["segments"] = [_segment(segment) for segment in result.segments]
     found["words"] = [word_object(word) for word in result.words]
     found["gaps"] = [{**span_object(gap.start_s, gap.end_s), **_speaker(gap)} for gap in result.gaps]
     if result.audio.notes:
         found["audio_notes"] = list(result.audio.notes)
+    if result.removed_words:
+        found["removed_words"] = list(map(word_object, result.removed_words))
     if result.nbest:
         found["nbest"] = [_alternative(alternative) for alternative in result.nbest]
     if tokens:
         found["tokens"] = [
             {"id": token.id, **_timed("piece", token.piece, token), **_speaker(token)} for token in result.tokens
         ]
-    if _values_of_rooms(result) != _NO_VALUES:
-        from fastscribe.results.columns import add_columns
-
-        found = add_columns(found, result, FIELDS)
     return {**_carried(row), **_path(row, result.audio.path), **found}
+
+
+def _voice_object(voice: Voice) -> dict[str, Any]:
+    """Return the object of a voice; its embedding is the Base64 of 16-bit floats, the low byte first."""
+    found = {"speaker": voice.speaker, "speech": seconds(voice.speech_s), **span_object(voice.start_s, voice.end_s)}
+    if voice.embedding_E is not None:
+        found["embedding"] = b64encode(voice.embedding_E.astype("<f2").tobytes()).decode()
+    return found
 
 
 def to_txt(transcript: Transcript) -> str:
