@@ -149,14 +149,17 @@ def _estimated_number(inputs: Sequence[str]) -> int | None:
 
     number = 0
     for path in inputs:
+        if not os.path.isfile(path) or list_kind(path) == "tar":
+            return None
+        if not list_kind(path):
+            number += 1
+            continue
         try:
-            if not os.path.isfile(path) or list_kind(path) == "tar":
-                return None
             with open(path, "rb") as file:
                 head, size = file.read(_SAMPLE_BYTES), os.path.getsize(path)
         except OSError:
             return None
-        if list_kind(path) and head.startswith(GZIP):
+        if head.startswith(GZIP) or b"\n" not in head:
             return None
-        number += size * head.count(b"\n") // max(1, len(head)) if list_kind(path) else 1
+        number += size * head.count(b"\n") // len(head)
     return number

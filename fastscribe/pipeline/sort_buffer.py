@@ -81,8 +81,8 @@ class SortBuffer(Generic[S, T]):
         group: Callable[[Sequence[S]], PreparationGroup[S, T]] | None = None,
         chunk: int = 1,
         wake: Callable[[], None] | None = None,
-        first_items: int = _FIRST_WINDOW,
-        max_wait_s: float = _MAX_WAIT_S,
+        first_items: int | None = None,
+        max_wait_s: float | None = None,
     ) -> None:
         self.num_skipped = 0
         self._sources, self._duration_s = sources, duration_s
@@ -94,7 +94,8 @@ class SortBuffer(Generic[S, T]):
         self._chunk, self._wake = chunk, wake
         self._pending: list[tuple[S, int]] = []  # sources of the next group, with their bytes
         self._has_items_since: float | None = None  # when the window got its first item, unless a caller waits for it
-        self._next_size, self._max_wait_s = min(max_items, first_items), max_wait_s
+        self._next_size = min(max_items, _FIRST_WINDOW if first_items is None else first_items)
+        self._max_wait_s = _MAX_WAIT_S if max_wait_s is None else max_wait_s
         self._lock = RLock()  # a group may be complete as soon as it is submitted
         self._room, self._ready = Condition(self._lock), Condition(self._lock)  # for the source, for the window
         self._prefetcher: Prefetcher[PreparationGroup[S, T]] = Prefetcher(pool, self._on_complete)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
 
 WINDOW = 100_000  # recordings for each worker: minutes of work on a GPU, since a worker loads the model in each window
+MAX_WINDOW = 1_000_000  # for all workers together: a gigabyte of the driver's memory, and the next window as much
 MAX_WAIT_S = 30.0  # a window with recordings waits this long for others
 MAX_WORK_S = 600.0  # of a worker's time
 MIN_RTFX = {True: 300.0, False: 3.0}  # on a GPU and on processors: what a worker does at the least, for that limit
@@ -72,7 +73,7 @@ def list_inputs(
             return None
         return _recording(source)
 
-    size = WINDOW * num_workers
+    size = min(WINDOW * num_workers, MAX_WINDOW)
     expected = expected_sources(found, ledger, options)
     return SortBuffer(expected, look, seconds_of, pool, size, math.inf, first_items=size, max_wait_s=MAX_WAIT_S)
 

@@ -10,7 +10,7 @@ import os
 import pickle
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -155,16 +155,19 @@ class BlockWorker:
 
     def _load(self) -> Refusal | Undone | None:
         """Load the model. Return why no block can be done, if so."""
-        try:
-            setup = on_this_node(self._setup, self._said.append)
-            self._transcriber = load(setup, self._said.append)
-            facts = facts_of(self._transcriber, setup)
-            self._expected.check(facts)
-            self._share = DeviceShare(facts.place, facts.model.device_name)
-        except DeviceFailed as error:
-            return Undone(_place(), error.problem)
-        except (FastscribeError, OSError) as error:
-            return _refusal(error)
+        with ExitStack() as loaded:  # closes a model that is not used, whose process would keep a GPU's memory
+            try:
+                setup = on_this_node(self._setup, self._said.append)
+                self._transcriber = load(setup, self._said.append)
+                loaded.callback(self._transcriber.close)
+                facts = facts_of(self._transcriber, setup)
+                self._expected.check(facts)
+                self._share = DeviceShare(facts.place, facts.model.device_name)
+            except DeviceFailed as error:
+                return Undone(_place(), error.problem)
+            except (FastscribeError, OSError) as error:
+                return _refusal(error)
+            loaded.pop_all()
         return None
 
     def __call__(self, batch: pa.Table) -> pa.Table:

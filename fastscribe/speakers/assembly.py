@@ -1,4 +1,4 @@
-"""A recording's transcript with its speakers (TranscriptStage): a dialogue of channels, or words given to speakers."""
+"""A recording's transcript with its speakers: a dialogue of channels, or words given to speakers."""
 
 from __future__ import annotations
 

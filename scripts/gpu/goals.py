@@ -93,11 +93,8 @@ def _memory(shape: str) -> Callable[[Document, Row], float | None]:
 
 
 def from_files(document: Document, shape: str) -> float | None:
-    """Return the rate of the command, which has helper processes; else that of one process, which older results have."""
-    found = (
-        best(document, "files", "rtfx", what=what, audio="flac", shape=shape) for what in ("command", "from_files")
-    )
-    return next((one for one in found if one is not None), None)
+    """Return the rate of the command, which has helper processes."""
+    return best(document, "files", "rtfx", what="command", audio="flac", shape=shape)
 
 
 GOALS = (

@@ -40,9 +40,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return called
 
 
-def test_a_plain_command_line_loads_no_room(run) -> None:
+def test_a_plain_command_line_loads_no_room(run, tmp_path: Path) -> None:
     plain = ("transcribe", FIRST, "-m", MODEL, "--device", "cpu")
-    for line in (plain, ("merge", "no-such-folder"), ("models", "--json")):
+    out = str(tmp_path / "out")
+    into = (*plain, "-o", out, "-f", "jsonl,srt")
+    again = ("export", out, "-f", "vtt", "-o", str(tmp_path / "vtt"))
+    copy = ("convert", MODEL, str(tmp_path / "copy"))
+    for line in (plain, into, again, copy, ("merge", "no-such-folder"), ("models", "--json")):
         done, loaded = run(*line)
         assert done.returncode == (2 if "merge" in line else 0) and not loaded & {room.name for room in rooms.ROOMS}, (
             line

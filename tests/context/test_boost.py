@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -60,6 +61,15 @@ def test_rows_of_a_manifest_have_their_own(decoder: str, tmp_path: Path) -> None
     ]
 
 
+def test_phrases_of_run_and_row_apply_together(tmp_path: Path) -> None:
+    manifest = tmp_path / "rows.jsonl"
+    rows = [{"audio_filepath": str(path), "boost": ["Norfolk\t2"]} for path in (BURGESS, NORFOLK)]
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = replace(DECODERS["greedy"], boost=(Phrase("Burgess", 4.0),))
+    found = list(Transcriber.load("default", "cpu", "fp32", options).transcribe(manifest, ordered=True))
+    assert "Burgess" in found[0].text and found[1].text == text(NORFOLK, "greedy", Phrase("Norfolk", 2.0))
+
+
 def test_a_row_with_an_unusable_list_fails_alone(tmp_path: Path) -> None:
     manifest = tmp_path / "rows.jsonl"
     rows = [{"audio_filepath": str(BURGESS), "boost": boost} for boost in (["good", "bad\t-1"], 7, None)]
@@ -82,6 +92,14 @@ def test_attention_decoders(name: str) -> None:
     assert "the wave" in texts[1].lower() and texts[1] != texts[0] and texts[2] == texts[0]
 
 
+def test_phrases_that_cannot_be_written() -> None:
+    lines: list[str] = []
+    Transcriber.load("default", "cpu", "fp32", Options(boost=(Phrase("Norfolk"), Phrase("東京"))), lines.append)
+    assert [line for line in lines if "東京" in line] == lines and len(lines) == 1
+    with pytest.raises(UsageError, match="can write none of the phrases: 東京"):
+        Transcriber.load("default", "cpu", "fp32", Options(boost=(Phrase("東京"),)), lines.append)
+
+
 def test_command_line(tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
     words.write_text("# names\nBurgess\t4\n")
@@ -95,10 +113,18 @@ def test_command_line(tmp_path: Path) -> None:
     words.write_text("Burgess\t3\n")
     refused = fastscribe(*arguments, "-q", "-o", out)
     assert refused.returncode == 2 and "--boost" in refused.stderr
+    words.write_text("Burgess\nNorfolk\t0\n")
+    bad = fastscribe(*arguments)
+    assert bad.returncode == 2 and f"{words}: line 2: weight '0'" in bad.stderr.replace("\n", " ")
     named = fastscribe(*arguments[:-1], "Burgess\t4,Rice Stadium", "--boost", "Norfolk")
     assert (named.returncode, named.stdout, named.stderr) == (0, done.stdout, done.stderr)
+    variables = {**os.environ, "FASTSCRIBE_BOOST": "Burgess\t4,Rice Stadium"}
+    assert fastscribe(*arguments[:-2], env=variables).stdout == done.stdout
     missing = fastscribe(*arguments[:-1], "wrods.txt")
     assert missing.returncode == 2 and "--boost wrods.txt: no such file; a phrase has no slash" in missing.stderr
+    words.write_text("# nothing\n")
+    empty, plain = fastscribe(*arguments), fastscribe(*arguments[:-2])
+    assert (empty.returncode, empty.stdout, empty.stderr) == (0, plain.stdout, plain.stderr)
 
 
 def test_options_of_python() -> None:

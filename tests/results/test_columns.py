@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from fastscribe.results.formats.writers import OWN_KEYS, to_object
+from fastscribe.results.formats.writers import OWN_KEYS, to_jsonl, to_object
 from fastscribe.results.stored import NotAResult, to_result
-from tests.results.formats.test_schemas import FULL, ROW, of_row
+from fastscribe.types import Transcript
+from tests.results.formats.test_schemas import FULL, PLAIN, ROW, of_row
 
 ORDER = ["duration", "text", "language", "speakers", "speaker_channels", "missing_channel", "opposite_phase", "turns"]
 ORDER += ["voices", "segments", "words", "gaps", "audio_notes", "removed_words", "nbest", "tokens"]
@@ -23,6 +25,15 @@ def test_columns_have_their_places_in_a_row() -> None:
     found = [f"pred_{name}" if name in WITH_PREFIX else name for name in ORDER[1:]]
     assert list(to_object(of_row(FULL), tokens=True)) == [*ROW, *found]
     assert set(found) - {"language"} <= OWN_KEYS
+
+
+@pytest.mark.parametrize("result", [FULL, of_row(FULL), PLAIN, of_row(PLAIN)])
+def test_a_row_is_made_again_of_what_is_read(result: Transcript) -> None:
+    row = to_jsonl(result, tokens=True)
+    again = to_result(json.loads(row))
+    assert to_jsonl(again, tokens=True) == row
+    for name in ("speakers", "speaker_channels", "turns", "voices", "removed_words"):
+        assert getattr(again, name) == getattr(result, name)
 
 
 @pytest.mark.parametrize(
