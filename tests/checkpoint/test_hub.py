@@ -655,7 +655,7 @@ COMMANDS = (
     ("convert", "org/none", "out"),
     ("train", DATA / "manifest.jsonl", "-o", "out", "--init", "org/none"),
     ("bench", FIRST, "--model", "org/none"),
-    ("bench", "latency", "--model", "org/none"),
+    ("bench", "--latency", "1", "--model", "org/none"),
 )
 
 

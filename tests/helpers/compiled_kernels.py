@@ -140,6 +140,7 @@ WORK: dict[str, Callable[[torch.dtype], None]] = {
     "GLU and 9 taps, 1024 channels": lambda dtype: glu_depthwise(dtype, 1024, 9),
     "two layer norms, 1024 channels": lambda dtype: layer_norm(dtype, 1024, True),
     "sum and layer norm, 1024 channels": lambda dtype: layer_norm(dtype, 1024, False, adds=True),
+    "sum and two layer norms, 1024 channels": lambda dtype: layer_norm(dtype, 1024, True, adds=True),
     "two layer norms, 512 channels": lambda dtype: layer_norm(dtype, 512, True),
     "first convolutions, 256 channels": lambda dtype: first_convolutions(dtype, 256, 128),
     "ReLU and depthwise convolution, 256 channels": lambda dtype: relu_depthwise(dtype, 256, 32),

@@ -135,10 +135,10 @@ def test_other_devices_are_refused(machine: None, text: str, problem: str) -> No
     [
         (["cpu:0"], "--devices cpu:0: from 1 to "),
         (["cpu:x"], "--devices cpu:x: not all, numbers of GPUs such as 0,2 or 0,0, or cpu:N for N processes"),
-        (["cpu"], "--devices cpu: use cpu:N, for N processes"),
+        (["cpu"], "--devices cpu: not all, numbers of GPUs such as 0,2 or 0,0, or cpu:N for N processes"),
         (["cpu:1", "--device", "cpu"], "--device and --devices exclude each other"),
     ],
-    ids=["none", "no number", "other tools", "device"],
+    ids=["none", "no number", "no processes", "device"],
 )
 def test_the_command_says_so_in_one_line_before_it_looks_for_the_model(options: list[object], problem: str) -> None:
     done = fastscribe("transcribe", CLIP, "-m", "/no/such/model", "--devices", *options)
