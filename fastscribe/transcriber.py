@@ -303,12 +303,11 @@ class Transcriber:
         with closing(results):
             yield from results
 
-    def usd_per_hour(self, price_per_hour: float | None, wall_s: float) -> tuple[float | None, str | None]:
+    def usd_per_hour(self, price_per_hour: float | None) -> tuple[float | None, str | None]:
         """Return USD an hour for all devices of a run together, and its source; None: unknown, also for GPUs of several kinds.
 
         Args:
             price_per_hour: The user's price of the whole machine; None: the price list's for each device, if it has one.
-            wall_s: Seconds that the run took.
         """
         facts, shares = self._executor.facts, self._executor.shares()
         if price_per_hour is None and not facts.is_gpu:  # the list has none of CPUs, whose names identify no machine
@@ -426,7 +425,7 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
 
     progress, executor = transcriber.progress, transcriber._executor
     facts = executor.facts
-    usd_per_hour, price_source = transcriber.usd_per_hour(price_per_hour, wall_s)
+    usd_per_hour, price_source = transcriber.usd_per_hour(price_per_hour)
     started_at, first_at = transcriber._started_at, progress.first_batch_at
     return RunStats(
         files=progress.files,

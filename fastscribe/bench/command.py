@@ -135,8 +135,5 @@ def _is_from(context: typer.Context, name: str, place: str) -> bool:
 
 def _check_inputs(inputs: Sequence[str]) -> None:
     """Raise UsageError if there are none at all where the inputs say, before a model is loaded for them."""
-    for path in inputs:
-        if path == STDIN or is_url(path) or MAGIC.search(path) or os.path.lexists(path):
-            return
-    if inputs:
+    if inputs and not any(one == STDIN or is_url(one) or MAGIC.search(one) or os.path.lexists(one) for one in inputs):
         raise UsageError(f"no recording that can be measured: {inputs[0]}: no such file or folder")

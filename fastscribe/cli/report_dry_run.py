@@ -47,7 +47,7 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
     check_number(job, expand(job.inputs, repeats=Repeats()))
     say_shard(job.target.shard, quiet)
     with loaded(job, say) as transcriber:
-        usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour, 0.0)
+        usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour)
         ledger = _ledger(job, transcriber)
         with filter_mpg123_messages():
             found = estimate_run(transcriber, job.inputs, ledger, usd_per_hour, _show_failure)

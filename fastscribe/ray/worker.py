@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_DEATHS = 3  # of actors that one block may cost, on all nodes
 _TRIES = 2  # of a block whose device fails: the next process may find it in order
 _MIN_HELPERS = 2  # one may wait for a slow file
-NUMBER, BLOCK = "number", "block"  # columns: of a block, its number and its pickled content
+NUMBER, BLOCK = "number", "block"  # columns: the number of a block, and its pickled content
 
 
 @dataclass(frozen=True)

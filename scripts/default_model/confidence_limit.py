@@ -22,7 +22,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +30,9 @@ import soundfile
 import soxr
 
 from fastscribe import Transcriber
-from fastscribe.bench import machine
 from fastscribe.evaluation.scores import Pair, evaluate, normalizer
 from fastscribe.types import Float32Array, Transcript
+from scripts.benchmarks.in_turn import publish
 from scripts.default_model.transmission import RATE, Channel, room, telephone
 
 BEYOND = 0.4  # share of wrong words
@@ -107,17 +106,8 @@ def main() -> None:
         f"recordings beyond the model (over {BEYOND:.0%} of words wrong) and those whose mean confidence is below {limit}; "
         "hit_rate: flagged of those beyond it; false_alarms: flagged of the others"
     )
-    about = {
-        "benchmark": "confidence limit",
-        "date": date.today().isoformat(),
-        "model": "packaged",
-        "statistic": statistic,
-    }
-    about |= {"commit": machine.commit(Path(__file__).parents[2]), "versions": machine.versions()}
-    document = json.dumps(about | {"results": [{"limit": limit, "rates": rows, "limits_on_measure": curve}]})
-    if arguments.json:
-        arguments.json.write_text(document + "\n", encoding="utf-8")
-    print(document)
+    arguments.model = "packaged"
+    publish("confidence limit", statistic, arguments, [{"limit": limit, "rates": rows, "limits_on_measure": curve}])
 
 
 def parsed() -> argparse.Namespace:

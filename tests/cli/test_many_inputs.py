@@ -87,7 +87,7 @@ def test_what_may_be_many_counts_as_many(folder: Path, tmp_path: Path, monkeypat
 
 @pytest.mark.posix
 def test_a_slow_list_may_be_of_many_and_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else opens the pipe, whose rows come when the listing has been asked."""
+    """The pipe is opened once. Its rows come when the listing has been asked."""
     monkeypatch.setattr(listing, "_MAX_WAIT_S", 0.01)
     os.mkfifo(tmp_path / "pipe.jsonl")
     slow = Listing([str(tmp_path / "pipe.jsonl")])
@@ -98,7 +98,7 @@ def test_a_slow_list_may_be_of_many_and_is_read_once(tmp_path: Path, monkeypatch
 
 
 def test_the_listing_is_that_of_the_run(folder: Path) -> None:
-    """Whoever looks ahead takes nothing away."""
+    """Looking ahead takes nothing away."""
     inputs = [str(folder), str(folder / "000.wav"), str(folder / "gone.wav")]
     found, repeats = Listing(inputs), Repeats()
     expected = list(expand(inputs, repeats=repeats))
@@ -168,7 +168,7 @@ def test_a_pipe_is_never_listed_again(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_long_list_has_a_number_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its size. Folders have none, nor has a packed list."""
+    """The size gives the number. Folders and packed lists have none."""
     monkeypatch.setattr(listing, "_MAX_AHEAD", 5)
     (tmp_path / "in").mkdir()
     for number in range(20):
