@@ -86,7 +86,7 @@ def test_long_recordings_are_finished_in_turn(transcriber: Transcriber) -> None:
     inputs = [*clips[:3], long, long, *clips[3:], long, long]
     transcriber = with_options(transcriber, batch_frames=60, max_utterance_s=5)
     order: list[int] = []
-    transcriber._watcher = lambda batch, _: order.extend(one.audio.index for one in batch)
+    transcriber._watcher = lambda batch: order.extend(one.audio.index for one in batch)
     results = {result.index: result.text for result in transcriber.transcribe(inputs)}
     assert len(results) == len(inputs) and results[3] == results[9]
     early, late = set(range(5)), set(range(5, 10))
@@ -474,7 +474,7 @@ def test_a_manifest_with_durations_gives_the_texts_of_its_files(transcriber: Tra
     transcriber._config = replace(transcriber._config, trained_utterance_s=20.0)
     lengths_s: list[float] = []
 
-    def watch(utterances, num_frames):
+    def watch(utterances):
         lengths_s.extend(utterance.duration_s for utterance in utterances)
 
     transcriber._watcher = watch
@@ -489,7 +489,7 @@ def test_the_limit_follows_the_model(transcriber: Transcriber, tmp_path: Path) -
     soundfile.write(tmp_path / "long.wav", np.concatenate(speech), 16_000)
     lengths_s: list[float] = []
 
-    def watch(utterances, num_frames):
+    def watch(utterances):
         lengths_s.extend(utterance.duration_s for utterance in utterances)
 
     def decoded(trained_s: float | None, **options) -> tuple[str, float]:

@@ -68,8 +68,8 @@ class DeviceShare:
 _ADDED = ("batches", "utterances", "audio_s", "busy_s", "peak_bytes", "died", "pinned_bytes")
 
 
-# Gets the utterances of every decoded batch and their lengths in encoder frames, in the thread that drives the model.
-Watcher = Callable[[Sequence[Utterance], Sequence[int]], None]
+# Gets the utterances of every decoded batch, in the thread that drives the model.
+Watcher = Callable[[Sequence[Utterance]], None]
 
 
 @dataclass
@@ -110,7 +110,7 @@ class Progress:
         self.real_frames += sum(lengths)
         self.padded_frames += len(lengths) * max(lengths)
         if self.watcher is not None:
-            self.watcher(utterances, lengths)
+            self.watcher(utterances)
 
     def count(self, result: Transcript | Failure) -> None:
         """Count a result of the run."""

@@ -40,7 +40,7 @@ class RunRecorder:
     def elapsed_s(self) -> float:
         return self._clock() - self._start
 
-    def batch(self, utterances: Sequence[Utterance], num_frames: Sequence[int]) -> None:
+    def batch(self, utterances: Sequence[Utterance]) -> None:
         """Record that a batch's results have arrived."""
         self._last_s = self.elapsed_s
         self._audio_s += sum(utterance.duration_s for utterance in utterances)

@@ -59,7 +59,7 @@ def run(num_batches: int = 200, status: str = "finished", seed: int = 0) -> dict
         rows = [utterance(files + place, _FRAME_S * length) for place, length in enumerate(frames)]
         rows[0] = utterance(files, _FRAME_S * longest, f"in/{HOSTILE[batch % len(HOSTILE)]}")
         clock.now_s += rng.uniform(0.3, 0.5)
-        recorder.batch(rows, frames)
+        recorder.batch(rows)
         for row in rows:
             if rng.random() < 0.01:
                 recorder.result(failure(row, HOSTILE[files % len(HOSTILE)]))

@@ -20,7 +20,7 @@ def recorded(num_batches: int, rows: int) -> dict[str, Any]:
     for batch in range(num_batches):
         clock.now_s += rng.uniform(0.1, 0.2)
         some = [utterance(batch * rows + row, rng.uniform(1, 20)) for row in range(rows)]
-        recorder.batch(some, [round(one.duration_s / 0.08) for one in some])
+        recorder.batch(some)
         for one in some:
             is_bad = rng.random() < 0.2
             done = transcript(one, (rng.random(),), rng.uniform(0, 3))
@@ -46,7 +46,7 @@ def test_audio_over_time(num_batches: int) -> None:
     rng, done = random.Random(1), [(0.0, 0.0)]
     for _ in range(num_batches):
         clock.now_s += rng.random()
-        recorder.batch([one := utterance(0, rng.uniform(1, 20))], [1])
+        recorder.batch([one := utterance(0, rng.uniform(1, 20))])
         done.append((clock.now_s - 100.0, done[-1][1] + one.duration_s))
     *points, last = recorder.data()["audio_over_time"]
     every = next(step for step in (1, 2, 4, 8) if len(done[::step]) <= 256)
