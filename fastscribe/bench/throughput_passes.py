@@ -28,7 +28,7 @@ from fastscribe.pipeline.idle import IDLE
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.windows import Ledger
 from fastscribe.results.output import open_journaled
-from fastscribe.results.output_run import OutputRun
+from fastscribe.results.outputs import OutputRun
 from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber, run_stats
 from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Int16Array, Source, Utterance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import say
-from fastscribe.results.ledger import Ledger
+from fastscribe.results.output import JournaledOutput
 
 
 def say_all_done(job: TranscribeJob, num_given: int) -> None:
@@ -20,21 +20,18 @@ def say_failed_before(number: int) -> None:
         say(f"{number} failed in an earlier run and {were} left alone; --retry-failed tries {them} again")
 
 
-def say_made_again(ledger: Ledger, quiet: bool) -> int:
-    """Print how many results got files without decoding, and which did not. Return the number of the latter."""
-    num_made, not_made = ledger.num_made_again, ledger.not_made
+def say_made_again(output: JournaledOutput, quiet: bool) -> int:
+    """Print how many results got files without decoding, and which files could not be written. Return the latter's number."""
+    num_made, not_made = output.files.num_made_again, output.not_made
     if num_made and not quiet:
         recordings = f"{num_made} finished recording{'s' if num_made > 1 else ''}"
-        layouts = sorted(ledger.laid_out_again)
+        layouts = sorted(output.files.laid_out_again)
         again = f"; their {' and '.join(layouts)} had another layout (--max-line-width and so on)" if layouts else ""
         say(f"made files for {recordings} from their rows, without decoding{again}")
-    if ledger.renamed and not quiet:
-        first, num_renamed = ledger.renamed[0], len(ledger.renamed)
-        results = f"{num_renamed} finished recordings" if num_renamed > 1 else "a finished recording"
-        say(f"renamed the files of {results}, because another input has the same name: {first.old} is {first.new} now")
     if not_made:
         others = f" (and {len(not_made) - 1} more)" if len(not_made) > 1 else ""
-        say(f"{not_made[0].filename}{others}: not made from its row: {not_made[0].strerror}")
+        reason = not_made[0].strerror
+        say(f"{not_made[0].filename}{others}: not written: {reason}; the row is there, and the next run tries again")
     return len(not_made)
 
 

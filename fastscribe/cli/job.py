@@ -145,6 +145,6 @@ def _check_folder(job: TranscribeJob, folder: Path) -> None:
     from fastscribe.results.outputs import check_new_folder
 
     try:
-        check_new_folder(folder, job.style.formats, job.inputs, job.target.shard)
+        check_new_folder(folder, job.target.shard, job.target.overwrite)
     except OSError as error:
         raise unusable_folder(folder, error) from error

@@ -1,14 +1,13 @@
 """Commands that have nothing to do say so before the model is loaded.
 
-The report of a finished run has a digest of all that its command stated. If the same command comes again, the ledger of its
-folder says whether all of its inputs are done.
+The journal of a run has a digest of all that its command stated. If the same command comes again, the ledger of its folder
+says whether all of its inputs are done.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import fields
 from time import perf_counter
 from typing import Any
@@ -26,9 +25,10 @@ from fastscribe.errors import UsageError
 from fastscribe.pipeline.stats import RunStats
 from fastscribe.pipeline.windows import expected_sources
 from fastscribe.results.fingerprint import content_digests, fingerprint
+from fastscribe.results.journal import read_facts, read_header
 from fastscribe.results.output import JournaledOutput, open_journaled
-from fastscribe.results.output_run import OutputRun
-from fastscribe.results.paths import Paths, read_header
+from fastscribe.results.outputs import OutputRun
+from fastscribe.results.paths import Paths
 from fastscribe.version import __version__
 
 
@@ -45,33 +45,38 @@ def request_of(job: TranscribeJob) -> str | None:
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> None:
+def end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> JournaledOutput | None:
     """End the command if an earlier run of the same command has done all of its inputs.
 
     Files that are missing in the folder are made again from its rows, and its report is of this run.
+
+    Returns:
+        The folder, open, if something is to do; None: it has no results of the same command.
 
     Raises:
         typer.Exit: All are done; with exit code 1 if any of them failed, or if a file could not be made.
         UsageError: As outputs.open_output().
     """
-    if any(given == STDIN or is_url(given) for given in job.inputs) or (found := _earlier(job)) is None:
-        return
-    start, (output, report), all_done = perf_counter(), found, False
+    if any(given == STDIN or is_url(given) for given in job.inputs):
+        return None
+    start, output, all_done = perf_counter(), _earlier(job, listing), False
+    if output is None:
+        return None
     try:
         expected = expected_sources(listing.whole(), output.ledger, job.options)
         all_done = all(map(output.ledger.is_done, expected)) and listing.is_whole and output.ledger.num_given > 0
-        if all_done:
-            stats = _stats(report, output, listing, perf_counter() - start)
-            output.write_report(report_of(job, stats))
-    finally:
-        output.close(finished=all_done)
-    if not all_done:
-        listing.begin_again()
-        return
+        if not all_done:
+            listing.begin_again()
+            return output
+        output.write_report(report_of(job, _stats(job, output, listing, perf_counter() - start)))
+        output.close()
+    except BaseException:
+        output.close(finished=False)
+        raise
     if not quiet:
         say_all_done(job, output.ledger.num_given)
     say_listing(listing.left_out, listing.repeats.num, quiet)
-    not_made = say_made_again(output.ledger, quiet)
+    not_made = say_made_again(output, quiet)
     say_failed_before(output.ledger.failed_before)
     raise typer.Exit(1 if output.ledger.failed_before + not_made else 0)
 
@@ -81,13 +86,12 @@ def report_of(job: TranscribeJob, stats: RunStats) -> bytes:
     return (json.dumps({**stats.to_json(), "request": request_of(job)}, indent=2) + "\n").encode()
 
 
-def _stats(report: Mapping[str, Any], output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats:
-    """Return the statistics of a run that did nothing; what it would have run on is the earlier report's."""
-    names = ("device", "dtype", "usd_per_hour", "price_source", "versions", "peak_bytes")
-    counts: dict[str, Any] = dict.fromkeys(("files", "failed", "padded_frames", "real_frames"), 0)
+def _stats(job: TranscribeJob, output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats:
+    """Return the statistics of a run that did nothing; what it would have run on is what the last run stated."""
+    counts: dict[str, Any] = dict.fromkeys(("files", "failed", "padded_frames", "real_frames", "peak_bytes"), 0)
     return RunStats(
         **counts,
-        **{name: report[name] for name in names},
+        **{name: value for name, value in output.journal.facts.items() if name != "request"},
         audio_s=0.0,
         load_s=0.0,
         wall_s=wall_s,
@@ -96,23 +100,26 @@ def _stats(report: Mapping[str, Any], output: JournaledOutput, listing: Listing,
         failed_before=output.ledger.failed_before,
         left_out=listing.left_out,
         repeated=listing.repeats.num,
-        refused=report.get("refused", {}),
         totals=output.totals()._asdict(),
     )
 
 
-def _earlier(job: TranscribeJob) -> tuple[JournaledOutput, Mapping[str, Any]] | None:
-    """Open the folder of a finished run of the same command, and return its report too; None if there is none."""
+def _earlier(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
+    """Open the folder of a run of the same command; None if there is none, or if it has too few results for the inputs."""
     folder, shard = job.target.directory, job.target.shard
     if folder is None or job.target.overwrite or any(part.files(job.target) for part in job.parts) or job.events:
         return None
     paths = Paths(folder, shard.suffix)
     try:
-        report: dict[str, Any] = json.loads(paths.report.read_bytes())
-        if not report.get("request") or report["request"] != request_of(job):
+        if not paths.has_begun:
             return None
+        facts, num_entries = read_facts(paths.journal)
         header = {name: value for name, value in read_header(paths.journal).items() if name != "shard"}
-    except (OSError, ValueError, LookupError, UsageError):  # the run itself says what is wrong
+        if not facts.get("request") or facts["request"] != request_of(job):
+            return None
+    except (OSError, UsageError):  # the run itself says what is wrong
         return None
-    run = OutputRun(job.style, header, shard, job.inputs, False, job.target.retry_failed, job.target.ordered)
-    return open_journaled(folder, run, say), report
+    if shard.count == 1 and any(number > num_entries for number, _ in enumerate(listing.ahead(), start=1)):
+        return None
+    run = OutputRun(job.style, header, shard, job.inputs, False, job.target.retry_failed, job.target.ordered, facts)
+    return open_journaled(folder, run, say)

@@ -72,7 +72,7 @@ def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
     """Read what is left to do in the output folder without changing it."""
     from fastscribe.results.ledger import Ledger
     from fastscribe.results.output import read_ledger
-    from fastscribe.results.output_run import OutputRun
+    from fastscribe.results.outputs import OutputRun
 
     target = job.target
     if target.overwrite or target.is_stdout:

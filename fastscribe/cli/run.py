@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fastscribe.cli.event_log import EventLog
     from fastscribe.cli.listing import Listing
     from fastscribe.pipeline.stats import RunStats
+    from fastscribe.results.output import JournaledOutput
     from fastscribe.results.outputs import Output
     from fastscribe.transcriber import Transcriber
 
@@ -87,7 +88,9 @@ def _run(
 
     listing = Listing(job.inputs)
     check_number(job, listing.ahead())
-    _end_if_done(job, listing, quiet)
+    opened = _end_if_done(job, listing, quiet)
+    if opened is not None:
+        processes.callback(opened.close, False)  # if the run does not come to it
     for line in (line for part in job.parts for line in part.first_lines):
         say(line)
     bar = ProgressBar(show_progress, listing, job.target.shard.count)
@@ -99,7 +102,7 @@ def _run(
         if event_log is not None:
             event_log.started(transcriber)
         bar.watch(lambda: transcriber.progress)  # which each run replaces
-        with open_run_output(job, transcriber, bar.say) as output:
+        with open_run_output(job, transcriber, bar.say, opened) as output:
             with ExitStack() as during:
                 for part in job.parts:
                     during.enter_context(part.during(job, transcriber))
@@ -128,25 +131,31 @@ def _run(
     not_made = 0
     if totals is not None:
         from fastscribe.cli.folder_messages import say_failed_before, say_made_again, say_not_given
+        from fastscribe.results.output import JournaledOutput
 
         if not quiet:
             say_not_given(job, totals.not_given)
-        not_made = say_made_again(output.ledger, quiet)
+        assert isinstance(output, JournaledOutput)
+        not_made = say_made_again(output, quiet)
         say_failed_before(stats.failed_before)
     not_made += sum(part.finished(job, stats, quiet) for part in job.parts)
     if stats.failed + stats.failed_before + not_made:
         raise typer.Exit(1)
 
 
-def _end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> None:
-    """End the command with typer.Exit if an earlier run has done all of its inputs, or if none can be read."""
+def _end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> JournaledOutput | None:
+    """End the command with typer.Exit if an earlier run has done all of its inputs, or if none can be read.
+
+    Return the folder, if an earlier run of the same command wrote there and there is something to do.
+    """
     folder = job.target.directory
-    if folder is not None and (folder / f"report{job.target.shard.suffix}.json").exists():
+    if folder is not None and (folder / f"journal{job.target.shard.suffix}.jsonl").exists():
         from fastscribe.cli.nothing_to_do import end_if_done
 
-        end_if_done(job, listing, quiet)
-    elif STDIN not in job.inputs and not any(map(is_url, job.inputs)):
+        return end_if_done(job, listing, quiet)
+    if STDIN not in job.inputs and not any(map(is_url, job.inputs)):
         _end_if_unusable(job, listing, quiet)
+    return None
 
 
 def _end_if_unusable(job: TranscribeJob, listing: Listing, quiet: bool) -> None:
@@ -161,7 +170,7 @@ def _end_if_unusable(job: TranscribeJob, listing: Listing, quiet: bool) -> None:
         return
     with open_run_output(job, None, say) as output:
         for failure in failures:
-            _write(output, failure, str, job)
+            _write(output, failure)
             say(failure_line(failure))
     say_listing(listing.left_out, listing.repeats.num, quiet)
     raise typer.Exit(1)
@@ -196,7 +205,7 @@ def _with_earlier_dtype(job: TranscribeJob) -> TranscribeJob:
     """
     if job.dtype not in get_args(DtypePolicy) or job.target.directory is None or job.target.overwrite:
         return job
-    from fastscribe.results.earlier_dtype import earlier_dtype
+    from fastscribe.results.paths import earlier_dtype
 
     earlier = earlier_dtype(job.target.directory, job.target.shard)
     may_choose = get_args(FloatDtypeName if job.dtype == "auto" else DtypeName)
@@ -238,13 +247,13 @@ def _write_all(
                         bar.say(line)
                     told.add(kind)
             with transcriber.progress.stopwatch.time("write"), writing():
-                written = _write(output, result, transcriber.progress.not_written, job)
+                _write(output, result)
             for part in job.parts:
-                part.result(written)
-            if isinstance(written, Failure):
-                bar.say(failure_line(written))
+                part.result(result)
+            if isinstance(result, Failure):
+                bar.say(failure_line(result))
                 if event_log is not None:
-                    event_log.failed(written)
+                    event_log.failed(result)
     with transcriber.progress.stopwatch.time("write"), writing():
         output.flush()
     transcriber.progress.left_out, transcriber.progress.repeats = listing.left_out, listing.repeats
@@ -268,15 +277,8 @@ def _lines_of(transcriber: Transcriber) -> list[str]:
     return [*transcriber.progress.lines, *changed]
 
 
-def _write(
-    output: Output,
-    result: Transcript | Failure,
-    not_written: Callable[[Transcript], object],
-    job: TranscribeJob,
-) -> Transcript | Failure:
-    from fastscribe.results.outputs import write_result
-
+def _write(output: Output, result: Transcript | Failure) -> None:
     try:
-        return write_result(output, result, not_written, job.target.where)
+        output.write(result)
     except BrokenPipeError as error:
         raise StdoutClosed from error

@@ -230,7 +230,7 @@ class Run:
             self._inputs.finish(result.index)
             result = self._edited(result)
             self._progress.count(result)
-            yield result  # a caller that cannot write it calls progress.not_written()
+            yield result
 
     def _edited(self, result: Transcript | Failure) -> Transcript | Failure:
         """Return a result with its text changed as the options ask."""

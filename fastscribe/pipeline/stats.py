@@ -118,21 +118,13 @@ class Progress:
         if isinstance(result, Failure):
             self.failed += 1
         else:
-            self._add(result, 1)
+            self.audio_s += result.audio.duration_s
+            self.gaps += len(result.gaps)
+            self.gap_s += sum(gap.end_s - gap.start_s for gap in result.gaps)
 
     def plan_again(self) -> None:
         """Count what has no result as not planned."""
         self.planned_files, self.planned_s, self.done_s = self.files, self.audio_s, self.audio_s
-
-    def not_written(self, transcript: Transcript) -> None:
-        """Count a transcript as failed because it could not be written."""
-        self.failed += 1
-        self._add(transcript, -1)
-
-    def _add(self, transcript: Transcript, sign: int) -> None:
-        self.audio_s += sign * transcript.audio.duration_s
-        self.gaps += sign * len(transcript.gaps)
-        self.gap_s += sign * sum(gap.end_s - gap.start_s for gap in transcript.gaps)
 
 
 @dataclass(frozen=True)

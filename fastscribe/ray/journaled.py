@@ -22,8 +22,8 @@ from fastscribe.ray.library import ray_library
 from fastscribe.ray.rows import find_path_column, to_source
 from fastscribe.ray.run import RayTranscriber
 from fastscribe.ray.worker import Setup
-from fastscribe.results.output_run import OutputRun
-from fastscribe.results.outputs import Output, open_output, write_result
+from fastscribe.results.output import JournaledOutput, open_journaled
+from fastscribe.results.outputs import OutputRun
 from fastscribe.transcriber import run_stats
 from fastscribe.types import Failure, Source
 
@@ -97,9 +97,9 @@ def transcribe(
             for result in results:
                 others.count(result)
                 with transcriber.progress.stopwatch.time("write"):
-                    written = write_result(target, result, transcriber.progress.not_written, str(output))
-                if isinstance(written, Failure):
-                    say(f"{written.path}: {written.stage} failed: {written.message}")
+                    target.write(result)
+                if isinstance(result, Failure):
+                    say(f"{result.path}: {result.stage} failed: {result.message}")
             target.flush()
         for line in others.lines:
             say(line)
@@ -107,12 +107,14 @@ def transcribe(
         skipped, totals = transcriber.progress.skipped, target.totals()._asdict()
         stats = replace(stats, skipped=skipped, failed_before=target.ledger.failed_before, totals=totals)
         target.write_report((json.dumps(stats.to_json(), indent=2) + "\n").encode())
+    for error in target.not_made:
+        say(f"{error.filename}: not written: {error.strerror}; the row is there, and the next run tries again")
     return stats
 
 
-def _open(output: str, run: OutputRun, say: Callable[[str], None]) -> Output:
+def _open(output: str, run: OutputRun, say: Callable[[str], None]) -> JournaledOutput:
     try:
-        return open_output(output, run, say)
+        return open_journaled(output, run, say)
     except OSError as error:
         raise UsageError(f"{output}: cannot be used for results: {error.strerror or error}") from error
 

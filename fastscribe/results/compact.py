@@ -6,7 +6,6 @@ leaves the old files, or all that the next run needs to finish.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 
 import numpy as np
@@ -22,42 +21,38 @@ from fastscribe._system.safe_files import (
     write_atomic,
 )
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.results.entries import is_row, latest_entry_indices, load_entries_and_names, parse_entry
-from fastscribe.results.paths import SWAP, Paths, first_line
-from fastscribe.types import BoolArray, Int64Array, RecordArray
+from fastscribe.results.journal import NO_STATE, SYNCED, Journal, header_line, is_row, read_journal, run_line
+from fastscribe.results.paths import SWAP, Paths
+from fastscribe.types import Int64Array
 
+NO_ORDER: Int64Array = np.zeros(0, np.int64)
 CHANGED = "was changed since the last run; use another folder, or --overwrite"
 
 
-def compact(paths: Paths, ordered: bool, order: Int64Array, is_dropped: BoolArray, keeps_places: bool = False) -> None:
+def compact(paths: Paths, ordered: bool, order: Int64Array = NO_ORDER) -> None:
     """Drop replaced rows, and sort the rows. Write nothing if there is nothing to change.
 
     Args:
-        paths: The folder's files; the journal is closed.
-        ordered: Sort by input.
-        order: Index of the input of each of the journal's first lines in this run; the lines may have an older one.
-        is_dropped: Which of the same lines to drop.
-        keeps_places: Without `ordered`: leave the rows in their order, also those whose lines are new. No two results may
-            have files of the same name.
+        paths: The folder's files; all files of results are durable.
+        ordered: Sort by input; else the rows stay in their order.
+        order: Index of the input of each of the journal's first entries in this run; their lines may have an older one.
 
     Raises:
         OutputError: A file cannot be written. The old files stay.
         UsageError: Another program changed the rows.
     """
-    entries, new_names = load_entries_and_names(paths.journal)
+    journal = read_journal(paths.journal)
+    entries = journal.entries
     written_order = entries["order"].copy()
     entries["order"][: len(order)] = order
-    entry_indices = latest_entry_indices(entries)
-    entry_indices = entry_indices[~np.pad(is_dropped, (0, len(entries) - len(is_dropped)))[entry_indices]]
-    if ordered:
-        entry_indices = entry_indices[np.argsort(entries["order"][entry_indices], kind="stable")]
-    elif keeps_places:
-        entry_indices = entry_indices[np.argsort(entries["begin"][entry_indices], kind="stable")]
-    is_right = len(entry_indices) == len(entries) and bool((np.diff(entry_indices) > 0).all())
+    kept = journal.entry_indices
+    kept = kept[(entries["state"][kept] != NO_STATE) | (entries["name"][kept] != 0)]  # whose files are a run's own
+    kept = kept[np.argsort(entries["order" if ordered else "begin"][kept], kind="stable")]
+    is_right = len(kept) == len(entries) and bool((np.diff(kept) > 0).all())
     if is_right and not (ordered and (entries["order"] != written_order).any()):
         return
     try:
-        _write_temps(paths, entries, entry_indices, new_names)
+        _write_temps(paths, journal, kept)
         sync_folder(paths.directory)
         write_atomic(paths.swap, SWAP)
     except OSError as error:
@@ -70,19 +65,15 @@ def compact(paths: Paths, ordered: bool, order: Int64Array, is_dropped: BoolArra
         raise OutputError(str(paths.rows), error) from error
 
 
-def _write_temps(paths: Paths, entries: RecordArray, entry_indices: Int64Array, new_names: Mapping[int, str]) -> None:
-    starts = [len(first_line(paths.journal)), *entries["line_end"].tolist()]
+def _write_temps(paths: Paths, journal: Journal, kept: Int64Array) -> None:
     with (
         paths.rows.open("rb") if paths.rows.exists() else nullcontext() as rows,
-        paths.journal.open("rb") as journal,
         open_temp(paths.journal) as new_journal,
         open_temp(paths.rows) as new_rows,
     ):
-        new_journal.write(journal.readline())
-        for entry_index in entry_indices.tolist():
-            journal.seek(starts[entry_index])
-            entry = parse_entry(journal.readline())
-            assert entry is not None
+        new_journal.write(header_line(journal.header or {}) + run_line(journal.facts))
+        for entry_index in kept.tolist():
+            entry = journal.entry(entry_index)
             begin = new_rows.tell()
             if rows is not None and entry.end > entry.begin:
                 rows.seek(entry.begin)
@@ -90,8 +81,9 @@ def _write_temps(paths: Paths, entries: RecordArray, entry_indices: Int64Array, 
                 if not is_row(row):
                     raise UsageError(f"{paths.rows}: {CHANGED}")
                 new_rows.write(row)
-            order, name = int(entries["order"][entry_index]), new_names.get(entry_index, entry.name)
-            new_journal.write(entry._replace(begin=begin, end=new_rows.tell(), order=order, name=name).line())
+            order = int(journal.entries["order"][entry_index])
+            new_journal.write(entry._replace(begin=begin, end=new_rows.tell(), order=order, former={}).line())
+        new_journal.write(SYNCED)
         sync(new_rows)
         sync(new_journal)
     if rows is None:

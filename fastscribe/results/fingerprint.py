@@ -106,10 +106,10 @@ def language_settings(
     return {name: tag for name, tag in (("language", language), ("target_language", target)) if tag is not None}
 
 
-def style_key(style: SubtitleStyle) -> int:
-    """Return 64 bits that stand for a layout of subtitles; never 0."""
+def layout_key(style: SubtitleStyle) -> int:
+    """Return 32 bits that stand for a layout of subtitles; never 0."""
     text = json.dumps(dataclasses.asdict(style), sort_keys=True)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") or 1
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big") or 1
 
 
 def model_digest(path: str | os.PathLike[str]) -> str:

@@ -1,108 +1,343 @@
-"""The journal of an output folder: one line for each finished input, written once its outputs are durable."""
+"""The journal of earlier runs: one line for each finished input, written once its row is durable and before its files are.
+
+The first line is the fingerprint (fingerprint.py): all that decides results. An input's line has its `key`, which identifies
+it; its `state`, which tells whether it has changed; the offsets of its row in `transcripts.jsonl`; its `index` among the
+inputs; whether it failed; and of each file that its row gives the size, the CRC-32 and the layout. So a file is a run's own if
+its CRC-32 is the journal's. A later line of the same key replaces the earlier one. It may have the same row, if only files
+were made again. Two other kinds of lines are notes: `{"run"}` has what a run stated, and `{"synced"}` says that the files of
+all lines above it are durable.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 
-from fastscribe._system.safe_files import write_atomic
 from fastscribe._system.safe_open import safe_open
+from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.errors import UsageError
-from fastscribe.results.block import redo
-from fastscribe.results.entries import ENTRY, Entry, PreviousRun, is_row, load_entries_and_names, parse_entry
-from fastscribe.results.names import name_key
-from fastscribe.results.paths import Paths, header_line, read_header
-from fastscribe.results.repair import check_unedited, load_intact_entries, repair
+from fastscribe.types import BoolArray, Int64Array, RecordArray, UInt64Array
 
+VERSION = 3
+HEADER_KEY = "fastscribe_journal"
+HEADER_START = f'{{"{HEADER_KEY}":'.encode()
+FILE_FORMATS = tuple(format for format in OUTPUT_FORMATS if format != "jsonl")
+LAID_OUT = ("srt", "vtt", "ass")  # formats with a layout that options change
+SYNCED = b'{"synced": true}\n'
+_RUN_START = b'{"run": '
+NO_STATE = 0  # of no input
+NO_FILE = (1 << 32) - 1  # instead of a size; larger files are recorded with the largest size below
+_BLOCK_ENTRIES = 4096
+_MAX_FORMER = 4  # contents of a file that are remembered
+_NUM_INT64 = 1 << 63
 _ABSENT = object()
 _LEFT_OUT = {"--beam": 1, "--pnc": True}  # values that a fingerprint does not mention
+ENTRY = np.dtype(
+    [
+        ("key", "u8"),
+        ("state", "u8"),
+        ("begin", "i8"),
+        ("end", "i8"),
+        ("order", "i8"),
+        ("failed", "?"),
+        ("audio_s", "f8"),
+        ("for_list", "?"),
+        ("name", "u8"),  # name_key of the files' name; 0: no files
+        ("sizes", "u4", (len(FILE_FORMATS),)),  # of the files in bytes, in the order of FILE_FORMATS; or NO_FILE
+        ("layouts", "u4", (len(LAID_OUT),)),  # of the files in the order of LAID_OUT; 0: there is none
+        ("line", "i8"),  # offset of its line
+    ]
+)
+
+
+class FileMark(NamedTuple):
+    """What the journal knows of a file."""
+
+    size: int  # in bytes
+    crc: int  # CRC-32
+    layout: int = 0  # fingerprint.layout_key; 0: the format has none
+
+
+class Entry(NamedTuple):
+    id: str
+    key: int
+    state: int
+    begin: int  # offsets of its row in bytes
+    end: int
+    order: int  # index of the input
+    failed: bool
+    audio_s: float = 0.0
+    for_list: bool = False  # a bad row of a list of inputs, or a missing file: it was never a recording
+    name: str = ""  # of its files, without a format's extension
+    input_bytes: int | None = None  # size of the input; None: not known
+    files: Mapping[str, FileMark] = {}  # by format
+    former: Mapping[str, tuple[int, ...]] = {}  # CRC-32 of what earlier runs may have left under the same names
+
+    def line(self) -> bytes:
+        fields: dict[str, Any] = {
+            "id": self.id,
+            "key": f"{self.key:016x}",
+            "state": f"{self.state:016x}",
+            "row": [self.begin, self.end],
+            "index": self.order,
+            "failed": self.failed,
+            "audio_s": round(self.audio_s, 3),
+        }
+        if self.for_list:
+            fields["for_list"] = True
+        if self.input_bytes is not None:
+            fields["input_bytes"] = self.input_bytes
+        if self.name:
+            fields["name"] = self.name
+        if self.files:
+            fields["files"] = {format: [one.size, f"{one.crc:08x}", one.layout] for format, one in self.files.items()}
+        if self.former:
+            fields["former"] = {format: [f"{crc:08x}" for crc in crcs] for format, crcs in self.former.items()}
+        return (json.dumps(fields) + "\n").encode()
+
+    def values(self, line: int = 0) -> tuple[Any, ...]:
+        """Return the entry as a row of an array of dtype ENTRY."""
+        sizes = [
+            min(self.files[format].size, NO_FILE - 1) if format in self.files else NO_FILE for format in FILE_FORMATS
+        ]
+        layouts = [self.files[format].layout if format in self.files else 0 for format in LAID_OUT]
+        return (*self[1:9], name_key(self.name) if self.name else 0, sizes, layouts, line)
+
+    def left(self) -> dict[str, tuple[int, ...]]:
+        """Return the CRC-32 of what runs may have left under the names of its files, by format."""
+        left = {format: (mark.crc,) for format, mark in self.files.items()}
+        formats = {**left, **self.former}
+        return {format: (left.get(format, ()) + self.former.get(format, ()))[:_MAX_FORMER] for format in formats}
 
 
 class Journal:
-    """The results of earlier runs, as their journal has them. Use `begin` or `resume`.
+    """Results of earlier runs of one shard. Safe to read from several threads.
+
+    The last entry of each key is live; `entry_indices` has the live entries, sorted by key.
 
     Args:
-        paths: The folder's files.
-        previous: The entries of earlier runs.
-        fingerprint: Of the run that wrote them.
-        is_new: There was no journal before.
+        path: The journal, or a copy of it; None: there is none yet.
+        entries: An array of dtype ENTRY.
+        header: The fingerprint of the runs that wrote it; None: there is none yet.
+        num_synced: Entries from the first on whose files are durable.
+        facts: What the last run stated.
+        end: Where its last whole line ends, in bytes.
+        own: Names of the run's own files or objects, in the groups in which they are to be removed.
     """
 
     def __init__(
-        self, paths: Paths, previous: PreviousRun, fingerprint: Mapping[str, Any], is_new: bool = False
+        self,
+        path: Path | None = None,
+        entries: RecordArray | None = None,
+        header: Mapping[str, Any] | None = None,
+        num_synced: int = 0,
+        facts: Mapping[str, Any] | None = None,
+        end: int = 0,
+        own: Iterable[tuple[str, ...]] = (),
     ) -> None:
-        self.paths, self.previous, self.fingerprint, self.is_new = paths, previous, fingerprint, is_new
+        self.path, self.header, self.num_synced, self.end, self.own = path, header, num_synced, end, tuple(own)
+        self.facts: Mapping[str, Any] = facts or {}
+        self.entries: RecordArray = np.zeros(0, ENTRY) if entries is None else entries
+        self.is_in_this_run = np.zeros(len(self.entries), bool)  # its input is among this run's
+        self.is_replaced = np.zeros(len(self.entries), bool)  # this run has a new result
+        self._keys, self.entry_indices = _last_indices(self.entries["key"])
+        self._names = np.unique(self.entries["name"])
+
+    @property
+    def is_live(self) -> BoolArray:
+        """Which entries are the last of their key, and stand for a result."""
+        is_live: BoolArray = np.zeros(len(self.entries), bool)
+        is_live[self.entry_indices] = True
+        is_live &= self.entries["state"] != NO_STATE
+        return is_live
+
+    def find(self, key: int) -> int | None:
+        """Return the index of the live entry of an input; None if there is none."""
+        at = _place(key, self._keys)
+        return None if at is None else int(self.entry_indices[at])
+
+    def has_name(self, key: int) -> bool:
+        """Return True if the journal has files of the name with this name_key."""
+        return _place(key, self._names) is not None
+
+    def sizes(self, entry_index: int) -> dict[str, int]:
+        """Return the sizes of an entry's files in bytes, by format."""
+        sizes = zip(FILE_FORMATS, self.entries["sizes"][entry_index].tolist(), strict=True)
+        return {format: size for format, size in sizes if size != NO_FILE}
+
+    def layouts(self, entry_index: int) -> dict[str, int]:
+        """Return the layouts of an entry's files, by format."""
+        return dict(zip(LAID_OUT, self.entries["layouts"][entry_index].tolist(), strict=True))
 
     def entry(self, entry_index: int) -> Entry:
-        """Return an earlier result's entry, with the name of its files when the journal was opened."""
-        ends, names = self.previous.entries["line_end"], self.previous.entries["name"]
-        with safe_open(self.paths.journal) as file:
-            file.seek(int(ends[entry_index - 1]) if entry_index else len(file.readline()))
+        """Return an entry as its line has it. Raises OSError."""
+        assert self.path is not None
+        with safe_open(self.path) as file:
+            file.seek(int(self.entries["line"][entry_index]))
             entry = parse_entry(file.readline())
         assert entry is not None
-        if names[entry_index] and name_key(entry.name) != names[entry_index]:  # few have been renamed
-            return entry._replace(name=self._new_names[entry_index])
         return entry
 
-    @cached_property
-    def _new_names(self) -> dict[int, str]:
-        """The new names of renamed files, by entry index. They are read once: a run asks for the entries of earlier runs."""
-        return load_entries_and_names(self.paths.journal)[1]
 
-    def row(self, entry: Entry) -> bytes:
-        """Return an earlier result's row; b"" if it has none."""
-        with safe_open(self.paths.rows) as file:
-            file.seek(entry.begin)
-            row = file.read(entry.end - entry.begin)
-        return row if is_row(row) else b""
+def _last_indices(values: UInt64Array) -> tuple[UInt64Array, Int64Array]:
+    """Return the sorted distinct values, and the last index of each."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    is_last = np.append(ordered[1:] != ordered[:-1], True)[: len(ordered)]
+    return ordered[is_last], order[is_last]
 
 
-def begin(paths: Paths, fingerprint: Mapping[str, Any]) -> Journal:
-    """Create an empty journal. The caller has checked that there is none. Raises OSError."""
-    write_atomic(paths.journal, header_line(fingerprint))
-    return Journal(paths, PreviousRun(np.zeros(0, ENTRY)), fingerprint, is_new=True)
+def _place(value: int, values: UInt64Array) -> int | None:
+    at = bisect_left(values, np.uint64(value))  # numpy's own search lets go of the interpreter's lock
+    return at if at < len(values) and int(values[at]) == value else None
 
 
-def resume(paths: Paths, fingerprint: Mapping[str, Any], say: Callable[[str], object] = print) -> Journal:
-    """Repair and open a journal, after finish_compaction.
+def read_journal(path: Path, own: Iterable[tuple[str, ...]] = ()) -> Journal:
+    """Return what a journal has up to the first line that is not whole. Raises UsageError, OSError.
 
-    Args:
-        paths: The folder's files.
-        fingerprint: Of this run.
-        say: Shows one line to the user if someone edited the rows.
-
-    Raises:
-        UsageError: The results are of a run with other settings, or the rows cannot be repaired.
-        OSError: A file cannot be written.
+    Entries are gathered in blocks, because a million tuples at once would take ten times the memory.
     """
-    _check_fingerprint(paths, fingerprint)
-    redo(paths)
-    return Journal(paths, PreviousRun(repair(paths, say)), read_header(paths.journal))
+    blocks: list[RecordArray] = [np.zeros(0, ENTRY)]
+    block: list[tuple[Any, ...]] = []
+    num_entries = num_synced = 0
+    facts: Mapping[str, Any] = {}
+    with safe_open(path) as file:
+        header = parse_header(first := file.readline(), path)
+        at = len(first)
+        for line in file:
+            entry = parse_entry(line)
+            if entry is not None:
+                num_entries += 1
+                block.append(entry.values(at))
+            elif line == SYNCED:
+                num_synced = num_entries
+            elif (stated := _stated(line)) is not None:
+                facts = stated
+            else:
+                break
+            at += len(line)
+            if len(block) == _BLOCK_ENTRIES:
+                blocks.append(np.array(block, ENTRY))
+                block = []
+    entries = np.concatenate([*blocks, np.array(block, ENTRY)])
+    return Journal(path, entries, header, num_synced, facts, at, own)
 
 
-def resume_unedited(paths: Paths) -> Journal:
-    """Open a journal, after finish_compaction, whatever its settings. Raise UsageError if someone changed its rows."""
-    _check_fingerprint(paths, None)
-    redo(paths)
-    check_unedited(paths)
-    return Journal(paths, PreviousRun(repair(paths)), read_header(paths.journal))
+def header_line(fingerprint: Mapping[str, Any]) -> bytes:
+    """Return a journal's first line."""
+    return (json.dumps({HEADER_KEY: VERSION, "fingerprint": fingerprint}, ensure_ascii=False) + "\n").encode()
 
 
-def load_readonly(paths: Paths, fingerprint: Mapping[str, Any]) -> PreviousRun:
-    """Return the entries that `resume` would find, without changing a file."""
-    _check_fingerprint(paths, fingerprint)
-    entries, num_kept = load_intact_entries(paths)
-    return PreviousRun(entries[:num_kept])
+def run_line(facts: Mapping[str, Any]) -> bytes:
+    """Return the note about a run."""
+    return (json.dumps({"run": facts}) + "\n").encode()
 
 
-def _check_fingerprint(paths: Paths, fingerprint: Mapping[str, Any] | None) -> None:
-    if fingerprint is not None:
-        check_same_settings(paths.directory, read_header(paths.journal), fingerprint)
+def read_facts(path: Path) -> tuple[Mapping[str, Any], int]:
+    """Return what the last run stated, and the number of lines below the first, without reading the entries."""
+    facts: Mapping[str, Any] = {}
+    number = -1
+    with safe_open(path) as file:
+        for line in file:
+            number += 1
+            facts = (_stated(line) if line.startswith(_RUN_START) else None) or facts
+    return facts, number
+
+
+def _stated(line: bytes) -> Mapping[str, Any] | None:
+    try:
+        facts = json.loads(line)["run"] if line.endswith(b"\n") else None
+    except (ValueError, TypeError, KeyError):
+        return None
+    return facts if isinstance(facts, dict) else None
+
+
+def read_header(path: Path) -> Mapping[str, Any]:
+    """Return the fingerprint. Raise UsageError if the file is no journal of this version."""
+    with safe_open(path) as file:
+        return parse_header(file.readline(), path)
+
+
+def parse_header(line: bytes, where: Path | str) -> Mapping[str, Any]:
+    """Return the fingerprint in a journal's first line, as `read_header` does."""
+    try:
+        header = json.loads(line)
+        version, fingerprint = header[HEADER_KEY], header["fingerprint"]
+    except (ValueError, TypeError, KeyError):
+        raise UsageError(f"{where}: is not a journal of fastscribe's: move it away, or use another folder") from None
+    if version != VERSION or not isinstance(fingerprint, dict):
+        raise UsageError(
+            f"{where}: was written by another version of fastscribe (format {version}, this one has {VERSION}); "
+            "use another folder"
+        )
+    return fingerprint
+
+
+def parse_entry(line: bytes) -> Entry | None:
+    """Return the entry of a whole line; None for anything else."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        fields = json.loads(line)
+        (begin, end), failed = fields["row"], fields["failed"] is True
+        key, state = int(fields["key"], 16), int(fields["state"], 16)
+        order, audio_s = int(fields["index"]), float(fields["audio_s"])
+        input_bytes = fields.get("input_bytes")
+        files = {
+            format: FileMark(int(size), int(crc, 16), int(layout))
+            for format, (size, crc, layout) in fields.get("files", {}).items()
+            if format in FILE_FORMATS
+        }
+        former = {format: tuple(int(crc, 16) for crc in crcs) for format, crcs in fields.get("former", {}).items()}
+        entry = Entry(
+            str(fields["id"]),
+            key,
+            state,
+            int(begin),
+            int(end),
+            order,
+            failed,
+            audio_s,
+            fields.get("for_list") is True,
+            str(fields.get("name", "")),
+            None if input_bytes is None else int(input_bytes),
+            files,
+            former,
+        )
+    except (ValueError, TypeError, KeyError, OverflowError, AttributeError):
+        return None
+    in_range = 0 <= entry.begin <= entry.end < _NUM_INT64 and 0 <= order < _NUM_INT64
+    are_marks = all(one.size >= 0 and 0 <= one.crc < 1 << 32 and 0 <= one.layout < 1 << 32 for one in files.values())
+    return entry if in_range and are_marks and 0 <= key < 1 << 64 and 0 <= state < 1 << 64 else None
+
+
+def read_entries(path: Path) -> Iterator[Entry]:
+    """Yield entries up to the first line that is not whole. Raises OSError."""
+    with safe_open(path) as file:
+        file.readline()
+        for line in file:
+            if (entry := parse_entry(line)) is not None:
+                yield entry
+            elif line != SYNCED and _stated(line) is None:
+                return
+
+
+def is_row(row: bytes) -> bool:
+    """Return True if this is one whole line of JSON Lines."""
+    return row.startswith(b"{") and row.find(b"\n") == len(row) - 1
+
+
+def name_key(name: str) -> int:
+    """Return 64 bits that are equal for names that a file system may confuse."""
+    folded = name.lower() if name.isascii() else normalize("NFC", normalize("NFC", name).casefold())
+    return int.from_bytes(hashlib.blake2b(folded.encode(), digest_size=8).digest(), "big") or 1
 
 
 def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> None:

@@ -28,10 +28,9 @@ from fastscribe._system.safe_files import (
 )
 from fastscribe.errors import UsageError
 from fastscribe.fast_paths import first_reasons
-from fastscribe.results.entries import is_row, latest_entry_indices, load_entries
-from fastscribe.results.paths import Paths, in_the_way, read_header
+from fastscribe.results.journal import is_row, read_header, read_journal
+from fastscribe.results.paths import Paths, in_the_way, merged_files
 from fastscribe.results.shards import Shard
-from fastscribe.results.storage_folder import merged_files
 from fastscribe.types import RecordArray
 
 _REQUIRED_KEYS = {"audio_s", "wall_s", "padded_frames", "real_frames", "gaps", "gap_s", "stage_s", "usd_per_hour"}
@@ -92,7 +91,7 @@ def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> MergeRes
     ours = merged_files(destination)
     foreign = [str(path) for path in (rows, report) if status_of(path) is not None and path not in ours]
     if foreign:
-        raise in_the_way(foreign)
+        raise in_the_way(foreign[0])
     try:
         _write_rows(merged, rows, ordered)
         num_bytes = temp_path_for(rows).stat().st_size
@@ -138,7 +137,8 @@ def _find(folders: Sequence[Path]) -> list[ShardResult]:
 
 def _read(shard: Shard, paths: Paths) -> ShardResult:
     """Read one shard. A shard that was stopped during compaction has no results until it has run again."""
-    entries = load_entries(paths.journal)
+    journal = read_journal(paths.journal)
+    entries = journal.entries[np.flatnonzero(journal.is_live)]
     if paths.swap.exists():
         return ShardResult(shard, paths, entries[:0], None)
     try:
@@ -146,7 +146,7 @@ def _read(shard: Shard, paths: Paths) -> ShardResult:
         is_whole = report.keys() >= _REQUIRED_KEYS
     except (OSError, ValueError, AttributeError):
         is_whole = False
-    return ShardResult(shard, paths, entries[latest_entry_indices(entries)], report if is_whole else None)
+    return ShardResult(shard, paths, entries, report if is_whole else None)
 
 
 def _check_same_run(found: Sequence[ShardResult]) -> None:

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 from fastscribe.errors import UsageError
 from fastscribe.results.merge import MergeResult, merge
-from fastscribe.results.object_journal import STATE, ObjectJournal, StoredRuns, find_runs
 from fastscribe.results.objects import ObjectFolder
+from fastscribe.results.parts import STATE, Parts, StoredRuns, find_runs
 from fastscribe.results.paths import Paths, in_the_way
 from fastscribe.results.published import publish
 from fastscribe.results.storage_object import MERGED, MERGED_FILES
@@ -31,17 +31,17 @@ def merge_store(url: str, ordered: bool) -> MergeResult:
         OSError: The store cannot be read or written, or the temporary folder is full.
     """
     with closing(ObjectFolder(url)) as folder, TemporaryDirectory(prefix="fastscribe-") as temp:
-        shards = [runs for runs in find_runs(name for name, _ in folder.list(STATE)) if runs.runs]
+        shards = [runs for runs in find_runs(folder.list(STATE)) if runs.runs]
         if any(runs.shard.count == 1 for runs in shards):
             raise UsageError(f"{url}: holds the results of a run that was not divided into shards: nothing to merge")
         if not shards:
             raise UsageError(f"{url}: no shards here (transcribe --shard I/N -o {url} makes them)")
         foreign = [] if folder.exists(MERGED) else [name for name in MERGED_FILES if folder.exists(name)]
         if foreign:
-            raise in_the_way([folder.url_of(name) for name in foreign])
+            raise in_the_way(folder.url_of(foreign[0]))
         for runs in shards:
             _download(folder, runs, Path(temp))
-        rows, report = MERGED_FILES
+        report, rows = MERGED_FILES
         merged = merge([Path(temp)], Path(temp), ordered)
         folder.delete([report])  # until the new one is there, the rows may be newer
         publish(folder, rows, MERGED, Path(temp) / rows)
@@ -52,9 +52,9 @@ def merge_store(url: str, ordered: bool) -> MergeResult:
 def _download(folder: ObjectFolder, runs: StoredRuns, directory: Path) -> None:
     """Write a shard's files as a run into a folder would have written them."""
     paths = Paths(directory, runs.shard.suffix)
-    with closing(ObjectJournal(folder, runs)) as journal:
-        copyfile(journal.join_rows(ordered=False), paths.rows)
-        copyfile(journal.paths.journal, paths.journal)
+    with closing(Parts(folder, runs, ())) as parts:
+        copyfile(parts.join_rows(ordered=False), paths.rows)
+        copyfile(parts.paths.journal, paths.journal)
     report = folder.read_if_there(paths.report.name)
     if report:
         paths.report.write_bytes(report)

@@ -1,8 +1,8 @@
-"""Unique names below the output folder for ids. Pure.
+"""Names of the files of results, without a format's extension. One is given when an input is listed, and never changes.
 
-The name is the id without its extension. Inputs that would share a name keep their extensions (`a.wav.srt`, `a.mp3.srt`);
-since ids arrive one by one, the first of them is renamed once the second is known. Inputs with the same id are numbered in
-order (`a.srt`, `a.2.srt`). Case is ignored, as some file systems do. An input takes the memory of an 8-byte hash and its id.
+It is what a journal says of the input's key. Else it is the id without its extension, if no journal, no earlier input and no
+file of somebody else's has it. Else letters follow, which stand for the key: `talk-k3wq7a`. So all shards give the same names,
+in whatever order they run. Case and Unicode's forms are ignored, as some file systems ignore them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from base64 import b32encode
+from collections.abc import Callable, Iterator, Sequence
 
-_MAX_PART_BYTES = 200  # file systems allow 255; a number, an extension and the temporary name's affixes are added
+from fastscribe._system.key_counter import KeyCounter
+from fastscribe.results.journal import Journal, name_key
+
+_MAX_PART_BYTES = 200  # file systems allow 255; letters, an extension and the temporary name's affixes are added
 _MAX_FOLDER_BYTES = 1000
+_LETTERS = (6, 8, 10, 12, 32)
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]")
 # Windows also reserves the names of devices, with any extension, and drops dots and spaces at the end of a name.
 _UNSAFE_ON_WINDOWS = re.compile(
@@ -22,74 +26,76 @@ _UNSAFE_ON_WINDOWS = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _CUT = re.compile(r"(.*)@(\d+)", re.DOTALL)
+# A run writes report.json, and a shard its report.shard-I-of-N.json; fastscribe speakers writes speakers.json.
+_RESERVED = re.compile(r"(report|speakers)(\.shard-\d+-of-\d+)?", re.ASCII | re.IGNORECASE)
 
 
-class Rename(NamedTuple):
-    old: str
-    new: str
+class Names:
+    """Gives names to inputs. Not thread-safe.
 
+    Args:
+        journals: Of all shards: the own one first.
+        formats: Of the files.
+        is_there: Returns True if anything has a file's name.
+    """
 
-class OutputNames:
-    """Chooses names without a format's extension. No input gets one of the `reserved` names, or a shard's variant of one."""
+    def __init__(self, journals: Sequence[Journal], formats: Sequence[str], is_there: Callable[[str], bool]) -> None:
+        self.foreign: dict[str, str] = {}  # somebody else's files, and the names that recordings got beside them
+        self._journals, self._formats, self._is_there = journals, formats, is_there
+        self._given = KeyCounter()  # the names of this run
 
-    def __init__(self, reserved: Iterable[str] = ()) -> None:
-        self._owners: dict[int, str] = {}  # name -> id; "": never renamed
-        self._reserved = [
-            re.compile(re.escape(name) + r"(\.shard-\d+-of-\d+)?", re.ASCII | re.IGNORECASE) for name in reserved
-        ]
-        self._repeats: dict[int, list[str]] = {}  # name -> the numbered names of repeated ids
-        self._numbers: dict[int, int] = {}  # name -> the last number in use
+    def name_of(self, id: str, key: int, is_ours: bool = True) -> str:
+        """Return the name of the next input; "" for another shard's that has one already.
 
-    def take(self, keys: Iterable[int]) -> None:
-        """Keep names from inputs, by their name_key."""
-        self._owners.update((key, "") for key in keys)
+        Args:
+            id: The input's.
+            key: Its key in the journal.
+            is_ours: False: another shard writes its files, so none of them is somebody else's.
+        """
+        for journal in self._journals:
+            entry_index = journal.find(key)
+            if entry_index is not None and (name := int(journal.entries["name"][entry_index])):
+                if not is_ours:
+                    return ""
+                found = (one for one in candidates(id, key) if name_key(one) == name)
+                return next(found, "") or journal.entry(entry_index).name
+        return self._new_name(id, key, is_ours)
 
-    def claim(self, id: str) -> tuple[str, list[Rename]]:
-        """Return the name of the next input, and the renames of earlier names that come first."""
-        short, full = names_of(id)
-        owner = self._owners.get(name_key(short))
-        if owner is None and not self._is_reserved(short):
-            self._owners[name_key(short)] = id
-            return short, []
-        if not owner:
-            return self._take(full), []
-        if name_key(names_of(owner)[1]) != name_key(full):
-            return self._share(owner, full)
-        name = self._take(short)
-        self._repeats.setdefault(name_key(short), []).append(name)
-        return name, []
-
-    def take_full(self, id: str) -> str:
-        """Return a name that keeps the id's extension, so that it never changes: no rename makes room for a later one."""
-        return self._take(names_of(id)[1])
-
-    def _share(self, owner: str, full: str) -> tuple[str, list[Rename]]:
-        """Rename the owner of a short name and its repeats, because another id differs in the extension only."""
-        short, owner_full = names_of(owner)
-        del self._owners[name_key(short)]
-        earlier = [short, *self._repeats.pop(name_key(short), [])]
-        renames = [Rename(name, self._take(owner_full)) for name in earlier]
-        name = self._take(full)
-        self._owners[name_key(short)] = ""
-        return name, [rename for rename in renames if rename.old != rename.new]
-
-    def _take(self, base: str) -> str:
-        """Take `base` or, if it is taken, the next free name of base.2, base.3 .."""
-        name, number = base, self._numbers.get(name_key(base), 1)
-        while name_key(name) in self._owners or self._is_reserved(name):
-            number += 1
-            name = f"{base}.{number}"
-        if number > 1:
-            self._numbers[name_key(base)] = number
-        self._owners[name_key(name)] = ""
+    def _new_name(self, id: str, key: int, is_ours: bool) -> str:
+        taken = ""  # the first file of somebody else's
+        for name in candidates(id, key):
+            if self._is_taken(name):
+                continue
+            file = self._foreign_file(name) if is_ours else ""
+            if not file:
+                break
+            taken = taken or file
+        if taken:
+            self.foreign[taken] = name
         return name
 
-    def _is_reserved(self, name: str) -> bool:
-        return any(pattern.fullmatch(name) for pattern in self._reserved)
+    def _is_taken(self, name: str) -> bool:
+        """Return True if another recording has the name, or a file of the run's own. The name is taken then in any case."""
+        key = name_key(name)
+        is_reserved = "json" in self._formats and _RESERVED.fullmatch(name) is not None
+        return self._given.count(key) > 0 or is_reserved or any(journal.has_name(key) for journal in self._journals)
+
+    def _foreign_file(self, name: str) -> str:
+        files = (f"{name}.{format}" for format in self._formats)
+        return next((file for file in files if self._is_there(file)), "")
 
 
-def names_of(id: str) -> tuple[str, str]:
-    """Return an id's name without and with its extension: relative paths with "/" that stay below the folder."""
+def candidates(id: str, key: int) -> Iterator[str]:
+    """Yield the names that an input may have, the best one first."""
+    base = base_name(id)
+    yield base
+    digest = hashlib.blake2b(key.to_bytes(8, "big"), digest_size=20).digest()
+    letters = b32encode(digest).decode().lower()
+    yield from (f"{base}-{letters[:number]}" for number in _LETTERS)
+
+
+def base_name(id: str) -> str:
+    """Return an id's name without its extension: a relative path with "/" that stays below the folder."""
     cut = _CUT.fullmatch(id)
     path, suffix = (cut[1], "_" + cut[2]) if cut else (id, "")
     printable = path.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -97,24 +103,18 @@ def names_of(id: str) -> tuple[str, str]:
     parts = [unsafe.sub("_", part) for part in printable.split("/") if part not in ("", ".", "..")] or ["unnamed"]
     folder = "/".join(_shorten(part) for part in parts[:-1])
     if len(folder.encode()) > _MAX_FOLDER_BYTES:
-        folder = _digest(folder).hex()
-    stem = os.path.splitext(parts[-1])[0]
-    short, full = (_shorten(name + suffix) for name in (stem, parts[-1]))
-    return (f"{folder}/{short}", f"{folder}/{full}") if folder else (short, full)
+        folder = _digest(folder)
+    name = _shorten(os.path.splitext(parts[-1])[0] + suffix)
+    return f"{folder}/{name}" if folder else name
 
 
 def _shorten(part: str) -> str:
     encoded = part.encode()
     if len(encoded) <= _MAX_PART_BYTES:
         return part
-    tail = "-" + _digest(part).hex()
+    tail = "-" + _digest(part)
     return encoded[: _MAX_PART_BYTES - len(tail)].decode("utf-8", "ignore") + tail
 
 
-def name_key(name: str) -> int:
-    """Return 64 bits that are equal for names that a file system may confuse."""
-    return int.from_bytes(_digest(name.casefold()), "big")
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

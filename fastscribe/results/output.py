@@ -1,40 +1,37 @@
-"""Output into a folder or a store: `transcripts.jsonl` with a row for each input, and for each other format a file.
+"""Results of a run in a folder or a store: rows, a journal, and files.
 
-The rows are written whatever the formats: of them, later runs and `fastscribe export` make other formats without decoding.
-
-    ledger.expect -> ledger.is_done -> write: staged files -> committer: names, rows, journal lines
-
-file_names.py chooses names, result_files.py makes files, commit.py queues results, and a storage (storage.py) keeps them.
-The lock comes first and goes last, and nothing is changed before all checks have passed.
+A result's row and its journal line are made durable together with those of others (committer.py); its files follow. The same
+command goes on where the last run stopped: the ledger knows what is done, and files that are missing are made of the rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import compress
 from pathlib import Path
+from time import monotonic, sleep
 from typing import NamedTuple
 
 import numpy as np
 
 from fastscribe._system.file_kinds import InTheWay
-from fastscribe.errors import OutputError
-from fastscribe.results.commit import Committer
-from fastscribe.results.entries import NO_STATE, Entry, PreviousRun
-from fastscribe.results.file_names import FileNames
-from fastscribe.results.formats.writers import render
-from fastscribe.results.in_the_way import FilesLedger, check_inputs
-from fastscribe.results.items import Item
-from fastscribe.results.journal import Journal
-from fastscribe.results.journal_ledger import JournalLedger
-from fastscribe.results.ledger import Ledger
-from fastscribe.results.names import Rename
-from fastscribe.results.output_run import OutputRun
-from fastscribe.results.overwrite import check_sharding, overwrite
+from fastscribe.audio.inputs import expand
+from fastscribe.errors import OutputError, UsageError
+from fastscribe.results.committer import Committer, is_ours
+from fastscribe.results.journal import NO_STATE, Entry, Journal, check_same_settings, read_entries
+from fastscribe.results.ledger import JournalLedger, Ledger
+from fastscribe.results.names import Names
+from fastscribe.results.outputs import OutputRun
 from fastscribe.results.paths import in_the_way
-from fastscribe.results.result_files import ResultFiles
+from fastscribe.results.result_files import ResultFiles, file_formats
 from fastscribe.results.shards import Shard
-from fastscribe.results.storage import Storage, storage_at
-from fastscribe.types import BoolArray, Failure, Source, Transcript
+from fastscribe.results.storage import Finish, Item, NewFile, Storage, storage_at
+from fastscribe.types import BoolArray, Failure, Transcript
+
+_REMOVED_AT_ONCE = 1000
+_REMOVE_TIMEOUT_S = 5.0  # until another shard of this run must have removed what both find
 
 
 class Totals(NamedTuple):
@@ -52,114 +49,73 @@ class Totals(NamedTuple):
         )
 
 
-class FileLedger(JournalLedger):
-    """Ledger of a run with a file for each input: it also chooses file names, and checks the files of earlier runs.
-
-    Files that are missing, damaged or of another style are made again of the earlier result's row, without decoding.
-    """
-
-    def __init__(self, shard: Shard, previous: PreviousRun, retry_failed: bool, files: ResultFiles) -> None:
-        super().__init__(shard, previous, retry_failed)
-        self.names = FileNames(files.formats, shard.count > 1, files.storage.can_rename)
-        self._files = files
-
-    def expect(self, source: Source | Failure) -> bool:
-        """Return False if the input belongs to another shard. Every shard chooses the names of all inputs."""
-        is_ours = super().expect(source)
-        with self.lock:
-            for change in self.names.reserve(source.id, source.index if is_ours else None):
-                if self._files.apply(change):
-                    self.renamed.append(change.rename)
-        return is_ours
-
-    def _adopt_earlier_result(self, source: Source | Failure, entry_index: int) -> bool:
-        """Return True if the earlier result has its files, or has them again now.
-
-        A file in the way, or a store that cannot be read, leaves the result as it is; the run goes on.
-        """
-        with self.lock:
-            name = self._owned_name(source, entry_index)
-        try:  # without the lock, because folders and stores may be slow
-            outdated = self._files.outdated(entry_index, name)
-            stored = self._files.stored(entry_index, source.index) if outdated else None
-        except OSError as error:
-            self.not_made.append(error)
-            outdated, stored = [], None
-        if outdated and stored is None:
-            return False
-        with self.lock:
-            if stored is not None:
-                self._make_again(entry_index, name or self.names[source.index], stored, outdated)
-            self._adopt_name(source, entry_index, name)
-        return True
-
-    def _owned_name(self, source: Source | Failure, entry_index: int) -> str | None:
-        """Return the name of the earlier result's files; None if it has none of its own."""
-        key = int(self._previous.entries["name"][entry_index])
-        found = self.names.find(source.id, source.index, key) if key else None
-        return found if found is not None and self._previous.find_by_name(found) == entry_index else None
-
-    def _make_again(
-        self, entry_index: int, name: str, stored: tuple[Transcript | Failure, bytes], formats: Sequence[str]
-    ) -> None:
-        try:
-            self.laid_out_again |= self._files.other_layouts(entry_index) & set(formats)
-            self._files.make_again(entry_index, name, stored, formats)
-        except OSError as error:
-            self.not_made.append(error)
-        else:
-            self.num_made_again += 1
-
-    def _adopt_name(self, source: Source | Failure, entry_index: int, name: str | None) -> None:
-        has_failed, key = self._previous.entries[["failed", "name"]][entry_index].item()
-        if name is None:
-            former = self._files.name_of(entry_index)
-            if former and self.names.can_rename:
-                self.renamed.append(Rename(former, self.names[source.index]))
-            self.names.finish(source.index, has_failed)
-            return
-        rename = self.names.restore(source.index, key, has_failed)
-        if rename is not None and self._files.rename(rename, self._files.formats):
-            self.renamed.append(rename)
-
-
 class JournaledOutput:
     """Writes results into a storage, and resumes where an earlier run with the same fingerprint stopped.
 
     Use it as a context manager, and give its `ledger` to Transcriber._results().
 
-    Arguments and errors are those of outputs.open_output(), with a storage in place of its place.
+    Arguments and errors are those of outputs.open_output(), with a storage in place of its place. `names` gives names to
+    several outputs in one place; None: to this one alone.
     """
 
-    def __init__(self, storage: Storage, run: OutputRun, say: Callable[[str], object] = print) -> None:
-        self._storage, self._style, self._ordered, self._say = storage, run.style, run.ordered, say
-        try:
-            journal = self._open(run)
-        except InTheWay as error:
-            storage.close(False, False)
-            raise in_the_way([str(error.filename)]) from None
-        except BaseException:
-            storage.close(False, False)
-            raise
-        self._previous, self._committer = journal.previous, Committer(storage)
-        self._files = ResultFiles(storage, run.style, journal, self._committer)
-        self.ledger: JournalLedger
-        if self._files.formats:
-            self.ledger = FileLedger(run.shard, self._previous, run.retry_failed, self._files)
-            self._names = self.ledger.names
-        else:  # nothing to name, so no memory for names
-            self.ledger = JournalLedger(run.shard, self._previous, run.retry_failed)
-            self._names = FileNames(())
+    def __init__(
+        self,
+        storage: Storage,
+        run: OutputRun,
+        say: Callable[[str], object] = print,
+        names: Names | None = None,
+    ) -> None:
+        self._storage, self._run, self._say = storage, run, say
         self._new = Totals()
+        self._report: bytes | None = None
+        self._is_closed = False
+        try:
+            self.journal = self._open(run)
+            self._names = self._names_of_all(run) if names is None else names
+            self._committer = Committer(storage)
+        except InTheWay as error:
+            storage.close(None)
+            raise in_the_way(str(error.filename)) from None
+        except BaseException:
+            storage.close(None)
+            raise
+        self._begin(run)
+        self.files.recover()
+
+    def _begin(self, run: OutputRun) -> None:
+        style = run.style
+        if run.fingerprint is None and self.journal.header is not None:
+            style = replace(style, tokens=self.journal.header.get("--tokens") is True)
+        self.files = ResultFiles(self._storage, style, self.journal, self._names, self._committer)
+        named = self.files if self.files.formats else None  # nothing to name, so no memory for names
+        self.ledger = JournalLedger(run.shard, self.journal, run.retry_failed, named)
+
+    def go_on(self, run: OutputRun, say: Callable[[str], object]) -> None:
+        """Begin a run after all, with a ledger that has not been asked yet. Only formats and settings matter of `run`.
+
+        Raises:
+            UsageError: The results are of a run with other settings.
+        """
+        check_same_settings(self._storage.where, self.journal.header or {}, run.header or {})
+        self._run, self._say = run, say
+        self.journal.is_in_this_run[:] = False
+        self._names = self._names_of_all(run)
+        self._begin(run)
 
     def _open(self, run: OutputRun) -> Journal:
         storage = self._storage
-        storage.lock(self._say)
+        self._shards = storage.lock(self._say)
         if run.overwrite:
-            overwrite(storage, run, self._say)
-        journal = _checked_journal(storage, run, self._say)
-        storage.begin(run.header, self._say)
-        return journal
+            self._shards = _overwrite(storage, run, self._shards, self._say)
+        _check_sharding(storage, run.shard, self._shards)
+        return storage.open(run.header, run.facts, self._say)
+
+    def _names_of_all(self, run: OutputRun) -> Names:
+        """Return what gives names, which knows those of all shards."""
+        formats = file_formats(run.style.formats)
+        others = [shard for shard in self._shards if shard != run.shard] if formats else []
+        storage = self._storage
+        return Names([self.journal, *map(storage.load, others)], formats, lambda file: storage.size(file) is not None)
 
     def __enter__(self) -> JournaledOutput:
         return self
@@ -168,128 +124,206 @@ class JournaledOutput:
         self.close(finished=kind is None)
 
     def write(self, result: Transcript | Failure) -> None:
-        """Queue all formats of one result. They are durable soon afterwards, and after `flush`.
+        """Queue all formats of one result. The row is durable soon afterwards, and after `flush`; its files follow.
 
         Raises:
-            InTheWay: A file that no run wrote has the name of one of its files.
-            OSError: A file cannot be written. The same input may be written again afterwards, as a Failure.
             OutputError: An earlier result could not be committed. The run cannot go on.
         """
         item = result if isinstance(result, Failure) else result.audio
+        pending = self.ledger[item.index]
+        made = self.files.item(pending, result)
+        self._committer.add(made)
         with self.ledger.lock:
-            pending, name = self.ledger[item.index], self._names[item.index]
-            files = self._files.write(name, result)
-            try:
-                obsolete = self._files.take_obsolete(name, pending.entry_index, files)
-                row = render(result, "jsonl", self._style.tokens).encode()
-                entry = self._files.listed(pending.entry(result, name), files)
-                self._committer.add(Item(name, entry, row, files=tuple(files), obsolete=tuple(obsolete)))
-            except BaseException:
-                self._storage.discard(files)
-                raise
-            self._names.finish(item.index, entry.failed)
             self.ledger.mark_done(item.index)
         if pending.entry_index is not None:
-            self._previous.is_replaced[pending.entry_index] = True
-        self._new = self._new.plus(entry)
+            self.journal.is_replaced[pending.entry_index] = True
+        assert made.entry is not None
+        self._new = self._new.plus(made.entry)
+
+    def make_files(self) -> Iterator[tuple[bool, bool]]:
+        """Make the files that earlier results lack, in the journal's order. Yield whether each got one, and whether it failed.
+
+        Raises:
+            UsageError: A row is no result.
+            OSError: A file or a store cannot be read.
+        """
+        journal = self.journal
+        for entry_index in np.flatnonzero(journal.is_live).tolist():
+            key, order, failed = journal.entries[["key", "order", "failed"]][entry_index].item()
+            before = self.files.num_made_again
+            name = self.files.names.name_of(journal.entry(entry_index).id, key)
+            if not self.files.complete(entry_index, name, order):
+                raise UsageError(
+                    f"{self._storage.where}: a row was changed since its run, so no file can be made of it"
+                )
+            yield self.files.num_made_again > before, failed
 
     def flush(self) -> None:
         """Wait until all results are durable. Raises OutputError."""
         self._committer.flush()
 
     def close(self, finished: bool = True) -> None:
-        """Wait until all results are durable; then sort and compact the rows if need be, unless the run did not finish.
+        """Wait until all results are durable; then sort and compact the rows if need be, and write the report.
 
-        Files that someone edited since an earlier run are named at last.
+        A run that did not finish keeps its rows as they are. Files that are not the run's are named at last.
 
         Raises:
             OutputError: A file cannot be written.
         """
+        if self._is_closed:
+            return
+        self._is_closed, finish = True, None
         try:
-            try:
-                self._committer.close()
-            except BaseException:
-                finished = False
-                raise
-            finally:
-                self._storage.close(finished, self._ordered)
+            if finished and self._run.fingerprint is not None:
+                self._drop_old_failures()
+            self._committer.close()
+            if finished:
+                finish = Finish(self._run.ordered, self.journal.entries["order"], self._report)
         finally:
-            for line in self._storage.edits.lines():
+            try:
+                self._storage.close(finish)
+            except OSError as error:
+                raise OutputError(str(error.filename or self._storage.where), error) from error
+            for line in self._lines():
                 self._say(line)
+
+    def _lines(self) -> Iterator[str]:
+        """Yield a line for each kind of file that is not the run's; it names the first and counts the others."""
+        if kept := list(self._committer.kept):
+            is_one = len(kept) == 1
+            stays, them = ("it stays as it is", "it") if is_one else ("they stay as they are", "them")
+            yield (
+                f"{self._path_of(kept[0])}{_others(kept)}: edited since the run: {stays}; for the machine's text, delete "
+                f"{them} and repeat the command"
+            )
+        if foreign := list(self._names.foreign.items()):
+            file, name = foreign[0]
+            yield (
+                f"{self._path_of(file)}{_others(foreign)}: no run of fastscribe wrote this file, so it stays, and the "
+                f"recording's files are called {name}"
+            )
+
+    def _path_of(self, file: str) -> str:
+        return f"{self._storage.where.rstrip('/')}/{file}"
+
+    @property
+    def not_made(self) -> list[OSError]:
+        """Why files of results could not be written; the next run makes them."""
+        return [*self.files.not_made, *self._committer.not_written]
 
     def totals(self) -> Totals:
         """Return what the place holds once this run has finished."""
-        previous = self._previous
-        is_counted = (
-            ~previous.is_replaced & (previous.is_in_this_run | ~previous.entries["for_list"]) & previous.is_live
-        )
-        before = previous.entries[is_counted]
+        journal = self.journal
+        is_counted = ~journal.is_replaced & (journal.is_in_this_run | ~journal.entries["for_list"]) & journal.is_live
+        before = journal.entries[is_counted]
         return Totals(
             files=self._new.files + len(before),
             failed=self._new.failed + int(before["failed"].sum()),
             audio_s=self._new.audio_s + float(before["audio_s"].sum()),
-            not_given=int((is_counted & ~previous.is_in_this_run).sum()),
+            not_given=int((is_counted & ~journal.is_in_this_run).sum()),
         )
 
     def write_report(self, content: bytes) -> None:
-        """Write the report last and durably: `merge` takes it as proof that the run is complete.
+        """Have `close` write the report last and durably: `merge` takes it as proof that the run is complete."""
+        self._report = content
 
-        Args:
-            content: The file's content.
-
-        Raises:
-            OutputError: A file cannot be written.
-        """
-        if not self._storage.can_rename:
-            for item in self._old_failures():
-                self._committer.add(item)
-        self._committer.flush()
-        try:
-            self._storage.publish(self._ordered)
-            self._storage.write_report(content)
-        except OSError as error:
-            raise OutputError(str(error.filename or self._storage.where), error) from error
-
-    def _old_failures(self) -> Iterator[Item]:
-        """Yield items that drop inputs which never were recordings and are not among this run's: a manifest's row, corrected.
-
-        A folder drops them when it rewrites its journal at the end.
-        """
-        previous = self._previous
-        is_dropped: BoolArray = previous.is_live & previous.entries["for_list"] & ~previous.is_in_this_run
+    def _drop_old_failures(self) -> None:
+        """Drop inputs that never were recordings and are not among this run's: a manifest's row, corrected."""
+        journal = self.journal
+        is_dropped: BoolArray = journal.is_live & journal.entries["for_list"] & ~journal.is_in_this_run
         for entry_index in np.flatnonzero(is_dropped).tolist():
-            obsolete = self._files.take_obsolete("", entry_index, ())
-            key, order = previous.entries[["key", "order"]][entry_index].item()
-            entry = Entry("", key, NO_STATE, 0, 0, order, failed=True, for_list=True)
-            yield Item("", entry, obsolete=tuple(obsolete))
+            old = journal.entry(entry_index)
+            files = [NewFile(f"{old.name}.{format}", None, (mark.crc,)) for format, mark in old.files.items()]
+            entry = Entry("", old.key, NO_STATE, 0, 0, old.order, failed=True, for_list=True)
+            self._committer.add(Item(entry, has_new_row=False, files=tuple(files)))
 
 
-def _checked_journal(storage: Storage, run: OutputRun, say: Callable[[str], object] | None) -> Journal:
-    """Return the journal of earlier runs, after all checks. `say` is None: read only."""
-    check_sharding(storage, run.shard)
-    storage.check_own_names()
-    journal = storage.open_journal(run.header, run.has_files, say)
-    _check_inputs(storage, run, journal)
-    return journal
+def _others(names: Sequence[object]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
 
 
-def _check_inputs(storage: Storage, run: OutputRun, journal: Journal) -> None:
-    """Raise UsageError if a file that no run wrote has the name of an output.
+def _check_sharding(storage: Storage, shard: Shard, shards: Sequence[Shard]) -> None:
+    """Raise UsageError if a run into this place divided the inputs differently."""
+    for other in shards:
+        if other.count != shard.count:
+            raise UsageError(
+                f"{storage.where}: holds results of {'shard ' + str(other) if other.count > 1 else 'a run without shards'}, "
+                f"of a run divided otherwise than {shard}: use another folder, or --overwrite to start over"
+            )
 
-    The ledger is one of its own, because a ledger counts each input once. A folder without a journal was checked before
-    the model was loaded.
+
+def _overwrite(storage: Storage, run: OutputRun, shards: Sequence[Shard], say: Callable[[str], object]) -> list[Shard]:
+    """Remove the results of the run's shard, and of runs that divided the inputs differently; return the shards that stay.
+
+    Files go first, then rows, then the journal, so that a run that is killed meanwhile knows what is left. Edited files stay.
+
+    Raises:
+        UsageError: No input exists: with a mistyped path, --overwrite would remove results for nothing.
+        OSError: The place cannot be read or written.
     """
-    if journal.is_new and storage.is_local:
-        return
-    previous = PreviousRun(journal.previous.entries)
-    ledger = FilesLedger(run.shard, previous, run.retry_failed, run.style.formats)
+    if run.inputs and "-" not in run.inputs and all(isinstance(found, Failure) for found in expand(run.inputs)):
+        raise UsageError(f"{run.inputs[0]}: no input is there, so --overwrite removes nothing: check the spelling")
+    edited: list[str] = []
+    _remove(storage, run.shard, edited)
+    former = [one for one in shards if one.count != run.shard.count]
+    for shard in former:
+        with closing(_Locked(storage.where, shard, say)) as other:
+            _remove(other.storage, shard, edited)
+    if edited:
+        say(f"{storage.where}/{edited[0]}{_others(edited)}: edited since the run: not removed")
+    return [shard for shard in shards if shard not in (*former, run.shard)]
 
-    def is_ours(file: str) -> bool:
-        name, _, format = file.rpartition(".")
-        is_listed = format in previous.sizes(previous.find_by_name(name))
-        return (is_listed and storage.size(file) is not None) or storage.is_left_over(file)
 
-    check_inputs(storage, run.style.formats, run.inputs, ledger, is_ours)
+class _Locked:
+    """The storage of another shard. Other shards of this run may be removing it too, so a held lock is retried for a while."""
+
+    def __init__(self, where: str, shard: Shard, say: Callable[[str], object]) -> None:
+        self.storage = storage_at(where, shard)
+        deadline = monotonic() + _REMOVE_TIMEOUT_S
+        while True:
+            try:
+                self.storage.lock(say)
+                return
+            except UsageError:
+                if monotonic() > deadline:
+                    self.close()
+                    raise
+                sleep(0.05)
+
+    def close(self) -> None:
+        self.storage.close(None)
+
+
+def _remove(storage: Storage, shard: Shard, edited: list[str]) -> None:
+    journal = storage.load(shard)
+    for names in _files_of(storage, journal, edited):
+        storage.remove(names)
+    for own in journal.own:
+        storage.remove(own)
+
+
+def _files_of(storage: Storage, journal: Journal, edited: list[str]) -> Iterator[list[str]]:
+    """Yield the files that a journal's runs wrote, some at a time; note those that somebody edited."""
+    crcs: dict[str, tuple[int, ...]] = {}
+    is_last = np.zeros(len(journal.entries), bool)
+    is_last[journal.entry_indices] = True
+    entries = read_entries(journal.path) if journal.path is not None else iter(())
+
+    def check(file: str) -> tuple[str, bool | None]:
+        size = storage.size(file)
+        return file, None if size is None else is_ours(storage, NewFile(file, None, crcs[file]), size)
+
+    def found() -> list[str]:
+        checked = list(storage.map(check, crcs))
+        edited.extend(file for file, is_own in checked if is_own is False)
+        crcs.clear()
+        return [file for file, is_own in checked if is_own]
+
+    for entry in compress(entries, is_last):
+        crcs |= {f"{entry.name}.{format}": left for format, left in entry.left().items()}
+        if len(crcs) >= _REMOVED_AT_ONCE:
+            yield found()
+    yield found()
 
 
 def open_journaled(place: Path | str, run: OutputRun, say: Callable[[str], object] = print) -> JournaledOutput:
@@ -306,7 +340,9 @@ def read_ledger(place: Path | str, run: OutputRun) -> Ledger:
     """
     storage = storage_at(place, run.shard)
     try:
-        previous = _checked_journal(storage, run, None).previous
+        journal = storage.load(run.shard)
     finally:
-        storage.close(False, False)
-    return JournalLedger(run.shard, previous, run.retry_failed) if len(previous.entries) else Ledger(run.shard)
+        storage.close(None)
+    if journal.header is not None and run.header is not None:
+        check_same_settings(storage.where, journal.header, run.header)
+    return JournalLedger(run.shard, journal, run.retry_failed)

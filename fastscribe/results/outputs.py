@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from fastscribe.audio.failures import to_failure
-from fastscribe.errors import OutputError
+from fastscribe.config import OutputStyle
 from fastscribe.results.ledger import Ledger
-from fastscribe.results.output_run import OutputRun
-from fastscribe.results.shards import Shard
+from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.types import Failure, Transcript
 
 Place = TextIO | Path | str  # a stream, a folder, or a folder's name or URL
-# These errors stop a run; any other error of an output file makes a Failure of its input.
-_DISK_PROBLEMS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
+
+
+@dataclass(frozen=True)
+class OutputRun:
+    """What a run writes, as its caller states it.
+
+    Attributes:
+        style: The formats and their options. A stream has the first format alone; elsewhere rows are always written.
+        fingerprint: All that decides results besides the inputs. A stream needs none. None: whatever the journal's is.
+        shard: The part of the inputs that this run transcribes.
+        inputs: As the user gave them.
+        overwrite: Remove the results of earlier runs first.
+        retry_failed: Transcribe inputs again that failed in an earlier run.
+        ordered: Write rows in the order of the inputs.
+        facts: What the journal keeps of the run for the next one.
+    """
+
+    style: OutputStyle
+    fingerprint: Mapping[str, Any] | None
+    shard: Shard = UNSHARDED
+    inputs: Sequence[str] = ()
+    overwrite: bool = False
+    retry_failed: bool = False
+    ordered: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def header(self) -> dict[str, Any] | None:
+        return None if self.fingerprint is None else {**self.fingerprint, "shard": str(self.shard)}
 
 
 class Output(Protocol):
@@ -65,50 +90,20 @@ def open_output(place: Place, run: OutputRun, say: Callable[[str], object] = pri
     return open_journaled(place, run, say)
 
 
-def check_new_folder(directory: Path, formats: Sequence[str], inputs: Sequence[str], shard: Shard) -> None:
+def check_new_folder(directory: Path, shard: Shard, overwrite: bool = False) -> None:
     """Check a folder without a journal, before a model is loaded; with one, `open_output` checks it, which knows its settings.
 
     Args:
         directory: The folder, which may not exist and is not changed.
-        formats: Formats of the outputs.
-        inputs: As the user gave them: files, folders, globs, manifests.
         shard: The part of the inputs that this run transcribes.
+        overwrite: The run removes what a merge made.
 
     Raises:
-        UsageError: A file that no run wrote has the name of an output.
+        UsageError: A file that no run wrote has the name of rows, journal or report.
         OSError: The folder cannot be read.
     """
-    from fastscribe.results.in_the_way import check_inputs
-    from fastscribe.results.storage_folder import FolderStorage
+    from fastscribe.results.paths import Paths, merged_files
 
-    storage = FolderStorage(directory, shard)
-    if not storage.paths.has_begun:
-        storage.check_own_names()
-        check_inputs(storage, formats, inputs, Ledger(shard))
-
-
-def write_result(
-    output: Output, result: Transcript | Failure, not_written: Callable[[Transcript], object], where: str
-) -> Transcript | Failure:
-    """Write a result. Return it, or the Failure that is written in its place if it cannot be written.
-
-    Args:
-        output: Where it goes.
-        result: The result.
-        not_written: Called with a transcript that becomes a Failure.
-        where: Name of the output, for messages.
-
-    Raises:
-        OutputError: The disk is full or cannot be written.
-        BrokenPipeError: The reader of a stream is gone.
-    """
-    try:
-        output.write(result)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        if error.errno in _DISK_PROBLEMS or isinstance(result, Failure):
-            raise OutputError(str(error.filename or where), error) from error
-        not_written(result)
-        return write_result(output, to_failure(result.audio, "write", error), not_written, where)
-    return result
+    paths = Paths(directory, shard.suffix)
+    if not paths.has_begun:
+        paths.check(besides=merged_files(directory) if overwrite and shard.count == 1 else ())

@@ -1,24 +1,23 @@
-"""The files that a run makes in its folder beside the results' own, and the first line of its journal."""
+"""The files that a run makes in its folder beside the results' own."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fastscribe._system.file_kinds import InTheWay, check_regular, is_regular, starts_with, status_of
-from fastscribe._system.safe_open import safe_open
+from fastscribe._system.safe_files import temp_path_for
+from fastscribe._system.safe_open import safe_open, safe_read
 from fastscribe.errors import UsageError
+from fastscribe.results.journal import HEADER_START, read_header
 from fastscribe.results.shards import UNSHARDED, Shard
 
-VERSION = 2
-HEADER_KEY = "fastscribe_journal"
-HEADER_START = f'{{"{HEADER_KEY}":'.encode()
-BLOCK_START = b'{"fastscribe_block":'
 SWAP = b"fastscribe: both temporary files are complete\n"
+_MAX_REPORT_BYTES = 1 << 24
 _JOURNAL_NAME = re.compile(r"journal(\.shard-\d+-of-\d+)?\.jsonl", re.ASCII)
 
 
@@ -76,14 +75,9 @@ class Paths:
         """The marker that both temporary files are complete."""
         return self.directory / f".swap{self.suffix}"
 
-    @property
-    def block(self) -> Path:
-        """The recordings of the commit in progress."""
-        return self.directory / f".block{self.suffix}"
-
     def check(self, besides: Collection[Path] = ()) -> None:
         """Raise UsageError if one of these names has a file that no run wrote, except `besides`. Changes nothing."""
-        own = (self.journal, self.rows, self.report, self.swap, self.block)
+        own = (self.journal, self.rows, self.report, self.swap)
         try:
             check_regular(*own)
             for path in own:
@@ -91,49 +85,55 @@ class Paths:
                 if status is not None and status.st_size and not self._is_own(path):
                     raise InTheWay(path)
         except InTheWay as error:
-            raise in_the_way([str(error.filename)]) from None
+            raise in_the_way(str(error.filename)) from None
 
     def _is_own(self, path: Path) -> bool:
         if path == self.journal or not self.has_begun:
             return path == self.journal and self.is_ours
         if path == self.rows:
             return True
-        if path == self.block:  # written in place: a power cut may truncate it
-            return starts_with(path, re.compile(re.escape(BLOCK_START))) or BLOCK_START.startswith(first_line(path))
         return starts_with(path, re.compile(rb'\{\s*"files":' if path == self.report else re.escape(SWAP)))
 
 
-def in_the_way(paths: Sequence[str]) -> UsageError:
-    """Return the error for files that no run wrote, where this run would write. It names the first."""
-    others = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
-    return UsageError(
-        f"{paths[0]}{others}: no journal says that fastscribe wrote this file: move it away, or name another output folder"
-    )
+def journals_in(directory: Path) -> list[Paths]:
+    """Return the paths of the runs whose journals are in a folder: one, or one for each shard."""
+    found = (Paths.from_journal(path) for path in sorted(directory.glob("journal*.jsonl")))
+    return [paths for paths in found if paths is not None and paths.has_begun]
 
 
-def read_header(path: Path) -> Mapping[str, Any]:
-    """Return the fingerprint. Raise UsageError if the file is no journal of this version."""
-    return parse_header(first_line(path), path)
+def merged_files(folder: Path) -> list[Path]:
+    """Return the rows and the report of an earlier merge. Its report records the size of the rows.
 
-
-def header_line(fingerprint: Mapping[str, Any]) -> bytes:
-    """Return a journal's first line."""
-    return (json.dumps({HEADER_KEY: VERSION, "fingerprint": fingerprint}, ensure_ascii=False) + "\n").encode()
-
-
-def parse_header(line: bytes, where: Path | str) -> Mapping[str, Any]:
-    """Return the fingerprint in a journal's first line, as `read_header` does."""
+    A merge that stopped between the two renames has left the new rows under their temporary name.
+    """
+    rows, report = folder / "transcripts.jsonl", folder / "report.json"
+    if not is_regular(report):
+        return []
     try:
-        header = json.loads(line)
-        version, fingerprint = header[HEADER_KEY], header["fingerprint"]
-    except (ValueError, TypeError, KeyError):
-        raise UsageError(f"{where}: is not a journal of fastscribe's: move it away, or use another folder") from None
-    if version != VERSION or not isinstance(fingerprint, dict):
-        raise UsageError(
-            f"{where}: was written by another version of fastscribe (format {version}, this one has {VERSION}); "
-            "use another folder, or --overwrite"
-        )
-    return fingerprint
+        stored = json.loads(safe_read(report, _MAX_REPORT_BYTES))
+        num_bytes = stored["rows_bytes"] if "shards" in stored else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return []
+    are_ours = any(is_regular(path) and path.stat().st_size == num_bytes for path in (rows, temp_path_for(rows)))
+    return [report, rows] if are_ours else [report]
+
+
+def earlier_dtype(folder: Path, shard: Shard) -> str | None:
+    """Return the dtype of the shard's earlier results, or of another shard's of as many; None if there are none."""
+    own = Paths(folder, shard.suffix)
+    others = [paths for paths in journals_in(folder) if paths.shard.count == shard.count > 1]
+    for paths in (own, *others):
+        with suppress(UsageError, OSError):  # the run itself says what is wrong with its journal
+            if paths.has_begun and (found := read_header(paths.journal).get("--dtype")):
+                return str(found)
+    return None
+
+
+def in_the_way(path: str) -> UsageError:
+    """Return the error for a file that no run wrote, where this run would write."""
+    return UsageError(
+        f"{path}: no journal says that fastscribe wrote this file: move it away, or name another output folder"
+    )
 
 
 def first_line(path: Path) -> bytes:

@@ -1,8 +1,7 @@
 """Repair of rows and journal: truncate both to the last line that is whole and has its row.
 
-After a kill or a power cut there is nothing to truncate, because commit.py's `redo` has completed or undone the last commit.
-The repair is for files that someone edited, and for disks that lose synced data. Rows that the journal does not list, and that
-no kill can have left, are moved to a file beside.
+A commit appends rows before their lines, so a kill or a power cut leaves rows without a line, or half of either. Other rows
+that the journal does not list are somebody's, and are moved to a file beside.
 """
 
 from __future__ import annotations
@@ -12,110 +11,107 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
 from fastscribe._system.safe_files import open_new, sync, unused_name, write_atomic
 from fastscribe.errors import UsageError
 from fastscribe.results.compact import CHANGED
-from fastscribe.results.entries import NO_STATE, is_row, load_entries, read_lines, rename_line
-from fastscribe.results.names import Rename
-from fastscribe.results.paths import Paths, first_line
+from fastscribe.results.journal import NO_STATE, SYNCED, Journal, is_row, parse_entry, read_journal
+from fastscribe.results.paths import Paths
 from fastscribe.types import RecordArray
 
 _COPY_BYTES = 1 << 20
-_MAX_TORN = 1000  # rows at the end that a power cut may have zeroed
+_MAX_TORN = 4096  # rows at the end that a power cut may have zeroed
+_MAX_TORN_BYTES = 1 << 27  # of one commit
 
 
-def check_unedited(paths: Paths) -> None:
-    """Raise UsageError if `repair` would cut off rows of the user's, or results would lose theirs. Changes nothing."""
-    entries, num_kept = load_intact_entries(paths)
-    rows_end = int(entries["end"].max(initial=0))
-    if num_kept < len(entries) or (_size(paths.rows) > rows_end and not _is_end_of_ours(paths.rows, rows_end)):
-        raise rows_changed(paths.rows)
-
-
-def rows_changed(path: Path) -> UsageError:
-    """Return the error for rows from which no files can be made in their own folder."""
-    return UsageError(
-        f"{path}: was changed since its run: `fastscribe export {path} -o FOLDER` makes files of the rows as they are now; "
-        "the same transcribe command keeps them beside and decodes again"
-    )
-
-
-def repair(paths: Paths, say: Callable[[str], object] = print) -> RecordArray:
-    """Truncate journal and rows to the last input that both have whole. Return the entries that stay.
+def repair(paths: Paths, journal: Journal, say: Callable[[str], object]) -> Journal:
+    """Truncate journal and rows to the last input that both have whole.
 
     Entries without their row stay too, as owners of files that the run may replace; their state matches no input.
 
     Args:
         paths: The folder's files.
+        journal: What the journal has.
         say: Shows one line to the user if rows that someone edited are moved to a file beside.
+
+    Returns:
+        The entries that stay.
 
     Raises:
         UsageError: Another program changed the rows.
         OSError: A file cannot be written.
     """
-    entries, num_kept = load_intact_entries(paths)
-    rows_size = _size(paths.rows)
-    rows_end = int(entries["end"][:num_kept].max(initial=0))
-    if rows_size > rows_end:
-        _truncate(paths.rows, rows_end, num_kept == len(entries), say)
-    if num_kept < len(entries):
+    num_kept = num_with_rows(paths, journal.entries)
+    rows_end = int(journal.entries["end"][:num_kept].max(initial=0))
+    if rows_size(paths) > rows_end:
+        _truncate(paths.rows, rows_end, num_kept == len(journal.entries), say)
+    if num_kept < len(journal.entries):
         write_atomic(paths.journal, b"".join(_without_rows(paths.journal, num_kept)))
-        return load_entries(paths.journal)
-    journal_end = int(entries["line_end"][-1]) if num_kept else len(first_line(paths.journal))
-    if paths.journal.stat().st_size > journal_end:
-        os.truncate(paths.journal, journal_end)
-    return entries
+        return read_journal(paths.journal, journal.own)
+    if paths.journal.stat().st_size > journal.end:
+        os.truncate(paths.journal, journal.end)
+    return journal
 
 
-def _without_rows(journal: Path, num_kept: int) -> Iterator[bytes]:
+def check_unedited(paths: Paths, journal: Journal) -> None:
+    """Raise UsageError if `repair` would cut off rows of the user's, or results would lose theirs. Changes nothing."""
+    end = int(journal.entries["end"].max(initial=0))
+    is_ours = rows_size(paths) <= end or _is_torn_commit(paths.rows, end)
+    if num_with_rows(paths, journal.entries) < len(journal.entries) or not is_ours:
+        raise UsageError(
+            f"{paths.rows}: was changed since its run: `fastscribe export {paths.rows} -o FOLDER` makes files of the rows as "
+            "they are now; the same transcribe command keeps them beside and decodes again"
+        )
+
+
+def _without_rows(path: Path, num_kept: int) -> Iterator[bytes]:
     """Yield the journal's lines; remove row and state from all but the first `num_kept` entries."""
-    yield first_line(journal)
-    for line, _ in read_lines(journal):
-        if isinstance(line, Rename):
-            yield rename_line(line)
-            continue
-        num_kept -= 1
-        yield (line if num_kept >= 0 else line._replace(begin=0, end=0, state=NO_STATE)).line()
+    with path.open("rb") as file:
+        for line in file:
+            entry = parse_entry(line)
+            if entry is not None:
+                num_kept -= 1
+                line = line if num_kept >= 0 else entry._replace(begin=0, end=0, state=NO_STATE).line()
+            elif num_kept < 0 and line != SYNCED:
+                return
+            yield line
 
 
-def load_intact_entries(paths: Paths) -> tuple[RecordArray, int]:
-    """Return all entries, and the number of leading entries whose rows are intact."""
-    entries, rows_size = load_entries(paths.journal), _size(paths.rows)
+def num_with_rows(paths: Paths, entries: RecordArray) -> int:
+    """Return the number of leading entries whose rows are intact."""
     starts = np.concatenate(([0], np.maximum.accumulate(entries["end"])))[:-1]
     is_earlier = entries["end"] <= starts  # no row, or one that an earlier entry wrote
-    fits = (entries["end"] <= rows_size) & (is_earlier | (entries["begin"] == starts))
+    fits = (entries["end"] <= rows_size(paths)) & (is_earlier | (entries["begin"] == starts))
     num_kept = len(entries) if fits.all() else int(np.argmin(fits))
     writers = np.flatnonzero(~is_earlier[:num_kept])
-    num_intact = _num_intact_rows(paths.rows, entries[writers], len(writers))
-    return entries, num_kept if num_intact == len(writers) else int(writers[num_intact])
+    num_intact = _num_intact_rows(paths.rows, entries[writers])
+    return num_kept if num_intact == len(writers) else int(writers[num_intact])
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+def rows_size(paths: Paths) -> int:
+    return paths.rows.stat().st_size if paths.rows.exists() else 0
 
 
-def _num_intact_rows(path: Path, entries: RecordArray, num_kept: int) -> int:
+def _num_intact_rows(path: Path, entries: RecordArray) -> int:
     """Return the number of leading entries that have their row; after a power cut, the last ones may have none."""
-    if num_kept == 0 or entries["end"][num_kept - 1] == 0:
-        return num_kept
+    if not len(entries):
+        return 0
     with path.open("rb") as file:
-        for kept in range(num_kept, max(0, num_kept - _MAX_TORN), -1):
+        for kept in range(len(entries), max(0, len(entries) - _MAX_TORN), -1):
             begin, end = int(entries["begin"][kept - 1]), int(entries["end"][kept - 1])
             file.seek(begin)
             if is_row(file.read(end - begin)):
                 return kept
-    if num_kept <= _MAX_TORN:
+    if len(entries) <= _MAX_TORN:
         return 0
     raise UsageError(f"{path}: {CHANGED}")
 
 
 def _truncate(path: Path, end: int, is_unlisted: bool, say: Callable[[str], object]) -> None:
-    """Truncate rows that the journal does not list; keep them in a file beside unless a kill can have left them."""
-    if not (is_unlisted and _is_end_of_ours(path, end)):
+    """Truncate rows that the journal does not list; keep them in a file beside unless one commit can have left them."""
+    if not (is_unlisted and _is_torn_commit(path, end)):
         beside = unused_name(path, "cut-off")
         with path.open("rb") as file, open_new(beside) as kept:
             file.seek(end)
@@ -127,20 +123,23 @@ def _truncate(path: Path, end: int, is_unlisted: bool, say: Callable[[str], obje
     os.truncate(path, end)
 
 
-def _is_end_of_ours(path: Path, end: int) -> bool:
-    """Return True if a kill can have left what follows offset `end`."""
+def _is_torn_commit(path: Path, end: int) -> bool:
+    """Return True if what follows offset `end` can be a commit that a kill or a power cut interrupted."""
+    if path.stat().st_size - end > _MAX_TORN_BYTES:
+        return False
     with path.open("rb") as file:
         file.seek(end)
-        return _is_interrupted_write(file.readline(), file)
+        return all(map(_is_ours, file))
 
 
-def _is_interrupted_write(line: bytes, rest: IO[bytes]) -> bool:
-    """Return True for half a row, for zeros, and for a single row of ours."""
-    if line.endswith(b"\n"):
-        try:
-            row = json.loads(line)
-            is_ours = "audio_filepath" in row and ("segments" in row or "error" in row)
-        except (ValueError, TypeError):
-            return False
-        return is_ours and not rest.read(1)
-    return line.startswith(b"{") or not line.strip(b"\0")
+def _is_ours(line: bytes) -> bool:
+    """Return True for a row of ours, half of one, and one that a power cut has filled with zeros."""
+    if b"\0" in line:
+        return True
+    if not line.endswith(b"\n"):
+        return line.startswith(b"{")
+    try:
+        row = json.loads(line)
+        return "audio_filepath" in row and ("segments" in row or "error" in row)
+    except (ValueError, TypeError):
+        return False

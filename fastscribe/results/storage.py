@@ -1,117 +1,114 @@
 """Where a run keeps results, rows and journal: a folder (storage_folder.py) or the objects below a URL (storage_object.py).
 
-Everything above this interface is the same for both: names, files, ledger, commits, resuming, overwriting. The back end repairs
-what a kill or a power cut leaves: a folder has a write-ahead block, temporary files, syncs and renames; a store has numbered
-objects, and writes that refuse to replace. Names of files are relative, with "/".
+Everything above this interface is the same for both: names, files, ledger, resuming, overwriting. Names of files are relative,
+with "/". A commit makes rows durable, and then their journal lines; files come after it. So the journal lists whole rows only,
+and a file that a kill or a power cut takes is made again of its row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fastscribe._system.urls import is_url
-from fastscribe.results.edits import Edits
-from fastscribe.results.items import Item, Pace, StagedFile
-from fastscribe.results.journal import Journal
+from fastscribe.results.journal import Entry, Journal
 from fastscribe.results.shards import Shard
+from fastscribe.types import Int64Array
+
+Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+ROWS = "transcripts.jsonl"  # what `Storage.read` calls the rows, whatever their names
+
+
+class NewFile(NamedTuple):
+    """A file of a result, which a commit writes, replaces or removes if it has a content that a run wrote."""
+
+    name: str
+    content: bytes | None  # None: remove it
+    former: tuple[int, ...] = ()  # CRC-32 of what runs have written under this name; none: nothing may be there
+
+
+class Item(NamedTuple):
+    """One finished recording, or the files of one that are made again."""
+
+    entry: Entry | None  # if `has_new_row`, its offsets are those of the row, which the commit knows; None: files alone
+    row: bytes = b""
+    has_new_row: bool = True  # False: the results have the row already
+    files: tuple[NewFile, ...] = ()
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes in memory."""
+        return len(self.row) + sum(len(file.content or b"") for file in self.files)
+
+
+class Pace(NamedTuple):
+    """How results gather until they are committed together."""
+
+    max_queued: int  # results, until another one has to wait
+    max_results: int  # with so many, a commit does not wait
+    max_bytes: int  # likewise
+    min_pause_s: float = 0.0  # between two commits
+    max_pause_s: float = 0.0
+    pause_share: float = 0.0  # pause as a share of the time since the start
 
 
 class Storage(Protocol):
     """One shard's place. Methods raise OSError with the name of the file or object.
 
-    `can_rename`: finished files get other names when another input shares theirs, and rows and journal can be rewritten.
-    `is_local`: reading a file costs no request, so contents are compared before a file is replaced; else sizes are.
+    Attributes:
+        where: The folder or URL.
+        pace: How results gather.
+        map: Calls a function with each of several files: in a store, several at once.
     """
 
-    where: str  # the folder or URL
-    can_rename: bool
-    is_local: bool
+    where: str
     pace: Pace
-    edits: Edits  # files that someone edited
+    map: Each
 
-    # --- the life of a run, in this order
+    def lock(self, say: Callable[[str], object]) -> list[Shard]:
+        """Lock the shard until `close`, and return the shards that have a journal here. Raises UsageError if a run has it."""
 
-    def lock(self, say: Callable[[str], object]) -> None:
-        """Lock the shard until `close`. Raises UsageError if another run has it."""
+    def load(self, shard: Shard) -> Journal:
+        """Return what the journal of a shard has, and change nothing. Raises UsageError if it is none."""
 
-    def shards(self) -> list[Shard]:
-        """Return the shards that have a journal here."""
-
-    def shown(self, shard: Shard) -> str:
-        """Return what a message calls the results of a shard here."""
-
-    def removable(self, shards: Sequence[Shard]) -> Container[str]:
-        """Return the names of the files that `remove` removes of these shards, and of a merge if this run has no shards."""
-
-    def remove(self, shards: Sequence[Shard], say: Callable[[str], object]) -> None:
-        """Remove the results of these shards, and what a merge made if this run has no shards; edited files stay beside."""
-
-    def check_own_names(self, removed: Container[str] | None = None) -> None:
-        """Raise UsageError if rows, report and so on would replace something that no run wrote, besides what is `removed`."""
-
-    def open_journal(self, header: Mapping[str, Any], has_files: bool, say: Callable[[str], object] | None) -> Journal:
-        """Return the journal of earlier runs, completed or repaired after a kill. Raises UsageError for other settings.
+    def open(self, header: Mapping[str, Any] | None, facts: Mapping[str, Any], say: Callable[[str], object]) -> Journal:
+        """Begin or repair the shard's journal, and prepare for commits. An earlier run's report is removed.
 
         Args:
-            header: This run's fingerprint.
-            has_files: The run writes a file for each input, so those that are there matter.
-            say: Shows one line to the user; None: only read, and change nothing.
+            header: This run's fingerprint; None: whatever the journal's is, but its rows must be as its run left them.
+            facts: What this run states.
+            say: Shows one line to the user.
+
+        Raises:
+            UsageError: The journal is of a run with other settings, or a file that no run wrote is in the way.
         """
 
-    def begin(self, header: Mapping[str, Any], say: Callable[[str], object]) -> None:
-        """Prepare for commits. An earlier run's report is removed: it would be read as this one's."""
-
     def commit(self, items: Sequence[Item]) -> None:
-        """Make items durable: their files, rows, and at last their journal lines. Called from one thread."""
+        """Make rows durable, and then their entries; and what `write` wrote before. Called from one thread, as are the next."""
 
-    def end_commits(self) -> None:
-        """Remove what only an interrupted commit needs."""
+    def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
+        """Return the content of a file, or of ROWS, between two offsets; fewer bytes if there are no more."""
 
-    def publish(self, ordered: bool) -> None:
-        """Write the rows that readers see, unless commits append to those rows."""
+    def size(self, name: str) -> int | None:
+        """Return the size of a file in bytes; None if there is none; -1 for a folder, link or device."""
 
-    def write_report(self, content: bytes) -> None:
-        """Write the report durably."""
+    def write(self, name: str, content: bytes, replaces: bool) -> None:
+        """Write a file whole. Raises InTheWay if it must not replace one."""
 
-    def close(self, is_finished: bool, ordered: bool) -> None:
-        """Unlock the shard, if it is locked. Of a finished run, first drop replaced rows, and sort them if `ordered`."""
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove files, durably. One that is not there is no error."""
 
-    # --- files of results
+    def close(self, finish: Finish | None) -> None:
+        """Do what ends a run, if it has finished, and unlock the shard."""
 
-    def has_other_files(self) -> bool:
-        """Return True if there may be files that no run wrote. Called after `removable` or `open_journal`."""
 
-    def path_of(self, file: str) -> str:
-        """Return the path or URL of a file."""
+class Finish(NamedTuple):
+    """What a run asks for at its end."""
 
-    def is_taken(self, file: str) -> bool:
-        """Return True if anything has this name."""
-
-    def size(self, file: str) -> int | None:
-        """Return the size of a file in bytes, as a journal records it; None if there is no file, or no regular one."""
-
-    def read(self, file: str) -> bytes:
-        """Return a file's content; b"" if it is gone."""
-
-    def is_left_over(self, file: str) -> bool:
-        """Return True if a file that the journal does not list was left by a run that was killed."""
-
-    def is_damaged(self, file: str, whole: Callable[[], bytes]) -> bool:
-        """Return True if a kill or a power cut left part of a content in a file. Then no user has edited it."""
-
-    def set_aside(self, file: str) -> None:
-        """Keep an edited file under another name, before the next commit replaces or removes it."""
-
-    def stage(self, file: str, content: bytes, is_listed: bool) -> StagedFile:
-        """Take a file's new content for the next commit. `is_listed`: the journal has a file of this name."""
-
-    def discard(self, files: Iterable[StagedFile]) -> None:
-        """Forget staged files that no commit has taken."""
-
-    def discard_stale(self, file: str) -> None:
-        """Forget what a run that was killed has staged for this name."""
+    ordered: bool  # sort the rows by input
+    order: Int64Array  # index of the input of each entry of earlier runs
+    report: bytes | None  # the report, which is written last
 
 
 def storage_at(place: Path | str, shard: Shard) -> Storage:

@@ -17,10 +17,10 @@ from fastscribe._system.text_layout import escaped
 from fastscribe.audio.formats import STDIN
 from fastscribe.audio.inputs import names_file
 from fastscribe.config import OutputStyle
-from fastscribe.errors import UsageError
+from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.formats.writers import offset_suffix, render
 from fastscribe.results.ledger import Ledger
-from fastscribe.results.output_run import OutputRun
+from fastscribe.results.outputs import OutputRun
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Source, Transcript
 
@@ -152,14 +152,22 @@ class StreamOutput:
 
         Raises:
             BrokenPipeError: The reader is gone.
-            OSError: The stream cannot be written.
+            OutputError: The stream cannot be written.
         """
         item = result if isinstance(result, Failure) else result.audio
         text = stream_text(result, self._style, self.ledger.is_one)
+        try:
+            self._write(item.index, text)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError("stdout", error) from error
+
+    def _write(self, index: int, text: str) -> None:
         if not self._ordered:
             emit(self._stream, text)
             return
-        self._held[item.index] = text
+        self._held[index] = text
         order = self.ledger.order
         while order and order[0] in self._held:
             emit(self._stream, self._held.pop(order.popleft()))

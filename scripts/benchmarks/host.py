@@ -50,7 +50,7 @@ from fastscribe.pipeline.loader import default_threads
 from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.results.formats.writers import render
 from fastscribe.results.output import open_journaled
-from fastscribe.results.output_run import OutputRun
+from fastscribe.results.outputs import OutputRun
 from fastscribe.text.transcript import assemble
 from fastscribe.types import Batch, Float64Array, Hypothesis, Transcript, Utterance
 

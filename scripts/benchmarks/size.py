@@ -33,7 +33,7 @@ from fastscribe.config import Options, OutputStyle
 from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.results.formats.writers import render
 from fastscribe.results.output import open_journaled
-from fastscribe.results.output_run import OutputRun
+from fastscribe.results.outputs import OutputRun
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure
 

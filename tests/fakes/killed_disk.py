@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fastscribe.config import OUTPUT_FORMATS, OutputStyle
 from fastscribe.results.entries import load_entries_and_names, read_entries, read_lines
-from fastscribe.results.output import open_journaled
 from fastscribe.results.output_run import OutputRun
+
+from fastscribe.config import OUTPUT_FORMATS, OutputStyle
+from fastscribe.results.output import open_journaled
 from fastscribe.results.paths import Paths
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.types import AudioInfo, Failure, Segment, Source, Transcript, Word

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastscribe.results.commit import Committer
 
 from fastscribe._system import safe_files
 from fastscribe.errors import OutputError
-from fastscribe.results.commit import Committer
 
 FileId = tuple[int, int]  # inode, and how often it has been used before
 State = Mapping[str, bytes | None]  # by path below the folder; None for folders

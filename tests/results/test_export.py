@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastscribe.results.output_run import OutputRun
 
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.results.export import Exported, export_in_place, export_to_folder, stored_results
 from fastscribe.results.merge import merge
 from fastscribe.results.output import open_journaled
-from fastscribe.results.output_run import OutputRun
 from fastscribe.results.rows import ResultRow, read_rows
 from fastscribe.results.shards import Shard
 from tests.fakes.killed_disk import EVERY_FORMAT, ROWS_ALONE, run, sources, state_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastscribe.results.file_names import FileNames, NameChange, file_formats
+
 from fastscribe.results.names import Rename, name_key
 
 FORMATS = ("txt", "json")

@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fastscribe.results.block import Appender
+from fastscribe.results.entries import Entry, PreviousRun
+from fastscribe.results.output_run import OutputRun
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,10 +24,7 @@ from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.errors import UsageError
 from fastscribe.results import entries as lines
 from fastscribe.results import journal, storage_folder
-from fastscribe.results.block import Appender
-from fastscribe.results.entries import Entry, PreviousRun
 from fastscribe.results.output import open_journaled
-from fastscribe.results.output_run import OutputRun
 from fastscribe.results.paths import Paths, read_header
 from tests.fakes.killed_disk import EVERY_FORMAT, ROWS_ALONE, STYLE, run, sources, state_of
 from tests.helpers.power_cut import Disk, State, blocks_of_three, remake, watched

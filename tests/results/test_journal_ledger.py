@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fastscribe.results.entries import ENTRY, Entry, PreviousRun
+from fastscribe.results.journal_ledger import JournalLedger
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.audio.failures import input_failure
-from fastscribe.results.entries import ENTRY, Entry, PreviousRun
-from fastscribe.results.journal_ledger import JournalLedger
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.types import Failure, Source
 

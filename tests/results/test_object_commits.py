@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from fastscribe._system import remote
 from fastscribe.results.entries import PreviousRun
 from fastscribe.results.object_journal import ObjectJournal, find_runs
+
+from fastscribe._system import remote
 from fastscribe.results.objects import ObjectFolder
 from tests.fakes.killed_disk import sources
 from tests.fakes.killed_store import URL, KilledStore, contents, files, killed_store, public, run, run_killed

@@ -13,6 +13,8 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
+from fastscribe.results.block import Appender
+from fastscribe.results.output_run import OutputRun
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,10 +22,8 @@ from fastscribe._system.file_kinds import InTheWay, starts_with
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.results.block import Appender
 from fastscribe.results.names import OutputNames, names_of
 from fastscribe.results.output import FileLedger, JournaledOutput, open_journaled
-from fastscribe.results.output_run import OutputRun
 from fastscribe.results.stream import StreamOutput
 from fastscribe.types import AudioInfo, Failure, Segment, Source, Transcript, Word
 

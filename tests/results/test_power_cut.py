@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from fastscribe.results.output_run import OutputRun
 
 from fastscribe._system.safe_files import Barrier, sync_path, temp_path_for, write_atomic
 from fastscribe.checkpoint.reader import read_checkpoint
@@ -21,7 +22,6 @@ from fastscribe.config import ExportFormat
 from fastscribe.report.files import GENERATOR, write_page
 from fastscribe.results.merge import merge
 from fastscribe.results.output import open_journaled
-from fastscribe.results.output_run import OutputRun
 from fastscribe.results.shards import Shard
 from fastscribe.training.batch_search import read_batch_sizes, write_batch_sizes
 from fastscribe.training.state import RunFolder

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastscribe.results.output_run import OutputRun
 
 from fastscribe._system import remote
 from fastscribe._system.file_kinds import InTheWay
@@ -17,7 +18,6 @@ from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.merge_objects import merge_store
 from fastscribe.results.output import JournaledOutput, open_journaled
-from fastscribe.results.output_run import OutputRun
 from fastscribe.results.shards import Shard
 from fastscribe.types import AudioInfo, Failure, Segment, Source, Transcript, Word
 from tests.helpers.object_store import FaultyStore, object_store

@@ -1,17 +1,25 @@
-"""The queue of finished recordings: one thread takes all that wait and has the storage make them durable together."""
+"""The queue of finished recordings: one thread commits all that wait, and then writes their files.
+
+A file replaces only what a run wrote: nothing, a content whose CRC-32 the journal has, or what a power cut leaves of one. Any
+other file is somebody's edit, which stays.
+"""
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Sequence
-from itertools import chain
 from time import monotonic
+from zlib import crc32
 
+from fastscribe._system.file_kinds import InTheWay
 from fastscribe.errors import OutputError
-from fastscribe.results.items import Item
-from fastscribe.results.storage import Storage
+from fastscribe.results.storage import Item, NewFile, Storage
 
 _MAX_BYTES = 1 << 26  # of items that wait, until `add` does
+_MAX_COMPARED_BYTES = 1 << 28  # no file of ours is larger
+# These errors of a file, and those that are no system's, stop a run; with any other, the file is not written.
+_STOPS = {None, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 
 
 class Committer:
@@ -20,15 +28,21 @@ class Committer:
     After an error nothing more is committed, and every method raises the error as an OutputError. The next run repeats what
     was not committed.
 
+    Attributes:
+        kept: Names of the files that stay although results have them, because somebody edited them.
+        not_written: Why files could not be written, although their rows are there.
+
     Args:
         storage: Where they go, and how they gather before.
     """
 
     def __init__(self, storage: Storage) -> None:
+        self.kept: dict[str, None] = {}
+        self.not_written: list[OSError] = []
         self._storage, self._pace = storage, storage.pace
         self._changed = threading.Condition()  # of all below
         self._queued: list[Item] = []
-        self._current: list[Item] = []
+        self._is_committing = False
         self._num_bytes = self._num_flushing = 0
         self._is_closing = False
         self._error: OutputError | None = None
@@ -45,34 +59,26 @@ class Committer:
             self._num_bytes += item.num_bytes
             self._changed.notify_all()
 
-    def is_queued(self, name: str) -> bool:
-        """Return True if files of this name wait for their commit or their rename."""
-        with self._changed:
-            return any(item.name == name for item in chain(self._current, self._queued))
-
     def flush(self) -> None:
-        """Wait until all items are durable. Raises OutputError."""
+        """Wait until all rows are durable and all files are written. Raises OutputError."""
         with self._changed:
             self._num_flushing += 1
             self._changed.notify_all()
             try:
-                self._changed.wait_for(lambda: self._error is not None or not (self._queued or self._current))
+                self._changed.wait_for(lambda: self._error is not None or not (self._queued or self._is_committing))
             finally:
                 self._num_flushing -= 1
             self._raise()
 
     def close(self) -> None:
-        """Make everything durable, and end the thread. Raises OutputError."""
+        """Commit everything, and end the thread. Raises OutputError."""
         try:
             self.flush()
-            self._storage.end_commits()
         finally:
             with self._changed:
                 self._is_closing = True
                 self._changed.notify_all()
             self._thread.join()
-            for item in self._queued:
-                self._storage.discard(item.files)
 
     def _has_room(self) -> bool:
         has_room = len(self._queued) < self._pace.max_queued and self._num_bytes < _MAX_BYTES
@@ -86,7 +92,7 @@ class Committer:
         while items := self._take():
             error = self._commit(items)
             with self._changed:
-                self._error, self._current, self._last_s = error, [], monotonic()
+                self._error, self._is_committing, self._last_s = error, False, monotonic()
                 self._changed.notify_all()
                 if error is not None:
                     return
@@ -103,7 +109,7 @@ class Committer:
                     del items[number:]
             del self._queued[: len(items)]
             self._num_bytes -= num_bytes
-            self._current = items
+            self._is_committing = bool(items)
             self._changed.notify_all()
             return items
 
@@ -118,9 +124,42 @@ class Committer:
 
     def _commit(self, items: Sequence[Item]) -> OutputError | None:
         try:
-            self._storage.commit(items)
+            if any(item.entry is not None for item in items):
+                self._storage.commit(items)
+            for _ in self._storage.map(self._place, (file for item in items for file in item.files)):
+                pass
         except OSError as error:
             return OutputError(str(error.filename or self._storage.where), error)
         except BaseException as error:  # if the thread died, the run would wait for ever
             return OutputError(self._storage.where, OSError(None, f"{type(error).__name__}: {error}"))
         return None
+
+    def _place(self, file: NewFile) -> None:
+        """Write or remove a file, unless somebody edited it. Raises OSError for what stops a run."""
+        try:
+            size = self._storage.size(file.name)
+            if size is not None and not is_ours(self._storage, file, size):
+                self.kept[file.name] = None
+            elif file.content is not None:
+                self._storage.write(file.name, file.content, replaces=size is not None)
+            elif size is not None:
+                self._storage.remove([file.name])
+        except OSError as error:
+            if error.errno in _STOPS and not isinstance(error, InTheWay):
+                raise
+            self.not_written.append(error)
+
+
+def is_ours(storage: Storage, file: NewFile, size: int) -> bool:
+    """Return True if a file is as a run wrote it, or as a power cut leaves it: zeros, or a beginning of the content.
+
+    Args:
+        storage: Where it is.
+        file: What is to become of it.
+        size: What `storage.size` says of it now.
+    """
+    if not 0 <= size <= _MAX_COMPARED_BYTES or not file.former:
+        return False
+    content = storage.read(file.name)
+    is_damaged = not content.strip(b"\0") or (file.content or b"").startswith(content)
+    return is_damaged or crc32(content) in file.former

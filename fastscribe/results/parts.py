@@ -1,0 +1,225 @@
+"""The journal of an output URL: numbered objects below `.fastscribe/`, because no store can append to an object.
+
+    .fastscribe/0-of-1/                   one shard of the runs into this URL
+        published.json                    the sizes of its transcripts.jsonl (published.py)
+        000001-3f9c02aa/                  one run
+            run.json                      the fingerprint, and what the run states; written first, deleted last
+            alive.json                    the lock (object_lock.py), while the run lives
+            000001.part.jsonl             one commit: rows, their journal lines (journal.py), and a last line with the offsets
+
+No object is written twice, and no two runs have the same name, so runs cannot damage what others have committed. A number that
+is missing is an error: a store whose listing lags, or somebody who deleted a part, must not have recordings done again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from secrets import token_hex
+from tempfile import TemporaryDirectory
+
+from fastscribe.errors import UsageError
+from fastscribe.results.compact import CHANGED, NO_ORDER, compact
+from fastscribe.results.journal import SYNCED, parse_entry, read_journal
+from fastscribe.results.objects import ObjectFolder
+from fastscribe.results.paths import Paths
+from fastscribe.results.shards import Shard
+from fastscribe.types import Int64Array
+
+STATE = ".fastscribe"
+_RUN_OBJECT = re.compile(
+    re.escape(STATE) + r"/(\d+)-of-(\d+)/(\d{6}-[0-9a-f]{8})/(?:(run|alive)\.json|(\d{6})\.part\.jsonl)", re.ASCII
+)
+_PART_KEY = "fastscribe_part"
+_END_BYTES = 1 << 16  # read of a part at first: the lines of about 200 results
+_ROWS_BATCH = 8  # parts whose rows wait in memory
+
+
+@dataclass
+class StoredRuns:
+    """The objects of one shard's runs."""
+
+    shard: Shard
+    runs: list[str] = field(default_factory=list)  # folders of runs, in order
+    alive: list[str] = field(default_factory=list)  # locks
+    parts: list[tuple[str, int]] = field(default_factory=list)  # names and sizes in bytes, in order
+
+    def new_run(self) -> str:
+        """Return the folder of the next run."""
+        last = max((int(run.rpartition("/")[2][:6]) for run in self.runs), default=0)
+        return f"{folder_of(self.shard)}/{last + 1:06d}-{token_hex(4)}"
+
+
+def folder_of(shard: Shard) -> str:
+    return f"{STATE}/{shard.index}-of-{shard.count}"
+
+
+def run_name(run: str) -> str:
+    return f"{run}/run.json"
+
+
+def published_name(shard: Shard) -> str:
+    """Return the name of the note about the shard's joined rows (published.py)."""
+    return f"{folder_of(shard)}/published.json"
+
+
+def part_name(run: str, number: int) -> str:
+    return f"{run}/{number:06d}.part.jsonl"
+
+
+def find_runs(objects: Iterable[tuple[str, int]]) -> list[StoredRuns]:
+    """Return the runs of each shard that these objects, names and sizes, belong to. Objects of other names are ignored."""
+    found: dict[Shard, StoredRuns] = {}
+    for name, size in sorted(objects):
+        match = _RUN_OBJECT.fullmatch(name)
+        if match is None:
+            continue
+        shard = Shard(int(match[1]), int(match[2]))
+        runs = found.setdefault(shard, StoredRuns(shard))
+        if match[4] == "run":
+            runs.runs.append(name.rpartition("/")[0])
+        elif match[4] == "alive":
+            runs.alive.append(name)
+        else:
+            runs.parts.append((name, size))
+    return sorted(found.values(), key=lambda runs: (runs.shard.count, runs.shard.index))
+
+
+def with_last_line(rows: bytes, lines: bytes) -> bytes:
+    """Return the content of a part."""
+    return rows + lines + f'{{"{_PART_KEY}": [{len(rows)}, {len(lines)}]}}\n'.encode()
+
+
+class Parts:
+    """The parts of a shard: their rows in the store, and their lines in a temporary journal of an output folder's form.
+
+    Offsets of rows count from the first part on. Rows are downloaded at the end of a run only.
+
+    Args:
+        folder: The output URL's objects.
+        runs: The shard's runs.
+        own: Names of their objects, for the journal.
+
+    Attributes:
+        journal: What earlier runs have done.
+
+    Raises:
+        UsageError: A part is missing or was changed, or the journal is of another version.
+        OSError: The store cannot be read.
+    """
+
+    def __init__(self, folder: ObjectFolder, runs: StoredRuns, own: Iterable[tuple[str, ...]]) -> None:
+        self._folder = folder
+        self._temp = TemporaryDirectory(prefix="fastscribe-")
+        self.paths = Paths(Path(self._temp.name), runs.shard.suffix)
+        self._names: list[str] = []
+        self._begins: list[int] = []  # where each part's rows begin among all
+        self._rows_end = 0
+        try:
+            self._lines = self.paths.journal.open("ab", buffering=0)
+            self._lines.write(folder.read(run_name(runs.runs[-1])))
+            _check_numbers(folder, [name for name, _ in runs.parts])
+            ends = folder.map(lambda part: _read_end(folder, *part), runs.parts)
+            for (name, _), end in zip(runs.parts, ends, strict=True):
+                if end is not None:
+                    self.append(name, *end)
+                elif name != _last_of_run(name, runs.parts):
+                    raise UsageError(f"{folder.url_of(name)}: {CHANGED}")
+            self.journal = read_journal(self.paths.journal, own)
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, name: str, num_rows_bytes: int, lines: bytes) -> None:
+        """Note a part that is written.
+
+        Args:
+            name: The object.
+            num_rows_bytes: Bytes of its rows.
+            lines: Its journal lines; the offsets of rows count from the part's beginning.
+        """
+        begin = self._rows_end
+        self._names.append(name)
+        self._begins.append(begin)
+        self._rows_end += num_rows_bytes
+        for line in lines.splitlines(keepends=True):
+            entry = parse_entry(line)
+            if entry is None and line != SYNCED:
+                raise UsageError(f"{self._folder.url_of(name)}: {CHANGED}")
+            if entry is not None and entry.end > entry.begin:
+                line = entry._replace(begin=begin + entry.begin, end=begin + entry.end).line()
+            self._lines.write(line)
+
+    def read_rows(self, begin: int, end: int) -> bytes:
+        """Download rows of one part. Raises OSError."""
+        place = bisect_right(self._begins, begin) - 1
+        return self._folder.read(self._names[place], begin - self._begins[place], end - begin)
+
+    def join_rows(self, ordered: bool, order: Int64Array = NO_ORDER) -> Path:
+        """Download all rows; return a file of those that are valid now, in the order of their completion or of the inputs.
+
+        Args:
+            ordered: Sort them by input.
+            order: As for compact().
+
+        Raises:
+            UsageError: The rows were changed.
+            OSError: The store cannot be read, or the temporary folder cannot be written.
+        """
+        ends = [*self._begins[1:], self._rows_end]
+        parts = [
+            (name, end - begin) for name, begin, end in zip(self._names, self._begins, ends, strict=True) if end > begin
+        ]
+        with self.paths.rows.open("wb") as file:
+            contents = self._folder.map(lambda part: self._folder.read(part[0], 0, part[1]), parts, _ROWS_BATCH)
+            for (name, size), content in zip(parts, contents, strict=True):
+                if len(content) < size:
+                    raise UsageError(f"{self._folder.url_of(name)}: {CHANGED}")
+                file.write(content)
+        compact(self.paths, ordered, order)
+        return self.paths.rows
+
+    def close(self) -> None:
+        if hasattr(self, "_lines"):
+            self._lines.close()
+        self._temp.cleanup()
+
+
+def _check_numbers(folder: ObjectFolder, names: Sequence[str]) -> None:
+    """Raise UsageError if a part is missing between others, or before the first one of its run."""
+    for before, name in pairwise(["/000000.", *names]):
+        (run_before, number_before), (run, number) = (_number_of(one) for one in (before, name))
+        expected = number_before + 1 if run == run_before else 1
+        if number != expected:
+            raise UsageError(
+                f"{folder.url_of(part_name(run, expected))}: is missing, and what was done is in it: repeat the command if the "
+                "store lists it late, or use another folder, or --overwrite to start over"
+            )
+
+
+def _number_of(part: str) -> tuple[str, int]:
+    run, _, file = part.rpartition("/")
+    return run, int(file[:6])
+
+
+def _last_of_run(part: str, parts: Sequence[tuple[str, int]]) -> str:
+    run = part.rpartition("/")[0]
+    return max(name for name, _ in parts if name.rpartition("/")[0] == run)
+
+
+def _read_end(folder: ObjectFolder, name: str, size: int) -> tuple[int, bytes] | None:
+    """Return the size of a part's rows in bytes, and its journal lines; None if it has no whole last line."""
+    begin = max(0, size - _END_BYTES)
+    content = folder.read(name, begin, size - begin)
+    try:
+        num_rows, num_lines = map(int, json.loads(content.rstrip(b"\n").rpartition(b"\n")[2])[_PART_KEY])
+    except (ValueError, TypeError, KeyError):
+        return None
+    if begin > num_rows:
+        content, begin = folder.read(name, num_rows, num_lines), num_rows
+    return num_rows, content[num_rows - begin :][:num_lines]
