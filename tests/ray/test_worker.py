@@ -85,8 +85,12 @@ def test_a_block_has_the_rows_of_a_local_run(tmp_path: Path) -> None:
     found = transcribed(given, facts(given), sources)
     good, bad = sorted(found.results, key=lambda one: one.index)
     local = Transcriber.load(CTC, "cpu", "fp32", given.options)
-    [expected] = local._results([replace(sources[0], index=0)])  # type: ignore[list-item]
-    assert isinstance(good, RenderedTranscript) and good.texts["jsonl"] == to_jsonl(expected) and good.index == 5
+    [expected] = local.results([replace(sources[0], index=0)])  # type: ignore[list-item]
+    assert (
+        isinstance(good, RenderedTranscript)
+        and good.contents["jsonl"] == to_jsonl(expected).encode()
+        and good.index == 5
+    )
     assert good.audio.row == row and not good.words
     assert isinstance(bad, Failure) and bad.index == 9
     assert (found.share.name, found.share.utterances) == ("here pid 1", 1) and found.real_frames > 0
@@ -165,7 +169,7 @@ def test_the_recordings_of_a_lost_block_are_tried_alone(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(found, "_pipeline", lambda blocks: (one for one in pipeline(blocks)))
     names = ("a.wav", "kills.wav", "b.wav")
-    results = list(found._results([Source(name, name, name) for name in names]))  # type: ignore[list-item]
+    results = list(found.results([Source(name, name, name) for name in names]))  # type: ignore[list-item]
     assert rounds == [[["a.wav", "kills.wav"], ["b.wav"]], [["a.wav"], ["kills.wav"]]]
     [killer] = [one for one in results if isinstance(one, Failure) and one.error_type == "WorkerDied"]
     assert killer.path == "kills.wav" and killer.message.startswith("workers ended, or their device failed,")
@@ -228,7 +232,7 @@ def test_rooms_that_need_whole_recordings(tmp_path: Path) -> None:
     [result] = transcribed(given, facts(given), [Source(FILE, FILE, FILE)]).results
     [expected] = Transcriber.load(DEMO, "cpu", "fp32", given.options).transcribe(FILE)
     assert isinstance(expected, Transcript) and expected.speakers == ("Ann",) and expected.voices
-    assert isinstance(result, RenderedTranscript) and result.texts["jsonl"] == to_jsonl(expected)
+    assert isinstance(result, RenderedTranscript) and result.contents["jsonl"] == to_jsonl(expected).encode()
 
 
 def test_an_actor_says_what_it_did_with_the_languages_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
