@@ -123,7 +123,7 @@ def test_a_device_that_fails_is_tried_in_another_process(num_failures: int, monk
         raise DeviceFailed("cuda:0", RuntimeError("lost"))
 
     good = actor._transcriber
-    bad = [SimpleNamespace(_results=lose, _executor=good._executor, close=lambda: closed.append("bad")) for _ in "ab"]
+    bad = [SimpleNamespace(results=lose, _executor=good._executor, close=lambda: closed.append("bad")) for _ in "ab"]
     actor._transcriber = cast(Any, bad[0])
     devices = [good, bad[1]][: 2 if num_failures == 2 else 1]
     monkeypatch.setattr(worker, "facts_of", lambda *_: actor._expected)
@@ -238,7 +238,7 @@ def test_rooms_that_need_whole_recordings(tmp_path: Path) -> None:
 def test_an_actor_says_what_it_did_with_the_languages_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     given = setup(str(MODELS / "rnnt" / "model.nemo"), language="en")
     actor = BlockWorker(given, facts(given), Begun().begin)
-    monkeypatch.setattr(actor._transcriber, "_results", lambda sources: (one for one in ()))
+    monkeypatch.setattr(actor._transcriber, "results", lambda sources, style: (one for one in ()))
     monkeypatch.setattr(actor._transcriber, "shares", lambda: [worker.DeviceShare("cpu:0", "a")])
     lines = SimpleNamespace(take_lines=lambda: ["one row names its language"])
     monkeypatch.setattr(actor._transcriber, "_languages", lines)
