@@ -18,6 +18,7 @@ from fastscribe.results.storage import Item, NewFile, Storage
 
 _MAX_BYTES = 1 << 26  # of items that wait, until `add` does
 _MAX_COMPARED_BYTES = 1 << 28  # no file of ours is larger
+_BLOCK_BYTES = 512  # disks write no less
 # These errors of a file, and those that are no system's, stop a run; with any other, the file is not written.
 _STOPS = {None, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 
@@ -148,10 +149,11 @@ class Committer:
             if error.errno in _STOPS and not isinstance(error, InTheWay):
                 raise
             self.not_written.append(error)
+            self._storage.lacks_files = True
 
 
 def is_ours(storage: Storage, file: NewFile, size: int) -> bool:
-    """Return True if a file is as a run wrote it, or as a power cut leaves it: zeros, or a beginning of the content.
+    """Return True if a file is as a run wrote it, or as a power cut leaves it: zeros, or parts of the content.
 
     Args:
         storage: Where it is.
@@ -161,5 +163,10 @@ def is_ours(storage: Storage, file: NewFile, size: int) -> bool:
     if not 0 <= size <= _MAX_COMPARED_BYTES or not file.former:
         return False
     content = storage.read(file.name)
-    is_damaged = not content.strip(b"\0") or (file.content or b"").startswith(content)
-    return is_damaged or crc32(content) in file.former
+    return crc32(content) in file.former or _is_damaged(content, file.content or b"")
+
+
+def _is_damaged(found: bytes, whole: bytes) -> bool:
+    """Return True if a power cut can have left this of a file: some of its blocks, cut, and zeros in place of others."""
+    begins = range(0, len(found), _BLOCK_BYTES)
+    return all(whole[at : at + _BLOCK_BYTES].startswith(found[at : at + _BLOCK_BYTES].rstrip(b"\0")) for at in begins)

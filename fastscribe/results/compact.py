@@ -21,7 +21,7 @@ from fastscribe._system.safe_files import (
     write_atomic,
 )
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.results.journal import NO_STATE, SYNCED, Journal, header_line, is_row, read_journal, run_line
+from fastscribe.results.journal import NO_FILE, NO_STATE, SYNCED, Journal, header_line, is_row, read_journal, run_line
 from fastscribe.results.paths import SWAP, Paths
 from fastscribe.types import Int64Array
 
@@ -46,7 +46,8 @@ def compact(paths: Paths, ordered: bool, order: Int64Array = NO_ORDER) -> None:
     written_order = entries["order"].copy()
     entries["order"][: len(order)] = order
     kept = journal.entry_indices
-    kept = kept[(entries["state"][kept] != NO_STATE) | (entries["name"][kept] != 0)]  # whose files are a run's own
+    has_files = (entries["sizes"][kept] != NO_FILE).any(axis=1)  # which are a run's own, even if the row is lost
+    kept = kept[(entries["state"][kept] != NO_STATE) | has_files]
     kept = kept[np.argsort(entries["order" if ordered else "begin"][kept], kind="stable")]
     is_right = len(kept) == len(entries) and bool((np.diff(kept) > 0).all())
     if is_right and not (ordered and (entries["order"] != written_order).any()):
@@ -72,6 +73,7 @@ def _write_temps(paths: Paths, journal: Journal, kept: Int64Array) -> None:
         open_temp(paths.rows) as new_rows,
     ):
         new_journal.write(header_line(journal.header or {}) + run_line(journal.facts))
+        behind: list[bytes] = []  # lines of those whose files the next run has to look into
         for entry_index in kept.tolist():
             entry = journal.entry(entry_index)
             begin = new_rows.tell()
@@ -82,8 +84,11 @@ def _write_temps(paths: Paths, journal: Journal, kept: Int64Array) -> None:
                     raise UsageError(f"{paths.rows}: {CHANGED}")
                 new_rows.write(row)
             order = int(journal.entries["order"][entry_index])
-            new_journal.write(entry._replace(begin=begin, end=new_rows.tell(), order=order, former={}).line())
-        new_journal.write(SYNCED)
+            entry = entry._replace(begin=begin, end=new_rows.tell(), order=order)
+            new_journal.write(entry._replace(former={}).line())
+            if entry_index >= journal.num_synced and entry.name:
+                behind.append(entry.line())
+        new_journal.write(SYNCED + b"".join(behind))
         sync(new_rows)
         sync(new_journal)
     if rows is None:

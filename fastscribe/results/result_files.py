@@ -16,7 +16,7 @@ from fastscribe.config import OutputStyle
 from fastscribe.results.committer import Committer, is_ours
 from fastscribe.results.fingerprint import layout_key
 from fastscribe.results.formats.writers import content_of
-from fastscribe.results.journal import LAID_OUT, NO_FILE, Entry, FileMark, Journal
+from fastscribe.results.journal import LAID_OUT, NO_FILE, NO_STATE, Entry, FileMark, Journal
 from fastscribe.results.ledger import PendingInput
 from fastscribe.results.names import Names
 from fastscribe.results.storage import ROWS, Item, NewFile, Storage
@@ -149,7 +149,8 @@ class ResultFiles:
         marks = self._marks(contents)
         files = [NewFile(f"{name}.{format}", content, former.get(format, ())) for format, content in contents.items()]
         made = entry._replace(name=name, order=order, files={**entry.files, **marks}, former=former)
-        if made.name == entry.name and made.files == entry.files:  # they are lost or damaged alone
+        is_behind = entry_index >= self._journal.num_synced  # so the next run looks into its files in any case
+        if is_behind and made.name == entry.name and made.files == entry.files:
             self._committer.add(Item(None, files=tuple(files)))
         else:
             self._committer.add(Item(made, row, False, tuple(files)))
@@ -165,22 +166,27 @@ class ResultFiles:
         A file that is missing or damaged is made again of its row; one of a replaced result is replaced or removed.
         """
         journal = self._journal
-        has_files = journal.is_live & (journal.entries["name"] != 0)
-        has_files[: journal.num_synced] = False
-        for entry_index in np.flatnonzero(has_files).tolist():
+        found: list[str] = []
+        behind = journal.entry_indices[journal.entry_indices >= journal.num_synced]
+        for entry_index in np.sort(behind[journal.entries["name"][behind] != 0]).tolist():
             entry = journal.entry(entry_index)
+            has_row = entry.state != NO_STATE
             try:
-                formats = [format for format in entry.files if not self._is_whole(entry, format)]
+                formats = [format for format in entry.files if has_row and not self._is_whole(entry, format)]
                 if formats:
                     self._recovered[entry_index] = formats
                     self._make(entry_index, entry.name, formats, entry.order)
             except OSError as error:
                 self.not_made.append(error)
+                self._storage.lacks_files = True
             gone = [(format, crcs) for format, crcs in entry.former.items() if format not in entry.files]
             self._committer.add(
                 Item(None, files=tuple(NewFile(f"{entry.name}.{format}", None, crcs) for format, crcs in gone))
             )
+            found += (f"{entry.name}.{format}" for format in entry.left())
         self._committer.flush()
+        if found:
+            self._storage.sync(found)
 
     def _is_whole(self, entry: Entry, format: str) -> bool:
         file = f"{entry.name}.{format}"

@@ -60,11 +60,14 @@ class Storage(Protocol):
         where: The folder or URL.
         pace: How results gather.
         map: Calls a function with each of several files: in a store, several at once.
+        lacks_files: A file could not be written or read. The journal does not say then that the files are durable, so the
+            next run looks into them.
     """
 
     where: str
     pace: Pace
     map: Each
+    lacks_files: bool
 
     def lock(self, say: Callable[[str], object]) -> list[Shard]:
         """Lock the shard until `close`, and return the shards that have a journal here. Raises UsageError if a run has it."""
@@ -98,6 +101,9 @@ class Storage(Protocol):
 
     def remove(self, names: Sequence[str]) -> None:
         """Remove files, durably. One that is not there is no error."""
+
+    def sync(self, names: Sequence[str]) -> None:
+        """Make files, and removals, of an earlier run durable that was killed. One that is not there is no error."""
 
     def close(self, finish: Finish | None) -> None:
         """Do what ends a run, if it has finished, and unlock the shard."""

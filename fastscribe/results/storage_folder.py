@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fastscribe._system.file_kinds import status_of
+from fastscribe._system.file_kinds import is_regular, status_of
 from fastscribe._system.safe_files import (
     Barrier,
     open_append,
@@ -56,15 +56,16 @@ class FolderStorage:
     pace = Pace(_MAX_RESULTS, _MAX_RESULTS, _MAX_BYTES)
 
     def __init__(self, directory: Path, shard: Shard = UNSHARDED) -> None:
-        self.where, self.shard = str(directory), shard
+        self.where, self.shard, self.lacks_files = str(directory), shard, False
         self.map: Each = map
         self.paths = Paths(directory, shard.suffix)
         self._directory = directory
         self._lock: FolderLock | None = None
         self._writing = ExitStack()  # of the files that are open
         self._is_open = False
-        self._written: list[str] = []  # files of results since the last wait
-        self._folders: dict[str, None] = {}  # whose entries have changed since
+        self._has_changed = False  # since the last wait, as of the next two
+        self._written: list[str] = []  # files of results
+        self._folders: dict[str, None] = {}  # whose entries have changed
 
     def lock(self, say: Callable[[str], object]) -> list[Shard]:
         if not self._directory.is_dir():
@@ -107,6 +108,7 @@ class FolderStorage:
         self._barrier.watch(self._directory)
         if facts and facts != journal.facts:
             self._lines.append(run_line(facts))
+        self._lines.sync()  # of a run that was killed, or files could be there after a power cut without their lines
         if header is not None:
             remove(paths.report)
         sync_folder(self._directory)
@@ -122,9 +124,9 @@ class FolderStorage:
 
     def _wait(self) -> bytes:
         """Make rows, and files that are written, durable. Return the line that says so of the files, if there are any."""
-        synced = SYNCED if self._written else b""
+        synced = SYNCED if self._has_changed and not self.lacks_files else b""
         self._barrier.wait([str(self._rows.path), *self._written], [self.where, *self._folders])
-        self._written, self._folders = [], {}
+        self._written, self._folders, self._has_changed = [], {}, False
         return synced
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
@@ -145,6 +147,7 @@ class FolderStorage:
             self._make_folder(folder)
         write_whole(path, content, replaces)
         self._written.append(path)
+        self._has_changed = True
 
     def _make_folder(self, folder: str) -> None:
         """Make a folder if need be, and have the next commit wait for its entries and for those of new folders above it."""
@@ -162,6 +165,13 @@ class FolderStorage:
         for folder in {path.parent for path in paths}:
             if folder.is_dir():
                 sync_folder(folder)
+        self._has_changed = True
+
+    def sync(self, names: Sequence[str]) -> None:
+        paths = [self._directory / name for name in names]
+        self._written += (str(path) for path in paths if is_regular(path))
+        self._folders |= dict.fromkeys(str(path.parent) for path in paths if path.parent.is_dir())
+        self._has_changed = True
 
     def close(self, finish: Finish | None) -> None:
         try:

@@ -54,7 +54,7 @@ class ObjectStorage:
     def __init__(self, url: str, shard: Shard = UNSHARDED) -> None:
         self.folder = ObjectFolder(url)
         self.map: Each = self.folder.map
-        self.where, self.shard = url, shard
+        self.where, self.shard, self.lacks_files = url, shard, False
         self.pace = Pace(_MAX_QUEUED, _COMMIT_RESULTS, _COMMIT_BYTES, MIN_PAUSE_S, MAX_PAUSE_S, PAUSE_SHARE)
         paths = Paths(Path(), shard.suffix)
         self._rows, self._report = paths.rows.name, paths.report.name
@@ -138,7 +138,7 @@ class ObjectStorage:
     def commit(self, items: Sequence[Item]) -> None:
         assert self._lock is not None and self._parts is not None
         self._lock.check()
-        rows, lines, begin = [], [SYNCED] if self._has_written else [], 0
+        rows, lines, begin = [], [SYNCED] if self._has_written and not self.lacks_files else [], 0
         for item in items:
             if item.entry is not None:
                 end = begin + len(item.row)  # of files that are made again, the part has the row again
@@ -173,6 +173,9 @@ class ObjectStorage:
         for rows in (name for name in names if name.endswith(".jsonl") and not name.startswith(STATE)):
             keep_rows_if_edited(self.folder, rows, MERGED if rows in self._merged() else published_name(self.shard))
         self.folder.delete(names)
+
+    def sync(self, names: Sequence[str]) -> None:
+        self._has_written = True
 
     def close(self, finish: Finish | None) -> None:
         try:

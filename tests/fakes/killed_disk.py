@@ -7,12 +7,12 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from fastscribe.results.entries import load_entries_and_names, read_entries, read_lines
-from fastscribe.results.output_run import OutputRun
+from zlib import crc32
 
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle
+from fastscribe.results.journal import NO_STATE, read_entries
 from fastscribe.results.output import open_journaled
+from fastscribe.results.outputs import OutputRun
 from fastscribe.results.paths import Paths
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.types import AudioInfo, Failure, Segment, Source, Transcript, Word
@@ -50,24 +50,21 @@ def run(
     *,
     shard: Shard = UNSHARDED,
     style: OutputStyle = STYLE,
+    not_made: list[OSError] | None = None,
     **options: Any,
 ) -> list[str]:
-    """Announce inputs in order, look them up and finish them at random. Returns the paths finished now."""
+    """Finish inputs in a random order, and flush now and then. Return the paths finished now, and add to `not_made`."""
     written = []
-    with open_journaled(folder, OutputRun(style, {"model": "m"}, shard, **options)) as output:
-        new, expected, found = list(inputs), [], []
-        while new or expected or found:
-            stage = order.choice([stage for stage in (new, expected, found) if stage])
-            source = stage.pop(0 if stage is new else order.randrange(len(stage)))
-            if stage is new:
-                if output.ledger.expect(source):
-                    expected.append(source)
-            elif stage is expected:
-                if not output.ledger.is_done(source):
-                    found.append(source)
-            else:
-                output.write(result_of(source))
-                written.append(source.path)
+    with open_journaled(folder, OutputRun(style, {"model": "m"}, shard, **options), str) as output:
+        expected = [source for source in inputs if output.ledger.expect(source)]
+        found = [source for source in expected if not output.ledger.is_done(source)]
+        for source in order.sample(found, len(found)):
+            output.write(result_of(source))
+            written.append(source.path)
+            if order.random() < 0.5:
+                output.flush()
+    if not_made is not None:
+        not_made += output.not_made
     return written
 
 
@@ -75,19 +72,18 @@ def state_of(folder: Path, ordered: bool, suffix: str = "") -> dict[str, Any]:
     """All results that must not depend on kills. Checks the journal too."""
     paths = Paths(folder, suffix)
     rows = paths.rows.read_bytes()
-    entries = [entry for entry, _ in read_entries(paths.journal)]
-    assert len(paths.journal.read_bytes().splitlines()) == 1 + sum(1 for _ in read_lines(paths.journal))
+    entries = list(read_entries(paths.journal))
     assert [0, *(entry.end for entry in entries)] == [*(entry.begin for entry in entries), len(rows)]  # no gap, no rest
     assert len({entry.key for entry in entries}) == len(entries)
+    assert all(entry.state != NO_STATE and not entry.former for entry in entries)
     listed = [(rows[entry.begin : entry.end], entry.failed, entry.key, entry.order) for entry in entries]
     assert all(("error" in json.loads(row)) == failed for row, failed, *_ in listed)
     files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     for name in (paths.rows.name, paths.journal.name, paths.lock.name):
         del files[name]
-    new_names = load_entries_and_names(paths.journal)[1]
-    for place, entry in enumerate(entries):
-        name = new_names.get(place, entry.name)
-        sizes = {format: len(files[f"{name}.{format}"]) for format in entry.sizes}
-        assert sizes == entry.sizes and not (entry.failed and sizes.keys() - {"json"})
+    marks = {
+        f"{entry.name}.{format}": (mark.size, mark.crc) for entry in entries for format, mark in entry.files.items()
+    }
+    is_own = {file: (len(files[file]), crc32(files[file])) == mark for file, mark in marks.items()}
     order = [(row, key) for row, _, key, _ in listed]
-    return {"files": files, "rows": order if ordered else sorted(order)}
+    return {"files": files, "is_own": is_own, "rows": order if ordered else sorted(order)}

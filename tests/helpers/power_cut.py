@@ -7,55 +7,58 @@ moment; patched functions of `os` track changes of names.
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
 import random
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import compress, product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fastscribe.results.commit import Committer
 
 from fastscribe._system import safe_files
-from fastscribe.errors import OutputError
+from fastscribe.results.storage import Pace
+from fastscribe.results.storage_folder import FolderStorage
 
 FileId = tuple[int, int]  # inode, and how often it has been used before
 State = Mapping[str, bytes | None]  # by path below the folder; None for folders
-_PATIENCE_S = 60
+_FOR_EVER_S = 3600.0
 # On Python 3.10 a Path calls functions that pathlib took from os when it was imported.
 _PATHLIB_CALLS = getattr(pathlib, "_NormalAccessor", None)
-_MAX_WHOLE = 3  # changes of names of which every subset is tried
-
-
-class Killed(BaseException):
-    """Raised in the middle of a run to stop it."""
+_MAX_WHOLE = 6  # changes of names of which every subset is tried
+_NUM_SUBSETS = 10  # of more changes
+_MAX_STATES = 20_000  # at one moment, until some are chosen by chance
+_NUM_STATES = 300  # which are so many
 
 
 class Disk:
-    """Tracks changes below `root`, and records each state that they could leave once."""
+    """Tracks changes below `root`, and records each state that they could leave once, and the visible ones in `kills`."""
 
     def __init__(self, root: Path, seed: int = 0, ignored: tuple[str, ...] = (".lock", "train.lock")) -> None:
-        self.root, self.states = root, list[State]()
+        self.root, self.states, self.kills = root, list[State](), list[State]()
         self._ignored, self._rng, self._guard = ignored, random.Random(seed), threading.RLock()
         self._uses: dict[int, int] = {}
-        self._folders = set[FileId]()
-        self._names = self._look()  # as the process sees them
-        self._durable_names = dict(self._names)
-        self._durable = {file: content for file, content in self._contents().items() if content is not None}
+        self._names = dict[str, FileId]()  # as the process sees them
+        self._contents = dict[FileId, bytes | None]()  # None: a folder
         self._changes: list[tuple[str, str, str, FileId | None]] = []  # of names, since they were last synced
+        self._follow()
+        self.all_synced()
         self._seen: set[frozenset[tuple[str, bytes | None]]] = set()
+        self.is_recording = True
+        self.fault: Callable[[str], None] = lambda place: None  # called with the path of each change; may raise
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
     def before(self) -> None:
         """Record the states that are possible before the next change."""
         self._follow()
-        self._keep_states()
+        if self.is_recording:
+            self._keep_states()
 
     def renamed(self, old: str, new: str) -> None:
         file = self._names.pop(old)
@@ -77,72 +80,82 @@ class Disk:
             self._durable_names = self._apply(self._durable_names, mine)
             self._changes = [change for change in self._changes if change not in mine]
         elif path in self._names:
-            self._durable[self._names[path]] = (self.root / path).read_bytes()
+            file = self._names[path]
+            self._durable[file] = self._contents[file]
 
     def all_synced(self) -> None:
         self._follow()
-        self._durable_names, self._changes = dict(self._names), []
-        self._durable.update((file, content) for file, content in self._contents().items() if content is not None)
+        self._durable_names, self._durable, self._changes = dict(self._names), dict(self._contents), []
 
     # --- what is left ------------------------------------------------------------------------------------------------
 
     @property
     def durable_state(self) -> State:
         self._follow()
-        return self._state(self._durable_names, self._contents(), self._old)
+        return self._state(self._durable_names, self._durable)
 
     @property
     def visible_state(self) -> State:
         self._follow()
-        return self._state(self._names, self._contents(), self._new)
+        return self._state(self._names, self._contents)
 
     def _keep_states(self) -> None:
-        changes, rng, contents = self._changes, self._rng, self._contents()
-        after = self._apply(self._durable_names, changes)
-        states = [
-            self._state(self._durable_names, contents, self._old),
-            self._state(self._names, contents, self._new),
-            self._state(after, contents, self._old),  # names without content
-            self._state(self._durable_names, contents, self._new),  # content without names
-        ]
-        few = len(changes) <= _MAX_WHOLE
-        subsets: list[Any] = list(product((False, True), repeat=len(changes))) if few else []
-        subsets += [[rng.random() < 0.5 for _ in changes] for _ in range(3)]
-        for subset in subsets:
-            some = list(compress(changes, subset))
-            states.append(self._state(self._apply(self._durable_names, some), contents, self._torn))
-        for state in states:
-            if (items := frozenset(state.items())) not in self._seen:
-                self._seen.add(items)
-                self.states.append(state)
+        visible = self._state(self._names, self._contents)
+        if self._keep(visible):
+            self.kills.append(visible)
+        possible = self._possible_names()
+        for names in possible:
+            choices = {file: self._possible_contents(path, file) for path, file in names.items()}
+            if math.prod(map(len, choices.values())) * len(possible) <= _MAX_STATES:
+                chosen: Iterable[Sequence[bytes | None]] = product(*choices.values())
+            else:
+                number = _NUM_STATES // len(possible) + 1
+                chosen = [[self._rng.choice(some) for some in choices.values()] for _ in range(number)]
+            for contents in chosen:
+                self._keep(self._state(names, dict(zip(choices, contents, strict=True))))
 
-    def _old(self, file: FileId, content: bytes) -> bytes:
-        return self._durable.get(file, b"")
+    def _keep(self, state: State) -> bool:
+        """Record a state. Return False if it is known."""
+        is_new = (items := frozenset(state.items())) not in self._seen
+        if is_new:
+            self._seen.add(items)
+            self.states.append(state)
+        return is_new
+
+    def _possible_names(self) -> list[dict[str, FileId]]:
+        """Return the names after each subset of the changes that are not synced; of many changes, after some subsets."""
+        changes = self._changes
+        if len(changes) <= _MAX_WHOLE:
+            subsets: Iterable[Sequence[bool]] = product((False, True), repeat=len(changes))
+        else:
+            subsets = [[is_there] * len(changes) for is_there in (False, True)]
+            subsets += [[self._rng.random() < 0.5 for _ in changes] for _ in range(_NUM_SUBSETS)]
+        found = [self._apply(self._durable_names, list(compress(changes, subset))) for subset in subsets]
+        return list({frozenset(names.items()): names for names in found}.values())
+
+    def _possible_contents(self, path: str, file: FileId) -> list[bytes | None]:
+        """Return what a file may have: as it was synced, as it is, cut, zeros, or some of these."""
+        content = self._contents[file]
+        durable = self._durable.get(file, b"")
+        if content is None or durable is None or content == durable:
+            return [content]
+        if path.endswith(".part"):  # nobody reads it before it is synced
+            return [durable, content]
+        begin = _num_common(durable, content)  # what is as it was is not written again
+        middle = (begin + len(content)) // 2
+        start, half, zeros = content[:begin], content[:middle], bytes(len(content) - middle)
+        found = [durable, content, half, start + bytes(len(content) - begin), half + zeros]
+        if begin:  # the second block of what was appended, without the first
+            found.append(start + bytes(middle - begin) + content[middle:])
+        return list(dict.fromkeys(found))
 
     @staticmethod
-    def _new(file: FileId, content: bytes) -> bytes:
-        return content
-
-    def _torn(self, file: FileId, content: bytes) -> bytes:
-        durable = self._durable.get(file, b"")
-        begin = _num_common(durable, content)  # what is as it was is not written again
-        middle = self._rng.randint(begin, max(begin, len(content)))
-        cut, zeros = content[:middle], content[:begin] + bytes(len(content) - begin)
-        return self._rng.choice([durable, content, cut, zeros, cut + durable[len(cut) :]])
-
-    def _state(
-        self,
-        names: Mapping[str, FileId],
-        contents: Mapping[FileId, bytes | None],
-        content_of: Callable[[FileId, bytes], bytes],
-    ) -> State:
+    def _state(names: Mapping[str, FileId], contents: Mapping[FileId, bytes | None]) -> State:
         found = dict[str, bytes | None]()
         for path, file in sorted(names.items()):
             folder = os.path.dirname(path)
-            if folder and folder not in found:
-                continue  # the folder was lost
-            content = contents.get(file, self._durable.get(file, b""))
-            found[path] = None if file in self._folders or content is None else content_of(file, content)
+            if not folder or folder in found:  # else the folder was lost
+                found[path] = contents.get(file, b"")
         return found
 
     @staticmethod
@@ -162,30 +175,19 @@ class Disk:
         return found
 
     def _follow(self) -> None:
-        """Record new entries."""
-        now = self._look()
-        for path, file in sorted(now.items()):
-            if self._names.get(path) != file:
-                self._changes.append(("create", path, path, file))
-        self._names = now
-
-    def _look(self) -> dict[str, FileId]:
-        found = {}
+        """Look at the folder: record new entries, and what files have now."""
+        now = dict[str, FileId]()
         for folder, folders, files in os.walk(self.root):
             for name in (*folders, *files):
                 path = os.path.relpath(os.path.join(folder, name), self.root)
                 if name not in self._ignored:
                     number = os.lstat(os.path.join(folder, name)).st_ino
-                    found[path] = number, self._uses.get(number, 0)
-                    if name in folders:
-                        self._folders.add(found[path])
-        return found
-
-    def _contents(self) -> dict[FileId, bytes | None]:
-        return {
-            file: None if (self.root / path).is_dir() else (self.root / path).read_bytes()
-            for path, file in self._names.items()
-        }
+                    now[path] = file = number, self._uses.get(number, 0)
+                    self._contents[file] = None if name in folders else (self.root / path).read_bytes()
+        for path, file in sorted(now.items()):
+            if self._names.get(path) != file:
+                self._changes.append(("create", path, path, file))
+        self._names = now
 
     def _retire(self, file: FileId | None) -> None:
         """Expect another file with this number from now on. Earlier states still have the old content."""
@@ -240,6 +242,7 @@ def _watch(patch: pytest.MonkeyPatch, disk: Disk, has_syncfs: bool) -> None:
                 if places[0] is None:
                     return original(*arguments, **options)
                 disk.before()
+                disk.fault(places[0])
                 result = original(*arguments, **options)
                 after(*[place for place in places if place is not None])
                 return result
@@ -263,8 +266,9 @@ def _watch(patch: pytest.MonkeyPatch, disk: Disk, has_syncfs: bool) -> None:
 
     def open_file(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
         with disk._guard:
-            if flags & (os.O_CREAT | os.O_TRUNC) and not isinstance(path, int) and inside(path) is not None:
+            if flags & (os.O_CREAT | os.O_TRUNC) and (place := inside(path)) is not None:
                 disk.before()
+                disk.fault(place)
             return opened(path, flags, *arguments, **options)
 
     patch.setattr(os, "open", open_file)
@@ -279,41 +283,10 @@ def _watch(patch: pytest.MonkeyPatch, disk: Disk, has_syncfs: bool) -> None:
 
 
 @contextmanager
-def blocks_of_three() -> Iterator[None]:
-    """Commit the first result of each three alone and the next two together, while the run waits, so there is no race."""
-    count = 0
-    add, work = Committer.add, Committer._commit
-    gate = threading.Semaphore(0)
-
-    def added(self: Committer, item: Any) -> None:
-        nonlocal count
-        add(self, item)
-        count += 1
-        with self._changed:
-            assert self._changed.wait_for(lambda: self._current or self._error, _PATIENCE_S)
-        if count % 3 == 0:
-            self.flush()
-
-    def commit(self: Committer, items: Any) -> OutputError | None:
-        assert gate.acquire(timeout=_PATIENCE_S)
-        return work(self, items)
-
-    def flush(self: Committer) -> None:
-        for _ in range(2):  # what is under way, and what waits behind it
-            with self._changed:
-                if not self._current or self._error:
-                    break
-                under_way = self._current
-                gate.release()
-                assert self._changed.wait_for(lambda under_way=under_way: self._current is not under_way, _PATIENCE_S)
-                assert self._changed.wait_for(lambda: self._current or not self._queued or self._error, _PATIENCE_S)
-        flushed(self)
-
-    flushed = Committer.flush
+def commits_wait() -> Iterator[None]:
+    """Let a commit take all that was queued until a flush, so that a run always makes the same commits."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Committer, "add", added)
-        patch.setattr(Committer, "_commit", commit)
-        patch.setattr(Committer, "flush", flush)
+        patch.setattr(FolderStorage, "pace", Pace(2048, 2048, 1 << 26, _FOR_EVER_S, _FOR_EVER_S))
         yield
 
 

@@ -1,11 +1,10 @@
-"""A power cut during any write leaves the old content or the new one, and a later run completes it.
-
-test_journal.py does the same for an output folder: rows, a file per format, the journal, and sorting them.
-"""
+"""A power cut during any write leaves the old content or the new one, and a later run completes it."""
 
 from __future__ import annotations
 
 import json
+import os
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from fastscribe.results.output_run import OutputRun
 
 from fastscribe._system.safe_files import Barrier, sync_path, temp_path_for, write_atomic
 from fastscribe.checkpoint.reader import read_checkpoint
@@ -21,14 +19,13 @@ from fastscribe.cli import models
 from fastscribe.config import ExportFormat
 from fastscribe.report.files import GENERATOR, write_page
 from fastscribe.results.merge import merge
-from fastscribe.results.output import open_journaled
 from fastscribe.results.shards import Shard
 from fastscribe.training.batch_search import read_batch_sizes, write_batch_sizes
 from fastscribe.training.state import RunFolder
 from tests.conftest import MODELS
-from tests.fakes.killed_disk import STYLE
+from tests.fakes.killed_disk import run, sources
+from tests.helpers.crash_scenes import fail_everywhere, scenes, stop_everywhere, stop_twice
 from tests.helpers.power_cut import Disk, State, remake, watched
-from tests.results.test_output import put, spoken
 
 pytestmark = pytest.mark.linux
 
@@ -83,11 +80,11 @@ def test_power_cut_while_a_page_or_result_is_written(tmp_path: Path, write: Call
 @pytest.mark.parametrize("has_syncfs", [False, True])
 def test_power_cut_during_a_merge(tmp_path: Path, has_syncfs: bool) -> None:
     shards = tmp_path / "shards"
+    for name in ("a.wav", "b.wav", "c.wav", "d.wav"):
+        (tmp_path / name).write_text(name)
+    inputs = sources(*sorted(tmp_path.glob("*.wav")))
     for index in range(2):
-        with open_journaled(shards, OutputRun(STYLE, {"model": "m"}, Shard(index, 2))) as output:
-            for number, name in enumerate(("a.wav", "b.wav", "c.wav", "d.wav")):
-                if Shard(index, 2).holds(name):
-                    put(output, spoken(name, index=number))
+        run(shards, inputs, random.Random(index), shard=Shard(index, 2))
     out = tmp_path / "out"
     out.mkdir()
 
@@ -218,3 +215,51 @@ def test_disk_error_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     barrier.close()
     sync_path(good)
     assert not temp_path_for(good).exists()
+
+
+# --- an output folder ------------------------------------------------------------------------------------------------
+
+SCENES = (
+    "first",
+    "ordered",
+    "changed",
+    "changed, ordered",
+    "other formats",
+    "lost files",
+    "overwritten",
+    "corrected list",
+)
+
+
+@pytest.fixture
+def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr("fastscribe._system.safe_files._syncfs", lambda: lambda descriptor: 0)
+
+
+@pytest.mark.usefixtures("no_waiting_for_disks")
+@pytest.mark.parametrize("name", SCENES)
+def test_kill_or_power_cut_at_every_step_of_a_run(name: str, tmp_path: Path) -> None:
+    scene = scenes(tmp_path)[name]()
+    for has_syncfs in (True, False):
+        tried = stop_everywhere(scene, has_syncfs, 60)
+        assert tried.problems == ()
+        assert tried.states > 60
+
+
+@pytest.mark.usefixtures("no_waiting_for_disks")
+@pytest.mark.parametrize(("name", "has_syncfs"), [("changed", True), ("first", False), ("lost files", True)])
+def test_power_cut_while_a_killed_run_is_repeated(name: str, has_syncfs: bool, tmp_path: Path) -> None:
+    """What the killed run wrote may not be on the disk yet."""
+    tried = stop_twice(scenes(tmp_path)[name](), has_syncfs, 6, 8)
+    assert tried.problems == ()
+    assert tried.states > 30
+
+
+@pytest.mark.usefixtures("no_waiting_for_disks")
+@pytest.mark.parametrize("name", ["changed, ordered", "other formats"])
+def test_each_call_of_a_run_fails(name: str, tmp_path: Path) -> None:
+    """A full or broken disk, a folder without permission, a name that is too long: the run says so, the next one completes."""
+    tried = fail_everywhere(scenes(tmp_path)[name](), 60)
+    assert tried.problems == ()
+    assert tried.states == 60
