@@ -31,6 +31,7 @@ from typing import Any, NoReturn
 
 import soundfile
 
+from fastscribe.results.journal import read_entries
 from tests.conftest import ROOT
 from tests.helpers.huge_pages import collapse
 from tests.helpers.warm_process import PRELOADED
@@ -40,37 +41,25 @@ MODEL = ROOT / "tests" / "data" / "models" / "tdt_demo" / "model.nemo"
 PATIENCE_S = 60.0
 COLD_S = 6.0  # a run that starts from nothing takes about so long
 CONFIDENCE_TOLERANCE = 0.011
+LOADED = "the model is loaded"  # a fork says so
 # Calls that change files, and the modules from which they are watched.
 CALLS = {
     "write",
-    "writelines",
-    "writev",
     "replace",
-    "rename",
     "fsync",
     "truncate",
     "ftruncate",
     "unlink",
     "close",
     "open",
+    "mkdir",
+    "flush",
+    "flock",
+    "lstat",
 }
-CALLS |= {"mkdir", "flush", "link", "flock", "seek", "pwrite", "remove", "lstat"}
-WRITERS = (
-    "safe_files",
-    "block",
-    "commit",
-    "journal",
-    "compact",
-    "repair",
-    "storage_folder",
-    "output",
-    "result_files",
-    "overwrite",
-    "folder_lock",
-    "event_log",
-    "cli/run",
-    "pathlib",
-)
+WRITERS = ("safe_files", "safe_open", "committer", "journal", "compact", "repair", "storage_folder", "output")
+WRITERS += ("result_files", "folder_lock", "event_log", "cli/run", "pathlib")
+USERS = {"part0/000.srt": "somebody's own subtitles", "notes.txt": "mine", "part0/.003.vtt.part": "a download"}
 
 
 def make_clips(folder: Path, number: int, seed: int = 0) -> list[Path]:
@@ -93,7 +82,7 @@ def make_clips(folder: Path, number: int, seed: int = 0) -> list[Path]:
 
 
 def arguments(clips: Path, out: Path, *more: str) -> list[str]:
-    settings = ["-m", str(MODEL), "-o", str(out), "--dtype", "fp32", "-f", "jsonl,srt", "--batch-size", "2"]
+    settings = ["-m", str(MODEL), "-o", str(out), "--dtype", "fp32", "-f", "jsonl,srt,vtt", "--batch-size", "2"]
     return ["transcribe", str(clips), *settings, "--threads", "2", "--no-progress", *more]
 
 
@@ -136,6 +125,7 @@ def load_for_forks() -> None:
 
     def load(model: Path, device: str, dtype: str, requested: Options, say: object, devices: str | None) -> Transcriber:
         assert (Path(model), dtype, requested.batch_size, requested.threads) == (MODEL, "fp32", 2, 2)
+        print(LOADED, flush=True)
         loaded._options = requested
         return loaded
 
@@ -254,10 +244,28 @@ def compare(out: Path, expected: Path) -> tuple[list[str], Counter[str]]:
 
 
 def _files_that_differ(out: Path, expected: Path) -> list[str]:
-    here, there = ({str(path.relative_to(root)): path for path in root.rglob("*.srt")} for root in (out, expected))
-    problems = [f"{name}: missing or too many" for name in here.keys() ^ there.keys()]
-    problems += [f"{n}: differs" for n in here.keys() & there.keys() if here[n].read_bytes() != there[n].read_bytes()]
-    return problems + [f"left behind: {path.relative_to(out)}" for path in out.rglob("*.part")]
+    """Compare all files but rows, journal, lock and report: somebody else's too."""
+    here, there = (
+        {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
+        for root in (out, expected)
+    )
+    own = {"transcripts.jsonl", "journal.jsonl", "report.json", ".lock"}
+    problems = [f"{name}: missing or too many" for name in (here.keys() ^ there.keys()) - own]
+    same = (here.keys() & there.keys()) - own
+    return problems + [f"{name}: differs" for name in same if here[name].read_bytes() != there[name].read_bytes()]
+
+
+def put_users(out: Path) -> None:
+    """Write somebody's own files into a folder for results; one has the name of a recording's."""
+    for name, text in USERS.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text(text)
+
+
+def num_listed(out: Path) -> int:
+    """Return how many results the journal has."""
+    journal = out / "journal.jsonl"
+    return sum(1 for _ in read_entries(journal)) if journal.exists() else 0
 
 
 # --- many ------------------------------------------------------------------------------------------------------------
@@ -271,6 +279,7 @@ class Killing:
         self.out = folder / "out"
         self.rng = random.Random(seed)
         self.num_files = len(make_clips(self.clips, num_clips))
+        put_users(self.expected)
         begin = time.monotonic()
         code = wait(start(arguments(self.clips, self.expected), self.log), PATIENCE_S)
         assert code == (1 if num_clips >= 30 else 0), f"{code}: {self.log.read_text()[-2000:]}"
@@ -279,11 +288,12 @@ class Killing:
         self.points: Counter[str] = Counter({"moment": 0, "call": 0, "cold": 0})
         self.counts: Counter[str] = Counter({"lost": 0, "doubled": 0, "different": 0})
         self.problems: list[str] = []
-        self.runs = 0
+        self.runs = self.nothing_left = 0
 
     def run(self, kills: int, cold: int) -> None:
         while sum(self.points.values()) < kills + cold:
             shutil.rmtree(self.out, ignore_errors=True)
+            put_users(self.out)
             self.runs += 1
             kinds = []
             for _ in range(self.rng.choice((1, 1, 2, 4, 8))):
@@ -337,6 +347,7 @@ class Killing:
     def _finish(self, kinds: list[str]) -> None:
         """Run one last attempt to its end, and compare the results."""
         self.log.unlink(missing_ok=True)
+        num_left = self.num_files - num_listed(self.out)
         process = start(arguments(self.clips, self.out), self.log)
         code = wait(process, PATIENCE_S)
         if code is None:
@@ -346,6 +357,12 @@ class Killing:
             self.problems.append(f"{where}: finished with {code}: {self.log.read_text()[-500:]}")
             return
         problems, counts = compare(self.out, self.expected)
+        num_done = json.loads((self.out / "report.json").read_text())["files"]
+        if num_done > num_left:
+            problems.append(f"{num_done} decoded where {num_left} were left")
+        if not num_left and LOADED in self.log.read_text():
+            problems.append("a model was loaded though nothing was left to decode")
+        self.nothing_left += not num_left
         self.counts.update(counts)
         self.problems += [f"{where}: {problem}" for problem in problems]
 
@@ -354,6 +371,7 @@ class Killing:
             "points": sum(self.points.values()),
             "points_by_kind": dict(self.points),
             "runs": self.runs,
+            "nothing_left": self.nothing_left,
             "files_a_run": self.num_files,
             "files_checked": self.runs * self.num_files,
             **self.counts,
