@@ -108,8 +108,9 @@ def test_names_of_ten_thousand_rows() -> None:
         ledger = JournalLedger(shard, Journal(), files=files)  # type: ignore[arg-type]
         found = []
         for index in indices:
-            source = Source("/in/call.wav", "/in/call.wav", f"call.wav@{index // 2}", offset_s=index // 2 / 1e3)
-            found.append(ledger[index].name if ledger.expect(source._replace(index=index)) else "")
+            at_ms = index // 2
+            source = Source("/in/call.wav", "/in/call.wav", f"call.wav@{at_ms}", offset_s=at_ms / 1e3, index=index)
+            found.append(ledger[index].name if ledger.expect(source) else "")
         return found
 
     whole = named(Shard(0, 1), range(10_000))
