@@ -22,7 +22,7 @@ CLIPS = {
     "three": AUDIO / "e09_float32_22k05.wav",
     "long": AUDIO / "01_0_00010.flac",
 }
-_SETTINGS = ("-m", str(MODEL), "--dtype", "fp32", "--batch-size", "2", "--threads", "2", "--no-progress")
+SETTINGS = ("-m", str(MODEL), "--dtype", "fp32", "--batch-size", "2", "--threads", "2", "--no-progress")
 _OWN = re.compile(r"(journal|transcripts|report)[^/]*\.jsonl?|\.lock.*|\.fastscribe/.*")
 _CUE_LINE = re.compile(r"\d+|WEBVTT|.* --> .*")
 
@@ -79,7 +79,7 @@ class Scene:
     def transcribe(self, *inputs: Path, formats: str = "srt", code: str = "", more: tuple[str, ...] = ()) -> int:
         """Run the command after some code, over all recordings if none are given. Return its exit code."""
         given = [*map(str, inputs or [self.inputs]), "-o", str(self.place), "-f", formats, *more]
-        return self.command("transcribe", *given, *_SETTINGS, code=code)
+        return self.command("transcribe", *given, *SETTINGS, code=code)
 
     def command(self, *given: str, code: str = "") -> int:
         return self._runs(list(given), code)

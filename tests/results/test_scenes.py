@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import unicodedata
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from fastscribe.results.shards import Shard
 from fastscribe.types import Source
 from tests.helpers.forked_runs import Runs
 from tests.helpers.processes import command, fastscribe
-from tests.helpers.scenes import MODEL, NO_MODEL, Scene, killed
+from tests.helpers.scenes import NO_MODEL, SETTINGS, Scene, killed
 
 pytestmark = pytest.mark.linux
 
@@ -123,7 +122,7 @@ def test_two_shards_at_once(scene: Scene) -> None:
     """The order of the inputs decides in both, also where neither knows of the other."""
     for name, clip in (("a.flac", "one"), ("a.mp3", "two"), ("a.wav", "three")):
         scene.recording(name, clip)
-    given = ("transcribe", scene.inputs, "-o", scene.place, "-f", "srt", "-m", MODEL, "--dtype", "fp32", "--quiet")
+    given = ("transcribe", scene.inputs, "-o", scene.place, "-f", "srt", *SETTINGS)
     both = [subprocess.Popen(command(*given, "--shard", f"{index}/2")) for index in range(2)]
     assert [process.wait(100) for process in both] == [0, 0]
     assert scene.command("merge", str(scene.place)) == 0
@@ -217,26 +216,23 @@ def test_a_kill_while_rows_are_sorted(scene: Scene, step: str, overwrite: bool) 
     assert list(scene.row_texts()) == ["1.flac", "2.flac", "3.flac"] and len(scene.files()) == 3
 
 
-def test_overwriting_that_is_killed_goes_on(scene: Scene) -> None:
+@pytest.mark.parametrize(
+    ("number", "more"), [(1, ()), (2, ("--overwrite",)), (3, ()), (4, ("--overwrite",)), (5, ())]
+)  # the removal of a.srt, b.srt, rows, report, journal
+def test_overwriting_that_is_killed_goes_on(scene: Scene, number: int, more: tuple[str, ...]) -> None:
     """With the option all is removed; without it what is left is completed. An edit and a user's file stay."""
-    first, second = scene.recording("a.flac"), scene.recording("b.flac", "two")
-    for number in range(1, 6):  # of a.srt, b.srt, rows, report, journal
-        for more in ((), ("--overwrite",)):
-            shutil.rmtree(scene.place, ignore_errors=True)
-            scene.write("notes.srt", b"mine")
-            assert scene.transcribe(formats="srt,txt") == 0
-            scene.write("b.txt", b"by hand")
-            scene.remove("a.txt")
-            left = killed(f"{FOLDER}.remove", number)
-            assert scene.transcribe(second, more=("--overwrite",), code=left) == -9
-            assert scene.transcribe(second, more=more) == 0
-            files = scene.files()
-            assert (files.pop("notes.srt"), files.pop("b.txt")) == (b"mine", b"by hand")
-            assert "b.srt" in files and not [name for name in files if name.startswith("b-")]
-            rows = scene.row_texts()
-            assert rows["b.flac"] and (list(rows) == ["b.flac"] or not more)
-            assert list(files) == ["b.srt"] or not more
-            assert first.name not in rows or scene.transcribe(formats="srt,txt", code=NO_MODEL) == 0
+    scene.recording("a.flac")
+    second = scene.recording("b.flac", "two")
+    scene.write("notes.srt", b"mine")
+    assert scene.transcribe(formats="srt,txt") == 0
+    scene.write("b.txt", b"by hand")
+    scene.remove("a.txt")
+    assert scene.transcribe(second, more=("--overwrite",), code=killed(f"{FOLDER}.remove", number)) == -9
+    assert scene.transcribe(second, more=more) == 0
+    files, rows = scene.files(), scene.row_texts()
+    assert (files.pop("notes.srt"), files.pop("b.txt")) == (b"mine", b"by hand")
+    assert list(files) == ["b.srt"]
+    assert rows.keys() == ({"b.flac"} if more or number > 2 else {"a.flac", "b.flac"})
 
 
 # --- rows
@@ -350,7 +346,10 @@ def test_other_settings_need_another_place(scene: Scene) -> None:
     scene.recording("a.flac")
     assert scene.transcribe() == 0
     before = {name: scene.read(name) for name in scene.names() if "lock" not in name}
-    for more, option in (("--tokens",), "--tokens was false"), (("--beam", "4"), "--beam was 1"):
+    for more, option in (
+        (("--tokens",), "--tokens was false"),
+        (("--max-utterance-s", "4"), "--max-utterance-s was 40.0"),
+    ):
         assert scene.transcribe(more=more) == 2
         assert "results of a run with other settings" in scene.said and option in scene.said
     assert {name: scene.read(name) for name in scene.names() if "lock" not in name} == before
@@ -361,7 +360,7 @@ def test_another_model_or_command_needs_another_folder(scene: Scene) -> None:
     manifest.write_text(json.dumps({"audio_filepath": str(recording), "text": "At Rice Stadium"}) + "\n")
     assert scene.transcribe(recording) == 0
     before = scene.files()
-    for given, option in (("transcribe", recording), "model was"), (("align", manifest), '"align"'):
+    for given, option in (("transcribe", recording), "model was"), (("align", manifest), "--align was not there"):
         refused = fastscribe(*given, "-o", scene.place, "-f", "srt", "--dtype", "fp32", "--quiet")
         assert refused.returncode == 2 and "results of a run with other settings" in refused.stderr, refused.stderr
         assert option in refused.stderr
