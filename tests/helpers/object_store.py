@@ -48,7 +48,7 @@ class Fault:
 
 
 class FaultyStore:
-    """The server and its proxy. `latency_s` delays each answer. Without `knows_conditions` each write replaces what is there."""
+    """The server and its proxy. `latency_s` delays each answer. Without `knows_conditions` writes replace what is there."""
 
     def __init__(self, upstream: tuple[str, int]) -> None:
         self.requests: list[str] = []

@@ -231,7 +231,7 @@ def test_overwriting_that_is_killed_goes_on(scene: Scene, number: int, more: tup
     assert scene.transcribe(second, more=more) == 0
     files, rows = scene.files(), scene.row_texts()
     assert (files.pop("notes.srt"), files.pop("b.txt")) == (b"mine", b"by hand")
-    assert list(files) == ["b.srt"]
+    assert "b.srt" in files and files.keys() <= ({"b.srt"} if more or number > 1 else {"a.srt", "b.srt"})
     assert rows.keys() == ({"b.flac"} if more or number > 2 else {"a.flac", "b.flac"})
 
 
