@@ -1,6 +1,6 @@
 """Runs over short recordings into a folder or a store, and what is there afterwards.
 
-Each command is a process of its own: a fork of one that has the model loaded (forked_runs.py). Code that runs before can kill it.
+Each command is a process of its own: a fork of one that has the model loaded (forked_runs.py). Code before it can kill it.
 """
 
 from __future__ import annotations
