@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fastscribe.results.output_run import OutputRun
 
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.repeats import Repeats
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
+from fastscribe.results.outputs import OutputRun
 from fastscribe.results.stream import SINGLE_FORMATS, StreamOutput, check_inputs
 from fastscribe.types import Source, Transcript
 from tests.audio.test_inputs import touch, write_manifest
