@@ -171,7 +171,7 @@ class Parts:
             UsageError: The rows were changed.
             OSError: The store cannot be read, or the temporary folder cannot be written.
         """
-        ends = [*self._begins[1:], self._rows_end]
+        ends = [*self._begins, self._rows_end][1:]
         parts = [
             (name, end - begin) for name, begin, end in zip(self._names, self._begins, ends, strict=True) if end > begin
         ]
