@@ -22,7 +22,7 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
     """
     from fastscribe.results.fingerprint import fingerprint
 
-    facts = transcriber._executor.facts
+    facts = transcriber.facts
     resolved: dict[str, Any] = {"dtype": facts.dtype, "decoder": facts.decoder_name, "attention": facts.attention}
     resolved |= {"beam": facts.beam} if facts.beam > 1 else {}
     resolved |= transcriber._content_digests()

@@ -15,7 +15,7 @@ from fastscribe import rooms
 from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
-from fastscribe.config import Options, check_load
+from fastscribe.config import Options, OutputStyle, check_load
 from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline.batching import Budget
@@ -26,7 +26,7 @@ from fastscribe.pipeline.model_facts import ModelFacts, RunModel
 from fastscribe.pipeline.run import Run
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats, Watcher
 from fastscribe.pipeline.windows import Ledger
-from fastscribe.types import Failure, Transcript
+from fastscribe.types import Failure, RenderedTranscript, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
@@ -51,10 +51,13 @@ class Transcriber:
     Attributes:
         options: The options of every run; read only.
         progress: The counts of the current run, or of the last one.
+        started_at: time.perf_counter() at the start of the command that runs this; None: no command does.
+        load_s: Seconds that loading took.
+        watcher: Called with the recordings of each batch; None: nothing is.
     """
 
     command = "transcribe"  # whose results an output folder holds
-    _started_at: float | None = None  # time.perf_counter() at the command's start, if a command runs this
+    started_at: float | None = None
     # Loads the model into this process if those beside it, with these facts, fail so; None: the caller has asked for them.
     _load_here: Callable[[DeviceFailed, ModelFacts], LocalExecutor] | None = None
     _loaded_by: ClassVar[int | None] = None  # the process that loaded the first model, also in its forks
@@ -74,9 +77,9 @@ class Transcriber:
         self._has_random_weights = checkpoint.has_random_weights
         self._executor = executor
         self._options = options
-        self._load_s = load_s
+        self.load_s = load_s
         self.progress = Progress()
-        self._watcher: Watcher | None = None
+        self.watcher: Watcher | None = None
         self._edits: Edits | None = None
         self._languages: LanguageLock | None = None
         self._speakers: SpeakerStage | None = None
@@ -224,6 +227,22 @@ class Transcriber:
         return self._options
 
     @property
+    def facts(self) -> ModelFacts:
+        """What is known of the loaded model: its device, dtype, decoder and so on."""
+        return self._executor.facts
+
+    @property
+    def language(self) -> str | None:
+        """Tag of the only language that the model writes; None: it writes several, or it is not known."""
+        return self._config.language
+
+    @property
+    def lines(self) -> list[str]:
+        """Lines for the user about what options of the last run left as it was."""
+        changed = [*(self._edits.lines if self._edits else ()), *(self._languages.lines if self._languages else ())]
+        return [*self.progress.lines, *changed]
+
+    @property
     def refused_paths(self) -> dict[str, str]:
         """The fast paths that were refused so far, at loading or in a run, by name ("triton", "graphs", "pinning", "helpers",
         "fp8", "int8"), with the reason of each; empty if none was. Results are the same without them, and come later."""
@@ -291,7 +310,7 @@ class Transcriber:
                 unavailable.
             Exception: What an iterator of inputs raises, after the results of the inputs before it.
         """
-        results = self._results(inputs)
+        results = self.results(inputs)
         if ordered:
             from fastscribe.pipeline.presentation import in_order
 
@@ -321,11 +340,37 @@ class Transcriber:
         """Return what each of several devices did in the last run; empty for a transcriber of one device."""
         return self._executor.shares()
 
-    def _results(self, inputs: Inputs, ledger: Ledger | None = None) -> Generator[Transcript | Failure]:
-        """Transcribe recordings. The ledger decides which of them belong to this run and are not done.
+    def results(
+        self, inputs: Inputs, *, style: OutputStyle | None = None, ledger: Ledger | None = None
+    ) -> Generator[Transcript | Failure]:
+        """Transcribe recordings as transcribe() does, for a program that writes rows and files.
 
-        The others are not opened and have no result. None: transcribe all.
+        Args:
+            inputs: As for transcribe().
+            style: Each Transcript comes as a RenderedTranscript, whose `contents` are its row and its files in this style;
+                where there are helper processes, they make them. None: with its words.
+            ledger: Decides which inputs belong to this run and are not done; the others are not opened and have no result. An
+                output has one (results.outputs.open_output). None: transcribe all.
+
+        Yields:
+            As transcribe(), in the order of completion.
+
+        Raises:
+            As transcribe().
         """
+        self._executor.style = style
+        with closing(self._whole_results(inputs, ledger)) as results:
+            for result in results:
+                if style is None or isinstance(result, (Failure, RenderedTranscript)):
+                    yield result
+                else:
+                    from fastscribe.results.formats.writers import rendered
+
+                    made = rendered(result, style)
+                    made.set_audio(result.audio)
+                    yield made
+
+    def _whole_results(self, inputs: Inputs, ledger: Ledger | None) -> Generator[Transcript | Failure]:
         if self._is_running:
             raise UsageError("another run of this Transcriber is not finished: read all its results, or close() it")
         _check_fork(self._process)
@@ -362,7 +407,7 @@ class Transcriber:
 
     def _new_run(self) -> Run:
         """Reset `progress` and the executor's budget and return a run. Close it to stop its threads."""
-        self.progress = Progress(watcher=self._watcher)
+        self.progress = Progress(watcher=self.watcher)
         try:
             self._executor.begin(self._options, self._budget(), self.progress.stopwatch)
         except DeviceFailed as failed:
@@ -426,12 +471,12 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
     progress, executor = transcriber.progress, transcriber._executor
     facts = executor.facts
     usd_per_hour, price_source = transcriber.usd_per_hour(price_per_hour)
-    started_at, first_at = transcriber._started_at, progress.first_batch_at
+    started_at, first_at = transcriber.started_at, progress.first_batch_at
     return RunStats(
         files=progress.files,
         failed=progress.failed,
         audio_s=progress.audio_s,
-        load_s=transcriber._load_s,
+        load_s=transcriber.load_s,
         wall_s=wall_s,
         stage_s=dict(progress.stopwatch.seconds),
         padded_frames=progress.padded_frames,

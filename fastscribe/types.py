@@ -468,13 +468,13 @@ class Transcript:
 
 @dataclass(frozen=True, repr=False)
 class RenderedTranscript(Transcript):
-    """A Transcript whose output another process has rendered, without words and tokens.
+    """A Transcript that is rendered, in a helper process if there are any, without words and tokens.
 
     Attributes:
-        texts: Output by format, in the run's style (results.formats.writers.render).
+        contents: Its row (`jsonl`) and its files, by format, in the style of the run: UTF-8.
     """
 
-    texts: Mapping[str, str] = field(default_factory=dict)
+    contents: Mapping[str, bytes] = field(default_factory=dict)
 
     def set_audio(self, audio: AudioInfo) -> None:
         """Set the recording, which does not travel with a text, because the receiver has it."""

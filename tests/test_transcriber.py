@@ -86,7 +86,7 @@ def test_long_recordings_are_finished_in_turn(transcriber: Transcriber) -> None:
     inputs = [*clips[:3], long, long, *clips[3:], long, long]
     transcriber = with_options(transcriber, batch_frames=60, max_utterance_s=5)
     order: list[int] = []
-    transcriber._watcher = lambda batch: order.extend(one.audio.index for one in batch)
+    transcriber.watcher = lambda batch: order.extend(one.audio.index for one in batch)
     results = {result.index: result.text for result in transcriber.transcribe(inputs)}
     assert len(results) == len(inputs) and results[3] == results[9]
     early, late = set(range(5)), set(range(5, 10))
@@ -375,7 +375,7 @@ def test_ledger_selects_inputs(transcriber: Transcriber, monkeypatch) -> None:
     monkeypatch.setattr("fastscribe.pipeline.preparation.probe", counted)
     inputs = [*FILES[:5], "gone1.wav", "gone2.wav", FILES[0], *FILES[5:9], "gone3.wav", "gone4.wav"]  # one comes twice
     ledger = EveryOtherInput()
-    results = list(transcriber._results(inputs, ledger))
+    results = list(transcriber.results(inputs, ledger=ledger))
     assert ledger.expected == list(range(13)) and len(ledger.expecting) == 1
     assert sorted(ledger.requests) == [0, 2, 4, 6, 8, 10, 12]
     assert sorted(map(index_of, results)) == [2, 4, 8, 10]
@@ -477,7 +477,7 @@ def test_a_manifest_with_durations_gives_the_texts_of_its_files(transcriber: Tra
     def watch(utterances):
         lengths_s.extend(utterance.duration_s for utterance in utterances)
 
-    transcriber._watcher = watch
+    transcriber.watcher = watch
     [named], [listed] = (list(with_options(transcriber).transcribe(given)) for given in (path, manifest))
     assert named.words == listed.words and named.words[0].start_s >= 3.7
     assert lengths_s[0] == lengths_s[1] <= len(speech) / 16_000 + 1.0
@@ -494,7 +494,7 @@ def test_the_limit_follows_the_model(transcriber: Transcriber, tmp_path: Path) -
 
     def decoded(trained_s: float | None, **options) -> tuple[str, float]:
         lengths_s.clear()
-        transcriber._config, transcriber._watcher = replace(config, trained_utterance_s=trained_s), watch
+        transcriber._config, transcriber.watcher = replace(config, trained_utterance_s=trained_s), watch
         [result] = with_options(transcriber, **options).transcribe(tmp_path / "long.wav")
         return result.text, max(lengths_s)
 

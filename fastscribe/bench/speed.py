@@ -64,7 +64,7 @@ class Subject:
         if self.device.type != "cuda":
             yield loaded
             return
-        facts, gpu = loaded._executor.facts, str(self.device.index or 0)
+        facts, gpu = loaded.facts, str(self.device.index or 0)
         with Transcriber.load(self.path, "auto", facts.dtype, loaded._options, self.say, devices=gpu) as found:
             found._executor.style = OutputStyle()
             yield found

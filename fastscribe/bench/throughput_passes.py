@@ -189,9 +189,11 @@ def from_files(
 def _to_jsonl(
     transcriber: Transcriber, inputs: Sequence[str | Path], folder: Path, most: int | None, strict: bool
 ) -> dict[str, Any]:
-    start = transcriber._started_at = perf_counter()
+    start = transcriber.started_at = perf_counter()
     with open_journaled(folder, OutputRun(OutputStyle(), {}, overwrite=True)) as output:
-        for result in transcriber._results([str(path) for path in inputs], First(most, output.ledger)):
+        for result in transcriber.results(
+            [str(path) for path in inputs], style=OutputStyle(), ledger=First(most, output.ledger)
+        ):
             if strict and isinstance(result, Failure):
                 raise RuntimeError(f"{result.path}: {result.stage}: {result.message}")
             with transcriber.progress.stopwatch.time("write"):

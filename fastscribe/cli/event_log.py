@@ -74,10 +74,10 @@ class EventLog:
 
     def started(self, transcriber: Transcriber) -> None:
         """Write the first event; from then on, write the progress periodically."""
-        found, num_devices = transcriber._executor.facts, len(transcriber.shares())
+        found, num_devices = transcriber.facts, len(transcriber.shares())
         facts: dict[str, Any] = {"device": found.device_name, "dtype": found.dtype, "decoder": found.decoder_name}
         facts |= {"devices": num_devices} if num_devices > 1 else {}
-        self._write_event("started", **facts, load_s=round(transcriber._load_s, 3))
+        self._write_event("started", **facts, load_s=round(transcriber.load_s, 3))
         self._start = perf_counter()
         if self._file is not None:
             Thread(target=self._write_progress, args=(transcriber,), name="events", daemon=True).start()

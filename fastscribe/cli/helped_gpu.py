@@ -64,7 +64,7 @@ def load_beside_helpers(
 
         device = str(choose_device(device, _say_nothing if says_why else say))
     loaded = Transcriber.load(model, device, dtype, options, say)
-    say(_refused(problem, loaded._executor.facts))
+    say(_refused(problem, loaded.facts))
     return loaded
 
 

@@ -98,7 +98,7 @@ def _run(
         bar.phase("loading the model")
         job = replace(job, helped_gpu=_helped_gpu(job, listing))
         transcriber = processes.enter_context(loaded(job, RefusedPaths(bar.say)))
-        transcriber._started_at = started_at
+        transcriber.started_at = started_at
         if event_log is not None:
             event_log.started(transcriber)
         bar.watch(lambda: transcriber.progress)  # which each run replaces
@@ -230,14 +230,15 @@ def _write_all(
 
     start = perf_counter()
     inputs: Any = listing
-    results = transcriber._results(inputs, output.ledger)
+    style = None if any(part.needs_words for part in job.parts) else job.style
+    results = transcriber.results(inputs, style=style, ledger=output.ledger)
     others: OtherLanguages | None = None
     told = {"tracks"} if quiet else set[str]()
     writing = bar.paused if job.target.is_stdout else nullcontext
     with closing(results):
         for result in results:
             if (result if isinstance(result, Failure) else result.audio).row is not None:
-                others = others or _other_languages(transcriber._config.language)
+                others = others or _other_languages(transcriber.language)
                 others.count(result)
             if isinstance(result, Transcript) and result.audio.is_notable:
                 from fastscribe.cli.recording_lines import recording_lines
@@ -258,7 +259,7 @@ def _write_all(
         output.flush()
     transcriber.progress.left_out, transcriber.progress.repeats = listing.left_out, listing.repeats
     found = [line for part in job.parts for line in part.lines]
-    for line in [*(others.lines if others else ()), *found, *_lines_of(transcriber)]:
+    for line in [*(others.lines if others else ()), *found, *transcriber.lines]:
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 
@@ -268,13 +269,6 @@ def _other_languages(language: str | None) -> OtherLanguages:
     from fastscribe.audio.row_languages import OtherLanguages
 
     return OtherLanguages(language)
-
-
-def _lines_of(transcriber: Transcriber) -> list[str]:
-    """Return the lines about what options left as it was."""
-    edits, languages = transcriber._edits, transcriber._languages
-    changed = [*(edits.lines if edits else ()), *(languages.lines if languages else ())]
-    return [*transcriber.progress.lines, *changed]
 
 
 def _write(output: Output, result: Transcript | Failure) -> None:

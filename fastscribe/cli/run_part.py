@@ -89,8 +89,6 @@ class Engine:
                 given = Path(job.model), job.device, job.dtype, job.options
                 loaded = load_beside_helpers(*given, job.helped_gpu, say)
         with loaded as transcriber:
-            if not any(part.needs_words for part in job.parts):
-                transcriber._executor.style = job.style
             yield transcriber
 
     def digest(self, job: TranscribeJob, transcriber: Transcriber) -> str:

@@ -92,8 +92,8 @@ def transcribe(
         fingerprint = run_fingerprint(transcriber, transcriber.model_digest, options, style)
         run = OutputRun(style, fingerprint, overwrite=not resume, retry_failed=retry_failed, ordered=ordered)
         target = stack.enter_context(_open(str(output), run, say))
-        start, others = perf_counter(), OtherLanguages(transcriber._config.language)
-        with closing(transcriber._results(inputs, target.ledger)) as results:
+        start, others = perf_counter(), OtherLanguages(transcriber.language)
+        with closing(transcriber.results(inputs, style=style, ledger=target.ledger)) as results:
             for result in results:
                 others.count(result)
                 with transcriber.progress.stopwatch.time("write"):

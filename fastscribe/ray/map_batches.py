@@ -62,7 +62,6 @@ class Transcriber:
         """
         setup = on_this_node(Setup(model, device, dtype, options), log_to_stderr)
         self._transcriber = load(setup, log_to_stderr)
-        self._transcriber._executor.style = OutputStyle(("jsonl",))
         self._path_column, self._root = path_column, root
 
     def __call__(self, batch: Any) -> pa.Table:
@@ -77,7 +76,7 @@ class Transcriber:
         table = _as_table(batch)
         inputs = _inputs(table, self._path_column, self._root)
         found: list[Transcript | Failure | None] = [None] * len(inputs)
-        for result in self._transcriber._results(cast(Any, inputs)):
+        for result in self._transcriber.results(cast(Any, inputs), style=OutputStyle(("jsonl",))):
             found[result.index] = result
         results = [result for result in found if result is not None]
         assert len(results) == len(inputs)

@@ -124,7 +124,9 @@ class RayTranscriber(Transcriber):
     def _language_settings(self) -> dict[str, str]:
         return self._facts.language_settings
 
-    def _results(self, inputs: Inputs, ledger: Ledger | None = None) -> Generator[Transcript | Failure]:
+    def results(
+        self, inputs: Inputs, *, style: OutputStyle | None = None, ledger: Ledger | None = None
+    ) -> Generator[Transcript | Failure]:
         progress = self.progress = Progress()
         self._actors.by_place.clear()
         self._broken.clear()

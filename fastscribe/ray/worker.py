@@ -22,9 +22,8 @@ from fastscribe.errors import CheckpointError, DeviceFailed, FastscribeError, Us
 from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.pipeline.stats import DeviceShare
 from fastscribe.pipeline.workers.devices import Device, parse_devices, split_processors
-from fastscribe.results.formats.writers import rendered
 from fastscribe.transcriber import Transcriber
-from fastscribe.types import Failure, RenderedTranscript, Source, Transcript
+from fastscribe.types import Failure, Source, Transcript
 from fastscribe.version import __version__
 
 if TYPE_CHECKING:
@@ -189,9 +188,8 @@ class BlockWorker:
 
     def _transcribe(self, sources: Sequence[Source]) -> BlockResults | Undone | Refusal:
         transcriber = self._transcriber
-        transcriber._executor.style = self._setup.style
         try:
-            with closing(transcriber._results(cast(Any, sources))) as results:
+            with closing(transcriber.results(cast(Any, sources), style=self._setup.style)) as results:
                 done = [self._light(result, sources[result.index].index) for result in results]
         except DeviceFailed as error:
             transcriber.close()
@@ -218,8 +216,6 @@ class BlockWorker:
         if isinstance(result, Failure):
             return replace(result, index=index)
         row = result.audio.row
-        if self._setup.style is not None and not isinstance(result, RenderedTranscript):
-            result = rendered(result, self._setup.style)
         return replace(result, audio=replace(result.audio, row=row, index=index, file="", unread=None))
 
 
@@ -272,12 +268,12 @@ def facts_of(transcriber: Transcriber, setup: Setup, said: Sequence[str] = ()) -
 
     return Facts(
         place=_place(),
-        model=transcriber._executor.facts,
+        model=transcriber.facts,
         config=transcriber._config,
         model_digest=model_digest(setup.model),
         content_digests=transcriber._content_digests(),
         language_settings=transcriber._language_settings(),
-        load_s=transcriber._load_s,
+        load_s=transcriber.load_s,
         said=tuple(said),
     )
 

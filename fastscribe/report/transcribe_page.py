@@ -36,7 +36,7 @@ class RunPage:
         self._path, self._job, self._transcriber = path, job, transcriber
         self._started = datetime.now().astimezone().isoformat(" ", "seconds")
         self.recorder = RunRecorder()
-        transcriber._watcher = self.recorder.batch
+        transcriber.watcher = self.recorder.batch
 
     def __enter__(self) -> RunPage:
         return self

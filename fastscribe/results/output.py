@@ -52,7 +52,7 @@ class Totals(NamedTuple):
 class JournaledOutput:
     """Writes results into a storage, and resumes where an earlier run with the same fingerprint stopped.
 
-    Use it as a context manager, and give its `ledger` to Transcriber._results().
+    Use it as a context manager, and give its `ledger` to Transcriber.results().
 
     Arguments and errors are those of outputs.open_output(), with a storage in place of its place. `names` gives names to
     several outputs in one place; None: to this one alone.

@@ -49,7 +49,7 @@ class Output(Protocol):
 
     @property
     def ledger(self) -> Ledger:
-        """Which inputs are to do. Give it to Transcriber._results()."""
+        """Which inputs are to do. Give it to Transcriber.results()."""
 
     def __enter__(self) -> Output: ...
 

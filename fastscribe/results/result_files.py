@@ -15,7 +15,7 @@ import numpy as np
 from fastscribe.config import OutputStyle
 from fastscribe.results.committer import Committer, is_ours
 from fastscribe.results.fingerprint import layout_key
-from fastscribe.results.formats.writers import render
+from fastscribe.results.formats.writers import content_of
 from fastscribe.results.journal import LAID_OUT, NO_FILE, Entry, FileMark, Journal
 from fastscribe.results.ledger import PendingInput
 from fastscribe.results.names import Names
@@ -82,12 +82,12 @@ class ResultFiles:
             NewFile(f"{name}.{format}", contents.get(format), former.get(format, ()))
             for format in {**contents, **former}
         ]
-        return Item(entry, render(result, "jsonl", self._style.tokens).encode(), files=tuple(files))
+        return Item(entry, content_of(result, "jsonl", self._style), files=tuple(files))
 
     def _contents(self, result: Transcript | Failure, formats: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Yield the formats of which a result has a file, and its content. A Failure has JSON alone."""
         for format in formats:
-            content = render(result, format, self._style.tokens, self._style.subtitles).encode()
+            content = content_of(result, format, self._style)
             if content or not isinstance(result, Failure):
                 yield format, content
 

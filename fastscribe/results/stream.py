@@ -112,7 +112,7 @@ class StreamLedger(Ledger):
 class StreamOutput:
     """Writes results in the first of the formats: UTF-8 whatever the locale, flushed after each result.
 
-    Give its `ledger` to Transcriber._results(). The stream stays open.
+    Give its `ledger` to Transcriber.results(). The stream stays open.
 
     Args:
         stream: Where the text goes.

@@ -207,7 +207,7 @@ def run_once(run: Any, folder: Path | str, out: Path) -> tuple[float, float, flo
     """Return wall seconds, processor seconds and seconds of audio."""
     wall, cpu, failed = time.perf_counter(), time.process_time(), 0
     with open_journaled(out, OutputRun(OutputStyle(), {})) as output:
-        for result in run._results(folder, output.ledger):
+        for result in run.results(folder, style=OutputStyle(), ledger=output.ledger):
             failed += not isinstance(result, Transcript)
             output.write(result)
     seconds = time.perf_counter() - wall, time.process_time() - cpu

@@ -89,7 +89,7 @@ def measure(run: Transcriber, manifest: Path, until: int, out: Path | None) -> d
     checkpoint_rows, samples, rows, failed = set(checkpoints(until)), [], 0, 0
     start = time.perf_counter()
     opened = nullcontext() if out is None else open_journaled(out, OutputRun(OutputStyle(), {}, overwrite=True))
-    with opened as output, closing(run._results(manifest, None if output is None else output.ledger)) as results:
+    with opened as output, closing(run.results(manifest, ledger=None if output is None else output.ledger)) as results:
         for result in results:
             rows += 1
             failed += isinstance(result, Failure)

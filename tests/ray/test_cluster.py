@@ -111,7 +111,7 @@ def test_nothing_is_lost_whatever_dies(
     path, said = manifest(tmp_path / "list.jsonl", 60, extra), list[str]()
     results: list[Transcript | Failure] = []
     with RayTranscriber.start(SETUP, said.append, workers=2) as found:
-        with closing(found._results([str(path)])) as stream:
+        with closing(found.results([str(path)])) as stream:
             for result in stream:
                 if not results:
                     os.kill(int(found.shares()[0].name.split()[-1]), signal.SIGKILL)

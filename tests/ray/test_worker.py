@@ -85,8 +85,12 @@ def test_a_block_has_the_rows_of_a_local_run(tmp_path: Path) -> None:
     found = transcribed(given, facts(given), sources)
     good, bad = sorted(found.results, key=lambda one: one.index)
     local = Transcriber.load(CTC, "cpu", "fp32", given.options)
-    [expected] = local._results([replace(sources[0], index=0)])  # type: ignore[list-item]
-    assert isinstance(good, RenderedTranscript) and good.texts["jsonl"] == to_jsonl(expected) and good.index == 5
+    [expected] = local.results([replace(sources[0], index=0)])  # type: ignore[list-item]
+    assert (
+        isinstance(good, RenderedTranscript)
+        and good.contents["jsonl"] == to_jsonl(expected).encode()
+        and good.index == 5
+    )
     assert good.audio.row == row and not good.words
     assert isinstance(bad, Failure) and bad.index == 9
     assert (found.share.name, found.share.utterances) == ("here pid 1", 1) and found.real_frames > 0
@@ -119,7 +123,7 @@ def test_a_device_that_fails_is_tried_in_another_process(num_failures: int, monk
         raise DeviceFailed("cuda:0", RuntimeError("lost"))
 
     good = actor._transcriber
-    bad = [SimpleNamespace(_results=lose, _executor=good._executor, close=lambda: closed.append("bad")) for _ in "ab"]
+    bad = [SimpleNamespace(results=lose, _executor=good._executor, close=lambda: closed.append("bad")) for _ in "ab"]
     actor._transcriber = cast(Any, bad[0])
     devices = [good, bad[1]][: 2 if num_failures == 2 else 1]
     monkeypatch.setattr(worker, "facts_of", lambda *_: actor._expected)
@@ -165,7 +169,7 @@ def test_the_recordings_of_a_lost_block_are_tried_alone(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(found, "_pipeline", lambda blocks: (one for one in pipeline(blocks)))
     names = ("a.wav", "kills.wav", "b.wav")
-    results = list(found._results([Source(name, name, name) for name in names]))  # type: ignore[list-item]
+    results = list(found.results([Source(name, name, name) for name in names]))  # type: ignore[list-item]
     assert rounds == [[["a.wav", "kills.wav"], ["b.wav"]], [["a.wav"], ["kills.wav"]]]
     [killer] = [one for one in results if isinstance(one, Failure) and one.error_type == "WorkerDied"]
     assert killer.path == "kills.wav" and killer.message.startswith("workers ended, or their device failed,")
@@ -228,13 +232,13 @@ def test_rooms_that_need_whole_recordings(tmp_path: Path) -> None:
     [result] = transcribed(given, facts(given), [Source(FILE, FILE, FILE)]).results
     [expected] = Transcriber.load(DEMO, "cpu", "fp32", given.options).transcribe(FILE)
     assert isinstance(expected, Transcript) and expected.speakers == ("Ann",) and expected.voices
-    assert isinstance(result, RenderedTranscript) and result.texts["jsonl"] == to_jsonl(expected)
+    assert isinstance(result, RenderedTranscript) and result.contents["jsonl"] == to_jsonl(expected).encode()
 
 
 def test_an_actor_says_what_it_did_with_the_languages_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     given = setup(str(MODELS / "rnnt" / "model.nemo"), language="en")
     actor = BlockWorker(given, facts(given), Begun().begin)
-    monkeypatch.setattr(actor._transcriber, "_results", lambda sources: (one for one in ()))
+    monkeypatch.setattr(actor._transcriber, "results", lambda sources, style: (one for one in ()))
     monkeypatch.setattr(actor._transcriber, "shares", lambda: [worker.DeviceShare("cpu:0", "a")])
     lines = SimpleNamespace(take_lines=lambda: ["one row names its language"])
     monkeypatch.setattr(actor._transcriber, "_languages", lines)

@@ -74,12 +74,19 @@ def render(
     if format not in OUTPUT_FORMATS:
         raise OptionError("format", format, f"not one of {', '.join(OUTPUT_FORMATS)}")
     if isinstance(result, RenderedTranscript):
-        return result.texts[format]
+        return result.contents[format].decode()
     if format == "jsonl":
         return to_jsonl(result, tokens)
     if format == "json":
         return to_json(result, tokens)
     return "" if isinstance(result, Failure) else _writer(format, style)(result)
+
+
+def content_of(result: Transcript | Failure, format: str, style: OutputStyle) -> bytes:
+    """Return a result's text in one format, as a file has it. A RenderedTranscript has that of the style of its run."""
+    if isinstance(result, RenderedTranscript):
+        return result.contents[format]
+    return render(result, format, style.tokens, style.subtitles).encode()
 
 
 def _writer(format: str, style: SubtitleStyle) -> Callable[[Transcript], str]:
@@ -107,7 +114,7 @@ def rendered(transcript: Transcript, style: OutputStyle) -> RenderedTranscript:
     The audio lacks its file and its manifest's row, which another process, the receiver, has.
     """
     formats = {"jsonl", *style.formats}  # a folder has rows whatever the formats
-    texts: dict[str, str] = {format: render(transcript, format, style.tokens, style.subtitles) for format in formats}
+    contents: dict[str, bytes] = {format: content_of(transcript, format, style) for format in formats}
     return RenderedTranscript(
         replace(transcript.audio, file="", unread=None, row=None),
         transcript.text,
@@ -116,7 +123,7 @@ def rendered(transcript: Transcript, style: OutputStyle) -> RenderedTranscript:
         transcript.gaps,
         language=transcript.language,
         speakers=transcript.speakers,
-        texts=texts,
+        contents=contents,
     )
 
 

@@ -54,7 +54,9 @@ def test_a_rendered_transcript_has_its_texts_and_what_is_counted() -> None:
     whole = replace(whole, audio=replace(whole.audio, file="elsewhere"))
     style = OutputStyle(("srt", "json"), tokens=True)
     found = rendered(whole, style)
-    assert found.texts == {format: render(whole, format, tokens=True) for format in ("jsonl", "srt", "json")}
+    assert found.contents == {
+        format: render(whole, format, tokens=True).encode() for format in ("jsonl", "srt", "json")
+    }
     assert render(found, "srt") == to_srt(whole)
     assert (found.text, found.gaps, found.language, found.speakers) == (whole.text, whole.gaps, "en", ("Ann",))
     assert (found.segments, found.tokens, found.audio) == ((), (), AUDIO)
