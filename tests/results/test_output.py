@@ -79,6 +79,12 @@ class Place:
         else:
             remote.write_object(f"{self.where}/{name}", content.encode())
 
+    def edit(self, name: str, old: str, new: str) -> None:
+        where = f"{self.where}/{name}"
+        is_folder = isinstance(self.where, Path)
+        content = Path(where).read_text("utf-8") if is_folder else remote.read_object(where).data.decode()
+        self.write(name, content.replace(old, new))
+
     def remove(self, name: str) -> None:
         (self.where / name).unlink() if isinstance(self.where, Path) else remote.delete_object(f"{self.where}/{name}")
 
