@@ -119,7 +119,7 @@ def test_a_device_that_fails_is_tried_in_another_process(num_failures: int, monk
     actor = BlockWorker(given, facts(given), Begun().begin)
     monkeypatch.setattr(worker, "load", lambda *_: devices.pop())
 
-    def lose(*_: object) -> None:
+    def lose(*_: object, **__: object) -> None:
         raise DeviceFailed("cuda:0", RuntimeError("lost"))
 
     good = actor._transcriber
