@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from fastscribe.errors import UsageError
 from fastscribe.results.merge import MergeResult, merge
 from fastscribe.results.objects import ObjectFolder
-from fastscribe.results.parts import STATE, Parts, StoredRuns, find_runs
+from fastscribe.results.parts import STATE, Parts, StoredRuns, check_listing, find_runs
 from fastscribe.results.paths import Paths, in_the_way
 from fastscribe.results.published import publish
 from fastscribe.results.storage_object import MERGED, MERGED_FILES
@@ -57,4 +57,5 @@ def _download(folder: ObjectFolder, runs: StoredRuns, directory: Path) -> None:
         copyfile(parts.paths.journal, paths.journal)
     report = folder.read_if_there(paths.report.name)
     if report:
+        check_listing(folder, runs)
         paths.report.write_bytes(report)

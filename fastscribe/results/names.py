@@ -26,7 +26,8 @@ _UNSAFE_ON_WINDOWS = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _CUT = re.compile(r"(.*)@(\d+)", re.DOTALL)
-# A run writes report.json, and a shard its report.shard-I-of-N.json; fastscribe speakers writes speakers.json.
+# A run writes report.json, and a shard its report.shard-I-of-N.json; fastscribe speakers writes speakers.json. No name is one
+# of these, whatever the formats: names never change, and a later run may write JSON.
 _RESERVED = re.compile(r"(report|speakers)(\.shard-\d+-of-\d+)?", re.ASCII | re.IGNORECASE)
 
 
@@ -77,7 +78,7 @@ class Names:
     def _is_taken(self, name: str) -> bool:
         """Return True if another recording has the name, or a file of the run's own. The name is taken then in any case."""
         key = name_key(name)
-        is_reserved = "json" in self._formats and _RESERVED.fullmatch(name) is not None
+        is_reserved = _RESERVED.fullmatch(name) is not None
         return self._given.count(key) > 0 or is_reserved or any(journal.has_name(key) for journal in self._journals)
 
     def _foreign_file(self, name: str) -> str:

@@ -264,11 +264,11 @@ def _overwrite(storage: Storage, run: OutputRun, shards: Sequence[Shard], say: C
     if run.inputs and "-" not in run.inputs and all(isinstance(found, Failure) for found in expand(run.inputs)):
         raise UsageError(f"{run.inputs[0]}: no input is there, so --overwrite removes nothing: check the spelling")
     edited: list[str] = []
-    _remove(storage, run.shard, edited)
     former = [one for one in shards if one.count != run.shard.count]
     for shard in former:
         with closing(_Locked(storage.where, shard, say)) as other:
             _remove(other.storage, shard, edited)
+    _remove(storage, run.shard, edited)
     if edited:
         say(f"{storage.where}/{edited[0]}{_others(edited)}: edited since the run: not removed")
     return [shard for shard in shards if shard not in (*former, run.shard)]
@@ -295,7 +295,7 @@ class _Locked:
 
 
 def _remove(storage: Storage, shard: Shard, edited: list[str]) -> None:
-    journal = storage.load(shard)
+    journal = storage.load(shard, whatever_is_left=True)
     for names in _files_of(storage, journal, edited):
         storage.remove(names)
     for own in journal.own:

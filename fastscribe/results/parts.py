@@ -109,6 +109,7 @@ class Parts:
         folder: The output URL's objects.
         runs: The shard's runs.
         own: Names of their objects, for the journal.
+        whatever_is_left: Leave out parts that are missing or were changed.
 
     Attributes:
         journal: What earlier runs have done.
@@ -118,7 +119,13 @@ class Parts:
         OSError: The store cannot be read.
     """
 
-    def __init__(self, folder: ObjectFolder, runs: StoredRuns, own: Iterable[tuple[str, ...]]) -> None:
+    def __init__(
+        self,
+        folder: ObjectFolder,
+        runs: StoredRuns,
+        own: Iterable[tuple[str, ...]],
+        whatever_is_left: bool = False,
+    ) -> None:
         self._folder = folder
         self._temp = TemporaryDirectory(prefix="fastscribe-")
         self.paths = Paths(Path(self._temp.name), runs.shard.suffix)
@@ -128,12 +135,13 @@ class Parts:
         try:
             self._lines = self.paths.journal.open("ab", buffering=0)
             self._lines.write(folder.read(run_name(runs.runs[-1])))
-            _check_numbers(folder, [name for name, _ in runs.parts])
+            if not whatever_is_left:
+                _check_numbers(folder, [name for name, _ in runs.parts])
             ends = folder.map(lambda part: _read_end(folder, *part), runs.parts)
             for (name, _), end in zip(runs.parts, ends, strict=True):
                 if end is not None:
                     self.append(name, *end)
-                elif name != _last_of_run(name, runs.parts):
+                elif not whatever_is_left and name != _last_of_run(name, runs.parts):
                     raise UsageError(f"{folder.url_of(name)}: {CHANGED}")
             self.journal = read_journal(self.paths.journal, own)
         except BaseException:
@@ -201,10 +209,23 @@ def _check_numbers(folder: ObjectFolder, names: Sequence[str]) -> None:
         (run_before, number_before), (run, number) = (_number_of(one) for one in (before, name))
         expected = number_before + 1 if run == run_before else 1
         if number != expected:
-            raise UsageError(
-                f"{folder.url_of(part_name(run, expected))}: is missing, and what was done is in it: repeat the command if the "
-                "store lists it late, or use another folder, or --overwrite to start over"
-            )
+            raise _missing(folder, part_name(run, expected))
+
+
+def check_listing(folder: ObjectFolder, runs: StoredRuns) -> None:
+    """Raise UsageError if the store has a part that its listing lacks, behind the last one of a run. Raises OSError."""
+    numbers = dict.fromkeys(runs.runs, 0) | dict(_number_of(name) for name, _ in runs.parts)
+    names = [part_name(run, number + 1) for run, number in numbers.items()]
+    for name, exists in zip(names, folder.map(folder.exists, names), strict=True):
+        if exists:
+            raise _missing(folder, name)
+
+
+def _missing(folder: ObjectFolder, part: str) -> UsageError:
+    return UsageError(
+        f"{folder.url_of(part)}: is missing, and what was done is in it: repeat the command if the store lists it late, or "
+        "use another folder, or --overwrite to start over"
+    )
 
 
 def _number_of(part: str) -> tuple[str, int]:

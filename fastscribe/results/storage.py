@@ -69,8 +69,16 @@ class Storage(Protocol):
     def lock(self, say: Callable[[str], object]) -> list[Shard]:
         """Lock the shard until `close`, and return the shards that have a journal here. Raises UsageError if a run has it."""
 
-    def load(self, shard: Shard) -> Journal:
-        """Return what the journal of a shard has, and change nothing. Raises UsageError if it is none."""
+    def load(self, shard: Shard, whatever_is_left: bool = False) -> Journal:
+        """Return what the journal of a shard has, and change nothing.
+
+        Args:
+            shard: This one or another.
+            whatever_is_left: Leave out what is missing or damaged, because all of it is to be removed.
+
+        Raises:
+            UsageError: It is no journal, or something of it is missing.
+        """
 
     def open(self, header: Mapping[str, Any] | None, facts: Mapping[str, Any], say: Callable[[str], object]) -> Journal:
         """Begin or repair the shard's journal, and prepare for commits. An earlier run's report is removed.

@@ -31,6 +31,7 @@ from fastscribe._system.safe_open import safe_open
 from fastscribe.results.compact import compact, finish_compaction
 from fastscribe.results.folder_lock import FolderLock
 from fastscribe.results.journal import (
+    NO_STATE,
     SYNCED,
     Entry,
     Journal,
@@ -74,16 +75,18 @@ class FolderStorage:
             sync_folder(self._directory.parent)
         self._lock = FolderLock(self.paths.lock)
         self.paths.check(besides=self._merged())
+        if self.paths.has_begun:
+            finish_compaction(self.paths)
         return [paths.shard for paths in journals_in(self._directory)]
 
-    def load(self, shard: Shard) -> Journal:
+    def load(self, shard: Shard, whatever_is_left: bool = False) -> Journal:
         paths = Paths(self._directory, shard.suffix)
         if not paths.has_begun:
             return Journal(own=[tuple(path.name for path in self._merged())])
         journal = read_journal(paths.journal, self._own(paths))
-        num_kept = num_with_rows(paths, journal.entries)
-        if num_kept < len(journal.entries):
-            return Journal(paths.journal, journal.entries[:num_kept], journal.header, own=journal.own)
+        if self._lock is None and status_of(paths.swap) is None:  # nothing repairs it: say what a repair would leave
+            lost = journal.entries[num_with_rows(paths, journal.entries) :]
+            lost["state"], lost["begin"], lost["end"] = NO_STATE, 0, 0
         return journal
 
     def _own(self, paths: Paths) -> list[tuple[str, ...]]:
@@ -94,7 +97,6 @@ class FolderStorage:
         paths.check()
         if not paths.has_begun:
             write_atomic(paths.journal, header_line(header or {}))
-        finish_compaction(paths)
         journal = read_journal(paths.journal, self._own(paths))
         if header is None:
             check_unedited(paths, journal)

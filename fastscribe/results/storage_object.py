@@ -20,6 +20,7 @@ from fastscribe.results.parts import (
     STATE,
     Parts,
     StoredRuns,
+    check_listing,
     find_runs,
     folder_of,
     part_name,
@@ -99,7 +100,7 @@ class ObjectStorage:
         """Return the files of a merge that this run, which has no shards, would replace."""
         return MERGED_FILES if self.shard.count == 1 and self.folder.exists(MERGED) else ()
 
-    def load(self, shard: Shard) -> Journal:
+    def load(self, shard: Shard, whatever_is_left: bool = False) -> Journal:
         runs = next((runs for runs in self._runs() if runs.shard == shard), None)
         if runs is None:
             merged = self._merged() if shard == self.shard else ()
@@ -111,7 +112,7 @@ class ObjectStorage:
             tuple(map(run_name, runs.runs)),  # a kill amid the parts would leave holes
             (*parts, *runs.orphans),
         ]
-        self._loaded.append(Parts(self.folder, runs, own))
+        self._loaded.append(Parts(self.folder, runs, own, whatever_is_left))
         return self._loaded[-1].journal
 
     def open(self, header: Mapping[str, Any] | None, facts: Mapping[str, Any], say: Callable[[str], object]) -> Journal:
@@ -119,6 +120,7 @@ class ObjectStorage:
         self._check_own_names()
         runs = self._own_runs()
         earlier = self.load(self.shard)
+        check_listing(self.folder, runs)
         if earlier.header is not None and header is not None:
             check_same_settings(self.where, earlier.header, header)
         self._is_published = bool(runs.runs) and all(map(self.folder.exists, (self._rows, self._report)))

@@ -28,6 +28,7 @@ _CONTINUATION = "continuation-token="
 # Flask would read urllib's own content type as a form. The server checks no signature, but gives the public nothing.
 _AUTHORIZATION = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 _EXPIRED = b"<Error><Code>InvalidArgument</Code><Message>The continuation token provided is incorrect</Message></Error>"
+_CONDITIONS = ("if-none-match", "if-match")
 _HOP_HEADERS = ("connection", "transfer-encoding", "content-length", "keep-alive")
 
 
@@ -47,11 +48,12 @@ class Fault:
 
 
 class FaultyStore:
-    """The server and its proxy. `latency_s` delays each answer."""
+    """The server and its proxy. `latency_s` delays each answer. Without `knows_conditions` each write replaces what is there."""
 
     def __init__(self, upstream: tuple[str, int]) -> None:
         self.requests: list[str] = []
         self.latency_s = 0.0
+        self.knows_conditions = True
         self._upstream = upstream
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
@@ -105,6 +107,8 @@ class FaultyStore:
         connection = http.client.HTTPConnection(*self._upstream, timeout=30)
         try:
             headers = {"Authorization": _AUTHORIZATION} | dict(request.headers)  # a web address has none
+            if not self.knows_conditions:
+                headers = {name: value for name, value in headers.items() if name.lower() not in _CONDITIONS}
             connection.request(request.command, request.path, body or None, headers)
             answer = connection.getresponse()
             passed = [(name, value) for name, value in answer.getheaders() if name.lower() not in _HOP_HEADERS]
