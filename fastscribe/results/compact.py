@@ -21,7 +21,7 @@ from fastscribe._system.safe_files import (
     write_atomic,
 )
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.results.journal import NO_STATE, SYNCED, Journal, header_line, is_row, read_journal, run_line
+from fastscribe.results.journal import NO_FILE, NO_STATE, SYNCED, Journal, header_line, is_row, read_journal, run_line
 from fastscribe.results.paths import SWAP, Paths
 from fastscribe.types import Int64Array
 
@@ -46,7 +46,8 @@ def compact(paths: Paths, ordered: bool, order: Int64Array = NO_ORDER) -> None:
     written_order = entries["order"].copy()
     entries["order"][: len(order)] = order
     kept = journal.entry_indices
-    kept = kept[(entries["state"][kept] != NO_STATE) | (entries["name"][kept] != 0)]  # whose files are a run's own
+    has_files = (entries["sizes"] != NO_FILE).any(axis=1)
+    kept = kept[(entries["state"][kept] != NO_STATE) | has_files[kept]]  # these files are a run's own
     kept = kept[np.argsort(entries["order" if ordered else "begin"][kept], kind="stable")]
     is_right = len(kept) == len(entries) and bool((np.diff(kept) > 0).all())
     if is_right and not (ordered and (entries["order"] != written_order).any()):

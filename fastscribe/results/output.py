@@ -233,8 +233,9 @@ class JournaledOutput:
         is_dropped: BoolArray = journal.is_live & journal.entries["for_list"] & ~journal.is_in_this_run
         for entry_index in np.flatnonzero(is_dropped).tolist():
             old = journal.entry(entry_index)
-            files = [NewFile(f"{old.name}.{format}", None, (mark.crc,)) for format, mark in old.files.items()]
-            entry = Entry("", old.key, NO_STATE, 0, 0, old.order, failed=True, for_list=True)
+            left = old.left()
+            files = [NewFile(f"{old.name}.{format}", None, crcs) for format, crcs in left.items()]
+            entry = old._replace(state=NO_STATE, begin=0, end=0, files={}, former=left)
             self._committer.add(Item(entry, has_new_row=False, files=tuple(files)))
 
 

@@ -165,9 +165,8 @@ class ResultFiles:
         A file that is missing or damaged is made again of its row; one of a replaced result is replaced or removed.
         """
         journal = self._journal
-        has_files = journal.is_live & (journal.entries["name"] != 0)
-        has_files[: journal.num_synced] = False
-        for entry_index in np.flatnonzero(has_files).tolist():
+        indices = journal.entry_indices[journal.entries["name"][journal.entry_indices] != 0]
+        for entry_index in indices[indices >= journal.num_synced].tolist():
             entry = journal.entry(entry_index)
             try:
                 formats = [format for format in entry.files if not self._is_whole(entry, format)]

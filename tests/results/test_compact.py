@@ -73,7 +73,7 @@ def test_an_entry_without_a_result_stays_while_it_owns_files(tmp_path: Path) -> 
     paths = write(tmp_path, [1], [0])
     lost = Entry("b", 2, NO_STATE, 0, 0, 1, False, name="b", files=FILES)
     with paths.journal.open("ab") as file:
-        file.write(lost.line() + Entry("", 3, NO_STATE, 0, 0, 2, True).line())
+        file.write(lost.line() + lost._replace(key=3, files={}, former={"txt": (3,)}).line())
     compact(paths, False)
     assert {entry.key for entry in read_entries(paths.journal)} == {1, 2}
 

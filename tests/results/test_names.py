@@ -78,10 +78,8 @@ def test_somebodys_file_keeps_its_name() -> None:
 
 def test_the_runs_own_report_keeps_its_name() -> None:
     ids = ["report.wav", "Report.shard-0-of-2.wav", "speakers.wav", "x/report.wav"]
-    for formats, num_changed in ((("txt", "json"), 3), (("txt",), 0)):
-        names = names_of(formats=formats)
-        is_changed = [names.name_of(id, 1) != base_name(id) for id in ids]
-        assert is_changed == [True] * num_changed + [False] * (4 - num_changed)
+    names = names_of()  # whatever the formats: a later run may write JSON
+    assert [names.name_of(id, 1) != base_name(id) for id in ids] == [True, True, True, False]
 
 
 def test_cuts_are_named_by_their_offset() -> None:

@@ -206,6 +206,22 @@ def test_an_unfinished_run_forgets_and_sorts_nothing(tmp_path: Path, finished: b
     assert len(place.contents()) == (2 if finished else 3)
 
 
+def test_files_of_what_was_no_recording_go_after_a_kill_too(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = Failure("/in/list.jsonl:1", "list.jsonl:1", "input", "ManifestError", "no path", None, 0)
+    with place.opened("json") as output:
+        put(output, bad)
+    with monkeypatch.context() as patch, pytest.raises(OutputError):
+        patch.setattr("fastscribe.results.committer.Committer._place", stopped)
+        place.run([], "json")
+    assert len(place.contents()) == 1
+    place.run([], "json")
+    assert place.contents() == {} and place.rows() == []
+
+
+def stopped(*arguments: object) -> None:
+    raise OSError(None, "stopped")
+
+
 def test_totals_are_of_all_runs(place: Place) -> None:
     with place.opened() as output:
         for result in (spoken("a.wav"), failed("b.wav", 1), spoken("c.wav", index=2)):

@@ -16,7 +16,7 @@ from fastscribe.results.output import JournaledOutput, open_journaled
 from fastscribe.results.outputs import OutputRun
 from fastscribe.results.storage_folder import FolderStorage
 from fastscribe.types import Segment, Transcript, Word
-from tests.results.test_output import Place, failed, place, put, spoken
+from tests.results.test_output import Place, failed, place, put, spoken, stopped
 
 __all__ = ["place"]  # a fixture
 
@@ -162,10 +162,6 @@ def test_a_file_that_was_made_good_can_be_replaced_in_the_same_run(place: Place)
         output.flush()
         assert output.not_made == []
     assert place.contents() == {"a.txt": "new"}
-
-
-def stopped(*arguments: object) -> None:
-    raise OSError(None, "stopped")
 
 
 def test_a_row_that_is_no_result_is_done_again(tmp_path: Path) -> None:
