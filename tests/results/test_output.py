@@ -210,9 +210,10 @@ def test_files_of_what_was_no_recording_go_after_a_kill_too(place: Place, monkey
     bad = Failure("/in/list.jsonl:1", "list.jsonl:1", "input", "ManifestError", "no path", None, 0)
     with place.opened("json") as output:
         put(output, bad)
-    with monkeypatch.context() as patch, pytest.raises(OutputError):
+    with monkeypatch.context() as patch:
         patch.setattr("fastscribe.results.committer.Committer._place", stopped)
-        place.run([], "json")
+        with pytest.raises(OutputError):
+            place.run([], "json")
     assert len(place.contents()) == 1
     place.run([], "json")
     assert place.contents() == {} and place.rows() == []

@@ -14,7 +14,7 @@ from fastscribe._system.file_kinds import InTheWay, starts_with
 from fastscribe._system.safe_files import open_append, temp_path_for
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.results.storage_folder import Appender, FolderStorage
-from tests.results.test_output import Place
+from tests.results.test_output import Place, put, spoken
 
 
 def opened(folder: Path) -> FolderStorage:
@@ -47,6 +47,19 @@ def test_a_temporary_name_is_never_followed(tmp_path: Path) -> None:
         storage.write("a.txt", b"new", replaces=False)
     assert target.read_text() == "mine" and temp.is_symlink()
     storage.close(None)
+
+
+def test_temporary_files_of_a_killed_run_go(tmp_path: Path) -> None:
+    """Also if the file itself is as it should be, so that nothing writes it again."""
+    place = Place(tmp_path)
+    output = place.opened("txt")
+    put(output, spoken("x/a.wav"))
+    output.close(finished=False)
+    mine = temp_path_for(tmp_path / "x" / "b.txt")
+    for path in (temp_path_for(tmp_path / "x" / "a.txt"), mine):
+        path.write_text("half")
+    place.run([], "txt")
+    assert list(tmp_path.rglob(".*.part")) == [mine] and place.contents()["x/a.txt"] == "x/a.wav"
 
 
 def test_shards_of_a_folder(tmp_path: Path) -> None:
