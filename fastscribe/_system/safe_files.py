@@ -26,7 +26,6 @@ if sys.platform != "win32":
 
 _LINK_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _SYNCFS_REPORTS_ERRORS = (5, 8)  # the first such Linux
-_COMPARED_BYTES = 1 << 24
 _CAN_OPEN_FOLDERS = os.name != "nt"
 _SYNC_FLAGS = os.O_RDONLY if _CAN_OPEN_FOLDERS else os.O_RDWR  # Windows syncs only what was opened to write
 _RETRY_DELAYS_S = (0.01, 0.03, 0.1, 0.3, 0.6)
@@ -118,11 +117,6 @@ def rename_into_place(path: Path) -> None:
     replace(temp_path_for(path), path)
 
 
-def rename(old: Path | str, new: Path | str) -> None:
-    """Rename a file. Raises OSError."""
-    _patiently(os.rename, old, new)
-
-
 def replace(old: Path | str, new: Path | str) -> None:
     """Rename a file over another, if there is one. Raises OSError."""
     _patiently(os.replace, old, new)
@@ -149,13 +143,6 @@ def with_path(error: OSError, path: Path) -> OSError:
     return type(error)(error.errno, error.strerror or str(error), str(path))
 
 
-def keep_edited_copy(path: Path) -> Path:
-    """Give a file that someone edited a second name, `x.previous.srt`, before `path` is replaced or removed. Return it."""
-    copy = unused_name(path, "previous")
-    os.link(path, copy)
-    return copy
-
-
 def unused_name(path: Path, what: str) -> Path:
     """First free name of x.what.jsonl, x.what.2.jsonl .."""
     number, name = 1, path.with_suffix(f".{what}{path.suffix}")
@@ -163,13 +150,6 @@ def unused_name(path: Path, what: str) -> Path:
         number += 1
         name = path.with_suffix(f".{what}.{number}{path.suffix}")
     return name
-
-
-def is_truncated_or_blank(path: Path, whole: bytes) -> bool:
-    """Return True if a file holds only zeros or a beginning of `whole`, as after a power cut. Then it may be replaced."""
-    with path.open("rb") as file:
-        content = file.read(_COMPARED_BYTES + 1)
-    return len(content) <= _COMPARED_BYTES and (whole.startswith(content) or not content.strip(b"\0"))
 
 
 # --- durability ------------------------------------------------------------------------------------------------------

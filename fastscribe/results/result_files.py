@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
 from zlib import crc32
 
-import numpy as np
-
 from fastscribe.config import OutputStyle
 from fastscribe.results.committer import Committer, is_ours
 from fastscribe.results.fingerprint import layout_key
