@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT)]
 
-from fastscribe.results.formats.schemas import SchemaName, schema_text  # noqa: E402
+from fastscribe.cli.schema import SchemaName, schema_text  # noqa: E402
 
 PAGE = ROOT / "docs" / "fields.md"
 MARK = "<!-- made by scripts/field_reference.py -->"

@@ -1,14 +1,25 @@
-"""`fastscribe schema`: the JSON Schemas of what other programs read."""
+"""`fastscribe schema`: the JSON Schemas (draft 2020-12) of what programs read: results, reports and events.
+
+They lie in results/formats/schema/. Their descriptions are the documentation of every field (docs/fields.md). The key `when`,
+which validators ignore, says when an optional field is there.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, get_args
+from importlib.resources import files
+from typing import Annotated, Literal, get_args
 
 import typer
 
 from fastscribe.cli.app import app, check_stdout
 from fastscribe.errors import UsageError
-from fastscribe.results.formats.schemas import SchemaName, schema_text
+
+SchemaName = Literal["result", "report", "event"]
+
+
+def schema_text(name: SchemaName) -> str:
+    """Return a schema as JSON."""
+    return (files("fastscribe") / "results" / "formats" / "schema" / f"{name}.json").read_text(encoding="utf-8")
 
 
 @app.command(

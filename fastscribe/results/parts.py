@@ -3,7 +3,7 @@
     .fastscribe/0-of-1/                   one shard of the runs into this URL
         published.json                    the sizes of its transcripts.jsonl (published.py)
         000001-3f9c02aa/                  one run
-            run.json                      the fingerprint, and what the run states; written first, for its parts count with it alone
+            run.json                      the fingerprint, and what the run states; its parts count with it alone
             alive.json                    the lock (object_lock.py), while the run lives
             000001.part.jsonl             one commit: rows, their journal lines (journal.py), and a last line with the offsets
 

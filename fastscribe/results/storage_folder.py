@@ -16,18 +16,17 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from fastscribe._system.file_kinds import InTheWay, status_of
+from fastscribe._system.file_kinds import status_of
 from fastscribe._system.safe_files import (
     Barrier,
     discard_temp,
     open_append,
     remove,
-    rename_into_place,
     sync,
     sync_folder,
     with_path,
     write_atomic,
-    write_temp,
+    write_whole,
 )
 from fastscribe._system.safe_open import safe_open
 from fastscribe.results.compact import compact, finish_compaction
@@ -68,8 +67,8 @@ class FolderStorage:
         self._lock: FolderLock | None = None
         self._writing = ExitStack()  # of the files that are open
         self._is_open = False
-        self._written: list[Path] = []  # files of results since the last wait
-        self._folders: dict[Path, None] = {}  # whose entries have changed since
+        self._written: list[str] = []  # files of results since the last wait
+        self._folders: dict[str, None] = {}  # whose entries have changed since
 
     def lock(self, say: Callable[[str], object]) -> list[Shard]:
         if not self._directory.is_dir():
@@ -137,7 +136,7 @@ class FolderStorage:
     def _wait(self) -> bytes:
         """Make rows, and files that are written, durable. Return the line that says so of the files, if there are any."""
         synced = SYNCED if self._written else b""
-        self._barrier.wait([self._rows.path, *self._written], [self._directory, *self._folders])
+        self._barrier.wait([str(self._rows.path), *self._written], [self.where, *self._folders])
         self._written, self._folders = [], {}
         return synced
 
@@ -153,31 +152,21 @@ class FolderStorage:
         return status.st_size if stat.S_ISREG(status.st_mode) else -1
 
     def write(self, name: str, content: bytes, replaces: bool) -> None:
-        path = Path(self.where, name)
-        try:
-            self._write_temp(path, content)
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            folders = [folder for folder in path.parents if self._directory in folder.parents]
-            self._folders |= dict.fromkeys(folder.parent for folder in folders)
-            self._write_temp(path, content)
-        try:
-            if not replaces and status_of(path) is not None:
-                raise InTheWay(path)
-            rename_into_place(path)
-        except InTheWay:
-            discard_temp(path)
-            raise
-        except OSError as error:
-            discard_temp(path)
-            raise with_path(error, path) from error
+        path = os.path.join(self.where, name)
+        folder = os.path.dirname(path)
+        if folder not in self._folders:
+            self._make_folder(folder)
+        write_whole(path, content, replaces)
         self._written.append(path)
 
-    def _write_temp(self, path: Path, content: bytes) -> None:
-        if path.parent not in self._folders:
-            self._barrier.watch(path.parent)
-            self._folders[path.parent] = None
-        write_temp(path, content)
+    def _make_folder(self, folder: str) -> None:
+        """Make a folder if need be, and have the next commit wait for its entries and for those of new folders above it."""
+        if not os.path.isdir(folder):
+            os.makedirs(folder, exist_ok=True)
+            above = [one for one in Path(folder).parents if one == self._directory or self._directory in one.parents]
+            self._folders |= dict.fromkeys(map(str, above))
+        self._barrier.watch(folder)
+        self._folders[folder] = None
 
     def remove(self, names: Sequence[str]) -> None:
         paths = [self._directory / name for name in names]

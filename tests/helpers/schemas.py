@@ -10,7 +10,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from fastscribe.results.formats.schemas import SchemaName, schema_text
+from fastscribe.cli.schema import SchemaName, schema_text
 
 
 @cache

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fastscribe.cli.schema import SchemaName
 from fastscribe.pipeline.stats import DeviceShare, RunStats
-from fastscribe.results.formats.schemas import SchemaName
 from fastscribe.results.formats.writers import to_object
 from fastscribe.types import (
     Alternative,
