@@ -66,12 +66,13 @@ def test_a_scene_of_a_folder(scene: Scene, play: Callable[[Scene], None]) -> Non
 
 @pytest.mark.parametrize(
     "play",
-    [in_a_folder.test_a_file_of_somebody_else_keeps_its_name, in_a_folder.test_an_edit_stays_when_the_recording_changes],
+    [
+        in_a_folder.test_a_file_of_somebody_else_keeps_its_name,
+        in_a_folder.test_an_edit_stays_when_the_recording_changes,
+    ],
     ids=lambda play: play.__name__,
 )
-def test_nothing_of_the_users_is_replaced(
-    scene: Scene, knows_conditions: bool, play: Callable[[Scene], None]
-) -> None:
+def test_nothing_of_the_users_is_replaced(scene: Scene, knows_conditions: bool, play: Callable[[Scene], None]) -> None:
     play(scene)
     assert ("cannot refuse to replace" in scene.said) == (not knows_conditions)
 
