@@ -43,7 +43,7 @@ def test_a_temporary_name_is_never_followed(tmp_path: Path) -> None:
     target.write_text("mine")
     storage = opened(tmp_path / "out")
     temp.symlink_to(target)
-    with pytest.raises(FileExistsError, match="a.txt"):
+    with pytest.raises(FileExistsError, match=r"a\.txt"):
         storage.write("a.txt", b"new", replaces=False)
     assert target.read_text() == "mine" and temp.is_symlink()
     storage.close(None)
