@@ -142,7 +142,7 @@ class Committer:
             if size is not None and not is_ours(self._storage, file, size):
                 self.kept[file.name] = None
             elif file.content is not None:
-                self._storage.write(file.name, file.content, replaces=size is not None)
+                self._write(file, file.content, size is not None)
             elif size is not None:
                 self._storage.remove([file.name])
         except OSError as error:
@@ -150,6 +150,14 @@ class Committer:
                 raise
             self.not_written.append(error)
             self._storage.lacks_files = True
+
+    def _write(self, file: NewFile, content: bytes, is_there: bool) -> None:
+        try:
+            self._storage.write(file.name, content, replaces=is_there)
+        except InTheWay:  # a store's listing does not have what this run has made again of a row
+            if not is_ours(self._storage, file, 0):
+                raise
+            self._storage.write(file.name, content, replaces=True)
 
 
 def is_ours(storage: Storage, file: NewFile, size: int) -> bool:

@@ -22,6 +22,7 @@ from fastscribe.results.names import Names
 from fastscribe.results.output import JournaledOutput, open_journaled
 from fastscribe.results.outputs import OutputRun
 from fastscribe.results.paths import Paths, journals_in
+from fastscribe.results.repair import edited_rows
 from fastscribe.results.result_files import file_formats
 from fastscribe.results.rows import ResultRow
 from fastscribe.results.storage_folder import FolderStorage
@@ -64,15 +65,19 @@ def export_in_place(directory: Path, style: OutputStyle, say: Callable[[str], ob
     journals: list[Journal] = []
     names = Names(journals, file_formats(style.formats), lambda file: status_of(directory / file) is not None)
     with ExitStack() as opened:
-        for paths in runs_of(directory):
+        runs = runs_of(directory)
+        for paths in runs:
             storage = FolderStorage(directory, paths.shard)
             outputs.append(
                 opened.enter_context(JournaledOutput(storage, OutputRun(style, None, paths.shard), say, names))
             )
             journals.append(outputs[-1].journal)
-        for output in outputs:
-            for is_made, has_failed in output.make_files():
-                exported = exported.plus(is_made, has_failed)
+        for output, paths in zip(outputs, runs, strict=True):
+            try:
+                for is_made, has_failed in output.make_files():
+                    exported = exported.plus(is_made, has_failed)
+            except NotAResult as error:
+                raise edited_rows(paths.rows) from error
     for error in (error for output in outputs for error in output.not_made):
         raise error
     return exported

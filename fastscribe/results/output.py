@@ -28,6 +28,7 @@ from fastscribe.results.paths import in_the_way
 from fastscribe.results.result_files import ResultFiles, file_formats
 from fastscribe.results.shards import Shard
 from fastscribe.results.storage import Finish, Item, NewFile, Storage, storage_at
+from fastscribe.results.stored import NotAResult
 from fastscribe.types import BoolArray, Failure, Transcript
 
 _REMOVED_AT_ONCE = 1000
@@ -144,7 +145,7 @@ class JournaledOutput:
         """Make the files that earlier results lack, in the journal's order. Yield whether each got one, and whether it failed.
 
         Raises:
-            UsageError: A row is no result.
+            NotAResult: A row is none.
             OSError: A file or a store cannot be read.
         """
         journal = self.journal
@@ -153,9 +154,7 @@ class JournaledOutput:
             before = self.files.num_made_again
             name = self.files.names.name_of(journal.entry(entry_index).id, key)
             if not self.files.complete(entry_index, name, order):
-                raise UsageError(
-                    f"{self._storage.where}: a row was changed since its run, so no file can be made of it"
-                )
+                raise NotAResult(f"{self._storage.where}: a row was changed since its run")
             yield self.files.num_made_again > before, failed
 
     def flush(self) -> None:

@@ -3,7 +3,7 @@
     .fastscribe/0-of-1/                   one shard of the runs into this URL
         published.json                    the sizes of its transcripts.jsonl (published.py)
         000001-3f9c02aa/                  one run
-            run.json                      the fingerprint, and what the run states; written first, deleted last
+            run.json                      the fingerprint, and what the run states; its parts count with it alone
             alive.json                    the lock (object_lock.py), while the run lives
             000001.part.jsonl             one commit: rows, their journal lines (journal.py), and a last line with the offsets
 
@@ -48,6 +48,7 @@ class StoredRuns:
     runs: list[str] = field(default_factory=list)  # folders of runs, in order
     alive: list[str] = field(default_factory=list)  # locks
     parts: list[tuple[str, int]] = field(default_factory=list)  # names and sizes in bytes, in order
+    orphans: list[str] = field(default_factory=list)  # parts of runs without run.json: somebody began to remove them
 
     def new_run(self) -> str:
         """Return the folder of the next run."""
@@ -87,6 +88,10 @@ def find_runs(objects: Iterable[tuple[str, int]]) -> list[StoredRuns]:
             runs.alive.append(name)
         else:
             runs.parts.append((name, size))
+    for runs in found.values():
+        whole = set(runs.runs)
+        runs.orphans = [name for name, _ in runs.parts if _run_of(name) not in whole]
+        runs.parts = [(name, size) for name, size in runs.parts if _run_of(name) in whole]
     return sorted(found.values(), key=lambda runs: (runs.shard.count, runs.shard.index))
 
 
@@ -179,7 +184,7 @@ class Parts:
             UsageError: The rows were changed.
             OSError: The store cannot be read, or the temporary folder cannot be written.
         """
-        ends = [*self._begins[1:], self._rows_end]
+        ends = [*self._begins, self._rows_end][1:]
         parts = [
             (name, end - begin) for name, begin, end in zip(self._names, self._begins, ends, strict=True) if end > begin
         ]
@@ -224,13 +229,15 @@ def _missing(folder: ObjectFolder, part: str) -> UsageError:
 
 
 def _number_of(part: str) -> tuple[str, int]:
-    run, _, file = part.rpartition("/")
-    return run, int(file[:6])
+    return _run_of(part), int(part.rpartition("/")[2][:6])
+
+
+def _run_of(part: str) -> str:
+    return part.rpartition("/")[0]
 
 
 def _last_of_run(part: str, parts: Sequence[tuple[str, int]]) -> str:
-    run = part.rpartition("/")[0]
-    return max(name for name, _ in parts if name.rpartition("/")[0] == run)
+    return max(name for name, _ in parts if _run_of(name) == _run_of(part))
 
 
 def _read_end(folder: ObjectFolder, name: str, size: int) -> tuple[int, bytes] | None:

@@ -60,10 +60,15 @@ def check_unedited(paths: Paths, journal: Journal) -> None:
     end = int(journal.entries["end"].max(initial=0))
     is_ours = rows_size(paths) <= end or _is_torn_commit(paths.rows, end)
     if num_with_rows(paths, journal.entries) < len(journal.entries) or not is_ours:
-        raise UsageError(
-            f"{paths.rows}: was changed since its run: `fastscribe export {paths.rows} -o FOLDER` makes files of the rows as "
-            "they are now; the same transcribe command keeps them beside and decodes again"
-        )
+        raise edited_rows(paths.rows)
+
+
+def edited_rows(rows: Path) -> UsageError:
+    """Return the error for rows that someone changed since their run."""
+    return UsageError(
+        f"{rows}: was changed since its run: `fastscribe export {rows} -o FOLDER` makes files of the rows as they are now; "
+        "the same transcribe command keeps them beside and decodes again"
+    )
 
 
 def _without_rows(path: Path, num_kept: int) -> Iterator[bytes]:

@@ -14,9 +14,12 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from fastscribe._system.file_kinds import is_regular, status_of
 from fastscribe._system.safe_files import (
     Barrier,
+    discard_temp,
     open_append,
     remove,
     sync,
@@ -102,6 +105,7 @@ class FolderStorage:
         else:
             check_same_settings(self.where, journal.header or {}, header)
         journal = repair(paths, journal, say)
+        self._discard_temps(journal)
         self._rows, self._lines = (
             self._writing.enter_context(closing(Appender(open_append(path), path)))
             for path in (paths.rows, paths.journal)
@@ -116,6 +120,13 @@ class FolderStorage:
         sync_folder(self._directory)
         self._is_open = True
         return journal
+
+    def _discard_temps(self, journal: Journal) -> None:
+        """Remove the temporary files of the last commits of a run that did not end well. Not all of them are written again."""
+        for entry_index in np.flatnonzero(journal.entries["name"][journal.num_synced :]).tolist():
+            entry = journal.entry(journal.num_synced + entry_index)
+            for format in entry.files:
+                discard_temp(self._directory / f"{entry.name}.{format}")
 
     def commit(self, items: Sequence[Item]) -> None:
         begin = self._rows.end

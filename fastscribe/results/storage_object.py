@@ -109,8 +109,8 @@ class ObjectStorage:
         parts = tuple(name for name, _ in runs.parts)
         own = [
             (names.report.name, names.rows.name, published_name(shard)),
-            parts,
-            tuple(map(run_name, runs.runs[::-1])),
+            tuple(map(run_name, runs.runs)),  # a kill amid the parts would leave holes
+            (*parts, *runs.orphans),
         ]
         self._loaded.append(Parts(self.folder, runs, own, whatever_is_left))
         return self._loaded[-1].journal

@@ -48,12 +48,16 @@ def one_turn(tree: Path, clips: Path, out: Path, formats: tuple[str, ...]) -> No
     host = host_benchmark(tree)
     checkpoint = host.read_checkpoint(tree / "tests/data/models/tdt_demo/model.nemo")
     run = host.transcriber(checkpoint, NUM_TOKENS, host.default_threads())
-    transcribe = getattr(run, "_results", None) or run.transcribe  # another checkout may have neither this nor a ledger
+    style = host.OutputStyle(formats)
     for name in ("warm-up", "timed"):
         start, cpu = time.perf_counter(), time.process_time()
         num_files = 0
-        with host.open_journaled(out / name, host.OutputRun(host.OutputStyle(formats), {})) as output:
-            for result in transcribe(clips, getattr(output, "ledger", output)):
+        with host.open_journaled(out / name, host.OutputRun(style, {})) as output:
+            if hasattr(run, "results"):
+                results = run.results(clips, style=style, ledger=output.ledger)
+            else:  # an earlier checkout
+                results = run._results(clips, output.ledger)
+            for result in results:
                 output.write(result)
                 num_files += 1
         seconds, cpu_s = time.perf_counter() - start, time.process_time() - cpu

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from fastscribe.results.journal_ledger import _key
 
 from fastscribe.audio import stdin
 from fastscribe.audio.inputs import expand
@@ -14,6 +13,7 @@ from fastscribe.audio.media import EncodedBytes
 from fastscribe.audio.probe import probe
 from fastscribe.audio.stdin import is_audio, split_head
 from fastscribe.errors import AudioError
+from fastscribe.results.ledger import _key
 from fastscribe.types import Failure, Source
 from tests.conftest import AUDIO
 from tests.helpers.containers import encode

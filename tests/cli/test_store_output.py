@@ -53,7 +53,7 @@ def test_a_killed_run_is_resumed(server: FaultyStore, tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write("".join(f"{clip}\n" for clip in CLIPS[:2]).encode())
         process.stdin.flush()
-        while not any("journal" in one.url for one in remote.list_objects(URL)):  # the run waits for more names
+        while not any("part" in one.url for one in remote.list_objects(URL)):  # the run waits for more names
             assert process.poll() is None
             sleep(0.05)
         planned = fastscribe("transcribe", *CLIPS, *arguments, "--dry-run")
@@ -68,7 +68,7 @@ def test_a_killed_run_is_resumed(server: FaultyStore, tmp_path: Path) -> None:
     assert report["totals"]["files"] == 4
     assert read("transcripts.jsonl") == (local / "transcripts.jsonl").read_text()
     for clip in CLIPS:
-        assert read(f"{clip.name}.srt") == (local / f"{clip.stem}.srt").read_text()
+        assert read(f"{clip.stem}.srt") == (local / f"{clip.stem}.srt").read_text()
     assert {path.name for path in tmp_path.iterdir()} == {"local"}  # and no folder "s3:"
 
 
@@ -85,7 +85,7 @@ def test_shards_are_merged_and_overwritten(server: FaultyStore, tmp_path: Path) 
     assert list(texts()) == [*(clip.name for clip in CLIPS), "broken.wav"]
     assert json.loads(read("report.json"))["shards_incomplete"] == []
     assert transcribe(CLIPS[0], "-o", URL, "-f", "txt", "--overwrite").returncode == 0
-    assert names() == {"notes.txt", f"{CLIPS[0].name}.txt", "transcripts.jsonl", "report.json"}
+    assert names() == {"notes.txt", f"{CLIPS[0].stem}.txt", "transcripts.jsonl", "report.json"}
     assert len(texts()) == 1
 
 

@@ -167,4 +167,4 @@ def test_bucket_to_bucket(run: Runs, clips: Path, expected: Path, server: Faulty
     assert {name: row["text"] for name, row in found.items()} == {name: row["text"] for name, row in whole.items()}
     for name in whole:
         local = next(expected.rglob(f"{name.removesuffix('.wav')}.srt"))
-        assert remote.read_object(f"s3://bucket/out/{name}.srt").data == local.read_bytes()
+        assert remote.read_object(f"s3://bucket/out/{local.name}").data == local.read_bytes()

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from fastscribe.results.output_run import OutputRun
-
 from fastscribe._system import remote
 from fastscribe._system.remote.file_system import FileSystemStore
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError
 from fastscribe.results import object_lock, storage_object
 from fastscribe.results.output import open_journaled
+from fastscribe.results.outputs import OutputRun
 from fastscribe.types import Failure, Source
 from tests.fakes.killed_disk import result_of
 

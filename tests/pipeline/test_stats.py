@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fastscribe.results.entries import ENTRY
 
 from fastscribe.cli.report_table import report_table
 from fastscribe.pipeline.stats import DeviceShare, RunStats, Stopwatch
+from fastscribe.results.journal import ENTRY
 from fastscribe.results.merge import MergeResult, ShardResult, merged_report
 from fastscribe.results.paths import Paths
 from fastscribe.results.shards import Shard

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fastscribe.results.output_run import OutputRun
 
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
-from fastscribe.errors import ManifestError, UsageError
+from fastscribe.errors import ManifestError, OutputError, UsageError
 from fastscribe.results.export import Exported, export_in_place, export_to_folder, stored_results
 from fastscribe.results.merge import merge
 from fastscribe.results.output import open_journaled
+from fastscribe.results.outputs import OutputRun
 from fastscribe.results.rows import ResultRow, read_rows
 from fastscribe.results.shards import Shard
+from fastscribe.results.storage_folder import FolderStorage
 from tests.fakes.killed_disk import EVERY_FORMAT, ROWS_ALONE, run, sources, state_of
-from tests.helpers.power_cut import Disk, blocks_of_three, remake, watched
-from tests.results.test_journal import EDITS, Corpus
+from tests.results.test_repair import EDITS, Corpus
 
 NARROW = OutputStyle(("srt", "vtt", "json"), subtitles=SubtitleStyle(max_line_width=9))
 
@@ -31,12 +33,14 @@ def corpus(tmp_path: Path) -> Corpus:
 
 
 def test_export_makes_the_files_of_a_run(tmp_path: Path, corpus: Corpus) -> None:
-    corpus.go(0)(tmp_path / "run")
-    corpus.go(0, style=OutputStyle(OUTPUT_FORMATS, subtitles=NARROW.subtitles))(tmp_path / "all")
+    """The journal's order, here the inputs', decides about names that are not given yet."""
+    every_narrow = OutputStyle(OUTPUT_FORMATS, subtitles=NARROW.subtitles)
+    corpus.go(0, ordered=True)(tmp_path / "run")
+    corpus.go(0, style=every_narrow, ordered=True)(tmp_path / "all")
     for folder, style in (("run", ROWS_ALONE), ("rows", ROWS_ALONE)):
-        corpus.go(0, style=style)(tmp_path / folder)
-        assert export_in_place(tmp_path / folder, OutputStyle(OUTPUT_FORMATS, subtitles=NARROW.subtitles)).results == 7
-        assert state_of(tmp_path / folder, False) == state_of(tmp_path / "all", False)
+        corpus.go(0, style=style, ordered=True)(tmp_path / folder)
+        assert export_in_place(tmp_path / folder, every_narrow).results == 7
+        assert state_of(tmp_path / folder, True) == state_of(tmp_path / "all", True)
     assert export_in_place(tmp_path / "rows", NARROW) == Exported(7, 0, 2)
     assert corpus.go(1, style=EVERY_FORMAT)(tmp_path / "rows") == []  # a run over the same inputs agrees with the names
     corpus.go(0, style=EVERY_FORMAT)(tmp_path / "every")
@@ -46,40 +50,64 @@ def test_export_makes_the_files_of_a_run(tmp_path: Path, corpus: Corpus) -> None
 def test_rows_keep_their_order(tmp_path: Path, corpus: Corpus) -> None:
     corpus.go(3, style=OutputStyle(("srt",)), ordered=True)(tmp_path)
     before = (tmp_path / "transcripts.jsonl").read_bytes()
-    (tmp_path / "a.wav.srt").unlink()
+    (tmp_path / "a.srt").unlink()
     assert export_in_place(tmp_path, OutputStyle(("srt",))).made == 1
     assert (tmp_path / "transcripts.jsonl").read_bytes() == before
 
 
-def test_kill_or_power_cut_during_an_export(tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-    corpus.go(0, style=OutputStyle(("srt",)))(tmp_path / "whole")
-    disk = Disk(tmp_path / "whole", seed=1)
-    with blocks_of_three(), watched(disk):
-        export_in_place(tmp_path / "whole", NARROW)
-    assert disk.durable_state == disk.visible_state and len(disk.states) > 30
-    for state in random.Random(3).sample(disk.states, 15):
-        export_in_place(remake(tmp_path / "out", state), NARROW)
-        assert state_of(tmp_path / "out", False) == state_of(tmp_path / "whole", False)
+def test_an_export_that_stops_at_any_file_goes_on(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus.go(0, style=OutputStyle(("srt",)))(tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "whole")
+    export_in_place(tmp_path / "whole", NARROW)
+    write, num_left = FolderStorage.write, 0
+
+    def write_some(*given: Any, **options: Any) -> None:
+        nonlocal num_left
+        num_left -= 1
+        if num_left < 0:
+            raise OSError(None, "stopped")
+        write(*given, **options)
+
+    for number in range(0, 24, 4):
+        out, num_left = tmp_path / str(number), number
+        shutil.copytree(tmp_path / "run", out)
+        with monkeypatch.context() as patch:
+            patch.setattr(FolderStorage, "write", write_some)
+            with suppress(OutputError):
+                export_in_place(out, NARROW)
+        export_in_place(out, NARROW)
+        assert state_of(out, False) == state_of(tmp_path / "whole", False)
+    assert num_left > 0  # the last one ran to its end
 
 
-def test_users_files_are_in_the_way_and_edits_are_kept(tmp_path: Path, corpus: Corpus) -> None:
+def test_users_files_and_edits_stay(tmp_path: Path, corpus: Corpus) -> None:
     out = tmp_path / "out"
     corpus.go(0, style=OutputStyle(("txt",)))(out)
-    (out / "a.wav.txt").write_text("One\n")  # an edit of the same size
-    (out / "a.mp3.srt").write_text("mine")
-    before = state_of(out, False)
-    with pytest.raises(UsageError, match=r"a\.mp3\.srt: no journal says"):
-        export_in_place(out, NARROW)
-    assert state_of(out, False) == before
-    (out / "a.mp3.srt").unlink()
-    export_in_place(out, OutputStyle(("txt", "srt")))
-    assert (out / "a.wav.txt").read_text() == "One\n"  # it is there, and export does not read what it would not write
-    (out / "a.wav.srt").write_text((out / "a.wav.srt").read_text().replace("one", "One"))
-    edited, said = (out / "a.wav.srt").read_text(), list[str]()
+    (out / "a.txt").write_text("One\n")  # an edit of the same size
+    (out / "a.srt").write_text("mine")
+    said = list[str]()
+    export_in_place(out, OutputStyle(("txt", "srt")), said.append)
+    assert (out / "a.txt").read_text() == "One\n"  # it is there, and export does not read what it would not write
+    assert (out / "a.srt").read_text() == "mine"
+    assert len(said) == 1 and said[0].startswith(f"{out / 'a.srt'}: edited")
+    (out / "b.srt").write_text((out / "b.srt").read_text().replace("two", "Two"))
+    edited = (out / "b.srt").read_text()
     export_in_place(out, NARROW, said.append)
-    assert (out / "a.wav.srt").read_text() == edited and not list(out.glob("*.previous.*"))
-    assert len(said) == 1 and said[0].startswith(f"{out / 'a.wav.srt'}: edited")
+    assert (out / "b.srt").read_text() == edited and "Two" in edited
+    assert len(said) == 2 and f"{out / 'a.srt'} (and 1 more): edited" in said[1]
+
+
+def test_names_of_rows_alone_are_given_in_the_journals_order(tmp_path: Path, corpus: Corpus) -> None:
+    out = tmp_path / "out"
+    corpus.go(0, style=ROWS_ALONE, ordered=True)(out)
+    (out / "b.txt").write_text("mine")
+    said = list[str]()
+    assert export_in_place(out, OutputStyle(("txt",)), said.append).made == 5
+    texts = {path.name.partition("-")[0]: path.read_text() for path in sorted(out.glob("a*.txt"))}
+    assert texts == {"a.txt": "one\n", "a": "four\n"} and (out / "b.txt").read_text() == "mine"
+    assert len(said) == 1 and said[0].startswith(f"{out / 'b.txt'}: no run of fastscribe wrote this file")
 
 
 @pytest.mark.parametrize("kind", [*EDITS, "in the middle", "no result"])
@@ -135,8 +163,11 @@ def test_shards_and_merged_folders(tmp_path: Path, corpus: Corpus) -> None:
     kept = {path.name: path.read_bytes() for path in out.glob("*") if path.name.startswith(("report", "transcripts.j"))}
     assert export_in_place(out, EVERY_FORMAT) == Exported(7, 7, 2)
     corpus.go(0, style=EVERY_FORMAT)(tmp_path / "unsharded")
-    made = {path.name: path.read_bytes() for path in out.glob("[abc]*")}
-    assert made == {path.name: path.read_bytes() for path in (tmp_path / "unsharded").glob("[abc]*")}
+    made, expected = (
+        sorted((path.suffix, path.read_bytes()) for path in folder.glob("[abc]*"))
+        for folder in (out, tmp_path / "unsharded")
+    )
+    assert made == expected
     assert kept == {name: (out / name).read_bytes() for name in kept}
     merge([out], out, True)
 

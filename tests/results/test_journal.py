@@ -1,362 +1,163 @@
-"""After a kill at any call, a cut at any byte, or an edit by hand, finished results stay and the rest is done again."""
+"""Lines of the journal are read as they were written, and reading ends at the first that is not whole."""
 
 from __future__ import annotations
 
 import json
-import os
-import random
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fastscribe.results.block import Appender
-from fastscribe.results.entries import Entry, PreviousRun
-from fastscribe.results.output_run import OutputRun
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe._system import safe_files
-from fastscribe._system.safe_files import open_append
-from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.errors import UsageError
-from fastscribe.results import entries as lines
-from fastscribe.results import journal, storage_folder
-from fastscribe.results.output import open_journaled
-from fastscribe.results.paths import Paths, read_header
-from tests.fakes.killed_disk import EVERY_FORMAT, ROWS_ALONE, STYLE, run, sources, state_of
-from tests.helpers.power_cut import Disk, State, blocks_of_three, remake, watched
-
-
-class Corpus:
-    """Inputs with similar names: one twice, one broken and one missing."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        for name, text in (("1/a.wav", "one"), ("1/b.wav", "two"), ("2/b.wav", "three"), ("1/a.mp3", "four")):
-            self.put(name, text)
-        self.put("1/c.wav", "bad")
-        self.names = ["1/a.wav", "1/b.wav", "1/c.wav", "1/b.wav", "1/missing.wav", "2/b.wav", "1/a.mp3"]
-
-    def put(self, name: str, text: str) -> None:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        os.utime(path, (1000, 1000))
-
-    def change(self) -> None:
-        """Two inputs change; the broken one is repaired and the missing one appears."""
-        self.put("1/a.wav", "another one")
-        self.put("2/b.wav", "bad")
-        self.put("1/c.wav", "whole")
-        self.put("1/missing.wav", "found")
-        self.put("0/first.wav", "new")
-        self.names = ["0/first.wav", *self.names]
-
-    def go(self, seed: int, **options: Any) -> Callable[[Path], list[str]]:
-        inputs = sources(*(self.folder / name for name in self.names))
-        return lambda folder: run(folder, inputs, random.Random(seed), **options)
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(safe_files, "_syncfs", lambda: lambda descriptor: 0)
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Corpus:
-    return Corpus(tmp_path / "in")
-
-
-def prepare(corpus: Corpus, folder: Path, is_changed: bool, style: OutputStyle = STYLE) -> None:
-    if is_changed:
-        corpus.go(0, style=style)(folder)
-        corpus.change()
-    else:
-        folder.mkdir()
-
-
-def ends_alike(whole: Path, out: Path, state: State, ordered: bool, go: Callable[[Path], object]) -> None:
-    """Resume after a kill; assert that the folder equals that of an undisturbed run, without leftovers."""
-    go(remake(out, state))
-    assert state_of(out, ordered) == state_of(whole, ordered)
-
-
-@pytest.mark.linux
-@pytest.mark.parametrize(
-    ("is_changed", "ordered", "has_syncfs"), [(False, True, True), (True, False, False), (True, True, True)]
+from fastscribe.results.journal import (
+    ENTRY,
+    FILE_FORMATS,
+    LAID_OUT,
+    NO_FILE,
+    SYNCED,
+    Entry,
+    FileMark,
+    Journal,
+    check_same_settings,
+    header_line,
+    is_row,
+    name_key,
+    parse_entry,
+    read_entries,
+    read_facts,
+    read_header,
+    read_journal,
+    run_line,
 )
-def test_kill_or_power_cut_loses_nothing(
-    tmp_path: Path, corpus: Corpus, is_changed: bool, ordered: bool, has_syncfs: bool
-) -> None:
-    style = STYLE if is_changed else EVERY_FORMAT
-    prepare(corpus, tmp_path / "whole", is_changed, style)
-    go = corpus.go(3, ordered=ordered, retry_failed=True, style=style)
-    disk = Disk(tmp_path / "whole", seed=1)
-    with blocks_of_three(), watched(disk, has_syncfs):
-        go(tmp_path / "whole")
-    assert disk.durable_state == disk.visible_state  # a run that has ended has nothing left to lose
-    assert len(disk.states) > 60
-    for state in random.Random(2).sample(disk.states, 30):
-        ends_alike(tmp_path / "whole", tmp_path / "out", state, ordered, go)
 
-
-@pytest.mark.linux
-@pytest.mark.parametrize("has_syncfs", [False, True])
-def test_kill_or_power_cut_while_other_formats_are_made(tmp_path: Path, corpus: Corpus, has_syncfs: bool) -> None:
-    """The files come from the rows, without decoding; an edited file stays."""
-    corpus.go(0, style=OutputStyle(("txt", "srt")))(tmp_path / "whole")
-    (tmp_path / "whole" / "a.wav.txt").write_text("One\n")  # of the same size
-    style = OutputStyle(("txt", "json", "srt"), subtitles=SubtitleStyle(max_line_width=9))
-    go = corpus.go(3, style=style)
-    disk = Disk(tmp_path / "whole", seed=1)
-    with blocks_of_three(), watched(disk, has_syncfs):
-        assert go(tmp_path / "whole") == []
-    assert disk.durable_state == disk.visible_state
-    assert (tmp_path / "whole" / "a.wav.txt").read_text() == "One\n"  # the layout of subtitles is not its
-    for state in random.Random(2).sample(disk.states, 20):
-        assert go(remake(tmp_path / "out", state)) == []
-        assert state_of(tmp_path / "out", False) == state_of(tmp_path / "whole", False)
-
-
-@pytest.mark.linux
-def test_power_cut_while_sorting_or_dropping_rows(tmp_path: Path, corpus: Corpus) -> None:
-    prepare(corpus, tmp_path / "whole", True, ROWS_ALONE)
-    go = corpus.go(3, ordered=True, retry_failed=True, style=ROWS_ALONE)
-    disk = Disk(tmp_path / "whole", seed=1)
-    with watched(disk), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(disk, "before", lambda: None)  # the states of the run itself have their own test
-        compact = storage_folder.compact
-
-        def watched_compact(*arguments: Any) -> None:
-            patch.undo()
-            compact(*arguments)
-
-        patch.setattr(storage_folder, "compact", watched_compact)
-        go(tmp_path / "whole")
-    assert len(disk.states) > 10
-    for state in disk.states:
-        ends_alike(tmp_path / "whole", tmp_path / "out", state, True, go)
-
-
-@pytest.mark.linux
-@pytest.mark.parametrize("is_changed", [False, True])
-def test_power_cut_during_a_repair(tmp_path: Path, corpus: Corpus, is_changed: bool) -> None:
-    prepare(corpus, tmp_path / "whole", is_changed)
-    go = corpus.go(5, retry_failed=True)
-    first = Disk(tmp_path / "whole", seed=3)
-    with blocks_of_three(), watched(first):
-        go(tmp_path / "whole")
-    rng = random.Random(4)
-    for state in rng.sample(first.states, 3):
-        second = Disk(remake(tmp_path / "out", state), seed=5)
-        with blocks_of_three(), watched(second):
-            go(tmp_path / "out")
-        for later in rng.sample(second.states, 3):
-            ends_alike(tmp_path / "whole", tmp_path / "out", later, False, go)
-
-
-@pytest.mark.linux
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 1 << 32), st.booleans(), st.booleans())
-def test_killed_again_and_again(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, is_changed: bool, ordered: bool
-) -> None:
-    """Each attempt finishes inputs in its own order and gets a little further."""
-    folder = tmp_path_factory.mktemp("killed")
-    corpus = Corpus(folder / "in")
-    prepare(corpus, folder / "out", is_changed)
-    shutil.copytree(folder / "out", folder / "whole")
-    corpus.go(3, ordered=ordered)(folder / "whole")
-    rng = random.Random(seed)
-    for _ in range(rng.randint(1, 4)):
-        disk = Disk(folder / "out", seed)
-        with blocks_of_three(), watched(disk):
-            corpus.go(rng.getrandbits(30), ordered=ordered)(folder / "out")
-        remake(folder / "out", rng.choice(disk.states))
-    go = corpus.go(rng.getrandbits(30), ordered=ordered)
-    go(folder / "out")
-    assert state_of(folder / "out", ordered) == state_of(folder / "whole", ordered)
-    assert go(folder / "out") == []  # nothing is left
-    shutil.rmtree(folder)
-
-
-@pytest.mark.parametrize("tail", [b"", b"\0", b"\0" * 5000])
-def test_a_journal_cut_anywhere_is_repaired(tmp_path: Path, corpus: Corpus, tail: bytes) -> None:
-    corpus.go(0, style=ROWS_ALONE)(tmp_path / "whole")
-    expected, content = state_of(tmp_path / "whole", False), (tmp_path / "whole" / "journal.jsonl").read_bytes()
-    ends = [at + 1 for at, byte in enumerate(content) if byte == ord("\n")]
-    step = 3 if tail else 1  # whether a tail ends a line matters
-    in_first, in_others = range(0, ends[0] + 40, 3 * step), range(ends[0], len(content), 29 * step)
-    for cut in {*in_first, *in_others, *ends, *(end - 1 for end in ends)}:
-        folder = tmp_path / "cut"
-        shutil.copytree(tmp_path / "whole", folder)
-        (folder / "journal.jsonl").write_bytes(content[:cut] + tail)
-        if cut < ends[0]:  # no run of ours leaves a journal without its first line, and the rows may be someone's
-            with pytest.raises(UsageError, match=r"transcripts\.jsonl"):
-                corpus.go(1, style=ROWS_ALONE)(folder)
-            assert (folder / "transcripts.jsonl").read_bytes() == (
-                tmp_path / "whole" / "transcripts.jsonl"
-            ).read_bytes()
-            shutil.rmtree(folder)
-            continue
-        assert len(corpus.go(1, style=ROWS_ALONE)(folder)) == len(ends) - sum(end <= cut for end in ends)
-        kept = [folder.joinpath(f"transcripts.{what}.jsonl") for what in ("cut-off", "previous")]
-        for path in kept:  # more rows than a kill leaves without their lines
-            if path.exists():
-                assert path.read_bytes() in (tmp_path / "whole" / "transcripts.jsonl").read_bytes()
-                path.unlink()
-        assert state_of(folder, False) == expected, cut
-        shutil.rmtree(folder)
-
-
-@pytest.mark.parametrize("tail", [b"", b"\0" * 300])
-def test_rows_cut_anywhere_are_repaired(tmp_path: Path, corpus: Corpus, tail: bytes) -> None:
-    """A power cut may leave cut rows beside a complete journal."""
-    corpus.go(0)(tmp_path / "whole")
-    expected, content = state_of(tmp_path / "whole", False), (tmp_path / "whole" / "transcripts.jsonl").read_bytes()
-    for cut in range(0, len(content), 123 if tail else 41):
-        folder = tmp_path / "cut"
-        shutil.copytree(tmp_path / "whole", folder)
-        (folder / "transcripts.jsonl").write_bytes(content[:cut] + tail)
-        assert len(corpus.go(1)(folder)) == content[cut:].count(b"\n")
-        (folder / "transcripts.cut-off.jsonl").unlink(missing_ok=True)
-        assert state_of(folder, False) == expected
-        shutil.rmtree(folder)
-
-
-def edit_longer(rows: list[bytes]) -> list[bytes]:
-    return [rows[0], rows[1].replace(b"}", b', "checked": true}'), *rows[2:]]
-
-
-EDITS: dict[str, Callable[[list[bytes]], list[bytes]]] = {
-    "longer": edit_longer,
-    "shorter": lambda rows: [rows[0][:5] + rows[0][15:], *rows[1:]],
-    "last longer": lambda rows: [*rows[:-1], rows[-1].replace(b"}", b" }")],
-    "last shorter": lambda rows: [*rows[:-1], rows[-1].replace(b" ", b"")],
-    "without the first": lambda rows: rows[1:],
-    "turned round": lambda rows: rows[::-1],
-    "appended": lambda rows: [*rows, b"a line of mine\n"],
-    "object appended": lambda rows: [*rows, b'{"mine": 1}\n'],
-    "two of them": lambda rows: [*rows, rows[0], rows[1]],
-    "text": lambda rows: [b"instead\n"],
-}
-
-
-@pytest.mark.parametrize("kind", EDITS)
-def test_edits_by_hand_survive(tmp_path: Path, corpus: Corpus, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    corpus.go(0)(tmp_path / "out")
-    path = tmp_path / "out" / "transcripts.jsonl"
-    rows = EDITS[kind](path.read_bytes().splitlines(keepends=True))
-    path.write_bytes(b"".join(rows))
-    corpus.go(1)(tmp_path / "out")
-    left = b"".join(found.read_bytes() for found in sorted((tmp_path / "out").glob("transcripts*")))
-    for row in rows:
-        assert row in left
-    assert "transcripts.cut-off.jsonl; their inputs are done again" in capsys.readouterr().out
-    assert len(path.read_bytes().splitlines()) == len(corpus.names)
-
-
-def test_edit_noticed_late_is_an_error(tmp_path: Path, corpus: Corpus) -> None:
-    """Two edits keep the file's length, so the offsets between them are wrong."""
-    corpus.go(0)(tmp_path / "out")
-    path = tmp_path / "out" / "transcripts.jsonl"
-    rows = path.read_bytes().splitlines(keepends=True)
-    edited = b"".join([rows[0][:-2] + b" }\n", *rows[1:-2], rows[-2].replace(b": ", b":", 1), rows[-1]])
-    path.write_bytes(edited)
-    corpus.put("1/a.wav", "another one")
-    with pytest.raises(UsageError, match="was changed since the last run"):
-        corpus.go(1)(tmp_path / "out")
-    assert path.read_bytes().startswith(edited)
-    assert corpus.go(1, overwrite=True)(tmp_path / "out")
-
-
-def test_an_edit_among_very_many_rows_is_an_error(tmp_path: Path) -> None:
-    paths, fingerprint = Paths(tmp_path, ""), {"model": "m"}
-    journal.begin(paths, fingerprint)
-    written = Appender(open_append(paths.journal), paths.journal)
-    row = b'{"audio_filepath": "a", "error": {}}\n'
-    for number in range(1500):
-        entry = Entry("a", number + 1, 0, number * len(row), (number + 1) * len(row), number, False)
-        written.append(entry.line())
-    written.close()
-    paths.rows.write_bytes(b" " + row * 1500)
-    with pytest.raises(UsageError, match="changed"):
-        journal.resume(paths, fingerprint)
-    paths.rows.write_bytes(row * 1500)
-    resumed = journal.resume(paths, fingerprint)
-    assert len(resumed.previous) == 1500
-
-
-def test_foreign_write_during_the_run_stops_it(tmp_path: Path) -> None:
-    path = tmp_path / "rows"
-    for change in (lambda: os.replace(shutil.copy(path, tmp_path / "copy"), path), lambda: path.write_bytes(b"mine")):
-        rows = Appender(open_append(path), path)
-        rows.append(b"first\n")
-        change()
-        before = path.read_bytes()
-        with pytest.raises(OSError, match="changed by someone else"):
-            rows.append(b"second\n")
-        assert path.read_bytes() == before
-        rows.close()
-
-
+U32, U64, I63 = (st.integers(0, (1 << bits) - 1) for bits in (32, 64, 63))
+MARKS = st.builds(FileMark, st.integers(0, 1 << 40), U32, U32)
+ENTRIES = st.builds(
+    lambda offsets, **fields: Entry(begin=min(offsets), end=max(offsets), **fields),
+    st.tuples(I63, I63),
+    id=st.text(),
+    key=U64,
+    state=U64,
+    order=I63,
+    failed=st.booleans(),
+    audio_s=st.floats(0, 1e6).map(lambda length_s: round(length_s, 3)),
+    for_list=st.booleans(),
+    name=st.text(),
+    input_bytes=st.none() | I63,
+    files=st.dictionaries(st.sampled_from(FILE_FORMATS), MARKS),
+    former=st.dictionaries(st.sampled_from(FILE_FORMATS), st.lists(U32, max_size=4).map(tuple)),
+)
+GOOD = Entry("a", 1, 2, 0, 0, 0, True, name="x/a", files={"srt": FileMark(3, 4, 5)})
 FINGERPRINT = {"model": "sha256:1", "--dtype": "fp32", "--channel": ["a"], "gone": 1}
 
 
-def test_other_settings_are_named(tmp_path: Path) -> None:
-    paths = Paths(tmp_path, "")
-    journal.begin(paths, FINGERPRINT)
-    content = paths.journal.read_bytes()
-    other = {"model": "sha256:1", "--dtype": "bf16", "--channel": ("a", "é"), "new": None}
-    with pytest.raises(UsageError) as raised:
-        journal.resume(paths, other)
-    said = str(raised.value)
-    for temp in ('--dtype was "fp32", is "bf16"', '--channel was ["a"], is ["a", "é"]', "gone was 1, is not there",
-                 "new was not there, is not set", "--overwrite", "another folder", str(tmp_path)):  # fmt: skip
-        assert temp in said
-    assert "model was" not in said
-    assert paths.journal.read_bytes() == content
-    journal.resume(paths, {**FINGERPRINT, "--channel": ("a",)})
+def write(path: Path, *lines: bytes) -> Path:
+    path.write_bytes(b"".join([header_line(FINGERPRINT), *lines]))
+    return path
 
 
-@pytest.mark.parametrize(
-    "content", [b"hello\n", b"[]\n", b"{}\n", b"hello", b"\xff\xfe\n", b'{"fastscribe_journal": 1, "fingerprint": 5}\n']
-)
-def test_file_that_is_no_journal_is_kept(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "journal.jsonl").write_bytes(content)
-    with pytest.raises(UsageError, match=r"move it away|another version"):
-        open_journaled(tmp_path, OutputRun(STYLE, {}))
-    assert (tmp_path / "journal.jsonl").read_bytes() == content
+@settings(max_examples=200)
+@given(ENTRIES)
+def test_an_entry_is_read_as_it_was_written(entry: Entry) -> None:
+    line = entry.line()
+    assert parse_entry(line) == entry and line.count(b"\n") == 1
+    assert parse_entry(line[:-1]) is None
 
 
-def test_a_journal_of_another_version(tmp_path: Path) -> None:
-    (tmp_path / "journal.jsonl").write_text('{"fastscribe_journal": 99, "fingerprint": {}}\n')
-    with pytest.raises(UsageError, match="another version of fastscribe"):
-        read_header(tmp_path / "journal.jsonl")
+def test_the_journal_knows_its_entries(tmp_path: Path) -> None:
+    files = {"srt": FileMark(7, 1, 99), "json": FileMark(1 << 40, 2)}
+    first = Entry("é", 5, 6, 10, 20, 3, False, 1.5, name="É", files=files)
+    journal = read_journal(write(tmp_path / "journal.jsonl", GOOD.line(), first.line()))
+    assert journal.header == FINGERPRINT
+    assert [journal.entry(journal.find(key) or 0) for key in (1, 5)] == [GOOD, first]  # type: ignore[arg-type]
+    assert journal.find(2) is None
+    assert journal.sizes(1) == {"srt": 7, "json": NO_FILE - 1}
+    assert journal.layouts(1) == dict.fromkeys(LAID_OUT, 0) | {"srt": 99}
+    assert [journal.has_name(name_key(name)) for name in ("e\u0301", "x/A", "b")] == [True, True, False]
+    names = ("key", "state", "begin", "end", "order", "failed", "audio_s", "for_list")
+    assert journal.entries[list(names)][1].item() == (5, 6, 10, 20, 3, False, 1.5, False)
+
+
+def test_a_journal_cut_anywhere_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
+    lines = [header_line(FINGERPRINT), run_line({"device": "cpu"}), GOOD.line(), SYNCED, GOOD._replace(key=2).line()]
+    ends = np.cumsum([len(line) for line in lines]).tolist()
+    content, path = b"".join(lines), tmp_path / "journal.jsonl"
+    for cut in range(ends[0], len(content) + 1):
+        for tail in (b"", b"\0", b"\0" * 5000):
+            path.write_bytes(content[:cut] + tail)
+            journal, num_whole = read_journal(path), sum(end <= cut for end in ends)
+            assert journal.end == ends[num_whole - 1]
+            assert (len(journal.entries), journal.num_synced) == ((0, 0, 0, 1, 1, 2)[num_whole], num_whole >= 4)
+            assert journal.facts == ({"device": "cpu"} if num_whole >= 2 else {})
+            assert len(list(read_entries(path))) == len(journal.entries)
 
 
 @pytest.mark.parametrize(
     "changed",
     [{"row": [5, 2]}, {"row": [0]}, {"row": [0, 1 << 63]}, {"row": [0, float("inf")]}, {"key": "x"}, {"key": "-1"},
-     {"state": f"{1 << 64:x}"}, {"index": -1}, {"index": None}, {"audio_s": "x"}],
+     {"state": f"{1 << 64:x}"}, {"index": -1}, {"index": None}, {"audio_s": "x"}, {"files": {"srt": [1, "x", 1]}},
+     {"files": {"srt": [1, "1"]}}, {"files": {"srt": [-1, "1", 1]}}, {"files": {"srt": [1, f"{1 << 32:x}", 1]}},
+     {"files": []}, {"former": {"srt": ["x"]}}, {"former": 1}, {"input_bytes": "x"}],
 )  # fmt: skip
 def test_invalid_lines_end_a_journal(tmp_path: Path, changed: dict[str, Any]) -> None:
-    good = Entry("a", 1, 2, 0, 0, 0, True)
-    bad = json.dumps({**json.loads(good.line()), **changed}).encode() + b"\n"
-    (tmp_path / "journal").write_bytes(b"header\n" + good.line() + bad + good.line())
-    assert [entry for entry, _ in lines.read_entries(tmp_path / "journal")] == [good]
-    assert len(lines.load_entries(tmp_path / "journal")) == 1
+    bad = json.dumps({**json.loads(GOOD.line()), **changed}).encode() + b"\n"
+    path = write(tmp_path / "journal", GOOD.line(), bad, GOOD.line())
+    assert list(read_entries(path)) == [GOOD]
+    assert len(read_journal(path).entries) == 1
+
+
+def test_what_the_last_run_stated_counts(tmp_path: Path) -> None:
+    path = write(tmp_path / "journal", run_line({"request": "a"}), GOOD.line(), SYNCED, run_line({"request": "b"}))
+    assert read_facts(path) == ({"request": "b"}, 4)
+    assert read_journal(path).facts == {"request": "b"}
+    path = write(path, run_line({"request": "a"}), b'{"run": 5}\n', GOOD.line())
+    assert len(read_journal(path).entries) == 0
 
 
 @given(st.lists(st.integers(0, 6), max_size=30))
 def test_the_last_line_of_a_key_counts(keys: list[int]) -> None:
-    entries = np.zeros(len(keys), lines.ENTRY)
+    entries = np.zeros(len(keys), ENTRY)
     entries["key"] = [key * 3 for key in keys]
-    previous = PreviousRun(entries)
+    entries["state"] = [key != 4 for key in keys]  # 0: the entry has no result any more, and is an owner of files
+    journal = Journal(entries=entries)
     last = {key * 3: place for place, key in enumerate(keys)}
-    assert len(previous) == len(last)
-    assert {key: previous.find(key) for key in range(20)} == {key: last.get(key) for key in range(20)}
+    assert {key: journal.find(key) for key in range(20)} == {key: last.get(key) for key in range(20)}
+    assert set(np.flatnonzero(journal.is_live)) == {place for key, place in last.items() if key != 12}
+
+
+def test_what_runs_may_have_left_under_a_name() -> None:
+    entry = GOOD._replace(
+        files={"srt": FileMark(1, 10, 0), "vtt": FileMark(1, 20, 0)}, former={"srt": (1, 2, 3, 4), "txt": (5,)}
+    )
+    assert entry.left() == {"srt": (10, 1, 2, 3), "vtt": (20,), "txt": (5,)}
+
+
+def test_other_settings_are_named(tmp_path: Path) -> None:
+    other = {"model": "sha256:1", "--dtype": "bf16", "--channel": ("a", "é"), "new": None, "--beam": 1}
+    with pytest.raises(UsageError) as raised:
+        check_same_settings(tmp_path, FINGERPRINT, other)
+    said = str(raised.value)
+    for part in ('--dtype was "fp32", is "bf16"', '--channel was ["a"], is ["a", "é"]', "gone was 1, is not there",
+                 "new was not there, is not set", "--overwrite", "another folder", str(tmp_path)):  # fmt: skip
+        assert part in said
+    assert "model was" not in said and "--beam" not in said
+    check_same_settings(tmp_path, FINGERPRINT, {**FINGERPRINT, "--channel": ("a",)})
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"hello\n", b"[]\n", b"{}\n", b"hello", b"\xff\xfe\n", b'{"fastscribe_journal": 3, "fingerprint": 5}\n',
+                b'{"fastscribe_journal": 99, "fingerprint": {}}\n']
+)  # fmt: skip
+def test_a_file_that_is_no_journal(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "journal.jsonl").write_bytes(content)
+    with pytest.raises(
+        UsageError, match="another version of fastscribe" if b"99" in content or b"5" in content else "move it away"
+    ):
+        read_header(tmp_path / "journal.jsonl")
+
+
+def test_a_row_is_one_whole_line() -> None:
+    assert [is_row(row) for row in (b"{}\n", b"{}", b"{\n}\n", b" {}\n", b"", b"\0\0\n")] == [True] + [False] * 5

@@ -1,31 +1,27 @@
-"""Folder and stream output: files are not overwritten, are written whole, and stay inside the folder."""
+"""Results in a folder and in a store: rows, totals, names below the folder, and what --overwrite removes."""
 
 from __future__ import annotations
 
-import io
+import errno
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
-from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fastscribe.results.block import Appender
-from fastscribe.results.output_run import OutputRun
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from fastscribe._system.file_kinds import InTheWay, starts_with
+from fastscribe._system import remote
 from fastscribe._system.text_layout import clean_text
-from fastscribe.config import OutputStyle, SubtitleStyle
+from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.results.names import OutputNames, names_of
-from fastscribe.results.output import FileLedger, JournaledOutput, open_journaled
-from fastscribe.results.stream import StreamOutput
-from fastscribe.types import AudioInfo, Failure, Segment, Source, Transcript, Word
+from fastscribe.results.output import JournaledOutput, Totals, open_journaled, read_ledger
+from fastscribe.results.outputs import Output, OutputRun, check_new_folder
+from fastscribe.results.shards import UNSHARDED, Shard
+from fastscribe.types import AudioInfo, Failure, Source, Transcript
+from tests.fakes.killed_store import killed_store
 
 OURS = (".lock", "journal.jsonl", "transcripts.jsonl")
 
@@ -39,68 +35,246 @@ def failed(id: str, index: int = 0) -> Failure:
     return Failure("/in/" + id, id, "load", "AudioError", "broken", None, index)
 
 
-def folder_output(directory: Path, *formats: str, **options: bool) -> JournaledOutput:
-    return open_journaled(directory, OutputRun(OutputStyle(formats), {}, **options))
-
-
-def put(output: JournaledOutput | StreamOutput, result: Transcript | Failure) -> None:
-    """Announce an input and write its result."""
+def put(output: Output, result: Transcript | Failure, **changed: Any) -> bool:
+    """Announce an input, and write its result if an earlier run has not done it. `changed` is of its manifest row."""
     item = result if isinstance(result, Failure) else result.audio
-    source = Source(item.path, item.path, item.id, index=item.index)
-    assert output.ledger.expect(source)
-    if not output.ledger.is_done(source):
-        output.write(result)
+    source = Source(item.path, item.path, item.id, index=item.index, row=changed or None)
+    if not output.ledger.expect(source) or output.ledger.is_done(source):
+        return False
+    output.write(result)
+    return True
 
 
-def write_all(directory: Path, ids: Iterable[str], *formats: str) -> dict[str, str]:
-    """Write a transcript for each id, with the id as its text; return the folder's contents."""
-    with folder_output(directory, *formats) as output:
-        for index, id in enumerate(ids):
-            put(output, spoken(id, index=index))
-    return contents(directory)
+class Place:
+    """An output folder, or a URL."""
+
+    def __init__(self, where: Path | str) -> None:
+        self.where = where
+
+    def opened(self, *formats: str, say: Callable[[str], object] = str, **options: Any) -> JournaledOutput:
+        return open_journaled(self.where, OutputRun(OutputStyle(formats), {}, **options), say)
+
+    def run(self, ids: Iterable[str], *formats: str, **options: Any) -> list[str]:
+        """Write a transcript for each id, with the id as its text. Return those that had no result yet."""
+        with self.opened(*formats, **options) as output:
+            new = [id for index, id in enumerate(ids) if put(output, spoken(id, index=index))]
+            output.write_report(b'{"files": 1}')
+        return new
+
+    def contents(self) -> dict[str, str]:
+        """The files that are the user's, by name."""
+        if isinstance(self.where, Path):
+            files = {path.relative_to(self.where).as_posix(): path for path in self.where.rglob("*") if path.is_file()}
+            found = {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+        else:
+            names = [found.url.removeprefix(self.where + "/") for found in list(remote.list_objects(self.where))]
+            found = {name: remote.read_object(f"{self.where}/{name}").data.decode() for name in names}
+        own = (*OURS, "report.json")
+        return {name: found[name].strip() for name in sorted(found) if name not in own and name[:5] != ".fast"}
+
+    def write(self, name: str, content: str) -> None:
+        if isinstance(self.where, Path):
+            (self.where / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.where / name).write_text(content, encoding="utf-8")
+        else:
+            remote.write_object(f"{self.where}/{name}", content.encode())
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        where = f"{self.where}/{name}"
+        is_folder = isinstance(self.where, Path)
+        content = Path(where).read_text("utf-8") if is_folder else remote.read_object(where).data.decode()
+        self.write(name, content.replace(old, new))
+
+    def remove(self, name: str) -> None:
+        (self.where / name).unlink() if isinstance(self.where, Path) else remote.delete_object(f"{self.where}/{name}")
+
+    def rows(self) -> list[str]:
+        """The paths of all rows."""
+        url = f"{self.where}/transcripts.jsonl"
+        content = Path(url).read_bytes() if isinstance(self.where, Path) else remote.read_object(url).data
+        return [json.loads(line)["audio_filepath"] for line in content.splitlines()]
 
 
-def contents(directory: Path) -> dict[str, str]:
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {
-        path.relative_to(directory).as_posix(): path.read_text(encoding="utf-8").strip()
-        for path in files
-        if path.name not in OURS
-    }
+@pytest.fixture(params=["folder", "store"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "folder":
+        yield Place(tmp_path / "out")
+    else:
+        with killed_store():
+            yield Place("memory://out")
 
 
-def rows(directory: Path, name: str = "transcripts.jsonl") -> list[str]:
-    lines = (directory / name).read_text(encoding="utf-8").splitlines()
-    return [json.loads(line)["audio_filepath"] for line in lines]
-
-
-def test_jsonl_has_a_row_per_file_once_flushed(tmp_path: Path) -> None:
-    with folder_output(tmp_path / "new" / "folder", "jsonl") as output:
-        for number, result in enumerate((spoken("a.wav"), failed("b.wav", 1), spoken("c/d.wav", index=2)), start=1):
+def test_files_mirror_the_folders_and_failures_have_json_alone(place: Place) -> None:
+    with place.opened("txt", "json", "srt") as output:
+        for number, result in enumerate((spoken("a.wav"), failed("b.wav", 1), spoken("x/y/c.d.flac", index=2))):
             put(output, result)
             output.flush()
-            assert len(rows(tmp_path / "new" / "folder")) == number
-    assert rows(tmp_path / "new" / "folder") == ["/in/a.wav", "/in/b.wav", "/in/c/d.wav"]
+            assert len([name for name in place.contents() if name.endswith(".json")]) == number + 1
+    files = place.contents()
+    assert set(files) == {f"{name}.{format}" for name in ("a", "x/y/c.d") for format in ("txt", "json", "srt")} | {
+        "b.json"
+    }
+    assert files["x/y/c.d.txt"] == "x/y/c.d.flac" and json.loads(files["b.json"])["error"]["stage"] == "load"
+    assert place.rows() == ["/in/a.wav", "/in/b.wav", "/in/x/y/c.d.flac"]
 
 
-def test_output_files_mirror_the_folders(tmp_path: Path) -> None:
-    assert set(write_all(tmp_path, ["a.wav", "x/y/b.c.flac"], "srt", "txt", "jsonl")) == {
-        "a.srt", "a.txt", "x/y/b.c.srt", "x/y/b.c.txt",
-    }  # fmt: skip
+def test_a_row_is_there_as_soon_as_it_is_flushed(tmp_path: Path) -> None:
+    with Place(tmp_path / "new" / "folder").opened("jsonl") as output:
+        for number in range(3):
+            put(output, spoken(f"{number}.wav", index=number))
+            output.flush()
+            assert len(Place(tmp_path / "new" / "folder").rows()) == number + 1
+
+
+def test_the_same_command_does_what_is_left(place: Place) -> None:
+    assert place.run(["a.wav", "b.wav"], "txt") == ["a.wav", "b.wav"]
+    assert place.run(["c.wav", "b.wav", "a.mp3"], "txt") == ["c.wav", "a.mp3"]
+    files = place.contents()
+    assert set(files.values()) == {"a.wav", "b.wav", "c.wav", "a.mp3"} and files["a.txt"] == "a.wav"
+    assert len(place.rows()) == 4
+
+
+def test_other_settings_need_another_place(place: Place) -> None:
+    place.run(["a.wav"], "txt")
+    with pytest.raises(UsageError, match=r"holds results of a run with other settings .*--beam was 1, is 4"):
+        open_journaled(place.where, OutputRun(OutputStyle(), {"--beam": 4}), str)
+    with pytest.raises(UsageError, match="holds results of a run without shards, of a run divided otherwise than 0/2"):
+        place.opened("txt", shard=Shard(0, 2))
+    assert place.run(["a.wav"], "txt") == [] and place.rows() == ["/in/a.wav"]
+
+
+def test_somebodys_file_stays_and_is_counted_in_one_line(place: Place) -> None:
+    place.write("a.txt", "mine")
+    place.write("b.txt", "mine too")
+    for _ in range(2):
+        said: list[str] = []
+        place.run(["a.wav", "b.wav", "c.wav"], "txt", say=said.append)
+        files = place.contents()
+        assert (files["a.txt"], files["b.txt"], files["c.txt"]) == ("mine", "mine too", "c.wav")
+        assert sorted(files.values()) == ["a.wav", "b.wav", "c.wav", "mine", "mine too"]
+    assert said == []  # names are given once
+    place.run([], "txt", overwrite=True)
+    assert place.contents() == {"a.txt": "mine", "b.txt": "mine too"}
+    place.run(["a.wav", "b.wav"], "txt", say=said.append)
+    [line] = said
+    assert f"{place.where}/a.txt (and 1 more): no run of fastscribe wrote this file" in line
+    assert line.rpartition(" ")[2] + ".txt" in place.contents()
+
+
+def test_overwrite_removes_what_runs_wrote_alone(place: Place) -> None:
+    place.run(["x/a.wav", "b.wav", "c.wav", "c.mp3"], "txt", "json")
+    place.write("x/mine.txt", "mine")
+    place.write("b.txt", "by hand")
+    said: list[str] = []
+    with place.opened("srt", overwrite=True, say=said.append):
+        assert place.contents() == {"x/mine.txt": "mine", "b.txt": "by hand"}
+    assert said == [f"{place.where}/b.txt: edited since the run: not removed"]
+    assert place.run(["b.wav"], "txt") == ["b.wav"]
+    assert len(place.contents()) == 3 and place.contents()["b.txt"] == "by hand"
+
+
+def test_overwrite_removes_runs_that_were_divided_otherwise(place: Place) -> None:
+    ids = [f"{number}.wav" for number in range(6)]
+    for index in range(3):
+        place.run(ids, "txt", shard=Shard(index, 3))
+    assert len(place.contents()) >= 6
+    place.run(ids[:1], "txt", overwrite=True)
+    assert {name for name in place.contents() if name.endswith(".txt")} == {"0.txt"}
+    assert place.rows() == ["/in/0.wav"]
+
+
+def test_overwrite_without_inputs_removes_nothing(place: Place, tmp_path: Path) -> None:
+    place.run(["a.wav"], "txt")
+    with pytest.raises(UsageError, match="no input is there, so --overwrite removes nothing"):
+        place.opened("txt", overwrite=True, inputs=[str(tmp_path / "mistyped")])
+    assert place.contents() == {"a.txt": "a.wav"} and place.rows() == ["/in/a.wav"]
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_an_unfinished_run_forgets_and_sorts_nothing(tmp_path: Path, finished: bool) -> None:
+    """Inputs that it has not listed yet are no inputs that are gone."""
+    place = Place(tmp_path)
+    bad = Failure("/in/list.jsonl:1", "list.jsonl:1", "input", "ManifestError", "no path", None, 0)
+    for result in (bad, spoken("b.wav", index=2), spoken("a.wav", index=1)):
+        with suppress(KeyboardInterrupt), place.opened("json", ordered=True) as output:
+            put(output, result)
+            output.flush()
+            if not finished:
+                raise KeyboardInterrupt
+    unsorted = ["/in/list.jsonl:1", "/in/b.wav", "/in/a.wav"]
+    assert place.rows() == (["/in/a.wav", "/in/b.wav"] if finished else unsorted)
+    assert len(place.contents()) == (2 if finished else 3)
+
+
+def test_files_of_what_was_no_recording_go_after_a_kill_too(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = Failure("/in/list.jsonl:1", "list.jsonl:1", "input", "ManifestError", "no path", None, 0)
+    with place.opened("json") as output:
+        put(output, bad)
+    with monkeypatch.context() as patch:
+        patch.setattr("fastscribe.results.committer.Committer._place", stopped)
+        with pytest.raises(OutputError):
+            place.run([], "json")
+    assert len(place.contents()) == 1
+    place.run([], "json")
+    assert place.contents() == {} and place.rows() == []
+
+
+def stopped(*arguments: object) -> None:
+    raise OSError(None, "stopped")
+
+
+def test_totals_are_of_all_runs(place: Place) -> None:
+    with place.opened() as output:
+        for result in (spoken("a.wav"), failed("b.wav", 1), spoken("c.wav", index=2)):
+            put(output, result)
+    with place.opened(retry_failed=True) as output:
+        assert put(output, spoken("b.wav")) and not put(output, spoken("a.wav", index=1))
+        assert output.totals() == Totals(files=3, failed=0, audio_s=3.0, not_given=1)
+
+
+def test_a_ledger_is_read_without_a_change(place: Place) -> None:
+    place.run(["a.wav"], "txt")
+    before = place.contents()
+    ledger = read_ledger(place.where, OutputRun(OutputStyle(("srt",)), {}))
+    source = Source("/in/a.wav", "/in/a.wav", "a.wav")
+    assert ledger.expect(source) and ledger.is_done(source)
+    assert place.contents() == before
+    with pytest.raises(UsageError, match="other settings"):
+        read_ledger(place.where, OutputRun(OutputStyle(), {"--beam": 4}))
+
+
+def test_an_open_output_goes_on_with_a_new_ledger(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.run(["a.wav", "b.wav"], "txt")
+    with place.opened("txt") as output:
+        assert not put(output, spoken("a.wav"))
+        with pytest.raises(UsageError, match="other settings"):
+            output.go_on(OutputRun(OutputStyle(("txt",)), {"--beam": 4}), print)
+        output.go_on(OutputRun(OutputStyle(("txt", "srt")), {}), print)
+        assert [put(output, spoken(id, index=index)) for index, id in enumerate(("b.wav", "c.wav"))] == [False, True]
+        assert output.totals() == Totals(files=3, audio_s=3.0, not_given=1)
+    assert set(place.contents()) == {"a.txt", "b.txt", "b.srt", "c.txt", "c.srt"}
+
+
+# --- the run's own names
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("name", ["transcripts.jsonl", "journal.jsonl", "report.json", ".swap", ".block", ".lock"])
-def test_users_file_with_an_output_name_is_an_error(tmp_path: Path, name: str, overwrite: bool) -> None:
+@pytest.mark.parametrize("name", ["transcripts.jsonl", "journal.jsonl", "report.json", ".swap", ".lock"])
+def test_a_users_file_with_an_own_name_is_an_error(tmp_path: Path, name: str, overwrite: bool) -> None:
     (tmp_path / name).write_text("mine\n")
     with pytest.raises(UsageError, match=re.escape(str(tmp_path / name))):
-        folder_output(tmp_path, "jsonl", "txt", overwrite=overwrite)
+        Place(tmp_path).opened("jsonl", "txt", overwrite=overwrite)
     assert set(tmp_path.iterdir()) <= {tmp_path / name, tmp_path / ".lock"}
     assert (tmp_path / name).read_text() == "mine\n"
+    if name not in (".lock", ".swap"):
+        with pytest.raises(UsageError, match=re.escape(str(tmp_path / name))):
+            check_new_folder(tmp_path, UNSHARDED, overwrite)
+    check_new_folder(tmp_path, Shard(0, 2))
 
 
 @pytest.mark.posix
-@pytest.mark.parametrize("name", ["transcripts.jsonl", "journal.jsonl", "report.json", ".swap", ".block", ".lock"])
+@pytest.mark.parametrize("name", ["transcripts.jsonl", "journal.jsonl", "report.json", ".swap", ".lock"])
 @pytest.mark.parametrize("kind", ["link", "dangling link", "fifo", "folder"])
 def test_only_regular_files_are_written(tmp_path: Path, name: str, kind: str) -> None:
     out, target = tmp_path / "out", tmp_path / "target"
@@ -114,413 +288,57 @@ def test_only_regular_files_are_written(tmp_path: Path, name: str, kind: str) ->
         os.mkfifo(path) if kind == "fifo" else path.mkdir()
     before = os.lstat(path)
     with pytest.raises(UsageError, match=re.escape(str(path))):
-        folder_output(out, "jsonl", "txt")
+        Place(out).opened("jsonl", "txt")
     assert os.lstat(path) == before
     assert kind != "link" or target.read_text() == ""
     assert kind == "link" or not target.exists()
 
 
-def test_empty_rows_file_is_replaced(tmp_path: Path) -> None:
+def test_empty_rows_are_replaced(tmp_path: Path) -> None:
     (tmp_path / "transcripts.jsonl").touch()
-    write_all(tmp_path, ["a.wav"], "jsonl")
-    assert rows(tmp_path) == ["/in/a.wav"]
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("kind", ["file", "link", "folder"])
-def test_result_replaces_only_journaled_files(tmp_path: Path, kind: str, overwrite: bool) -> None:
-    out, target = tmp_path / "out", tmp_path / "target"
-    out.mkdir()
-    target.write_text("mine")
-    theirs = out / "a.txt"
-    {"file": lambda: theirs.write_text("mine"), "link": lambda: theirs.symlink_to(target), "folder": theirs.mkdir}[
-        kind
-    ]()
-    before = os.lstat(theirs)
-    with folder_output(out, "jsonl", "txt", "json", overwrite=overwrite) as output:
-        with pytest.raises(InTheWay, match=re.escape(str(theirs))):
-            put(output, spoken("a.wav"))
-        output.write(failed("a.wav"))
-        put(output, spoken("b.wav", index=1))
-    assert os.lstat(theirs) == before and target.read_text() == "mine"
-    assert {path.name for path in out.iterdir()} == {*OURS, "a.txt", "a.json", "b.txt", "b.json"}
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_failure_deletes_only_journaled_files(tmp_path: Path, overwrite: bool) -> None:
-    write_all(tmp_path, ["a.wav"], "txt", "json")
-    (tmp_path / "b.txt").write_text("mine")
-    with folder_output(tmp_path, "txt", "json", overwrite=overwrite) as output:
-        put(output, failed("a.wav"))
-        put(output, failed("b.wav", 1))
-    assert contents(tmp_path)["b.txt"] == "mine"
-
-
-def test_users_json_of_a_failure_stays(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text("mine")
-    with folder_output(tmp_path, "json") as output:
-        put(output, failed("a.wav"))
-    assert contents(tmp_path) == {"a.json": "mine"}
-
-
-@pytest.mark.parametrize("name", [".a.txt.fastscribe.part"])
-def test_temporary_name_is_never_followed(tmp_path: Path, name: str) -> None:
-    out, target = tmp_path / "out", tmp_path / "target"
-    out.mkdir()
-    target.write_text("mine")
-    (out / name).symlink_to(target)
-    with folder_output(out, "txt") as output, pytest.raises(InTheWay, match=re.escape(name)):
-        put(output, spoken("a.wav"))
-    assert target.read_text() == "mine" and (out / name).is_symlink()
-
-
-CUES = Segment("very curious", 0.0, 1.0, 1.0, (Word("very", 0.0, 0.4, 1.0), Word("curious", 0.4, 1.0, 1.0)))
-MADE = SubtitleStyle(max_line_width=20)
-
-
-def cues_again(directory: Path, said: list[str], style: SubtitleStyle = MADE, **options: bool) -> str:
-    """Run over two recordings with subtitles, and return the first one's."""
-    with open_journaled(
-        directory, OutputRun(OutputStyle(("srt",), subtitles=style), {}, **options), said.append
-    ) as output:
-        for index, id in enumerate(("a.wav", "b.wav")):
-            put(output, replace(spoken(id, CUES.text, index), segments=(CUES,)))
-    return (directory / "a.srt").read_text()
-
-
-@pytest.mark.parametrize("layout", [MADE, SubtitleStyle(max_line_width=10)], ids=["same layout", "another layout"])
-@pytest.mark.parametrize("word", ["most curious", "a rather curious", "VERY"])
-def test_an_edited_file_stays_and_is_named(tmp_path: Path, layout: SubtitleStyle, word: str) -> None:
-    """Other files are made again if the layout is another. An edit of the same length needs no naming where nobody reads it."""
-    edited = cues_again(tmp_path, []).replace("very", word)
-    (tmp_path / "a.srt").write_text(edited)
-    for _ in range(2):
-        said: list[str] = []
-        assert cues_again(tmp_path, said, layout) == edited
-        is_noticed = word != "VERY" or layout is not MADE
-        assert [str(tmp_path / "a.srt") in line and "--overwrite" in line for line in said] == [True] * is_noticed
-    assert ("very\ncurious" in (tmp_path / "b.srt").read_text()) == (layout is not MADE)
-    assert sorted(contents(tmp_path)) == ["a.srt", "b.srt"]
-    (tmp_path / "a.srt").unlink()
-    assert cues_again(tmp_path, said := [], layout) == (tmp_path / "b.srt").read_text() and said == []
-
-
-@pytest.mark.parametrize("damaged", [b"", b"\0" * 30, b"1\n00:00"])
-def test_a_damaged_file_is_made_again(tmp_path: Path, damaged: bytes) -> None:
-    """As a power cut leaves it: empty, zeros or the beginning. That is nobody's edit."""
-    whole = cues_again(tmp_path, [])
-    (tmp_path / "a.srt").write_bytes(damaged)
-    assert cues_again(tmp_path, said := []) == whole and said == []
-    assert sorted(contents(tmp_path)) == ["a.srt", "b.srt"]
-
-
-def test_overwrite_keeps_an_edited_file_beside_and_names_it(tmp_path: Path) -> None:
-    whole = cues_again(tmp_path, [])
-    (tmp_path / "a.srt").write_text("by hand")
-    assert cues_again(tmp_path, said := [], overwrite=True) == whole
-    assert (tmp_path / "a.previous.srt").read_text() == "by hand"
-    assert len(said) == 1 and said[0].startswith(f"{tmp_path / 'a.srt'}: edited") and "a.previous.srt" in said[0]
-
-
-def test_a_changed_recording_sets_an_edited_file_aside_and_names_it(tmp_path: Path) -> None:
-    write_all(tmp_path, ["a.wav"], "txt")
-    (tmp_path / "a.txt").write_text("by hand")
-    said: list[str] = []
-    with open_journaled(tmp_path, OutputRun(OutputStyle(("txt",)), {}), said.append) as output:
-        source = Source("/in/a.wav", "/in/a.wav", "a.wav", row={"changed": True})
-        assert output.ledger.expect(source) and not output.ledger.is_done(source)
-        output.write(spoken("a.wav", "new"))
-    assert contents(tmp_path) == {"a.txt": "new", "a.previous.txt": "by hand"}
-    assert len(said) == 1 and "a.previous.txt" in said[0]
-
-
-@pytest.mark.posix
-@pytest.mark.parametrize("cut", [0, 3])
-def test_a_file_of_another_size_is_made_again(tmp_path: Path, cut: int) -> None:
-    """The journal has each file's size, also of files that are rightly empty. Nothing is decoded."""
-    files = write_all(tmp_path, ["a.wav", "b.wav"], "txt", "json", "srt")
-    assert files["a.srt"] == ""
-    os.truncate(tmp_path / "a.json", cut)
-    with folder_output(tmp_path, "txt", "json", "srt") as output:
-        for index, id in enumerate(("a.wav", "b.wav")):
-            source = Source("/in/" + id, "/in/" + id, id, index=index)
-            assert output.ledger.expect(source)
-            assert output.ledger.is_done(source)
-        assert isinstance(output.ledger, FileLedger) and output.ledger.num_made_again == 1
-    assert contents(tmp_path) == files
-
-
-def test_overwrite_removes_only_journaled_files(tmp_path: Path) -> None:
-    write_all(tmp_path, ["x/a.wav", "b.wav", "c.wav", "c.mp3"], "txt", "json", "jsonl")
-    (tmp_path / "x" / "mine.txt").write_text("mine")
-    with folder_output(tmp_path, "srt", overwrite=True):
-        assert contents(tmp_path) == {"x/mine.txt": "mine"}
-
-
-def test_overwrite_removes_renamed_files(tmp_path: Path) -> None:
-    write_all(tmp_path, ["a.wav"], "txt")
-    assert set(write_all(tmp_path, ["a.wav", "a.mp3"], "txt")) == {"a.wav.txt", "a.mp3.txt"}
-    with folder_output(tmp_path, "txt", overwrite=True):
-        assert contents(tmp_path) == {}
-
-
-def test_overwrite_spares_files_of_replaced_results(tmp_path: Path) -> None:
-    write_all(tmp_path, ["a.wav"], "txt", "json")
-    with folder_output(tmp_path, "txt", "json") as output:
-        put(output, failed("a.flac"))  # takes the name, and has no text
-    assert set(contents(tmp_path)) == {"a.json"}
-    (tmp_path / "a.txt").write_text("mine")
-    with folder_output(tmp_path, "txt", "json", overwrite=True):
-        assert contents(tmp_path) == {"a.txt": "mine"}
-
-
-@pytest.mark.parametrize("ids", [("a.wav", "b.wav", "a.mp3"), ("a.mp3", "a.wav", "b.wav")])
-def test_what_a_run_does_to_earlier_files_is_counted(tmp_path: Path, ids: tuple[str, ...]) -> None:
-    """Renamed for an input with the same name, and laid out again; a new format is neither."""
-    write_all(tmp_path, ["a.wav", "b.wav"], "vtt")
-    style = OutputStyle(("srt", "vtt"), subtitles=SubtitleStyle(max_line_width=20))
-    with open_journaled(tmp_path, OutputRun(style, {})) as output:
-        for index, id in enumerate(ids):
-            put(output, spoken(id, index=index))
-        assert isinstance(output.ledger, FileLedger)
-        assert output.ledger.renamed == [("a", "a.wav")]
-        assert output.ledger.laid_out_again == {"vtt"}
-    with open_journaled(tmp_path, OutputRun(style, {})) as output:
-        for index, id in enumerate(ids):
-            put(output, spoken(id, index=index))
-        assert isinstance(output.ledger, FileLedger)
-        assert not output.ledger.renamed and not output.ledger.laid_out_again
-
-
-def test_a_rename_replaces_nothing(tmp_path: Path) -> None:
-    write_all(tmp_path, ["a.wav"], "txt")
-    (tmp_path / "a.wav.txt").write_text("mine")
-    assert write_all(tmp_path, ["a.wav", "a.mp3"], "txt") == {
-        "a.txt": "a.wav",
-        "a.wav.txt": "mine",
-        "a.mp3.txt": "a.mp3",
-    }
-
-
-@pytest.mark.parametrize("ids", list(permutations(["x/a.wav", "x/a.mp3", "x/a.flac"])))
-def test_inputs_sharing_a_name_keep_their_extension(tmp_path: Path, ids: tuple[str, ...]) -> None:
-    assert write_all(tmp_path, [*ids, "x/b.wav"], "txt") == {
-        "x/a.flac.txt": "x/a.flac",
-        "x/a.mp3.txt": "x/a.mp3",
-        "x/a.wav.txt": "x/a.wav",
-        "x/b.txt": "x/b.wav",
-    }
-
-
-def test_name_shared_with_a_file_without_extension(tmp_path: Path) -> None:
-    expected = {"a.txt": "a", "a.wav.txt": "a.wav"}
-    assert write_all(tmp_path / "1", ["a", "a.wav"], "txt") == expected
-    assert write_all(tmp_path / "2", ["a.wav", "a"], "txt") == expected
-
-
-def test_equal_ids_are_numbered_as_they_come(tmp_path: Path) -> None:
-    assert write_all(tmp_path, ["a.wav", "a.wav", "A.WAV"], "txt") == {
-        "a.txt": "a.wav",
-        "a.2.txt": "a.wav",
-        "A.3.txt": "A.WAV",
-    }
-
-
-def test_cuts_are_named_by_their_offset(tmp_path: Path) -> None:
-    assert write_all(tmp_path, ["d/a.wav@1500", "d/a.wav@0", "d/a.wav@0"], "txt") == {
-        "d/a_1500.txt": "d/a.wav@1500",
-        "d/a_0.txt": "d/a.wav@0",
-        "d/a_0.2.txt": "d/a.wav@0",
-    }
-    assert names_of("d/a.wav@1500") == ("d/a_1500", "d/a.wav_1500")
-    assert names_of("rec@5.wav") == ("rec@5", "rec@5.wav")
-
-
-def test_the_runs_own_report_is_not_overwritten(tmp_path: Path) -> None:
-    ids = ["report.wav", "x/report.wav", "report.shard-0-of-2.wav", "Report"]
-    expected = {"report.wav.json", "x/report.json", "report.shard-0-of-2.wav.json", "Report.2.json"}
-    assert set(write_all(tmp_path, ids, "json")) == expected
-
-
-def test_failures_leave_only_json_and_keep_their_name(tmp_path: Path) -> None:
-    with folder_output(tmp_path, "txt", "json") as output:
-        put(output, failed("a.wav"))
-        put(output, spoken("a.mp3", index=1))
-    files = contents(tmp_path)
-    assert set(files) == {"a.wav.json", "a.mp3.txt", "a.mp3.json"}
-    assert json.loads(files["a.wav.json"])["error"]["stage"] == "load"
-
-
-PARTS = st.sampled_from(["a", "A", "b", "a.2", "a.wav", "..", ".", "", "é", "\udce9", "x" * 300, "\0", "c\\d"])
-IDS = st.builds(
-    lambda parts, extension, cut: "/".join(parts) + extension + cut,
-    st.lists(PARTS, min_size=1, max_size=3),
-    st.sampled_from(["", ".wav", ".WAV", ".mp3", ".2.wav", ".wav.mp3"]),
-    st.sampled_from(["", "", "@5"]),
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.lists(IDS, max_size=14))
-def test_every_input_gets_its_own_name(ids: list[str]) -> None:
-    names, files = OutputNames(["report"]), {}
-    for number, id in enumerate(ids):
-        name, renames = names.claim(id)
-        for rename in renames:
-            assert rename.new.casefold() not in files
-            files[rename.new.casefold()] = files.pop(rename.old.casefold())
-        assert name.casefold() not in files
-        files[name.casefold()] = number
-    assert sorted(files.values()) == list(range(len(ids)))
-    assert "report" not in files
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.one_of(IDS, st.text()))
-def test_names_stay_below_the_folder(id: str) -> None:
-    for name in names_of(id):
-        parts = name.split("/")
-        assert not {"", ".", ".."} & set(parts)
-        assert all(len(part.encode()) <= 200 for part in parts)
-        assert "\0" not in name
+    Place(tmp_path).run(["a.wav"], "jsonl")
+    assert Place(tmp_path).rows() == ["/in/a.wav"]
 
 
 @pytest.mark.parametrize(
     "id", ["../../etc/a.wav", "/etc/a.wav", "..", "", "a\0b.wav", "x" * 5000, "d/" * 3000 + "a.wav"]
 )
 def test_hostile_ids_are_written_below_the_folder(tmp_path: Path, id: str) -> None:
-    assert list(write_all(tmp_path / "out", [id], "txt").values()) == [clean_text(id)]
+    Place(tmp_path / "out").run([id], "txt")
+    assert list(Place(tmp_path / "out").contents().values()) == [clean_text(id)]
     assert os.listdir(tmp_path) == ["out"]
 
 
-def test_over_long_names_stay_apart(tmp_path: Path) -> None:
-    ids = ["é" * 300 + end for end in ("1.wav", "2.wav", "2.mp3")]
-    assert sorted(write_all(tmp_path, ids, "txt").values()) == sorted(ids)
-
-
-def test_files_are_written_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_all(tmp_path, ["a.wav"], "txt", "jsonl")
-
+@pytest.mark.parametrize("call", ["replace", "fsync"])
+def test_a_full_disk_ends_the_run_and_the_next_one_goes_on(
+    tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*arguments: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    done = ["a.wav"]
-    for call, id in (("replace", "b.wav"), ("fsync", "c.wav")):
-        with monkeypatch.context() as patch:
-            output = folder_output(tmp_path, "txt", "jsonl")
-            patch.setattr(os, call, fail)
-            source = Source("/in/" + id, "/in/" + id, id, index=0)
-            assert output.ledger.expect(source) and not output.ledger.is_done(source)
-            output.write(spoken(id))
+    place = Place(tmp_path)
+    place.run(["a.wav"], "txt")
+    with monkeypatch.context() as patch:
+        output = place.opened("txt")
+        patch.setattr(os, call, fail)
+        put(output, spoken("b.wav"))
+        for method in (output.flush, output.close):
             with pytest.raises(OutputError, match="cannot be written: No space left on device"):
-                output.flush()
-            with pytest.raises(OutputError):
-                output.close()
-        assert contents(tmp_path)["a.txt"] == "a.wav"
-        done.append(id)
-        assert write_all(tmp_path, done, "txt", "jsonl") == {id.replace("wav", "txt"): id for id in done}
-        assert rows(tmp_path) == [f"/in/{id}" for id in done]
+                method()
+    assert place.contents() == {"a.txt": "a.wav"}
+    place.run(["a.wav", "b.wav"], "txt")
+    assert place.contents() == {"a.txt": "a.wav", "b.txt": "b.wav"} and place.rows() == ["/in/a.wav", "/in/b.wav"]
 
 
-def test_unwritable_file_costs_one_input(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_made_by_the_next_run(tmp_path: Path) -> None:
+    place = Place(tmp_path)
     (tmp_path / "x").write_text("a file where a folder belongs")
-    with folder_output(tmp_path, "txt", "jsonl") as output:
-        with pytest.raises(OSError, match="x"):
-            put(output, spoken("x/a.wav"))
-        output.write(failed("x/a.wav"))
-        put(output, spoken("b.wav", index=1))
-    assert set(contents(tmp_path)) == {"x", "b.txt"}
-
-
-def test_row_that_does_not_fit_is_rolled_back(tmp_path: Path) -> None:
-    class FullDisk(io.FileIO):
-        is_full = False
-
-        def write(self, content: bytes) -> int:  # type: ignore[override]
-            if not self.is_full:
-                return super().write(content[:5])
-            super().write(content[:3])
-            raise OSError(28, "No space left on device")
-
-    path = tmp_path / "rows"
-    with FullDisk(path, "a") as file:
-        rows = Appender(file, path)
-        rows.append(b"first row\n")
-        file.is_full = True
-        with pytest.raises(OSError, match="No space"):
-            rows.append(b"second row\n")
-        file.is_full = False
-        rows.append(b"third row\n")
-    assert path.read_bytes() == b"first row\nthird row\n"
-
-
-def test_streams_get_utf8_and_are_flushed_but_not_closed() -> None:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(io.BufferedWriter(raw), encoding="ascii")
-    with StreamOutput(stream, OutputRun(OutputStyle(), {})) as output:
-        output.write(spoken("ä.wav"))
-        assert json.loads(raw.getvalue())["text"] == "ä.wav"
-        output.write(failed("b.wav"))
-    assert len(raw.getvalue().splitlines()) == 2
-    assert not stream.closed
-    stream.detach()
-
-
-def test_closed_pipe_is_raised_to_the_caller() -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    stream = os.fdopen(writer, "w")
-    with pytest.raises(BrokenPipeError):
-        StreamOutput(stream, OutputRun(OutputStyle(), {})).write(spoken("a.wav"))
-    with pytest.raises(BrokenPipeError):
-        stream.close()
-
-
-@given(st.permutations(range(6)))
-def test_ordered_streams_wait_for_earlier_results(order: list[int]) -> None:
-    stream = io.StringIO()
-    output = StreamOutput(stream, OutputRun(OutputStyle(), {}, ordered=True))
-    results = [failed("b.wav", 1) if n == 1 else spoken(f"{n}.wav", index=n) for n in range(6)]
-    for n in range(6):
-        assert output.ledger.expect(Source("x", "x", "x", index=n))
-    for count, n in enumerate(order, start=1):
-        output.write(results[n])
-        num_out = next((first for first in range(6) if first not in order[:count]), 6)
-        assert len(stream.getvalue().splitlines()) == num_out
-    paths = [json.loads(line)["audio_filepath"] for line in stream.getvalue().splitlines()]
-    assert paths == ["/in/b.wav" if n == 1 else f"/in/{n}.wav" for n in range(6)]
-
-
-def test_name_taken_by_another_input_is_rewritten(tmp_path: Path) -> None:
-    for id in ("a.wav", "a.flac", "a.wav"):
-        assert write_all(tmp_path, [id], "txt") == {"a.txt": id}
-
-
-def test_overwrite_without_inputs_removes_nothing(tmp_path: Path) -> None:
-    write_all(tmp_path, ["a.wav"], "jsonl", "txt")
-    before = contents(tmp_path)
-    with pytest.raises(UsageError, match="no input is there, so --overwrite removes nothing"):
-        folder_output(tmp_path, "jsonl", "txt", overwrite=True, inputs=[str(tmp_path / "mistyped")])
-    assert contents(tmp_path) == before
-
-
-def test_zeros_before_users_data_are_not_our_file(tmp_path: Path) -> None:
-    path = tmp_path / "data.bin"
-    path.write_bytes(bytes(5000) + b"precious")
-    assert not starts_with(path, re.compile(b"ours"))
-    path.write_bytes(bytes(5000))
-    assert starts_with(path, re.compile(b"ours"))
-
-
-@pytest.mark.parametrize("finished", [True, False])
-def test_an_unfinished_run_forgets_and_sorts_nothing(tmp_path: Path, finished: bool) -> None:
-    """Inputs that it has not listed yet are no inputs that are gone."""
-    bad = Failure("/in/list.jsonl:1", "list.jsonl:1", "input", "ManifestError", "no path", None, 0)
-    for result in (bad, spoken("b.wav", index=2), spoken("a.wav", index=1)):
-        with suppress(KeyboardInterrupt), folder_output(tmp_path, "jsonl", ordered=True) as output:
-            put(output, result)
+    for new in (["x/a.wav", "b.wav"], []):
+        with place.opened("txt") as output:
+            ids = ("x/a.wav", "b.wav")
+            assert [id for index, id in enumerate(ids) if put(output, spoken(id, index=index))] == new
             output.flush()
-            if not finished:
-                raise KeyboardInterrupt
-    unsorted = ["/in/list.jsonl:1", "/in/b.wav", "/in/a.wav"]
-    assert rows(tmp_path) == (["/in/a.wav", "/in/b.wav"] if finished else unsorted)
+            assert [error.filename for error in output.not_made] == [str(tmp_path / "x")]
+    (tmp_path / "x").unlink()
+    assert place.run(["x/a.wav"], "txt") == []
+    assert place.contents() == {"x/a.txt": "x/a.wav", "b.txt": "b.wav"}

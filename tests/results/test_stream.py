@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fastscribe.results.output_run import OutputRun
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.repeats import Repeats
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
+from fastscribe.results.outputs import OutputRun
 from fastscribe.results.stream import SINGLE_FORMATS, StreamOutput, check_inputs
 from fastscribe.types import Source, Transcript
 from tests.audio.test_inputs import touch, write_manifest
@@ -74,3 +78,40 @@ def test_a_list_on_stdin_may_name_several() -> None:
     assert StreamOutput(io.StringIO(), OutputRun(OutputStyle(("srt",)), {}, inputs=["-"])).ledger.expect(
         Source("-", "-", "x")
     )
+
+
+def test_streams_get_utf8_and_are_flushed_but_not_closed() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(io.BufferedWriter(raw), encoding="ascii")
+    with StreamOutput(stream, OutputRun(OutputStyle(), {})) as output:
+        output.write(spoken("ä.wav"))
+        assert json.loads(raw.getvalue())["text"] == "ä.wav"
+        output.write(failed("b.wav"))
+    assert len(raw.getvalue().splitlines()) == 2
+    assert not stream.closed
+    stream.detach()
+
+
+def test_closed_pipe_is_raised_to_the_caller() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    stream = os.fdopen(writer, "w")
+    with pytest.raises(BrokenPipeError):
+        StreamOutput(stream, OutputRun(OutputStyle(), {})).write(spoken("a.wav"))
+    with pytest.raises(BrokenPipeError):
+        stream.close()
+
+
+@given(st.permutations(range(6)))
+def test_ordered_streams_wait_for_earlier_results(order: list[int]) -> None:
+    stream = io.StringIO()
+    output = StreamOutput(stream, OutputRun(OutputStyle(), {}, ordered=True))
+    results = [failed("b.wav", 1) if n == 1 else spoken(f"{n}.wav", index=n) for n in range(6)]
+    for n in range(6):
+        assert output.ledger.expect(Source("x", "x", "x", index=n))
+    for count, n in enumerate(order, start=1):
+        output.write(results[n])
+        num_out = next((first for first in range(6) if first not in order[:count]), 6)
+        assert len(stream.getvalue().splitlines()) == num_out
+    paths = [json.loads(line)["audio_filepath"] for line in stream.getvalue().splitlines()]
+    assert paths == ["/in/b.wav" if n == 1 else f"/in/{n}.wav" for n in range(6)]

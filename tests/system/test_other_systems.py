@@ -17,7 +17,7 @@ from fastscribe._system.standard_streams import write_utf8
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.folders import split_pattern
 from fastscribe.audio.inputs import _decoded
-from fastscribe.results.names import names_of
+from fastscribe.results.names import base_name
 from tests.conftest import AUDIO, MODELS, ROOT
 
 
@@ -68,7 +68,7 @@ def test_patterns_with_backslashes(pattern: str, prefix: str) -> None:
 )
 def test_output_names_that_windows_accepts(id: str, short: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "name", "nt")
-    assert names_of(id)[0] == short
+    assert base_name(id) == short
 
 
 def test_a_rename_waits_for_another_program_to_close_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fastscribe.results.entries import ENTRY, Entry, PreviousRun
-from fastscribe.results.journal_ledger import JournalLedger
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.audio.failures import input_failure
+from fastscribe.results.journal import ENTRY, Entry, Journal
+from fastscribe.results.ledger import JournalLedger
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.types import Failure, Source
 
@@ -23,13 +23,9 @@ def source(path: Path | str, index: int = 0, **fields: object) -> Source:
     return Source(path=str(path), file=str(path), id=Path(path).name, index=index, **fields)  # type: ignore[arg-type]
 
 
-def nothing() -> PreviousRun:
-    return PreviousRun(np.zeros(0, ENTRY))
-
-
-def after(*items: tuple[Source | Failure, bool]) -> PreviousRun:
-    """Return an earlier run with these (input, failed)."""
-    ledger, entries = JournalLedger(UNSHARDED, nothing()), []
+def after(*items: tuple[Source | Failure, bool]) -> Journal:
+    """Return the journal of these (input, failed)."""
+    ledger, entries = JournalLedger(UNSHARDED, Journal()), []
     for index, (item, failed) in enumerate(items):
         numbered = replace(item, index=index)
         assert ledger.expect(numbered)
@@ -37,7 +33,7 @@ def after(*items: tuple[Source | Failure, bool]) -> PreviousRun:
         expected = ledger[index]
         entries.append(Entry("", expected.key, expected.state, 0, 0, index, failed).values())
         ledger.mark_done(index)
-    return PreviousRun(np.array(entries, ENTRY))
+    return Journal(entries=np.array(entries, ENTRY))
 
 
 def is_done(ledger: JournalLedger, item: Source | Failure) -> bool:
@@ -118,7 +114,7 @@ def test_the_same_input_twice_is_two(clip: Path) -> None:
 @given(st.lists(st.integers(0, 5), max_size=12), st.integers(1, 4))
 def test_each_input_is_in_one_shard(numbers: list[int], count: int) -> None:
     items = [source(f"/nowhere/{number}.wav", index) for index, number in enumerate(numbers)]
-    ledgers = [JournalLedger(Shard(index, count), nothing()) for index in range(count)]
+    ledgers = [JournalLedger(Shard(index, count), Journal()) for index in range(count)]
     held = [[ledger.expect(item) for ledger in ledgers] for item in items]
     assert all(sum(row) == 1 for row in held)
     keys = {ledgers[row.index(True)][item.index].key for row, item in zip(held, items, strict=True)}

@@ -1,0 +1,193 @@
+"""Files of earlier results: which are made again of their rows, which go, and which stay because somebody edited them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fastscribe.config import OutputStyle, SubtitleStyle
+from fastscribe.errors import OutputError
+from fastscribe.results.journal import SYNCED
+from fastscribe.results.output import JournaledOutput, open_journaled
+from fastscribe.results.outputs import OutputRun
+from fastscribe.results.storage_folder import FolderStorage
+from fastscribe.types import Segment, Transcript, Word
+from tests.results.test_output import Place, failed, place, put, spoken, stopped
+
+__all__ = ["place"]  # a fixture
+
+IDS = ("a.wav", "b.wav")
+CUES = Segment("very curious", 0.0, 1.0, 1.0, (Word("very", 0.0, 0.4, 1.0), Word("curious", 0.4, 1.0, 1.0)))
+WIDE, NARROW = SubtitleStyle(max_line_width=20), SubtitleStyle(max_line_width=9)
+
+
+def heard(id: str, index: int) -> Transcript:
+    return replace(spoken(id, CUES.text, index), segments=(CUES,))
+
+
+def run(
+    place: Place, said: list[str], layout: SubtitleStyle = WIDE, formats: Sequence[str] = ("srt",)
+) -> JournaledOutput:
+    """Run over two recordings. Return the output, closed."""
+    output = open_journaled(place.where, OutputRun(OutputStyle(tuple(formats), subtitles=layout), {}), said.append)
+    with output:
+        for index, id in enumerate(IDS):
+            put(output, heard(id, index))
+    return output
+
+
+def test_other_formats_are_made_of_the_rows(place: Place) -> None:
+    place.run(IDS, "txt")
+    rows = place.rows()
+    for again in (2, 0):
+        with place.opened("json", "txt") as output:
+            assert not any(put(output, failed(id, index)) for index, id in enumerate(IDS))
+            assert output.files.num_made_again == again and not output.files.laid_out_again
+    assert json.loads(place.contents()["b.json"])["text"] == "b.wav" and place.contents()["b.txt"] == "b.wav"
+    assert place.rows() == rows
+
+
+def test_a_missing_file_is_made_again(place: Place) -> None:
+    """Also where a file is rightly empty."""
+    place.run(IDS, "txt", "srt")
+    files = place.contents()
+    assert files["a.srt"] == ""
+    for name in ("a.srt", "b.txt"):
+        place.remove(name)
+    assert place.run(IDS, "txt", "srt") == [] and place.contents() == files
+
+
+@pytest.mark.parametrize("layout", [WIDE, NARROW], ids=["same layout", "another layout"])
+@pytest.mark.parametrize("word", ["most curious", "a rather curious", "VERY"])
+def test_an_edited_file_stays_and_is_named(place: Place, layout: SubtitleStyle, word: str) -> None:
+    """Ours are laid out again. An edit of the same length needs no naming where nobody reads it."""
+    run(place, [])
+    place.edit("a.srt", "very", word)
+    edited = place.contents()["a.srt"]
+    for number in range(2):
+        output = run(place, said := [], layout)
+        is_noticed = word != "VERY" or layout is NARROW
+        assert [line.startswith(f"{place.where}/a.srt: edited since the run") for line in said] == [True] * is_noticed
+        assert output.files.laid_out_again == ({"srt"} if layout is NARROW and number == 0 else set())
+        files = place.contents()
+        assert files["a.srt"] == edited and ("very\ncurious" in files["b.srt"]) == (layout is NARROW)
+    place.remove("a.srt")
+    run(place, said := [], layout)
+    assert place.contents()["a.srt"] == place.contents()["b.srt"] and said == []
+
+
+def test_a_layout_again_and_back(place: Place) -> None:
+    """A format that this run does not write keeps its layout in the journal."""
+    run(place, [], WIDE, ("srt", "vtt"))
+    wide = place.contents()
+    run(place, [], NARROW, ("srt",))
+    assert run(place, [], WIDE, ("srt", "vtt")).files.laid_out_again == {"srt"}
+    assert place.contents() == wide
+
+
+def test_a_new_row_replaces_its_own_files_alone(place: Place) -> None:
+    """Files of a format that is not asked for now go; an edited one stays, and is named."""
+    place.run(IDS, "txt", "srt", "json")
+    place.write("b.srt", "by hand")
+    said: list[str] = []
+    with place.opened("txt", say=said.append) as output:
+        for index, id in enumerate(IDS):
+            assert put(output, spoken(id, "new", index), changed=True)
+    assert place.contents() == {"a.txt": "new", "b.txt": "new", "b.srt": "by hand"}
+    [line] = said
+    assert line.startswith(
+        f"{place.where}/b.srt: edited since the run: it stays as it is; for the machine's text, delete"
+    )
+    assert place.rows() == ["/in/a.wav", "/in/b.wav"]
+
+
+def test_a_failure_leaves_its_json_alone(place: Place) -> None:
+    place.run(IDS, "txt", "json")
+    with place.opened("txt", "json") as output:
+        assert put(output, failed("a.wav"), changed=True)
+        assert not put(output, spoken("b.wav", index=1))
+    assert set(place.contents()) == {"a.json", "b.txt", "b.json"}
+    with place.opened("txt", "json", retry_failed=True) as output:
+        assert put(output, spoken("a.wav", "back"), changed=True)
+    assert set(place.contents()) == {"a.json", "a.txt", "b.txt", "b.json"} and place.contents()["a.txt"] == "back"
+
+
+@pytest.mark.parametrize("found", [None, "", "\0" * 5, "a", "by hand"])
+def test_a_file_that_a_power_cut_took_is_made_again(place: Place, found: str | None) -> None:
+    """Even if its input is not given. An edit stays."""
+    output = place.opened("txt")
+    put(output, spoken("a.wav"))
+    output.close(finished=False)
+    place.remove("a.txt") if found is None else place.write("a.txt", found)
+    said: list[str] = []
+    place.run([], "txt", say=said.append)
+    is_edit = found == "by hand"
+    assert place.contents() == {"a.txt": found if is_edit else "a.wav"}
+    assert ["a.txt: edited" in line for line in said] == [True] * is_edit
+
+
+def test_a_file_of_a_clean_end_is_nobodys_damage(place: Place) -> None:
+    place.run(IDS, "txt")
+    place.write("a.txt", "")
+    said: list[str] = []
+    place.run(IDS, "txt", say=said.append)
+    assert place.contents()["a.txt"] == "" and len(said) == 1 and "a.txt: edited" in said[0]
+
+
+def test_an_end_between_journal_and_files_is_made_good(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files are those of the replaced row then; they are our own, though the journal has other checksums by now."""
+    place.run(IDS, "txt", "srt")
+    with monkeypatch.context() as patch:
+        patch.setattr("fastscribe.results.committer.Committer._place", stopped)
+        output = place.opened("txt")
+        assert put(output, spoken("a.wav", "new"), changed=True)
+        with pytest.raises(OutputError):
+            output.close()
+    assert place.contents() == {"a.srt": "", "a.txt": "a.wav", "b.srt": "", "b.txt": "b.wav"}
+    place.run([], "txt")
+    assert place.contents() == {"a.txt": "new", "b.srt": "", "b.txt": "b.wav"}
+
+
+def test_a_file_that_was_made_good_can_be_replaced_in_the_same_run(place: Place) -> None:
+    output = place.opened("txt")
+    put(output, spoken("a.wav"))
+    output.close(finished=False)
+    place.remove("a.txt")
+    with place.opened("txt") as output:
+        assert put(output, spoken("a.wav", "new"), changed=True)
+        output.flush()
+        assert output.not_made == []
+    assert place.contents() == {"a.txt": "new"}
+
+
+def test_a_row_that_is_no_result_is_done_again(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.run(IDS, "txt")
+    rows = tmp_path / "transcripts.jsonl"
+    rows.write_bytes(rows.read_bytes().replace(b'"words"', b'"wordy"', 1))
+    assert place.run(IDS, "txt", "json") == ["a.wav"]
+
+
+def test_what_cannot_be_read_is_told_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(tmp_path)
+    place.run(IDS, "txt")
+    with place.opened("json") as output, monkeypatch.context() as patch:
+        patch.setattr(FolderStorage, "read", stopped)
+        assert not any(put(output, failed(id, index)) for index, id in enumerate(IDS))
+        assert [error.strerror for error in output.not_made] == ["stopped"] * 2
+
+
+def test_the_journal_says_which_files_are_durable(tmp_path: Path) -> None:
+    """So that a run need not look into the files of all runs before."""
+    place = Place(tmp_path)
+    with place.opened("txt") as output:
+        for index, id in enumerate(IDS):
+            put(output, spoken(id, index=index))
+            output.flush()
+    lines = (tmp_path / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    assert [line == SYNCED for line in lines] == [False, False, True, False, True]
+    assert place.opened("txt").journal.num_synced == 2
