@@ -350,7 +350,7 @@ class Transcriber:
             style: Each Transcript comes as a RenderedTranscript, whose `contents` are its row and its files in this style;
                 where there are helper processes, they make them. None: with its words.
             ledger: Decides which inputs belong to this run and are not done; the others are not opened and have no result. An
-                output has one (results.outputs.open_output). None: transcribe all.
+                output has one (results.output.open_journaled). None: transcribe all.
 
         Yields:
             As transcribe(), in the order of completion.

@@ -55,7 +55,7 @@ def end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> JournaledO
 
     Raises:
         typer.Exit: All are done; with exit code 1 if any of them failed, or if a file could not be made.
-        UsageError: As outputs.open_output().
+        UsageError: As output.open_journaled().
     """
     if any(given == STDIN or is_url(given) for given in job.inputs):
         return None

@@ -30,7 +30,7 @@ def open_run_output(
         say: Shows one line to the user.
         opened: The folder, if end_if_done() has opened it.
     """
-    from fastscribe.results.outputs import OutputRun, open_output
+    from fastscribe.results.outputs import OutputRun
 
     target = job.target
     if target.is_stdout and sys.stdout is None:
@@ -43,7 +43,13 @@ def open_run_output(
         if opened is not None:
             opened.go_on(run, say)
             return opened
-        return open_output(target.directory or target.url or sys.stdout, run, say)
+        if target.is_stdout:
+            from fastscribe.results.stream import StreamOutput
+
+            return StreamOutput(sys.stdout, run)
+        from fastscribe.results.output import open_journaled
+
+        return open_journaled(target.directory or str(target.url), run, say)
     except OSError as error:
         raise unusable_folder(target.where, error) from error
 

@@ -78,8 +78,8 @@ def export_in_place(directory: Path, style: OutputStyle, say: Callable[[str], ob
                     exported = exported.plus(is_made, has_failed)
             except NotAResult as error:
                 raise edited_rows(paths.rows) from error
-    for error in (error for output in outputs for error in output.not_made):
-        raise error
+    for problem in (one for output in outputs for one in output.not_made):
+        raise problem
     return exported
 
 

@@ -14,6 +14,7 @@ import hashlib
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from unicodedata import normalize
@@ -115,6 +116,17 @@ class Entry(NamedTuple):
         left = {format: (mark.crc,) for format, mark in self.files.items()}
         formats = {**left, **self.former}
         return {format: (left.get(format, ()) + self.former.get(format, ()))[:_MAX_FORMER] for format in formats}
+
+
+@dataclass
+class PendingInput:
+    """An input that waits for its result."""
+
+    key: int
+    name: str = ""  # of its files
+    state: int = 0
+    num_bytes: int | None = None  # its size, if it is known
+    entry_index: int | None = None  # in the journal: the earlier result that the new one replaces
 
 
 class Journal:

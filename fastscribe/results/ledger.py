@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastscribe._system.key_counter import KeyCounter
@@ -19,11 +18,11 @@ from fastscribe._system.url_secrets import unsigned
 from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.media import LocalFile, medium_of
+from fastscribe.results.journal import Journal, PendingInput
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.types import Failure, Samples, Source
 
 if TYPE_CHECKING:
-    from fastscribe.results.journal import Journal
     from fastscribe.results.result_files import ResultFiles
 
 
@@ -50,17 +49,6 @@ class Ledger:
     def is_done(self, source: Source | Failure) -> bool:
         """Return True if the input needs no transcription. Called from several threads."""
         return False
-
-
-@dataclass
-class PendingInput:
-    """An input that waits for its result."""
-
-    key: int
-    name: str = ""  # of its files
-    state: int = 0
-    num_bytes: int | None = None  # its size, if it is known
-    entry_index: int | None = None  # in the journal: the earlier result that the new one replaces
 
 
 class JournalLedger(Ledger):

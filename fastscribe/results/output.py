@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fastscribe._system.file_kinds import InTheWay
+from fastscribe._system.urls import is_url
 from fastscribe.audio.inputs import expand
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.committer import Committer, is_ours
@@ -27,7 +28,7 @@ from fastscribe.results.outputs import OutputRun
 from fastscribe.results.paths import in_the_way
 from fastscribe.results.result_files import ResultFiles, file_formats
 from fastscribe.results.shards import Shard
-from fastscribe.results.storage import Finish, Item, NewFile, Storage, storage_at
+from fastscribe.results.storage import Finish, Item, NewFile, Storage
 from fastscribe.results.stored import NotAResult
 from fastscribe.types import BoolArray, Failure, Transcript
 
@@ -55,7 +56,7 @@ class JournaledOutput:
 
     Use it as a context manager, and give its `ledger` to Transcriber.results().
 
-    Arguments and errors are those of outputs.open_output(), with a storage in place of its place. `names` gives names to
+    Arguments and errors are those of open_journaled(), with a storage in place of its place. `names` gives names to
     several outputs in one place; None: to this one alone.
     """
 
@@ -326,8 +327,34 @@ def _files_of(storage: Storage, journal: Journal, edited: list[str]) -> Iterator
     yield found()
 
 
+def storage_at(place: Path | str, shard: Shard) -> Storage:
+    """Return the storage of a folder or URL. Only its own modules are imported.
+
+    Raises:
+        UsageError: The store needs a package that is not installed, or there is no such protocol or bucket.
+    """
+    if is_url(str(place)):
+        from fastscribe.results.storage_object import ObjectStorage
+
+        return ObjectStorage(str(place), shard)
+    from fastscribe.results.storage_folder import FolderStorage
+
+    return FolderStorage(Path(place), shard)
+
+
 def open_journaled(place: Path | str, run: OutputRun, say: Callable[[str], object] = print) -> JournaledOutput:
-    """Open a folder or a URL, as outputs.open_output()."""
+    """Open a folder or a store. The run goes on where an earlier one with the same fingerprint stopped.
+
+    Args:
+        place: A folder, which is made if need be, or a URL.
+        run: What the run writes.
+        say: Shows one line to the user.
+
+    Raises:
+        UsageError: Another run writes there, or the place holds results of another kind that `run.overwrite` does not remove,
+            or a file that no run wrote is in the way.
+        OSError: The place cannot be read or written.
+    """
     return JournaledOutput(storage_at(place, run.shard), run, say)
 
 

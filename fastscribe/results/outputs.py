@@ -1,18 +1,16 @@
-"""Where the results of a run go: one call opens a stream, a folder or an object store. Each loads only its own modules."""
+"""What a run writes, and what it gives its results to: a stream (stream.py), or a folder or a store (output.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 from fastscribe.config import OutputStyle
 from fastscribe.results.ledger import Ledger
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.types import Failure, Transcript
-
-Place = TextIO | Path | str  # a stream, a folder, or a folder's name or URL
 
 
 @dataclass(frozen=True)
@@ -66,28 +64,6 @@ class Output(Protocol):
 
     def write_report(self, content: bytes) -> None:
         """Write the run's report last: it says that the run is complete. Raises OutputError."""
-
-
-def open_output(place: Place, run: OutputRun, say: Callable[[str], object] = print) -> Output:
-    """Open an output. In a folder or a store, the run goes on where an earlier one with the same fingerprint stopped.
-
-    Args:
-        place: A stream, a folder or a URL. A folder is made if need be.
-        run: What it writes.
-        say: Shows one line to the user.
-
-    Raises:
-        UsageError: Another run writes there, or the place holds results of another kind that `run.overwrite` does not remove,
-            or a file that no run wrote is in the way.
-        OSError: The place cannot be read or written.
-    """
-    if not isinstance(place, Path | str):
-        from fastscribe.results.stream import StreamOutput
-
-        return StreamOutput(place, run)
-    from fastscribe.results.output import open_journaled
-
-    return open_journaled(place, run, say)
 
 
 def check_new_folder(directory: Path, shard: Shard, overwrite: bool = False) -> None:

@@ -16,8 +16,7 @@ from fastscribe.config import OutputStyle
 from fastscribe.results.committer import Committer, is_ours
 from fastscribe.results.fingerprint import layout_key
 from fastscribe.results.formats.writers import content_of
-from fastscribe.results.journal import LAID_OUT, NO_FILE, NO_STATE, Entry, FileMark, Journal
-from fastscribe.results.ledger import PendingInput
+from fastscribe.results.journal import LAID_OUT, NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput
 from fastscribe.results.names import Names
 from fastscribe.results.storage import ROWS, Item, NewFile, Storage
 from fastscribe.results.stored import to_result

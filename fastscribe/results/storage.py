@@ -8,10 +8,8 @@ and a file that a kill or a power cut takes is made again of its row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from fastscribe._system.urls import is_url
 from fastscribe.results.journal import Entry, Journal
 from fastscribe.results.shards import Shard
 from fastscribe.types import Int64Array
@@ -123,18 +121,3 @@ class Finish(NamedTuple):
     ordered: bool  # sort the rows by input
     order: Int64Array  # index of the input of each entry of earlier runs
     report: bytes | None  # the report, which is written last
-
-
-def storage_at(place: Path | str, shard: Shard) -> Storage:
-    """Return the storage of a folder or URL. Only its own modules are imported.
-
-    Raises:
-        UsageError: The store needs a package that is not installed, or there is no such protocol or bucket.
-    """
-    if is_url(str(place)):
-        from fastscribe.results.storage_object import ObjectStorage
-
-        return ObjectStorage(str(place), shard)
-    from fastscribe.results.storage_folder import FolderStorage
-
-    return FolderStorage(Path(place), shard)
