@@ -157,7 +157,10 @@ class FolderStorage:
         path = os.path.join(self.where, name)
         folder = os.path.dirname(path)
         if folder not in self._folders:
-            self._make_folder(folder)
+            try:
+                self._make_folder(folder)
+            except OSError as error:
+                raise with_path(error, path) from error
         write_whole(path, content, replaces)
         self._written.append(path)
         self._has_changed = True

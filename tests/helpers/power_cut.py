@@ -45,6 +45,7 @@ class Disk:
         self._uses: dict[int, int] = {}
         self._names = dict[str, FileId]()  # as the process sees them
         self._contents = dict[FileId, bytes | None]()  # None: a folder
+        self._durable = dict[FileId, bytes | None]()
         self._changes: list[tuple[str, str, str, FileId | None]] = []  # of names, since they were last synced
         self._follow()
         self.all_synced()
@@ -184,6 +185,8 @@ class Disk:
                     number = os.lstat(os.path.join(folder, name)).st_ino
                     now[path] = file = number, self._uses.get(number, 0)
                     self._contents[file] = None if name in folders else (self.root / path).read_bytes()
+                    if name in folders:
+                        self._durable[file] = None
         for path, file in sorted(now.items()):
             if self._names.get(path) != file:
                 self._changes.append(("create", path, path, file))

@@ -44,8 +44,11 @@ ObjectFolder.map = lambda self, call, items, batch=0: map(call, items)
 """
 
 
-def killed(function: str, number: int = 1) -> str:
-    """Code that kills the process with SIGKILL once it has called a function so many times, by its whole name."""
+def killed(function: str, number: int = 1, is_before: bool = False) -> str:
+    """Code that kills the process with SIGKILL at a call of a function, by its whole name: the first, second .. one.
+
+    It is killed after the call, or before it.
+    """
     owner, _, name = function.rpartition(".")
     return f"""
 import os, pkgutil, signal
@@ -53,8 +56,11 @@ from itertools import count
 owner, numbers = pkgutil.resolve_name({owner!r}), count(1)
 inner = getattr(owner, {name!r})
 def call(*given, **named):
+    is_it = next(numbers) == {number}
+    if is_it and {is_before}:
+        os.kill(os.getpid(), signal.SIGKILL)
     answer = inner(*given, **named)
-    if next(numbers) == {number}:
+    if is_it:
         os.kill(os.getpid(), signal.SIGKILL)
     return answer
 setattr(owner, {name!r}, call)

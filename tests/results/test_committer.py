@@ -81,7 +81,7 @@ def test_a_file_that_cannot_be_written_leaves_its_row(storage: FolderStorage, tm
     committer = Committer(storage)
     committer.add(item(1, NewFile("x/a.txt", b"new"), NewFile("b.txt", b"new")))
     committer.close()
-    assert [Path(error.filename) for error in committer.not_written] == [tmp_path / "x"]
+    assert [Path(error.filename) for error in committer.not_written] == [tmp_path / "x" / "a.txt"]
     assert storage.read(ROWS) == ROW and storage.read("b.txt") == b"new"
 
 

@@ -338,7 +338,7 @@ def test_a_file_that_cannot_be_written_is_made_by_the_next_run(tmp_path: Path) -
             ids = ("x/a.wav", "b.wav")
             assert [id for index, id in enumerate(ids) if put(output, spoken(id, index=index))] == new
             output.flush()
-            assert [error.filename for error in output.not_made] == [str(tmp_path / "x")]
+            assert [error.filename for error in output.not_made] == [str(tmp_path / "x" / "a.txt")]
     (tmp_path / "x").unlink()
     assert place.run(["x/a.wav"], "txt") == []
     assert place.contents() == {"x/a.txt": "x/a.wav", "b.txt": "b.wav"}

@@ -154,10 +154,10 @@ STEPS = {
     "rows are durable": (f"{FOLDER}.Barrier.wait", 1),
     "journal lines": (f"{FOLDER}.Appender.append", 3),
     "journal lines are durable": (f"{FOLDER}.Appender.sync", 1),
-    "half of a file": (f"{FOLDER}.write_temp", 1),
-    "one file": (f"{FOLDER}.rename_into_place", 1),
-    "two files": (f"{FOLDER}.rename_into_place", 2),
-    "all files": (f"{FOLDER}.rename_into_place", 6),
+    "half of a file": ("fastscribe._system.safe_files.replace", 2, True),  # the first one is the journal's
+    "one file": (f"{FOLDER}.write_whole", 1),
+    "two files": (f"{FOLDER}.write_whole", 2),
+    "all files": (f"{FOLDER}.write_whole", 6),
     "all is synced": (f"{FOLDER}.FolderStorage._wait", 2),
     "the report": (f"{FOLDER}.write_atomic", 2),
 }
@@ -181,7 +181,7 @@ def test_a_kill_after_each_step_of_a_commit(whole: Scene, runs: Runs, tmp_path: 
 def test_a_power_cut(scene: Scene, damage: str) -> None:
     """What a cut leaves of a file of the last commit is mended from the row; an edit stays."""
     recording = scene.recording("a.flac")
-    assert scene.transcribe(recording, formats="srt,vtt", code=killed(f"{FOLDER}.rename_into_place", 2)) == -9
+    assert scene.transcribe(recording, formats="srt,vtt", code=killed(f"{FOLDER}.write_whole", 2)) == -9
     files = scene.files()
     content = files["a.srt"]
     left = {"gone": b"", "empty": b"", "zeros": bytes(len(content)), "half": content[:20], "edited": b"by hand"}[damage]
@@ -399,12 +399,12 @@ def test_a_full_disk_ends_the_run(scene: Scene) -> None:
     full = """
 import errno, os
 from fastscribe.results import storage_folder
-inner = storage_folder.write_temp
-def write_temp(path, content):
-    if path.name == "b.srt":
+inner = storage_folder.write_whole
+def write_whole(path, content, replaces):
+    if os.path.basename(path) == "b.srt":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    inner(path, content)
-storage_folder.write_temp = write_temp
+    inner(path, content, replaces)
+storage_folder.write_whole = write_whole
 """
     assert scene.transcribe(more=more, code=full) == 1
     assert "b.srt: its result cannot be written: No space left on device; the run stops" in scene.said
