@@ -167,17 +167,6 @@ def test_cache_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(len(hypothesis.token_ids) for hypothesis in found) > 8
 
 
-def test_padding_changes_nothing() -> None:
-    model = tiny_decoder(CONFIGS[1], 5)
-    torch.manual_seed(1)
-    frames = random_frames([9, 3, 6])
-    other = frames.frames_BTD.clone()
-    for row, length in enumerate(frames.lengths_B):
-        other[row, length:] = 1e3
-    decoder = AedDecoder(model, PROMPT)
-    assert run(decoder, frames) == run(decoder, Frames(other, frames.lengths_B))
-
-
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from(CONFIGS), batches, st.sampled_from((None, 1, 2)))
 def test_graph_modes_equal_greedy(
