@@ -103,21 +103,6 @@ def test_inference_form_equals_training_form(changes: dict, pack: bool) -> None:
         )
 
 
-@pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_rows_are_independent(changes: dict) -> None:
-    encoder = random_encoder(small_config(**changes))
-    encoder.optimise_()
-    mel_BMT = torch.randn(3, encoder.config.num_mels, 80)
-    lengths_B = torch.tensor([80, 33, 2])
-    for row, length in enumerate(lengths_B):
-        mel_BMT[row, :, length:] = 0
-    together = encoder(Features(mel_BMT, lengths_B))
-    for row, length in enumerate(lengths_B):
-        alone = encoder(Features(mel_BMT[row : row + 1, :, :length], lengths_B[row : row + 1]))
-        count = int(alone.lengths_B[0])
-        torch.testing.assert_close(together.frames_BTD[row, :count], alone.frames_BTD[0, :count], atol=1e-5, rtol=1e-4)
-
-
 def test_position_table_cache() -> None:
     """Inference caches the longest table; a shorter batch after a longer one must get the same positions."""
     encoder = random_encoder(small_config())
@@ -290,24 +275,6 @@ def test_chunked_attention_block_sizes(lengths: list[int], chunks_before: int, r
         check_attention(lengths, ChunkedAttention(max(-1, chunks_before * (right + 1)), right))
 
 
-@pytest.mark.parametrize("form", ["training", "inference"])
-def test_streaming_encoder_ignores_the_future(form: str) -> None:
-    """A change of the features changes no frame of an earlier chunk, and the frames of its own chunk."""
-    causal = {"causal_subsampling": True, "causal_conv": True, "conv_norm": "layer_norm", "subsampling_factor": 8}
-    encoder = random_encoder(small_config(attention=ChunkedAttention(6, 2), **causal))
-    if form == "inference":
-        encoder.optimise_()
-    mel_BMT, lengths_B = torch.randn(1, 20, 200), torch.tensor([200])
-    before_TD = encoder(Features(mel_BMT, lengths_B)).frames_BTD[0]
-    for changed in (8, 96, 104, 199):
-        later_BMT = mel_BMT.clone()
-        later_BMT[..., changed:] += 1.0
-        after_TD = encoder(Features(later_BMT, lengths_B)).frames_BTD[0]
-        first = -(-changed // 8) // 3 * 3  # the chunk of the first frame whose windows end at `changed` or later
-        assert torch.allclose(after_TD[:first], before_TD[:first], atol=1e-5)
-        assert not torch.allclose(after_TD[first : first + 3], before_TD[first : first + 3], atol=1e-3)
-
-
 def test_local_position_table_cache() -> None:
     """A short recording clips the window; a longer one needs more of the table, on each side independently."""
     encoder = random_encoder(small_config(attention=LocalAttention(9, 30)))
@@ -339,27 +306,6 @@ def test_local_attention_memory(masked: AttentionConfigs) -> None:
     with Watch():
         layer(x_BTD, Padding.of(torch.tensor([num_frames]), num_frames), Positions.of(x_BTD, masked))
     assert 0 < largest <= x_BTD.nbytes * 3
-
-
-@given(first=st.integers(0, 9), start=st.integers(0, 9), count=st.integers(0, 9))
-def test_padding_between(first: int, start: int, count: int) -> None:
-    num_frames = 9
-    start = min(start, num_frames)
-    stop = min(start + count, num_frames)
-    padding = Padding.of(torch.tensor([first, num_frames]), num_frames)
-    whole = padding.fill_(torch.zeros(2, num_frames), 1.0, time_axis=1)
-    part = padding.between(start, stop).fill_(torch.zeros(2, stop - start), 1.0, time_axis=1)
-    assert torch.equal(part, whole[:, start:stop])
-
-
-@pytest.mark.parametrize("lengths", [[5, 2], [5, 5]])
-def test_filled_with_gradient(lengths: list[int]) -> None:
-    x = torch.randn(2, 3, 5, requires_grad=True)
-    padding = Padding.of(torch.tensor(lengths), 5)
-    filled = padding.filled(x * 1.0, 7.0, time_axis=2)
-    assert torch.equal(filled.detach(), padding.fill_(x.detach().clone(), 7.0, time_axis=2))
-    filled.sum().backward()
-    assert x.grad is not None and torch.equal(x.grad == 0, padding.fill_(torch.zeros(2, 3, 5), 1.0, time_axis=2) == 1)
 
 
 def test_large_matrices_are_left_to_mkl_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
