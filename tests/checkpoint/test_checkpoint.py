@@ -99,16 +99,6 @@ def test_native_round_trip(model: str, tmp_path: Path, dtype: torch.dtype) -> No
     assert original.config.trained_utterance_s is None and "trained_utterance_s" not in describe(original)
 
 
-def test_config_json_round_trip(model_folder: Path) -> None:
-    config = checkpoint(model_folder).config
-    data = json.loads(json.dumps(config.to_json()))
-    assert config_from_json(data) == config
-    data["encoder"]["colour"] = 1
-    del data["num_labels"]
-    with pytest.raises(ValueError, match="num_labels"):
-        config_from_json(data)
-
-
 @pytest.mark.parametrize(
     ("key", "value", "named"),
     [
@@ -121,7 +111,6 @@ def test_config_json_round_trip(model_folder: Path) -> None:
         ("encoder__causal_downsampling", "yes", "encoder.causal_downsampling"),
         ("encoder__conv_context_size", [3, 5], "encoder.conv_context_size"),
         ("encoder__reduction", "pooling", "encoder.reduction"),
-        ("encoder__n_heads", 5, "encoder width"),
         ("encoder__new_switch", "on", "encoder.new_switch"),
         ("encoder___target_", "nemo.collections.asr.modules.SqueezeformerEncoder", "encoder._target_"),
         ("preprocessor__frame_splicing", 3, "preprocessor.frame_splicing"),
@@ -134,11 +123,7 @@ def test_config_json_round_trip(model_folder: Path) -> None:
         ("decoder__vocab_size", 99, "decoder.vocab_size"),
         ("joint__jointnet__activation", "gelu", "joint.jointnet.activation"),
         ("joint__num_extra_outputs", 3, "joint.num_extra_outputs"),
-        ("decoding__greedy__max_symbols", 0, "decoding.greedy.max_symbols"),
         ("preprocessor__window_size", "long", "preprocessor.window_size"),
-        ("preprocessor__preemph", "much", "preprocessor.preemph"),
-        ("preprocessor__highfreq", "high", "preprocessor.highfreq"),
-        ("preprocessor__log_zero_guard_value", "huge", "preprocessor.log_zero_guard_value"),
         ("encoder__att_context_style", "chunked_limited_2", "encoder.att_context_style"),
         ("tokenizer__type", "wpe", "tokenizer.type"),
         ("aux_ctc__decoder___target_", "nemo.X", "aux_ctc.decoder._target_"),
@@ -158,17 +143,12 @@ def test_unsupported_settings(tmp_path: Path, key: str, value: object, named: st
     [
         {"aux_ctc": 5},
         {"aux_ctc": {"decoder": [1]}},
-        {"decoding": "x"},
-        {"decoding__greedy": [1]},
-        {"joint": "x"},
-        {"joint__jointnet": 3},
         {"joint__num_extra_outputs": 2, "loss": "x"},
         {"joint__num_extra_outputs": 2, "loss": {"tdt_kwargs": 7}},
         {"joint__num_extra_outputs": "two"},
         {"encoder": None},
         {"encoder__5": 6},
         {"preprocessor__window_size": 1e308},
-        {"tokenizer": "x"},
         {"tokenizer__model_path": "nemo:a\0b"},
     ],
     ids=str,
@@ -315,18 +295,15 @@ def test_tokenizer_of_another_size(tmp_path: Path) -> None:
     ("key", "value"),
     [
         ("features.window", "foo"),
-        ("features.normalize", "zzz"),
         ("features.hop_length", 0),
         ("features.preemphasis", "x"),
         ("features.log_guard_value", float("nan")),
         ("features.win_length", 1000),
         ("features.log", 1),
-        ("encoder.subsampling", "zz"),
         ("encoder.num_layers", "a"),
         ("encoder.num_layers", True),
         ("encoder.d_model", 10**9),
         ("encoder.num_mels", 81),
-        ("joint.activation", "x"),
         ("joint.max_symbols", -3),
         ("durations", [1, -1]),
         ("durations", 5),
@@ -394,17 +371,6 @@ def test_huggingface_defaults(tmp_path: Path) -> None:
     path.write_text(json.dumps(config))
     predictor = read_checkpoint(tmp_path / "hf").config.predictor
     assert predictor is not None and (predictor.num_layers, predictor.hidden) == (2, 640)
-
-
-def test_messages_stay_short(tmp_path: Path) -> None:
-    folder = unpacked(tmp_path)
-    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
-    levels += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
-    for target in ("encoder: {_target_: *a8}", "preprocessor: {_target_: AudioToMelSpectrogramPreprocessor, x: *a8}"):
-        (folder / "model_config.yaml").write_text("\n".join([*levels, "labels: [a, b]", target]))
-        with pytest.raises(CheckpointError) as error:
-            read_checkpoint(folder)
-        assert len(str(error.value)) < 1000
 
 
 def test_many_wrong_names() -> None:

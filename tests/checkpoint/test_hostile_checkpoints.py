@@ -196,10 +196,6 @@ def holding(value: float, dtype: torch.dtype = torch.float32) -> bytes:
 WEIGHTS: dict[str, tuple[Make, str]] = {
     "os.system": (with_weights(lambda ran: saved(touch(ran))), "more than plain tensors"),
     "protocol 4": (with_weights(lambda ran: saved(touch(ran), pickle_protocol=4)), "refused"),
-    "before zips, sound": (
-        with_weights(lambda ran: saved(sound_state(), _use_new_zipfile_serialization=False)),
-        "torch.save(torch.load(FILE, weights_only=True), FILE) with a newer",
-    ),
     "TorchScript": (with_weights(torchscript), "more than plain tensors"),
     "a byte array of 1 TB": (with_weights(lambda ran: saved({"a": Runs(bytearray, 1 << 40)})), "bytearray"),
     "sparse": (with_weights(lambda ran: saved({"a": torch.eye(3).to_sparse()})), "more than plain tensors"),

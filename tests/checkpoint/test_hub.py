@@ -209,12 +209,6 @@ def test_sharded_weights(user: User, hub: Hub) -> None:
     assert "lists model-00002-of-00002.safetensors, which the repository does not hold" in user.refused("org/other")
 
 
-def test_safetensors_preferred(user: User, hub: Hub) -> None:
-    hub.add("org/name", {"name.nemo": NEMO} | folder())
-    assert (user.get("org/name") / "model.safetensors").is_file()
-    assert "name.nemo" not in user.files()
-
-
 def test_a_folder_of_a_speaker_model(user: User, hub: Hub, tmp_path: Path) -> None:
     """It has no tokenizer. A .nemo file beside it, which has another encoder than NeMo's Sortformers, is left alone."""
     written = nemotron_diarization.write_folder(tmp_path / "model", nemotron_diarization.config("cache"))
@@ -248,14 +242,6 @@ def test_unsupported_folder_falls_back_to_nemo(user: User, hub: Hub) -> None:
     hub.add("org/other", files)
     assert "model_type: 'fastconformer'" in user.refused("org/other")
     assert "model.safetensors" not in user.files()  # checked before gigabytes are downloaded
-
-
-def test_unsupported_setting_falls_back_to_nemo(user: User, hub: Hub) -> None:
-    config = json.loads(folder()["config.json"])
-    config["encoder_config"]["sliding_window"] = 57
-    hub.add("org/name", folder() | {"config.json": json.dumps(config).encode(), "name.nemo": NEMO})
-    assert user.get("org/name").name == "name.nemo"
-    assert any("sliding_window" in line for line in user.lines)
 
 
 @pytest.mark.parametrize("missing", ["model.safetensors", "tokenizer.json"])
@@ -311,15 +297,6 @@ def test_one_commit_for_all_files(user: User, hub: Hub) -> None:
     path = user.get("org/name")
     assert {file.split("/")[4] for file in hub.paths() if "/resolve/" in file} == {old} == {path.name}
     assert (path / "model.safetensors").read_bytes() == folder()["model.safetensors"]
-
-
-def test_new_commit_same_weights(user: User, hub: Hub) -> None:
-    hub.add("org/name", folder())
-    first = user.get("org/name")
-    hub.add("org/name", folder() | {"generation_config.json": b"{ }"})
-    second = user.get("org/name")
-    assert second != first and (second / "model.safetensors").samefile(first / "model.safetensors")
-    assert not any("model.safetensors" in path or "/content/" in path for path in hub.paths())
 
 
 # Errors, one line each
