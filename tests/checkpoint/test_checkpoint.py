@@ -188,72 +188,57 @@ def test_equivalent_settings(tmp_path: Path, changes: dict) -> None:
     assert read_checkpoint(with_yaml(tmp_path, **changes)).config == read_checkpoint(NEMO).config
 
 
-def local(**changes) -> dict:
-    settings = {"self_attention_model": "rel_pos_local_attn", "att_context_size": [128, 64]} | changes
-    return {f"encoder__{key}": value for key, value in settings.items()}
+LOCAL = {"self_attention_model": "rel_pos_local_attn", "att_context_size": [128, 64]}
+STREAMING = {"att_context_style": "chunked_limited"}
+
+
+def with_attention(folder: Path, settings: dict[str, object]) -> Path:
+    return with_yaml(folder, **{f"encoder__{key}": value for key, value in settings.items()})
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("settings", "expected"),
     [
-        ({}, LocalAttention(128, 64)),
-        ({"att_context_size": [[0, 7], [128, 128]]}, LocalAttention(0, 7)),
-        ({"global_tokens": 1, "global_tokens_spacing": 3}, LocalAttention(128, 64, num_global=1)),
-        ({"self_attention_model": "rel_pos", "att_context_size": [-1, -1]}, None),
+        (LOCAL, (LocalAttention(128, 64),)),
+        (LOCAL | {"att_context_size": [[0, 7], [128, 128]]}, (LocalAttention(0, 7),)),
+        (LOCAL | {"global_tokens": 1, "global_tokens_spacing": 3}, (LocalAttention(128, 64, num_global=1),)),
+        ({"self_attention_model": "rel_pos", "att_context_size": [-1, -1]}, ()),
+        (STREAMING | {"att_context_size": [70, 1]}, (ChunkedAttention(70, 1),)),
+        (STREAMING | {"att_context_size": [[70, 13], [70, 0]]}, (ChunkedAttention(70, 13), ChunkedAttention(70, 0))),
+        (STREAMING | {"att_context_size": [-1, 3]}, (ChunkedAttention(-1, 3),)),
+        (STREAMING | {"att_context_size": [30, -1]}, (ChunkedAttention(30, -1),)),
+        (STREAMING | {"att_context_size": [-1, -1]}, ()),
     ],
     ids=str,
 )
-def test_local_attention(tmp_path: Path, changes: dict, expected: LocalAttention | None) -> None:
-    config = read_checkpoint(with_yaml(tmp_path, **local(**changes))).config
-    assert config.encoder.attention == expected
+def test_contexts(tmp_path: Path, settings: dict[str, object], expected: tuple) -> None:
+    """Of several contexts the first is the default."""
+    config = read_checkpoint(with_attention(tmp_path, settings)).config
+    assert config.encoder.attention == (expected[0] if expected else None)
+    assert config.encoder.contexts == (expected if STREAMING.items() <= settings.items() else ())
     assert config_from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("settings", "key", "value"),
     [
         *(
-            ("att_context_size", size)
-            for size in (None, [-1, -1], [0, 0], [128], [1, 2, 3], [[128]], [1.5, 2], ["a", 1])
+            (LOCAL, "att_context_size", size)
+            for size in (None, [-1, -1], [0, 0], [128], [1, 2, 3], [[128]], [1.5, 2], ["a", 1], [], 7, [True, True])
         ),
-        *(("att_context_size", size) for size in ([], [[]], 7, [True, True], [None, 1])),
-        ("global_tokens", 2),
-        ("global_attn_separate", True),
-        ("att_context_style", "chunked_limited"),
+        (LOCAL, "global_tokens", 2),
+        (LOCAL, "global_attn_separate", True),
+        (LOCAL, "att_context_style", "chunked_limited"),
+        *(
+            (STREAMING, "att_context_size", size)
+            for size in (None, [], [70, 3], [70], [70, 1, 1], [[70, 1], [70, 1]], [[70, 1], [70, -1]], [True, 1])
+        ),
     ],
     ids=str,
 )
-def test_invalid_local_attention(tmp_path: Path, key: str, value: object) -> None:
+def test_invalid_contexts(tmp_path: Path, settings: dict[str, object], key: str, value: object) -> None:
     with pytest.raises(UnsupportedCheckpoint, match=rf"encoder\.{key}"):
-        read_checkpoint(with_yaml(tmp_path, **local(**{key: value})))
-
-
-@pytest.mark.parametrize(
-    ("size", "contexts"),
-    [
-        ([70, 1], (ChunkedAttention(70, 1),)),
-        ([[70, 13], [70, 0]], (ChunkedAttention(70, 13), ChunkedAttention(70, 0))),
-        ([-1, 3], (ChunkedAttention(-1, 3),)),
-        ([30, -1], (ChunkedAttention(30, -1),)),
-        ([-1, -1], ()),
-    ],
-    ids=str,
-)
-def test_contexts(tmp_path: Path, size: list, contexts: tuple[ChunkedAttention, ...]) -> None:
-    """Of several contexts the first is the default."""
-    yaml = {"encoder__att_context_style": "chunked_limited", "encoder__att_context_size": size}
-    config = read_checkpoint(with_yaml(tmp_path, **yaml)).config
-    assert (config.encoder.contexts, config.encoder.attention) == (contexts, contexts[0] if contexts else None)
-    assert config_from_json(json.loads(json.dumps(config.to_json()))) == config
-
-
-@pytest.mark.parametrize(
-    "size", [None, [], [70, 3], [70], [70, 1, 1], [[70, 1], [70, 1]], [[70, 1], [70, -1]], [True, 1]]
-)
-def test_invalid_contexts(tmp_path: Path, size: object) -> None:
-    yaml = {"encoder__att_context_style": "chunked_limited", "encoder__att_context_size": size}
-    with pytest.raises(UnsupportedCheckpoint, match=r"encoder\.att_context_size"):
-        read_checkpoint(with_yaml(tmp_path, **yaml))
+        read_checkpoint(with_attention(tmp_path, settings | {key: value}))
 
 
 def test_wrong_attention_of_a_folder() -> None:

@@ -248,31 +248,25 @@ def test_attention_equals_formula(masked: AttentionConfigs | None, longest: int)
     check_attention([longest, max(1, longest // 2), 1], masked)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(
-    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=4),
-    left=st.integers(0, 12),
-    right=st.integers(0, 12),
-    num_global=st.integers(0, 1),
-    block=st.integers(1, 9),
+LOCAL_WINDOWS = st.builds(
+    lambda left, right, num_global: LocalAttention(left, right if left else max(right, 1), num_global),
+    st.integers(0, 12),
+    st.integers(0, 12),
+    st.integers(0, 1),
 )
-def test_local_attention_block_sizes(lengths: list[int], left: int, right: int, num_global: int, block: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "_BLOCK", block)
-        check_attention(lengths, LocalAttention(left, right if left else max(right, 1), num_global))
+CHUNK_WINDOWS = st.builds(
+    lambda chunks_before, right: ChunkedAttention(max(-1, chunks_before * (right + 1)), right),
+    st.integers(-1, 4),
+    st.integers(0, 8),
+)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(
-    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=4),
-    chunks_before=st.integers(-1, 4),
-    right=st.integers(0, 8),
-    block=st.integers(1, 9),
-)
-def test_chunked_attention_block_sizes(lengths: list[int], chunks_before: int, right: int, block: int) -> None:
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.one_of(LOCAL_WINDOWS, CHUNK_WINDOWS), st.integers(1, 9))
+def test_block_sizes(lengths: list[int], masked: AttentionConfigs, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "_BLOCK", block)
-        check_attention(lengths, ChunkedAttention(max(-1, chunks_before * (right + 1)), right))
+        check_attention(lengths, masked)
 
 
 def test_local_position_table_cache() -> None:
