@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastscribe.config import JointConfig, PredictorConfig
 from fastscribe.decode import ctc, label_looping
+from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.fast_predictor import FastPredictor
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import (
@@ -80,6 +81,11 @@ def allocate(network: Network, rows: int, num_slots: int) -> LoopState:
     return LoopState.allocate(network, rows, Slots.allocate(network, num_slots))
 
 
+def on_a_cpu(network: Network, frames: Frames, window: int = 4) -> list[Hypothesis]:
+    decoder = CpuLooping(network, window)
+    return decoder.read(decoder.submit(frames).numpy(), frames)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
@@ -89,10 +95,11 @@ def allocate(network: Network, rows: int, num_slots: int) -> LoopState:
     lengths=st.lists(st.integers(0, 21), min_size=1, max_size=6),
     window=st.sampled_from((1, 2, 3, 4, 8, 16)),
 )
-def test_label_looping_equals_greedy(seed, durations, max_symbols, blank_bias, lengths, window) -> None:
+def test_loops_equal_greedy(seed, durations, max_symbols, blank_bias, lengths, window) -> None:
     transducer = tiny_transducer(seed, durations, max_symbols, blank_bias)
     frames = random_frames(lengths)
     assert_greedy(transducer, frames, label_looping.decode(transducer, frames, window))
+    assert_greedy(transducer, frames, on_a_cpu(Network.prepare(transducer), frames, window))
 
 
 @pytest.mark.parametrize("seed", range(8))
