@@ -12,6 +12,7 @@ import pytest
 import soundfile
 import soxr
 
+from fastscribe.audio.mixing import downmix
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import blocks, read
 from fastscribe.errors import AudioError
@@ -68,6 +69,14 @@ def test_channels(tmp_path):
     picked = whole(audio, channel=2)
     assert picked.dtype == np.int16 and picked.flags.c_contiguous
     np.testing.assert_array_equal(picked, int16_SC[:, 2])
+
+
+@pytest.mark.parametrize("channels", [2, 3, 5, 6, 7, 8, 9, 16])
+@pytest.mark.parametrize("num_samples", [0, 1, 1000])
+def test_downmix_is_exact_mean(channels, num_samples):
+    samples, mono = noise(num_samples, channels), np.empty(num_samples, np.float32)
+    downmix(samples, mono)
+    np.testing.assert_array_equal(mono, np.mean(samples, axis=-1))
 
 
 def test_missing_channel_is_mixed(tmp_path):

@@ -6,19 +6,21 @@ import hashlib
 import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
 from fastscribe._system import remote
-from fastscribe.audio import media, remote_file
+from fastscribe.audio import containers, media, remote_file
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.errors import AudioError
 from fastscribe.types import Source
 from tests.conftest import AUDIO
+from tests.helpers.containers import encode
 from tests.helpers.object_store import FaultyStore, object_store
 
 SMALL = AUDIO / "01_0_00010.flac"
@@ -112,6 +114,23 @@ def test_the_first_answer_fills_the_block_cache(ranged: FaultyStore, monkeypatch
     file = RemoteFile("s3://bucket/data")
     assert file.open().read(51_000) == DATA[:51_000]
     assert len(ranged.requests) == 1
+
+
+def test_parts_of_a_container_measure_it_once(
+    server: FaultyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = encode(tmp_path / "a.webm", "libopus", 48_000, seconds=20.0)
+    server.put("bucket/a.webm", path.read_bytes())
+    server.requests.clear()
+    measured: list[int] = []
+    measure = containers._measure
+    monkeypatch.setattr(containers, "_measure", lambda *given: measured.append(1) or measure(*given))
+    parts = [Source("a", RemoteFile("s3://bucket/a.webm"), "a", offset_s=float(second)) for second in range(10)]
+    with ThreadPoolExecutor(4) as pool:
+        assert [audio.start for audio in pool.map(probe, parts)] == [48_000 * second for second in range(10)]
+    assert (server.requests, measured) == (["GET /bucket/a.webm"], [1])
+    del parts
+    assert remote_file._held.num_bytes == 0
 
 
 def test_held_bytes_are_bounded_and_freed(server: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
