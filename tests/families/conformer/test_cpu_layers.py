@@ -210,6 +210,22 @@ def test_levels_are_those_of_the_reference(dtype: torch.dtype) -> None:
     np.testing.assert_allclose(scale_R, expected_R1[:, 0].numpy(), rtol=1e-6)
 
 
+@pytest.mark.parametrize("stores", ["plain", "levels"])
+def test_activation_of_every_magnitude(stores: str) -> None:
+    sizes = [0.0, 1e-30, 1e-3, 1.0, 20.0, 79.0, 80.5, 88.5, 100.0, 177.0, 354.0, 1e4, 1e20]
+    x_RN = torch.tensor([[sign * size] for size in sizes for sign in (1, -1)])
+    num_rows = len(x_RN)
+    out_RN, scale_R = (
+        np.empty((num_rows, 1), np.float32 if stores == "plain" else np.uint8),
+        np.empty(num_rows, np.float32),
+    )
+    neutral = (np.ones(num_rows, np.float32), np.zeros(1, np.float32))
+    scratch = np.empty((1, 1), np.float32)
+    kernels("float32", stores)["activate"](x_RN.numpy(), *neutral, out_RN, scale_R, scratch, 0, num_rows)
+    ours_RN = out_RN if stores == "plain" else (out_RN.astype(np.float32) - 128) * scale_R[:, None]
+    np.testing.assert_allclose(ours_RN, torch.nn.functional.silu(x_RN).numpy(), rtol=1e-6, atol=1e-15)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_large_activations(dtype: str) -> None:
     """Gates and activations of hundreds, beyond the range of float32's exponential."""

@@ -293,6 +293,17 @@ def test_local_attention_memory(masked: AttentionConfigs) -> None:
     assert 0 < largest <= x_BTD.nbytes * 3
 
 
+@given(first=st.integers(0, 9), start=st.integers(0, 9), count=st.integers(0, 9))
+def test_padding_between(first: int, start: int, count: int) -> None:
+    num_frames = 9
+    start = min(start, num_frames)
+    stop = min(start + count, num_frames)
+    padding = Padding.of(torch.tensor([first, num_frames]), num_frames)
+    whole = padding.fill_(torch.zeros(2, num_frames), 1.0, time_axis=1)
+    part = padding.between(start, stop).fill_(torch.zeros(2, stop - start), 1.0, time_axis=1)
+    assert torch.equal(part, whole[:, start:stop])
+
+
 def test_large_matrices_are_left_to_mkl_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     if not can_pack(torch.float32):
         pytest.skip("this torch cannot pack on this processor")
