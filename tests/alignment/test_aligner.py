@@ -17,7 +17,7 @@ from fastscribe.alignment.script import unsearched_line
 from fastscribe.errors import CheckpointError
 from fastscribe.results.formats.writers import render, to_object
 from fastscribe.results.stored import to_result
-from tests.conftest import AUDIO, DATA, MODELS, golden, model_path
+from tests.conftest import AUDIO, DATA, MODELS
 
 NEMO = json.loads((DATA / "alignment" / "nemo.json").read_text(encoding="utf-8"))
 FILES = sorted(AUDIO.glob("0*.flac"))
@@ -59,26 +59,6 @@ def test_words_have_nemos_frames(name: str, tmp_path: Path) -> None:
         frames = [(round(word.start_s / frame_s), word.end_s) for word in transcript.words]
         for (start, end_s), (_, first, end) in zip(frames, expected, strict=True):
             assert start == first and end_s == pytest.approx(min(end * frame_s, last_s))
-
-
-@pytest.mark.parametrize("name", ["hf_ctc"])
-def test_folders_of_transformers_align(name: str, tmp_path: Path) -> None:
-    aligner = Aligner.load(model_path(MODELS / name), "cpu", "fp32")
-    file = FILES[0].name
-    transcript = aligned(aligner, tmp_path, {file: TEXTS[file]})[file]
-    assert sum(word.missing for word in transcript.words) == 0
-    assert [word.text for word in transcript.words] == TEXTS[file].split()
-    assert golden(MODELS / name)["files"][file]
-
-
-def test_result_does_not_depend_on_the_batch(aligner: Aligner, tmp_path: Path) -> None:
-    texts = {file.name: TEXTS[file.name] for file in FILES}
-    together = aligned(aligner, tmp_path, texts)
-    for file in list(texts)[:3]:
-        alone = aligned(aligner, tmp_path, {file: texts[file]})[file]
-        assert [(w.text, w.start_s, w.end_s) for w in alone.words] == [
-            (w.text, w.start_s, w.end_s) for w in together[file].words
-        ]
 
 
 def test_words_that_were_not_spoken_are_missing(aligner: Aligner, tmp_path: Path) -> None:

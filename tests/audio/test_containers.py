@@ -284,12 +284,6 @@ def test_damage_in_what_has_no_times(tmp_path):
     assert "cannot be decoded" in problem(path) or "truncated" in problem(path)
 
 
-def test_64_bit_samples():
-    frame = av.AudioFrame(format="s64p", layout="stereo", samples=10)
-    frame.sample_rate = 16_000
-    assert FrameSamples().of(frame).shape == (10, 2)
-
-
 def test_a_recording_is_measured_once(media, tmp_path, monkeypatch):
     path = tmp_path / "a.mkv"
     path.write_bytes((media / "aac.mkv").read_bytes())

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from fastscribe.audio import flac_frames
 from fastscribe.audio.flac_frames import (
-    _coded_number,
     _has_valid_checksum,
     after_blocks,
     ends_at,
@@ -62,12 +61,6 @@ def to_utf8(value: int) -> bytes:
     length = next(length for length in range(3, 8) if value < 1 << (5 * length + 1))
     following = [0x80 | value >> 6 * place & 0x3F for place in reversed(range(length - 1))]
     return bytes([0xFF & ~(0xFF >> length) | value >> 6 * (length - 1), *following])
-
-
-@given(st.integers(0, 2**36 - 1))
-def test_coded_numbers(value):
-    coded = to_utf8(value)
-    assert _coded_number(coded + b"\xff", 0) == (value, len(coded))
 
 
 @given(st.binary(max_size=40))

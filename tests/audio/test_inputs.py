@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from fastscribe.audio.failures import relative_id
-from fastscribe.audio.folders import split_pattern
 from fastscribe.audio.inputs import Source, expand
 from fastscribe.results.paths import Paths
 from fastscribe.results.shards import Shard
@@ -187,12 +186,6 @@ def test_missing_path(tmp_path, monkeypatch, given):
     assert "no such file" in failure.message or "null" in failure.message  # Python's words differ by version
 
 
-def test_bad_inputs_keep_the_others(tmp_path):
-    touch(tmp_path, "a.wav", "b.wav")
-    found = list(expand([str(tmp_path / "a.wav"), str(tmp_path / "gone"), str(tmp_path / "b.wav")]))
-    assert [type(item) for item in found] == [Source, Failure, Source]
-
-
 def test_paths_on_stdin(tmp_path):
     touch(tmp_path, "a.wav", " spaced .wav", "folder/c.wav", "[b].wav")
     write_manifest(tmp_path / "m.jsonl", {"audio_filepath": "folder/c.wav"})
@@ -351,16 +344,3 @@ def test_manifest_is_lazy(tmp_path):
 )
 def test_relative_id(path, expected):
     assert relative_id(path) == expected
-
-
-@pytest.mark.parametrize(
-    ("pattern", "expected"),
-    [
-        ("*.wav", ("", ["*.wav"])),
-        ("/*.wav", ("/", ["*.wav"])),
-        ("/data/x/**/", ("/data/x", ["**"])),
-        ("a/b?/c/d", ("a", ["b?", "c", "d"])),
-    ],
-)
-def test_split_pattern(pattern, expected):
-    assert split_pattern(pattern) == expected

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from fastscribe.audio import resample as resampling
 from fastscribe.audio.probe import probe
-from fastscribe.audio.rates import context_samples, output_length, ratio
+from fastscribe.audio.rates import context_samples, output_length
 from fastscribe.audio.read import read
 from fastscribe.audio.resample import fill
 from fastscribe.types import AudioInfo, Batch, NativeRows, Source, Utterance
-from tests.conftest import AUDIO
 from tests.helpers.loading import load_batches
 
 NEW = 16_000
@@ -45,31 +44,21 @@ def db(part: np.ndarray, whole: np.ndarray) -> float:
     return float(20 * np.log10(np.sqrt(np.mean(np.square(part))) / np.sqrt(np.mean(np.square(whole))) + 1e-12))
 
 
-def speech() -> np.ndarray:
-    return soundfile.read(sorted(AUDIO.glob("0*.flac"))[0], dtype="float32")[0][: 4 * NEW]
-
-
-@pytest.mark.parametrize("rate", RATES)
-def test_speech_equals_soxr(rate):
-    wave = soxr.resample(speech(), NEW, rate, quality="VHQ")
-    ours, soxrs = resample([wave], rate)[0], soxr.resample(wave, rate, NEW, quality="HQ")
-    shared = min(len(ours), len(soxrs))
-    assert abs(len(ours) - len(soxrs)) <= 1
-    assert db(ours[:shared] - soxrs[:shared], soxrs[:shared]) < -60
-
-
-@pytest.mark.parametrize("rate", RATES)
-def test_passband_sweep(rate):
-    """Compare with 16 kHz samples of the same function of time; soxr agrees with them to 78 dB."""
-    seconds, highest = 2, 0.9 * min(rate, NEW) / 2
+@pytest.mark.parametrize(
+    ("rate", "new_rate"),
+    [*((rate, NEW) for rate in RATES), *((44_100, new_rate) for new_rate in (8_000, 22_050, 48_000))],
+)
+def test_passband_sweep(rate, new_rate):
+    """Compare with the new samples of the same function of time; soxr agrees with them to 78 dB."""
+    seconds, highest = 2, 0.9 * min(rate, new_rate) / 2
 
     def sweep(num_samples: int, at_rate: int) -> np.ndarray:
         times = np.arange(num_samples) / at_rate
         return 0.5 * np.sin(math.pi * highest / seconds * times**2)
 
-    ours = resample([sweep(seconds * rate, rate).astype(np.float32)], rate)[0]
-    true = sweep(len(ours), NEW)
-    inside = slice(NEW // 10, -NEW // 10)
+    ours = resample([sweep(seconds * rate, rate).astype(np.float32)], rate, new_rate)[0]
+    true = sweep(len(ours), new_rate)
+    inside = slice(new_rate // 10, -new_rate // 10)
     assert db(ours[inside] - true[inside], true[inside]) < -120
 
 
@@ -80,19 +69,6 @@ def test_stopband_rejected(rate):
         tone = np.sin(2 * math.pi * hertz * times).astype(np.float32)
         ours = resample([tone], rate)[0]
         assert db(ours[1600:-1600], tone) < -100
-
-
-@pytest.mark.parametrize("rate", RATES)
-def test_no_delay(rate):
-    """An impulse peaks at its position, with equal sides."""
-    up, down = ratio(rate, NEW)
-    periods = math.ceil(0.1 * rate / down)
-    impulse = np.zeros(2 * periods * down + 1, np.float32)
-    impulse[periods * down] = 1
-    ours, peak = resample([impulse], rate)[0], periods * up
-    assert np.argmax(np.abs(ours)) == peak
-    context = min(peak, len(ours) - 1 - peak)
-    np.testing.assert_allclose(ours[peak - context : peak], ours[peak + 1 : peak + context + 1][::-1], atol=1e-6)
 
 
 def test_no_drift():
@@ -131,25 +107,6 @@ def test_chunks_change_nothing(monkeypatch, rate):
         monkeypatch.setattr(resampling, "_BYTES_AT_ONCE", bytes_at_once)
         for ours, expected in zip(resample(waves, rate), whole, strict=True):
             np.testing.assert_allclose(ours, expected, atol=1e-6)
-
-
-def test_chunks_bounded_and_complete():
-    for num_rows, num_blocks in ((1, 4_500_000), (7, 400_000), (3_000, 1_000), (2, 0)):
-        seen = 0
-        for rows, blocks in resampling._chunks(num_rows, num_blocks, 4000):
-            size = len(range(*rows.indices(num_rows))) * len(blocks)
-            assert 0 < 4000 * size <= resampling._BYTES_AT_ONCE
-            seen += size
-        assert seen == num_rows * num_blocks
-
-
-def test_other_model_rates():
-    wave = np.sin(2 * math.pi * 440 * np.arange(44_100) / 44_100).astype(np.float32)
-    for sample_rate in (8_000, 22_050, 48_000):
-        ours = resample([wave], 44_100, sample_rate)[0]
-        true = np.sin(2 * math.pi * 440 * np.arange(len(ours)) / sample_rate)
-        inside = slice(sample_rate // 10, -sample_rate // 10)
-        assert db(ours[inside] - true[inside], true[inside]) < -120
 
 
 def test_batch_filled_on_device(tmp_path):

@@ -24,7 +24,6 @@ from fastscribe.audio.media import EncodedBytes, FileObject
 from fastscribe.audio.ogg_pages import PAGE_HEADER, checksum, has_opus_gaps
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
-from fastscribe.audio.vorbis_start import samples_too_many
 from fastscribe.errors import AudioError
 from fastscribe.results.formats.writers import to_object
 from fastscribe.results.stored import to_result
@@ -552,14 +551,6 @@ def test_vorbis_that_was_cut_out_of_a_longer_file(tmp_path, samples):
     found = probe(given(path))
     assert len(whole(found)) == pytest.approx(12 * RATE, abs=600)
     assert (found.track is None) == (samples >= 0)
-
-
-def test_samples_of_the_first_page_of_vorbis(tmp_path):
-    path = tmp_path / "a.ogg"
-    soundfile.write(path, signal(12.0, RATE), RATE, format="OGG", subtype="VORBIS")
-    assert samples_too_many(path.read_bytes()) == 0
-    assert samples_too_many(moved(path.read_bytes(), -1234)) == 1234
-    assert samples_too_many(path.read_bytes()[:200]) == samples_too_many(b"OggS") == 0
 
 
 @pytest.mark.parametrize("name", ["a.wav", "a.aiff"])

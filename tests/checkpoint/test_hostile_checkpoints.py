@@ -147,18 +147,6 @@ def torchscript(marker: Path) -> bytes:
     return target.getvalue()
 
 
-def old_tar(marker: Path) -> bytes:
-    """The format of torch.save before 0.1.10."""
-    target = io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w:") as archive:
-        for name in ("sys_info", "pickle", "tensors", "storages"):
-            content = pickle.dumps(touch(marker), 2)
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return target.getvalue()
-
-
 def directory_elsewhere(other: bytes) -> bytes:
     """A zip with two directories: one at the recorded offset, one before the end record."""
     return saved({"a": torch.zeros(1)}) + other
@@ -207,40 +195,12 @@ def holding(value: float, dtype: torch.dtype = torch.float32) -> bytes:
 
 WEIGHTS: dict[str, tuple[Make, str]] = {
     "os.system": (with_weights(lambda ran: saved(touch(ran))), "more than plain tensors"),
-    "os.system as a value": (with_weights(lambda ran: saved({"a": touch(ran)})), "more than plain tensors"),
-    "os.system deep down": (with_weights(lambda ran: saved({"a": [{"b": (touch(ran),)}]})), "more than plain tensors"),
-    "os.system as a name": (with_weights(lambda ran: saved([(touch(ran), 1)])), "more than plain tensors"),
-    "eval": (with_weights(lambda ran: saved(Runs(eval, f"open({str(ran)!r}, 'w')"))), "more than plain tensors"),
     "protocol 4": (with_weights(lambda ran: saved(touch(ran), pickle_protocol=4)), "refused"),
-    "before zips": (
-        with_weights(lambda ran: saved({"a": touch(ran)}, _use_new_zipfile_serialization=False)),
-        "not the zip file that torch.save writes",
-    ),
-    "before zips, sound": (
-        with_weights(lambda ran: saved(sound_state(), _use_new_zipfile_serialization=False)),
-        "torch.save(torch.load(FILE, weights_only=True), FILE) with a newer",
-    ),
-    "bare pickle": (with_weights(lambda ran: pickle.dumps(touch(ran))), "not the zip file"),
-    "tar": (with_weights(old_tar), "not the zip file"),
     "TorchScript": (with_weights(torchscript), "more than plain tensors"),
-    "torch.load": (with_weights(lambda ran: saved(Runs(torch.load, str(ran)))), "more than plain tensors"),
     "a byte array of 1 TB": (with_weights(lambda ran: saved({"a": Runs(bytearray, 1 << 40)})), "bytearray"),
-    "a byte array of 8 GB": (with_weights(lambda ran: saved({"a": Runs(bytearray, 8 << 30)})), "bytearray"),
-    "a tensor class": (with_weights(lambda ran: saved({"a": Runs(torch.FloatTensor, 1 << 40)})), "FloatTensor"),
-    "a codec": (with_weights(lambda ran: saved({"a": Runs(__import__("_codecs").encode, "a", "idna")})), "encode"),
-    "numpy": (
-        with_weights(lambda ran: saved({"a": __import__("numpy").zeros(3)}, pickle_protocol=2)),
-        "more than plain tensors",
-    ),
     "sparse": (with_weights(lambda ran: saved({"a": torch.eye(3).to_sparse()})), "more than plain tensors"),
-    "meta": (with_weights(lambda ran: saved({"a": torch.empty(1 << 50, device="meta")})), "refused"),
-    "quantized pickle": (
-        with_weights(lambda ran: with_pickle(b"\x80\x02ctorch._utils\n_rebuild_qtensor\n.")),
-        "qtensor",
-    ),
     "a memo of 4 billion": (with_weights(lambda ran: with_pickle(b"\x80\x02}r\xff\xff\xff\xff.")), "weights"),
     "a string of 4 GB": (with_weights(lambda ran: with_pickle(b"\x80\x02X\xff\xff\xff\xff.")), "weights"),
-    "a number of 4 GB": (with_weights(lambda ran: with_pickle(b"\x80\x02\x8b\xff\xff\xff\x7f.")), "weights"),
     "nested 1,000,000 deep": (with_weights(lambda ran: with_pickle(b"\x80\x02" + b"(" * 10**6 + b".")), "weights"),
     "no end": (with_weights(lambda ran: with_pickle(b"\x80\x02}")), "weights"),
     "a pickle of 5 MB": (with_weights(lambda ran: with_pickle(b"\x80\x02" + b"N0" * 2_500_000 + b".")), "absurd size"),
@@ -255,12 +215,6 @@ WEIGHTS: dict[str, tuple[Make, str]] = {
     ),
     "packed": (
         with_weights(lambda ran: rezipped(lambda name, old: old, compression=zipfile.ZIP_DEFLATED)),
-        "unpack to",
-    ),
-    "a zip bomb": (
-        with_weights(
-            lambda ran: rezipped(lambda name, old: bytes(64 << 20) if "/data/0" in name else old, compression=8)
-        ),
         "unpack to",
     ),
     "overlapping members": (with_weights(lambda ran: overlapping_members()), "unpack to"),
@@ -294,17 +248,7 @@ WEIGHTS: dict[str, tuple[Make, str]] = {
         with_weights(lambda ran: changed(**{"joint.enc.bias": torch.zeros(64, dtype=torch.int64)})),
         "joint.enc.bias is of torch.int64",
     ),
-    "float8": (
-        with_weights(lambda ran: changed(**{"joint.enc.bias": torch.zeros(64, dtype=torch.float8_e4m3fn)})),
-        "refused",
-    ),
-    "complex": (
-        with_weights(lambda ran: changed(**{"joint.enc.bias": torch.zeros(64, dtype=torch.complex64)})),
-        "refused",
-    ),
     "NaN": (with_weights(lambda ran: holding(float("nan"))), "joint.enc.bias holds NaN or infinity"),
-    "infinity": (with_weights(lambda ran: holding(float("inf"))), "joint.enc.bias holds NaN or infinity"),
-    "NaN in bf16": (with_weights(lambda ran: holding(float("nan"), torch.bfloat16)), "joint.enc.bias holds NaN"),
     "infinity in fp16": (with_weights(lambda ran: holding(float("-inf"), torch.float16)), "joint.enc.bias holds NaN"),
     "empty": (with_weights(lambda ran: b""), "not the zip file"),
     "100 bytes": (with_weights(lambda ran: b"PK\5\6" * 25), "not the zip file|damaged"),
@@ -390,7 +334,6 @@ def gzip_bomb(layers: int) -> bytes:
 
 MARK = b"x" * 100
 ARCHIVES: dict[str, tuple[Make, str]] = {
-    "up": (archive(lambda: tar_of(({"name": "../evil"}, MARK))), "leaves the folder"),
     "up from below": (archive(lambda: tar_of(({"name": "a/../../evil"}, MARK))), "leaves the folder"),
     "up in a long name": (archive(lambda: tar_of(pax(path="../" * 20 + "evil"), ({}, MARK))), "leaves the folder"),
     "up in GNU's long name": (
@@ -401,10 +344,6 @@ ARCHIVES: dict[str, tuple[Make, str]] = {
     "a drive": (archive(lambda: tar_of(({"name": "C:evil"}, MARK))), "leaves the folder"),
     "backslashes": (archive(lambda: tar_of(({"name": "..\\..\\evil"}, MARK))), "leaves the folder"),
     "a link": (archive(lambda: tar_of(({"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}, b""))), "is a link"),
-    "a hard link": (archive(lambda: tar_of(({"type": tarfile.LNKTYPE, "linkname": "/etc/passwd"}, b""))), "is a link"),
-    "a device": (archive(lambda: tar_of(({"type": tarfile.CHRTYPE}, b""))), "a device"),
-    "a disk": (archive(lambda: tar_of(({"type": tarfile.BLKTYPE}, b""))), "a device"),
-    "a FIFO": (archive(lambda: tar_of(({"type": tarfile.FIFOTYPE}, b""))), "a device"),
     "sparse": (archive(lambda: tar_of(({"type": tarfile.GNUTYPE_SPARSE}, b""))), "a sparse file"),
     "sparse by pax": (
         archive(lambda: tar_of(pax(GNU__sparse__major="1", GNU__sparse__minor="0"), ({}, b"9999999\n"))),
@@ -412,11 +351,7 @@ ARCHIVES: dict[str, tuple[Make, str]] = {
     ),
     "all in one place": (archive(lambda: tar_of(pax_global(path=YAML), ({}, MARK))), "sets path for all members"),
     "all links": (archive(lambda: tar_of(pax_global(linkpath="/etc"), ({}, MARK))), "sets linkpath for all members"),
-    "all of a size": (archive(lambda: tar_of(pax_global(size="512"), ({}, MARK))), "sets size for all members"),
     "all sparse": (archive(lambda: tar_of(pax_global(GNU__sparse__major="1"))), "sets sparse for all members"),
-    "a global header of 1 MB": (archive(lambda: tar_of(({"type": b"g"}, bytes(1 << 20)))), "a header of 1048576 bytes"),
-    "4,000 global headers": (archive(lambda: tar_of(*[pax_global(mtime="1")] * 4_000)), "more than 2000 members"),
-    "doubled": (archive(lambda: tar_of(({}, MARK), ({}, MARK))), "use the folder in its place or pack it anew"),
     "doubled by another name": (
         archive(lambda: tar_of(({}, MARK), ({"name": f"./{YAML}"}, MARK))),
         "two members are called",
@@ -426,29 +361,15 @@ ARCHIVES: dict[str, tuple[Make, str]] = {
         "more than 2000 members",
     ),
     "4,000 pax headers": (archive(lambda: tar_of(*[pax(mtime="1")] * 4_000)), "more than 2000 members"),
-    "a size of 1 TB": (
-        archive(lambda: tar_of(({"size": 1 << 40}, b""), format=tarfile.GNU_FORMAT)),
-        "claims 1099511627776 bytes",
-    ),
     "a size of 1 TB by pax": (
         archive(lambda: tar_of(pax(size=str(1 << 40)), ({}, MARK))),
         "claims 1099511627776 bytes",
     ),
     "a negative size": (archive(lambda: negative_size()), "claims -512 bytes"),
-    "a negative size by pax": (archive(lambda: tar_of(pax(size="-1024"), ({}, MARK))), "claims -1024 bytes"),
     "a size that is no number": (archive(lambda: tar_of(pax(size="much"), ({}, MARK))), "not a readable .nemo"),
-    "a size of a million digits": (archive(lambda: tar_of(pax(size="9" * 60_000), ({}, MARK))), "not a readable .nemo"),
-    "a pax header of 1 GB": (
-        archive(lambda: tar_of(({"type": b"x", "size": 1 << 30}, b""))),
-        "claims 1073741824 bytes",
-    ),
     "a pax header of 1 MB": (archive(lambda: tar_of(({"type": b"x"}, bytes(1 << 20)))), "a header of 1048576 bytes"),
     "a pax record that goes nowhere": (
         archive(lambda: tar_of(({"type": b"x"}, b"0 path=x\n"), ({}, MARK))),
-        "not a readable",
-    ),
-    "a pax record beyond its end": (
-        archive(lambda: tar_of(({"type": b"x"}, b"99 path=x\n"), ({}, MARK))),
         "not a readable",
     ),
     "a name of odd characters": (
@@ -460,12 +381,9 @@ ARCHIVES: dict[str, tuple[Make, str]] = {
     "half": (archive(lambda: sound_tar()[: len(sound_tar()) // 2]), "cut short"),
     "half a header": (archive(lambda: sound_tar()[:300]), "not a readable .nemo"),
     "empty": (archive(lambda: b""), "is empty"),
-    "zeros": (archive(lambda: bytes(10240)), f"holds no {YAML}"),
     "a TB of zeros": (sparse_file, f"holds no {YAML}"),
     "a gzip bomb": (archive(lambda: gzip_bomb(1)), "claims 100663296 bytes"),
-    "a gzip bomb in gzip": (archive(lambda: gzip_bomb(2)), "compressed with gzip"),
     "gzip of gzip": (archive(lambda: gzip.compress(gzip.compress(sound_tar(), 1), 1)), "compressed with gzip"),
-    "gzip of nothing": (archive(lambda: gzip.compress(b"")), f"holds no {YAML}"),
     "half a gzip": (archive(lambda: gzip.compress(sound_tar(), 1)[:400_000]), "not a readable .nemo"),
     "a config of 9 MB": (archive(lambda: tar_of(({}, b"#" * (9 << 20)))), "claims 9437184 bytes"),
 }
@@ -592,22 +510,15 @@ SIZES = (
 
 CONFIGS: dict[str, tuple[Make, str]] = {
     "python object": (yaml_text("a: !!python/object/apply:os.system ['touch ran']"), "not safe YAML"),
-    "python name": (yaml_text("a: !!python/name:os.system"), "not safe YAML"),
-    "python tuple": (yaml_text("a: !!python/tuple [1]"), "not safe YAML"),
     "laughs": (yaml_text(laughs("[", "]")), "labels"),
     "laughs in the encoder": (yaml_text(laughs("[", "]") + "\nlabels: [a]\npreprocessor: *a39"), "no section"),
     "laughs by merging": (yaml_text(laughs("{<<: [", "]}")), "not safe YAML"),
-    "in itself": (yaml_text("labels: &a [*a]"), "labels"),
     "in itself, the encoder": (appended("\nloss: &a\n  tdt_kwargs: *a\n"), "comes twice|unsupported"),
     "nested in [": (yaml_text("a: " + "[" * 100_000), "nested deeper|maximum nesting depth"),
     "nested in {": (yaml_text("{a: " * 100_000), "nested deeper|maximum nesting depth"),
-    "nested in -": (yaml_text("- " * 100_000), "nested deeper|maximum nesting depth"),
     "500,001 values": (yaml_text("a: [" + "1," * 500_000 + "]"), "too many values"),
     "a long value": (yaml_text("a: " + "x" * 70_000), "too long"),
-    "a number in base 60": (yaml_text("a: " + "1" + ":1" * 2_000_000), "too long"),
-    "a smaller one": (yaml_text("a: " + "1" + ":1" * 30_000), "not safe YAML|no section|unsupported"),
     "a number of 60,000 digits": (yaml_text("a: " + "9" * 60_000), "not safe YAML|no section"),
-    "a key of 60,000 digits": (appended("\n? " + "9" * 60_000 + "\n: 1\n"), "a number of 60,000 digits"),
     "a key of 60,000 hexadecimal digits": (appended("\n? 0x" + "f" * 60_000 + "\n: 1\n"), "a number of 60,002 digits"),
     "2**20 labels a frame": (yaml_with(decoding__greedy={"max_symbols": 1 << 20}),
         "max_symbols: 1048576 (supported: 1 to 1000"),
@@ -620,12 +531,8 @@ CONFIGS: dict[str, tuple[Make, str]] = {
     "a key twice": (appended("\nencoder:\n  d_model: 64\n"), "comes twice"),
     "a lone surrogate": (yaml_text('labels: ["\\uD800", b]'), "YAML|text|character"),
     "not UTF-8": (yaml_text(b"a: \xff\xfe\xfd"), "not safe YAML"),
-    "NUL": (yaml_text(b"a: \0"), "not safe YAML"),
     "a list": (yaml_text("- a"), "no sections"),
-    "empty": (yaml_text(""), "no sections"),
     "a tokenizer outside": (yaml_with(tokenizer__model_path="nemo:../../../etc/passwd"), "holds no "),
-    "a tokenizer from the root": (yaml_with(tokenizer__model_path="/etc/passwd"), "holds no "),
-    "a tokenizer on a drive": (yaml_with(tokenizer__model_path="nemo:C:x"), "holds no "),
     "a tokenizer that is a folder": (yaml_with(tokenizer__model_path="nemo:."), "holds no ."),
     "hop 0": (yaml_with(preprocessor__window_stride=0), "window_stride"),
     "hop of hours": (yaml_with(preprocessor__window_stride=1e6), "hop_length"),
@@ -784,23 +691,14 @@ SAFETENSORS = "model.safetensors"
 BIAS = "ctc_head.bias"
 TWICE = "{" + ", ".join([f'"a": {json.dumps(tensor([1], 0, 4))}'] * 2) + "}"
 FOLDERS: dict[str, tuple[Make, str]] = {
-    "safetensors, a header of 2**63": (tensors_in(header("{}", length=2**63)), "header claims"),
     "safetensors, a header of 9 MB": (tensors_in(header(b" " * 9_000_000)), "header claims"),
     "safetensors, a header beyond the end": (tensors_in(header("{}", length=1000)), SAFETENSORS),
     "safetensors, a nested header": (tensors_in(header('{"a":' + "[" * 10**6)), SAFETENSORS),
-    "safetensors, empty": (tensors_in(b""), SAFETENSORS),
-    "safetensors, a pickle": (tensors_in(pickle.dumps(Runs(os.system, "touch ran"))), SAFETENSORS),
     "safetensors, not UTF-8": (tensors_in(header(b'{"\xff\xfe": 1}')), SAFETENSORS),
-    "safetensors, not JSON": (tensors_in(header("nothing")), SAFETENSORS),
     "safetensors, overlapping": (
         tensors_in(header({"a": tensor([2], 0, 8), "b": tensor([2], 4, 12)}, bytes(12))), SAFETENSORS
     ),
-    "safetensors, all in one place": (
-        tensors_in(header({str(i): tensor([1024], 0, 4096) for i in range(9)}, bytes(4096))),
-        SAFETENSORS,
-    ),
     "safetensors, beyond the end": (tensors_in(header({"a": tensor([9], 0, 36)}, b"x")), SAFETENSORS),
-    "safetensors, backwards": (tensors_in(header({"a": tensor([1], 8, 4)}, bytes(8))), SAFETENSORS),
     "safetensors, an absurd shape": (
         tensors_in(header({"a": tensor([2**40, 2**40], 0, 4)}, bytes(4))), SAFETENSORS
     ),
@@ -819,7 +717,6 @@ FOLDERS: dict[str, tuple[Make, str]] = {
     "safetensors, whole numbers": (
         huggingface(weights_with(**{BIAS: torch.zeros(129, dtype=torch.int32)})), f"{BIAS} is of torch.int32"
     ),
-    "safetensors, NaN": (huggingface(weights_with(**{BIAS: torch.full((129,), torch.nan)})), f"{BIAS} holds NaN"),
     "safetensors, NaN in our own": (
         own(weights_with(**{"ctc.output.bias": torch.full((129,), torch.inf)})), "ctc.output.bias holds NaN or infinity"
     ),
@@ -828,13 +725,8 @@ FOLDERS: dict[str, tuple[Make, str]] = {
     "safetensors, /dev/zero": (huggingface(as_link(SAFETENSORS, "/dev/zero")), "not a regular file"),
     "safetensors, a link to itself": (huggingface(as_link(SAFETENSORS, SAFETENSORS)), "symbolic links"),
     "safetensors, a link to nowhere": (huggingface(as_link(SAFETENSORS, "nowhere")), "no such file"),
-    "safetensors, /proc": (huggingface(as_link(SAFETENSORS, "/proc/self/environ")), SAFETENSORS),
     "shards above": (huggingface(sharded("../evil.safetensors")), "leaves the folder"),
-    "shards from the root": (huggingface(sharded("/etc/passwd")), "leaves the folder"),
     "shards that are folders": (huggingface(sharded("..")), "leaves the folder|irectory"),
-    "shards without a name": (huggingface(sharded("")), "irectory"),
-    "shards that are numbers": (huggingface(sharded(5)), "refused|cannot be read"),
-    "shards that are lists": (huggingface(sharded([])), "cannot be read"),
     "shards in no map": (huggingface(writing("model.safetensors.index.json", "[]")), "its weight_map does not name"),
     "shards of numbers": (
         huggingface(writing("model.safetensors.index.json", '{"weight_map": {"a": 5, "b": "c"}}')),
@@ -843,14 +735,10 @@ FOLDERS: dict[str, tuple[Make, str]] = {
     "shards, nested": (huggingface(writing("model.safetensors.index.json", "[" * 10**6)), "cannot be read"),
     "shards, a FIFO": (huggingface(as_fifo("model.safetensors.index.json")), "not a regular file"),
     "config, a FIFO": (huggingface(as_fifo("config.json")), "not a regular file"),
-    "config, a folder": (huggingface(as_folder("config.json")), "irectory"),
-    "config, /dev/zero": (huggingface(as_link("config.json", "/dev/zero")), "not a regular file"),
-    "config, /proc": (huggingface(as_link("config.json", "/proc/self/status")), "cannot be read"),
     "config, nested": (config_in("[" * 10**6), "cannot be read"),
     "config, 9 MB": (config_in(" " * (9 << 20)), "9437184 bytes"),
     "config, a key twice": (config_in('{"a": 1, "a": 2}'), "comes twice"),
     "config, not UTF-8": (config_in(b"\xff\xfe\xfd"), "cannot be read"),
-    "config, a number of 100,000 digits": (config_in('{"a": ' + "9" * 100_000 + "}"), "cannot be read"),
     "config, absurd width": (huggingface(setting("encoder_config", "hidden_size", value=10**12)), "encoder.d_model"),
     "config, absurd vocabulary": (huggingface(setting("vocab_size", value=10**9)), "pad_token_id"),
     "config, infinite": (huggingface(setting("vocab_size", value=float("inf"))), "vocab_size"),
@@ -858,10 +746,7 @@ FOLDERS: dict[str, tuple[Make, str]] = {
     "config, a format of our own": (own(setting("format_version", value=[[]])), "format_version"),
     "yaml, a FIFO": (lambda folder: (os.mkfifo(folder / YAML), folder)[1], "not a model folder"),
     "yaml, weights a FIFO": (lambda folder: (as_fifo(TORCH_ZIP)(unpacked(folder)), folder)[1], "not a regular file"),
-    "yaml, weights /dev/zero": (lambda folder: (as_link(TORCH_ZIP, "/dev/zero")(unpacked(folder)), folder)[1], "not a regular"),
     "tokenizer, garbage": (pieces_in(b"\x93garbage" * 99), "tokenizer cannot be read"),
-    "tokenizer, zeros": (pieces_in(bytes(1000)), "tokenizer cannot be read"),
-    "tokenizer, empty": (pieces_in(b""), "tokenizer cannot be read"),
     "tokenizer, 17 MB": (pieces_in(bytes(17 << 20)), "17825792 bytes"),
     "tokenizer, a FIFO": (own(as_fifo("tokenizer.model")), "tokenizer"),
     "tokenizer, a length of 2**70": (pieces_in(b"\x0a" + b"\xff" * 9 + b"\x7f"), "tokenizer cannot be read"),
@@ -893,16 +778,12 @@ def test_folders(inspect: Inspect, tmp_path: Path, make: Make, message: str) -> 
     ("path", "message"),
     [
         ("/dev/zero", "neither a file nor a folder"),
-        ("/dev/null", "neither a file nor a folder"),
         ("/proc/self/environ", "is empty"),
-        ("/proc/self/mem", "is empty"),
-        ("/proc/kmsg", "is empty|cannot|not"),
         ("/proc/self", "not a model folder"),
         ("fifo", "neither a file nor a folder"),
         ("loop", "symbolic links"),
         ("x" * 300, "cannot be opened"),
         ("no\0such", "cannot be opened"),
-        ("fifo/below", "no such file or folder"),
         ("", "not a model folder"),
     ],
 )

@@ -56,11 +56,6 @@ def test_published_shapes(shape: str) -> None:
     assert parameter_shapes(config) == expected_shapes(config)
 
 
-def test_checkpoint_shapes(model_folder: Path) -> None:
-    config = checkpoint(model_folder).config
-    assert parameter_shapes(config) == expected_shapes(config)
-
-
 # Reads
 
 

@@ -21,7 +21,7 @@ from fastscribe.checkpoint import huggingface
 from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.config import Options
-from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
+from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.families.indic.language_heads import of_language
 from fastscribe.families.model import build_model
 from fastscribe.families.parameter_shapes import parameter_shapes
@@ -233,15 +233,6 @@ def test_custom_class_with_unknown_module(added: str | None, shown: str, tmp_pat
     path.write_text(path.read_text().replace("rnnt_bpe_models.EncDecRNNTBPEModel", "mine.Whispering"))
     with pytest.raises(UnsupportedCheckpoint, match=r"target: '.*mine\.Whispering'.*" + shown):
         read_checkpoint(folder)
-
-
-def test_hybrid_without_ctc_weights(tmp_path: Path) -> None:
-    folder = shrunk(config("parakeet-tdt_ctc-110m"), tmp_path)
-    weights = torch.load(folder / "model_weights.ckpt", weights_only=True)
-    torch.save({n: t for n, t in weights.items() if not n.startswith("ctc_decoder")}, folder / "model_weights.ckpt")
-    loaded = read_checkpoint(folder)
-    with pytest.raises(CheckpointError, match=r"missing: ctc\.output\.bias"):
-        build_model(loaded.config, loaded.weights, folder)
 
 
 def test_ignored_streaming_keys(tmp_path: Path) -> None:

@@ -112,16 +112,6 @@ def test_check_does_not_sync() -> None:
     assert len(seen.names) <= 16
 
 
-def test_nan_logprobs() -> None:
-    class Decoder:
-        def read(self, packed: np.ndarray, frames: Frames) -> list[Hypothesis]:
-            return [Hypothesis((1,), (0,), (1,), (logprob,)) for logprob in (-0.5, float("nan"))]
-
-    frames = Frames(torch.zeros(2, 2, 5), torch.tensor([2, 1]), is_finite_B=torch.tensor([True, True]))
-    found = checked.read(Decoder(), np.array([1, 1, 7], np.int32), frames)  # type: ignore[arg-type]
-    assert found == [Hypothesis((1,), (0,), (1,), (-0.5,)), NOT_FINITE]
-
-
 @pytest.mark.parametrize("has_flags", [True, False])
 def test_columns_equal_lists(has_flags: bool) -> None:
     """Rows of columns are checked as those of lists are, and stay columns."""

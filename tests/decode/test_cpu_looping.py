@@ -8,8 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fastscribe.context.boost_tables import BoostTables
 from fastscribe.context.boosting import Boost
@@ -21,35 +19,15 @@ from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import LabelLooping, Network
 from fastscribe.decode.limits import ENDLESS
 from fastscribe.pipeline.recognizer import Recognizer
-from fastscribe.types import Frames, Hypothesis
+from fastscribe.types import Hypothesis
 from tests.conftest import MODELS, checkpoint, torch_threads
-from tests.decode.test_label_looping import DURATIONS, assert_greedy, random_frames, tiny_transducer
+from tests.decode.test_label_looping import assert_greedy, on_a_cpu, random_frames, tiny_transducer
 
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
     with torch_threads(1):
         yield
-
-
-def decode(network: Network, frames: Frames, window: int = 4) -> list[Hypothesis]:
-    decoder = CpuLooping(network, window)
-    return decoder.read(decoder.submit(frames).numpy(), frames)
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    seed=st.integers(0, 2**31),
-    durations=st.sampled_from(DURATIONS),
-    max_symbols=st.integers(1, 10),
-    blank_bias=st.floats(-4, 4),
-    lengths=st.lists(st.integers(0, 21), min_size=1, max_size=6),
-    window=st.sampled_from((1, 2, 4, 16)),
-)
-def test_equal_to_greedy(seed, durations, max_symbols, blank_bias, lengths, window) -> None:
-    transducer = tiny_transducer(seed, durations, max_symbols, blank_bias)
-    frames = random_frames(lengths)
-    assert_greedy(transducer, frames, decode(Network.prepare(transducer), frames, window))
 
 
 @pytest.mark.parametrize("durations", [(), (0, 1, 2)])
@@ -59,7 +37,7 @@ def test_no_max_symbols(durations) -> None:
     with torch.no_grad():
         transducer.joint.output.bias[transducer.blank_id + 1 :] += torch.tensor([50.0, 0, 0][: len(durations)])
     frames = random_frames([2, 1])
-    hypotheses = decode(Network.prepare(transducer), frames)
+    hypotheses = on_a_cpu(Network.prepare(transducer), frames)
     assert_greedy(transducer, frames, hypotheses)
     assert [len(hypothesis.token_ids) for hypothesis in hypotheses] == [2000, 1000]
 
@@ -68,7 +46,7 @@ def test_a_row_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastscribe.decode.limits._MORE_LABELS", 400)
     transducer = tiny_transducer(3, (), 10_000, -100.0)
     frames = random_frames([1, 0])
-    assert decode(Network.prepare(transducer), frames) == [ENDLESS, Hypothesis()]
+    assert on_a_cpu(Network.prepare(transducer), frames) == [ENDLESS, Hypothesis()]
     assert greedy(transducer, frames.frames_BTD[0, :1]) == ENDLESS
 
 
@@ -76,7 +54,7 @@ def test_a_label_that_is_not_a_number_is_seen() -> None:
     transducer = tiny_transducer(3, (0, 1), 10, -100.0)
     frames = random_frames([3, 3])
     frames.frames_BTD[1, 1] = float("nan")
-    whole, damaged = decode(Network.prepare(transducer), frames)
+    whole, damaged = on_a_cpu(Network.prepare(transducer), frames)
     assert np.isfinite(whole.logprobs).all() and not np.isfinite(damaged.logprobs).all()
 
 
@@ -86,7 +64,7 @@ def test_bfloat16_agrees_with_the_steps_of_torch() -> None:
     network, frames = Network.prepare(transducer), random_frames([40, 17])
     frames = replace(frames, frames_BTD=frames.frames_BTD.bfloat16())
     torchs = LabelLooping(network)
-    for ours, theirs in zip(decode(network, frames), torchs.read(torchs.submit(frames).numpy(), frames), strict=True):
+    for ours, theirs in zip(on_a_cpu(network, frames), torchs.read(torchs.submit(frames).numpy(), frames), strict=True):
         assert ours.token_ids[:3] == theirs.token_ids[:3]
         assert ours.logprobs[:3] == pytest.approx(theirs.logprobs[:3], abs=0.1)
 

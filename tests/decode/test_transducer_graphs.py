@@ -109,17 +109,6 @@ def test_loops_equal_greedy(seed, durations, max_symbols, batches, steps_per_ite
         decoder.close()
 
 
-def test_full_row_is_decoded_again(simulated_cuda: SimulatedCuda) -> None:
-    transducer = tiny_transducer(3, (), 10, -100.0)
-    decoder = GraphedDecoder(Network.prepare(transducer), chunked())
-    frames = random_frames([4, 2])
-    packed = decoder.submit(frames)
-    assert packed[2:4].tolist() == [1, 1]
-    hypotheses = decoder.read(packed.numpy(), frames)
-    assert [len(h.token_ids) for h in hypotheses] == [40, 20]
-    assert_greedy(transducer, frames, hypotheses)
-
-
 def test_buckets() -> None:
     sizes = [1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512]
     for rows in range(1, 513):

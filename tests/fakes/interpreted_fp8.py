@@ -10,8 +10,6 @@ import torch
 from fastscribe.cuda import fp8_format, fp8_triton
 from fastscribe.families.blocks import fp8
 
-SHAPES = [(5, 24), (3, 1024), (1, 1), (7, 100), (2, 513)]
-
 
 def some_rows(shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
     """A matrix with a row of zeros."""
@@ -21,8 +19,7 @@ def some_rows(shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
     return x_RK
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("dtype", "shape"), [(torch.float32, (7, 100)), (torch.bfloat16, (2, 513))], ids=str)
 def test_scales_and_quotients(dtype: torch.dtype, shape: tuple[int, int]) -> None:
     """The output is float32, because the interpreter drops the carry if rounding to fp8 reaches the next power of two."""
     x_RK = some_rows(shape, dtype)

@@ -10,8 +10,6 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention
 from fastscribe.families.conformer import gpu_operations, triton_kernels
@@ -25,28 +23,19 @@ from tests.families.granite.test_granite import difference, random_encoder, smal
 
 # The interpreter of Triton 3.6 takes a loop's bound from an array of one number, which numpy deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning")
-LENGTHS = st.lists(st.integers(0, 90), min_size=1, max_size=3).filter(any)
-FEW = settings(max_examples=4, deadline=None, derandomize=True)
 
 
-@FEW
-@given(
-    lengths=LENGTHS,
-    spare=st.integers(0, 3),
-    width=st.sampled_from([16, 32]),
-    block=st.sampled_from([32, 64]),
-    dtype=st.sampled_from([torch.float32, torch.float16]),
-)
-def test_rel_attention(lengths: list[int], spare: int, width: int, block: int, dtype: torch.dtype) -> None:
-    check_attention(lengths, spare, width, block, dtype, None)
+@pytest.mark.parametrize(("width", "block", "dtype"), [(16, 32, torch.float32), (32, 64, torch.float16)])
+def test_rel_attention(width: int, block: int, dtype: torch.dtype) -> None:
+    check_attention([66, 33, 0], 3, width, block, dtype, None)
 
 
-@pytest.mark.parametrize(("left", "right"), [(0, 1), (1, 31), (31, 32), (32, 33), (33, 1), (64, 64), (0, 64), (64, 1)])
+@pytest.mark.parametrize(("left", "right"), [(0, 1), (31, 32), (64, 64)])
 def test_local_attention_at_the_edges_of_blocks(left: int, right: int) -> None:
     check_attention([130, 33], 0, 16, 32, torch.float32, LocalAttention(left, right))
 
 
-@pytest.mark.parametrize(("left", "right"), [(70, 13), (70, 1), (70, 0), (30, 4), (0, 31), (-1, 6), (9, -1)])
+@pytest.mark.parametrize(("left", "right"), [(70, 13), (-1, 6), (9, -1)])
 def test_chunked_attention(left: int, right: int) -> None:
     """Chunks that begin and end anywhere in a block."""
     check_attention([109, 33], 0, 16, 32, torch.float32, ChunkedAttention(left, right))
@@ -69,20 +58,12 @@ def check_attention(
     close(ours_BTD, exact_BTD, real_frames(lengths_B, num_frames))
 
 
-@FEW
-@given(
-    lengths=LENGTHS,
-    spare=st.integers(0, 3),
-    taps=st.sampled_from([5, 9, 11]),
-    width=st.sampled_from([8, 24]),
-    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
-    bias=st.booleans(),
-    silu=st.booleans(),
-    is_causal=st.booleans(),
+@pytest.mark.parametrize(
+    ("taps", "width", "dtype", "bias", "silu", "is_causal"),
+    [(5, 24, torch.float32, True, False, True), (11, 8, torch.bfloat16, False, True, False)],
 )
-def test_glu_depthwise(
-    lengths: list[int], spare: int, taps: int, width: int, dtype: torch.dtype, bias: bool, silu: bool, is_causal: bool
-) -> None:
+def test_glu_depthwise(taps: int, width: int, dtype: torch.dtype, bias: bool, silu: bool, is_causal: bool) -> None:
+    lengths, spare = [37, 5, 0], 2
     torch.manual_seed(sum(lengths))
     lengths_B, num_frames = torch.tensor(lengths), max(lengths) + spare
     x_BTD, weight_WD = normal(len(lengths), num_frames, 2 * width).to(dtype), normal(taps, width).to(dtype)
@@ -96,12 +77,9 @@ def test_glu_depthwise(
 @pytest.mark.parametrize(
     ("dtype", "channels", "num_frames", "num_mels", "is_causal"),
     [
-        (torch.float32, 24, 9, 6, False),
         (torch.float32, 24, 9, 6, True),
         (torch.float32, 300, 4, 2, False),  # several blocks of channels
-        (torch.float32, 8, 1, 4, False),
-        (torch.float32, 8, 1, 4, True),
-        (torch.float16, 8, 5, 4, True),
+        (torch.float16, 8, 1, 4, True),
         (torch.bfloat16, 8, 5, 4, False),
     ],
 )
@@ -109,9 +87,9 @@ def test_subsampling(dtype: torch.dtype, channels: int, num_frames: int, num_mel
     check_subsampling(TRITON, dtype, channels, num_frames, num_mels, is_causal, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("width", [24, 64])
-@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "width", "shifted"), [(torch.float32, 24, False), (torch.float16, 64, True), (torch.bfloat16, 24, True)]
+)
 def test_layer_norms(dtype: torch.dtype, width: int, shifted: bool) -> None:
     torch.manual_seed(width)
     x_BTD, parameters = (3 * normal(2, 5, width) + 1).to(dtype), [normal(width).to(dtype) for _ in range(4)]
@@ -124,8 +102,7 @@ def test_layer_norms(dtype: torch.dtype, width: int, shifted: bool) -> None:
     close(ours_BTD, torch_BTD.float())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize(("dtype", "shifted"), [(torch.float32, True), (torch.bfloat16, False)])
 def test_layer_norms_that_add(dtype: torch.dtype, shifted: bool) -> None:
     """The sum is rounded to the stream's dtype, as a separate addition would be. The interpreter truncates to bf16."""
     torch.manual_seed(0)

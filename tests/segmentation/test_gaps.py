@@ -14,10 +14,10 @@ from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.audio.probe import probe
 from fastscribe.errors import AudioError
 from fastscribe.segmentation import gaps
-from fastscribe.segmentation.gaps import Surroundings, find_clear_speech, merge
+from fastscribe.segmentation.gaps import Surroundings, find_clear_speech
 from fastscribe.segmentation.loudness import frame_energy
 from fastscribe.segmentation.spans import find_untranscribed_spans
-from fastscribe.types import AudioInfo, Gap, Hypothesis, Segment, Source, Utterance, Word
+from fastscribe.types import AudioInfo, Hypothesis, Segment, Source, Utterance, Word
 from tests.conftest import AUDIO, MODELS, waveform
 
 RATE = 16000
@@ -132,10 +132,6 @@ def test_other_sounds_are_not_clear_speech(tmp_path: Path, between: str) -> None
 @pytest.mark.parametrize("sound", [silence(5), noise(5, 1e-4), noise(5, 0.1), hum(5)], ids=["0", "soft", "loud", "hum"])
 def test_recordings_without_speech(tmp_path: Path, sound: np.ndarray) -> None:
     assert found(with_words(recording(tmp_path, sound))) == []
-
-
-def test_gaps_that_touch_are_one() -> None:
-    assert merge([Gap(50.0, 53.0), Gap(1.0, 3.0), Gap(3.0, 3.5)]) == (Gap(1.0, 3.5), Gap(50.0, 53.0))
 
 
 @pytest.fixture(scope="module")

@@ -93,22 +93,29 @@ def test_conditional_writes(server: FaultyStore) -> None:
     assert remote.read_object(url) == remote.Content(b"2", 1, second)
 
 
+def url_of_data(server: FaultyStore, scheme: str) -> str:
+    return "s3://bucket/a.wav" if scheme == "s3" else f"{server.endpoint}/bucket/a.wav"
+
+
+@pytest.mark.parametrize("scheme", ["s3", "web"])
 @pytest.mark.parametrize("kind", ["503", "429", "500", "reset", "cut"])
-def test_what_may_pass_is_retried(server: FaultyStore, kind: str) -> None:
+def test_what_may_pass_is_retried(server: FaultyStore, kind: str, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "FIRST_BACKOFF_S", 0.001)
     server.fault(kind, "GET /bucket/a.wav", times=2)
     before = len(server.requests)
-    assert remote.read_object("s3://bucket/a.wav").data == DATA
+    assert remote.read_object(url_of_data(server, scheme)).data == DATA
     assert len(server.requests) - before == 3
 
 
-@pytest.mark.parametrize(("kind", "error"), [("403", PermissionError), ("404", FileNotFoundError)])
-def test_what_will_not_pass_is_asked_once(server: FaultyStore, kind: str, error: type[OSError]) -> None:
+@pytest.mark.parametrize("scheme", ["s3", "web"])
+@pytest.mark.parametrize(("kind", "error"), [("403", PermissionError), ("404", FileNotFoundError), ("400", OSError)])
+def test_what_will_not_pass_is_asked_once(server: FaultyStore, kind: str, error: type[OSError], scheme: str) -> None:
     server.fault(kind, "GET /bucket/a.wav")
     before = len(server.requests)
     with pytest.raises(error) as caught:
-        remote.read_object("s3://bucket/a.wav")
+        remote.read_object(url_of_data(server, scheme))
     assert len(server.requests) - before == 1
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and (kind in str(caught.value) or scheme == "s3")
 
 
 def test_a_refusal_names_where_credentials_come_from(server: FaultyStore) -> None:
@@ -240,22 +247,6 @@ def test_web_addresses(server: FaultyStore) -> None:
     assert server.requests == ["GET /bucket/a.wav?signature=x"] * 3
     with pytest.raises(remote.RemoteError, match="a web server cannot list a folder"):
         remote.list_objects(url)
-
-
-@pytest.mark.parametrize("kind", ["503", "429", "reset", "cut"])
-def test_web_requests_are_retried(server: FaultyStore, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "FIRST_BACKOFF_S", 0.001)
-    server.fault(kind, "GET /bucket/a.wav", times=2)
-    assert remote.read_object(f"{server.endpoint}/bucket/a.wav").data == DATA
-
-
-@pytest.mark.parametrize(("kind", "error"), [("403", PermissionError), ("404", FileNotFoundError), ("400", OSError)])
-def test_web_refusals_are_asked_once(server: FaultyStore, kind: str, error: type[OSError]) -> None:
-    server.fault(kind, "GET /bucket/a.wav")
-    before = len(server.requests)
-    with pytest.raises(error, match=kind):
-        remote.read_object(f"{server.endpoint}/bucket/a.wav")
-    assert len(server.requests) - before == 1
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/a", "https://host/a"])

@@ -218,11 +218,6 @@ end_process(fastscribe.cli.exit_code())
 """
 
 
-@pytest.mark.parametrize("number", CODES)
-def test_a_signal_ends_the_wait_for_threads(number: int, tmp_path: Path) -> None:
-    assert ended(tmp_path, WAITING, number) == (CODES[number], "done\n", "")
-
-
 REGISTERED = """
 import atexit, os, sys, time
 import fastscribe.cli
@@ -242,8 +237,9 @@ end_process(fastscribe.cli.exit_code())
 
 
 @pytest.mark.parametrize("number", CODES)
-def test_a_signal_ends_a_registered_function(number: int, tmp_path: Path) -> None:
-    assert ended(tmp_path, REGISTERED, number) == (CODES[number], "done\n", "")
+@pytest.mark.parametrize("script", [WAITING, REGISTERED], ids=["threads", "a registered function"])
+def test_a_signal_ends_a_wait_at_the_end(script: str, number: int, tmp_path: Path) -> None:
+    assert ended(tmp_path, script, number) == (CODES[number], "done\n", "")
 
 
 def test_a_profiler_has_its_say(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.families.blocks.features import LogMel
 from fastscribe.families.model import Model, build_model
 from fastscribe.training import validation
-from fastscribe.training.attention_decoder import AttentionLossConfig, attention_loss, prepare_weights_
+from fastscribe.training.attention_decoder import AttentionLossConfig, prepare_weights_
 from fastscribe.training.batch_size_probe import fits
 from fastscribe.training.buckets import Bucket
 from fastscribe.training.corpus import Example, Request
@@ -122,22 +122,6 @@ def test_gradients_are_nemos(name: str) -> None:
     for new, numbers in wanted.items():
         # A bias before BatchNorm has a gradient of nothing but rounding errors.
         assert found[new] == pytest.approx(numbers, rel=3e-4, abs=1e-6 * largest), new
-
-
-def test_loss_by_hand() -> None:
-    logits_BUC = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0))
-    labels_BU, lengths_B = torch.tensor([[1, 2, 3, 4], [4, 0, 0, 0]]), torch.tensor([4, 2])
-    for num_given, smoothing in ((1, 0.0), (2, 0.0), (1, 0.3), (2, 0.3)):
-        total = count = 0.0
-        for row in range(2):
-            for place in range(num_given - 1, int(lengths_B[row])):
-                probabilities = logits_BUC[row, place].softmax(0).tolist()
-                for label, probability in enumerate(probabilities):
-                    share = 1 - smoothing if label == int(labels_BU[row, place]) else smoothing / 4
-                    total -= share * float(np.log(probability))
-                count += 1
-        found = attention_loss(logits_BUC, labels_BU, lengths_B, AttentionLossConfig(num_given, smoothing))
-        assert float(found) == pytest.approx(total / count, rel=1e-5)
 
 
 def test_rows_of_a_batch_add_up() -> None:

@@ -21,7 +21,6 @@ from fastscribe.training.augment import (
     change_gain,
     change_speed,
     mask_features,
-    to_float,
 )
 from fastscribe.training.dataloader import AudioBatch
 from fastscribe.training.learner import augmented_features
@@ -231,10 +230,6 @@ def test_inference_tensor() -> None:
         mel_BMT = torch.randn(2, 8, 30)
     masked_BMT = mask_features(mel_BMT, torch.tensor([30, 20]), AugmentConfig(), gen())
     assert not masked_BMT.is_inference()
-
-
-def test_int16_scale() -> None:
-    assert to_float(torch.tensor([[-32768, 16384]], dtype=torch.int16)).tolist() == [[-1.0, 0.5]]
 
 
 @pytest.mark.parametrize(

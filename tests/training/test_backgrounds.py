@@ -13,6 +13,7 @@ import soundfile
 import torch
 
 from fastscribe.errors import UsageError
+from fastscribe.families.blocks.features import LogMel
 from fastscribe.training.augment import augment_samples
 from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.backgrounds import (
@@ -24,16 +25,10 @@ from fastscribe.training.backgrounds import (
     draw_backgrounds,
 )
 from fastscribe.training.corpus import Example, Examples
-from fastscribe.training.dataloader import AudioDataLoader
-from fastscribe.training.recipe import parse_recipe
-from tests.training.test_trainer import (
-    SECTIONS,
-    assert_goes_on_in_the_second_epoch,
-    manifest,
-    recipe_of,
-    steps_of,
-    trainer_of,
-)
+from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
+from fastscribe.training.learner import augmented_features
+from fastscribe.training.model_recipe import ModelRecipe
+from tests.training.test_trainer import manifest, recipe_of, trainer_of
 
 __all__ = ["manifest"]  # a fixture
 
@@ -190,32 +185,16 @@ def test_loader_reads_them_ahead(tmp_path: Path) -> None:
     assert half.noise_BS is not None and half.noise_BS.shape == (1, 3200)
 
 
-def test_resumed_run_is_the_same(manifest: Path, tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    (tmp_path / "noise").mkdir()
-    write(tmp_path / "noise" / "a.wav", random.normal(0, 900, 9000))
-    write(tmp_path / "rooms.wav", random.normal(0, 900, 900) * np.exp(-np.arange(900) / 90))
-    (tmp_path / "rooms.jsonl").write_text(
-        json.dumps({"audio_filepath": "rooms.wav", "duration": 900 / RATE, "text": "-"}) + "\n"
+def test_a_learner_mixes_what_was_read() -> None:
+    """That a run which goes on draws the same is in test_trainer.py."""
+    log_mel = LogMel(ModelRecipe().config(20).features)
+    speech_BS, lengths_B = torch.randint(-3000, 3000, (1, 8000)).short(), torch.tensor([8000])
+    plain, *others = (
+        augmented_features(rows, torch.ones(1), log_mel, STILL, generator(), torch.device("cpu")).mel_BMT
+        for rows in (
+            AudioBatch(np.arange(1), speech_BS, lengths_B),
+            AudioBatch(np.arange(1), speech_BS, lengths_B, noise_BS=speech_BS.flip(1)),
+            AudioBatch(np.arange(1), speech_BS, lengths_B, rooms_BL=speech_BS[:, :900]),
+        )
     )
-    augment = {"noise_manifest": "noise", "room_manifest": "rooms.jsonl", "noise_chance": 1.0, "reverb_chance": 0.8}
-    data = {"train": str(manifest), "validation": str(manifest.with_name("validation.jsonl")), "threads": 2}
-    values = {"data": data, **SECTIONS, "augment": augment, "run": {"epochs": 2}}
-    recipe = parse_recipe(values, tmp_path / "recipe.yaml")
-    assert trainer_of(recipe, tmp_path / "whole").run()
-    assert_goes_on_in_the_second_epoch(recipe, tmp_path)
-    plain = parse_recipe({**values, "augment": {"noise_chance": 1.0, "reverb_chance": 0.8}}, tmp_path / "recipe.yaml")
-    assert trainer_of(plain, tmp_path / "plain").run()
-    assert steps_of(tmp_path / "plain")[0]["loss"] != steps_of(tmp_path / "whole")[0]["loss"]
-    write(tmp_path / "noise" / "b.wav", random.normal(0, 900, 9000))
-    for begun_with, goes_on_with in (("parts", recipe), ("parts", plain), ("plain", recipe)):
-        with pytest.raises(UsageError, match=r"holds a run with another .*noise and rooms"):
-            trainer_of(goes_on_with, tmp_path / begun_with)
-    assert trainer_of(plain, tmp_path / "plain").is_over
-
-
-def test_unused_manifest() -> None:
-    with pytest.raises(UsageError, match="noise_manifest: noise_chance is 0, so it would not be used"):
-        AugmentConfig(noise_chance=0.0, noise_manifest="n")
-    with pytest.raises(UsageError, match="room_manifest: reverb_chance is 0"):
-        AugmentConfig(reverb_chance=0.0, room_manifest="n")
+    assert not any(torch.allclose(plain, other, atol=0.1) for other in others)

@@ -9,12 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -27,9 +25,7 @@ from fastscribe._system.signals import HAS_NATIVE_THREADS
 from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli.app import Stopped
-from fastscribe.config import JointConfig
 from fastscribe.errors import UsageError
-from fastscribe.training import model_recipe
 from fastscribe.training.command import (
     _Display,
     _init_process_group,
@@ -43,9 +39,10 @@ from fastscribe.training.recipe import parse_recipe
 from fastscribe.training.scoring import Scoring
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
+from fastscribe.training.validation import ValidationResult
 from tests.conftest import MODELS
 from tests.helpers.warm_process import WARM
-from tests.training.test_trainer import ROOT, command, manifest, recipe_file, recipe_of, trainer_of  # noqa: F401 - fixtures
+from tests.training.test_trainer import ROOT, manifest, recipe_file, recipe_of, trainer_of  # noqa: F401 - fixtures
 
 
 @pytest.fixture(autouse=True)
@@ -90,11 +87,17 @@ def test_folder_cleared_after_reading(
     assert said[-2].endswith("(standard error 0.00, 20 words): no better")
 
 
-def test_fine_tuning_the_packaged_model(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+def test_fine_tuning_the_packaged_model(
+    manifest: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its language model and language stay."""
     few = manifest.with_name("few.jsonl")
     few.write_text("".join(manifest.read_text().splitlines(keepends=True)[:2]))
+    monkeypatch.setattr(Trainer, "run", lambda trainer, update: trainer.run_validation() or True)
+    monkeypatch.setattr(Trainer, "_validate", lambda trainer, checkpoint: ValidationResult({}, {}, 0.5, (), {}))
     train(few, tmp_path / "run", "default", 1, "cpu", "fp32", False, False)
-    assert "before the first step: WER" in capsys.readouterr().err
     tuned, packaged = read_checkpoint(tmp_path / "run" / "best"), read_checkpoint(PACKAGED)
     assert tuned.tokenizer.pieces == packaged.tokenizer.pieces and tuned.languages == ("en",)
     assert tuned.language_model is not None and tuned.config == packaged.config
@@ -153,55 +156,49 @@ def test_a_file_or_a_missing_device_is_refused_before_the_data_are_read(manifest
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("warmup_steps", [4, 1000])
-def test_warm_up_note(
-    manifest: Path,  # noqa: F811
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    warmup_steps: int,
-) -> None:
-    recipe = recipe_of(manifest, batch={"seconds": 1000}, optimiser={"warmup_steps": warmup_steps}, run={"epochs": 400})
-    _report_start(trainer_of(recipe, tmp_path / "run"))
-    said = capsys.readouterr().err
-    assert said.endswith("; 40 warm-up steps (at most a tenth of the run)\n") == (warmup_steps == 1000), said
-    assert ("warm-up" in said) == (warmup_steps == 1000)
+LONG = {"batch": {"seconds": 1000}, "run": {"epochs": 400}}
 
 
 @pytest.mark.parametrize(
-    ("ctc_weight", "said"), [(1.0, "the transducer learns nothing; transcribe with --decoder ctc"), (0.3, None)]
-)
-def test_idle_head_note(
-    manifest: Path,  # noqa: F811
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    ctc_weight: float,
-    said: str | None,
-) -> None:
-    _report_start(trainer_of(recipe_of(manifest, loss={"ctc_weight": ctc_weight}), tmp_path / "run"))
-    lines = capsys.readouterr().err.splitlines()
-    assert "steps in all" in lines[1]
-    assert ("learns nothing" in lines[-1]) == (said is not None) and lines[-1].endswith(said or "")
-
-
-@pytest.mark.parametrize(
-    ("optimiser", "said"),
+    ("is_tuning", "sections", "said", "unsaid"),
     [
-        ({}, "0.4 M parameters, tdt"),
-        ({"freeze": ["encoder"]}, "0.4 M parameters, 0.1 M of them trained, tdt"),
-        ({"lora": {}}, "0.5 M parameters, 0.2 M of them trained, tdt"),
+        (False, {**LONG, "optimiser": {"warmup_steps": 4}}, "steps in all", "warm-up"),
+        (
+            False,
+            {**LONG, "optimiser": {"warmup_steps": 1000}},
+            "; 40 warm-up steps (at most a tenth of the run)\n",
+            None,
+        ),
+        (False, {"loss": {"ctc_weight": 1.0}}, "learns nothing; transcribe with --decoder ctc\n", None),
+        (False, {"loss": {"ctc_weight": 0.3}}, "steps in all", "learns nothing"),
+        (True, {}, "fastscribe: 0.4 M parameters, tdt, ", "trained"),
+        (True, {"optimiser": {"freeze": ["encoder"]}}, "0.4 M parameters, 0.1 M of them trained, tdt, ", None),
+        (True, {"optimiser": {"lora": {}}}, "0.5 M parameters, 0.2 M of them trained, tdt, ", None),
     ],
     ids=str,
 )
-def test_number_of_trained_weights(
+def test_what_is_said_before_the_first_step(
     manifest: Path,  # noqa: F811
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    optimiser: dict[str, Any],
+    is_tuning: bool,
+    sections: dict[str, Any],
     said: str,
+    unsaid: str | None,
 ) -> None:
-    known = read_checkpoint(MODELS / "tdt_demo" / "model.nemo")
-    _report_start(trainer_of(recipe_of(manifest, optimiser=optimiser), tmp_path / "run", init=known))
-    assert f"fastscribe: {said}, " in capsys.readouterr().err
+    known = read_checkpoint(MODELS / "tdt_demo" / "model.nemo") if is_tuning else None
+    _report_start(trainer_of(recipe_of(manifest, **sections), tmp_path / "run", init=known))
+    lines = capsys.readouterr().err
+    assert lines.endswith(said) if said.endswith("\n") else said in lines
+    assert unsaid is None or unsaid not in lines
+
+
+def test_a_run_that_goes_on_says_so(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+    trainer = trainer_of(recipe_of(manifest), tmp_path / "run")
+    trainer.weights.num_steps = 7
+    trainer.save()
+    _report_start(trainer_of(recipe_of(manifest), tmp_path / "run"))
+    assert capsys.readouterr().err.endswith("fastscribe: going on after step 7\n")
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -292,40 +289,6 @@ def test_ignored_signal() -> None:
     trainer, send = listening(1)
     send(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN and not trainer.requested_signal
-
-
-class Started(Exception):
-    """Replaces the training of a run that was set up."""
-
-
-@pytest.mark.posix
-def test_ctrl_c_and_resume(
-    recipe_file: Path,  # noqa: F811
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Ctrl-C ends a process of its own; the same command goes on in this one."""
-    out = tmp_path / "run"
-    without_validation(recipe_file)
-    arguments = command(recipe_file, "-o", out, "--epochs", 400, "--dtype", "fp32")
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    deadline = time.monotonic() + 100
-    while not (out / "train.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    last = said.splitlines()[-1]
-    assert last.endswith("; the same command goes on from there") and "interrupted" not in said
-    monkeypatch.setattr(model_recipe, "JointConfig", JointConfig)  # the process's, not conftest.py's
-    monkeypatch.setattr(Trainer, "run", Mock(side_effect=Started))
-    with pytest.raises(Started):
-        train(recipe_file, out, None, 400, "cpu", "fp32", False, False)
-    lines = capsys.readouterr().err.splitlines()
-    assert "2 recordings to validate with: " in lines[0]
-    assert lines[1].startswith("fastscribe: validation: word error rate, normaliser: Whisper's English normaliser")
-    assert lines[4].partition("going on after ")[2] in last and "going on after step" in lines[4]
 
 
 STOPPED_RANKS = """

@@ -93,10 +93,9 @@ def trainer_of(recipe: Recipe, folder: Path, dtype: torch.dtype = torch.float32)
     return Trainer(recipe, prepare(recipe, read_checkpoint(KNOWN)), RunFolder(folder), CPU, dtype, print)
 
 
-@pytest.mark.parametrize(("dtype", "freeze"), [(torch.float32, []), (torch.bfloat16, ["predictor", "joint"])], ids=str)
-def test_run(manifest: Path, tmp_path: Path, dtype: torch.dtype, freeze: list[str]) -> None:  # noqa: F811
+def test_run(manifest: Path, tmp_path: Path) -> None:  # noqa: F811
     """A resumed run with checkpointing equals one without that was never stopped. Of the encoder, only the targets move."""
-    recipe = lora_recipe(manifest, optimiser={"freeze": freeze})
+    recipe, dtype = lora_recipe(manifest, optimiser={"freeze": ["predictor"]}), torch.bfloat16
     whole = trainer_of(recipe, tmp_path / "whole", dtype)
     assert whole.run() and whole.progress.start_rate is not None
     checkpointed = replace(recipe, batch=replace(recipe.batch, gradient_checkpointing=True))
@@ -119,7 +118,7 @@ def test_run(manifest: Path, tmp_path: Path, dtype: torch.dtype, freeze: list[st
         if name.startswith("encoder.") and name.endswith(TARGETS):
             assert 0 < torch.linalg.matrix_rank(change.double(), atol=1e-5) <= RANK, name
         else:
-            is_kept = name.startswith("encoder.") or ("transducer" in name and bool(freeze))
+            is_kept = name.startswith(("encoder.", "transducer.predictor."))
             assert bool(change.any()) != is_kept or "embedding" in name, name
     state = whole.folder.load_state()
     assert state is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 
 import numpy as np
@@ -19,7 +18,7 @@ from fastscribe.training.data import check_trainable
 from fastscribe.training.learner import targets_of
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.model_recipe import ModelRecipe
-from fastscribe.training.network import Network, Targets, ctc_loss, has_ctc_path, new_model, unroll
+from fastscribe.training.network import Network, Targets, ctc_loss, new_model, unroll
 from fastscribe.types import Features
 from tests.conftest import DATA, MODELS, checkpoint, waveform
 
@@ -106,21 +105,6 @@ def test_encoder_in_training(subsampling: str) -> None:
         )
 
 
-def test_padding_changes_no_loss() -> None:
-    model = tiny(conv_norm="layer_norm")
-    network = Network(model, TransducerLossConfig((0, 1, 2, 3, 4)), 0.5, 0.0).eval()
-    features, tokens = noise(2), [(1, 2, 9, 9, 2), (3,)]
-    together = network(features, targets_of(tokens, CPU), 1.0)
-    alone = []
-    for row, ids in enumerate(tokens):
-        length = int(features.lengths_B[row])
-        one = Features(features.mel_BMT[row : row + 1, :, :length], features.lengths_B[row : row + 1])
-        alone.append(network(one, targets_of([ids], CPU), 1.0))
-    for name in ("loss", "ctc", "transducer"):
-        mean = (5 * alone[0][name] + alone[1][name]) / 6  # per label
-        torch.testing.assert_close(together[name], mean, atol=1e-4, rtol=1e-4)
-
-
 def test_row_too_short_for_labels() -> None:
     logits_BTV = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
     targets = Targets(torch.tensor([[0, 1, 0], [2, 2, 2]]), torch.tensor([3, 3]))
@@ -133,15 +117,6 @@ def test_row_too_short_for_labels() -> None:
     alone = ctc_loss(logits_BTV[:1], torch.tensor([6]), Targets(targets.labels_BU[:1], torch.tensor([3])), blank_id=4)
     torch.testing.assert_close(loss, alone)  # and its labels do not count
     assert ctc_loss(logits_BTV, torch.tensor([2, 4]), targets, blank_id=4).isposinf()
-
-
-def test_has_ctc_path() -> None:
-    labels = torch.tensor(list(itertools.product(range(2), repeat=4)))
-    for num_frames, num_labels in itertools.product(range(8), range(5)):
-        lengths_B, label_lengths_B = (torch.full((len(labels),), number) for number in (num_frames, num_labels))
-        log_probs = torch.zeros(8, len(labels), 3).log_softmax(2)
-        losses_B = torch.nn.functional.ctc_loss(log_probs, labels, lengths_B, label_lengths_B, 2, reduction="none")
-        assert torch.equal(has_ctc_path(lengths_B, Targets(labels, label_lengths_B)), losses_B.isfinite())
 
 
 @pytest.mark.parametrize("durations", [(2, 4), (0, 1, 2)])

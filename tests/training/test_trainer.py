@@ -6,7 +6,6 @@ import json
 import math
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 import torch.distributed as dist
 
@@ -110,14 +110,6 @@ def steps_of(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.fixture(scope="module")
-def whole(manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an uninterrupted run."""
-    folder = tmp_path_factory.mktemp("runs") / "whole"
-    assert trainer_of(recipe_of(manifest, batch={"accumulate": 2}), folder).run()
-    return folder
-
-
 def test_small_run(manifest: Path, tmp_path: Path) -> None:
     """A resumed run has the same rates."""
     recipe = recipe_of(
@@ -139,60 +131,74 @@ class Killed(BaseException):
     """Simulates kill -9: nothing is saved."""
 
 
-def assert_as_whole(folder: Path, whole: Path) -> None:
-    weights = weights_of(folder / "last")
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in weights_of(whole / "last").items())
-    assert steps_of(folder) == steps_of(whole)
+def recipe_of_other_examples(manifest: Path, folder: Path) -> Recipe:
+    """Each epoch has other examples, and recorded noise and rooms."""
+    random, held_out = np.random.default_rng(0), str(manifest.with_name("validation.jsonl"))
+    (folder / "noise").mkdir()
+    soundfile.write(folder / "noise" / "a.wav", random.normal(0, 0.03, 9000), 16_000)
+    soundfile.write(folder / "rooms.wav", random.normal(0, 0.03, 900) * np.exp(-np.arange(900) / 90), 16_000)
+    row = {"audio_filepath": "rooms.wav", "duration": 900 / 16_000, "text": "-"}
+    (folder / "rooms.jsonl").write_text(json.dumps(row) + "\n")
+    sections: dict[str, Any] = {
+        "data": {"train": [str(manifest), {"path": held_out, "repeat": 0.5}], "validation": held_out, "threads": 2},
+        "augment": {
+            "noise_manifest": "noise",
+            "room_manifest": "rooms.jsonl",
+            "noise_chance": 1.0,
+            "reverb_chance": 0.8,
+        },
+        "batch": {**SECTIONS["batch"], "accumulate": 2},
+    }
+    return parse_recipe({**SECTIONS, **sections}, folder / "recipe.yaml")
 
 
-def test_resume_equals_uninterrupted(manifest: Path, whole: Path, tmp_path: Path) -> None:
-    recipe = recipe_of(manifest, batch={"accumulate": 2})
-    stopped = trainer_of(recipe, tmp_path / "parts")
+def test_a_run_that_stops_and_dies_equals_one_that_does_not(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stops with an epoch and within one, and dies in a validation and after steps that its state does not have."""
+    recipe, folder = recipe_of_other_examples(manifest, tmp_path), tmp_path / "parts"
+    whole = trainer_of(recipe, tmp_path / "whole")
+    assert whole.planner.plan(0).drawn.tolist() != whole.planner.plan(1).drawn.tolist()
+    assert whole.run()
+    trainer = trainer_of(recipe, folder)
+
+    def stop_with_the_epoch() -> None:
+        if trainer.progress.batches_done == trainer.progress.batches:
+            trainer.requested_signal = signal.SIGINT
+
+    assert not trainer.run(stop_with_the_epoch)
+    assert trainer.progress.epoch == 1 and not trainer.folder.last.exists()
+
+    trainer = trainer_of(recipe, folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "_plot", lambda: 1 / 0)  # the last step of a validation; its line is already in the log
+        patch.setattr(trainer, "_train_epoch", lambda update: pytest.fail("not yet"))
+        with pytest.raises(ZeroDivisionError):
+            trainer.run()
+    assert "validation" in steps_of(folder)[-1]
+
+    trainer = trainer_of(recipe, folder)
 
     def stop_in_the_second_epoch() -> None:
-        if stopped.progress.epoch == 1 and stopped.progress.batches_done == 1:
-            stopped.requested_signal = signal.SIGTERM
+        if trainer.progress.epoch == 1 and trainer.progress.batches_done == 1:
+            trainer.requested_signal = signal.SIGTERM
 
-    assert not stopped.run(stop_in_the_second_epoch)
-    assert stopped.stop_signal == signal.SIGTERM and stopped.progress.batches_done == 2 < stopped.progress.batches
-    assert trainer_of(recipe, tmp_path / "parts").run()
-    assert_as_whole(tmp_path / "parts", whole)
+    assert not trainer.run(stop_in_the_second_epoch)
+    assert trainer.stop_signal == signal.SIGTERM and trainer.progress.batches_done == 2 < trainer.progress.batches
 
+    trainer = trainer_of(recipe, folder)
 
-def test_resume_repeats_unsaved_steps(manifest: Path, whole: Path, tmp_path: Path) -> None:
-    """The state is older than the log."""
-    recipe = recipe_of(manifest, batch={"accumulate": 2})
-    interrupted = trainer_of(recipe, tmp_path / "b")
-
-    def die() -> None:
-        if interrupted.progress.epoch == 2 and interrupted.progress.batches_done == 2:
-            interrupted.folder.append({"step": interrupted.progress.step, "loss": 9.0})
+    def die_in_the_third_epoch() -> None:
+        if trainer.progress.epoch == 2 and trainer.progress.batches_done == 2:
+            trainer.folder.append({"step": trainer.progress.step, "loss": 9.0})
             raise Killed
 
     with pytest.raises(Killed):
-        interrupted.run(die)
-    assert trainer_of(recipe, tmp_path / "b").run()
-    assert_as_whole(tmp_path / "b", whole)
-
-
-def test_interrupted_validation(manifest: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = recipe_of(manifest, batch={"accumulate": 2})
-    stopped = trainer_of(recipe, tmp_path / "c")
-
-    def stop_with_the_epoch() -> None:
-        if stopped.progress.batches_done == stopped.progress.batches:
-            stopped.requested_signal = signal.SIGINT
-
-    assert not stopped.run(stop_with_the_epoch)
-    assert stopped.progress.epoch == 1 and not stopped.folder.last.exists()
-    killed = trainer_of(recipe, tmp_path / "c")
-    monkeypatch.setattr(killed, "_plot", lambda: 1 / 0)  # the last step of a validation; its line is already in the log
-    monkeypatch.setattr(killed, "_train_epoch", lambda update: pytest.fail("not yet"))
-    with pytest.raises(ZeroDivisionError):
-        killed.run()
-    assert "validation" in steps_of(tmp_path / "c")[-1]
-    assert trainer_of(recipe, tmp_path / "c").run()
-    assert_as_whole(tmp_path / "c", whole)
+        trainer.run(die_in_the_third_epoch)
+    assert trainer_of(recipe, folder).run()
+    weights = weights_of(folder / "last")
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in weights_of(tmp_path / "whole" / "last").items())
+    assert steps_of(folder) == steps_of(tmp_path / "whole")
 
 
 def test_killed_before_first_state(manifest: Path, tmp_path: Path) -> None:
@@ -212,11 +218,11 @@ def test_when_states_are_saved(manifest: Path, tmp_path: Path, monkeypatch: pyte
         save_state(folder, values)
 
     monkeypatch.setattr(RunFolder, "save_state", counted)
-    assert trainer_of(recipe_of(manifest), tmp_path / "minutes").run()
-    assert saved == [(1, True), (3, False)]
+    assert trainer_of(recipe_of(manifest, run={"epochs": 2}), tmp_path / "minutes").run()
+    assert saved == [(1, True), (2, False)]
     saved.clear()
-    assert trainer_of(recipe_of(manifest, run={"save_minutes": 0}), tmp_path / "always").run()
-    assert {(1, True), (1, False), (2, True), (2, False), (3, True)} < set(saved)
+    assert trainer_of(recipe_of(manifest, run={"epochs": 2, "save_minutes": 0}), tmp_path / "always").run()
+    assert {(1, True), (1, False), (2, True)} < set(saved)
 
 
 def test_resume_keeps_batch_sizes(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,14 +410,6 @@ def test_naive_padding_same_speeds(manifest: Path, tmp_path: Path) -> None:
     assert shares[0] == 0 < shares[1]
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_two_sentences(tmp_path: Path, seed: int) -> None:
-    texts = ["the lazy brown foxes jump over a dog"] * 99 + ["a dog jumps over the lazy brown foxes"]
-    recipe = parse_recipe({**recipe_for(tmp_path, texts, 1e-9), "run": {"seed": seed}}, tmp_path / "a.yaml")
-    training_data = prepare(recipe, None)
-    assert {len(training_data.validation), len(training_data.corpus.examples)} == {1, 99}
-
-
 @pytest.mark.parametrize(
     ("model", "said"),
     [
@@ -535,7 +533,7 @@ def test_other_recipe_refused(manifest: Path, tmp_path: Path) -> None:
         trainer_of(recipe, tmp_path / "run")
 
 
-@pytest.mark.parametrize("kind", [{"ctc": False}, {"durations": [], "ctc": False}, {"transducer": False}, {}])
+@pytest.mark.parametrize("kind", [{"durations": [], "ctc": False}, {"transducer": False}])
 def test_each_family(manifest: Path, tmp_path: Path, kind: dict[str, Any]) -> None:
     recipe = recipe_of(manifest, model=kind, run={"epochs": 1})
     trainer = trainer_of(recipe, tmp_path / "run", torch.bfloat16)
@@ -560,25 +558,23 @@ def test_fine_tuning(manifest: Path, tmp_path: Path) -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in known.weights.items())
 
 
-@pytest.mark.parametrize("frozen", ["encoder", "predictor", "batch_norm"])
-def test_frozen_parts(manifest: Path, tmp_path: Path, frozen: str) -> None:
+def test_frozen_parts(manifest: Path, tmp_path: Path) -> None:
     """They are the same after training, BatchNorm's statistics included; the rest moves by its part's rate."""
     known = read_checkpoint(MODELS / "tdt_demo" / "model.nemo")
-    section = {"freeze": [frozen], "part_rates": {"joint": 1e-6}, "learning_rate": 1e-3, "weight_decay": 0.0}
-    recipe = recipe_of(manifest, optimiser=section, run={"epochs": 1}, augment={"speeds": [1.0]})
+    section = {"freeze": ["predictor", "batch_norm"], "part_rates": {"joint": 1e-6}}
+    optimiser = {**section, "learning_rate": 1e-3, "weight_decay": 0.0}
+    recipe = recipe_of(manifest, optimiser=optimiser, run={"epochs": 1}, augment={"speeds": [1.0]})
     trainer = trainer_of(recipe, tmp_path / "run", init=known)
     assert trainer.run()
     tuned = read_checkpoint(trainer.folder.last).weights
     moved = {name: float((tuned[name] - known.weights[name].float()).abs().max()) for name in tuned}
-    prefixes = {"encoder": "encoder.", "predictor": "transducer.predictor.", "joint": "transducer.joint."}
-    kept = [
-        name
-        for name in moved
-        if (".conv.norm." in name if frozen == "batch_norm" else name.startswith(prefixes[frozen]))
-    ]
-    assert kept and not any(moved[name] for name in kept)
-    most = {part: max(moved[name] for name in moved if name.startswith(prefix)) for part, prefix in prefixes.items()}
-    assert 0 < most["joint"] < 1e-6 and all(most[part] > 1e-5 for part in {"encoder", "predictor"} - {frozen})
+    norms = [change for name, change in moved.items() if ".conv.norm." in name]
+    encoder, predictor, joint = (
+        [change for name, change in moved.items() if name.startswith(prefix)]
+        for prefix in ("encoder.", "transducer.predictor.", "transducer.joint.")
+    )
+    assert norms and predictor and not any((*norms, *predictor))
+    assert 0 < max(joint) < 1e-6 and max(encoder) > 1e-5
 
 
 @pytest.mark.parametrize("frozen", [["encoder", "ctc"], ["encoder", "predictor", "joint", "ctc"]], ids=str)
@@ -609,10 +605,6 @@ def test_rates_of_another_scoring_are_forgotten(manifest: Path, tmp_path: Path) 
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "fastscribe", "train", *map(str, arguments)]
-
-
 @pytest.fixture
 def recipe_file(manifest: Path, tmp_path: Path) -> Path:
     data = {"train": str(manifest), "validation": str(manifest.with_name("validation.jsonl"))}
@@ -626,7 +618,7 @@ def test_several_manifests_without_validation(manifest: Path, tmp_path: Path) ->
     rows = manifest.read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "a.jsonl").write_text("".join(rows[::2]), encoding="utf-8")
     (tmp_path / "b.jsonl").write_text("".join(rows[1::2]), encoding="utf-8")
-    values = {"data": {"train": ["a.jsonl", "b.jsonl"], "validation_share": 0.5}, **SECTIONS}
+    values = {"data": {"train": ["a.jsonl", "b.jsonl"], "validation_share": 0.5}, **SECTIONS, "run": {"epochs": 1}}
     recipe = parse_recipe(values, tmp_path / "recipe.yaml")
     trainer = trainer_of(recipe, tmp_path / "run")
     assert {example.part for example in trainer.training_data.validation} == {0, 1}
@@ -650,31 +642,6 @@ def test_two_processes(recipe_file: Path, tmp_path: Path) -> None:
     assert [row["epoch"] for row in steps_of(tmp_path / "run") if "validation" in row] == [1, 2]
     assert (tmp_path / "run" / "train.png").read_bytes().startswith(b"\x89PNG")
     assert "10 examples" in done.stderr and " h per epoch" in done.stderr
-
-
-def assert_goes_on_in_the_second_epoch(recipe: Recipe, folder: Path) -> None:
-    """Assert that a run that stops there and goes on in `folder`/parts equals the one in `folder`/whole."""
-    stopped = trainer_of(recipe, folder / "parts")
-
-    def stop() -> None:
-        if stopped.progress.epoch == 1 and stopped.progress.batches_done == 1:
-            stopped.requested_signal = signal.SIGTERM
-
-    assert not stopped.run(stop) and trainer_of(recipe, folder / "parts").run()
-    assert_as_whole(folder / "parts", folder / "whole")
-
-
-def test_epochs_of_other_examples(manifest: Path, tmp_path: Path) -> None:
-    """Each epoch takes another half of a manifest, and a share of another; a resumed run takes the same."""
-    held_out = str(manifest.with_name("validation.jsonl"))
-    train = [{"path": str(manifest), "repeat": 0.5}, {"path": held_out, "share": 0.25}]
-    values = {"data": {"train": train, "validation": held_out, "threads": 2}, **SECTIONS}
-    recipe = parse_recipe(values, tmp_path / "recipe.yaml")
-    whole = trainer_of(recipe, tmp_path / "whole")
-    drawn = [whole.planner.plan(epoch).drawn.tolist() for epoch in (0, 1)]
-    assert drawn[0] != drawn[1] and set(range(8)) <= {*drawn[0], *drawn[1]}
-    assert whole.run()
-    assert_goes_on_in_the_second_epoch(recipe, tmp_path)
 
 
 def test_plot(tmp_path: Path) -> None:

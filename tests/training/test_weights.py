@@ -57,13 +57,6 @@ def test_small_steps_add_up() -> None:
     assert float(model.weight.detach()) == pytest.approx(1.02, abs=5e-3)
 
 
-def test_batch_norm_stays_in_float32() -> None:
-    model = network()
-    Weights(model, torch.bfloat16, PLAIN)
-    assert {module.weight.dtype for module in model if isinstance(module, nn.BatchNorm1d)} == {torch.float32}
-    assert model[0].weight.dtype == torch.bfloat16 and model[1].running_var.dtype == torch.float32
-
-
 def test_float32_weights_not_rounded() -> None:
     model = network()
     nn.init.uniform_(model[1].weight)

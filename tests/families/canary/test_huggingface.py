@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import Options
-from fastscribe.decode.prompt import make_prompt
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError, WeightsMismatch
 from fastscribe.families.canary.huggingface import positions
 from fastscribe.families.model import build_model
@@ -24,7 +23,6 @@ from fastscribe.text.transcript import assemble
 from fastscribe.types import AudioInfo, Features, Hypothesis, Utterance
 from tests.conftest import AUDIO, MODELS, checkpoint, golden, recognizer, waveform
 from tests.helpers.collate import collate
-from tests.helpers.greedy_aed import greedy
 
 FOLDER = MODELS / "hf_canary"
 NAMES = sorted(golden(FOLDER)["files"])
@@ -58,18 +56,6 @@ def test_tokens_and_text(batch_size: int) -> None:
         for name, hypothesis in zip(names, hypotheses, strict=True):
             assert (name, list(hypothesis.token_ids)) == (name, entries[name]["ids"])
             assert text(hypothesis) == entries[name]["text"]
-
-
-def test_frames_and_greedy() -> None:
-    model = recognizer(FOLDER)
-    prompt = make_prompt("canary2", checkpoint(FOLDER).tokenizer, Options(), 48)
-    assert list(prompt.ids) == golden(FOLDER)["prompt"]
-    assert model.model.aed is not None
-    for name in NAMES[::6]:
-        frames = model.encode(features([name]))
-        entry = golden(FOLDER)["files"][name]
-        assert frames.lengths_B.tolist() == [entry["encoder_frames"]]
-        assert list(greedy(model.model.aed, prompt, frames.frames_BTD[0]).token_ids) == entry["ids"]
 
 
 def test_positions() -> None:

@@ -254,14 +254,6 @@ def test_several_threads_may_use_one_encoder(monkeypatch: pytest.MonkeyPatch) ->
     assert all(torch.equal(one, expected) for one in found)
 
 
-@pytest.mark.parametrize("limit", [1, 1500])
-def test_blocks_of_heads_change_no_bit(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = cpu_form("fp32")
-    whole = frames(ours, *stream("fp32"))
-    monkeypatch.setattr(cpu_layers, "_MAX_SCORES", limit)
-    assert torch.equal(frames(ours, *stream("fp32")), whole)
-
-
 @pytest.mark.parametrize("blocks", [2, 3, 23])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_blocks_of_queries(dtype: str, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:

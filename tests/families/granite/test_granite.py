@@ -230,21 +230,6 @@ def test_inference_forms_equal_the_plain_one(changes: dict) -> None:
         assert short.lengths_B.tolist() == [form.config.num_frames(1), 0] and short.frames_BTD.isfinite().all()
 
 
-@pytest.mark.parametrize("changes", VARIANTS[:4], ids=str)
-def test_rows_do_not_depend_on_neighbours(changes: dict) -> None:
-    encoder, features = random_encoder(small(**changes)), ragged()
-    together = encoder(features)
-    for row, length in enumerate(features.lengths_B.tolist()):
-        alone = encoder(
-            Features(features.mel_BMT[row : row + 1, :, : max(1, length)], features.lengths_B[row : row + 1])
-        )
-        num_frames = int(alone.lengths_B)
-        assert num_frames == encoder.config.num_frames(length) == together.lengths_B[row]
-        torch.testing.assert_close(
-            together.frames_BTD[row, :num_frames], alone.frames_BTD[0, :num_frames], atol=2e-5, rtol=0
-        )
-
-
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_gpu_form_does_not_sync(changes: dict) -> None:
     """Meta tensors have no values, so code that runs on them never waits for one. Blocks are full and not."""

@@ -10,7 +10,6 @@ import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.families.parameter_shapes import parameter_shapes
 from fastscribe.languages import language_tag
 from fastscribe.pipeline.recognizer import Recognizer
-from fastscribe.types import AudioInfo, Hypothesis, Utterance
+from fastscribe.types import AudioInfo, Utterance
 from scripts.shapes import SHAPES
 from tests.checkpoint.test_known_models import read
 from tests.conftest import AUDIO, MODELS, waveform
@@ -74,63 +73,6 @@ def test_tokens_and_frames_of_nemo(model: Path, language: str, decoder: DecoderN
     assert len({token for tokens, _ in expected for token in tokens}) > 3, (
         "the random model is not worth the comparison"
     )
-
-
-def slow_ctc(weights: dict[str, torch.Tensor], language: str, frames_TD: torch.Tensor) -> Hypothesis:
-    """Score every label of all languages, leave out those of others, and merge repeats."""
-    is_its_own = [one == language for one in LANGUAGES for _ in range(PIECES)] + [True]
-    weight, bias = (weights[f"ctc_decoder.decoder_layers.0.{name}"] for name in ("weight", "bias"))
-    ids, starts, logprobs = [], [], []
-    best = []
-    for frame_D in frames_TD:
-        scores = (weight[:, :, 0] @ frame_D + bias).tolist()
-        own = torch.tensor([score for score, is_own in zip(scores, is_its_own, strict=True) if is_own])
-        best.append((int(own.argmax()), float(own.softmax(0).max())))
-    for label, run in groupby(enumerate(best), key=lambda one: one[1][0]):
-        of_run = list(run)
-        if label != PIECES:
-            ids.append(label)
-            starts.append(of_run[0][0])
-            logprobs.append(math.log(sum(probability for _, (_, probability) in of_run) / len(of_run)))
-    return Hypothesis(tuple(ids), tuple(starts), (), tuple(logprobs))
-
-
-def slow_rnnt(weights: dict[str, torch.Tensor], language: str, frames_TD: torch.Tensor) -> Hypothesis:
-    """One frame and one token at a time; the first step takes zeros, and later ones a token of the language's own."""
-
-    def layer(name: str, x: torch.Tensor) -> torch.Tensor:
-        return weights[f"joint.{name}.weight"] @ x + weights[f"joint.{name}.bias"]
-
-    hidden = weights["decoder.prediction.embed.weight"].shape[1]
-    lstm = torch.nn.LSTM(hidden, hidden)
-    prefix = "decoder.prediction.dec_rnn.lstm."
-    lstm.load_state_dict({name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)})
-    output, state = lstm(torch.zeros(1, hidden))
-    ids, times, logprobs = [], [], []
-    for time, frame_D in enumerate(frames_TD):
-        for _ in range(10):
-            scores = layer(f"joint_net.2.{language}", torch.relu(layer("enc", frame_D) + layer("pred", output[0])))
-            label = int(scores.argmax())
-            if label == PIECES:
-                break
-            ids.append(label)
-            times.append(time)
-            logprobs.append(float(scores.log_softmax(0)[label]))
-            output, state = lstm(weights["decoder.prediction.embed.weight"][label][None], state)
-    return Hypothesis(tuple(ids), tuple(times), (), tuple(logprobs))
-
-
-@in_each_language
-@pytest.mark.parametrize(("decoder", "reference"), [("rnnt", slow_rnnt), ("ctc", slow_ctc)])
-@torch.inference_mode()
-def test_the_rules_written_out(model: Path, language: str, decoder: DecoderName, reference: Any) -> None:
-    weights, tested = indic_folder.weights(shapes()), recognizer(model, language, decoder)
-    batch = batch_of([*GOLDEN, "09_1_00056.flac"])
-    frames = tested.encode(tested.features(*tested.upload(batch)))
-    for row, found in enumerate(tested.transcribe(batch)):
-        expected = reference(weights, language, frames.frames_BTD[row, : int(frames.lengths_B[row])])
-        assert (found.token_ids, found.token_frames) == (expected.token_ids, expected.token_frames)
-        torch.testing.assert_close(torch.tensor(found.logprobs), torch.tensor(expected.logprobs), rtol=1e-4, atol=1e-4)
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------
@@ -187,11 +129,6 @@ def test_languages_that_are_no_choice(model: Path, language: str | None, message
     with pytest.raises(UsageError) as refused:
         read_for_run(model, Options(language=language))
     assert str(refused.value).startswith(f"{model}: {message}") and "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("written", ["hi", "Hindi", "hi-IN"])
-def test_spellings_of_a_language(model: Path, written: str) -> None:
-    assert read_for_run(model, Options(language=written)).config.language == "hi"
 
 
 def test_names_of_the_languages() -> None:

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.bench.work import LABELS_PER_S
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.checkpoint.validate import validate
 from fastscribe.cli.describe import describe
@@ -20,51 +19,16 @@ from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError
 from fastscribe.families.blocks.time_conv import TimeConv, pack_time_convs_
 from fastscribe.families.jasper.config import JasperBlockConfig, JasperConfig
 from fastscribe.families.jasper.encoder import JasperEncoder
-from fastscribe.families.model import build_model
 from fastscribe.families.stored_config import config_from_json
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.training.data import prepare
 from fastscribe.training.recipe import DataRecipe, ManifestPart, Recipe
 from fastscribe.types import Features
-from scripts.random_checkpoint import random_checkpoint
 from scripts.shapes import SHAPES
 from tests.checkpoint.test_checkpoint import with_yaml
-from tests.conftest import AUDIO, CONVOLUTIONAL_NAMES, MODELS, checkpoint, recognizer, waveform
-from tests.helpers.collate import collate
-from tests.test_golden import utterance
+from tests.conftest import MODELS, checkpoint
 
 JASPER, QUARTZNET = MODELS / "jasper", MODELS / "quartznet"
-convolutional = pytest.mark.parametrize("name", CONVOLUTIONAL_NAMES)
-
-
-@convolutional
-@settings(deadline=None, max_examples=10)
-@given(st.lists(st.integers(0, 90), min_size=1, max_size=4), st.integers(0, 3))
-@torch.inference_mode()
-def test_rows_independent_of_padding(name: str, lengths: list[int], more: int) -> None:
-    encoder = recognizer(MODELS / name).model.encoder
-    mel_BMT = torch.randn(len(lengths), encoder.config.num_mels, max(1, *lengths, 1) + more)
-    lengths_B = torch.tensor(lengths)
-    mel_BMT.masked_fill_(torch.arange(mel_BMT.shape[2]) >= lengths_B[:, None, None], 0.0)
-    together = encoder(Features(mel_BMT, lengths_B))
-    assert together.frames_BTD.shape[1] == encoder.num_frames(mel_BMT.shape[2])
-    for row, length in enumerate(lengths):
-        alone = encoder(Features(mel_BMT[row : row + 1, :, : max(1, length)], lengths_B[row : row + 1]))
-        count = int(alone.lengths_B)
-        assert count == int(together.lengths_B[row])
-        assert (count == 0) == (length == 0)
-        torch.testing.assert_close(together.frames_BTD[row, :count], alone.frames_BTD[0, :count], atol=1e-4, rtol=1e-4)
-
-
-@convolutional
-@torch.inference_mode()
-def test_folded_norms(name: str) -> None:
-    loaded = checkpoint(MODELS / name)
-    plain = build_model(loaded.config, loaded.weights, loaded.path).encoder
-    fused = recognizer(MODELS / name).model.encoder
-    features = Features(torch.randn(2, loaded.config.features.num_mels, 80), torch.tensor([80, 33]))
-    assert not any(isinstance(module, torch.nn.BatchNorm1d) for module in fused.modules())
-    torch.testing.assert_close(plain(features).frames_BTD, fused(features).frames_BTD, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -83,17 +47,6 @@ def test_packed_convolutions(dtype: torch.dtype, kernel: int, stride: int, dilat
     torch.testing.assert_close(owner(x_BC1T).squeeze(2).float(), expected, **tolerance)
     pack_time_convs_(owner, dtype)
     torch.testing.assert_close(owner(x_BC1T).squeeze(2).float(), expected, **tolerance)
-
-
-def test_bf16() -> None:
-    wave = waveform(AUDIO / "07_0_00193.flac")
-    batch = collate([utterance(wave)], [wave])
-    exact, near = recognizer(QUARTZNET), Recognizer.build(checkpoint(QUARTZNET), "cpu", "bf16")
-    exact_BTD, near_BTD = (
-        model.encode(model.features(*model.upload(batch))).frames_BTD.float() for model in (exact, near)
-    )
-    assert (exact_BTD - near_BTD).norm() < 0.03 * exact_BTD.norm()
-    assert near.transcribe(batch)[0].token_ids == exact.transcribe(batch)[0].token_ids
 
 
 def test_stored_configs_that_are_none() -> None:
@@ -252,13 +205,3 @@ def test_unsupported_options() -> None:
             Recognizer.build(loaded, "cpu", dtype, options)
     with pytest.raises(UsageError, match=r"only FastConformer .* can be trained"):
         prepare(Recipe(DataRecipe((ManifestPart("no-such.jsonl"),))), loaded)
-
-
-@pytest.mark.parametrize("shape", ["tiny-jasper", "tiny-quartznet"])
-def test_random_models_write_text(shape: str) -> None:
-    model = Recognizer.build(random_checkpoint(shape), "cpu", "fp32")
-    waves = [waveform(AUDIO / name) for name in ("01_0_00010.flac", "07_0_00193.flac")]
-    found = model.transcribe(collate([utterance(wave) for wave in waves], waves))
-    seconds = sum(len(wave) for wave in waves) / 16000
-    assert 0.2 * LABELS_PER_S < sum(len(hypothesis.token_ids) for hypothesis in found) / seconds < 5 * LABELS_PER_S
-    assert len({label for hypothesis in found for label in hypothesis.token_ids}) > 5

@@ -162,7 +162,7 @@ def test_inspect(loaded: dict[str, Checkpoint]) -> None:
     assert describe(loaded["mixed"])["squeeze_excite_blocks"] == 5
 
 
-@pytest.mark.parametrize("shape", ["tiny-citrinet", "tiny-contextnet"])
+@pytest.mark.parametrize("shape", ["tiny-jasper", "tiny-quartznet", "tiny-citrinet", "tiny-contextnet"])
 def test_random_models_write_text(shape: str) -> None:
     model = random_model(shape, "fp32")
     waves = [waveform(AUDIO / file) for file in ("01_0_00010.flac", "07_0_00193.flac")]

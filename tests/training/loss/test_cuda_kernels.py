@@ -121,14 +121,14 @@ def test_few_shapes_for_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said[0]["data"] == said[1]["data"] == (logits_CW.data_ptr() + 20, False)
 
 
-# Every dtype for one GPU, and every GPU with one dtype.
+# Every dtype and every GPU once.
 @pytest.mark.skipif(
     not hasattr(np, "row_stack"),
     reason="numba-cuda 0.30 needs np.row_stack, which NumPy 2.5 lacks: pip install 'numpy<2.5'",
 )
 @pytest.mark.parametrize(
     ("dtype", "capability"),
-    [*((dtype, (9, 0)) for dtype in DTYPES), (torch.bfloat16, (8, 0)), (torch.bfloat16, (10, 0))],
+    [(torch.float32, (9, 0)), (torch.float16, (8, 0)), (torch.bfloat16, (10, 0))],
     ids=str,
 )
 def test_kernels_compile_without_a_device(

@@ -20,7 +20,7 @@ from fastscribe.config import JointConfig
 from fastscribe.errors import UsageError
 from fastscribe.families.blocks.transducer import Joint
 from fastscribe.training import TransducerLossConfig, joint_transducer_loss, transducer_loss
-from fastscribe.training.loss import cpu, definition, joint, recursion
+from fastscribe.training.loss import definition, joint, recursion
 from tests.conftest import torch_threads
 
 RNNT = TransducerLossConfig()
@@ -131,14 +131,25 @@ def test_definition_gradient(config: TransducerLossConfig) -> None:
         assert float(above - below) / 2e-5 == pytest.approx(float(gradient_BTUV[place]), abs=1e-8)
 
 
-@given(problems())
-@settings(max_examples=150, deadline=None)
-def test_numba_equals_definition(problem: tuple[tuple[torch.Tensor, ...], int, TransducerLossConfig]) -> None:
-    tensors, blank_id, config = problem
-    scale = torch.linspace(-1, 2, len(tensors[0]))
+@given(problems(), st.one_of(st.none(), st.integers(0, 99)))
+@settings(max_examples=80, deadline=None)
+def test_numba_equals_definition(
+    problem: tuple[tuple[torch.Tensor, ...], int, TransducerLossConfig], seed: int | None
+) -> None:
+    """Any logit may be -inf, as long as no row is -inf throughout."""
+    (logits_BTUV, *said), blank_id, config = problem
+    if seed is not None:
+        draw = torch.rand(logits_BTUV.shape, generator=torch.Generator().manual_seed(seed)) < 0.2
+        num_durations = len(config.durations)
+        draw[..., seed % (draw.shape[3] - num_durations)] = False
+        if num_durations:
+            draw[..., draw.shape[3] - 1 - seed % num_durations] = False
+        logits_BTUV = logits_BTUV.masked_fill(draw, -math.inf)
+    scale = torch.linspace(-1, 2, len(logits_BTUV))
     options = {"blank_id": blank_id, "config": config, "reduction": "none", "scale": scale}
-    expected_B, expected = loss_and_gradient(*tensors, backend="oracle", **options)
-    losses_B, gradient = loss_and_gradient(*tensors, backend="numba", **options)
+    expected_B, expected = loss_and_gradient(logits_BTUV, *said, backend="oracle", **options)
+    losses_B, gradient = loss_and_gradient(logits_BTUV, *said, backend="numba", **options)
+    assert not expected_B.isnan().any() and not expected.isnan().any()
     torch.testing.assert_close(losses_B, expected_B, rtol=2e-6, atol=2e-6)
     torch.testing.assert_close(gradient, expected, rtol=2e-5, atol=2e-6)
 
@@ -204,18 +215,6 @@ def test_nan_propagates() -> None:
         assert transducer_loss(logits, *rest, blank_id=2).isnan()
 
 
-def test_masked_tokens() -> None:
-    logits, *rest = example(0, [4], [2], 8, 2, 0)
-    rest[0][:] = torch.tensor([0, 1])
-    expected, expected_gradient = loss_and_gradient(logits[..., :6], *rest, blank_id=2)
-    logits[..., 6:] = -math.inf
-    for dtype in cpu.DTYPES:
-        loss, gradient = loss_and_gradient(logits.to(dtype), *rest, blank_id=2)
-        torch.testing.assert_close(loss, expected, rtol=1e-6 if dtype == torch.float32 else 1e-2, atol=0)
-        assert gradient[..., 6:].count_nonzero() == 0
-        torch.testing.assert_close(gradient[..., :6].float(), expected_gradient, rtol=0.1, atol=0.02)
-
-
 def test_reductions() -> None:
     tensors = example(3, [4, 6, 2], [2, 1, 0], 5, 4, 0)
     losses = {
@@ -247,27 +246,6 @@ def test_reductions_without_path(backend: str) -> None:
         assert loss.isposinf() and gradient.count_nonzero() == 0
     logits[2] = math.nan
     assert transducer_loss(logits, *said, reduction="mean", **options).isnan()
-
-
-@given(problems(), st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
-def test_tokens_and_durations_without_probability(
-    problem: tuple[tuple[torch.Tensor, ...], int, TransducerLossConfig], seed: int
-) -> None:
-    """Any logit may be -inf, as long as no row is -inf throughout."""
-    (logits_BTUV, *said), blank_id, config = problem
-    draw = torch.rand(logits_BTUV.shape, generator=torch.Generator().manual_seed(seed)) < 0.2
-    num_durations = len(config.durations)
-    draw[..., seed % (draw.shape[3] - num_durations)] = False
-    if num_durations:
-        draw[..., draw.shape[3] - 1 - seed % num_durations] = False
-    logits_BTUV = logits_BTUV.masked_fill(draw, -math.inf)
-    options = {"blank_id": blank_id, "config": config, "reduction": "none"}
-    expected_B, expected = loss_and_gradient(logits_BTUV, *said, backend="oracle", **options)
-    losses_B, gradient = loss_and_gradient(logits_BTUV, *said, backend="numba", **options)
-    assert not expected_B.isnan().any() and not expected.isnan().any()
-    torch.testing.assert_close(losses_B, expected_B, rtol=2e-6, atol=2e-6)
-    torch.testing.assert_close(gradient, expected, rtol=2e-5, atol=2e-6)
 
 
 def test_omega_draws_the_rnnt_loss() -> None:
