@@ -152,6 +152,21 @@ def number_of(task: Task | None) -> int:
     return task.number
 
 
+def test_a_batch_that_a_robbed_worker_finishes_is_not_retried() -> None:
+    made = dispatch(2)
+    for number in range(3):
+        made.assign(number, [0], 100)
+    made.finish(1, [0])
+    robbed, task = made.steal() or (None, None)
+    assert (robbed, number_of(task)) == (0, 2)
+    assert made.remove_worker(1).num_handed_over == 1
+    assert made.finish(2, [0]) == [0]  # worker 0 had begun it
+    made.add_worker(1, 3)
+    assert made.assign_suspect() is None and made.assign(3, [0], 100).worker == 1
+    made.finish(0, [0]), made.finish(3, [0])
+    assert not made.is_busy
+
+
 def test_a_robbed_worker_that_dies_proves_nothing_against_its_suspect() -> None:
     """It may have died of the batch that was taken from it."""
     made = dispatch(3)
