@@ -192,6 +192,14 @@ def test_no_memory_is_an_error_that_leaves_nothing_behind(monkeypatch: pytest.Mo
     assert len(closed) == 1
 
 
+def test_rows_that_cannot_be_read_fail_and_the_others_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, _ = begun(monkeypatch)
+    plan = [utterance(3, 300), utterance(0, 200), utterance(1)]
+    assert set(done(pool, [plan, [utterance(0)]])) == {*plan, utterance(0)}
+    assert pool._arena.is_empty
+    pool.close()
+
+
 @given(
     st.lists(st.lists(st.integers(1, 9000), min_size=1, max_size=4), max_size=8),
     st.integers(1, 40_000),
