@@ -149,3 +149,14 @@ def _warm_process_ends() -> Iterator[None]:
 @pytest.fixture(params=MODEL_NAMES)
 def model_folder(request: pytest.FixtureRequest) -> Path:
     return MODELS / request.param
+
+
+@pytest.fixture
+def pushed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The batches that models of this process get, in order."""
+    from fastscribe.pipeline.engine import Engine
+
+    found: list[Any] = []
+    push = Engine.push
+    monkeypatch.setattr(Engine, "push", lambda engine, batch: (found.append(batch), push(engine, batch))[1])
+    return found

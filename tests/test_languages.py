@@ -75,65 +75,61 @@ def test_published_names(path: Path, languages: str) -> None:
     assert len(languages_by_name(Path("parakeet-tdt-0.6b-v3"))) == 25
 
 
-@pytest.mark.parametrize(
-    ("known", "given", "outcome"),
-    [
-        (["en"], ("en", None), ""),
-        (["en"], ("en-GB", "en"), ""),
-        (["en"], (None, "en"), ""),
-        (["en"], ("de", None), "--language de: this model knows en only"),
-        (["en", "es"], ("es", None), "--language es: 3 of 1,000 tokens are left out, which texts in es do not have"),
-        (["en", "es"], (None, "en"), "does not translate"),
-        (["en", "es"], ("es", "en"), "does not translate"),
-        ([], ("de", None), "do not have; not checked, because this model does not state its languages"),
-        ([], (None, "de"), "does not translate"),
-        ([], (None, None), ""),
-        (["en", "es"], ("auto", None), ""),
-        ([], ("auto", None), ""),
-    ],
-)
-def test_models_without_a_prompt(known: list[str], given: tuple[str | None, str | None], outcome: str) -> None:
-    said: list[str] = []
-    if "knows" in outcome or "translate" in outcome:
-        with pytest.raises(UsageError, match=outcome):
-            check_languages(*given, known, said.append)
-    else:
-        check_languages(*given, known, said.append, num_excluded=3, num_tokens=1000)
-        assert len(said) == bool(outcome) and outcome in "".join(said)
+USUAL: dict[str, Any] = {"is_followed": False, "num_excluded": 3}
 
 
 @pytest.mark.parametrize(
-    ("known", "num_excluded", "is_followed", "line"),
+    ("known", "given", "settings", "outcome"),
     [
+        (["en"], ("en", None), USUAL, ""),
+        (["en"], ("en-GB", "en"), USUAL, ""),
+        (["en"], (None, "en"), USUAL, ""),
+        (["en"], ("de", None), USUAL, "--language de: this model knows en only"),
+        (
+            ["en", "es"],
+            ("es", None),
+            USUAL,
+            "--language es: 3 of 1,000 tokens are left out, which texts in es do not",
+        ),
+        (["en", "es"], (None, "en"), USUAL, "does not translate"),
+        (["en", "es"], ("es", "en"), USUAL, "does not translate"),
+        ([], ("de", None), USUAL, "do not have; not checked, because this model does not state its languages"),
+        ([], (None, "de"), USUAL, "does not translate"),
+        ([], (None, None), USUAL, ""),
+        (["en", "es"], ("auto", None), USUAL, ""),
+        ([], ("auto", None), USUAL, ""),
         (
             [],
-            0,
-            False,
-            "changes nothing, because it leaves out no token of this model; not checked, because this model",
+            ("de", None),
+            {"num_excluded": 0},
+            "it leaves out no token of this model; not checked, because this model",
         ),
-        (["de", "en"], 0, False, "changes nothing, because it leaves out no token of this model"),
-        (["de", "en"], None, False, "changes nothing, because its letters are not known here"),
-        ([], 0, True, ""),
-        ([], None, True, ""),
-        ([], 3, True, "3 of 9 tokens are left out"),
+        (
+            ["de", "en"],
+            ("de", None),
+            {"num_excluded": 0},
+            "changes nothing, because it leaves out no token of this model",
+        ),
+        (["de", "en"], ("de", None), {"num_excluded": None}, "changes nothing, because its letters are not known here"),
+        # The aligner follows it, so it changes the results; one that the model does not know is an error all the same.
+        ([], ("de", None), {"is_followed": True, "num_excluded": 0}, ""),
+        ([], ("de", None), {"is_followed": True, "num_excluded": None}, ""),
+        ([], ("de", None), {"is_followed": True}, "3 of 1,000 tokens are left out"),
+        (["de", "en"], ("en", None), {"is_followed": True, "num_excluded": None}, ""),
+        (["de", "en"], ("hi", None), {"is_followed": True, "num_excluded": None}, "this model knows de, en only"),
     ],
 )
-def test_lines_about_tokens(known: list[str], num_excluded: int | None, is_followed: bool, line: str) -> None:
+def test_models_without_a_prompt(
+    known: list[str], given: tuple[str | None, str | None], settings: dict[str, Any], outcome: str
+) -> None:
     said: list[str] = []
-    settings = {"is_followed": is_followed, "num_excluded": num_excluded, "num_tokens": 9}
-    check_languages("de", None, known, said.append, **settings)
-    assert len(said) == bool(line) and line in "".join(said)
-
-
-@pytest.mark.parametrize("known", [(), ("de", "en")])
-def test_a_language_that_the_aligner_follows(known: tuple[str, ...]) -> None:
-    """It changes the results, and one that the model does not know is an error all the same."""
-    said: list[str] = []
-    check_languages("en", None, known, said.append, is_followed=True)
-    assert not said
-    if known:
-        with pytest.raises(UsageError, match="this model knows de, en only"):
-            check_languages("hi", None, known, said.append, is_followed=True)
+    settings = USUAL | settings | {"num_tokens": 1000}
+    if "knows" in outcome or "translate" in outcome:
+        with pytest.raises(UsageError, match=outcome):
+            check_languages(*given, known, said.append, **settings)
+    else:
+        check_languages(*given, known, said.append, **settings)
+        assert len(said) == bool(outcome) and outcome in "".join(said)
 
 
 PROMPT = LanguagePromptConfig(

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 from fastscribe.bench import document as documents
 from fastscribe.bench import doubt, result
 from fastscribe.cli import app
-from fastscribe.cli.terminal import show
 from fastscribe.errors import OutputError, UsageError
 from tests.conftest import AUDIO
 
@@ -169,11 +168,6 @@ def test_nan_is_stored_as_null(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 # --- on the terminal --------------------------------------------------------------------------------------------------
-
-
-def test_terminal_escapes_are_removed(capsys: pytest.CaptureFixture[str]) -> None:
-    show("a\tb\n\x1b[2Jred \u202egnp.exe \r\x9b1m \udcff é 日本語")
-    assert capsys.readouterr().err == "a\\tb\\n\\x1b[2Jred \\u202egnp.exe \\r\\x9b1m \\udcff é 日本語\n"
 
 
 def test_a_terminal_gets_no_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

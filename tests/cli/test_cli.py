@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +24,7 @@ from fastscribe.config import SubtitleStyle
 from fastscribe.results.shards import shard_of
 from tests.conftest import AUDIO, DATA, MODELS
 from tests.helpers.containers import encode, encode_video
-from tests.helpers.processes import command, fastscribe, on_terminal, with_pipes
+from tests.helpers.processes import command, fastscribe, on_terminal, refused, with_pipes
 from tests.helpers.schemas import check_schema
 
 MODEL = str(MODELS / "tdt_demo" / "model.nemo")
@@ -252,10 +251,7 @@ def test_folder_of_many_kinds(tmp_path: Path, texts: dict[str, str]) -> None:
     [
         (["transcribe", "--model", MODEL], "INPUTS"),
         (["transcribe", FIRST, "--model", "nowhere.nemo"], "nowhere.nemo"),
-        (["transcribe", FIRST, "--model", str(FIRST)], str(FIRST)),
-        (["transcribe", FIRST, "--model", MODEL, "--colour"], "--colour"),
         (["transcribe", FIRST, "--model", "large-v3"], "a Whisper model; fastscribe runs Parakeet"),
-        (["transcribe", FIRST, "--model", "Systran/faster-whisper-small"], "a Whisper model"),
         (["transcribe", FIRST, "--model", "parakeet-tdt-0.6b-v3"], "is nvidia/parakeet-tdt-0.6b-v3"),
         (["transcribe", FIRST, "--model", "mlx-community/parakeet-tdt-0.6b-v3"], "--model nvidia/parakeet-tdt-0.6b-v3"),
         (["transcribe", FIRST, "--device", "mps"], "--device mps"),
@@ -280,14 +276,11 @@ def test_folder_of_many_kinds(tmp_path: Path, texts: dict[str, str]) -> None:
         (["transcribe", FIRST, "--model", MODEL, "-f", "docx"], "docx"),
         (["transcribe", FIRST, "--model", MODEL, "-f", "srt,vtt"], "--output-dir"),
         (["transcribe", FIRST, "--model", MODEL, "--decoder", "ctc"], "tdt"),
-        (["transcribe", FIRST, "--model", MODEL, "--beam", "0"], "'--beam': '0' should be greater than"),
         (["transcribe", FIRST, "--model", MODEL, "--beam", "2", "--cuda-graphs", "full"], "--cuda-graphs full"),
         (["transcribe", FIRST, "--model", str(MODELS / "ctc" / "model.nemo"), "--beam", "2"], "--beam 2: only RNN-T"),
-        (["transcribe", FIRST, "--model", MODEL, "--dtype", "fp7"], "fp7"),
         (["transcribe", "-", "--model", MODEL], "no input"),
         (["inspect", "nowhere"], "nowhere"),
         (["convert", MODEL, str(AUDIO)], str(AUDIO)),
-        (["dance"], "dance"),
         (["transcribe", FIRST, "--beam", "100000"], "'--beam': '100000' should be less than or equal to 1024"),
         (["transcribe", FIRST, "--threads", "x"], "'--threads': 'x' should be a valid integer"),
         (["transcribe", FIRST, "--min-cue-s", "9"], "--min-cue-s 9.0: not a number of seconds from 0 to --max-cue-s"),
@@ -302,16 +295,11 @@ def test_folder_of_many_kinds(tmp_path: Path, texts: dict[str, str]) -> None:
         (["merge", "nowhere"], "nowhere: no such folder"),
         (["merge", FIRST], f"is a file: name its folder, {FIRST.parent}"),
         (["bench", FIRST, "--json", FIRST], "it is one of the inputs"),
-        (["bench", "--latency", "0"], "--latency 0: not whole numbers above 0"),
     ],
     ids=str,
 )
 def test_wrong_usage(arguments: list, named: str) -> None:
-    done = fastscribe(*arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert named in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert named in refused(*arguments)
 
 
 def test_a_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,7 +336,7 @@ def test_closed_pipe(arguments: list) -> None:
 @pytest.mark.posix
 @pytest.mark.parametrize(
     "arguments",
-    [["transcribe", FIRST, "-m", MODEL, "-q"], ["doctor"], ["models"], ["schema"], ["inspect", MODEL]],
+    [["models"], ["inspect", MODEL]],
     ids=str,
 )
 def test_closed_stdout(arguments: list) -> None:
@@ -422,28 +410,6 @@ def linked(folder: Path, files: list[Path]) -> list[Path]:
     return links
 
 
-@pytest.mark.posix
-def test_progress_on_terminal_only(tmp_path: Path) -> None:
-    """stderr is a pseudo-terminal here; stdout is the null device."""
-    inputs = linked(tmp_path, [AUDIO / "e02_0p3s.flac"] * 40)
-    code, seen = on_terminal("transcribe", *inputs, "-m", MODEL, "-o", tmp_path, "--window", 2)
-    assert code == 0
-    counts = [int(found) for found in re.findall(r"([0-9]+)(?: of 40)? files, ", seen.decode())]
-    assert counts == sorted(counts)
-    assert 0 < counts[-1] <= 40
-    assert "\x1b" not in fastscribe("transcribe", FIRST, "-m", MODEL).stderr
-
-
-def test_long_mp3_without_messages(tmp_path: Path) -> None:
-    """mpg123 prints a line from C whenever a seek lands in the middle of its bit reservoir."""
-    speech = [soundfile.read(path)[0] for path in sorted(AUDIO.glob("[01]*.flac"))]
-    soundfile.write(tmp_path / "long.mp3", np.concatenate(speech), 16000)
-    done = transcribe(tmp_path / "long.mp3", "--max-utterance-s", 10)
-    assert done.returncode == 0
-    assert done.stderr == ""
-    assert SENTENCE in rows(done.stdout)[0]["text"]
-
-
 def test_inspect() -> None:
     facts = json.loads(fastscribe("inspect", MODEL, "--json").stdout)
     assert facts["family"] == "tdt"
@@ -451,25 +417,6 @@ def test_inspect() -> None:
     assert facts["durations"] == [0, 1, 2, 3, 4]
     assert facts["frame_s"] == 0.08
     assert "tdt" in fastscribe("inspect", MODEL).stdout
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_converted_models_transcribe(tmp_path: Path, dtype: str) -> None:
-    assert fastscribe("convert", MODEL, tmp_path / "own", "--dtype", dtype).returncode == 0
-    done = fastscribe("transcribe", FIRST, "-m", tmp_path / "own", "-f", "txt", "-q")
-    assert done.stdout == SENTENCE + "\n"
-
-
-@pytest.mark.parametrize("decoder", ["rnnt", "ctc"])
-def test_hybrid_decoders(decoder: str) -> None:
-    done = fastscribe(
-        "transcribe", FIRST, "-m", MODELS / "hybrid" / "model.nemo", "--decoder", decoder, "-f", "txt", "-q"
-    )
-    assert done.stdout == SENTENCE + "\n"
-
-
-def test_bf16_on_a_cpu() -> None:
-    assert transcribe(FIRST, "--dtype", "bf16", "-f", "txt").stdout == SENTENCE + "\n"
 
 
 def test_given_arguments_count_before_those_of_the_process(

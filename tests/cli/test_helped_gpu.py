@@ -28,6 +28,7 @@ from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.workers import devices, process
 from fastscribe.pipeline.workers import pool as workers_pool
 from fastscribe.pipeline.workers.devices import Device
+from fastscribe.types import Batch
 from tests.conftest import AUDIO, MODELS
 from tests.fakes.cuda import forbid_contexts
 from tests.helpers import worker_faults
@@ -77,28 +78,12 @@ def no_process(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(process, "subprocess", SimpleNamespace(**vars(process.subprocess) | {"Popen": out_of_processes}))
 
 
-def no_helper(patch: pytest.MonkeyPatch) -> None:
-    popen = process.subprocess.Popen
-
-    def only_devices(arguments: list[str], **rest: Any) -> Any:
-        return popen(arguments, **rest) if process.PROGRAMS["device"] in arguments[2] else out_of_processes()
-
-    patch.setattr(process, "subprocess", SimpleNamespace(**vars(process.subprocess) | {"Popen": only_devices}))
-
-
 def no_shared_memory(patch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     patch.setattr(os, "memfd_create", refuse, raising=False)
     patch.setattr(tempfile, "mkstemp", refuse)
-
-
-def no_descriptors(patch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    patch.setattr(workers_pool, "StderrRelay", refuse)
 
 
 def no_device(patch: pytest.MonkeyPatch) -> None:
@@ -110,9 +95,7 @@ def no_device(patch: pytest.MonkeyPatch) -> None:
     ("refuse", "reason"),
     [
         (no_process, "cuda:0 failed: [Errno 11] Resource temporarily unavailable"),
-        (no_helper, "a helper process failed: [Errno 11] Resource temporarily unavailable"),
         (no_shared_memory, "the start of processes failed: [Errno 1] Operation not permitted"),
-        (no_descriptors, "the start of processes failed: [Errno 24] Too many open files"),
         (no_device, "this torch has no CUDA"),
     ],
 )
@@ -162,20 +145,6 @@ def test_a_device_that_the_user_names_is_the_only_one(monkeypatch: pytest.Monkey
     assert not lines
 
 
-class Decoded:
-    """The recordings that this process decodes."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.indices: list[int] = []
-        push = Engine.push
-
-        def noted(engine: Engine, batch: Any) -> Any:
-            self.indices += [one.audio.index for one in batch.utterances]
-            return push(engine, batch)
-
-        monkeypatch.setattr(Engine, "push", noted)
-
-
 def kill_after_first(transcriber: Transcriber, inputs: Iterator[str]) -> list[Transcript | Failure]:
     """Return the results. The device ends after the first one that it has made."""
     results, found = transcriber.transcribe(inputs), []
@@ -187,22 +156,21 @@ def kill_after_first(transcriber: Transcriber, inputs: Iterator[str]) -> list[Tr
 
 
 def test_a_run_whose_device_dies_goes_on_with_what_has_no_result(
-    monkeypatch: pytest.MonkeyPatch, expected: dict[str, str]
+    monkeypatch: pytest.MonkeyPatch, expected: dict[str, str], pushed: list[Batch]
 ) -> None:
     """The inputs come from an iterator, which cannot be read twice."""
     monkeypatch.setattr(workers_pool, "MAX_DEATHS", 0)
     lines: list[str] = []
     clips = CLIPS * 8
     with load(lines.append) as transcriber:
-        decoded = Decoded(monkeypatch)
         found = kill_after_first(transcriber, iter(clips))
         assert sorted(one.index for one in found) == list(range(len(clips)))
         assert [one.text for one in found if isinstance(one, Transcript)] == [
             expected[clips[one.index]] for one in found
         ]
-        num_here = len(decoded.indices)
-        assert 0 < num_here < len(clips) and len(set(decoded.indices)) == num_here
-        assert decoded.indices and set(decoded.indices) == {one.index for one in found[-num_here:]}
+        here = [one.audio.index for batch in pushed for one in batch.utterances]
+        assert 0 < len(here) < len(clips) and len(set(here)) == len(here)
+        assert set(here) == {one.index for one in found[-len(here) :]}
         progress = transcriber.progress
         assert (progress.files, progress.failed, progress.planned_files) == (len(clips), 0, len(clips))
         assert progress.done_s == pytest.approx(progress.audio_s) == pytest.approx(progress.planned_s)

@@ -232,18 +232,19 @@ def test_a_command_with_many_files_ends_well_whatever_the_driver(tmp_path: Path)
     clips = sorted(AUDIO.glob("0[1-4]_*"))
     written = []
     for name, kind, more in (("here", "cpu", ("--threads", "0")), ("helped", "cpu", ()), ("refused", "cuda", ())):
-        given = ("transcribe", *clips, "-m", MODEL, "-o", tmp_path / name, "-f", "jsonl", "--dtype", "fp32", *more)
+        given = ("transcribe", *clips, "-m", MODEL, "-o", tmp_path / name, "-f", "jsonl,srt", "--dtype", "fp32", *more)
         done = WARM.python(_GPU, kind, *given)
         lines = [line for line in done.stderr.splitlines() if "no processes beside this one" in line]
         assert done.returncode == 0 and len(lines) == (name == "refused"), done.stderr
         rows = [path for path in (tmp_path / name).glob("*.jsonl") if path.name != "journal.jsonl"]
-        written.append(sorted(line for path in rows for line in path.read_bytes().splitlines()))
+        texts = {path.name: path.read_bytes() for path in (tmp_path / name).rglob("*.srt")}  # a helper renders them
+        written.append((sorted(line for path in rows for line in path.read_bytes().splitlines()), texts))
         report = json.loads((tmp_path / name / "report.json").read_text())
         assert bool(report["devices"]) == (name == "helped")
         assert list(report["refused"]) == ["helpers"] * (name == "refused")
         if name == "helped":
             assert "nothing to do" in WARM.python(_GPU, kind, *given).stderr
-    assert written[0] == written[1] == written[2] and len(written[0]) == len(clips)
+    assert written[0] == written[1] == written[2] and [len(one) for one in written[0]] == [len(clips)] * 2
 
 
 @pytest.mark.posix

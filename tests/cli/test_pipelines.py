@@ -17,7 +17,7 @@ import pytest
 from fastscribe.cli.job import unusable_folder
 from tests.cli.test_cli import FIRST, MODEL, SENTENCE, rows, transcribe
 from tests.conftest import AUDIO
-from tests.helpers.processes import command, fastscribe, with_pipes
+from tests.helpers.processes import command, fastscribe, refused, with_pipes
 from tests.helpers.schemas import check_schema
 
 pytestmark = pytest.mark.posix
@@ -46,16 +46,10 @@ def test_streams_on_stdin(tmp_path: Path) -> None:
 
 def test_several_subtitles_or_a_list_of_them_need_a_folder() -> None:
     for inputs, stdin in (([AUDIO], ""), (["-"], f"{FIRST}\n")):
-        done = transcribe(*inputs, "-f", "srt", stdin=stdin)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-        assert "give a folder with -o" in done.stderr
+        assert "give a folder with -o" in refused("transcribe", *inputs, "-m", MODEL, "-f", "srt", stdin=stdin)
 
 
 def test_option_variables() -> None:
-    for name in ("transcribe", "merge"):
-        shown = fastscribe(name, "--help").stdout
-        options = set(re.findall(r"--[a-z][a-z-]+", shown)) - {"--help"}
-        assert len(options) > 2
     variables = {
         "FASTSCRIBE_MODEL": MODEL,
         "FASTSCRIBE_FORMAT": "txt,jsonl",
@@ -127,10 +121,7 @@ def test_a_file_of_the_folder_that_cannot_be_used_is_named(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("option", ["--log-file", "--events"])
 def test_unwritable_path(option: str, tmp_path: Path) -> None:
-    done = transcribe(FIRST, option, tmp_path / "no" / "such" / "folder")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert option in done.stderr
+    assert option in refused("transcribe", FIRST, option, tmp_path / "no" / "such" / "folder")
 
 
 def test_dry_run(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fastscribe._system import remote
 from tests.cli.test_cli import MODEL, transcribe
 from tests.conftest import AUDIO
 from tests.helpers.object_store import FaultyStore, object_store
-from tests.helpers.processes import command, fastscribe
+from tests.helpers.processes import command, fastscribe, refused
 
 CLIPS = sorted(AUDIO.glob("0*.flac"))[:4]
 URL = "s3://bucket/out"
@@ -95,17 +95,16 @@ def test_inputs_are_retried_and_read_only_stores_named(server: FaultyStore, tmp_
         assert transcribe(tmp_path / "broken.wav", "-o", URL, *retry).returncode == 1
         assert json.loads(read("report.json"))["files"] == files
     server.fault("403", "PUT", times=100)
-    denied = transcribe(CLIPS[0], "-o", URL)
-    assert denied.returncode == 2
-    assert denied.stderr.count("\n") == 1
-    assert f"{URL}: cannot be used as output folder: {URL}/.fastscribe/" in denied.stderr
-    assert "alive.json: access denied to these credentials" in denied.stderr
+    denied = refused("transcribe", CLIPS[0], "-m", MODEL, "-o", URL)
+    assert f"{URL}: cannot be used as output folder: {URL}/.fastscribe/" in denied
+    assert "alive.json: access denied to these credentials" in denied
 
 
 def test_reports_take_no_url() -> None:
     for option in ("--report-html", "--events", "--log-file"):
-        refused = transcribe(CLIPS[0], option, "s3://bucket/file")
-        assert refused.returncode == 2 and f"'{option}': takes a local file, not a URL" in refused.stderr
+        assert f"'{option}': takes a local file, not a URL" in refused(
+            "transcribe", CLIPS[0], option, "s3://bucket/file"
+        )
 
 
 @pytest.mark.parametrize(
@@ -119,19 +118,13 @@ def test_reports_take_no_url() -> None:
     ],
 )
 def test_urls_that_take_no_results(server: FaultyStore, tmp_path: Path, output: str, problem: str) -> None:
-    refused = transcribe(CLIPS[0], "-o", output)
-    assert refused.returncode == 2
-    assert refused.stderr.count("\n") == 1 and problem in refused.stderr
+    assert problem in refused("transcribe", CLIPS[0], "-m", MODEL, "-o", output)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_output_is_no_input(server: FaultyStore) -> None:
-    refused = transcribe(f"{URL}/transcripts.jsonl", "-o", URL)
-    assert refused.returncode == 2
-    assert "what this run would write" in refused.stderr
+    assert "what this run would write" in refused("transcribe", f"{URL}/transcripts.jsonl", "-m", MODEL, "-o", URL)
 
 
 def test_export_names_the_other_way(server: FaultyStore) -> None:
-    refused = fastscribe("export", URL, "-f", "srt")
-    assert refused.returncode == 2
-    assert f"{URL}: export works on local results" in refused.stderr
+    assert f"{URL}: export works on local results" in refused("export", URL, "-f", "srt")

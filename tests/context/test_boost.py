@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -118,10 +117,6 @@ def test_command_line(tmp_path: Path) -> None:
     assert bad.returncode == 2 and f"{words}: line 2: weight '0'" in bad.stderr.replace("\n", " ")
     named = fastscribe(*arguments[:-1], "Burgess\t4,Rice Stadium", "--boost", "Norfolk")
     assert (named.returncode, named.stdout, named.stderr) == (0, done.stdout, done.stderr)
-    variables = {**os.environ, "FASTSCRIBE_BOOST": "Burgess\t4,Rice Stadium"}
-    assert fastscribe(*arguments[:-2], env=variables).stdout == done.stdout
-    missing = fastscribe(*arguments[:-1], "wrods.txt")
-    assert missing.returncode == 2 and "--boost wrods.txt: no such file; a phrase has no slash" in missing.stderr
     words.write_text("# nothing\n")
     empty, plain = fastscribe(*arguments), fastscribe(*arguments[:-2])
     assert (empty.returncode, empty.stdout, empty.stderr) == (0, plain.stdout, plain.stderr)

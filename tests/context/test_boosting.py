@@ -22,7 +22,6 @@ from fastscribe.decode import ctc, label_looping
 from fastscribe.decode.aed import AedDecoder
 from fastscribe.decode.aed_graphs import GraphedAed
 from fastscribe.decode.batched_beam import BeamDecoder
-from fastscribe.decode.cpu_looping import CpuLooping
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import Network
 from fastscribe.decode.transducer_graphs import GraphedDecoder
@@ -41,8 +40,7 @@ from tests.decode.test_label_looping import (  # noqa: F401
 )
 from tests.decode.test_transducer_graphs import PseudoWhile, chunked
 from tests.fakes.cuda import SimulatedCuda
-from tests.helpers import greedy_aed, greedy_ctc
-from tests.helpers.beam_search import beam_search
+from tests.helpers import greedy_aed
 from tests.helpers.phrase_lists import PhraseList, PhraseLists
 
 CPU = torch.device("cpu")
@@ -119,109 +117,12 @@ def test_whole_phrase_is_kept_and_beginning_is_taken_back() -> None:
     assert total(0, 1, 2, 3, 0, 1, 2) == 14.0
 
 
-TRANSDUCERS = {
-    "seed": st.integers(0, 2**31),
-    "durations": st.sampled_from(DURATIONS),
-    "blank_bias": st.floats(-4, 4),
-    "lengths": st.lists(st.integers(0, 12), min_size=1, max_size=4),
-    "data": st.data(),
-}
-
-
 def drawn_lists(data, num_labels: int, rows: int) -> tuple[Lists, list[list[int]]]:
     lists = Lists(
         data.draw(st.lists(token_paths(num_labels, num_labels), min_size=2, max_size=2)), num_labels, num_labels
     )
     num_lists = data.draw(st.integers(1, 2))
     return lists, [data.draw(st.lists(st.integers(0, 2), min_size=num_lists, max_size=num_lists)) for _ in range(rows)]
-
-
-@settings(max_examples=25, deadline=None)
-@given(**TRANSDUCERS)
-def test_label_looping_equals_greedy(seed, durations, blank_bias, lengths, data) -> None:
-    transducer = tiny_transducer(seed, durations, 5, blank_bias)
-    lists, numbers = drawn_lists(data, transducer.blank_id, len(lengths))
-    frames = replace(random_frames(lengths), boost=lists.boost(numbers))
-    window = data.draw(st.sampled_from((1, 4, 8)))
-    if data.draw(st.booleans()):
-        decoder = CpuLooping(Network.prepare(transducer), window)
-        found = decoder.read(decoder.submit(frames).numpy(), frames)
-    else:
-        found = label_looping.decode(transducer, frames, window)
-    for row, fast in enumerate(found):
-        slow = greedy(transducer, frames.frames_BTD[row, : lengths[row]], lists.reference(numbers[row]))
-        assert steps(fast) == steps(slow)
-        torch.testing.assert_close(torch.tensor(fast.logprobs), torch.tensor(slow.logprobs), atol=1e-4, rtol=1e-4)
-
-
-@settings(max_examples=25, deadline=None)
-@given(**TRANSDUCERS, width=st.integers(1, 5))
-def test_beam_equals_reference(seed, durations, blank_bias, lengths, data, width) -> None:
-    transducer = tiny_transducer(seed, durations, 5, blank_bias)
-    lists, numbers = drawn_lists(data, transducer.blank_id, len(lengths))
-    frames = replace(random_frames(lengths), boost=lists.boost(numbers))
-    decoder = BeamDecoder(Network.prepare(transducer), width)
-    for row, fast in enumerate(decoder.read(decoder.submit(frames).numpy(), frames)):
-        encoded = frames.frames_BTD[row, : lengths[row]]
-        slow = beam_search(transducer, encoded, width, phrases=lists.reference(numbers[row]))
-        assert steps(fast) == steps(slow)
-        assert fast.score == pytest.approx(slow.score, abs=1e-3)
-
-
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**31), lengths=st.lists(st.integers(0, 15), min_size=1, max_size=4), data=st.data())
-def test_ctc_equals_reference(seed, lengths, data) -> None:
-    torch.manual_seed(seed)
-    blank_id = data.draw(st.integers(1, 5))
-    head = CtcHead(7, blank_id + 1).requires_grad_(False)
-    lists, numbers = drawn_lists(data, blank_id, len(lengths))
-    frames = replace(random_frames(lengths), boost=lists.boost(numbers))
-    for row, fast in enumerate(ctc.decode(head, frames, blank_id)):
-        logprobs_TV = head(frames.frames_BTD[row, : lengths[row]]).log_softmax(-1)
-        labels = greedy_ctc.boosted_labels(logprobs_TV, lists.reference(numbers[row]), blank_id)
-        probs = logprobs_TV.exp().gather(1, torch.tensor(labels).long()[:, None])[:, 0] if labels else torch.zeros(0)
-        slow = greedy_ctc.collapse(labels, probs.tolist(), blank_id)
-        assert steps(fast) == steps(slow)
-        assert fast.logprobs == pytest.approx(slow.logprobs, abs=1e-4)
-
-
-def test_ctc_parts_equal_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(3)
-    head = CtcHead(7, 5).requires_grad_(False)
-    lists = Lists([[TokenPath((0, 1), (2.0, 2.0))], [TokenPath((2, 3), (2.0, 2.0))]], 4, 4)
-    frames = replace(random_frames([9, 4, 7]), boost=lists.boost([[1], [2], [0]]))
-    whole = ctc.decode(head, frames, 4)
-    monkeypatch.setattr(ctc, "MAX_BOOSTED_LOGITS", 9 * 5)
-    assert ctc.decode(head, frames, 4) == whole
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    seed=st.integers(0, 2**31),
-    durations=st.sampled_from(DURATIONS),
-    batches=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), min_size=1, max_size=4),
-    data=st.data(),
-    steps_per_iteration=st.sampled_from((None, 1, 2)),
-)
-def test_captured_loops_equal_greedy(seed, durations, batches, data, steps_per_iteration) -> None:
-    """Batches with other lists, and without any, one after the other in the same graphs."""
-    transducer = tiny_transducer(seed, durations, 5, 1.0)
-    make_loop = chunked() if steps_per_iteration is None else partial(PseudoWhile, steps_per_iteration)
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        SimulatedCuda().install(monkeypatch)
-        decoder = GraphedDecoder(Network.prepare(transducer), make_loop)
-        submitted = []
-        for lengths in batches:
-            frames, phrases = random_frames(lengths), [None] * len(lengths)
-            if data.draw(st.integers(0, 3)):
-                lists, numbers = drawn_lists(data, transducer.blank_id, len(lengths))
-                frames, phrases = replace(frames, boost=lists.boost(numbers)), list(map(lists.reference, numbers))
-            submitted.append((frames, phrases, decoder.submit(frames)))
-        for frames, phrases, packed in submitted:
-            for row, fast in enumerate(decoder.read(packed.numpy(), frames)):
-                encoded = frames.frames_BTD[row, : frames.lengths_B[row]]
-                assert steps(fast) == steps(greedy(transducer, encoded, phrases[row]))
-        decoder.close()
 
 
 def test_captured_loop_reads_the_tables_of_each_batch() -> None:
@@ -293,23 +194,6 @@ def test_attention_decoders_equal_greedy(seed, config, batches, steps_per_iterat
                 assert fast.token_ids == slow.token_ids
                 assert fast.logprobs == pytest.approx(slow.logprobs, abs=1e-4)
         decoder.close()
-
-
-@pytest.mark.parametrize("durations", [(), (0, 1, 2, 3, 4)])
-def test_steps_with_boost_do_not_sync(durations) -> None:
-    transducer = tiny_transducer(1, durations, 10, 0.0)
-    frames = random_frames([5, 9, 0])
-    network = Network.prepare(transducer, 8)
-    lists = Lists([[TokenPath((0, 0), (1.0, 1.0))]], transducer.blank_id, transducer.blank_id)
-    frames = replace(frames, boost=lists.boost([[1], [0], [1]]))
-    state = label_looping.LoopState.allocate(network, 4, label_looping.Slots.allocate(network, 40), 1)
-    before = {name: value.data_ptr() for name, value in vars(state).items() if isinstance(value, torch.Tensor)}
-    with NoHostSync() as seen:
-        label_looping.load_batch_(network, state, frames)
-        seen.names.clear()
-        label_looping.step(network, state, lists.tables)
-        assert not {"arange", "tensor", "zeros", "ones", "full", "lift_fresh"} & set(seen.names)
-    assert before == {name: value.data_ptr() for name, value in vars(state).items() if isinstance(value, torch.Tensor)}
 
 
 @pytest.mark.parametrize("durations", [(), (0, 1, 2)])

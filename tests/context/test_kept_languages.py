@@ -136,15 +136,6 @@ def test_without_the_option_the_rows_count_too(folder: MakeFolder, tmp_path: Pat
     assert len(said) == 1 and "tokens are left out" in said[0] and "does not state its languages" in said[0]
 
 
-def test_several_processes_write_what_one_does(folder: MakeFolder, tmp_path: Path) -> None:
-    rows = manifest(tmp_path / "rows.jsonl", {"language": "ru"}, {}, {"language": "el"})
-    options, quiet = Options(language="pl", threads=1), lambda line: None
-    one = Transcriber.load(folder("rnnt"), "cpu", "fp32", options, quiet)
-    with Transcriber.load(folder("rnnt"), dtype="fp32", options=options, say=quiet, devices="cpu:1") as several:
-        texts = [[result.text for result in each.transcribe(rows, ordered=True)] for each in (one, several)]  # type: ignore[union-attr]
-    assert texts[0] == texts[1] and len(set(texts[0])) == 3
-
-
 def test_an_aligner_leaves_nothing_out(folder: MakeFolder, tmp_path: Path) -> None:
     """A known text has the letters that it has. The language of a row is not looked at: its failure is about the sound."""
     rows = manifest(tmp_path / "rows.jsonl", {"language": "de", "text": "the кот"})

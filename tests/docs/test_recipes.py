@@ -1,4 +1,8 @@
-"""The recipes for clusters run: under stand-ins for their schedulers, with a task that is killed and one that is retried."""
+"""The recipes for clusters: what each one starts, and what becomes of a task that ends early.
+
+tests/results/test_shards.py has the parts that the variables of schedulers mean, and tests/cli/test_terminated_runs.py has
+runs that end early and go on.
+"""
 
 from __future__ import annotations
 
@@ -6,117 +10,65 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.cli.test_terminated_runs import program
+from fastscribe.results.shards import choose_shard
 from tests.conftest import ROOT
-from tests.helpers.forked_runs import Runs
-from tests.helpers.kill_runs import arguments, compare, make_clips
-from tests.helpers.processes import fastscribe
-from tests.helpers.schedulers import StandIn
+from tests.docs.test_examples import check_call
 
 pytestmark = pytest.mark.linux
 
 EXAMPLES = ROOT / "docs" / "examples"
 SLURM, KUBERNETES, BATCH = (EXAMPLES / name for name in ("slurm_array.sh", "kubernetes_job.yaml", "aws_batch_job.json"))
 SHARDS = 3
-KILLED = program(2, "[signal.SIGKILL]")  # in the second batch
-NOTICED = program(2, "[signal.SIGTERM]")
-Task = Callable[[int, str], int]  # a task's number and code to run first -> the exit code
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    opened = Runs(tmp_path_factory.mktemp("runs"))
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def stand_in(runs: Runs, tmp_path: Path) -> StandIn:
-    return StandIn(tmp_path, runs)
-
-
-@pytest.fixture(scope="module")
-def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("clips") / "in"
-    make_clips(folder, 18)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def expected(runs: Runs, clips: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("expected") / "out"
-    given = arguments(clips, out)
-    given[given.index("jsonl,srt")] = "jsonl"
-    assert runs(given) == 0
-    return out
-
-
-def check(task: Task, first: list[tuple[int, str, int]], out: Path, expected: Path) -> None:
-    """Run tasks, of which some end early, and then merge; run those that merge names again, and merge.
-
-    Args:
-        task: Runs a task.
-        first: (number, code to run first, expected exit code) of each task.
-        out: The output folder.
-        expected: The results of a single run.
-    """
-    for number, code, exit_code in first:
-        assert task(number, code) == exit_code
-    merged = fastscribe("merge", out)
-    early = [number for number, _, exit_code in first if exit_code]
-    assert merged.returncode == 1
-    [line] = [line for line in merged.stderr.splitlines() if "not complete, run them again" in line]
-    assert [int(number) for number in re.findall(rf"(\d+)/{SHARDS}", line)] == early
-    for number in early:
-        assert task(number, "") == 0
-    assert fastscribe("merge", out).returncode == 0
-    problems, counts = compare(out, expected)
-    assert problems == [] and not any(counts.values())
+def check_task(words: list[str], inputs: str, output: str, variables: dict[str, str]) -> None:
+    """Check that a command of the program is right, and does the second part of the inputs with these variables."""
+    assert words == ["transcribe", inputs, "--output-dir", output, "--shard", words[5], "--no-progress"]
+    check_call(words)
+    assert str(choose_shard(words[5], variables)) == f"1/{SHARDS}"
 
 
 # --- SLURM -----------------------------------------------------------------------------------------------------------
 
 
-def test_slurm_array(stand_in: StandIn, clips: Path, expected: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-
-    def task(number: int, code: str) -> int:
-        """As sbatch --array=0-2 starts it; a retried one is of an array of its own, --array=NUMBER."""
-        names = ("ID", "MIN", "MAX", "COUNT")
-        values = (number, number, number, 1) if not code else (number, 0, SHARDS - 1, SHARDS)
-        variables = {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in zip(names, values, strict=True)}
-        variables |= {"SLURM_JOB_ID": "77", "SHARDS": str(SHARDS)}
-        return stand_in.run(["bash", SLURM, clips, out], variables, code)
-
-    check(task, [(0, KILLED, 137), (1, NOTICED, 124), (2, "", 0)], out, expected)
-    assert stand_in.calls == [["scontrol", "requeue", "77"]]  # of the task whose time was over
+PROGRAMS = {
+    "srun": 'exec "$@"',
+    "timeout": 'shift 3; code=0; "$@" || code=$?; [ $code -ne 143 ] || code=124; exit $code',  # each SIGTERM is its own
+    "fastscribe": 'printf "%s\\n" "$@" > "$CALLED"; printf "%s" "$WRITTEN" >> "$JOURNAL"; eval "$END"',
+    "scontrol": 'echo "$@" >> "$REQUEUED"',
+}
 
 
-@pytest.mark.parametrize(("written", "calls"), [("", 0), ("{}", 1)])
-def test_slurm_array_without_progress_ends(written: str, calls: int, tmp_path: Path) -> None:
-    """It is requeued only if its journal grew."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    journal = tmp_path / f"journal.shard-1-of-{SHARDS}.jsonl"
-    journal.write_text("header\n")
-    for name, script in (
-        ("srun", f"printf '%s' '{written}' >> '{journal}'; exit 124"),
-        ("scontrol", f"echo \"$@\" >> '{tmp_path / 'calls'}'"),
-    ):
-        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-        (folder / name).chmod(0o700)
-    (tmp_path / "calls").touch()
-    variables = {"SLURM_ARRAY_TASK_ID": "1", "SHARDS": str(SHARDS), "SLURM_JOB_ID": "77"}
-    environment = {**os.environ, **variables, "PATH": f"{folder}:{os.environ['PATH']}"}
-    assert subprocess.run(["bash", SLURM, "in", tmp_path], env=environment, check=False).returncode == 124
-    assert (tmp_path / "calls").read_text() == "requeue 77\n" * calls
+@pytest.mark.parametrize(
+    ("written", "end", "code", "requeued"),
+    [
+        ("{}", "exit 0", 0, ""),
+        ("{}", "kill -KILL $$", 137, ""),
+        ("{}", "kill -TERM $$", 124, "requeue 77\n"),  # its time was over
+        ("", "kill -TERM $$", 124, ""),  # it would not end
+    ],
+    ids=["done", "killed", "late", "late without a result"],
+)
+def test_slurm_array(written: str, end: str, code: int, requeued: str, tmp_path: Path) -> None:
+    """A task as sbatch --array=0-2 starts it: srun and scontrol are stand-ins, and the program ends as the case says."""
+    for name, script in PROGRAMS.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o700)
+    places = {name: str(tmp_path / name.lower()) for name in ("CALLED", "REQUEUED")}
+    places["JOURNAL"] = str(tmp_path / f"journal.shard-1-of-{SHARDS}.jsonl")
+    for path in places.values():
+        Path(path).touch()
+    variables = {"SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_ID": "77", "SHARDS": str(SHARDS)}
+    variables |= {"WRITTEN": written, "END": end, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", SLURM, "in", tmp_path], env=os.environ | places | variables, check=False)
+    assert (done.returncode, Path(places["REQUEUED"]).read_text()) == (code, requeued)
+    check_task(Path(places["CALLED"]).read_text().splitlines(), "in", str(tmp_path), {})
 
 
 def test_slurm_array_agrees_with_itself() -> None:
@@ -154,20 +106,15 @@ def test_kubernetes_job_is_one() -> None:
         assert codes is None or (codes["containerName"], codes["values"]) == (container["name"], [1, 2])
 
 
-def test_kubernetes_job(stand_in: StandIn, clips: Path, expected: Path, tmp_path: Path) -> None:
+def test_a_pod_does_its_part() -> None:
     [container] = job()["spec"]["template"]["spec"]["containers"]
-    out = tmp_path / "out"
-    given = {"INPUTS": str(clips), "OUTPUT": str(out), "SHARDS": str(SHARDS)}
+    given = {"INPUTS": "in", "OUTPUT": "out", "SHARDS": str(SHARDS)}
     assert given.keys() <= {one["name"] for one in container["env"]}
-    words = [
-        re.sub(r"\$\((\w+)\)", lambda name: given[name[1]], word) for word in container["command"] + container["args"]
+    name, *words = [
+        re.sub(r"\$\((\w+)\)", lambda found: given[found[1]], word) for word in container["command"] + container["args"]
     ]
-
-    def task(number: int, code: str) -> int:
-        code_of_process = stand_in.run(words, {**given, "JOB_COMPLETION_INDEX": str(number)}, code)
-        return 128 - code_of_process if code_of_process < 0 else code_of_process  # as the kubelet reports it
-
-    check(task, [(0, "", 0), (1, NOTICED, 143), (2, KILLED, 137)], out, expected)
+    assert name == "fastscribe"
+    check_task(words, "in", "out", {"JOB_COMPLETION_INDEX": "1"})
 
 
 # --- AWS Batch -------------------------------------------------------------------------------------------------------
@@ -196,21 +143,15 @@ def retries(exit_code: int) -> bool:
     raise AssertionError(exit_code)
 
 
-def test_aws_batch_array(stand_in: StandIn, clips: Path, expected: Path, tmp_path: Path) -> None:
-    settings = definition()["containerProperties"]
-    out = tmp_path / "out"
-    parameters = definition()["parameters"] | {"inputs": clips, "output": out, "shards": f"auto/{SHARDS}"}
+def test_a_job_of_the_array_does_its_part() -> None:
+    parameters = {"inputs": "in", "output": "out", "shards": f"auto/{SHARDS}"}
     assert parameters.keys() == definition()["parameters"].keys()
     [entry_point] = re.findall("^ENTRYPOINT (.*)", (ROOT / "Dockerfile.cuda").read_text(), re.MULTILINE)
-    command = [*json.loads(entry_point), *settings["command"]]  # as a container's
-    words = [str(parameters[word[5:]]) if word.startswith("Ref::") else word for word in command]
-    own = {one["name"]: one["value"] for one in settings["environment"] if one["name"] != "FASTSCRIBE_MODEL"}
+    name, *command = [*json.loads(entry_point), *definition()["containerProperties"]["command"]]  # as a container's
+    assert name == "fastscribe"
+    words = [parameters[word[5:]] if word.startswith("Ref::") else word for word in command]
+    check_task(words, "in", "out", {"AWS_BATCH_JOB_ARRAY_INDEX": "1"})
 
-    def task(number: int, code: str) -> int:
-        code_of_process = stand_in.run(words, {**own, "AWS_BATCH_JOB_ARRAY_INDEX": str(number)}, code)
-        return 128 - code_of_process if code_of_process < 0 else code_of_process
 
-    first = [(0, NOTICED, 143), (1, KILLED, 137), (2, "", 0)]
-    assert [retries(exit_code) for _, _, exit_code in first] == [True, True, False]
-    assert [retries(exit_code) for exit_code in (0, 1, 2)] == [False] * 3
-    check(task, first, out, expected)
+def test_a_job_that_ended_early_is_retried_and_no_other() -> None:
+    assert [retries(exit_code) for exit_code in (143, 137, 0, 1, 2)] == [True, True, False, False, False]

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Literal, TextIO
+from typing import Any, Literal, TextIO
 
 import psutil
 
@@ -35,6 +35,13 @@ def _has_ended(process: psutil.Process) -> bool:
     with suppress(psutil.NoSuchProcess):
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     return True
+
+
+def refused(*arguments: object, **options: Any) -> str:
+    """Return the line with which a command refuses what it is given: it has nothing else to say, and ends with 2."""
+    done = fastscribe(*arguments, **options)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    return done.stderr
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from fastscribe.audio.planned import planned
 from fastscribe.audio.probe import probe
 from fastscribe.audio.rates import context_samples, is_plain_ratio
 from fastscribe.audio.read import read
-from fastscribe.pipeline import batch_layout, loader, prefetch, thread_pool
+from fastscribe.pipeline import batch_layout, loader, prefetch
 from fastscribe.pipeline.idle import IDLE
 from fastscribe.pipeline.loader import default_threads
 from fastscribe.types import AudioInfo, Hypothesis, Source, Utterance
@@ -58,33 +58,6 @@ def fake_read(monkeypatch):
     return names
 
 
-waves = st.lists(st.tuples(st.integers(1, 50), st.booleans()), min_size=1, max_size=8)
-
-
-@given(waves)
-def test_collate(shapes):
-    arrays = [
-        np.arange(1, length + 1).astype(np.int16) if is_int16 else np.linspace(0.1, 1, length, dtype=np.float32)
-        for length, is_int16 in shapes
-    ]
-    utterances = [utterance(str(number)) for number in range(len(arrays))]
-    batch = collate(utterances, arrays)
-    all_int16 = all(is_int16 for _, is_int16 in shapes)
-    assert batch.utterances == tuple(utterances)
-    assert batch.samples_BS.dtype == (np.int16 if all_int16 else np.float32)
-    assert batch.samples_BS.shape == (len(arrays), max(length for length, _ in shapes))
-    assert batch.lengths_B.tolist() == [length for length, _ in shapes]
-    for row, wave in zip(batch.samples_BS, arrays, strict=True):
-        scaled = wave if all_int16 or wave.dtype == np.float32 else wave.astype(np.float32) / 32768
-        np.testing.assert_array_equal(row[: len(wave)], scaled)
-        assert not row[len(wave) :].any()
-
-
-def test_int16_is_scaled_to_its_full_range():
-    batch = collate([utterance()] * 2, [np.array([-32768, 32767], np.int16), np.zeros(1, np.float32)])
-    np.testing.assert_array_equal(batch.samples_BS[0], [-1.0, 32767 / 32768])
-
-
 def test_a_failing_file_is_left_out(tmp_path):
     good = written(tmp_path / "a.wav", 1000)
     row = {"audio_filepath": "b.wav", "text": "x"}
@@ -94,13 +67,6 @@ def test_a_failing_file_is_left_out(tmp_path):
     assert (failure.path, failure.id, failure.stage, failure.row) == ("b.wav", "b.wav", "load", row)
     batch, failures = load_batch([gone, gone])
     assert batch is None and len(failures) == 2
-
-
-@pytest.fixture
-def impatient(monkeypatch) -> None:
-    monkeypatch.setattr(prefetch, "MAX_WAIT_S", 0.05)
-    monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)
-    monkeypatch.setattr(thread_pool, "_CHECK_INTERVAL_S", 0.02)
 
 
 class SlowReader:
@@ -356,16 +322,6 @@ def check_native(group, index: int, utterance: Utterance, channel: int | None) -
     at = margin - before
     np.testing.assert_array_equal(samples_SC[at : at + len(known_SC)], known_SC)
     assert not samples_SC[:at].any() and not samples_SC[at + len(known_SC) :].any()
-
-
-def test_recording_slightly_shorter_than_stated(tmp_path):
-    whole = written(tmp_path / "a.wav", RATE)
-    content = (tmp_path / "a.wav").read_bytes()
-    (tmp_path / "a.wav").write_bytes(content[: -2 * 100])
-    batch, failures = load_batch([whole, written(tmp_path / "b.wav", 500)])
-    assert failures == () and batch.lengths_B.tolist() == [RATE - 100, 500]
-    assert batch.samples_BS.shape == (2, RATE)  # too little to move all rows for
-    assert not batch.samples_BS[0, RATE - 100 :].any() and not batch.samples_BS[1, 500:].any()
 
 
 @pytest.mark.parametrize("native", [False, True])

@@ -54,13 +54,6 @@ class Stream:
         self.pool.close()
 
 
-@pytest.fixture
-def impatient(monkeypatch) -> None:
-    monkeypatch.setattr(prefetch, "MAX_WAIT_S", 0.05)
-    monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)
-    monkeypatch.setattr(thread_pool, "_CHECK_INTERVAL_S", 0.02)
-
-
 def groups_of(sizes: list[int]) -> list[list[int]]:
     firsts = [sum(sizes[:number]) for number in range(len(sizes))]
     return [list(range(first, first + size)) for first, size in zip(firsts, sizes, strict=True)]

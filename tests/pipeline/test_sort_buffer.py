@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from fastscribe.pipeline import prefetch, sort_buffer, thread_pool
+from fastscribe.pipeline import prefetch, sort_buffer
 from fastscribe.pipeline.idle import IDLE
 from fastscribe.pipeline.sort_buffer import AHEAD_PER_THREAD, PreparationGroup, SortBuffer
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
@@ -230,36 +230,6 @@ def test_a_closed_buffer_whose_source_waits_holds_no_group(pool) -> None:
     typed.put(2)
     opened._thread.join(10)
     assert not opened._thread.is_alive() and not groups
-
-
-@pytest.fixture
-def impatient(monkeypatch) -> None:
-    monkeypatch.setattr(prefetch, "MAX_WAIT_S", 0.05)
-    monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)
-    monkeypatch.setattr(thread_pool, "_CHECK_INTERVAL_S", 0.02)
-    monkeypatch.setattr(sort_buffer, "_MAX_WAIT_S", 0.05)
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_hung_items_do_not_stop_the_rest(impatient, threads: int) -> None:
-    """More items hang than there are threads, and more than are prefetched."""
-    release = threading.Event()
-    hung = set(range(0, 40, 2))
-
-    def prepare(item: int) -> int:
-        if item in hung:
-            release.wait(60)
-        return item
-
-    with closing(ReplacingThreadPool(threads, "hung")) as pool:
-        windows = iter(SortBuffer(numbers(500), prepare, seconds, pool, 100, 1e9))
-        rest: list[int] = []
-        while len(rest) < 500 - len(hung):
-            window = next(windows)
-            rest += [] if window is IDLE else window
-        assert set(rest) == set(range(500)) - hung
-        release.set()
-        assert {item for window in windows if window is not IDLE for item in window} == hung
 
 
 @pytest.mark.parametrize("error", [KeyError("no"), SystemExit(3), MemoryError()])

@@ -11,12 +11,6 @@ from fastscribe.pipeline import thread_pool
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 
 
-@pytest.fixture
-def soon(monkeypatch) -> None:
-    monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)
-    monkeypatch.setattr(thread_pool, "_CHECK_INTERVAL_S", 0.02)
-
-
 def wait_until(condition) -> bool:
     give_up = time.monotonic() + 60
     while not condition() and time.monotonic() < give_up:
@@ -38,7 +32,7 @@ def test_tasks_start_in_order() -> None:
     assert wait_until(lambda: not alive("in-order"))
 
 
-def test_more_tasks_hang_than_there_are_threads(soon) -> None:
+def test_more_tasks_hang_than_there_are_threads(impatient) -> None:
     release, done = threading.Event(), threading.Event()
     two = ReplacingThreadPool(2, "hanging")
     for _ in range(7):
@@ -52,7 +46,7 @@ def test_more_tasks_hang_than_there_are_threads(soon) -> None:
     assert wait_until(lambda: not alive("hanging"))
 
 
-def test_spare_threads_are_limited(soon, monkeypatch) -> None:
+def test_spare_threads_are_limited(impatient, monkeypatch) -> None:
     monkeypatch.setattr(thread_pool, "_MAX_SPARE", 3)
     release, begun = threading.Event(), []
 
@@ -71,7 +65,7 @@ def test_spare_threads_are_limited(soon, monkeypatch) -> None:
     two.close()
 
 
-def test_busy_thread_is_not_replaced(soon, monkeypatch) -> None:
+def test_busy_thread_is_not_replaced(impatient, monkeypatch) -> None:
     """A thread that uses the processor is left alone, because more threads would only slow it down."""
     monkeypatch.setattr(thread_pool, "STUCK_S", 0.5)  # on a busy machine it may wait for the processor for a while
     busy, ended = threading.Event(), threading.Event()
@@ -95,7 +89,7 @@ def test_busy_thread_is_not_replaced(soon, monkeypatch) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_dead_thread_is_replaced(soon) -> None:
+def test_dead_thread_is_replaced(impatient) -> None:
     """Tasks must not raise; if one does, the others run all the same."""
     done = threading.Event()
 

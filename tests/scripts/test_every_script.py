@@ -171,7 +171,7 @@ SMALLEST: dict[str, Sequence[str]] = {
     ),
     "size": ("--rows", "20"),
 }
-NULL_DEVICE = ("--null-device", "25000", "--files", "40", "--seconds", "1", "--turns", "1", "--format")
+NULL_DEVICE = ("--null-device", "25000", "--files", "40", "--seconds", "1", "--turns", "1", "--format", "mp3")
 # Take more than six seconds of processor time: only where FASTSCRIBE_TEST_BENCHMARKS is "all", as in CI.
 LONG = {"in_turn"}
 # What some need beside the extras and the group that all tests need.
@@ -221,11 +221,10 @@ def test_smallest_run(name: str, speech: Path) -> None:
 
 
 @pytest.mark.linux
-@pytest.mark.parametrize("kind", ["flac", "wav", "mp3"])
-def test_a_null_device_for_each_kind_of_file(kind: str) -> None:
-    command = [sys.executable, "-m", "scripts.benchmarks.host", *NULL_DEVICE, kind]
+def test_a_null_device() -> None:
+    command = [sys.executable, "-m", "scripts.benchmarks.host", *NULL_DEVICE]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert (found["format"], found["files"], found["turns"].keys()) == (kind, 40, {"helpers", "process"})
+    assert (found["format"], found["files"], found["turns"].keys()) == ("mp3", 40, {"helpers", "process"})
     assert found["helpers"] >= 1 and found["files_per_s"] > 0

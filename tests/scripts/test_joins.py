@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scripts.default_model.joins import CLIPS, MAX_S, RATE, chosen, joined, write_joins
@@ -34,6 +34,7 @@ def strength(samples_S: np.ndarray, hertz: float) -> np.ndarray:
     return np.abs(tenths @ np.exp(-2j * np.pi * hertz * np.arange(1600) / RATE))
 
 
+@settings(max_examples=15)
 @given(CLIP_LENGTHS_S, st.integers(0, 10_000))
 def test_every_clip_is_heard_in_its_order(lengths_s: list[float], seed: int) -> None:
     tones = [400.0 * (1 + place) for place in range(len(lengths_s))]

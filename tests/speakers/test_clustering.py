@@ -60,21 +60,6 @@ def test_groups_are_those_of_the_slow_form(seed: int) -> None:
         assert cluster(found, recordings, threshold, fixed) == expected
 
 
-def test_persons_with_clear_voices_are_found() -> None:
-    found, persons = prints(1, 30, 8, noise=0.4, size=192)
-    labels = cluster(found, range(len(found)), 0.4)
-    assert len(set(labels)) == 30
-    assert len(set(zip(labels, persons.tolist(), strict=True))) == 30
-
-
-def test_speakers_of_one_recording_are_never_one_person() -> None:
-    found, _ = prints(2, 1, 40, noise=0.3)
-    recordings = [number // 2 for number in range(40)]
-    labels = cluster(found, recordings, 0.0)
-    assert len(set(labels)) < 10
-    assert all(labels[2 * number] != labels[2 * number + 1] for number in range(20))
-
-
 def test_the_order_of_the_prints_changes_nothing() -> None:
     found, _ = prints(3, 5, 9, noise=0.9)
     recordings = [number % 17 for number in range(len(found))]
@@ -82,13 +67,6 @@ def test_the_order_of_the_prints_changes_nothing() -> None:
     order = np.random.RandomState(0).permutation(len(found))
     again = np.array(cluster(found[order], [recordings[at] for at in order], 0.35))
     assert ((labels[order][:, None] == labels[order]) == (again[:, None] == again)).all()
-
-
-def test_a_higher_threshold_only_divides() -> None:
-    found, _ = prints(4, 5, 9, noise=0.9)
-    low, high = (np.array(cluster(found, range(len(found)), threshold)) for threshold in (0.2, 0.6))
-    assert 1 < len(set(low)) < len(set(high))
-    assert all(len(set(low[high == label])) == 1 for label in set(high))
 
 
 def test_equal_prints_are_one_person() -> None:

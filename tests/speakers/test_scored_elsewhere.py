@@ -38,18 +38,11 @@ def test_blocks_of_the_page(tmp_path: Path) -> None:
     (tmp_path / "truth.rttm").write_text(
         "".join(RTTM.format(start=start, length=length, speaker=one) for one, start, length in true)
     )
-    words, turns = (
-        subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", block.text],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        for block in blocks(ROOT / "docs" / "speakers.md", "py")
-    )
-    assert words.returncode == turns.returncode == 0, words.stderr + turns.stderr
-    assert "error_rate=0.25, errors=1, length=4, insertions=0, deletions=0, substitutions=1" in words.stdout
+    words, turns = (block.text for block in blocks(ROOT / "docs" / "speakers.md", "py"))
+    command = [sys.executable, "-W", "ignore", "-c", words + turns]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "error_rate=0.25, errors=1, length=4, insertions=0, deletions=0, substitutions=1" in done.stdout
     # Left out: 0.25 s on both sides of 0, 2, 4.5, 6 and 8. channel 1 ends in B's turn (0.75 s wrong), channel 2 ends late
     # (0.25 s false alarm), and A's last 0.75 s are missed, of 5 s.
-    assert [float(share) for share in turns.stdout.splitlines()[-1].split()[1:]][:2] == [35.0, 5.0]
+    assert [float(share) for share in done.stdout.splitlines()[-1].split()[1:]][:2] == [35.0, 5.0]

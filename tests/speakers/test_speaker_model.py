@@ -18,7 +18,6 @@ from fastscribe.alignment.aligner import Aligner
 from fastscribe.checkpoint.reader import read_for_run
 from fastscribe.errors import CheckpointError, OptionError
 from fastscribe.pipeline import recognizer
-from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.idle import IDLE
 from fastscribe.speakers import recordings, stage
 from fastscribe.speakers.readers import read_speaker_model
@@ -80,16 +79,12 @@ def without_speakers(inputs: list[str]) -> list[tuple[Any, ...]]:
     return list(map(plain, transcribed(inputs, None)))
 
 
-# Of v2 in a process of its own, test_chosen_settings_are_those_of_a_checkpoint_that_has_them.
-@pytest.mark.parametrize(("devices", "name"), [(None, "v1"), (None, "v2"), ("cpu:2", "v1")])
+# In a process of its own, test_chosen_settings_are_those_of_a_checkpoint_that_has_them.
+@pytest.mark.parametrize("name", ["v1", "v2"])
 def test_words_are_those_of_a_run_without_speakers(
-    name: str,
-    devices: str | None,
-    speaker_models: dict[str, Path],
-    inputs: list[str],
-    without_speakers: list[tuple[Any, ...]],
+    name: str, speaker_models: dict[str, Path], inputs: list[str], without_speakers: list[tuple[Any, ...]]
 ) -> None:
-    found = transcribed(inputs, speaker_models[name], devices=devices)
+    found = transcribed(inputs, speaker_models[name])
     assert list(map(plain, found)) == without_speakers
     for result in found:
         assert isinstance(result, Transcript)
@@ -142,23 +137,15 @@ def test_the_file_is_read_once(speaker_models: dict[str, Path], inputs: list[str
 
 
 def test_a_batch_of_the_speaker_model_holds_few_samples_beside_a_long_recording(
-    speaker_models: dict[str, Path], monkeypatch: Any
+    speaker_models: dict[str, Path], monkeypatch: Any, pushed: list[Batch]
 ) -> None:
     """With a cache, long and short recordings cost the same; padded to the longest, they would not fit in memory."""
     monkeypatch.setattr(stage, "_MAX_HELD_BYTES", 2 * 30 * RATE * 4)  # of two windows, 30 seconds each
     options = Options(speakers=str(speaker_models["v2"]), max_utterance_s=8.0)
     with Transcriber.load(MODEL, device="cpu", dtype="fp32", options=options) as transcriber:
-        batches = []
-        push = Engine.push
-
-        def watched(engine: Engine, batch: Batch) -> Any:
-            if batch.purpose == "turns":
-                batches.append([one.duration_s for one in batch.utterances])
-            return push(engine, batch)
-
-        monkeypatch.setattr(Engine, "push", watched)
         results = list(transcriber.transcribe([(LONG, RATE), *[(LONG[: 5 * RATE], RATE)] * 8]))
     assert all(isinstance(one, Transcript) for one in results)
+    batches = [[one.duration_s for one in batch.utterances] for batch in pushed if batch.purpose == "turns"]
     assert sum(map(len, batches)) == 9
     assert all(len(batch) == 1 or len(batch) * max(batch) <= 30 for batch in batches), batches
     assert max(map(len, batches)) > 1
@@ -166,22 +153,18 @@ def test_a_batch_of_the_speaker_model_holds_few_samples_beside_a_long_recording(
 
 @pytest.mark.parametrize(("chosen", "most"), [({}, 4), ({"batch_frames": 1}, 1), ({"batch_size": 2}, 2)], ids=str)
 def test_recordings_share_a_pass_of_the_speaker_model(
-    chosen: dict[str, int], most: int, speaker_models: dict[str, Path], monkeypatch: Any
+    chosen: dict[str, int], most: int, speaker_models: dict[str, Path], monkeypatch: Any, pushed: list[Batch]
 ) -> None:
     """Also where a batch for the transcription takes one recording, unless the user has chosen its size."""
     monkeypatch.setattr(recognizer, "_LARGE_CPU_BATCH_FRAMES", 100)
-    batches, push = [], Engine.push
-
-    def watched(engine: Engine, batch: Batch) -> Any:
-        batches.append((batch.purpose, len(batch.utterances)))
-        return push(engine, batch)
-
-    monkeypatch.setattr(Engine, "push", watched)
     options = Options(speakers=str(speaker_models["v2"]), **chosen)
     with Transcriber.load(MODEL, device="cpu", dtype="fp32", options=options) as transcriber:
         results = list(transcriber.transcribe([(LONG[: 5 * RATE], RATE)] * 4))
     assert all(isinstance(one, Transcript) for one in results)
-    sizes = {purpose: [size for what, size in batches if what == purpose] for purpose in ("turns", "words")}
+    sizes = {
+        purpose: [len(batch.utterances) for batch in pushed if batch.purpose == purpose]
+        for purpose in ("turns", "words")
+    }
     assert sizes["turns"] == [most] * (4 // most)
     assert max(sizes["words"]) == chosen.get("batch_size", 1)
 

@@ -6,8 +6,6 @@ import errno
 import gc
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -75,19 +73,6 @@ def address(memory: memoryview) -> int:
     return np.frombuffer(memory, np.uint8).ctypes.data
 
 
-def test_it_grows_by_what_does_not_fit(arena: Arena) -> None:
-    other = SharedMemory(arena.file)
-    old = arena.view(arena.allocate(8 * PAGE), 4)
-    old[:] = b"kept"
-    place = arena.grow(20 * PAGE)
-    arena.view(place, 20 * PAGE)[-3:] = b"end"
-    assert bytes(other.view(place, 20 * PAGE)[-3:]) == b"end", "it was mapped before the memory grew"
-    assert bytes(old) == b"kept"
-    assert not arena.is_empty
-    arena.release(place, 20 * PAGE)
-    assert arena.allocate(20 * PAGE) == place, "the memory stays"
-
-
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5 * PAGE)), max_size=60))
 def test_it_does_what_a_list_of_pages_does(steps: list[tuple[bool, int]]) -> None:
     """A model that looks at every page: a part is the first run of free pages that is long enough."""
@@ -119,22 +104,6 @@ def test_status_words_begin_between_jobs_and_are_nobody_elses(arena: Arena) -> N
     assert [arena.status(number).tolist() for number in (0, 1, 2)] == [[-1, -1], [7, 3], [-1, -1]]
 
 
-@pytest.mark.posix
-def test_another_process_sees_what_is_written_and_writes_what_is_seen(arena: Arena) -> None:
-    place = arena.allocate(PAGE)
-    samples = np.frombuffer(arena.view(place, PAGE), np.int16)
-    samples[:] = 3
-    code = (
-        "import sys, numpy as np\n"
-        "from fastscribe.pipeline.workers.arena import SharedFile, SharedMemory\n"
-        f"view = SharedMemory(SharedFile(*{tuple(arena.file)!r})).view({place}, {PAGE})\n"
-        "samples = np.frombuffer(view, np.int16)\n"
-        "samples[1:] *= 5\n"
-    )
-    subprocess.run([sys.executable, "-c", code], pass_fds=(arena.file.descriptor,), check=True)
-    assert samples[0] == 3 and (samples[1:] == 15).all()
-
-
 def files() -> set[str]:
     folders = [Path(tempfile.gettempdir()), Path("/dev/shm")]
     return {str(path) for folder in folders if folder.exists() for path in folder.glob("*fastscribe*")}
@@ -142,11 +111,13 @@ def files() -> set[str]:
 
 @pytest.mark.parametrize("has_memfd", [True, False])
 def test_it_has_no_name_while_it_is_used(has_memfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So nothing is left behind, however the processes end."""
+    """So nothing is left behind, however the processes end. A memfd needs no folder either."""
     if os.name == "nt":
         pytest.skip("Windows deletes no open file")
     if not has_memfd:
         monkeypatch.delattr(os, "memfd_create", raising=False)
+    elif hasattr(os, "memfd_create"):  # a container's /dev/shm may be full
+        monkeypatch.setattr(tempfile, "mkstemp", None)
     before = files()
     arena = Arena(PAGE)
     assert files() <= before and not arena.file.path
@@ -169,17 +140,6 @@ def test_its_memory_is_free_once_it_is_closed() -> None:
 
 def mappings() -> int:
     return Path("/proc/self/maps").read_text(encoding="utf-8").count("memfd:fastscribe")
-
-
-@pytest.mark.linux
-def test_a_full_dev_shm_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Containers have 64 MB there. A memfd is no file of it, and none of the temporary folder."""
-    monkeypatch.setattr(tempfile, "mkstemp", None)
-    arena = Arena(256 << 20)
-    assert os.readlink(f"/proc/self/fd/{arena.file.descriptor}").startswith("/memfd:fastscribe")
-    assert os.fstat(arena.file.descriptor).st_dev != os.stat("/dev/shm").st_dev
-    arena.view(arena.allocate(100 << 20), 100 << 20)[:: 1 << 20] = bytes([1]) * 100
-    arena.close()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from fastscribe.pipeline.workers.devices import parse_devices
 from fastscribe.pipeline.workers.messages import Start
 from fastscribe.pipeline.workers.pool import WorkerPool
 from tests.conftest import AUDIO
-from tests.helpers.processes import fastscribe
+from tests.helpers.processes import refused
 
 CLIP = next(AUDIO.glob("01*.flac"))
 
@@ -133,17 +133,13 @@ def test_other_devices_are_refused(machine: None, text: str, problem: str) -> No
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["cpu:0"], "--devices cpu:0: from 1 to "),
         (["cpu:x"], "--devices cpu:x: not all, numbers of GPUs such as 0,2 or 0,0, or cpu:N for N processes"),
-        (["cpu"], "--devices cpu: not all, numbers of GPUs such as 0,2 or 0,0, or cpu:N for N processes"),
         (["cpu:1", "--device", "cpu"], "--device and --devices exclude each other"),
     ],
-    ids=["none", "no number", "no processes", "device"],
+    ids=["no number", "device"],
 )
 def test_the_command_says_so_in_one_line_before_it_looks_for_the_model(options: list[object], problem: str) -> None:
-    done = fastscribe("transcribe", CLIP, "-m", "/no/such/model", "--devices", *options)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1 and problem in done.stderr
+    assert problem in refused("transcribe", CLIP, "-m", "/no/such/model", "--devices", *options)
 
 
 @pytest.mark.parametrize("text", ["all", "0,9", "0"])

@@ -121,15 +121,6 @@ def test_the_longest_row_counts_for_each_row() -> None:
     assert made.assign(2, [0], 1).worker == 1
 
 
-def test_parts_of_a_batch_finish_by_themselves() -> None:
-    made = dispatch(2)
-    first, late = made.assign(0, [0, 2], 100), made.assign(0, [1, 3], 100)
-    assert (first.worker, late.worker) == (0, 1)
-    assert made.finish(0, [3, 1, 2]) == [1, 2, 3] and not made.is_working(1)
-    assert made.is_busy and made.is_working(0)
-    assert made.finish(0, [0, 2]) == [0] and not made.is_busy
-
-
 def test_neighbours_of_a_suspect_wait_for_no_one_and_do_not_share_its_worker() -> None:
     made = dispatch(2)
     first, second, third = made.assign(0, [0, 1], 100), made.assign(1, [0], 100), made.assign(2, [0], 100)
@@ -142,20 +133,6 @@ def test_neighbours_of_a_suspect_wait_for_no_one_and_do_not_share_its_worker() -
     assert suspect is second and suspect.worker == 1 and made.assign_suspect() is None
     assert made.assign(3, [0], 100).worker == 0
     assert made.remove_worker(1).given_up == [(1, 0)]  # it was alone, and among a dead worker's before
-
-
-def test_a_batch_that_kills_its_worker_again_is_retried_by_row() -> None:
-    made = dispatch(1)
-    made.assign(0, [0, 1, 2], 100)
-    assert made.remove_worker(0).num_handed_over == 3  # it was alone
-    for row in (0, 1):
-        made.add_worker(0, 3)
-        task = made.assign_suspect()
-        assert task is not None and task.left == {row} and made.assign_suspect() is None
-        assert made.remove_worker(0).given_up == [(0, row)]
-    made.add_worker(0, 3)
-    made.assign_suspect()
-    assert made.finish(0, [2]) == [2] and not made.is_busy
 
 
 def test_what_dead_workers_had_is_suspect_until_it_has_a_result() -> None:

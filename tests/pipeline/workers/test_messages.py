@@ -17,7 +17,7 @@ from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.messages import Channel
 from fastscribe.pipeline.workers.reads import portable
 from fastscribe.text.hypothesis_columns import HypothesisColumns
-from fastscribe.types import Hypothesis, Source, Utterance
+from fastscribe.types import Source, Utterance
 from tests.conftest import AUDIO
 
 CLIP = next(AUDIO.glob("01*.flac"))
@@ -51,27 +51,12 @@ def test_a_message_that_death_cut_off_is_the_end() -> None:
     assert Channel(io.BytesIO(whole), io.BytesIO()).receive() == messages.Say("a" * 100)
 
 
-def test_messages_arrive_one_by_one() -> None:
-    pipe = io.BytesIO()
-    channel = Channel(io.BytesIO(), pipe)
-    lines = [messages.Say("a"), messages.Say("b")]
-    for line in lines:
-        channel.send(line)
-    there = Channel(io.BytesIO(pipe.getvalue()), io.BytesIO())
-    assert [there.receive(), there.receive(), there.receive()] == [*lines, None]
-
-
 def test_columns_stay_columns() -> None:
     results = messages.Results(1, 0, [0, 1, 2], columns(), {}, 0.0, 0, 1.0)
     there = arrived(results).results
     assert isinstance(there, HypothesisColumns)
     assert list(there) == list(columns())
     assert [one.problem for one in there] == ["", "too many tokens", ""]
-
-
-def test_a_list_of_hypotheses_arrives_whole() -> None:
-    given = Hypothesis((1, 2), (0, 4), (1, 2), (-0.5, -0.1))
-    assert arrived(messages.Results(1, 0, [3], [given], {}, 0.0, 0, 1.0)).results == [given]
 
 
 def test_a_recording_in_a_store_travels_by_its_url_and_its_version() -> None:
