@@ -307,7 +307,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--site", type=Path, help="folder of wheels, or of installed packages, that the machine lacks")
     parser.add_argument(
-        "--scratch", type=Path, help="folder that keeps models and audio, 14 GB (default: a temporary one, in memory)"
+        "--scratch", type=Path, help="folder that keeps models and audio, 15 GB (default: a temporary one, in memory)"
     )
     parser.add_argument("--device", default="cuda", help="cuda (default) or cpu")
     parser.add_argument("--quick", action="store_true", help="tiny models and sizes")
