@@ -9,7 +9,7 @@ A cell is the newest measurement on a kind of card; without one it says so. Publ
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from scripts.gpu.goals import GOALS, goals, rows_of, shown
 from scripts.gpu.plan import card_of
 
 Document = Mapping[str, Any]
-Row = tuple[str, ...]
+Cells = dict[str, str]  # of a row, by the heads of their columns
 NOTHING = "not measured"
 _GB = 1e9
 # Of part tenfold, from the oldest to the newest of each side (scripts/gpu/ladder.py), then the CPU's.
@@ -48,6 +48,10 @@ class Found:
     def __getitem__(self, name: str) -> Any:
         return self.row.get(name)
 
+    @property
+    def origin(self) -> Cells:
+        return {"card": self.card, "commit, date": self.when}
+
 
 def newest(documents: Sequence[Document], part: str, keys: Sequence[str], **wanted: Any) -> list[Found]:
     """Return the newest row for each kind of card and value of the keys.
@@ -73,7 +77,7 @@ def newest(documents: Sequence[Document], part: str, keys: Sequence[str], **want
 def page(documents: Sequence[Document], published: Document) -> str:
     """Return the Markdown of the summary and of a section for each work."""
     sections = [section(documents, published) for section in SECTIONS]
-    summary = table(("work", "claim", "here", "card"), (row for one in sections for row in one.summary))
+    summary = markdown([row for one in sections for row in one.summary])
     return "\n\n".join([summary, *(one.text() for one in sections)])
 
 
@@ -84,23 +88,26 @@ class Section:
     title: str
     claim: str
     differs: str
-    summary: list[Row]
-    tables: list[tuple[str, Row, list[Row]]]
+    summary: list[Cells]
+    tables: list[tuple[str, list[Cells]]]
 
     def text(self) -> str:
         parts = [f"## {self.title}", self.claim, self.differs]
-        for title, head, rows in self.tables:
-            parts.append(f"{title}\n\n{table(head, rows)}" if rows else f"{title} {NOTHING.capitalize()}.")
+        for title, rows in self.tables:
+            parts.append(f"{title}\n\n{markdown(rows)}" if rows else f"{title} {NOTHING.capitalize()}.")
         return "\n\n".join(parts)
 
 
-def table(head: Row, rows: Iterable[Row]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows))
+def markdown(rows: Sequence[Cells]) -> str:
+    """Return the table of rows that have the same heads."""
+    heads = tuple(rows[0])
+    lines = (heads, ("---",) * len(heads), *(row.values() for row in rows))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _summary(claim: str, name: str, cells: Iterable[tuple[str, str]]) -> list[Row]:
+def _summary(claim: str, name: str, cells: Sequence[tuple[str, str]]) -> list[Cells]:
     """Return a row for each card, or one without a measurement."""
-    return [(name, claim, here, kind) for here, kind in cells] or [(name, claim, NOTHING, "-")]
+    return [{"work": name, "claim": claim, "here": here, "card": kind} for here, kind in cells or [(NOTHING, "-")]]
 
 
 def _number(value: float | None, form: str = ",.0f") -> str:
@@ -117,7 +124,7 @@ def _link(url: str) -> str:
 def tenfold(documents: Sequence[Document], published: Document) -> Section:
     about = published["tenfold"]
     rungs = newest(documents, "tenfold", ("shape", "rung"), what="rung")
-    rows: list[Row] = []
+    rows: list[Cells] = []
     cells: list[tuple[str, str]] = []
     for kind in sorted({one.card for one in rungs}):
         for shape in dict.fromkeys(one["shape"] for one in rungs):
@@ -126,11 +133,19 @@ def tenfold(documents: Sequence[Document], published: Document) -> Section:
             first, before = next((one for one in of_shape if one["rung"] == _RUNGS[0]), None), None
             for one in of_shape:
                 is_step = before is not None and before["side"] == one["side"] and one["rung"] in _RUNGS
-                ratio = f"{one['rtfx'] / before['rtfx']:.2f}" if before is not None and is_step else "-"
-                over_nemo = "-" if first is None else f"{one['rtfx'] / first['rtfx']:.1f}"
-                dollars = _number(_per_million_hours(one.row))
-                cell = (one["rung"], one["changes"] or "-", f"{one['rtfx']:,.0f}", ratio, over_nemo, dollars)
-                rows.append((shape, kind, *cell, one.when))
+                rows.append(
+                    {
+                        "model": shape,
+                        "card": kind,
+                        "way": one["rung"],
+                        "what is new": one["changes"] or "-",
+                        "RTFx": _number(one["rtfx"]),
+                        "over the one before": f"{one['rtfx'] / before['rtfx']:.2f}" if before and is_step else "-",
+                        "over NeMo's first": "-" if first is None else f"{one['rtfx'] / first['rtfx']:.1f}",
+                        "USD for a million hours": _number(_per_million_hours(one.row)),
+                        "commit, date": one.when,
+                    }
+                )
                 before = one
             last = next((one for one in reversed(of_shape) if one["rung"] == "planned"), None)
             if last is not None and first is not None:
@@ -140,16 +155,6 @@ def tenfold(documents: Sequence[Document], published: Document) -> Section:
             own = None if last is None else _per_million_hours(last.row)
             if costs and own:
                 cells.append((f"{shape}: {min(costs) / own:.1f} times cheaper than the CPU", kind))
-    head = (
-        "model",
-        "card",
-        "way",
-        "what is new",
-        "RTFx",
-        "over the one before",
-        "over NeMo's first",
-        "USD for a million hours",
-    )
     claim = f"up to {about['times']} times as fast; {about['cheaper_than_a_cpu']} times cheaper than a CPU"
     return Section(
         "Tenfold acceleration of NeMo's transducers and CTC models",
@@ -160,15 +165,16 @@ def tenfold(documents: Sequence[Document], published: Document) -> Section:
         " Ways that decode one row at a time run fewer recordings. Ours without any step is greedy decoding of one row at a"
         " time, of float32 weights under autocast.",
         _summary(claim, "NeMo, tenfold", cells),
-        [("The ladder, each way with one change.", (*head, "commit, date"), rows), *_prices(rungs)],
+        [("The ladder, each way with one change.", rows), *_prices(rungs)],
     )
 
 
-def _prices(rungs: Sequence[Found]) -> list[tuple[str, Row, list[Row]]]:
+def _prices(rungs: Sequence[Found]) -> list[tuple[str, list[Cells]]]:
     """Return the table of the prices that the ladder took; none where no price is known."""
     priced = [one for one in rungs if one["usd_per_hour"] is not None]
-    rows = dict.fromkeys((one["device_name"], f"{one['usd_per_hour']:g}", one["price"]) for one in priced)
-    return [("Prices.", ("device", "USD an hour", "source"), list(rows))] if rows else []
+    found = dict.fromkeys((one["device_name"], f"{one['usd_per_hour']:g}", one["price"]) for one in priced)
+    rows = [dict(zip(("device", "USD an hour", "source"), price, strict=True)) for price in found]
+    return [("Prices.", rows)] if rows else []
 
 
 def _per_million_hours(row: Mapping[str, Any]) -> float | None:
@@ -182,10 +188,18 @@ def fp16_loss(documents: Sequence[Document], published: Document) -> Section:
     cases = newest(documents, "loss", keys, what="loss")
     rows, cells = [], []
     for one in sorted(cases, key=lambda one: (one.card, one["num_tokens"], one["num_labels"], one["batch_size"])):
-        is_ours = "fastscribe" if one["library"] == "fastscribe" else one["library"]
-        name = f"{is_ours}, {'sample by sample' if one['form'] == 'joint' else one['form']}"
-        size = (str(one["num_tokens"]), str(one["batch_size"]), str(one["num_labels"]))
-        rows.append((*size, name, one["dtype"], _bytes(one.row), _number(one["ms"], ",.1f"), one.card, one.when))
+        rows.append(
+            {
+                "tokens": str(one["num_tokens"]),
+                "batch": str(one["batch_size"]),
+                "labels": str(one["num_labels"]),
+                "loss": f"{one['library']}, {'sample by sample' if one['form'] == 'joint' else one['form']}",
+                "dtype": one["dtype"],
+                "peak, GB": _bytes(one.row),
+                "ms": _number(one["ms"], ",.1f"),
+                **one.origin,
+            }
+        )
     for kind in sorted({one.card for one in cases}):
         largest = [one for one in cases if one.card == kind and one["num_tokens"] == 1024 and "peak_bytes" in one.row]
         size = max(((one["batch_size"], one["num_labels"]) for one in largest), default=None)
@@ -209,13 +223,7 @@ def fp16_loss(documents: Sequence[Document], published: Document) -> Section:
         " whole batch exist, and `logits` the loss alone. fastscribe's own form never has all logits. Peaks are torch's"
         " allocator's, inputs and gradients included.",
         _summary("half of fp32's memory", "fp16 loss", cells),
-        [
-            (
-                "Peak memory and time, forward and backward.",
-                ("tokens", "batch", "labels", "loss", "dtype", "peak, GB", "ms", "card", "commit, date"),
-                rows,
-            )
-        ],
+        [("Peak memory and time, forward and backward.", rows)],
     )
 
 
@@ -233,17 +241,16 @@ def samplewise(documents: Sequence[Document], published: Document) -> Section:
     cases = newest(documents, "samplewise", keys, what="samplewise")
     cases += newest(documents, "samplewise", ("num_tokens",), what="samplewise_largest")
     rows = [
-        (
-            str(one["num_tokens"]),
-            _way(one.row),
-            one["dtype"],
-            _number(one["batch_size"]),
-            _bytes(one.row),
-            _number(_in_gb(one["formula_bytes"]), ".2f"),
-            _number(one["ms"], ",.0f"),
-            one.card,
-            one.when,
-        )
+        {
+            "tokens": str(one["num_tokens"]),
+            "way": _way(one.row),
+            "dtype": one["dtype"],
+            "batch": _number(one["batch_size"]),
+            "peak, GB": _bytes(one.row),
+            "by formula, GB": _number(_in_gb(one["formula_bytes"]), ".2f"),
+            "ms": _number(one["ms"]),
+            **one.origin,
+        }
         for one in sorted(
             cases, key=lambda one: (one.card, one["num_tokens"], one["form"], one["dtype"], one["batch_size"] or 0)
         )
@@ -260,13 +267,7 @@ def samplewise(documents: Sequence[Document], published: Document) -> Section:
         "What differs: 500 frames of 80 ms and 150 labels, width 640, TDT with five durations, inputs and logits in 16 bits,"
         " weights of the joint network in float32.",
         _summary(claim, "sample-wise training", cells),
-        [
-            (
-                "Peak memory and time, forward and backward.",
-                ("tokens", "way", "dtype", "batch", "peak, GB", "by formula, GB", "ms", "card", "commit, date"),
-                rows,
-            )
-        ],
+        [("Peak memory and time, forward and backward.", rows)],
     )
 
 
@@ -280,18 +281,17 @@ def encoder_decoder(documents: Sequence[Document], published: Document) -> Secti
     about = published["encoder_decoder"]
     batches = newest(documents, "training_speed", ("shape", "batches"), what="training_batches")
     rows = [
-        (
-            one["batches"],
-            _number(one["padding_share"], ".0%"),
-            _number(one["batch_audio_s"]),
-            _number(one["batch_rows"], ".0f"),
-            _number(one["step_ms"]),
-            _number(one["audio_s_per_s"]),
-            _number(_in_gb(one["peak_bytes"]), ".1f"),
-            one["shape"],
-            one.card,
-            one.when,
-        )
+        {
+            "batches": one["batches"],
+            "padding": _number(one["padding_share"], ".0%"),
+            "audio s a batch": _number(one["batch_audio_s"]),
+            "recordings a batch": _number(one["batch_rows"], ".0f"),
+            "ms a step": _number(one["step_ms"]),
+            "audio s a second": _number(one["audio_s_per_s"]),
+            "peak, GB": _number(_in_gb(one["peak_bytes"]), ".1f"),
+            "model": one["shape"],
+            **one.origin,
+        }
         for one in batches
     ]
     cells = []
@@ -305,15 +305,16 @@ def encoder_decoder(documents: Sequence[Document], published: Document) -> Secti
     ratios = newest(documents, "attention", ("shape", "over", "graphs", "budget_frames"), what="ratio")
     kept = [one for one in ratios if one["graphs"] == "auto" and one["budget_frames"] == "auto"]
     inference = [
-        (
-            f"{one['shape']} over {one['over']}",
-            _number(one["rtfx"]),
-            _number(one["rtfx_of_other"]),
-            _number(one["rtfx_ratio"], ".2f"),
-            f"{_number(one['decoder_share'], '.0%')} / {_number(one['decoder_share_of_other'], '.0%')}",
-            one.card,
-            one.when,
-        )
+        {
+            "models": f"{one['shape']} over {one['over']}",
+            "RTFx": _number(one["rtfx"]),
+            "RTFx of the other": _number(one["rtfx_of_other"]),
+            "ratio": _number(one["rtfx_ratio"], ".2f"),
+            "decoder's share of each": " / ".join(
+                _number(one[name], ".0%") for name in ("decoder_share", "decoder_share_of_other")
+            ),
+            **one.origin,
+        }
         for one in kept
     ]
     speed = [(f"{one['rtfx_ratio']:.1f} times as fast", one.card) for one in kept]
@@ -330,29 +331,7 @@ def encoder_decoder(documents: Sequence[Document], published: Document) -> Secti
                 f"{about['inference_times']} times as fast", "encoder-decoder, canary-1b-flash over canary-1b", speed
             ),
         ],
-        [
-            (
-                "Training, by how batches are made.",
-                (
-                    "batches",
-                    "padding",
-                    "audio s a batch",
-                    "recordings a batch",
-                    "ms a step",
-                    "audio s a second",
-                    "peak, GB",
-                    "model",
-                    "card",
-                    "commit, date",
-                ),
-                rows,
-            ),
-            (
-                "Inference, full batches from memory.",
-                ("models", "RTFx", "RTFx of the other", "ratio", "decoder's share of each", "card", "commit, date"),
-                inference,
-            ),
-        ],
+        [("Training, by how batches are made.", rows), ("Inference, full batches from memory.", inference)],
     )
 
 
@@ -369,23 +348,29 @@ def convolutions(documents: Sequence[Document], published: Document) -> Section:
                 continue
             mean_ms = None if published_one is None else published_one["mean_ms"]
             rows.append(
-                (
-                    one["shape"],
-                    str(one["batch_size"]),
-                    f"{one['duration_s']:g}",
-                    ours,
-                    *(_number(latency.get(name), ".2f") for name in ("p90_ms", "p95_ms", "p99_ms", "average_ms")),
-                    _number(mean_ms, ".2f"),
-                    "-" if mean_ms is None else f"{mean_ms / latency['average_ms']:.1f}",
-                    one.card,
-                    one.when,
-                )
+                {
+                    "model": one["shape"],
+                    "batch": str(one["batch_size"]),
+                    "seconds": f"{one['duration_s']:g}",
+                    "dtype": ours,
+                    **{f"{share} %": _number(latency.get(f"p{share}_ms"), ".2f") for share in (90, 95, 99)},
+                    "mean": _number(latency.get("average_ms"), ".2f"),
+                    "NVIDIA's mean": _number(mean_ms, ".2f"),
+                    "ratio": "-" if mean_ms is None else f"{mean_ms / latency['average_ms']:.1f}",
+                    **one.origin,
+                }
             )
             if (one["batch_size"], one["duration_s"], ours) == (16, 16.7, "bf16") and mean_ms is not None:
                 cells.append((f"{one['shape']}: {latency['average_ms']:.1f} ms against {mean_ms:.1f}", one.card))
     sources = ", ".join(f"[{shape}]({url})" for shape, url in about["source"].items())
     training = [
-        (one["shape"], str(one["batch_size"]), one["dtype"], f"{one['sequences_per_s']:.1f}", NOTHING)
+        {
+            "model": one["shape"],
+            "batch": str(one["batch_size"]),
+            "dtype": one["dtype"],
+            "NVIDIA": f"{one['sequences_per_s']:.1f}",
+            "fastscribe": NOTHING,
+        }
         for one in about["training"]
     ]
     return Section(
@@ -394,31 +379,7 @@ def convolutions(documents: Sequence[Document], published: Document) -> Section:
         "What differs: the card; bf16 for NVIDIA's fp16; random weights and synthetic audio; from samples on the host to texts,"
         " where NVIDIA's ends with the model. fastscribe does not train these families, so its rate of training has no cell.",
         _summary("a batch of 16 recordings of 16.7 s in fp16", "Jasper, QuartzNet", cells),
-        [
-            (
-                "Latency of a batch, ms.",
-                (
-                    "model",
-                    "batch",
-                    "seconds",
-                    "dtype",
-                    "90 %",
-                    "95 %",
-                    "99 %",
-                    "mean",
-                    "NVIDIA's mean",
-                    "ratio",
-                    "card",
-                    "commit, date",
-                ),
-                rows,
-            ),
-            (
-                "Training, sequences a second on one A100.",
-                ("model", "batch", "dtype", "NVIDIA", "fastscribe"),
-                training,
-            ),
-        ],
+        [("Latency of a batch, ms.", rows), ("Training, sequences a second on one A100.", training)],
     )
 
 
@@ -433,24 +394,27 @@ SECTIONS: tuple[Callable[[Sequence[Document], Document], Section], ...] = (
 
 # --- the goals on a GPU, and the rates of other software ------------------------------------------------------------
 
-_GOAL = ("goal on one GPU", "wanted", "measured", "reached", "hardware", "commit, date")
-_RATE = ("software", "model", "hardware", "RTFx", "audio", "source")
-
 
 def gpu_tables(folder: Path) -> str:
     """Return the Markdown of goals and rates from memory, from rivals.json and the results of gpu_check in `folder`."""
     rivals = json.loads((folder / "rivals.json").read_text(encoding="utf-8"))["rows"]
     measured = list(reversed(plan.stored(folder)))
-    rates = [
-        (one["software"], one["model"], one["hardware"], one["rtfx"], one["audio"], f"[link]({one['source']})")
-        for one in rivals
+    rates = [one | {"source": f"[link]({one['source']})"} for one in rivals] + _our_rates(measured)
+    in_order = [
+        {
+            "software": rate["software"],
+            "model": rate["model"],
+            "hardware": rate["hardware"],
+            "RTFx": f"{rate['rtfx']:,.0f}",
+            "audio": rate["audio"],
+            "source": rate["source"],
+        }
+        for rate in sorted(rates, key=lambda rate: -rate["rtfx"])
     ]
-    rates += _our_rates(measured)
-    in_order = [(*rate[:3], f"{rate[3]:,.0f}", *rate[4:]) for rate in sorted(rates, key=lambda rate: -rate[3])]
-    return f"{table(_GOAL, _goal_rows(measured))}\n\n{table(_RATE, in_order)}"
+    return f"{markdown(list(_goal_rows(measured)))}\n\n{markdown(in_order)}"
 
 
-def _goal_rows(measured: Sequence[Document]) -> Iterator[Row]:
+def _goal_rows(measured: Sequence[Document]) -> Iterator[Cells]:
     """Yield each goal with its newest measurement on each kind of card."""
     found: dict[str, dict[str, tuple[Document, Document]]] = {}
     for document in measured:
@@ -458,25 +422,32 @@ def _goal_rows(measured: Sequence[Document]) -> Iterator[Row]:
             if row["measured"] is not None:
                 found.setdefault(row["goal"], {})[_gpu(document)] = (row, document)
     for goal in GOALS:
-        wanted = f"{'' if goal.at_least else 'at most '}{goal.wanted:,g}"
+        about = {"goal on one GPU": goal.name, "wanted": f"{'' if goal.at_least else 'at most '}{goal.wanted:,g}"}
         if goal.name not in found:
-            yield (goal.name, wanted, NOTHING, "-", "-", "-")
+            yield about | {"measured": NOTHING, "reached": "-", "hardware": "-", "commit, date": "-"}
         for gpu, (row, document) in sorted(found.get(goal.name, {}).items()):
-            where = (gpu, f"{document['commit']}, {document['date'][:10]}")
-            yield (goal.name, wanted, f"**{shown(row['measured'])}**", f"{row['reached_share']:.0%}", *where)
+            yield about | {
+                "measured": f"**{shown(row['measured'])}**",
+                "reached": f"{row['reached_share']:.0%}",
+                "hardware": gpu,
+                "commit, date": f"{document['commit']}, {document['date'][:10]}",
+            }
 
 
-def _our_rates(measured: Sequence[Document]) -> list[tuple[Any, ...]]:
+def _our_rates(measured: Sequence[Document]) -> list[dict[str, Any]]:
     """Return the newest rate from memory of each shape and pass on each kind of card."""
     found = {}
     for document in measured:
         for row in (row for part in ("memory", "engine") for row in rows_of(dict(document), part, what="from_memory")):
             if row["audio"] == "leaderboard" and row["budget_frames"] == row["graphs"] == "auto":
-                name = f"fastscribe, greedy, {row['pass']}"
-                model = f"{row['shape']} (random weights)"
-                source = f"commit {document['commit']}"
-                gpu = _gpu(document)
-                found[name, model, gpu] = (name, model, gpu, row["rtfx"], "synthetic, mean 7.85 s", source)
+                found[row["pass"], row["shape"], _gpu(document)] = {
+                    "software": f"fastscribe, greedy, {row['pass']}",
+                    "model": f"{row['shape']} (random weights)",
+                    "hardware": _gpu(document),
+                    "rtfx": row["rtfx"],
+                    "audio": "synthetic, mean 7.85 s",
+                    "source": f"commit {document['commit']}",
+                }
     return list(found.values())
 
 

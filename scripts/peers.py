@@ -48,12 +48,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from scripts import papers  # noqa: E402 - from this checkout, installed or not
-from scripts.papers import Document, table  # noqa: E402
+from scripts.papers import Cells, Document, markdown  # noqa: E402
 
 MEASURED = "each tool from the start of its process to its end; medians of turns after one that does not count"
 START, END = "<!-- benchmark -->", "<!-- /benchmark -->"
 OF_README = "peers"  # the folder of results, all of one machine and one shape
-Cells = dict[str, str]  # by the heads of their columns
 
 
 # --- the measurement --------------------------------------------------------------------------------------------------
@@ -289,10 +288,6 @@ def short_table(folder: Path) -> str:
     heads |= {"other tool": "other tool", "its RTFx": "its RTFx", "ratio": "speed"}
     rows = [row for document in documents for row in compared(document)]
     return markdown([{head: row[name] for head, name in heads.items()} for row in rows])
-
-
-def markdown(rows: Sequence[Cells]) -> str:
-    return table(tuple(rows[0]), (tuple(row.values()) for row in rows))
 
 
 def compared(document: Document) -> Iterator[Cells]:

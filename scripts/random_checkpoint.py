@@ -380,15 +380,18 @@ def main() -> None:
         parser.error(f"{given.folder} exists")
     made = random_checkpoint(given.shape, given.seed, given.device)
     if given.sentencepiece:
-        made = replace(made, tokenizer=_sentencepiece(made.config.num_labels))
+        made = with_sentencepiece(made)
     native_writer.write(made, given.folder, torch.bfloat16)
 
 
-def _sentencepiece(num_labels: int) -> Tokenizer:
+def with_sentencepiece(checkpoint: Checkpoint) -> Checkpoint:
+    """Return the checkpoint with a vocabulary of the kind that NeMo needs, of as many pieces."""
     from fastscribe.training.bpe import train_vocabulary
 
-    letters = np.random.default_rng(0).choice(list(_LETTERS), (20 * num_labels, 6))
-    return from_sentencepiece(train_vocabulary([" ".join(map("".join, letters))], num_labels, "bpe"))
+    num_labels = checkpoint.config.num_labels
+    words = list(map("".join, np.random.default_rng(0).choice(list(_LETTERS), (20 * num_labels, 6))))
+    sentences = [" ".join(words[first : first + 100]) for first in range(0, len(words), 100)]
+    return replace(checkpoint, tokenizer=from_sentencepiece(train_vocabulary(sentences, num_labels, "bpe")))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
 
 _BATCHES_PER_WINDOW = 64
-# Of long recordings that a CPU sorts together: 1 to 3 % slower than 64 (scripts/benchmarks/in_turn.py).
+# Of long recordings that a CPU sorts together: 1 to 3 % slower than 64 (docs/bench/long/in-turn.json).
 _BATCHES_IN_TURN = 16
 _IDLE_S = 0.25  # the longest wait of what is to be decoded again for the next window, or for others
 

@@ -17,11 +17,10 @@ from typing import Any
 import torch
 
 from fastscribe.bench.timing import synchronize, time_call
-from fastscribe.config import GraphMode, ModelConfig
+from fastscribe.config import ModelConfig
 from fastscribe.decode import label_looping
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.greedy import greedy
-from fastscribe.decode.transducer import build_greedy
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
 from scripts.random_checkpoint import make_transducer_speak_
@@ -55,11 +54,6 @@ def random_transducer(config: ModelConfig, device: torch.device, dtype: torch.dt
         frames = random_frames([_TUNING_FRAMES] * _TUNING_ROWS, config.encoder.d_model, device, seed=1)
         make_transducer_speak_(transducer, Frames(frames.frames_BTD.float(), frames.lengths_B), config.frame_s)
     return transducer.to(dtype or _dtype(device))
-
-
-def build(transducer: Transducer, device: torch.device, mode: GraphMode) -> Decoder:
-    """Build the decoder. An unavailable mode raises UsageError, now or at the first batch."""
-    return build_greedy(transducer, device, mode, print)
 
 
 def measure(decoder: Decoder, frames: Frames, device: torch.device) -> dict[str, Any]:

@@ -43,12 +43,12 @@ class NullEngine:
     Args:
         checkpoint: Has the vocabulary and the rate.
         rtfx: Seconds of audio that the device decodes in a second; 0: it takes no time.
-        stats: File for what it measures, written when a run ends; None: none.
+        stats: File for what it measures, written when a run ends.
     """
 
     max_in_flight = _IN_FLIGHT
 
-    def __init__(self, checkpoint: Checkpoint, rtfx: float, stats: Path | None = None) -> None:
+    def __init__(self, checkpoint: Checkpoint, rtfx: float, stats: Path) -> None:
         config = checkpoint.config
         facts = ModelFacts("null", "fp32", "tdt", 1, "full", config.frame_s, zero_duration_punctuation=True)
         self.device = SimpleNamespace(type="cuda", index=0)
@@ -98,8 +98,6 @@ class NullEngine:
 
     def _write_stats(self) -> None:
         """Write what was measured so far, which costs nothing."""
-        if self._stats is None:
-            return
         now = time.thread_time()
         found = {
             "rows": self._num_rows,

@@ -27,6 +27,7 @@ from fastscribe.bench.timing import wall_ms
 from fastscribe.bench.work import LABELS_PER_S
 from fastscribe.config import ModelConfig
 from fastscribe.training import batch_size_probe
+from fastscribe.training.attention_decoder import prepare_weights_
 from fastscribe.training.batch_search import search_batch_sizes
 from fastscribe.training.buckets import (
     Bucket,
@@ -37,13 +38,49 @@ from fastscribe.training.buckets import (
     padding_share,
     plan_epoch,
 )
-from fastscribe.types import Float64Array, Int64Array
-from scripts.benchmarks.training_speed import Trainee, noise
+from fastscribe.training.loss.config import TransducerLossConfig
+from fastscribe.training.network import Network, Targets, new_model
+from fastscribe.training.recipe import OptimiserRecipe
+from fastscribe.training.weights import Weights
+from fastscribe.types import Features, Float64Array, Int64Array
 
 WAYS = ("random", "by duration", "by duration and tokens", "by what fits in memory")
 _TOKEN_BUCKETS = 2
 _SPREAD = 0.35  # of the logarithm of labels a second
 _WARM_UPS = 2  # steps
+_CTC_WEIGHT = 0.3  # of a hybrid's loss
+
+
+class Trainee:
+    """A new model of a shape in training: `step` is a whole step on one batch."""
+
+    def __init__(self, config: ModelConfig, device: torch.device, dtype: str) -> None:
+        with device:  # a large model is drawn on a GPU in a second
+            model = new_model(config, seed=0)
+        if model.aed is not None:
+            prepare_weights_(model.aed)
+        self.config = config
+        self._weights = Weights(model, torch.bfloat16 if dtype == "bf16" else torch.float32, OptimiserRecipe())
+        loss = TransducerLossConfig(config.durations)
+        self.network = Network(model, loss, _CTC_WEIGHT, dropout=0.1).train()
+
+    def step(self, features: Features, targets: Targets) -> None:
+        self.network(features, targets, 1.0)["loss"].backward()
+        self._weights.accumulate_gradients()
+        self._weights.step(0.0)
+
+
+def noise(
+    config: ModelConfig, device: torch.device, durations_s: Sequence[float], num_labels: Sequence[int]
+) -> tuple[Features, Targets]:
+    """Return a batch of rows of these lengths, padded to the longest."""
+    generator = torch.Generator(device).manual_seed(0)  # a CPU would take longer than a GPU's step
+    frames = [int(length_s * config.features.sample_rate) // config.features.hop_length for length_s in durations_s]
+    mel_BMT = torch.randn(len(frames), config.features.num_mels, max(frames), generator=generator, device=device)
+    size = (len(frames), max(num_labels))
+    labels_BU = torch.randint(config.num_labels, size, generator=generator, device=device)
+    lengths_B, labels_B = torch.tensor(frames, device=device), torch.tensor(num_labels, device=device)
+    return Features(mel_BMT, lengths_B), Targets(labels_BU, labels_B)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,13 @@ import soundfile
 import soxr
 
 from fastscribe import Transcriber
+from fastscribe._system.processors import cpu_name, usable_processors
+from fastscribe.bench import machine
 from fastscribe.evaluation.scores import Pair, evaluate, normalizer
 from fastscribe.types import Float32Array, Transcript
-from scripts.benchmarks.in_turn import publish
 from scripts.default_model.transmission import RATE, Channel, room, telephone
 
+ROOT = Path(__file__).resolve().parents[2]
 BEYOND = 0.4  # share of wrong words
 MAX_FALSE_ALARMS = 0.05
 LENGTHS_S = {"clips": 0.0, "joined": 25.0}
@@ -106,8 +109,21 @@ def main() -> None:
         f"recordings beyond the model (over {BEYOND:.0%} of words wrong) and those whose mean confidence is below {limit}; "
         "hit_rate: flagged of those beyond it; false_alarms: flagged of the others"
     )
-    arguments.model = "packaged"
-    publish("confidence limit", statistic, arguments, [{"limit": limit, "rates": rows, "limits_on_measure": curve}])
+    document = {
+        "benchmark": "confidence limit",
+        "date": date.today().isoformat(),
+        "hardware": f"{cpu_name()}, {usable_processors()} cores",
+        "dtype": "fp32",
+        "model": "packaged",
+        "statistic": statistic,
+        "commit": machine.commit(ROOT),
+        "versions": machine.versions(),
+        "results": [{"limit": limit, "rates": rows, "limits_on_measure": curve}],
+    }
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(document))
 
 
 def parsed() -> argparse.Namespace:

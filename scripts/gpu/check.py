@@ -17,7 +17,6 @@ import argparse
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -27,18 +26,15 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO
-from uuid import uuid4
 
 from scripts.gpu import plan
 from scripts.gpu.goals import Document, goals, matrix_ceiling, read_rows, rows_of, shown
 from scripts.gpu.plan import ROOT
+from scripts.gpu.processes import Worker
 
 WORKER = "scripts.gpu.worker"
-MARK = "GPU_CHECK_WORKER"  # environment variable of a worker and of all that it starts
 MEMORY = Path("/dev/shm")
 KERNEL_MODULE = Path("/proc/driver/nvidia/gpus")
 # In a process of its own: a driver that hangs costs no more than the time limit.
@@ -50,7 +46,6 @@ _DRIVER_S = 20.0
 ALL_MINUTES = 15.0
 _SCRATCH_BYTES = 40 << 30
 _WRAP_UP_S = 8.0  # before its limit, a part should have ended by itself
-_POLL_S = 0.25  # at the rows of the part that runs
 _STATISTIC = (
     "medians after warm-up unless a row says cold; ms by the device's clock on a GPU; RTFx is seconds of audio per second "
     "of wall clock; random weights and synthetic audio unless a row says trained"
@@ -60,62 +55,6 @@ _KEPT_LOG = 1500  # characters of a failed part's output in the document
 
 
 # --- running the parts --------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Worker:
-    """A process that runs parts (worker.py), and the file that has what it prints."""
-
-    process: subprocess.Popen[bytes]
-    mark: str = ""  # in the environment of all that it starts
-
-    @classmethod
-    def start(cls, env: dict[str, str], log: IO[bytes]) -> Worker:
-        mark = uuid4().hex
-        process = subprocess.Popen(
-            [sys.executable, "-m", WORKER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=env | {MARK: mark},
-            cwd=ROOT,
-            preexec_fn=os.setpgrp,  # a group to end as one; no session of its own, in which it might outlive us
-        )
-        return cls(process, mark)
-
-    def run(self, settings: Document, seconds: float, poll: Callable[[], None]) -> Document:
-        """Return the answer for a part, calling `poll` meanwhile; its status if it ends early, or its time is up."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps(settings).encode() + b"\n")
-            self.process.stdin.flush()
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            code = self.process.poll()  # before its last answer is looked for; its children may hold its output open
-            if select.select([self.process.stdout], [], [], min(left, _POLL_S))[0]:
-                if line := self.process.stdout.readline():
-                    answer: Document = json.loads(line)
-                    return answer
-                if code is None:
-                    time.sleep(_POLL_S)  # it has closed its output, and ends
-                    continue
-            if code is not None:
-                return {"status": f"failed: exit code {code}"}
-            poll()
-        return {"status": f"stopped after {seconds:.0f} s"}
-
-    def end(self) -> None:
-        """End the process, if it still runs, and all that it started, which would keep the GPU busy.
-
-        A run's devices' processes and helpers have sessions of their own, which no signal to a group reaches.
-        """
-        if self.process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self.process.stdin.close()
-        end_group(self.process)
-        end_marked(self.mark)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
 
 
 class Run:
@@ -197,10 +136,10 @@ class Run:
             if not plan.PARTS[name].shares:
                 self._drop_worker()
             if self._worker is None:
-                self._worker = Worker.start(self._env, log)
+                self._worker = Worker.start([sys.executable, "-m", WORKER], self._env, log)
             answer = self._worker.run(settings, seconds, poll)
         part["status"] = answer["status"]
-        if "import_s" not in answer or self._worker.process.poll() is not None or not plan.PARTS[name].shares:
+        if "import_s" not in answer or answer["is_lost"] or not plan.PARTS[name].shares:
             self._drop_worker()
         poll()
         part |= {"wall_s": round(time.monotonic() - start, 1), "import_s": round(answer.get("import_s", 0.0), 1)}
@@ -232,44 +171,6 @@ def spent(document: Document, wall_s: float) -> Document:
         "preparing_s": round(sum(row["spent_s"] for row in rows if "is_preparation" in row), 1),
         "importing_s": round(sum(part.get("import_s", 0.0) for part in document["results"]), 1),
     }
-
-
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End the process, if it still runs, and its remaining children, which would keep the GPU busy."""
-    if process.poll() is None:
-        signal_group(process, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=4)
-    signal_group(process, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):  # a process that waits for a dead GPU cannot be ended
-        process.wait(timeout=4)
-
-
-def end_marked(mark: str) -> None:
-    """End the processes whose environment has the mark, whatever their parent is now."""
-    sought, ended = f"{MARK}={mark}".encode(), set[int]()
-    while mark and (found := {pid for pid in running() if sought in environment_of(pid)} - ended):
-        for pid in found:  # they may start others meanwhile
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        ended |= found
-
-
-def running() -> list[int]:
-    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-
-
-def environment_of(pid: int) -> list[bytes]:
-    """Return the environment with which a process of this user was started; empty for others and for one that has ended."""
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
-
-
-def signal_group(process: subprocess.Popen[bytes], kind: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, kind)
 
 
 def environment(site: Path | None, scratch: Path, document: Document) -> dict[str, str]:
@@ -406,7 +307,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--site", type=Path, help="folder of wheels, or of installed packages, that the machine lacks")
     parser.add_argument(
-        "--scratch", type=Path, help="folder that keeps models and audio, 14 GB (default: a temporary one, in memory)"
+        "--scratch", type=Path, help="folder that keeps models and audio, 15 GB (default: a temporary one, in memory)"
     )
     parser.add_argument("--device", default="cuda", help="cuda (default) or cpu")
     parser.add_argument("--quick", action="store_true", help="tiny models and sizes")

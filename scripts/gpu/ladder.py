@@ -14,7 +14,6 @@ Shapes: B batch, T frames, S samples.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -224,18 +223,17 @@ def measure(transcriber: Transcriber, batches: list[Batch], rung: Rung, passes: 
 
 
 class Nemo:
-    """NeMo's model with the weights of a checkpoint, on a device; float32 until a rung wants bf16."""
+    """NeMo's model of an archive, on a device; float32 until a rung wants bf16."""
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
+    def __init__(self, archive: Path, config: ModelConfig, device: torch.device) -> None:
         """Raise ImportError without NeMo."""
         import nemo
 
         from scripts.gpu.turns import nemo_model
 
-        with tempfile.TemporaryDirectory() as folder:
-            self._model = nemo_model(checkpoint.config, dict(checkpoint.weights), Path(folder)).to(device)
-        self._device, self._is_ctc, self.version = device, checkpoint.config.joint is None, nemo.__version__
-        self._blank_id = checkpoint.config.blank_id
+        self._model = nemo_model(archive).to(device)
+        self._device, self._is_ctc, self.version = device, config.joint is None, nemo.__version__
+        self._blank_id = config.blank_id
 
     def prepare(self, rung: Rung) -> None:
         from omegaconf import open_dict

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -16,7 +20,7 @@ import torch
 from fastscribe import Options, Transcriber
 from fastscribe.bench import synthetic, throughput_passes
 from fastscribe.bench.document import describe_error
-from fastscribe.checkpoint import native_writer
+from fastscribe.checkpoint import native_writer, nemo_export
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.decode.decoder import Parts
 from fastscribe.decode.families import DECODERS
@@ -26,126 +30,89 @@ from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.run_rooms import fused_model
 from scripts import random_checkpoint
-from scripts.benchmarks import single_passes
 from scripts.benchmarks.loss_cases import HEADLINE
 from scripts.benchmarks.loss_memory import LossShape
 from scripts.measurement_log import MeasurementLog
 
 ROOT = Path(__file__).resolve().parents[2]
 TEST_DATA = ROOT / "tests" / "data"
+_REPORTED = (  # of report.json
+    "rtfx",
+    "audio_s",
+    "load_s",
+    "wall_s",
+    "first_batch_s",
+    "total_s",
+    "files",
+    "failed",
+    "stage_s",
+    "padding_share",
+    "dtype",
+    "device",
+    "refused",
+)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Amount of work. Shapes are names of scripts/shapes.py; `_s` is seconds."""
+    """Amount of work, as on a GPU. Shapes are names of scripts/shapes.py; `_s` is seconds."""
 
-    tdt: str
-    tdt_v2: str  # with 1,024 tokens
-    rnnt: str
-    ctc: str
-    attention: tuple[str, ...]  # with attention decoders
-    ladder: tuple[str, ...]  # of part tenfold, in order of worth
-    convolutional: tuple[str, ...]
-    matrix: int  # side of the large product
-    rows: int  # of the model's own products
-    copy_bytes: int
-    kernel_cases: tuple[tuple[int, int], ...]  # rows, frames
-    grid_rows: tuple[int, ...]
-    grid_s: tuple[float, ...]
-    decoder_rows: tuple[int, ...]  # the first two in every mode
-    decoder_frames: tuple[int, ...]
-    clips: int
-    clip_share: float  # of each clip's length
-    repeats: int  # of the clips in a pass
-    attention_clips: int  # once in a pass
-    passes: int
-    budgets: tuple[int, ...]  # frames a batch
-    cold_clips: int  # before the cold pass
-    compared: int  # clips for which dtypes are compared
-    nemo_clips: int
-    nemo_batch_sizes: tuple[int, ...]
-    nemo_long_batch_sizes: tuple[int, ...]
-    several_processes: str  # of --devices
-    counts: tuple[int, ...]  # of files, from Enter to exit
-    loss_batches: tuple[int, ...]
-    loss_labels: tuple[int, ...]
-    loss_s: float  # a case that takes longer is timed once
-    samplewise: LossShape  # its batch size is the headline's
-    samplewise_tokens: tuple[int, ...]
-    samplewise_batches: tuple[int, ...]  # smaller ones
-    ladder_batch: int  # rows of fixed batches
-    slow_clips: int  # of rungs that decode one row at a time
-    cpu_files: int
-    cpu_dtypes: tuple[str, ...]
-    latency_rows: tuple[int, ...]
-    latency_s: tuple[float, ...]  # seconds of a recording
-    latency_iterations: int
-    latency_most_s: float  # of a case, in each dtype
-    trained: str  # a shape
-    training_corpus: int  # recordings
-    training_buckets: int  # of durations
-    training_steps: int  # measured, of each way to batch
-    training_most_rows: int  # of a batch
-
-
-FULL = Sizes(
-    tdt="parakeet-tdt-0.6b-v3",
-    tdt_v2="parakeet-tdt-0.6b",
-    rnnt="parakeet-rnnt-1.1b",
-    ctc="parakeet-ctc-0.6b",
-    attention=("canary-1b-flash", "canary-1b"),
-    ladder=(
+    tdt: str = "parakeet-tdt-0.6b-v3"
+    tdt_v2: str = "parakeet-tdt-0.6b"  # with 1,024 tokens
+    rnnt: str = "parakeet-rnnt-1.1b"
+    ctc: str = "parakeet-ctc-0.6b"
+    attention: tuple[str, ...] = ("canary-1b-flash", "canary-1b")  # with attention decoders
+    ladder: tuple[str, ...] = (  # of part tenfold, in order of worth
         "parakeet-tdt-0.6b",
         "parakeet-rnnt-1.1b",
         "parakeet-ctc-1.1b",
         "parakeet-tdt-1.1b",
         "parakeet-ctc-0.6b",
         "parakeet-rnnt-0.6b",
-    ),
-    convolutional=("jasper10x5dr", "quartznet15x5"),
-    matrix=8192,
-    rows=32768,
-    copy_bytes=4 << 30,
-    kernel_cases=((256, 100), (64, 250), (64, 750)),
-    grid_rows=(128, 1, 32, 8, 256),
-    grid_s=(20.0, 8.0, 60.0),
-    decoder_rows=(256, 1, 128, 32, 8),
-    decoder_frames=(100, 250),
-    clips=2048,
-    clip_share=1.0,
-    repeats=3,
-    attention_clips=1024,
-    passes=3,
-    budgets=(8_192, 12_288, 16_384, 32_768, 65_536),
-    cold_clips=256,
-    compared=256,
-    nemo_clips=2048,
-    nemo_batch_sizes=(128, 256),
-    nemo_long_batch_sizes=(8, 4),
-    several_processes="0,0,0,0",
-    counts=(10, 1000, 10_000),
-    loss_batches=(32, 8, 64),
-    loss_labels=(150, 200, 100),
-    loss_s=4.0,
-    samplewise=HEADLINE,
-    samplewise_tokens=(8193, 1025),
-    samplewise_batches=(1, 8, 32, 128, 512),
-    ladder_batch=128,
-    slow_clips=128,
-    cpu_files=128,
-    cpu_dtypes=("int8", "bf16"),
-    latency_rows=(1, 2, 4, 8, 16),
-    latency_s=(2.0, 7.0, 16.7),
-    latency_iterations=120,
-    latency_most_s=5.0,
-    trained="canary-1b",
-    training_corpus=20_000,
-    training_buckets=4,
-    training_steps=6,
-    training_most_rows=1024,
-)
+    )
+    convolutional: tuple[str, ...] = ("jasper10x5dr", "quartznet15x5")
+    matrix: int = 8192  # side of the large product
+    rows: int = 32768  # of the model's own products
+    copy_bytes: int = 4 << 30
+    grid_rows: tuple[int, ...] = (128, 1, 32, 8, 256)
+    grid_s: tuple[float, ...] = (20.0, 8.0, 60.0)
+    decoder_rows: tuple[int, ...] = (256, 1, 128, 32, 8)  # the first two in every mode
+    decoder_frames: tuple[int, ...] = (100, 250)
+    clips: int = 2048
+    clip_share: float = 1.0  # of each clip's length
+    repeats: int = 3  # of the clips in a pass
+    attention_clips: int = 1024  # once in a pass
+    passes: int = 3
+    budgets: tuple[int, ...] = (8_192, 12_288, 16_384, 32_768, 65_536)  # frames a batch
+    cold_clips: int = 256  # before the cold pass
+    compared: int = 256  # clips for which dtypes are compared
+    nemo_clips: int = 2048
+    nemo_batch_sizes: tuple[int, ...] = (128, 256)
+    nemo_long_batch_sizes: tuple[int, ...] = (8, 4)
+    several_processes: str = "0,0,0,0"  # of --devices
+    counts: tuple[int, ...] = (10, 1000, 10_000)  # of files, from Enter to exit
+    loss_batches: tuple[int, ...] = (32, 8, 64)
+    loss_labels: tuple[int, ...] = (150, 200, 100)
+    loss_s: float = 4.0  # a case that takes longer is timed once
+    samplewise: LossShape = HEADLINE  # its batch size is the headline's
+    samplewise_tokens: tuple[int, ...] = (8193, 1025)
+    samplewise_batches: tuple[int, ...] = (1, 8, 32, 128, 512)  # smaller ones
+    ladder_batch: int = 128  # rows of fixed batches
+    slow_clips: int = 128  # of rungs that decode one row at a time
+    cpu_files: int = 128
+    cpu_dtypes: tuple[str, ...] = ("int8", "bf16")
+    latency_rows: tuple[int, ...] = (1, 2, 4, 8, 16)
+    latency_s: tuple[float, ...] = (2.0, 7.0, 16.7)  # seconds of a recording
+    latency_iterations: int = 120
+    latency_most_s: float = 5.0  # of a case, in each dtype
+    trained: str = "canary-1b"  # a shape
+    training_corpus: int = 20_000  # recordings
+    training_buckets: int = 4  # of durations
+    training_steps: int = 6  # measured, of each way to batch
+    training_most_rows: int = 1024  # of a batch
 
 
+FULL = Sizes()
 QUICK = Sizes(
     tdt="tiny",
     tdt_v2="tiny",
@@ -157,7 +124,6 @@ QUICK = Sizes(
     matrix=64,
     rows=8,
     copy_bytes=1 << 20,
-    kernel_cases=((2, 40),),
     grid_rows=(2, 1),
     grid_s=(1.0,),
     decoder_rows=(4, 1),
@@ -217,6 +183,14 @@ class Part:
             native_writer.write(self._random(shape), unfinished, torch.bfloat16)
             unfinished.rename(folder)
         return folder
+
+    def archive(self, shape: str) -> Path:
+        """Return the same model as NeMo's archive; write it if it does not exist."""
+        path = self.scratch / "models" / f"{shape}.nemo"
+        if not path.exists():
+            made = random_checkpoint.with_sentencepiece(read_checkpoint(self.model(shape)))
+            nemo_export.write(made, path, torch.bfloat16)
+        return path
 
     def _random(self, shape: str) -> Checkpoint:
         """Make it on the device in seconds; if the device fails, on the CPU in a minute, because most parts need a model."""
@@ -293,11 +267,26 @@ def num_cores() -> int:
 def in_budget(
     transcriber: Transcriber, waves: Sequence[np.ndarray], frames: int | None, passes: int, repeats: int
 ) -> dict[str, Any]:
-    """Return batches of at most `frames` frames; None: the budget of a run."""
+    """Measure passes over batches of at most `frames` frames in memory; None: the budget of a run."""
     budget = transcriber._recognizer.choose_budget() if frames is None else Budget(frames)
-    row = single_passes.from_memory(transcriber, waves, budget, passes, repeats)
+    batches = throughput_passes.batches_of(waves, transcriber, budget)
+    row = throughput_passes.from_batches(transcriber, batches, passes, repeats)
     return row | {
         "budget": budget.frames,
         "budget_bend": budget.quadratic_at_frames,
         "budget_row_frames": budget.overhead_frames_per_row,
     }
+
+
+def by_command(model: Path, inputs: Path, out: Path, where: Sequence[str], seconds: float) -> dict[str, Any]:
+    """Run the same by `fastscribe transcribe` in a new process, loading included. `where`: --device or --devices."""
+    command = [sys.executable, "-m", "fastscribe", "transcribe", str(inputs), "--model", str(model), "-o", str(out)]
+    start = perf_counter()
+    done = subprocess.run(
+        [*command, *where, "--no-progress"], capture_output=True, text=True, timeout=seconds, env=os.environ
+    )
+    process_s = perf_counter() - start
+    if done.returncode != 0:
+        raise RuntimeError(f"exit code {done.returncode}: {done.stderr[-500:]}")
+    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    return {"process_s": process_s, "said": done.stderr[-600:], **{key: report[key] for key in _REPORTED}}

@@ -84,7 +84,6 @@ PARTS = {
     "ceilings": PartPlan("pieces:ceilings", "pieces", 30, 10, ()),
     "encoder": PartPlan("pieces:encoder", "pieces", 80, 25, _NETWORK),
     "decoder": PartPlan("pieces:decoder", "pieces", 60, 20, _DECODING),
-    "kernels": PartPlan("pieces:kernels", "pieces", 45, 10, _NETWORK),
     "tests": PartPlan("checks:tests", "tests", 110, 30, (*_NETWORK, *_DECODING, *_LOSS, "tests/cuda"), shares=False),
     "end_to_end": PartPlan("checks:end_to_end", "tests", 120, 30, ("fastscribe", "tests/cuda"), shares=False),
     "sanitizer": PartPlan("checks:sanitizer", "tests", 120, 15, (*_NETWORK, *_DECODING), shares=False),

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
-import os
-import sys
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,25 +15,21 @@ from time import monotonic
 from typing import Any
 
 from scripts.gpu.goals import Row, read_rows
+from scripts.gpu.processes import answer
 
 
 def serve() -> None:
-    """Answer {"part", "rows", "end", "known", "device", "quick", "scratch"} with {"status", "import_s"}, until stdin ends."""
-    replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    """Answer {"part", "rows", "end", "known", "device", "quick", "scratch"} with {"status", "import_s", "is_lost"}."""
     start, loaded = monotonic(), dict[Any, Any]()
-    import_s: float | None = None
-    for line in sys.stdin:
-        settings = json.loads(line)
-        if import_s is None:
-            import torch  # noqa: F401 - what takes long
+    import torch  # noqa: F401 - what takes long
 
-            import_s = monotonic() - start
+    import_s = [monotonic() - start]  # of the first part
+
+    def reply(settings: dict[str, Any]) -> dict[str, Any]:
         status, is_lost = run(settings, loaded)
-        print(json.dumps({"status": status, "import_s": import_s}), file=replies, flush=True)
-        import_s = 0.0
-        if is_lost:
-            os._exit(1)
+        return {"status": status, "import_s": import_s.pop() if import_s else 0.0, "is_lost": is_lost}
+
+    answer(reply)
 
 
 def run(settings: dict[str, Any], loaded: dict[Any, Any]) -> tuple[str, bool]:

@@ -15,7 +15,6 @@ import torch
 from fastscribe.bench import machine, synthetic, throughput_passes
 from fastscribe.bench.timing import time_call
 from fastscribe.pipeline.batching import Budget
-from scripts.benchmarks import single_passes
 from tests.helpers.random_models import transcriber
 
 CPU = torch.device("cpu")
@@ -79,7 +78,8 @@ def test_batches_hold_every_wave_once() -> None:
 
 def test_throughput_counts_all_audio_and_shares_add_up(tmp_path: Path) -> None:
     waves = synthetic.waves([1.0, 2.5, 0.5], seed=7)
-    row = single_passes.from_memory(transcriber("tiny"), waves, Budget(math.inf), passes=2, repeats=2)
+    batches = throughput_passes.batches_of(waves, transcriber("tiny"), Budget(math.inf))
+    row = throughput_passes.from_batches(transcriber("tiny"), batches, passes=2, repeats=2)
     assert row["audio_s"] == pytest.approx(8.0)
     assert row["encoder_share_of_wall"] + row["outside_encoder_share_of_wall"] == pytest.approx(1.0)
     paths = synthetic.write_files(tmp_path / "audio", waves, "flac", 2)

@@ -1,4 +1,4 @@
-"""Canary archives with an aligner, packed from stored ones as scripts/goldens/make_aligner_goldens.py packed them for NeMo.
+"""Canary archives with an aligner, packed from stored ones, for scripts/goldens/aligner.py too, which gives NeMo the same.
 
 Nothing of fastscribe or NeMo is imported.
 """

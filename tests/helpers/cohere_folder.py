@@ -4,7 +4,7 @@ Its config.json and weights come in three forms (FORMS): as the classes' modules
 model, and as the model is published, where both are NeMo's.
 
 The weights come from NumPy's legacy generator, as those of granite_folder.py. Used by tests, and by
-scripts/goldens/make_cohere_goldens.py, which runs where transformers is installed and fastscribe is not, so nothing here
+scripts/goldens/cohere.py, which runs where transformers is installed and fastscribe is not, so nothing here
 imports either of them.
 """
 

@@ -1,7 +1,7 @@
 """A small Granite Speech 5.0 TurboCTC model with random weights, as the folder that transformers reads.
 
 The weights come from NumPy's legacy generator, whose numbers do not change between versions. Used by tests, and by
-scripts/goldens/make_granite_goldens.py, which runs where transformers is installed and fastscribe is not, so nothing here
+scripts/goldens/granite.py, which runs where transformers is installed and fastscribe is not, so nothing here
 imports either of them.
 """
 

@@ -1,7 +1,7 @@
 """A small IndicConformer with random weights, as the unpacked .nemo of AI4Bharat's fork of NeMo.
 
 It has three of the 22 languages, each with its own vocabulary. The weights come from NumPy's legacy generator, whose numbers do
-not change between versions. Used by tests, and by scripts/goldens/make_indic_goldens.py, which runs where NeMo is installed and
+not change between versions. Used by tests, and by scripts/goldens/indic.py, which runs where NeMo is installed and
 fastscribe is not, so nothing here imports either of them.
 """
 

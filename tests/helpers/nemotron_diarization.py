@@ -1,6 +1,6 @@
 """Small folders of transformers' Nemotron3DiarizationForAudioFrameClassification whose weights are formulas of their names.
 
-scripts/goldens/make_nemotron_diarization_goldens.py gives transformers the same, and stores its probabilities. This file
+scripts/goldens/nemotron_diarization.py gives transformers the same, and stores its probabilities. This file
 imports nothing of fastscribe, so that an environment with transformers alone can run it.
 """
 

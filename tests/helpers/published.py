@@ -1,7 +1,7 @@
 """Published NeMo checkpoints as tables of facts: the keys of each model_config.yaml with their values, sizes included.
 
 `config` gives the whole YAML of a checkpoint, `stand_in` the same with small sizes: every key stays, numbers that say how
-large a layer is shrink. Used by test_published.py and by scripts/goldens/make_published_goldens.py, which runs where NeMo is
+large a layer is shrink. Used by test_published.py and by scripts/goldens/published.py, which runs where NeMo is
 installed and fastscribe is not, so nothing here imports either of them.
 """
 

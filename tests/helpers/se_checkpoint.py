@@ -1,7 +1,7 @@
 """Small NeMo checkpoints with squeeze-and-excite and random weights: Citrinet, ContextNet, and odd mixtures of their settings.
 
 The weights come from NumPy's legacy generator, whose numbers never change. Used by tests, and by
-scripts/goldens/make_se_goldens.py, which runs where NeMo is installed and fastscribe is not, so nothing here imports either
+scripts/goldens/squeeze_excite.py, which runs where NeMo is installed and fastscribe is not, so nothing here imports either
 of them.
 """
 

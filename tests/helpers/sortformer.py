@@ -1,6 +1,6 @@
 """Small Sortformer checkpoints whose weights are formulas of their names, and recordings for them.
 
-scripts/goldens/make_sortformer_goldens.py gives NeMo the same, and stores its probabilities. This file imports nothing of
+scripts/goldens/speakers.py gives NeMo the same, and stores its probabilities. This file imports nothing of
 fastscribe, so that an environment with NeMo alone can run it.
 """
 

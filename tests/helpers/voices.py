@@ -1,6 +1,6 @@
 """Small voice models (TitaNet, SpeakerNet, ECAPA-TDNN) whose weights are formulas of their names, and recordings for them.
 
-scripts/goldens/make_voice_goldens.py gives NeMo the same, and stores its vectors. This file imports nothing of fastscribe, so
+scripts/goldens/speakers.py gives NeMo the same, and stores its vectors. This file imports nothing of fastscribe, so
 that an environment with NeMo alone can run it.
 """
 

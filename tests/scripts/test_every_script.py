@@ -5,13 +5,11 @@ from __future__ import annotations
 import ast
 import importlib
 import json
-import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -157,74 +155,23 @@ def test_a_missing_name_is_found(text: str, found: str) -> None:
     assert list(missing_names(SCRIPTS / "default_model" / "ngrams.py", lasting + text)) == [found]
 
 
-# --- the benchmarks that README.md and docs/ name ---------------------------------------------------------------------
+# --- the benchmark that README.md and docs/ name ----------------------------------------------------------------------
 
-DATA = ROOT / "tests" / "data"
-# Its smallest run. SPEECH stands for a folder of manifests.
-SMALLEST: dict[str, Sequence[str]] = {
-    "durability": ("--clips", "5", "--repeats", "1"),
-    "host": ("--clips", "5", "--seconds", "1", "--repeats", "1"),
-    "in_turn": ("SPEECH", "--splits", "few"),
-    "remote": (
-        *("--clips", "3", "--seconds", "1", "--long-files", "1", "--long-seconds", "5"),
-        *("--latencies-ms", "0", "--listed", "1000", "--repeats", "1"),
-    ),
-    "size": ("--rows", "20"),
-}
-NULL_DEVICE = ("--null-device", "25000", "--files", "40", "--seconds", "1", "--turns", "1", "--format", "mp3")
-# Take more than six seconds of processor time: only where FASTSCRIBE_TEST_BENCHMARKS is "all", as in CI.
-LONG = {"in_turn"}
-# What some need beside the extras and the group that all tests need.
-LIBRARIES = {"remote": ("obstore", "the extra remote")}
-TESTS_ALL = os.environ.get("FASTSCRIBE_TEST_BENCHMARKS") == "all"
+NULL_DEVICE = ("--null-device", "25000", "--files", "40", "--seconds", "1", "--turns", "1", "--format")
 
 
-@pytest.fixture(scope="module")
-def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a manifest of two sentences."""
-    folder = tmp_path_factory.mktemp("speech")
-    rows = map(json.loads, (DATA / "manifest.jsonl").read_text(encoding="utf-8").splitlines())
-    spoken = sorted((row for row in rows if "_0_" in row["audio_filepath"]), key=lambda row: row["duration"])
-    lines = [json.dumps({**row, "audio_filepath": str(DATA / row["audio_filepath"])}) for row in spoken[:2]]
-    (folder / "few.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    return folder
-
-
-def test_every_benchmark_of_the_documents_has_a_smallest_run() -> None:
+def test_every_benchmark_of_the_documents_is_run_below() -> None:
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))]
     named = {name for text in texts for name in re.findall(r"scripts[/.]benchmarks[/.](\w+)", text)}
-    assert named == SMALLEST.keys()
+    assert named == {"host"}
 
 
 @pytest.mark.linux
-@pytest.mark.parametrize("name", [name for name in SMALLEST if TESTS_ALL or name not in LONG])
-def test_smallest_run(name: str, speech: Path) -> None:
-    """Its last line is the result. By itself each would take two seconds more, for torch."""
-    library, of = LIBRARIES.get(name, ("json", ""))
-    if find_spec(library) is None:
-        pytest.skip(f"needs {library}, of {of}")
-    # The checkout may be another user's.
-    environment = os.environ | {
-        "GIT_CONFIG_COUNT": "1",
-        "GIT_CONFIG_KEY_0": "safe.directory",
-        "GIT_CONFIG_VALUE_0": "*",
-    }
-    arguments = [str(speech) if one == "SPEECH" else one for one in SMALLEST[name]]
-    path = SCRIPTS / "benchmarks" / f"{name}.py"
-    if TESTS_ALL:
-        command = [sys.executable, "-m", module_name(path), *arguments]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    else:
-        done = LIBRARIES_ALONE.python(PROGRAM, path, module_name(path), *arguments, env=environment, timeout_s=280)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.linux
-def test_a_null_device() -> None:
-    command = [sys.executable, "-m", "scripts.benchmarks.host", *NULL_DEVICE]
+@pytest.mark.parametrize("kind", ["flac", "wav", "mp3"])
+def test_a_null_device_for_each_kind_of_file(kind: str) -> None:
+    command = [sys.executable, "-m", "scripts.benchmarks.host", *NULL_DEVICE, kind]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert (found["format"], found["files"], found["turns"].keys()) == ("mp3", 40, {"helpers", "process"})
+    assert (found["format"], found["files"], found["turns"].keys()) == (kind, 40, {"helpers", "process"})
     assert found["helpers"] >= 1 and found["files_per_s"] > 0

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 import zipfile
 from dataclasses import replace
@@ -21,12 +20,11 @@ import torch
 from packaging.requirements import Requirement
 
 from fastscribe.bench import ceilings
-from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.fast_paths import RefusedPath
-from scripts.benchmarks import decoding_speed, encoder_speed, loss_cases, single_passes, training_batches
-from scripts.gpu import check, goals, plan, pytest_rows, rehearsal, turns, worker
+from scripts.benchmarks import decoding_speed, loss_cases, training_batches
+from scripts.gpu import check, goals, plan, processes, pytest_rows, rehearsal, turns, worker
 from scripts.gpu.part import FULL, QUICK, Part, Sizes
-from scripts.gpu.parts import checks, function, pieces, training
+from scripts.gpu.parts import checks, function, pieces, tenfold, training
 from scripts.gpu.plan import PARTS
 from scripts.measurement_log import MeasurementLog
 from tests.conftest import ROOT
@@ -116,12 +114,12 @@ def test_part_on_cpu(
         Part, "load", lambda part, shape, *a, **k: loads.append((shape, *a)) or load(part, shape, *a, **k)
     )
     random_models.make_once(monkeypatch)
-    monkeypatch.setattr(single_passes, "by_command", lambda *a: {"rtfx": 60.0, "where": a[3]})  # takes long to start
+    monkeypatch.setattr(tenfold, "by_command", lambda *a: {"rtfx": 60.0, "where": a[3]})  # takes long to start
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tiny tensors; more threads wait for each other
     request.addfinalizer(lambda: torch.set_num_threads(num_threads))
     time_call = decoding_speed.time_call
-    for module in (ceilings, decoding_speed, encoder_speed):
+    for module in (ceilings, decoding_speed, pieces):
         monkeypatch.setattr(module, "time_call", lambda call, device, **_: time_call(call, device, 0.01, 1, 1))
     notes = MeasurementLog(scratch / name, 600.0)  # also on a busy machine
     function(name)(Part(torch.device("cpu"), QUICK, scratch, notes))
@@ -397,7 +395,7 @@ check.main(sys.argv[1:])
 def test_a_killed_check_leaves_every_row(tmp_path: Path) -> None:
     """SIGKILL allows no cleanup."""
     (tmp_path / "fake_worker.py").write_text(FAKE_WORKER)
-    given = ["--out", tmp_path / "out", "--parts", "kernels", "--device", "cpu"]
+    given = ["--out", tmp_path / "out", "--parts", "encoder", "--device", "cpu"]
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
     process = subprocess.Popen([sys.executable, "-c", FAKE_CHECK, *given], stderr=subprocess.DEVNULL, env=env)
     stored, rows = tmp_path / "out" / "gpu_check.json", []
@@ -416,7 +414,7 @@ def test_a_killed_check_leaves_every_row(tmp_path: Path) -> None:
 
 
 def test_the_clock_starts_before_wheels_are_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = arguments(tmp_path, "--minutes", "1", "--parts", "kernels")
+    given = arguments(tmp_path, "--minutes", "1", "--parts", "encoder")
     document = check.new_document(given)
     check.Run(given, document, tmp_path, time.monotonic() - 58).all()  # as if unpacking had taken so long
     assert document["results"][0]["status"] == "skipped: out of time"
@@ -442,13 +440,13 @@ def test_no_child_of_a_part_outlives_it(leader_ends: str, status: str, child_sta
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         preexec_fn=os.setpgrp,
-        env=os.environ | {check.MARK: str(tmp_path)},
+        env=os.environ | {processes.MARK + "X": "1"},
     )
     for _ in range(1000):
         time.sleep(0.05)
         if written.exists() and written.read_text():
             break
-    leader_process = check.Worker(process, str(tmp_path))
+    leader_process = processes.Worker(process, processes.MARK + "X")
     assert leader_process.run({}, 2.0 if status.startswith("stopped") else 50.0, lambda: None)["status"] == status
     leader_process.end()
     for _ in range(1000):
@@ -479,7 +477,7 @@ def test_a_part_that_crashes_leaves_its_rows_and_last_words(tmp_path: Path, monk
     (tmp_path / "crashing_worker.py").write_text(CRASHING_WORKER)
     monkeypatch.setattr(check, "WORKER", "crashing_worker")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    given = arguments(tmp_path, "--parts", "kernels,ceilings")
+    given = arguments(tmp_path, "--parts", "encoder,ceilings")
     document = check.new_document(given)
     check.Run(given, document, tmp_path, time.monotonic()).all()
     for found in document["results"]:  # the second has a process of its own again
@@ -591,13 +589,13 @@ def test_facts_say_the_machine_however_late_it_is(tmp_path: Path) -> None:
 
 def test_a_digest_is_of_code_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "ROOT", tmp_path)
-    monkeypatch.setitem(plan.PARTS, "kernels", replace(plan.PARTS["kernels"], sources=("a",)))
+    monkeypatch.setitem(plan.PARTS, "encoder", replace(plan.PARTS["encoder"], sources=("a",)))
     (tmp_path / "a").mkdir()
     digests = []
     for text in ("x = 1\n", "# a comment\n\nx = 1\n", "x = 2\n"):
         (tmp_path / "a" / "b.py").write_text(text)
         plan.digest.cache_clear()
-        digests.append(plan.digest("kernels"))
+        digests.append(plan.digest("encoder"))
     plan.digest.cache_clear()
     assert digests[0] == digests[1] != digests[2]
 
@@ -716,26 +714,6 @@ def test_goals_come_from_the_rows() -> None:
     assert json.loads(check.as_text(document)) == document
 
 
-def test_nemos_model_gets_our_weights() -> None:
-    """The weights go into the tensors of its own state dict, with NeMo's names and shapes."""
-    import torch
-
-    path = ROOT / "tests" / "data" / "models" / "tdt_demo" / "model.nemo"
-    with tarfile.open(path) as archive:
-        member = next(name for name in archive.getnames() if name.endswith(".ckpt"))
-        theirs = torch.load(archive.extractfile(member), weights_only=True)  # type: ignore[arg-type]
-    ours = read_checkpoint(path)
-    wanted = {name: tensor.clone() for name, tensor in theirs.items()}
-    for name, tensor in theirs.items():
-        if not name.startswith("preprocessor"):
-            tensor.zero_()
-    weights = {name: ours.weights[name] for name in ours.weights if not name.endswith("num_batches_tracked")}
-    turns.copy_into_nemo(theirs, ours.config.encoder, weights)
-    assert all(torch.equal(theirs[name], wanted[name]) for name in wanted if "num_batches" not in name)
-    with pytest.raises(ValueError, match="names differ"):
-        turns.copy_into_nemo(theirs, ours.config.encoder, {})
-
-
 def test_wheels_are_unpacked(tmp_path: Path) -> None:
     wheel = tmp_path / "thing-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -772,12 +750,13 @@ for request in sys.stdin:
 def test_a_side_is_asked_and_its_warnings_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "side.py"
     program.write_text(SIDE, encoding="utf-8")
-    with pytest.raises(RuntimeError, match="ended with code 1: cannot go on like this"):
-        turns.Worker({"threads": 1, "fails": True}, program)
-    side = turns.Worker({"threads": 1, "fails": False}, program)
+    command = [sys.executable, str(program)]
+    with pytest.raises(RuntimeError, match="exit code 1: cannot go on like this"):
+        turns.SideProcess({"threads": 1, "fails": True}, command)
+    side = turns.SideProcess({"threads": 1, "fails": False}, command)
     assert side.info == {"threads": 1} and side.ask({"command": "run"}) == {"command": "run"}
     assert len(side.fallback_lines()) == 1 and "chatter" in side.said()
     monkeypatch.setattr(turns, "_MAX_TURN_S", 0.3)
-    with pytest.raises(RuntimeError, match="ended with code -9"):
+    with pytest.raises(RuntimeError, match="stopped after 0 s"):
         side.ask({"command": "hang"})
     side.stop()

@@ -20,6 +20,7 @@ from fastscribe.families.model import Model
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.training import bpe
 from fastscribe.transcriber import Transcriber
 from scripts import random_checkpoint
 from scripts.benchmarks import agreement
@@ -105,6 +106,15 @@ def test_nemo_takes_a_model_with_a_sentencepiece_vocabulary(tmp_path: Path, monk
     nemo_export.write(read_checkpoint(tmp_path / "model"), tmp_path / "model.nemo", torch.float32)
     found = read_checkpoint(tmp_path / "model.nemo")
     assert found.has_random_weights and len(found.tokenizer.pieces) == SHAPES["tiny"].num_labels
+
+
+def test_a_large_sentencepiece_vocabulary_is_of_sentences_that_are_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SentencePiece skips a sentence of more than a MiB."""
+    made, train, texts = random_models.checkpoint("tiny"), bpe.train_vocabulary, []
+    made = replace(made, config=replace(made.config, num_labels=8192))
+    monkeypatch.setattr(bpe, "train_vocabulary", lambda found, *_: texts.extend(found) or train(found[:20], 64, "bpe"))
+    random_checkpoint.with_sentencepiece(made)
+    assert sum(map(len, texts)) > 1 << 20 and max(map(len, texts)) < 1 << 20
 
 
 @pytest.mark.parametrize("num_labels", [16, 1024, 8192])

@@ -24,7 +24,7 @@ from fastscribe.training.dataloader import AudioDataLoader
 from fastscribe.training.manifest import ExampleLimits, read_manifests
 from tests.conftest import DATA
 
-LHOTSE = DATA / "lhotse"  # made by scripts/goldens/make_lhotse_cuts.py
+LHOTSE = DATA / "lhotse"  # made by scripts/goldens/lhotse_cuts.py
 LIMITS = ExampleLimits()
 
 

@@ -20,9 +20,7 @@ from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.local import LocalExecutor
-from scripts.benchmarks import (
-    agreement,
-)
+from scripts.benchmarks import agreement
 from scripts.gpu.part import Part, in_budget
 
 _LOGIT_SPREAD = 3.0  # of a random attention decoder

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from fastscribe.bench import machine, throughput_passes
-from scripts.benchmarks import single_passes
-from scripts.gpu.part import Part
+from scripts.gpu.part import Part, by_command
 
 
 def files(part: Part) -> None:
@@ -48,7 +47,7 @@ def _by_command(part: Part, shape: str, kind: str, count: int | None, where: Seq
                 link.unlink()
     shutil.rmtree(out, ignore_errors=True)
     with machine.gpu_samples(part.device) as samples:
-        found = single_passes.by_command(part.model(shape), inputs, out, where, part.notes.seconds_left)
+        found = by_command(part.model(shape), inputs, out, where, part.notes.seconds_left)
     return found | samples
 
 
@@ -66,6 +65,7 @@ def _in_turns(part: Part, kind: str, batch_sizes: Sequence[int]) -> None:
     from scripts.gpu import turns
 
     model = part.notes.make({"what": "model", "shape": part.sizes.tdt}, partial(part.model, part.sizes.tdt))
+    archive = part.notes.make({"what": "archive", "shape": part.sizes.tdt}, partial(part.archive, part.sizes.tdt))
     paths = part.notes.make({"what": "audio", "audio": kind}, partial(part.files, kind))
-    if model is not None and paths is not None:
-        turns.take_turns(part.notes, model, paths[: part.sizes.nemo_clips], str(part.device), batch_sizes)
+    if model is not None and archive is not None and paths is not None:
+        turns.take_turns(part.notes, model, archive, paths[: part.sizes.nemo_clips], str(part.device), batch_sizes)

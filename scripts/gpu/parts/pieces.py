@@ -1,11 +1,13 @@
-"""Parts that measure pieces of a pass alone: ceilings, kernels, encoder, decoder, and the profile of a pass."""
+"""Parts that measure pieces of a pass alone: ceilings, encoder, decoder, and the profile of a pass."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import product
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -13,18 +15,20 @@ import torch
 
 from fastscribe import Transcriber
 from fastscribe.bench import ceilings as machine_ceilings
+from fastscribe.bench import throughput_passes
+from fastscribe.bench.timing import time_call
+from fastscribe.bench.work import encoder_gflop_per_audio_s
 from fastscribe.checkpoint.reader import read_checkpoint
-from fastscribe.config import GraphMode
-from fastscribe.types import Frames
-from scripts.benchmarks import (
-    decoding_speed,
-    encoder_speed,
-    gpu_utilization,
-    operation_speed,
-    single_passes,
-)
+from fastscribe.config import GraphMode, ModelConfig
+from fastscribe.decode.transducer import build_greedy
+from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.types import Features, Frames
+from scripts.benchmarks import decoding_speed
 from scripts.gpu.part import Part
 from scripts.shapes import SHAPES
+
+_TOP, _MAX_NAME = 16, 90  # kernels of a profile, and characters of their names
+Encode = Callable[[Features], Frames]
 
 
 def ceilings(part: Part) -> None:
@@ -48,44 +52,61 @@ def ceilings(part: Part) -> None:
         )
 
 
-def kernels(part: Part) -> None:
-    config = SHAPES[part.sizes.tdt].encoder
-    for (rows, frames), name, form in product(part.sizes.kernel_cases, operation_speed.NAMES, ("triton", "torch")):
-        part.notes.measure(
-            {"what": name, "form": form, "rows": rows, "frames": frames},
-            partial(operation_speed.measure, form, name, rows, frames, config.d_model, config.num_heads, part.device),
-        )
-
-
 def encoder(part: Part) -> None:
-    """Measure the encoder in bf16 over the whole grid, then in fp8 at the most important sizes."""
+    """Measure the encoder as shipped in bf16 over the whole grid, then in fp8 at the most important sizes.
+
+    Work is counted from the shape (fastscribe/bench/work.py), so padding and recomputation do not count as work.
+    """
     grid = [(rows, seconds) for seconds in part.sizes.grid_s for rows in part.sizes.grid_rows]
-    for form, shape, points in (
-        ("shipped", part.sizes.tdt, grid),
-        ("shipped", part.sizes.rnnt, grid[: 2 * len(part.sizes.grid_rows)]),
-        ("shipped_fp8", part.sizes.tdt, grid[:1] + grid[-1:]),
+    for form, dtype, shape, points in (
+        ("shipped", "bf16", part.sizes.tdt, grid),
+        ("shipped", "bf16", part.sizes.rnnt, grid[: 2 * len(part.sizes.grid_rows)]),
+        ("shipped_fp8", "fp8", part.sizes.tdt, grid[:1] + grid[-1:]),
     ):
-        _encode_all(part, form, shape, points)
+        key = {"what": "encoder", "shape": shape, "form": form}
+        encode = part.notes.make(key | {"step": "build"}, partial(_encoder, part, shape, dtype))
+        for rows, seconds in points if encode is not None else ():
+            measure = partial(measure_encoder, encode, SHAPES[shape], [seconds] * rows, part.device)
+            part.notes.measure(key | {"rows": rows, "seconds": seconds}, measure)
 
 
-def _encode_all(part: Part, form: str, shape: str, points: Iterable[tuple[int, float]]) -> None:
-    key = {"what": "encoder", "shape": shape, "form": form}
-    config = SHAPES[shape]
-    encode = part.notes.make(
-        key | {"step": "build"}, lambda: encoder_speed.build(form, read_checkpoint(part.model(shape)), part.device)
-    )
-    for rows, seconds in points if encode is not None else ():
-        part.notes.measure(
-            key | {"rows": rows, "seconds": seconds},
-            partial(encoder_speed.measure, encode, config, [seconds] * rows, part.device),
-        )
+def _encoder(part: Part, shape: str, dtype: str) -> Encode:
+    return Recognizer.build(read_checkpoint(part.model(shape)), str(part.device), dtype).encode
+
+
+def _random_features(config: ModelConfig, lengths_s: Sequence[float], device: torch.device) -> Features:
+    """Return random features, a row for each length."""
+    front = config.features
+    lengths = [round(length_s * front.sample_rate) // front.hop_length for length_s in lengths_s]
+    mel_BMT = torch.randn(len(lengths), front.num_mels, max(lengths), device=device)
+    return Features(mel_BMT, torch.tensor(lengths, device=device))
+
+
+def measure_encoder(
+    encode: Encode, config: ModelConfig, lengths_s: Sequence[float], device: torch.device
+) -> dict[str, Any]:
+    """Measure one batch of rows of these lengths, from features on."""
+    features = _random_features(config, lengths_s, device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    timing = time_call(lambda: encode(features), device, seconds=0.4, most=60)
+    audio_s = sum(lengths_s)
+    work_gflop = encoder_gflop_per_audio_s(config, lengths_s) * audio_s
+    return {
+        "rtfx": 1000.0 * audio_s / timing.median_ms,
+        "tflop_per_s": work_gflop / timing.median_ms,
+        "peak_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+        **timing.row(),
+    }
 
 
 def decoder(part: Part) -> None:
     """Measure every mode at the first two numbers of rows for both shapes; then the TDT shape at all others."""
     rows, frames = part.sizes.decoder_rows, part.sizes.decoder_frames
-    tuned = {shape: _tuned(part, shape) for shape in (part.sizes.tdt, part.sizes.rnnt)}
-    for shape, transducer in tuned.items():
+    tuned: dict[str, Any] = {}
+    for shape in (part.sizes.tdt, part.sizes.rnnt):
+        key, make = {"what": "decoder", "shape": shape, "step": "tune"}, decoding_speed.random_transducer
+        transducer = tuned[shape] = part.notes.make(key, partial(make, SHAPES[shape], part.device), needs_s=10.0)
         if transducer is not None:
             _decode_all(
                 part, shape, transducer, [(number, frames[0]) for number in rows[:2]], ("full", "chunked", "off")
@@ -101,11 +122,6 @@ def decoder(part: Part) -> None:
         _decode_all(part, part.sizes.tdt, transducer, others, ("full", "chunked"))
 
 
-def _tuned(part: Part, shape: str) -> Any:
-    key = {"what": "decoder", "shape": shape, "step": "tune"}
-    return part.notes.make(key, partial(decoding_speed.random_transducer, SHAPES[shape], part.device), needs_s=10.0)
-
-
 def _decode_all(
     part: Part, shape: str, transducer: Any, cases: Sequence[tuple[int, int]], modes: Sequence[GraphMode]
 ) -> None:
@@ -115,7 +131,7 @@ def _decode_all(
         part.notes.measure(greedy_key, lambda: _greedy(part, transducer, *cases[0], width))
     for mode in modes if cases else ():
         key = key | {"mode": mode}
-        built = part.notes.make(key | {"step": "build"}, partial(decoding_speed.build, transducer, part.device, mode))
+        built = part.notes.make(key | {"step": "build"}, partial(build_greedy, transducer, part.device, mode, print))
         for rows, frames in cases if built is not None else ():
             part.notes.measure(
                 key | {"rows": rows, "frames": frames}, partial(_decode, part, transducer, built, rows, frames, width)
@@ -129,7 +145,7 @@ def _greedy(part: Part, transducer: Any, rows: int, frames: int, width: int) -> 
     transducer, given = copy.deepcopy(transducer).float(), _random_frames(part, rows, frames, width)
     given = Frames(given.frames_BTD.float(), given.lengths_B)
     found, row = decoding_speed.greedy_rate(transducer, given, part.device)
-    plain = decoding_speed.decode(decoding_speed.build(transducer, part.device, "off"), given)
+    plain = decoding_speed.decode(build_greedy(transducer, part.device, "off", print), given)
     return row | {"equal_to_greedy": decoding_speed.equal_share(plain[:1], [found]) == 1.0}
 
 
@@ -143,7 +159,7 @@ def _decode(part: Part, transducer: Any, built: Any, rows: int, frames: int, wid
     given = _random_frames(part, rows, frames, width)
     row = decoding_speed.measure(built, given, part.device)
     turns = decoding_speed.num_turns(transducer, given)
-    plain = decoding_speed.decode(decoding_speed.build(transducer, part.device, "off"), given)
+    plain = decoding_speed.decode(build_greedy(transducer, part.device, "off", print), given)
     share = decoding_speed.equal_share(decoding_speed.decode(built, given), plain)
     return row | {"turns": turns, "us_per_turn": 1000.0 * row["ms"] / turns, "equal_to_off_share": share}
 
@@ -163,14 +179,68 @@ def profile(part: Part) -> None:
         if shape == sizes.tdt:
             rows, seconds = sizes.grid_rows[0], sizes.grid_s[0]
             size = {"rows": rows, "seconds": seconds}
-            features = encoder_speed.random_features(SHAPES[shape], [seconds] * rows, part.device)
+            features = _random_features(SHAPES[shape], [seconds] * rows, part.device)
             encode = partial(transcriber._recognizer.encode, features)
-            notes.measure(
-                key | {"step": "encoder"} | size, partial(gpu_utilization.profile, encode, part.device), needs_s=5.0
-            )
+            notes.measure(key | {"step": "encoder"} | size, partial(profiled, encode, part.device), needs_s=5.0)
         for kind in kinds[1:]:
             notes.measure(key | {"audio": kind}, partial(engine, kind), needs_s=5.0)
 
 
 def _profile_engine(part: Part, transcriber: Transcriber, kind: str) -> dict[str, Any]:
-    return single_passes.profiled(transcriber, part.clips(kind), transcriber._recognizer.choose_budget())
+    """Run one pass under the profiler after one without: the GPU's busy share, and its kernels."""
+    budget = transcriber._recognizer.choose_budget()
+    batches = throughput_passes.batches_of(part.clips(kind), transcriber, budget)
+    run = partial(throughput_passes.stream, transcriber, batches)
+    return {"unprofiled_wall_ms": 1000 * run()["wall_s"], **profiled(run, part.device)}
+
+
+def profiled(call: Callable[[], object], device: torch.device) -> dict[str, Any]:
+    """Run `call` once under the profiler, which slows the host a little. Return nothing on a CPU."""
+    if device.type != "cuda":
+        return {}
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    torch.cuda.synchronize(device)
+    with torch.profiler.profile(activities=activities) as profiler:
+        start = perf_counter()
+        call()
+        torch.cuda.synchronize(device)
+        wall_s = perf_counter() - start
+    return summary(_on_the_device(profiler), wall_s)
+
+
+def _on_the_device(profiler: Any) -> list[tuple[str, float, float]]:
+    """Return (name, begin, end) in microseconds of kernels and copies."""
+    found = []
+    for event in profiler.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:  # type: ignore[attr-defined]  # not in its __all__
+            found.append((str(event.name), float(event.time_range.start), float(event.time_range.end)))
+    return found
+
+
+def summary(spans: Iterable[tuple[str, float, float]], wall_s: float) -> dict[str, Any]:
+    spans = list(spans)
+    total_us: dict[str, float] = defaultdict(float)
+    count: dict[str, int] = defaultdict(int)
+    for name, begin, end in spans:
+        total_us[name] += end - begin
+        count[name] += 1
+    top = sorted(total_us, key=lambda name: -total_us[name])[:_TOP]
+    busy_us = covered((begin, end) for _, begin, end in spans)
+    inside_us = max((end for *_, end in spans), default=0.0) - min((begin for _, begin, _ in spans), default=0.0)
+    return {
+        "profiled_wall_ms": 1000 * wall_s,
+        "busy_ms": busy_us / 1000,
+        "busy_share_of_wall": busy_us / 1e6 / wall_s if wall_s > 0 else 0.0,
+        "busy_share_first_to_last": busy_us / inside_us if inside_us > 0 else 0.0,
+        "kernels": sum(count.values()),
+        "top_kernels": [{"name": name[:_MAX_NAME], "count": count[name], "ms": total_us[name] / 1000} for name in top],
+    }
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Return the length of the union of intervals."""
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total

@@ -15,9 +15,8 @@ from fastscribe.bench.speed import usd_per_hours
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.pipeline.prices import Price, price_of
 from fastscribe.types import Batch
-from scripts.benchmarks import single_passes
 from scripts.gpu import ladder
-from scripts.gpu.part import Part, num_cores
+from scripts.gpu.part import Part, by_command, num_cores
 from scripts.shapes import SHAPES
 
 _PASSES = 2  # of a fast rung
@@ -81,7 +80,11 @@ def _climb(part: Part, shape: str, made: Batches) -> None:
 
 
 def _load_nemo(part: Part, shape: str) -> ladder.Nemo:
-    return ladder.Nemo(read_checkpoint(part.model(shape)), part.device)
+    archive = part.archive(shape)
+    try:
+        return ladder.Nemo(archive, SHAPES[shape], part.device)
+    finally:
+        archive.unlink()  # those of all shapes would fill the memory
 
 
 def _rung(
@@ -128,7 +131,7 @@ def _cpu(part: Part, shape: str, dtype: str) -> Row:
         synthetic.write_files(folder, part.clips("leaderboard")[: part.sizes.cpu_files], "flac", num_cores())
     shutil.rmtree(out, ignore_errors=True)
     where = ["--device", "cpu", "--dtype", dtype]
-    row = single_passes.by_command(part.model(shape), folder, out, where, part.notes.seconds_left)
+    row = by_command(part.model(shape), folder, out, where, part.notes.seconds_left)
     listed = [price for vcpus, price in _CPU_PRICES if vcpus == usable_processors()]
     own = [price for price in listed if price.fits(cpu_name())]
     price = next(iter([*own, *listed]), None)

@@ -11,7 +11,6 @@ from fastscribe.cuda.device import is_out_of_memory
 from scripts.benchmarks import loss_cases, training_batches
 from scripts.benchmarks.loss_cases import Case, LossDtypeName
 from scripts.benchmarks.loss_memory import LossShape, materialised_memory
-from scripts.benchmarks.training_speed import Trainee
 from scripts.gpu.part import Part
 from scripts.shapes import SHAPES
 
@@ -95,7 +94,7 @@ def training_speed(part: Part) -> None:
     """Measure random batches, two kinds of buckets, and batch sizes that are searched, with one model in one process."""
     sizes, dtype = part.sizes, "bf16" if part.device.type == "cuda" else "fp32"
     key = {"what": "training_batches", "shape": sizes.trained, "dtype": dtype}
-    build = partial(Trainee, SHAPES[sizes.trained], part.device, dtype)
+    build = partial(training_batches.Trainee, SHAPES[sizes.trained], part.device, dtype)
     trainee = part.notes.make(key | {"step": "build"}, build)
     if trainee is None:
         return

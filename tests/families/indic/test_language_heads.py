@@ -1,6 +1,6 @@
 """IndicConformer: the model of one language gives what its rules say, in every language, and a run takes one language.
 
-Expected tokens come from NeMo 3.0.0's modules (scripts/goldens/make_indic_goldens.py), and from the rules written out slowly.
+Expected tokens come from NeMo 3.0.0's modules (scripts/goldens/indic.py), and from the rules written out slowly.
 """
 
 from __future__ import annotations

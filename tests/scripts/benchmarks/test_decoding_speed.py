@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fastscribe.decode.transducer import build_greedy
 from scripts.benchmarks import decoding_speed
 from scripts.shapes import SHAPES
 from tests.helpers import random_models
@@ -16,7 +17,7 @@ CPU = torch.device("cpu")
 def test_decoding_random_frames_equals_greedy(shape: str) -> None:
     transducer = random_models.transducer(SHAPES[shape], CPU)
     frames = decoding_speed.random_frames([60, 58, 56, 54], SHAPES[shape].encoder.d_model, CPU, seed=2)
-    built = decoding_speed.build(transducer, CPU, "off")
+    built = build_greedy(transducer, CPU, "off", print)
     row = decoding_speed.measure(built, frames, CPU)
     assert 4 < row["labels_of_longest_row"] < 60
     assert (

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Make small Canary checkpoints (FastConformer encoder, Transformer decoder) and record NeMo's results.
 
-    python make_canary_goldens.py OUT_DIR MANIFEST AUDIO_DIR     # in an environment with nemo_toolkit[asr]
+    python -m scripts.goldens canary OUT_DIR MANIFEST AUDIO_DIR     # with nemo_toolkit[asr]
 
 Writes OUT_DIR/<name>/model.nemo, golden.json and tensors.safetensors. golden.json has, for each setting of the prompt, its
 slots and token ids, and per file of AUDIO_DIR the encoder's length, and for each setting tokens, text and words with times.
@@ -15,18 +14,13 @@ same, and its text must be equal.
 
 from __future__ import annotations
 
-import sys
-
-if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
-    raise SystemExit(print(__doc__))
-
 import itertools
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import common
 import numpy as np
 import soundfile as sf
 import torch
@@ -37,7 +31,8 @@ from nemo.collections.common.tokenizers.canary_tokenizer import DEFAULT_TOKENS, 
 from omegaconf import OmegaConf
 from safetensors.numpy import save_file
 
-TENSORS_OF = ("e02_0p3s.flac", "e04_odd_len_20479.flac")
+from scripts.goldens import common
+
 BATCH = 32
 PIECES = 96  # of each language
 
@@ -275,16 +270,15 @@ def train(model: Any, canary: Canary, spoken: list[tuple[np.ndarray, str]]) -> N
 def learn(
     model: Any, steps: int, states_BTD: torch.Tensor, mask_BT: torch.Tensor, wanted: list[list[tuple[list[int], int]]]
 ) -> None:
-    """Return the cross entropy of the answers."""
+    """Train until the steps are done, on the cross entropy of the answers."""
     num_settings, pad = len(wanted[0]), model.tokenizer.pad_id
     tokens, prompt_lengths = zip(*(example for each in wanted for example in each), strict=True)
     parts = [model.encoder_decoder_proj, model.transf_decoder, model.log_softmax]
     parameters = list({id(p): p for part in parts for p in part.parameters()}.values())  # two of them share one
-    optimiser = torch.optim.AdamW(parameters, lr=3e-3, weight_decay=1e-3)
     with torch.no_grad():  # or it finds no way to tell the clips apart
         strengthen_attention(model, model.encoder_decoder_proj(states_BTD[mask_BT.bool()]))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 8e-3, total_steps=steps, pct_start=0.1)
-    for step in range(steps):
+
+    def loss_of_batch() -> torch.Tensor:
         rows_B = torch.randperm(len(tokens))[:BATCH]
         rows = [torch.tensor(tokens[row]) for row in rows_B]
         tokens_BN = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
@@ -297,14 +291,9 @@ def learn(
         is_prompt_BN = torch.arange(1, tokens_BN.shape[1])[None] < torch.tensor(prompt_lengths)[rows_B, None]
         labels_BN = tokens_BN[:, 1:].masked_fill(is_prompt_BN, pad)
         log_probs_BVN = model.log_softmax(hidden_states=decoded_BND).transpose(1, 2)
-        loss = torch.nn.functional.nll_loss(log_probs_BVN, labels_BN, ignore_index=pad)
-        optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimiser.step()
-        schedule.step()
-        if step % 100 == 0 or step == steps - 1:
-            print(f"  step {step}: loss {float(loss.detach()):.3f}", flush=True)
+        return torch.nn.functional.nll_loss(log_probs_BVN, labels_BN, ignore_index=pad)
+
+    common.learn(parameters, steps, 8e-3, 0.1, loss_of_batch)
 
 
 @torch.no_grad()
@@ -414,7 +403,7 @@ def goldens(model: Any, canary: Canary, samples: dict[str, np.ndarray], folder: 
         fragile = decode_all(model, canary, (encoded_BDT, states_BTD * noise, length)) != found
         lengths = {"num_samples": len(each), "encoded_length": length, "padded_length": states_BTD.shape[1]}
         files[name] = lengths | found | {"fragile": fragile}
-        if name in TENSORS_OF:
+        if name in common.TENSORS_OF:
             tensors[f"encoder/{name}"] = np.ascontiguousarray(encoded_BDT[0, :, :length].T)
             if encoded_BDT.shape[1] != states_BTD.shape[2] or canary.extra_layers:
                 tensors[f"states/{name}"] = np.ascontiguousarray(states_BTD[0, :length])
@@ -482,16 +471,9 @@ def report(canary: Canary, files: dict[str, Any], parameters: int) -> None:
         print(f"    {found[0]['text']!r}", flush=True)
 
 
-def main() -> None:
-    arguments = common.parse_command_line(__doc__)
-    spoken = [
-        (common.read(path), arguments.texts[path.name]) for path in arguments.audio if arguments.texts.get(path.name)
-    ]
-    spoken = [(samples, text) for samples, text in spoken if len(samples) < 10 * 16000]
+def main(out: Path, manifest: Path, audio_dir: Path, only: Sequence[str] = ()) -> None:
+    audio = sorted(audio_dir.iterdir())
+    spoken = [(samples, text) for samples, text in common.spoken(audio, manifest) if len(samples) < 10 * 16000]
     for canary in MODELS:
-        if arguments.wants(canary.name):
-            make(canary, spoken, list(arguments.audio), arguments.out / canary.name)
-
-
-if __name__ == "__main__":
-    main()
+        if not only or canary.name in only:
+            make(canary, spoken, audio, out / canary.name)

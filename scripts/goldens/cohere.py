@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Write what transformers makes of a small random Cohere Transcribe model.
 
-    python make_cohere_goldens.py OUT.json AUDIO_DIR    # in an environment with transformers, not fastscribe's own
+    python -m scripts.goldens cohere OUT.json AUDIO_DIR    # with transformers
 
 tests/helpers/cohere_folder.py makes the model from a seed. Each recording goes through CohereAsrProcessor and
 CohereAsrForConditionalGeneration alone (CPU, float32, greedy), in several languages and without punctuation. `saved_names` are
@@ -10,17 +9,10 @@ the names that save_pretrained gives the weights of a new model.
 
 from __future__ import annotations
 
-import sys
-
-if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
-    raise SystemExit(print(__doc__))
-
 import json
 import tempfile
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import soundfile as sf
 import torch
@@ -28,7 +20,7 @@ import transformers
 from safetensors import safe_open
 from transformers import AutoProcessor, CohereAsrForConditionalGeneration
 
-from tests.helpers.cohere_folder import SEED, write_folder
+from tests.helpers.cohere_folder import write_folder
 
 PROMPTS = {"en": ("en", True), "de": ("de", True), "en without punctuation": ("en", False)}
 RECORDINGS = ("01_0_00010.flac", "05_0_00148.flac", "16_1_00308.flac", "e03_one_second_exact.flac", "e02_0p3s.flac")
@@ -55,10 +47,9 @@ def saved_names(model: Any) -> list[str]:
             return sorted(file.keys())
 
 
-def main() -> None:
-    out, audio = map(Path, sys.argv[1:3])
+def main(out: Path, audio: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
-        write_folder(Path(scratch), int(sys.argv[3]) if len(sys.argv) > 3 else SEED)
+        write_folder(Path(scratch))
         model, loading = CohereAsrForConditionalGeneration.from_pretrained(
             scratch, dtype=torch.float32, output_loading_info=True
         )
@@ -69,7 +60,3 @@ def main() -> None:
     for name, prompt in PROMPTS.items():
         found["prompts"][name] = {file: run(model.eval(), processor, audio / file, *prompt) for file in RECORDINGS}
     out.write_text(json.dumps(found, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Write what transformers makes of small random Granite Speech 5.0 TurboCTC models.
 
-    python make_granite_goldens.py OUT.json AUDIO_DIR    # in an environment with transformers and torchaudio
+    python -m scripts.goldens granite OUT.json AUDIO_DIR    # with transformers and torchaudio
 
 tests/helpers/granite_folder.py makes the models from a seed. Each recording goes through GraniteSpeech5Processor and
 GraniteSpeech5ForCTC alone (CPU, float32): its features (a few sums), best labels of the frames, and text. Lengths around the
@@ -10,17 +9,10 @@ borders of a block come from cut recordings.
 
 from __future__ import annotations
 
-import sys
-
-if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
-    raise SystemExit(print(__doc__))
-
 import json
 import tempfile
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
 import soundfile as sf
@@ -49,8 +41,7 @@ def run(model: Any, processor: Any, wave: np.ndarray) -> dict[str, Any]:
     return {"argmax": ids[0].tolist(), "text": processor.batch_decode(ids)[0]}
 
 
-def main() -> None:
-    out, audio = map(Path, sys.argv[1:])
+def main(out: Path, audio: Path) -> None:
     found: dict[str, Any] = {"transformers": transformers.__version__, "torch": torch.__version__, "models": {}}
     for kind in TOKENIZERS:
         with tempfile.TemporaryDirectory() as scratch:
@@ -66,7 +57,3 @@ def main() -> None:
             waves |= {name: sf.read(audio / name, dtype="float32")[0] for name in RECORDINGS}
             found["models"][kind] = {name: run(model.eval(), processor, wave) for name, wave in waves.items()}
     out.write_text(json.dumps(found, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

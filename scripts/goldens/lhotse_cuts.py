@@ -1,16 +1,11 @@
 """Make tests/data/lhotse with Lhotse: a CutSet manifest, and the same cuts as a Shar folder.
 
-    python scripts/goldens/make_lhotse_cuts.py
+    python -m scripts.goldens lhotse_cuts tests/data/lhotse    # with lhotse (1.33 made the files)
 
-Needs lhotse (1.33 made the files), in any environment. The recordings are parts of those of tests/data.
+The recordings are parts of those of tests/data.
 """
 
 from __future__ import annotations
-
-import sys
-
-if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
-    raise SystemExit(print(__doc__))
 
 import json
 import shutil
@@ -21,36 +16,36 @@ import soundfile
 from lhotse import CutSet, Recording, SupervisionSegment
 
 DATA = Path(__file__).parents[2] / "tests" / "data"
-OUT = DATA / "lhotse"
 SECONDS = 0.8
 
 
-def main() -> None:
-    shutil.rmtree(OUT, ignore_errors=True)
-    (OUT / "shar").mkdir(parents=True)
+def main(out: Path) -> None:
+    shutil.rmtree(out, ignore_errors=True)
+    (out / "shar").mkdir(parents=True)
     rows = map(json.loads, (DATA / "manifest.jsonl").read_text(encoding="utf-8").splitlines())
     cuts = [
-        cut_of(number, row) for number, row in zip(range(3), (row for row in rows if row.get("text")), strict=False)
+        cut_of(number, row, out)
+        for number, row in zip(range(3), (row for row in rows if row.get("text")), strict=False)
     ]
     stereo = cuts[2]
-    samples_S, rate = soundfile.read(OUT / stereo.recording.sources[0].source, dtype="float32")
-    soundfile.write(OUT / "stereo.flac", np.stack([0 * samples_S, samples_S], 1), rate)
-    recording = Recording.from_file(OUT / "stereo.flac", recording_id="stereo")
+    samples_S, rate = soundfile.read(out / stereo.recording.sources[0].source, dtype="float32")
+    soundfile.write(out / "stereo.flac", np.stack([0 * samples_S, samples_S], 1), rate)
+    recording = Recording.from_file(out / "stereo.flac", recording_id="stereo")
     right = recording.to_cut().to_mono()[1]
     right.supervisions = [SupervisionSegment("right", "stereo", 0.0, right.duration, 1, "on the right")]
-    CutSet.from_cuts(cuts).to_shar(OUT / "shar", fields={"recording": "flac"}, shard_size=2)
+    CutSet.from_cuts(cuts).to_shar(out / "shar", fields={"recording": "flac"}, shard_size=2)
     part = cuts[0].truncate(offset=0.25, duration=0.5, preserve_id=False)
     described = [cut.to_dict() for cut in (cuts[0], part, right)]
     for cut in described:  # Lhotse counts relative paths from the current folder
         cut["recording"]["sources"][0]["source"] = Path(cut["recording"]["sources"][0]["source"]).name
-    CutSet.from_dicts(described).to_file(OUT / "cuts.jsonl.gz")
+    CutSet.from_dicts(described).to_file(out / "cuts.jsonl.gz")
     for number in (1, 2):
-        (OUT / f"{number}.flac").unlink()
+        (out / f"{number}.flac").unlink()
 
 
-def cut_of(number: int, row: dict[str, str]):
+def cut_of(number: int, row: dict[str, str], out: Path):
     samples_S, rate = soundfile.read(DATA / row["audio_filepath"], dtype="int16")
-    path = OUT / f"{number}.flac"
+    path = out / f"{number}.flac"
     soundfile.write(path, samples_S[: int(SECONDS * rate)][::2], rate // 2)
     recording = Recording.from_file(path, recording_id=f"recording-{number}")
     cut = recording.to_cut()
@@ -60,7 +55,3 @@ def cut_of(number: int, row: dict[str, str]):
         SupervisionSegment("a", recording.id, 0.0, 0.4, text=words[0]),
     ]
     return cut
-
-
-if __name__ == "__main__":
-    main()

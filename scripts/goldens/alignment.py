@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Record the frames that NeMo's forced alignment gives the words of known texts.
 
-    python make_alignment_goldens.py OUT_FILE MODELS_DIR AUDIO_DIR MANIFEST     # in an environment with nemo_toolkit[asr]
+    python -m scripts.goldens alignment OUT_FILE MODELS_DIR AUDIO_DIR MANIFEST     # with nemo_toolkit[asr]
 
 MODELS_DIR, AUDIO_DIR and MANIFEST are those of tests/data. For each of MODELS (the CTC head of a hybrid) and some recordings,
 OUT_FILE has the words with their first frame and the frame after their last, from NeMo's `get_batch_variables`,
@@ -10,17 +9,10 @@ OUT_FILE has the words with their first frame and the frame after their last, fr
 
 from __future__ import annotations
 
-import sys
-
-if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
-    raise SystemExit(print(__doc__))
-
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
-import common
 import torch
 from nemo.collections.asr.models import ASRModel
 from nemo.collections.asr.parts.utils.aligner_utils import (
@@ -30,6 +22,8 @@ from nemo.collections.asr.parts.utils.aligner_utils import (
     get_batch_variables,
     viterbi_decoding,
 )
+
+from scripts.goldens import common
 
 MODELS = ("ctc", "hybrid", "quartznet")
 NUM_FILES = 6
@@ -47,20 +41,13 @@ def words_of(model: Any, audio: Path, text: str) -> list[list[Any]]:
     return [[word.text, round(word.t_start), round(word.t_end)] for word in words]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, metavar="OUT_FILE")
-    parser.add_argument("models", type=Path, metavar="MODELS_DIR")
-    parser.add_argument("audio", type=Path, metavar="AUDIO_DIR")
-    parser.add_argument("manifest", type=Path, metavar="MANIFEST")
-    arguments = parser.parse_args()
-    common.be_quiet()
-    rows = [json.loads(line) for line in arguments.manifest.read_text(encoding="utf-8").splitlines()]
+def main(out: Path, models: Path, audio: Path, manifest: Path) -> None:
+    rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
     is_usable = [not Path(row["audio_filepath"]).name.startswith("e") and "-" not in row["text"] for row in rows]
     rows = [row for row, usable in zip(rows, is_usable, strict=True) if usable][:NUM_FILES]
     document: dict[str, Any] = {"made_with": common.versions()}
     for name in MODELS:
-        model = ASRModel.restore_from(str(arguments.models / name / "model.nemo"), map_location="cpu").eval()
+        model = ASRModel.restore_from(str(models / name / "model.nemo"), map_location="cpu").eval()
         model.preprocessor.featurizer.dither = 0.0
         if hasattr(model, "cur_decoder"):
             model.change_decoding_strategy(decoder_type="ctc", verbose=False)
@@ -70,9 +57,5 @@ def main() -> None:
             text = row["text"]
             if name != "hybrid":  # whose vocabulary has capitals and punctuation
                 text = "".join(character for character in text.lower() if character in LETTERS)
-            document[name][file] = words_of(model, arguments.audio / file, text)
-    common.write_json(arguments.out, document)
-
-
-if __name__ == "__main__":
-    main()
+            document[name][file] = words_of(model, audio / file, text)
+    common.write_json(out, document)

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Writes what NeMo's modules make of a small IndicConformer with random weights, in each of its languages.
 
-    python make_indic_goldens.py OUT.json AUDIO...   # in an environment with nemo_toolkit[asr], not fastscribe's own
+    python -m scripts.goldens indic OUT.json AUDIO...   # with nemo_toolkit[asr]
 
 The model is that of tests/helpers/indic_folder.py. NeMo itself cannot read it: IndicConformer is of AI4Bharat's fork
 (github.com/AI4Bharat/NeMo, branch nemo-v2). So NeMo builds the plain hybrid of the same sizes, which gets the weights that both
@@ -12,25 +11,16 @@ Greedy decoding is NeMo's own, of one recording at a time (GreedyRNNTInfer), who
 
 from __future__ import annotations
 
-import sys
-
-if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
-    raise SystemExit(print(__doc__))
-
-import argparse
 import tempfile
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-import common
 import torch
 from nemo.collections.asr import models as nemo_models
 from nemo.collections.asr.parts.submodules.rnnt_greedy_decoding import GreedyRNNTInfer
 from omegaconf import OmegaConf
 
+from scripts.goldens import common
 from tests.helpers import indic_folder
 
 _FORK = ("multisoftmax", "multilingual", "language_keys", "language_masks")
@@ -76,31 +66,20 @@ def decoded(model: Any, language: str, encoded_BDT: torch.Tensor, lengths_B: tor
     mask = torch.tensor([of_token[token] == language for token in range(len(of_token))] + [True])
     logits_TV = model.ctc_decoder.decoder_layers(encoded_BDT).transpose(1, 2)[0, : int(lengths_B)]
     best = torch.log_softmax(logits_TV[:, mask], dim=-1).argmax(-1).tolist()
-    runs = [(token, next(group)[0]) for token, group in groupby(enumerate(best), key=lambda one: one[1])]
-    ctc = [(token, frame) for token, frame in runs if token != blank]
     model.joint.joint_net[-1] = output_layer(language, model.joint.joint_net[-1].in_features)
     greedy = GreedyRNNTInfer(model.decoder, model.joint, blank_index=blank, max_symbols_per_step=10)
     (found,) = greedy(encoder_output=encoded_BDT, encoded_lengths=lengths_B)[0]
     return {
-        "ctc": [[token for token, _ in ctc], [frame for _, frame in ctc]],
+        "ctc": list(common.collapse(best, blank)),
         "rnnt": [list(map(int, found.y_sequence)), list(map(int, found.timestamp))],
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, metavar="OUT.json")
-    parser.add_argument("audio", type=Path, nargs="+", metavar="AUDIO")
-    arguments = parser.parse_args()
-    common.be_quiet()
+def main(out: Path, *audio: Path) -> None:
     files: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
         model = build(Path(scratch))
-        for path in arguments.audio:
+        for path in audio:
             _, _, encoded_BDT, lengths_B = common.encode(model, common.read(path))
             files[path.name] = {one: decoded(model, one, encoded_BDT, lengths_B) for one in indic_folder.LANGUAGES}
-    common.write_json(arguments.out, {"made_with": common.versions(), "files": files})
-
-
-if __name__ == "__main__":
-    main()
+    common.write_json(out, {"made_with": common.versions(), "files": files})

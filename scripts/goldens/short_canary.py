@@ -1,17 +1,11 @@
-#!/usr/bin/env python3
 """Write what NeMo's `transcribe()` makes of recordings below a second, which its loader pads, with small Canary models.
 
-    python make_short_canary_goldens.py OUT.json MODELS_DIR AUDIO    # in an environment with nemo_toolkit[asr]
+    python -m scripts.goldens short_canary OUT.json MODELS_DIR AUDIO    # with nemo_toolkit[asr]
 
 The recordings are parts of AUDIO (16 kHz) from sample START on. CPU, float32, one file at a time, no dither, no pad_to.
 """
 
 from __future__ import annotations
-
-import sys
-
-if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
-    raise SystemExit(print(__doc__))
 
 import json
 import tempfile
@@ -26,8 +20,7 @@ MODELS = ("canary", "canary2", "canary_unified", "canary_transf")
 START, LENGTHS = 16000, (800, 4800, 11201, 15999)
 
 
-def main() -> None:
-    out, models, audio = map(Path, sys.argv[1:])
+def main(out: Path, models: Path, audio: Path) -> None:
     wave, rate = sf.read(audio, dtype="int16")
     found: dict[str, Any] = {"nemo_toolkit": nemo.__version__, "recording": audio.name, "start": START, "texts": {}}
     with tempfile.TemporaryDirectory() as scratch:
@@ -41,7 +34,3 @@ def main() -> None:
             texts = [one.text for one in model.transcribe(given, batch_size=1, verbose=False)]
             found["texts"][name] = dict(zip(map(str, LENGTHS), texts, strict=True))
     out.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Make a small Canary folder with transformers and record the results of `generate`.
 
-    python make_hf_canary.py OUT_DIR MANIFEST AUDIO_DIR     # in an environment with transformers and sentencepiece
+    python -m scripts.goldens hf_canary OUT_DIR MANIFEST AUDIO_DIR     # with transformers and sentencepiece
 
 Writes OUT_DIR as CanaryForConditionalGeneration and CanaryProcessor save themselves (weights in float16), and golden.json:
 the prompt's ids, and for each 16 kHz mono file of AUDIO_DIR the encoder's frames, the ids between the prompt and the end
@@ -13,20 +12,12 @@ is trained on the beginnings of MANIFEST's sentences until it knows them; seeds 
 
 from __future__ import annotations
 
-import sys
-
-if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
-    raise SystemExit(print(__doc__))
-
-import argparse
 import io
 import json
 import math
 import os
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import sentencepiece
@@ -199,34 +190,23 @@ def is_worth_keeping(files: dict[str, dict[str, Any]]) -> bool:
     return len(set(answers)) >= 0.8 * len(answers) and 0 < cut < 0.4 * len(answers) and margin >= MIN_MARGIN
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out_dir", type=Path)
-    parser.add_argument("manifest", type=Path, help="its short sentences are learned by heart")
-    parser.add_argument("audio_dir", type=Path)
-    parser.add_argument("--seed", type=int, default=0, help="the first to try (default %(default)s)")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    processor, audio = make_processor(), clips(arguments.audio_dir)
-    sentences = short_sentences(arguments.manifest)
+def main(out: Path, manifest: Path, audio_dir: Path) -> None:
+    processor, audio = make_processor(), clips(audio_dir)
+    sentences = short_sentences(manifest)
     prompt = processor.tokenizer(PROMPT, add_special_tokens=False)["input_ids"]
-    for seed in range(arguments.seed, arguments.seed + 20):
+    for seed in range(20):
         model = CanaryForConditionalGeneration(config()).eval()
         randomise(model, seed)
         train(model, processor, audio, sentences)
-        model.half().save_pretrained(arguments.out_dir)
-        model = CanaryForConditionalGeneration.from_pretrained(arguments.out_dir, dtype=torch.float32).eval()
+        model.half().save_pretrained(out)
+        model = CanaryForConditionalGeneration.from_pretrained(out, dtype=torch.float32).eval()
         files = {name: golden(model, processor, prompt, samples) for name, samples in audio.items()}
         print(f"seed {seed}: ", end="")
         if is_worth_keeping(files):
             break
     else:
-        parser.error("no seed made a model worth keeping")
-    processor.save_pretrained(arguments.out_dir)
+        raise SystemExit("no seed made a model worth keeping")
+    processor.save_pretrained(out)
     note = "batch 1, CPU, float32 of the stored float16; only files that are 16 kHz mono; ids after the prompt, up to the end"
     document = {"transformers": transformers.__version__, "note": note, "seed": seed, "prompt": prompt, "files": files}
-    (arguments.out_dir / "golden.json").write_text(json.dumps(document, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    (out / "golden.json").write_text(json.dumps(document, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,20 +1,14 @@
-#!/usr/bin/env python3
 """Give transformers the small folders of tests/helpers/nemotron_diarization.py, and record its probabilities.
 
-    PYTHONPATH=. python scripts/goldens/make_nemotron_diarization_goldens.py tests/data/models/nemotron_diarization.json
+    python -m scripts.goldens nemotron_diarization OUT.json    # with transformers 5.24
 
-Run it in an environment with transformers 5.24. The file has every _STEP-th probability of each recording. Tests make the same
+The file has every _STEP-th probability of each recording. Tests make the same
 folders and recordings without transformers.
 
 Settings: CPU, float32, one recording at a time. "streamed" is a session: each call has the next chunk's sound.
 """
 
 from __future__ import annotations
-
-import sys
-
-if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
-    raise SystemExit(print(__doc__))
 
 import json
 import tempfile
@@ -78,7 +72,3 @@ def make(name: str) -> list[list[float]]:
 def main(out: Path) -> None:
     goldens = {name: make(name) for name in nemotron_diarization.MODELS}
     out.write_text(json.dumps(goldens, separators=(",", ":")) + "\n")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

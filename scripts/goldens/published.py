@@ -1,11 +1,10 @@
-#!/usr/bin/env python3
 """Makes small random-weight stand-ins of published NeMo checkpoints, with what NeMo itself gets out of them.
 
-    python make_published_goldens.py OUT_DIR AUDIO...   # in an environment with nemo_toolkit[asr], not fastscribe's own
+    python -m scripts.goldens published OUT_DIR AUDIO...   # with nemo_toolkit[asr]
 
 The configurations are those of tests/helpers/published.py: every key that the published YAML has is in the .nemo, with
-small sizes. Writes OUT_DIR/<name>/model.nemo (gzipped), golden.json and tensors.safetensors, as common.py does;
-`--only` names one checkpoint, `--seed` makes another model of it. tests/data/models holds some of the results.
+small sizes. Writes OUT_DIR/<name>/model.nemo (gzipped), golden.json and tensors.safetensors, as common.py does.
+The recordings also tune the models. tests/data/models/published holds some of the results.
 
 NeMo 3.0.0 cannot join the pieces of an aggregate tokenizer back into words (AggregateTokenizer.tokens_to_text wants a
 language), so CTC decoding and time stamps fail with them. Here the pieces are joined as its ids_to_text joins them.
@@ -13,24 +12,14 @@ language), so CTC decoding and time stamps fail with them. Here the pieces are j
 
 from __future__ import annotations
 
-import sys
-
-if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
-    raise SystemExit(print(__doc__))
-
-import argparse
 import gzip
 import io
 import tarfile
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-import common
 import numpy as np
 import torch
 import yaml
@@ -38,8 +27,10 @@ from nemo.collections.asr import models as nemo_models
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
+from scripts.goldens import common
 from tests.helpers import published
 
+SEED = 4500
 PIECES = 72  # of one tokenizer, which needs one for each character of its text
 SPANISH = """\
 ¿Qué tal está usted hoy? ¡Muy bien, gracias! Mañana iremos al mercado «grande» de la ciudad: compraremos pan, queso y vino.
@@ -153,7 +144,7 @@ def with_all_keys(saved: bytes, small: dict[str, Any]) -> bytes:
     return yaml.safe_dump(config, allow_unicode=True, sort_keys=False).encode()
 
 
-def make(name: str, seed: int, audio: list[Path], folder: Path) -> None:
+def make(name: str, seed: int, audio: Sequence[Path], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     spec = spec_of(name, published.config(name))
     with tempfile.TemporaryDirectory() as scratch:
@@ -165,8 +156,6 @@ def make(name: str, seed: int, audio: list[Path], folder: Path) -> None:
         if model.cfg.preprocessor.normalize == "NA":
             round_weights(model)
         save(model, small, folder / "model.nemo")
-    if spec.vocabulary != PIECES:
-        spec = replace(spec, vocabulary=tuple(spec.vocabulary))  # type: ignore[arg-type]
     common.with_timestamps(model, spec)
     files: dict[str, Any] = {}
     tensors: dict[str, torch.Tensor] = {}
@@ -210,33 +199,17 @@ def decoded(model: Any, spec: common.Spec, samples: np.ndarray, language: str = 
     return {key: whole[key] for key in ("tokens", "token_frames", "text")}
 
 
-@torch.inference_mode()
 def together(model: Any, spec: common.Spec, samples: dict[str, np.ndarray], files: dict[str, Any]) -> None:
     """Check that a batch of all files gives the tokens and times of each alone, except for rounding."""
-    lengths_B = torch.tensor([len(each) for each in samples.values()])
-    padded = [torch.from_numpy(each) for each in samples.values()]
-    samples_BS = torch.nn.utils.rnn.pad_sequence(padded, batch_first=True)
-    mel_BMT, mel_lengths_B = model.preprocessor(input_signal=samples_BS, length=lengths_B)
-    encoded_BDT, encoded_lengths_B = common.encode_features(model, mel_BMT, mel_lengths_B)
+    encoded_BDT, encoded_lengths_B = common.encode_together(model, list(samples.values()))
     for row, found in enumerate(files.values()):
         one = common.golden(model, spec, encoded_BDT[row : row + 1], encoded_lengths_B[row : row + 1])
         assert found["fragile"] or one["tokens"] == found["tokens"], (spec.name, row)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, metavar="OUT_DIR")
-    parser.add_argument("audio", type=Path, nargs="+", metavar="AUDIO", help="these also tune the models")
-    parser.add_argument("--only", action="append", help="make the stand-in of this checkpoint alone; may be repeated")
-    parser.add_argument("--seed", type=int, default=3000)
-    arguments = parser.parse_args()
-    common.be_quiet()
+def main(out: Path, *audio: Path, only: Sequence[str] = ()) -> None:
     for number, (name, config) in enumerate(published.CONFIGS.items()):
-        wanted = not arguments.only or name in arguments.only
-        is_fork = config.get("joint", {}).get("multilingual")  # make_indic_goldens.py
+        wanted = not only or name in only
+        is_fork = config.get("joint", {}).get("multilingual")  # indic.py
         if wanted and not is_fork and "EncDecMultiTaskModel" not in config["target"] and "d_model" in config["encoder"]:
-            make(name, arguments.seed + number, arguments.audio, arguments.out / name)
-
-
-if __name__ == "__main__":
-    main()
+            make(name, SEED + number, audio, out / name)

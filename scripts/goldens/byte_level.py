@@ -1,15 +1,9 @@
-#!/usr/bin/env python3
 """Write a small byte-level BPE, and its tokens of words at the beginning of a text and inside one.
 
-python make_byte_level_goldens.py OUT.json    # in an environment with tokenizers, not fastscribe's own
+python -m scripts.goldens byte_level OUT.json    # with tokenizers
 """
 
 from __future__ import annotations
-
-import sys
-
-if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
-    raise SystemExit(print(__doc__))
 
 import json
 from pathlib import Path
@@ -28,7 +22,7 @@ sure, late; (door) -- ... 3.14 x² Straße 漢字 O'Neill's mother-in-law you're
 """.split()  # noqa: SIM905
 
 
-def main() -> None:
+def main(out: Path) -> None:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -42,8 +36,4 @@ def main() -> None:
         "later": {word: tokenizer.encode(f" {word}").ids for word in [*WORDS, "forty two"]},
     }
     content = json.dumps(found, ensure_ascii=False, separators=(",", ":")) + "\n"
-    Path(sys.argv[1]).write_text(content, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    out.write_text(content, encoding="utf-8")

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Write what NeMo makes of small random models with squeeze-and-excite (Citrinet, ContextNet).
 
-    python make_se_goldens.py OUT.json AUDIO_DIR        # in an environment with nemo_toolkit[asr], not fastscribe's own
+    python -m scripts.goldens squeeze_excite OUT.json AUDIO_DIR     # with nemo_toolkit[asr]
 
 tests/helpers/se_checkpoint.py makes the models from a seed; NeMo must have exactly its weights. Each recording goes through the
 model alone (CPU, float32, eval, no dither): tokens, the frames they begin at, text, and a few numbers of the encoder's output.
@@ -11,25 +10,18 @@ A batch of all recordings must give the same, except for an encoder without mask
 
 from __future__ import annotations
 
-import sys
-
-if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
-    raise SystemExit(print(__doc__))
-
 import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-import common
 import nemo
 import numpy as np
 import torch
 from nemo.collections.asr import models as nemo_models
 from omegaconf import OmegaConf
 
+from scripts.goldens import common
 from tests.helpers import se_checkpoint
 
 RECORDINGS = (
@@ -70,13 +62,10 @@ def decode(model: Any, encoded_BDT: torch.Tensor, lengths_B: torch.Tensor) -> li
             }
             for one in found
         ]
-    log_probs_BTV = model.decoder(encoder_output=encoded_BDT)
-    texts = model.decoding.ctc_decoder_predictions_tensor(log_probs_BTV, lengths_B)
-    blank = log_probs_BTV.shape[2] - 1
     rows = []
-    for log_probs_TV, length, text in zip(log_probs_BTV, lengths_B.tolist(), texts, strict=True):
-        tokens, frames = common.collapse(log_probs_TV[:length].argmax(-1).tolist(), blank)
-        rows.append({"tokens": tokens, "token_frames": frames, "text": text.text})
+    for row, length in enumerate(lengths_B.tolist()):
+        found, hypothesis = common.ctc_golden(model.decoder, model.decoding, encoded_BDT[row : row + 1], length)
+        rows.append({"tokens": found["tokens"], "token_frames": found["token_frames"], "text": hypothesis.text})
     return rows
 
 
@@ -95,36 +84,22 @@ def six_digits(number: str) -> float:
     return float(f"{float(number):.6g}")
 
 
-@torch.inference_mode()
 def check_batch(model: Any, waves: list[np.ndarray], alone: list[dict[str, Any]]) -> None:
-    lengths_B = torch.tensor([len(wave) for wave in waves])
-    samples_BS = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(wave) for wave in waves], batch_first=True)
-    mel_BMT, mel_lengths_B = model.preprocessor(input_signal=samples_BS, length=lengths_B)
-    encoded_BDT, encoded_lengths_B = model.encoder(audio_signal=mel_BMT, length=mel_lengths_B)
-    for found, expected in zip(decode(model, encoded_BDT, encoded_lengths_B), alone, strict=True):
+    for found, expected in zip(decode(model, *common.encode_together(model, waves)), alone, strict=True):
         assert found == {key: expected[key] for key in found}, (found, expected)
 
 
-def main() -> None:
-    out, audio = map(Path, sys.argv[1:])
-    common.be_quiet()
+def main(out: Path, audio: Path) -> None:
     waves = {name: common.read(audio / name) for name in RECORDINGS}
     found: dict[str, Any] = {"nemo_toolkit": nemo.__version__, "torch": torch.__version__, "models": {}}
     for name in se_checkpoint.NAMES:
         with tempfile.TemporaryDirectory() as scratch:
             model = build(name, Path(scratch))
-            files = {file: run(model, wave) for file, wave in waves.items()}
-            if model.cfg.encoder.conv_mask:
-                check_batch(model, list(waves.values()), list(files.values()))
-            for file, wave in waves.items():
-                if len(wave) >= 16000:  # transcribe() pads what is shorter
-                    (transcribed,) = model.transcribe([wave], batch_size=1, verbose=False)
-                    assert transcribed.text == files[file]["text"], (name, file, transcribed.text)
-                    model.eval()
-            found["models"][name] = files
-            print(name, [len(entry["tokens"]) for entry in files.values()], files[RECORDINGS[0]]["text"])
+        files = {file: run(model, wave) for file, wave in waves.items()}
+        if model.cfg.encoder.conv_mask:
+            check_batch(model, list(waves.values()), list(files.values()))
+        for file, wave in waves.items():
+            common.check_transcribe(model, wave, files[file]["text"])
+        found["models"][name] = files
+        print(name, [len(entry["tokens"]) for entry in files.values()], files[RECORDINGS[0]]["text"])
     common.write_json(out, found)
-
-
-if __name__ == "__main__":
-    main()

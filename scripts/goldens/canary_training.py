@@ -1,9 +1,8 @@
-#!/usr/bin/env python3
 """Record NeMo's training loss and gradients of small Canary checkpoints.
 
-    python make_canary_training_goldens.py OUT.json MODELS_DIR MANIFEST     # in an environment with nemo_toolkit[asr]
+    python -m scripts.goldens canary_training OUT.json MODELS_DIR MANIFEST     # with nemo_toolkit[asr]
 
-MODELS_DIR has the folders that make_canary_goldens.py wrote. For each, one batch of three recordings of MANIFEST goes through
+MODELS_DIR has the folders that canary.py wrote. For each, one batch of three recordings of MANIFEST goes through
 the model in training mode (BatchNorm takes the batch's statistics) on a CPU, without dropout and augmentation. Features are
 float32, all else is float64: in float32 the rounding errors of these random models reach a thousandth of a gradient.
 OUT.json has, for each model: the recordings, the tokens of each (NeMo's prompt, text and end), and the loss in each setting.
@@ -13,22 +12,18 @@ product with `probe()`.
 
 from __future__ import annotations
 
-import sys
-
-if __name__ == "__main__" and {"-h", "--help"} & {*sys.argv}:  # few environments have the packages below
-    raise SystemExit(print(__doc__))
-
 import json
 from pathlib import Path
 from typing import Any
 
-import common
 import soundfile as sf
 import torch
 from nemo.collections.asr.data.audio_to_text_lhotse_prompted import PromptedAudioToTextMiniBatch
 from nemo.collections.asr.models import EncDecMultiTaskModel
 from nemo.collections.asr.models.aed_multitask_models import lens_to_mask
 from nemo.collections.common.losses.smoothed_cross_entropy import SmoothedCrossEntropyLoss
+
+from scripts.goldens import canary, common
 
 NAMES = ("canary", "canary2", "canary_unified", "canary_transf")
 GRADIENTS_OF = ("canary2", "canary_unified", "canary_transf")  # `canary` has the parts of `canary2`
@@ -38,7 +33,7 @@ SETTINGS = {  # use_loss_mask_for_prompt, label_smoothing
     "smoothed": (True, 0.1),
 }
 # Of the three recordings in a batch; the models write German for translations, and have no capitals without pnc.
-REQUESTS = (("en", "en", "yes"), ("en", "de", "yes"), ("en", "en", "no"))
+REQUESTS = (("en", "en", "yes"), ("en", "de", "yes"), ("en", "en", "no"))  # from, to, with punctuation
 WORDS = 4  # of each text, because one of the models has 40 positions only
 DIGITS = 5
 
@@ -59,12 +54,10 @@ def load(path: Path) -> Any:
 def tokens_of(model: Any, text: str, request: tuple[str, str, str]) -> tuple[list[int], int]:
     """Return the tokens of a row, and the length of its prompt."""
     source, target, pnc = request
-    slots = {"source_lang": source, "target_lang": target, "pnc": pnc}
     if model.prompt_format == "canary":
-        slots["task"] = "asr" if source == target else "ast"
+        slots = canary.canary_slots(target, "asr" if source == target else "ast", pnc)
     else:
-        no = {"itn": "no", "timestamp": "no", "diarize": "no"}
-        slots |= {"decodercontext": "", "emotion": "<|emo:undefined|>", **no}
+        slots = canary.canary2_slots(target, pnc)
     answer = {"text": text, model.prompt.PROMPT_LANGUAGE_SLOT: target}
     turns = [{"role": "user", "slots": slots}, {"role": "assistant", "slots": answer}]
     encoded = model.prompt.encode_dialog(turns)
@@ -141,8 +134,7 @@ def make(folder: Path, rows: list[dict[str, Any]], audio_dir: Path) -> dict[str,
     return {"recordings": recordings, "losses": losses}
 
 
-def main() -> None:
-    out, models, manifest = map(Path, sys.argv[1:])
+def main(out: Path, models: Path, manifest: Path) -> None:
     rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
     rows = [row for row in rows if row.get("text")][: len(REQUESTS)]
     rows = [{**row, "text": " ".join(row["text"].split()[:WORDS])} for row in rows]
@@ -151,7 +143,3 @@ def main() -> None:
     common.write_json(out, document)
     for name, found in document["models"].items():
         print(name, {setting: each["loss"] for setting, each in found["losses"].items()})
-
-
-if __name__ == "__main__":
-    main()
