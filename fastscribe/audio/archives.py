@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from fastscribe.audio.failures import system_problem
-from fastscribe.audio.file_part import FilePart
 from fastscribe.audio.json_lines import NotAList
+from fastscribe.audio.media import FilePart
 
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")  # as gzip, bzip2, xz, zstd begin
 _NUMBER = re.compile(r"(\d+)(?=\D*$)")

@@ -18,18 +18,19 @@ import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from fastscribe._system.positioned_read import BINARY
 from fastscribe._system.shared_calls import SharedCalls
+from fastscribe.audio.data_size import is_whole_matroska
 from fastscribe.audio.failures import ContainerError, NotAContainer
 from fastscribe.audio.formats import MISSING_TOLERANCE_S, missing_problem
-from fastscribe.audio.frame_samples import FrameSamples, mixed
-from fastscribe.audio.guarded_file import GuardedFile
-from fastscribe.audio.matroska_size import is_whole_matroska
+from fastscribe.audio.frame_samples import FrameSamples, RateConverter, mixed
 from fastscribe.audio.media import is_held
+from fastscribe.audio.plain_header import Header
+from fastscribe.audio.sound import GuardedFile
 from fastscribe.audio.unfinished import unfinished
 from fastscribe.types import Float32Array, Medium, SampleArray
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from av.packet import Packet
 
     from fastscribe.audio.ogg_links import LinkedSound
-    from fastscribe.audio.rate_converter import RateConverter
 
     AudioPacket = Packet[AudioStream]
     OpenTrack: TypeAlias = "Track | LinkedSound"
@@ -73,6 +73,7 @@ _WITHOUT_TIMES = frozenset({"aiff", "au", "voc", "w64", "wav", "xwma"})
 _RESYNC_BYTES = 1 << 16  # in which FFmpeg looks for the next packet of MPEG-TS
 _LOST_PACKET_S = 0.05  # the length of a packet that does not say its own
 _MAX_UNFRAMED_BYTES = 8 << 20
+FROM_START = "from_start"  # AudioInfo's `reading` of a track whose times are counted
 _OPUS_STEP = 120  # samples at 48,000 Hz; every Opus packet is a multiple
 
 
@@ -83,17 +84,7 @@ def demuxers() -> list[str]:
     return sorted(set(_DEMUXERS.split(",")) & av.formats_available)
 
 
-class TrackHeader(NamedTuple):
-    sample_rate: int
-    channels: int
-    num_samples: int
-    num_tracks: int
-    from_start: bool = False  # AudioInfo's `reading`
-    notes: tuple[str, ...] = ()  # as AudioInfo's
-    layout: tuple[str, ...] | None = None  # as PlainHeader's
-
-
-def track_header(medium: Medium, track: int) -> TrackHeader:
+def track_header(medium: Medium, track: int) -> Header:
     """Measure an audio track: decode its first frame, and find its end without decoding.
 
     The index of an MP4 gives the end. In other containers every packet is read, because stated durations are often
@@ -114,7 +105,7 @@ def track_header(medium: Medium, track: int) -> TrackHeader:
     return _headers.get(key) or _measuring.call(key, lambda: _cached_header(key, medium, track))
 
 
-def _cached_header(key: tuple[str, str, int], medium: Medium, track: int) -> TrackHeader:
+def _cached_header(key: tuple[str, str, int], medium: Medium, track: int) -> Header:
     """Measure a track, unless it is in the cache, which holds no medium."""
     header = _headers.get(key) or _measure(medium, track)
     if len(_headers) >= _MAX_HEADERS:
@@ -123,15 +114,16 @@ def _cached_header(key: tuple[str, str, int], medium: Medium, track: int) -> Tra
     return header
 
 
-def _measure(medium: Medium, track: int) -> TrackHeader:
+def _measure(medium: Medium, track: int) -> Header:
     with closing(Track(medium, track)) as opened:
         num_samples = opened.measure()
-        found = opened.samplerate, opened.channels, num_samples, opened.num_tracks
-        return TrackHeader(*found, opened.from_start, tuple(opened.notes), opened.layout)
+        reading = FROM_START if opened.from_start else ""
+        found = opened.samplerate, opened.channels, num_samples, False, opened.layout, opened.num_tracks
+        return Header(*found, reading, tuple(opened.notes))
 
 
-_headers: dict[tuple[str, str, int], TrackHeader] = {}  # rows of a manifest that cut one recording measure it once
-_measuring: SharedCalls[tuple[str, str, int], TrackHeader] = SharedCalls()
+_headers: dict[tuple[str, str, int], Header] = {}  # rows of a manifest that cut one recording measure it once
+_measuring: SharedCalls[tuple[str, str, int], Header] = SharedCalls()
 
 
 class Track:
@@ -561,8 +553,6 @@ class Track:
         if frame.sample_rate == self.samplerate and self._resampler is None:
             self._pending = position, samples_SC
             return
-        from fastscribe.audio.rate_converter import RateConverter
-
         rest_SC = samples_SC[:0]
         if self._resampler is not None and self._resampler.rate != frame.sample_rate:
             position, rest_SC = self._resampler.at, self._resampler.rest()
@@ -582,7 +572,7 @@ def open_track(medium: Medium, track: int, reading: str, open_sound: Callable[..
         from fastscribe.audio.ogg_links import LinkedSound
 
         return LinkedSound(medium, reading, open_sound)
-    return Track(medium, track, reading == "from_start")
+    return Track(medium, track, reading == FROM_START)
 
 
 def holds_track(path: str) -> bool:

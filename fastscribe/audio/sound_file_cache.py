@@ -13,7 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
 
 from fastscribe.audio.media import is_held, medium_of
-from fastscribe.audio.sound import Sound
+from fastscribe.audio.sound import Sound, SoundObject
 from fastscribe.types import File, Medium, Samples
 
 if TYPE_CHECKING:
@@ -83,8 +83,6 @@ def open_with_libsndfile(medium: Medium) -> soundfile.SoundFile:
     """Open a file with libsndfile. Raises SoundFileError, and OSError if the bytes cannot be read."""
     if medium.local_path is not None and not medium.local_path.lower().endswith(".raw"):  # soundfile asks for its rate
         return Sound(medium.local_path)
-    from fastscribe.audio.guarded_file import SoundObject
-
     return SoundObject(medium.open())
 
 

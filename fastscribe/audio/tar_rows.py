@@ -15,11 +15,11 @@ from typing import Any
 from fastscribe._system.urls import is_url
 from fastscribe.audio.archives import iter_members
 from fastscribe.audio.failures import is_utf8
-from fastscribe.audio.file_part import FilePart
 from fastscribe.audio.formats import NOT_OPENED, count_left_out, is_audio_name, is_other_name
 from fastscribe.audio.json_lines import NotAList
 from fastscribe.audio.list_rows import BadRow, ListRow, Row
 from fastscribe.audio.manifest import Span, read_numbers, row_span
+from fastscribe.audio.media import FilePart
 from fastscribe.errors import ManifestError, UsageError
 
 _OF_THE_ORIGINAL = ("audio_filepath", "offset", "audio_track", "audio_channel")

@@ -11,8 +11,8 @@ import struct
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
 
 from fastscribe.audio.formats import MISSING_TOLERANCE_S
-from fastscribe.audio.guarded_file import SoundObject
-from fastscribe.audio.wav_header import STREAMED_BYTES, wav_lengths
+from fastscribe.audio.sound import SoundObject
+from fastscribe.audio.wav import STREAMED_BYTES, wav_lengths
 from fastscribe.types import Medium
 
 TO_THE_END = "it was read to the end of the file"

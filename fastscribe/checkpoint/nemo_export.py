@@ -20,8 +20,7 @@ from fastscribe.checkpoint.exchange import check_config, check_family, refuse, s
 from fastscribe.checkpoint.formats import NEMO_CONFIG_NAME as CONFIG_NAME
 from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.checkpoint.nemo import RANDOM_KEY, WEIGHTS_NAME, parse_yaml
-from fastscribe.checkpoint.nemo_config import model_config
-from fastscribe.checkpoint.nemo_heads import heads_of
+from fastscribe.checkpoint.nemo_config import heads_of, model_config
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.checkpoint.weight_writers import write_state
 from fastscribe.config import FeaturesConfig, ModelConfig

@@ -19,12 +19,11 @@ import pytest
 import soundfile
 import soxr
 
-from fastscribe.audio.flac_frames import HEADER_BYTES, after_blocks, frame_header
+from fastscribe.audio.flac import HEADER_BYTES, after_blocks, frame_header
 from fastscribe.audio.media import EncodedBytes, FileObject
-from fastscribe.audio.ogg_pages import PAGE_HEADER, checksum, has_opus_gaps
+from fastscribe.audio.ogg import PAGE_HEADER, checksum, has_opus_gaps, samples_too_many
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
-from fastscribe.audio.vorbis_start import samples_too_many
 from fastscribe.errors import AudioError
 from fastscribe.results.formats.writers import to_object
 from fastscribe.results.stored import to_result
