@@ -65,7 +65,7 @@ Row: TypeAlias = ListRow | BadRow
 
 
 def list_rows(path: str, find: FindMember | None = None) -> Iterator[Row]:
-    """Yield the rows of a list in order; those of an archive are in tar_rows.py. Blank lines are skipped.
+    """Yield the rows of a list in order; those of an archive are in list_sources.py. Blank lines are skipped.
 
     Args:
         path: Path or URL of the list.

@@ -1,6 +1,6 @@
 """Where a recording's bytes are: a local file or a part of one, encoded bytes in memory, a caller's file object. URLs
 are in remote_file.py.
-Samples in memory are not bytes (types.Samples, samples.py).
+Samples in memory are not bytes (types.Samples).
 
 A local file is named by its path in a Source, because there are millions. libsndfile and FFmpeg open local files by
 themselves; they read the other media through open(). Every medium reports its problems as an OSError of one line, which the

@@ -18,6 +18,8 @@ MAX_BEHIND_BYTES = 128  # of anything after a WAV's samples; whole chunks may be
 PCM = 1
 # How frames of DTS and of S/PDIF (AC-3) begin, in a WAV file that gives itself as stereo PCM, such as one taken from a DTS CD
 DISGUISED = (b"\xfe\x7f\1\x80", b"\x7f\xfe\x80\1", b"\xff\x1f\0\xe8", b"\x1f\xff\xe8\0", b"\x72\xf8\x1f\x4e")
+# AudioInfo's `reading`: the times of a track are counted, and a file holds more samples than its header gives (unfinished.py)
+FROM_START, TO_END = "from_start", "to_end"
 _CHUNK = struct.Struct("<4sI")
 _FORMAT = struct.Struct("<HHIIHH")  # sample type, channels, rate, bytes a second, bytes a frame, bits
 

@@ -41,7 +41,7 @@ from fastscribe.audio.media import whole_content
 from fastscribe.audio.mp3_header import RateChanges, mp3_length_s
 from fastscribe.audio.ogg import HEAD_BYTES as OGG_HEAD_BYTES
 from fastscribe.audio.ogg import OggEnd, has_opus_gaps, link_begins, ogg_end, samples_too_many
-from fastscribe.audio.plain_header import DISGUISED, PCM, Header
+from fastscribe.audio.plain_header import DISGUISED, PCM, TO_END, Header
 from fastscribe.audio.plain_header import HEAD_BYTES as PLAIN_BYTES
 from fastscribe.audio.sound_file_cache import open_with_libsndfile
 from fastscribe.audio.unfinished import TO_THE_END, Unfinished, open_to_end, unfinished
@@ -135,12 +135,13 @@ def _checked_header(opened: _Opened) -> Header:
         return chained
     track = None if is_for_libsndfile(opened.head) else _track_header(opened)
     if track is None:
-        _check_wav(opened)
+        if (lengths := opened.wav_lengths) is not None:
+            _check_held(opened, lengths, lengths.held_s)
         _check_ogg(opened)
         track = _track_header(opened) if _is_disguised(opened) or _has_ogg_gaps(opened) else None
     header = _sound_header(opened) if track is None else track
     if opened.unfinished is not None:
-        return header._replace(reading="to_end", notes=(opened.unfinished.note,))
+        return header._replace(reading=TO_END, notes=(opened.unfinished.note,))
     return header._replace(notes=_notes(opened)) if header.num_tracks is None else header
 
 
@@ -159,15 +160,12 @@ def _track_header(opened: _Opened) -> Header | None:
 
     if opened.head[12:16] == bytes(4) and opened.head.startswith((b"RIFF", b"RIFX", b"RF64", b"BW64", b"FORM")):
         return None  # FFmpeg would walk gigabytes of chunks without a name
-    source, size = opened.source, opened.data_size
-    if size is not None and size.is_joined:
-        raise opened.error(JOINED)
-    if size is not None and size.is_truncated:
-        raise opened.error(_truncated_message(size.promised_bytes, size.held_bytes))
+    source = opened.source
+    _check_held(opened, opened.data_size, 0.0)
     if (problem := mp4_problem(opened.file, opened.num_bytes)) is not None:
         raise opened.error(problem)
     try:
-        header = track_header(opened.medium, source.track or 0)
+        header = track_header(opened.medium, source.track or 0, opened.unfinished is not None)
     except NotAContainer as error:
         is_audio_on_stdin = source.path == STDIN and has_known_format(opened.head)
         if extension(source.path) in CONTAINER_EXTENSIONS or is_audio_on_stdin:
@@ -181,7 +179,6 @@ def _track_header(opened: _Opened) -> Header | None:
 
 def _sound_header(opened: _Opened) -> Header:
     """Read the header with libsndfile, or with FFmpeg's libraries where libsndfile cannot or would read a part only."""
-    size = opened.data_size
     try:
         open_sound = open_with_libsndfile if opened.unfinished is None else open_to_end
         with closing(open_sound(opened.medium)) as sound:
@@ -197,10 +194,7 @@ def _sound_header(opened: _Opened) -> Header:
             return track
         kind = f"{sound_format} files" if sound_format not in FORMATS else f"{sound_format} files of {subtype} samples"
         raise opened.error(f"{kind} are not read: convert it to wav or flac, e.g. with ffmpeg or sox")
-    if size is not None and size.is_joined:
-        raise opened.error(JOINED)
-    if size is not None and size.is_truncated:
-        _check_size(opened, size.promised_bytes, size.held_bytes, num_samples / max(1, sample_rate))
+    _check_held(opened, opened.data_size, num_samples / max(1, sample_rate))
     if num_samples >= UNKNOWN_SAMPLES:
         if sound_format == "FLAC" and (track := _track_header(opened)) is not None:  # counts its frames
             return track
@@ -253,16 +247,6 @@ def _check_bytes(opened: _Opened, length_s: float) -> None:
         raise opened.error(problem)
 
 
-def _check_wav(opened: _Opened) -> None:
-    lengths = opened.wav_lengths
-    if lengths is None:
-        return
-    if lengths.is_truncated:
-        _check_size(opened, lengths.promised_bytes, lengths.held_bytes, lengths.held_s)
-    if lengths.is_joined:
-        raise opened.error(JOINED)
-
-
 def _chained(opened: _Opened) -> Header | None:
     """Read the headers of an Ogg file that holds several recordings one after another; None for all others."""
     with whole_content(opened.file) as data:
@@ -293,18 +277,26 @@ def _check_length(opened: _Opened, promised_s: float, held_s: float) -> None:
         raise opened.error(problem)
 
 
-def _check_size(opened: _Opened, promised_bytes: int, held_bytes: int, held_s: float) -> None:
-    """Tolerate a header that is wrong by a few samples, as some writers leave it."""
-    if held_s == 0 or held_s * (promised_bytes / held_bytes - 1) > MISSING_TOLERANCE_S:
-        raise opened.error(_truncated_message(promised_bytes, held_bytes, held_s))
+def _check_held(opened: _Opened, size: WavLengths | DataSize | None, held_s: float) -> None:
+    """Check that a file holds the samples that it promises, and no other file behind them.
 
-
-def _truncated_message(promised_bytes: int, held_bytes: int, held_s: float = 0.0) -> str:
-    """`held_s` is the length of the audio in the file, 0 if it is unknown."""
-    if held_bytes == 0 or held_s == 0:
-        return f"truncated: header promises {promised_bytes:,} bytes of samples, file holds {held_bytes:,}"
-    lengths = f"header promises {held_s * promised_bytes / held_bytes:.2f} s, file holds {held_s:.2f} s"
-    return f"truncated: {lengths} ({promised_bytes:,} and {held_bytes:,} bytes)"
+    Args:
+        opened: The file.
+        size: What it promises and holds; None: no number of bytes.
+        held_s: The length of the audio in it; 0 if it is unknown. A header that is wrong by a few samples then, as some writers
+            leave it, is an error too.
+    """
+    if size is None:
+        return
+    if size.is_joined:
+        raise opened.error(JOINED)
+    promised, held = size.promised_bytes, size.held_bytes
+    if not size.is_truncated or (held_s > 0 and held_s * (promised / held - 1) <= MISSING_TOLERANCE_S):
+        return
+    if held == 0 or held_s == 0:
+        raise opened.error(f"truncated: header promises {promised:,} bytes of samples, file holds {held:,}")
+    lengths = f"header promises {held_s * promised / held:.2f} s, file holds {held_s:.2f} s"
+    raise opened.error(f"truncated: {lengths} ({promised:,} and {held:,} bytes)")
 
 
 def _notes(opened: _Opened) -> tuple[str, ...]:
