@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import BinaryIO, NamedTuple
 
 from fastscribe.audio.wav import MAX_CHUNKS, STREAMED_BYTES, is_chunk_name
@@ -105,14 +106,6 @@ def _chunk_bytes(head: bytes, magic: bytes) -> int:
 _SampleSpan = tuple[int, int]  # offset of the samples, and the number of bytes that the header promises
 
 
-def _aiff(file: BinaryIO) -> _SampleSpan | None:
-    return _chunk(file, 12, struct.Struct(">4sI"), b"SSND", alignment=2, largest=STREAMED_BYTES)
-
-
-def _caf(file: BinaryIO) -> _SampleSpan | None:
-    return _chunk(file, 8, struct.Struct(">4sQ"), b"data", alignment=1, largest=1 << 62)
-
-
 def _w64(file: BinaryIO) -> _SampleSpan | None:
     """A chunk's size counts its own header of 24 bytes."""
     file.seek(24)
@@ -186,10 +179,12 @@ def _nist(file: BinaryIO) -> _SampleSpan | None:
 
 
 _READERS: dict[bytes, Callable[[BinaryIO], _SampleSpan | None]] = {
-    b"FORM": _aiff,
+    b"FORM": partial(
+        _chunk, begin=12, header=struct.Struct(">4sI"), wanted=b"SSND", alignment=2, largest=STREAMED_BYTES
+    ),
     b"RIFF": _avi,  # wav.py has WAV
     _ASF_HEADER: _asf,
-    b"caff": _caf,
+    b"caff": partial(_chunk, begin=8, header=struct.Struct(">4sQ"), wanted=b"data", alignment=1, largest=1 << 62),
     _W64_RIFF: _w64,
     b".snd": _au,
     b"dns.": _au,
