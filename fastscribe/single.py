@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from fastscribe._system.standard_streams import log_to_stderr
-from fastscribe.checkpoint.packaged_model import LARGE_MODEL, NAME, is_packaged, why_beyond
+from fastscribe.checkpoint.location import LARGE_MODEL, PACKAGED_NAME, is_packaged, why_beyond
 from fastscribe.config import Options, check_load
 from fastscribe.errors import AudioError, UsageError
 from fastscribe.types import Failure, Transcript
@@ -74,7 +74,7 @@ def _loaded(model: str | Path, device: str, dtype: str, options: Options) -> Tra
     from fastscribe import Transcriber
 
     if is_packaged(model):
-        log_to_stderr(f'{NAME} is loaded; a large one is more accurate: model="{LARGE_MODEL}"')
+        log_to_stderr(f'{PACKAGED_NAME} is loaded; a large one is more accurate: model="{LARGE_MODEL}"')
     return Transcriber.load(model, device, dtype, options)
 
 
@@ -82,7 +82,7 @@ def _say_beyond(result: Transcript) -> None:
     """Say on stderr if a recording is beyond the packaged model."""
     if (why := why_beyond(result)) is not None:
         large = f'fastscribe.transcribe(.., model="{LARGE_MODEL}")'
-        log_to_stderr(f"{result.audio.path} is beyond {NAME} ({why}); with a large one: {large}")
+        log_to_stderr(f"{result.audio.path} is beyond {PACKAGED_NAME} ({why}); with a large one: {large}")
 
 
 def _check_one(audio: object) -> None:

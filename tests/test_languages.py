@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from fastscribe import Options, Transcriber, UsageError
-from fastscribe.checkpoint.languages import languages_by_name
 from fastscribe.checkpoint.location import PACKAGED
-from fastscribe.checkpoint.reader import CheckpointError, read_checkpoint
+from fastscribe.checkpoint.reader import CheckpointError, languages_by_name, read_checkpoint
 from fastscribe.config import OutputStyle
 from fastscribe.families.conformer.config import LanguagePromptConfig
 from fastscribe.families.nemotron.languages import choose_language

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from fastscribe.audio.failures import system_problem
-from fastscribe.audio.file_part import FilePart
 from fastscribe.audio.json_lines import NotAList
+from fastscribe.audio.media import FilePart
 
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")  # as gzip, bzip2, xz, zstd begin
 _NUMBER = re.compile(r"(\d+)(?=\D*$)")
@@ -53,34 +53,36 @@ def _tar_problem(path: str, error: tarfile.TarError) -> str:
     return "cut off: it ends in the middle of a member" if is_cut_off else f"no tar archive: {error}"
 
 
+def _indexed(path: str) -> tuple[dict[str, FilePart], str | None]:
+    """Return the files of an archive, of one that is damaged those before the damage, and why not all of it can be read."""
+    known: dict[str, FilePart] = {}
+    try:
+        known.update(iter_members(path))
+    except NotAList as error:
+        return known, str(error)
+    return known, None
+
+
 class TarIndex:
     """Finds members of archives by name. Each archive is indexed when it is first asked for."""
 
     def __init__(self) -> None:
-        self._members: dict[str, dict[str, FilePart]] = {}
-        self._problems: dict[str, str] = {}
+        self._archives: dict[str, tuple[dict[str, FilePart], str | None]] = {}
 
-    def members(self, path: str) -> Mapping[str, FilePart]:
-        """Return the files of the archive at `path`, of one that is damaged those before the damage."""
-        if path not in self._members:
-            known = self._members[path] = {}
-            try:
-                known.update(iter_members(path))
-            except NotAList as error:
-                self._problems[path] = str(error)
-        return self._members[path]
+    def _archive(self, path: str) -> tuple[dict[str, FilePart], str | None]:
+        if path not in self._archives:
+            self._archives[path] = _indexed(path)
+        return self._archives[path]
 
     def problem(self, path: str) -> str | None:
         """Return why not all of an archive can be read; None: it can."""
-        self.members(path)
-        return self._problems.get(path)
+        return self._archive(path)[1]
 
     def find(self, path: str, name: str) -> FilePart:
         """Return the member `name` of the archive at `path`. Raises KeyError with the problem."""
-        known = self.members(path)
+        known, problem = self._archive(path)
         part = known.get(name.removeprefix("./")) or known.get(_without_part(name))
         if part is None:
-            problem = self.problem(path)
             raise KeyError(f"{path}: {problem}" if problem else f"no such recording in {path}: {name!r}")
         if not part.size:
             raise KeyError(f"{name!r} in {path} is empty (0 bytes)")
@@ -127,12 +129,10 @@ class Shar:
         found = [path for path in tars if number_of(path) == number]
         if len(found) != 1:
             raise NotAList("no recording.*.tar beside it with the same number")
-        self._path, index = found[0], TarIndex()
-        members = index.members(self._path).items()
-        self._problem = index.problem(self._path)
-        self._parts = {
-            os.path.splitext(name)[0]: part for name, part in members if not name.endswith((".json", ".nodata"))
-        }
+        self._path = found[0]
+        known, self._problem = _indexed(self._path)
+        kept = (name for name in known if not name.endswith((".json", ".nodata")))
+        self._parts = {os.path.splitext(name)[0]: known[name] for name in kept}
 
     def find(self, cut_id: str) -> FilePart:
         """Return a cut's recording. Raises KeyError with the problem."""

@@ -18,19 +18,19 @@ import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from fastscribe._system.positioned_read import BINARY
 from fastscribe._system.shared_calls import SharedCalls
+from fastscribe.audio.data_size import is_whole_matroska
 from fastscribe.audio.failures import ContainerError, NotAContainer
 from fastscribe.audio.formats import MISSING_TOLERANCE_S, missing_problem
-from fastscribe.audio.frame_samples import FrameSamples, mixed
-from fastscribe.audio.guarded_file import GuardedFile
-from fastscribe.audio.matroska_size import is_whole_matroska
+from fastscribe.audio.frame_samples import FrameSamples, RateConverter, mixed
 from fastscribe.audio.media import is_held
-from fastscribe.audio.unfinished import unfinished
+from fastscribe.audio.plain_header import FROM_START, TO_END, Header
+from fastscribe.audio.sound import GuardedFile
 from fastscribe.types import Float32Array, Medium, SampleArray
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from av.packet import Packet
 
     from fastscribe.audio.ogg_links import LinkedSound
-    from fastscribe.audio.rate_converter import RateConverter
 
     AudioPacket = Packet[AudioStream]
     OpenTrack: TypeAlias = "Track | LinkedSound"
@@ -83,17 +82,7 @@ def demuxers() -> list[str]:
     return sorted(set(_DEMUXERS.split(",")) & av.formats_available)
 
 
-class TrackHeader(NamedTuple):
-    sample_rate: int
-    channels: int
-    num_samples: int
-    num_tracks: int
-    from_start: bool = False  # AudioInfo's `reading`
-    notes: tuple[str, ...] = ()  # as AudioInfo's
-    layout: tuple[str, ...] | None = None  # as PlainHeader's
-
-
-def track_header(medium: Medium, track: int) -> TrackHeader:
+def track_header(medium: Medium, track: int, to_end: bool = False) -> Header:
     """Measure an audio track: decode its first frame, and find its end without decoding.
 
     The index of an MP4 gives the end. In other containers every packet is read, because stated durations are often
@@ -102,6 +91,7 @@ def track_header(medium: Medium, track: int) -> TrackHeader:
     Args:
         medium: the file.
         track: the number among the audio tracks, from 0.
+        to_end: it holds more samples than its header gives (unfinished.py).
 
     Raises:
         NotAContainer: FFmpeg does not recognise the file.
@@ -109,29 +99,30 @@ def track_header(medium: Medium, track: int) -> TrackHeader:
         OSError: the file cannot be read.
     """
     if is_held(medium):  # its identity is a name only
-        return _measure(medium, track)
+        return _measure(medium, track, to_end)
     key = (medium.identity, medium.version(), track)
-    return _headers.get(key) or _measuring.call(key, lambda: _cached_header(key, medium, track))
+    return _headers.get(key) or _measuring.call(key, lambda: _cached_header(key, medium, track, to_end))
 
 
-def _cached_header(key: tuple[str, str, int], medium: Medium, track: int) -> TrackHeader:
+def _cached_header(key: tuple[str, str, int], medium: Medium, track: int, to_end: bool) -> Header:
     """Measure a track, unless it is in the cache, which holds no medium."""
-    header = _headers.get(key) or _measure(medium, track)
+    header = _headers.get(key) or _measure(medium, track, to_end)
     if len(_headers) >= _MAX_HEADERS:
         _headers.clear()
     _headers[key] = header
     return header
 
 
-def _measure(medium: Medium, track: int) -> TrackHeader:
-    with closing(Track(medium, track)) as opened:
+def _measure(medium: Medium, track: int, to_end: bool) -> Header:
+    with closing(Track(medium, track, to_end=to_end)) as opened:
         num_samples = opened.measure()
-        found = opened.samplerate, opened.channels, num_samples, opened.num_tracks
-        return TrackHeader(*found, opened.from_start, tuple(opened.notes), opened.layout)
+        reading = FROM_START if opened.from_start else ""
+        found = opened.samplerate, opened.channels, num_samples, False, opened.layout, opened.num_tracks
+        return Header(*found, reading, tuple(opened.notes))
 
 
-_headers: dict[tuple[str, str, int], TrackHeader] = {}  # rows of a manifest that cut one recording measure it once
-_measuring: SharedCalls[tuple[str, str, int], TrackHeader] = SharedCalls()
+_headers: dict[tuple[str, str, int], Header] = {}  # rows of a manifest that cut one recording measure it once
+_measuring: SharedCalls[tuple[str, str, int], Header] = SharedCalls()
 
 
 class Track:
@@ -139,15 +130,12 @@ class Track:
 
     format, subtype = "FFmpeg", "FFmpeg"
 
-    def __init__(self, medium: Medium, track: int, from_start: bool = False) -> None:
+    def __init__(self, medium: Medium, track: int, from_start: bool = False, to_end: bool = False) -> None:
         """Open the track and decode its first frame. Raises as track_header()."""
-        self._num_bytes, self._path, self._track = medium.num_bytes(), medium.local_path, track
+        self._medium, self._num_bytes, self._path, self._track = medium, medium.num_bytes(), medium.local_path, track
         self.from_start = from_start
         self.notes: list[str] = []
-        with closing(medium.open()) as file:
-            self._is_whole = is_whole_matroska(file, self._num_bytes)
-            is_unfinished = unfinished(file, self._num_bytes) is not None
-        self._options = {"ignore_length": "1"} if is_unfinished else {}
+        self._options = {"ignore_length": "1"} if to_end else {}
         self._file = None if self._path is not None else GuardedFile(medium.open())
         try:
             with self._file_errors():
@@ -350,7 +338,9 @@ class Track:
         problem = missing_problem(float(promised_s), float(last_s - begin_s))
         if problem is None or abs(promised_s - last_s) <= MISSING_TOLERANCE_S:
             return
-        if not self._is_whole:
+        with closing(self._medium.open()) as file:
+            is_whole = is_whole_matroska(file, self._num_bytes)
+        if not is_whole:
             raise ContainerError(problem)
         if promised_s > last_s:
             self.notes.append(problem.removeprefix("truncated: "))
@@ -561,8 +551,6 @@ class Track:
         if frame.sample_rate == self.samplerate and self._resampler is None:
             self._pending = position, samples_SC
             return
-        from fastscribe.audio.rate_converter import RateConverter
-
         rest_SC = samples_SC[:0]
         if self._resampler is not None and self._resampler.rate != frame.sample_rate:
             position, rest_SC = self._resampler.at, self._resampler.rest()
@@ -582,7 +570,7 @@ def open_track(medium: Medium, track: int, reading: str, open_sound: Callable[..
         from fastscribe.audio.ogg_links import LinkedSound
 
         return LinkedSound(medium, reading, open_sound)
-    return Track(medium, track, reading == "from_start")
+    return Track(medium, track, reading == FROM_START, reading == TO_END)
 
 
 def holds_track(path: str) -> bool:

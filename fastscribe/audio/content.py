@@ -10,9 +10,8 @@ import os
 import re
 import stat
 
-from fastscribe.audio.first_bytes import CONTROL, has_certain_format, is_text
+from fastscribe.audio.first_bytes import CONTROL, TELEPHONE, has_certain_format, is_text
 from fastscribe.audio.formats import UNKNOWN_CONTENT, extension
-from fastscribe.audio.headerless import TELEPHONE
 
 _HEAD_BYTES = 4096
 _MIN_BYTES = 16  # no recording is as short

@@ -1,24 +1,37 @@
-"""Compare the bytes of samples that a header promises with those in the file: AIFF, ASF, AU, AVI, CAF, W64, NIST SPHERE.
+"""Compare what a header promises with the bytes in the file: AIFF, ASF, AU, AVI, CAF, W64, NIST SPHERE, MP4, Matroska.
 
 libsndfile and FFmpeg read what is left of a truncated file without an error. Samples are never read here. WAV has its own
-module (wav_header.py), and so have FLAC, MP3 and Ogg, whose headers have no such number. containers.py checks the other
-containers by their packets.
+module (wav.py), and so have FLAC, MP3 and Ogg, whose headers have no such number. containers.py checks other containers, and
+those below once more, by their packets.
+
+Of MP4 and MOV (ISO/IEC 14496-12), FFmpeg makes an entry in memory for every sample that a table counts. A table of samples
+that are all of one size needs no bytes for each of them, so a file of a kilobyte could take gigabytes. Of two files that were
+joined, FFmpeg reads the first. The size of Matroska's segment (RFC 8794, RFC 9559) says what its stated duration does not:
+writers count that from 0 or from the first packet, and round it.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import BinaryIO, NamedTuple
 
-from fastscribe.audio.wav_header import MAX_CHUNKS, STREAMED_BYTES, is_chunk_name
+from fastscribe.audio.wav import MAX_CHUNKS, STREAMED_BYTES, is_chunk_name
 
 _W64_RIFF = b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
 _ASF_HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
 _ASF_DATA = bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")
 _NIST_FIELD = re.compile(rb"^(channel_count|sample_count|sample_n_bytes) -\w+ (\d{1,18})\s*$", re.MULTILINE)
 _NIST_HEADER_BYTES = 1 << 16  # the largest header accepted; 1,024 is usual
+_FIRST_BOXES = frozenset((b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot"))
+_PARENTS = frozenset((b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf"))
+_MAX_DEPTH = 8
+_MAX_BOXES = 2_000_000  # seven for each fragment of a second would be 79 hours
+_TRUN_FIELDS = 0xF00  # flags of a trun box: it has a duration, size, flags or time offset for each sample
+_HEADER, _SEGMENT, _VOID = 0x1A45DFA3, 0x18538067, 0xEC
+_MAX_ELEMENTS = 16  # before the segment
 
 
 class DataSize(NamedTuple):
@@ -91,14 +104,6 @@ def _chunk_bytes(head: bytes, magic: bytes) -> int:
 
 
 _SampleSpan = tuple[int, int]  # offset of the samples, and the number of bytes that the header promises
-
-
-def _aiff(file: BinaryIO) -> _SampleSpan | None:
-    return _chunk(file, 12, struct.Struct(">4sI"), b"SSND", alignment=2, largest=STREAMED_BYTES)
-
-
-def _caf(file: BinaryIO) -> _SampleSpan | None:
-    return _chunk(file, 8, struct.Struct(">4sQ"), b"data", alignment=1, largest=1 << 62)
 
 
 def _w64(file: BinaryIO) -> _SampleSpan | None:
@@ -174,12 +179,105 @@ def _nist(file: BinaryIO) -> _SampleSpan | None:
 
 
 _READERS: dict[bytes, Callable[[BinaryIO], _SampleSpan | None]] = {
-    b"FORM": _aiff,
-    b"RIFF": _avi,  # wav_header.py has WAV
+    b"FORM": partial(
+        _chunk, begin=12, header=struct.Struct(">4sI"), wanted=b"SSND", alignment=2, largest=STREAMED_BYTES
+    ),
+    b"RIFF": _avi,  # wav.py has WAV
     _ASF_HEADER: _asf,
-    b"caff": _caf,
+    b"caff": partial(_chunk, begin=8, header=struct.Struct(">4sQ"), wanted=b"data", alignment=1, largest=1 << 62),
     _W64_RIFF: _w64,
     b".snd": _au,
     b"dns.": _au,
     b"NIST_1A": _nist,
 }
+
+
+def mp4_problem(file: BinaryIO, num_bytes: int) -> str | None:
+    """Return what is wrong with the boxes of an MP4 or MOV file; None for other files, and if nothing is.
+
+    Args:
+        file: the file, open at any position.
+        num_bytes: its size.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    file.seek(4)
+    if file.read(4) not in _FIRST_BOXES:
+        return None
+    num_movies = num_samples = 0
+    for num_boxes, (name, begin) in enumerate(_boxes(file, 0, num_bytes)):
+        if num_boxes == _MAX_BOXES:
+            return f"damaged: it has more than {_MAX_BOXES:,} boxes"
+        num_movies += name == b"moov"
+        if name in (b"stsz", b"trun"):
+            num_samples += _unlisted_samples(file, name, begin)
+    if num_movies > 1:
+        return "several recordings in one: convert it, e.g. with ffmpeg"
+    if num_samples > num_bytes:
+        return f"damaged: its tables count {num_samples} samples, which {num_bytes} bytes cannot hold"
+    return None
+
+
+def _boxes(file: BinaryIO, begin: int, end: int, depth: int = 0) -> Iterator[tuple[bytes, int]]:
+    """Yield the name and the content's offset of each box, parents before their children."""
+    while begin + 8 <= end:
+        file.seek(begin)
+        head = file.read(16)
+        if len(head) < 8:
+            return
+        size, name = struct.unpack_from(">I4s", head)
+        content = begin + 8
+        if size == 1 and len(head) == 16:
+            (size,) = struct.unpack_from(">Q", head, 8)
+            content = begin + 16
+        box_end = end if size == 0 else min(begin + size, end)
+        if box_end < content:
+            return
+        yield name, content
+        if name in _PARENTS and depth < _MAX_DEPTH:
+            yield from _boxes(file, content, box_end, depth + 1)
+        begin = box_end
+
+
+def _unlisted_samples(file: BinaryIO, name: bytes, begin: int) -> int:
+    """Return how many samples the box at `begin` counts without a byte for each of them."""
+    file.seek(begin)
+    content = file.read(12)
+    if len(content) < 12:
+        return 0
+    flags, first, second = struct.unpack(">III", content)
+    if name == b"stsz":  # `first` is the size of every sample; 0: a table follows
+        return int(second) if first else 0
+    return 0 if flags & _TRUN_FIELDS else int(first)
+
+
+def is_whole_matroska(file: BinaryIO, num_bytes: int) -> bool:
+    """Return True for a Matroska or WebM file whose segment states a size that the file holds.
+
+    Args:
+        file: The file, open at any position.
+        num_bytes: Its size.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    at = 0
+    for number in range(_MAX_ELEMENTS):
+        file.seek(at)
+        head = file.read(12)
+        if not head or (number == 0 and not head.startswith(_HEADER.to_bytes(4, "big"))):
+            return False
+        id_bytes = 9 - head[0].bit_length()
+        name, rest = int.from_bytes(head[:id_bytes], "big"), head[id_bytes:]
+        size_bytes = 9 - rest[0].bit_length() if rest else 9
+        if size_bytes > 8 or len(rest) < size_bytes:
+            return False
+        unknown = (1 << 7 * size_bytes) - 1
+        size = int.from_bytes(rest[:size_bytes], "big") & unknown
+        at += id_bytes + size_bytes + size
+        if name == _SEGMENT:
+            return size != unknown and at <= num_bytes
+        if size == unknown or name not in (_HEADER, _VOID):
+            return False
+    return False

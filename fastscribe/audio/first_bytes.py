@@ -1,9 +1,20 @@
-"""How files begin: those of a format that is read, those that libsndfile reads, and text. Pure."""
+"""Tell what a file is from its first bytes: a recording, one that libsndfile reads, text, an archive or a table.
+
+Samples without a header, as telephone systems store them, are known by their names alone. Tags may stand before a recording.
+"""
 
 from __future__ import annotations
 
 import codecs
+import os
 import re
+import shlex
+from typing import TYPE_CHECKING
+
+from fastscribe.audio.formats import extension
+
+if TYPE_CHECKING:
+    from fastscribe.audio.media import Content
 
 HEAD_BYTES = 16  # enough to tell a format
 
@@ -20,6 +31,52 @@ _SYNC = re.compile(rb"\xff[\xe0-\xff]|G[@AP]\0|\x0bw|\x7f\xfe\x80\x01")  # MP3 a
 CONTROL = re.compile(rb"[\1-\x08\x0b\x0c\x0e-\x1f\x7f]")  # a NUL may end a path
 # MPEG audio has none; a WAV or an Ogg file may hold what libsndfile cannot decode.
 LIBSNDFILE_MAGIC = tuple(b"RIFF RIFX RF64 BW64 fLaC FORM caff OggS .snd dns. NIST_1A ID3 riff".split())
+# Archives, tables and compressed files that are given as recordings: what each is, and what to do with it.
+_UNPACK = "unpack it, and give the folder"
+_STARTS = {
+    b"PAR1": "is a Parquet table, not audio: in Python, give Transcriber.transcribe the audio of its rows"
+    " (datasets.load_dataset), or write their paths to a CSV or JSON lines file",
+    b"ARROW1": "is an Arrow table, not audio: in Python, give Transcriber.transcribe the audio of its rows",
+    b"PK\3\4": f"is a zip archive, not audio: {_UNPACK} (a spreadsheet: save it as CSV)",
+    b"PK\5\6": "is an empty zip archive, not audio",
+    b"\x1f\x8b": "is compressed with gzip: unpack it with gunzip; a list may stay so, named as it is otherwise"
+    " (.jsonl.gz, .csv.gz)",
+    b"BZh": "is compressed with bzip2: unpack it",
+    b"\xfd7zXZ\0": "is compressed with xz: unpack it",
+    b"\x28\xb5\x2f\xfd": "is compressed with zstd: unpack it",
+    b"7z\xbc\xaf\x27\x1c": f"is a 7z archive, not audio: {_UNPACK}",
+    b"Rar!": f"is a RAR archive, not audio: {_UNPACK}",
+    b"\x89HDF": "is an HDF5 file, not audio: write its recordings to files",
+}
+_TAR_MAGIC = slice(257, 262)
+# Samples without a header are not read, because nothing in them says what they are, and a wrong guess is noise.
+_SLN = {f"sln{thousands}": f"-f s16le -ar {rate}" for thousands, rate in ((8, 8000), (12, 12000), (16, 16000), (24, 24000),
+        (32, 32000), (44, 44100), (48, 48000), (96, 96000), (192, 192000))}  # fmt: skip
+_MULAW, _ALAW = "-f mulaw -ar 8000", "-f alaw -ar 8000"
+# What ffmpeg has to be told of each, by extension, to make a WAV file of it
+TELEPHONE = {
+    **dict.fromkeys(("ulaw", "mulaw", "pcmu"), _MULAW),
+    **dict.fromkeys(("alaw", "pcma"), _ALAW),
+    **dict.fromkeys(("sln", "slin"), "-f s16le -ar 8000"),
+    **_SLN,
+    "g722": "-f g722",
+    **dict.fromkeys(("g723", "g723_1", "g7231"), "-f g723_1"),
+    "g726": "-f g726 -code_size 4",
+    **{f"g726-{kbits}": f"-f g726 -code_size {kbits // 8}" for kbits in (16, 24, 32, 40)},
+    "g729": "-f g729",
+    "gsm": "-f gsm",
+    "sbc": "-f sbc",
+    "msbc": "-f msbc",
+    "vox": "-f u8 -ar 8000 -c:a adpcm_ima_oki",
+}
+# These may be something else, or have any rate.
+_OTHERS = {
+    "ul": _MULAW,
+    "mu": _MULAW,
+    "al": _ALAW,
+    **dict.fromkeys(("raw", "pcm", "sw", "s16", "s16le"), "-f s16le -ar 16000"),
+}
+ID3V1_BYTES = 128
 
 
 def has_known_format(head: bytes) -> bool:
@@ -45,3 +102,36 @@ def is_text(head: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return b"\0" not in head and CONTROL.search(head) is None
+
+
+def archive_problem(head: bytes) -> str | None:
+    """Return what is wrong with a file that begins so, if it is an archive or a table; else None."""
+    if head[_TAR_MAGIC] == b"ustar":
+        return "is a tar archive, not audio: name it so that it ends in .tar, and it is read"
+    return next((problem for start, problem in _STARTS.items() if head.startswith(start)), None)
+
+
+def headerless_problem(path: str) -> str | None:
+    """Return what is wrong with a file that has no header by its name, with the command that helps; None for other names."""
+    options = TELEPHONE.get(extension(path))
+    guess = _OTHERS.get(extension(path))
+    if options is None and guess is None:
+        return None
+    wav = os.path.splitext(os.path.basename(path))[0] + ".wav"
+    command = f"ffmpeg {options or guess} -i {shlex.quote(path)} {shlex.quote(wav)}"
+    unsure = "" if options else " (with its own sample type and rate)"
+    return f"samples without a header are not read: make a WAV file of it: {command}{unsure}"
+
+
+def after_tags(data: Content, at: int) -> int:
+    """Return the offset after the ID3 and APE tags at `at`."""
+    while True:
+        if data[at : at + 3] == b"ID3" and len(data) - at >= 10:
+            a, b, c, d = data[at + 6 : at + 10]
+            at += 10 + (a << 21 | b << 14 | c << 7 | d) + (10 if data[at + 5] & 0x10 else 0)
+        elif data[at : at + 3] == b"TAG":
+            at += ID3V1_BYTES
+        elif data[at : at + 8] == b"APETAGEX":
+            at += 32 + int.from_bytes(data[at + 12 : at + 16], "little")
+        else:
+            return at

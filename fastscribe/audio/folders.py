@@ -1,16 +1,24 @@
-"""List files below a folder: sorted, lazily, and each once, whatever the symbolic links.
+"""The recordings of folders and of glob patterns: sorted, lazily, and each once, whatever the symbolic links.
 
-The caller decides which files are audio. The standard library's `glob` would list a file behind a looping link forty
-times, so `**` patterns are matched against this walk instead.
+The standard library's `glob` would list a file behind a looping link forty times, so `**` patterns are matched against a walk
+instead.
 """
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from fastscribe.audio.formats import MAGIC
+from fastscribe.audio.content import why_left_out
+from fastscribe.audio.failures import input_failure, system_problem
+from fastscribe.audio.formats import MAGIC, Found, count_left_out, file_source, is_audio_name, is_other_name
+from fastscribe.config import OUTPUT_FORMATS
+from fastscribe.types import Failure, Source
+
+FromPath = Callable[[str, str, Counter[str]], Iterator[Found]]  # inputs._from_path
 
 
 def walk(folder: str) -> Iterator[str | OSError]:
@@ -89,3 +97,103 @@ def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
     if patterns[0] == "**":
         return any(_matches(names[skipped:], patterns[1:]) for skipped in range(len(names) + 1))
     return bool(names) and fnmatchcase(names[0], patterns[0]) and _matches(names[1:], patterns[1:])
+
+
+def from_folder(folder: str, id_prefix: str, left_out: Counter[str]) -> Iterator[Source | Failure]:
+    empty, texts = True, _Texts(left_out)
+    for entry in walk(folder):
+        if isinstance(entry, OSError):
+            empty = False
+            yield input_failure(os.fspath(entry.filename or folder), system_problem(entry))
+        elif not texts.holds(path := os.path.join(folder, entry)) and _is_taken(path, left_out):
+            empty = False
+            texts.add_recording(path)
+            yield file_source(path, os.path.join(id_prefix, entry))
+    texts.settle()
+    if empty:
+        yield input_failure(folder, "no audio in this folder")
+
+
+def _is_taken(path: str, left_out: Counter[str]) -> bool:
+    """Return True for a folder's file that is audio, by its name or else by its content. Count any other."""
+    if is_audio_name(path):
+        return True
+    why = "" if is_other_name(path) else why_left_out(path)
+    if why is not None:
+        count_left_out(left_out, path, why)
+    return why is None
+
+
+def from_pattern(pattern: str, left_out: Counter[str], from_path: FromPath) -> Iterator[Found]:
+    prefix, patterns = split_pattern(pattern)
+    if "**" in patterns:
+        matches = _deep_matches(prefix, patterns, left_out, from_path)
+    else:
+        matches = _flat_matches(pattern, prefix, patterns, left_out, from_path)
+    empty = True
+    for match in matches:
+        empty = False
+        yield match
+    if empty:
+        yield input_failure(pattern, "no such file, and nothing matches it as a pattern")
+
+
+def _flat_matches(
+    pattern: str, prefix: str, patterns: list[str], left_out: Counter[str], from_path: FromPath
+) -> Iterator[Found]:
+    """Treat each match like a path given by itself; a bare `*` selects audio files only."""
+    for path in sorted(glob.glob(pattern)):
+        name = os.path.relpath(path, prefix or ".")
+        if os.path.isdir(path):
+            yield from from_folder(path, name, left_out)
+        elif patterns[-1] != "*" or _is_taken(path, left_out):
+            yield from from_path(path, name, left_out)
+
+
+def _deep_matches(prefix: str, patterns: list[str], left_out: Counter[str], from_path: FromPath) -> Iterator[Found]:
+    for entry in walk(prefix or "."):
+        if isinstance(entry, OSError):
+            if not isinstance(entry, FileNotFoundError):
+                yield input_failure(os.fspath(entry.filename or prefix), system_problem(entry))
+            continue
+        names = entry.split(os.sep)
+        depth = match_depth(names, patterns)
+        named = depth == len(names) and patterns[-1] not in ("*", "**")
+        path = os.path.join(prefix, entry)
+        if depth is not None and (named or _is_taken(path, left_out)):
+            yield from from_path(path, entry, left_out)
+
+
+class _Texts:
+    """Files left out that may be results of a recording beside them, such as a.srt beside a.flac: these are not counted.
+
+    Names that are alike up to their first dot come one after another, so only those of one recording are kept.
+    """
+
+    def __init__(self, left_out: Counter[str]) -> None:
+        self._left_out, self._start = left_out, ""
+        self._recordings: set[str] = set()  # paths, with and without the extension
+        self._texts: list[str] = []
+
+    def holds(self, path: str) -> bool:
+        """Return True for the name of a result, which is counted later if it has no recording."""
+        start = path[: len(path) - len(os.path.basename(path))] + os.path.basename(path).partition(".")[0]
+        if start != self._start:
+            self.settle()
+            self._start = start
+        is_text = path.rpartition(".")[2].lower() in OUTPUT_FORMATS
+        if is_text:
+            self._texts.append(path)
+        return is_text
+
+    def add_recording(self, path: str) -> None:
+        """Take in a recording, for which holds() was called before."""
+        self._recordings |= {path, os.path.splitext(path)[0]}
+
+    def settle(self) -> None:
+        """Count the texts that no recording has."""
+        for path in self._texts:
+            if os.path.splitext(path)[0] not in self._recordings:
+                count_left_out(self._left_out, path)
+        self._texts.clear()
+        self._recordings.clear()

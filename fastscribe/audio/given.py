@@ -26,7 +26,7 @@ from fastscribe.audio.media import EncodedBytes, FileObject
 from fastscribe.audio.probe import SAMPLE_RATES
 from fastscribe.audio.repeats import Repeats
 from fastscribe.errors import AudioError
-from fastscribe.types import AnyArray, Failure, File, Samples, Source
+from fastscribe.types import AnyArray, Failure, File, SampleArray, Samples, Source
 
 if TYPE_CHECKING:
     import torch
@@ -187,9 +187,7 @@ def _file(audio: Audio, name: str, channels_first: bool) -> File:
     """Return where the data are, which have no path."""
     data: Any = audio.data
     if _is_array(data):
-        from fastscribe.audio.samples import to_samples
-
-        return Samples(to_samples(_array(data), channels_first), _rate(audio.sample_rate, data.ndim), name)
+        return Samples(_to_samples(_array(data), channels_first), _rate(audio.sample_rate, data.ndim), name)
     is_content = isinstance(data, (bytes, bytearray, memoryview))
     if not is_content and not hasattr(data, "read"):
         kind = type(data).__name__
@@ -240,3 +238,38 @@ def _rate(sample_rate: object, num_dimensions: int) -> int:
     if rate != sample_rate or rate not in SAMPLE_RATES:
         raise ValueError(f"a sample rate of {sample_rate} Hz: give a whole number from 1,000 to 1,000,000")
     return rate
+
+
+def _to_samples(array: AnyArray, channels_first: bool) -> SampleArray:
+    """Copy a caller's samples into the form that the readers use.
+
+    Args:
+        array: [S] or [S, C]; int16, other integers of 8 or 32 bits (scaled to [-1, 1)), or floats in [-1, 1].
+        channels_first: True: two-dimensional arrays are [C, S].
+
+    Returns:
+        A copy [S, C], because the caller may use the memory again: int16 stays int16, all else is float32.
+
+    Raises:
+        ValueError: another dtype, another number of dimensions, no channels, or surely the other order of dimensions; one line.
+    """
+    if array.ndim not in (1, 2):
+        raise ValueError(f"an array of {array.ndim} dimensions: give [samples], or one with a dimension for channels")
+    shaped = array[:, None] if array.ndim == 1 else array.T if channels_first else array
+    if shaped.shape[1] == 0:
+        raise ValueError(f"an array of shape {array.shape}: it holds no channels")
+    if shaped.shape[1] > shaped.shape[0] > 0:
+        order = "[channels, samples]" if channels_first else "[samples, channels]"
+        raise ValueError(f"an array of shape {array.shape}: it is {order} here, so this one must be transposed")
+    kind, bits = shaped.dtype.kind, 8 * shaped.dtype.itemsize
+    if (kind, bits) == ("i", 16):
+        return np.array(shaped, np.int16, order="C")
+    if kind == "f":
+        with np.errstate(over="ignore", invalid="ignore"):  # the readers report infinite samples
+            return np.array(shaped, np.float32, order="C")
+    if (kind, bits) not in (("u", 8), ("i", 8), ("i", 32)):
+        raise ValueError(f"an array of {array.dtype}: give int16, int32, uint8, int8, or floats in [-1, 1]")
+    centred = shaped.astype(np.float32)
+    if kind == "u":
+        centred -= 128
+    return np.asarray(centred / np.float32(2.0 ** (bits - 1)), np.float32)

@@ -5,11 +5,14 @@ of a folder whose names do not say what they are. An input that cannot be used b
 goes on. A file that is reached twice comes once. Files of a folder that are not audio are counted. Two inputs may have the same
 id (`a/x.wav` and `b/x.wav` given as files); the output stage makes names unique.
 
-Readers of lists, of stdin and of stores are imported when such an input comes.
+The first bytes of stdin tell whether it is a recording or a list. Readers of lists and of stores are imported when such an
+input comes.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import locale
 import os
 import sys
@@ -18,13 +21,16 @@ from collections.abc import Iterable, Iterator
 
 from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import input_failure, system_problem
+from fastscribe.audio.first_bytes import CONTROL, HEAD_BYTES, has_known_format
 from fastscribe.audio.formats import MAGIC, STDIN, Found, Manifest, file_source, list_kind
+from fastscribe.audio.media import EncodedBytes
 from fastscribe.audio.repeats import Repeats
 from fastscribe.types import Failure, Source
 
 __all__ = ["Source", "expand"]
 
 _READ_BYTES = 1 << 16
+MAX_BYTES = 1 << 30  # 9 hours of 16-bit mono at 16 kHz, 18 hours of MP3 at 128 kbit/s
 
 
 def expand(
@@ -58,7 +64,7 @@ def _expand(path: str, stdin: Iterable[bytes] | None, left_out: Counter[str]) ->
     elif is_url(path):
         yield from _from_url(path, left_out, has_patterns=True)
     elif MAGIC.search(path) and not os.path.lexists(path):
-        from fastscribe.audio.folder_inputs import from_pattern
+        from fastscribe.audio.folders import from_pattern
 
         yield from from_pattern(path, left_out, _from_path)
     else:
@@ -87,7 +93,7 @@ def names_file(path: str) -> bool:
 
 def _from_list(blocks: Iterable[bytes], left_out: Counter[str]) -> Iterator[Found]:
     """Sources of the paths in a list. Wildcards have no meaning."""
-    from fastscribe.audio.lists import paths_in
+    from fastscribe.audio.path_lists import paths_in
 
     for line in paths_in(blocks):
         path = _decoded(line)
@@ -100,7 +106,7 @@ def _from_list(blocks: Iterable[bytes], left_out: Counter[str]) -> Iterator[Foun
 def _from_rows(blocks: Iterable[bytes]) -> Iterator[Source | Failure]:
     """Sources of a manifest's rows on stdin."""
     from fastscribe.audio.list_sources import manifest_rows
-    from fastscribe.audio.lists import lines_in
+    from fastscribe.audio.path_lists import lines_in
 
     return manifest_rows(STDIN, lines_in(blocks))
 
@@ -119,7 +125,6 @@ def _from_stdin(stdin: Iterable[bytes] | None, left_out: Counter[str]) -> Iterat
         yield input_failure(STDIN, "stdin is closed")
         return
     from fastscribe.audio.json_lines import starts_rows, wide_encoding
-    from fastscribe.audio.stdin import is_audio, recording, split_head
 
     head, blocks = split_head(_blocks(sys.stdin.fileno()) if stdin is None else stdin)
     if (encoding := wide_encoding(head)) is not None:
@@ -149,10 +154,47 @@ def _from_path(path: str, name: str, left_out: Counter[str]) -> Iterator[Found]:
         yield input_failure(path, system_problem(error))
         return
     if os.path.isdir(path):
-        from fastscribe.audio.folder_inputs import from_folder
+        from fastscribe.audio.folders import from_folder
 
         yield from from_folder(path, "", left_out)
     elif list_kind(path):
         yield Manifest(path)
     else:
         yield file_source(path, name)
+
+
+def is_audio(head: bytes) -> bool:
+    """Return True if a stream begins like a recording, or at least not like a list of paths."""
+    return has_known_format(head) or CONTROL.search(head) is not None
+
+
+def split_head(blocks: Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:
+    """Read until the kind of a stream is clear, and no further: a list may be typed.
+
+    Returns:
+        What was read, and all blocks of the stream.
+    """
+    rest, head = iter(blocks), b""
+    for block in rest:
+        head += block
+        if len(head) >= HEAD_BYTES or b"\n" in head:
+            break
+    return head, itertools.chain([head], rest)
+
+
+def recording(blocks: Iterable[bytes]) -> Source | Failure:
+    """Return the recording that a stream holds. Its content gives its id and its key in a journal.
+
+    So a second recording from stdin is another input, and the same one again is done already.
+    """
+    kept, num_bytes = [], 0
+    for block in blocks:
+        kept.append(block)
+        num_bytes += len(block)
+        if num_bytes > MAX_BYTES:
+            return input_failure(
+                STDIN, f"holds more than {MAX_BYTES >> 30} GiB, the most that stdin may: save it to a file"
+            )
+    content = b"".join(kept)
+    digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+    return Source(path=STDIN, file=EncodedBytes(content, f"stdin:{digest}"), id=f"stdin-{digest[:8]}")

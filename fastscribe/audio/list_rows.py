@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
-from fastscribe._system.urls import is_url
-from fastscribe.audio.archive_kinds import archive_problem
-from fastscribe.audio.archives import Shar, TarsBeside
+from fastscribe._system import remote
+from fastscribe._system.urls import is_url, join_url
+from fastscribe.audio.archives import Shar, TarsBeside, part_at
 from fastscribe.audio.cuts import in_shar, is_of_lhotse, read_cut
-from fastscribe.audio.file_part import FilePart
-from fastscribe.audio.first_bytes import has_known_format
+from fastscribe.audio.first_bytes import archive_problem, has_known_format
 from fastscribe.audio.formats import list_kind
 from fastscribe.audio.json_lines import NotAList, numbered_rows, starts_rows, wide_encoding
-from fastscribe.audio.list_folder import ListFolder
+from fastscribe.audio.kaldi import scp_rows
 from fastscribe.audio.list_lines import opened_lines
 from fastscribe.audio.manifest import PATH_NAMES, Span, parse_row, resolve, row_span
+from fastscribe.audio.media import FilePart
+from fastscribe.audio.path_lists import path_rows
+from fastscribe.audio.tables import table_rows
 from fastscribe.errors import FastscribeError, ManifestError
 
 FindMember = Callable[[str, int | None], FilePart]  # of a name and a shard_id; raises KeyError that says what is wrong
+_MAX_LOOKS = 100  # at rows, for one whose recording is there
 
 
 class ListRow(NamedTuple):
@@ -61,7 +65,7 @@ Row: TypeAlias = ListRow | BadRow
 
 
 def list_rows(path: str, find: FindMember | None = None) -> Iterator[Row]:
-    """Yield the rows of a list in order; those of an archive are in tar_rows.py. Blank lines are skipped.
+    """Yield the rows of a list in order; those of an archive are in list_sources.py. Blank lines are skipped.
 
     Args:
         path: Path or URL of the list.
@@ -89,20 +93,14 @@ def _rows(kind: str, path: str, lines: Iterator[bytes], find: FindMember | None)
     _check_text(first[1])
     rest = chain([first], numbered)
     if kind in ("csv", "tsv"):
-        from fastscribe.audio.tables import table_rows
-
         folder = ListFolder(path, has_clips=True)
         yield from (_made(path, number, fields, folder) for number, fields in table_rows(path, kind, rest))
     elif kind == "scp":
-        from fastscribe.audio.kaldi import scp_rows
-
         folder = ListFolder(path)
         yield from (_made(where, number, fields, folder, "id") for where, number, fields in scp_rows(path, rest))
     elif starts_rows(first[1]):
         yield from _json_rows(path, rest, find)
     else:
-        from fastscribe.audio.path_lists import path_rows
-
         folder = ListFolder(path)
         yield from (_of_path(path, *row, folder) for row in path_rows(first[1], rest, folder.is_there))
 
@@ -227,3 +225,58 @@ def _made(
 
 def _of_path(where: str, number: int, path: str, folder: ListFolder) -> ListRow:
     return ListRow(where, number, None, Span(path, None, None, None, None), folder.file_of(path))
+
+
+class ListFolder:
+    """The list's own folder, or `clips` in it, as in Common Voice, or else the current one.
+
+    The first row whose recording is there decides for all. Until then it is the list's own.
+
+    Args:
+        path: The list's path or URL.
+        has_clips: Look in `clips` too.
+    """
+
+    def __init__(self, path: str, has_clips: bool = False) -> None:
+        self._list, self._looks = path, 0
+        own = "" if is_url(path) else os.path.dirname(path)
+        self._folders = list(
+            dict.fromkeys([own, *([os.path.join(own, "clips")] if has_clips else []), *self._current()])
+        )
+        self._decided = len(self._folders) == 1
+
+    def _current(self) -> list[str]:
+        return [] if is_url(self._list) else [""]
+
+    def file_of(self, path: str) -> str:
+        """Return the path or URL that a row's path means."""
+        if not self._decided and not is_url(path) and not os.path.isabs(path):
+            self._decide(path)
+        return self._joined(self._folders[0], path)
+
+    def is_there(self, path: str) -> bool:
+        """Return True if a row's path is a file's, in any of the folders."""
+        return any(_exists(self._joined(folder, path)) for folder in self._folders)
+
+    def _decide(self, path: str) -> None:
+        found = next((folder for folder in self._folders if _exists(self._joined(folder, path))), None)
+        self._looks += 1
+        if found is not None:
+            self._folders = [found]
+        self._decided = found is not None or self._looks >= _MAX_LOOKS
+
+    def _joined(self, folder: str, path: str) -> str:
+        if is_url(path) or os.path.isabs(path):
+            return path
+        return join_url(self._list, os.path.join(folder, path)) if is_url(self._list) else os.path.join(folder, path)
+
+
+def _exists(path: str) -> bool:
+    if is_url(path):
+        with suppress(OSError, FastscribeError):
+            remote.stat_object(path)
+            return True
+        return False
+    with suppress(ValueError):  # a null character in it
+        return os.path.exists(path) or (".tar/" in path and part_at(path) is not None)
+    return False

@@ -1,5 +1,6 @@
-"""Where a recording's bytes are: a local file, encoded bytes in memory, a caller's file object. URLs are in remote_file.py.
-Samples in memory are not bytes (types.Samples, samples.py).
+"""Where a recording's bytes are: a local file or a part of one, encoded bytes in memory, a caller's file object. URLs
+are in remote_file.py.
+Samples in memory are not bytes (types.Samples).
 
 A local file is named by its path in a Source, because there are millions. libsndfile and FFmpeg open local files by
 themselves; they read the other media through open(). Every medium reports its problems as an OSError of one line, which the
@@ -15,9 +16,10 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import BinaryIO, TypeAlias, cast, overload
+from typing import BinaryIO, ClassVar, TypeAlias, cast, overload
 from weakref import WeakValueDictionary
 
 from fastscribe._system.positioned_read import PositionedFile
@@ -28,6 +30,7 @@ _FIND_BYTES = 1 << 16  # searched at a time
 _file_locks: WeakValueDictionary[int, Lock] = WeakValueDictionary()  # by id of a caller's file
 _locks_lock = Lock()
 _caches: list[Callable[[], None]] = []  # each frees what a module keeps of the media of a run
+_SMALL_BYTES = 16 << 20  # read at once
 
 
 class LocalFile:
@@ -246,3 +249,61 @@ def whole_content(file: BinaryIO) -> Iterator[Content]:
     else:
         with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as content:
             yield content
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """The bytes [start, start + size) of a local file."""
+
+    path: str
+    start: int
+    size: int
+    local_path: ClassVar[str | None] = None
+
+    @property
+    def identity(self) -> str:
+        return f"{os.path.abspath(self.path)}@{self.start}+{self.size}"
+
+    def version(self) -> str:
+        status = os.stat(self.path)
+        return f"{status.st_size} {status.st_mtime_ns}"
+
+    def num_bytes(self) -> int:
+        return self.size
+
+    def open(self) -> BinaryIO:
+        """Return a file that can seek; a small part is in memory."""
+        if os.stat(self.path).st_size < self.start + self.size:
+            raise OSError(f"{self.path} ends before its byte {self.start + self.size}: it has changed or is cut off")
+        if self.size > _SMALL_BYTES:
+            file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - the range closes it
+            return io.BufferedReader(FileRange(file, self.start, self.size))
+        with open(self.path, "rb") as whole:  # buffered: a read of a network's file may take several calls
+            whole.seek(self.start)
+            return io.BytesIO(whole.read(self.size))
+
+
+class FileRange(PositionedFile):
+    """A range of an open file, as a file. It closes the file.
+
+    Args:
+        file: A file that can seek.
+        start: Offset of the first byte.
+        size: In bytes.
+    """
+
+    def __init__(self, file: io.RawIOBase | BinaryIO, start: int, size: int) -> None:
+        self._file, self._start, self._size = file, start, size
+
+    def num_bytes(self) -> int:
+        return self._size
+
+    def read_at(self, position: int, buffer: memoryview) -> int:
+        self._file.seek(self._start + position)
+        content = self._file.read(max(0, min(len(buffer), self._size - position))) or b""
+        buffer[: len(content)] = content
+        return len(content)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from fastscribe.audio.tags import ID3V1_BYTES, after_tags
+from fastscribe.audio.first_bytes import ID3V1_BYTES, after_tags
 
 if TYPE_CHECKING:
     from fastscribe.audio.media import Content

@@ -21,11 +21,10 @@ import numpy as np
 import soxr
 
 from fastscribe.audio.failures import ContainerError
-from fastscribe.audio.file_part import FileRange
 from fastscribe.audio.frame_samples import mixed
-from fastscribe.audio.media import is_held, whole_content
-from fastscribe.audio.ogg_pages import may_hold_audio
-from fastscribe.audio.plain_header import PlainHeader
+from fastscribe.audio.media import FileRange, is_held, whole_content
+from fastscribe.audio.ogg import may_hold_audio
+from fastscribe.audio.plain_header import Header
 from fastscribe.errors import AudioError
 from fastscribe.types import Float32Array, Medium, SampleArray, Source
 
@@ -74,24 +73,13 @@ class _Part(NamedTuple):
     reading: str
 
 
-class Chain(NamedTuple):
-    """A chained file, checked."""
-
-    sample_rate: int
-    channels: int
-    num_samples: int
-    layout: tuple[str, ...] | None  # as PlainHeader's
-    notes: tuple[str, ...]  # as AudioInfo's
-    reading: str  # the links, for LinkedSound
-
-
-def chain(source: Source, medium: Medium, begins: list[int], header_of: Callable[..., Any]) -> Chain:
+def chain(source: Source, medium: Medium, begins: list[int], header_of: Callable[..., Header]) -> Header:
     """Read and check the headers of all links.
 
     Args:
         source: The recording.
         medium: Where its bytes are.
-        begins: Where the links begin (ogg_pages.link_begins()).
+        begins: Where the links begin (ogg.link_begins()).
         header_of: unusual_header().
 
     Raises:
@@ -107,21 +95,21 @@ def chain(source: Source, medium: Medium, begins: list[int], header_of: Callable
         link = Link(medium, begin, end)
         try:
             with link.open() as file:
-                header, (reading, more) = header_of(source, link, file, link.num_bytes())
+                header = header_of(source, link, file, link.num_bytes())
         except AudioError as error:
             raise AudioError(source.path, f"recording {number} of {len(links)} in it: {error.problem}") from error
-        track = None if isinstance(header, PlainHeader) else source.track or 0
+        track = None if header.num_tracks is None else source.track or 0
         if track is None and source.track:
             raise AudioError(
                 source.path, f"track {source.track} was asked for, but it has 1 audio track (counted from 0)"
             )
         found = header.sample_rate, header.channels, header.num_samples, list(header.layout or ())
-        parts.append(_Part(begin, end, *found, track, reading))
-        notes += [note for note in more if note not in notes]
+        parts.append(_Part(begin, end, *found, track, header.reading))
+        notes += [note for note in header.notes if note not in notes]
     return _chain(parts, notes)
 
 
-def _chain(parts: list[_Part], notes: list[str]) -> Chain:
+def _chain(parts: list[_Part], notes: list[str]) -> Header:
     rate, widest = _rate(parts), max(parts, key=lambda part: part.channels)
     said = [f"holds {len(parts)} recordings one after another, which were read as one"]
     kinds = sorted({(part.sample_rate, part.channels) for part in parts})
@@ -129,8 +117,8 @@ def _chain(parts: list[_Part], notes: list[str]) -> Chain:
         named = ", ".join(f"{kind[0]} Hz {kind[1]} ch" for kind in kinds)
         said.append(f"they differ ({named}): all were converted to {rate} Hz {widest.channels} ch")
     num_samples = sum(_length(part, rate) for part in parts)
-    reading = LINKS + json.dumps(parts)
-    return Chain(rate, widest.channels, num_samples, tuple(widest.layout) or None, (*said, *notes), reading)
+    layout, reading = tuple(widest.layout) or None, LINKS + json.dumps(parts)
+    return Header(rate, widest.channels, num_samples, False, layout, 1, reading, (*said, *notes))
 
 
 def _rate(parts: list[_Part]) -> int:

@@ -18,19 +18,26 @@ MAX_BEHIND_BYTES = 128  # of anything after a WAV's samples; whole chunks may be
 PCM = 1
 # How frames of DTS and of S/PDIF (AC-3) begin, in a WAV file that gives itself as stereo PCM, such as one taken from a DTS CD
 DISGUISED = (b"\xfe\x7f\1\x80", b"\x7f\xfe\x80\1", b"\xff\x1f\0\xe8", b"\x1f\xff\xe8\0", b"\x72\xf8\x1f\x4e")
+# AudioInfo's `reading`: the times of a track are counted, and a file holds more samples than its header gives (unfinished.py)
+FROM_START, TO_END = "from_start", "to_end"
 _CHUNK = struct.Struct("<4sI")
 _FORMAT = struct.Struct("<HHIIHH")  # sample type, channels, rate, bytes a second, bytes a frame, bits
 
 
-class PlainHeader(NamedTuple):
+class Header(NamedTuple):
+    """What the header of a recording says, whatever read it."""
+
     sample_rate: int
     channels: int
     num_samples: int
-    is_int16: bool
+    is_int16: bool = False
     layout: tuple[str, ...] | None = None  # as AudioInfo's; None: not stated
+    num_tracks: int | None = None  # None: libsndfile reads the file, which has one
+    reading: str = ""  # as AudioInfo's, and so is the next
+    notes: tuple[str, ...] = ()
 
 
-def plain_header(file: BinaryIO, num_bytes: int) -> PlainHeader | None:
+def plain_header(file: BinaryIO, num_bytes: int) -> Header | None:
     """Read a plain header; None if libsndfile has to decide. Raises OSError if the file cannot be read.
 
     Args:
@@ -48,7 +55,7 @@ def _read_at(file: BinaryIO, position: int, num_bytes: int) -> bytes:
     return file.read(num_bytes)
 
 
-def _wav(head: bytes, num_bytes: int, file: BinaryIO) -> PlainHeader | None:
+def _wav(head: bytes, num_bytes: int, file: BinaryIO) -> Header | None:
     """Accept 16-bit integers whose declared size fits in the file and fills it, apart from a few bytes or other chunks."""
     kind: tuple[int, int] | None = None
     at = 12
@@ -66,7 +73,7 @@ def _wav(head: bytes, num_bytes: int, file: BinaryIO) -> PlainHeader | None:
                 return None
             if behind_bytes > MAX_BEHIND_BYTES and not _are_chunks(file, end, num_bytes):
                 return None
-            return PlainHeader(*kind, size // (2 * kind[1]), True)
+            return Header(*kind, size // (2 * kind[1]), True)
         if name == b"fmt ":
             if kind is not None:
                 return None
@@ -79,7 +86,7 @@ def _wav(head: bytes, num_bytes: int, file: BinaryIO) -> PlainHeader | None:
 
 def _are_chunks(file: BinaryIO, at: int, num_bytes: int) -> bool:
     """Return True if a chunk begins behind the samples, and no other WAV file."""
-    from fastscribe.audio.wav_header import is_chunk, is_wav_behind
+    from fastscribe.audio.wav import is_chunk, is_wav_behind
 
     return is_chunk(_read_at(file, at, 8), num_bytes - at) and not is_wav_behind(file, at, num_bytes)
 
@@ -94,9 +101,9 @@ def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:
     return (rate, channels) if consistent and ordinary else None
 
 
-def _flac(head: bytes, file: BinaryIO, num_bytes: int) -> PlainHeader | None:
+def _flac(head: bytes, file: BinaryIO, num_bytes: int) -> Header | None:
     """Read the STREAMINFO block, which comes first (RFC 9639, section 8.2), and verify it with the last frame and others."""
-    from fastscribe.audio.flac_frames import TAIL_BYTES, after_blocks, ends_at, frame_header, is_position_plausible
+    from fastscribe.audio.flac import TAIL_BYTES, after_blocks, ends_at, frame_header, is_position_plausible
 
     block_type, block_bytes = head[4:5], int.from_bytes(head[5:8], "big")
     if block_type not in (b"\x00", b"\x80") or block_bytes != 34 or len(head) < 42:
@@ -115,4 +122,4 @@ def _flac(head: bytes, file: BinaryIO, num_bytes: int) -> PlainHeader | None:
         piece = _read_at(file, begin + (num_bytes - begin) // parts, TAIL_BYTES)
         if not is_position_plausible(num_samples, parts, block_size, piece):
             return None
-    return PlainHeader(rate, channels, num_samples, bits == 16)
+    return Header(rate, channels, num_samples, bits == 16)

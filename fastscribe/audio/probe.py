@@ -7,19 +7,12 @@ here as far as its structure shows it. Other damage is found when the samples ar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
-
 from fastscribe.audio.failures import system_problem
 from fastscribe.audio.media import medium_of
-from fastscribe.audio.plain_header import PlainHeader, plain_header
+from fastscribe.audio.plain_header import Header, plain_header
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo, Medium, Samples, Source
 
-if TYPE_CHECKING:
-    from fastscribe.audio.containers import TrackHeader
-
-_How: TypeAlias = tuple[str, tuple[str, ...]]  # AudioInfo's `reading` and `notes`
-_PLAIN: _How = "", ()
 SAMPLE_RATES = range(1000, 1_000_001)  # a rate outside means a damaged header
 
 
@@ -33,22 +26,21 @@ def probe(source: Source) -> AudioInfo:
         num_samples, channels = samples.samples_SC.shape
         if not num_samples:
             raise AudioError(source.path, "holds no samples")
-        return _audio_info(source, PlainHeader(samples.sample_rate, channels, num_samples, samples.is_int16))
+        return _audio_info(source, Header(samples.sample_rate, channels, num_samples, samples.is_int16))
     medium = medium_of(samples)
     try:
         num_bytes = _check_file(source, medium)
         with medium.open() as file:  # detects missing permissions
-            header: PlainHeader | TrackHeader | None = plain_header(file, num_bytes)
-            how = _PLAIN
+            header = plain_header(file, num_bytes)
             if header is None:
                 from fastscribe.audio.unusual_header import unusual_header
 
-                header, how = unusual_header(source, medium, file, num_bytes)
+                header = unusual_header(source, medium, file, num_bytes)
     except AudioError:
         raise
     except (OSError, ValueError) as error:  # ValueError: an impossible file name, a closed file
         raise AudioError(source.path, system_problem(error)) from error
-    return _audio_info(source, header, how)
+    return _audio_info(source, header)
 
 
 def _check_file(source: Source, medium: Medium) -> int:
@@ -59,12 +51,11 @@ def _check_file(source: Source, medium: Medium) -> int:
     return num_bytes
 
 
-def _audio_info(source: Source, found: PlainHeader | TrackHeader, how: _How = _PLAIN) -> AudioInfo:
+def _audio_info(source: Source, found: Header) -> AudioInfo:
     """Return the part of the recording that the source names."""
-    track = None if isinstance(found, PlainHeader) else found
     if found.sample_rate not in SAMPLE_RATES:
         raise AudioError(source.path, f"damaged: its header gives a sample rate of {found.sample_rate} Hz")
-    if track is None and source.track:
+    if found.num_tracks is None and source.track:
         raise AudioError(source.path, f"track {source.track} was asked for, but it has 1 audio track (counted from 0)")
     start, num_samples = _cut(source, found.sample_rate, found.num_samples)
     channel, missing = None, source.channel
@@ -82,12 +73,12 @@ def _audio_info(source: Source, found: PlainHeader | TrackHeader, how: _How = _P
         start,
         source.row,
         source.file if source.file != source.path else "",
-        is_int16=isinstance(found, PlainHeader) and found.is_int16,
+        is_int16=found.is_int16,
         index=source.index,
-        track=None if track is None else source.track or 0,
-        num_tracks=1 if track is None else track.num_tracks,
-        reading=how[0],
-        notes=how[1],
+        track=None if found.num_tracks is None else source.track or 0,
+        num_tracks=found.num_tracks or 1,
+        reading=found.reading,
+        notes=found.notes,
         channel=channel,
         layout=layout,
         missing_channel=missing,
@@ -114,3 +105,25 @@ def _cut(source: Source, sample_rate: int, num_samples: int) -> tuple[int, int]:
     if requested < 1:
         raise AudioError(source.path, f"a duration of {source.duration_s} s holds no samples")
     return start, int(min(requested, left))
+
+
+def planned(source: Source, sample_rate: int) -> AudioInfo:
+    """Return what the manifest promises of a row with a duration, at `sample_rate`.
+
+    Nothing is opened: the file may be longer, shorter or missing.
+    """
+    assert source.duration_s is not None
+    num_samples = max(1, int(source.duration_s * sample_rate))
+    return AudioInfo(
+        source.path,
+        source.id,
+        sample_rate,
+        1,
+        num_samples,
+        row=source.row,
+        index=source.index,
+        unread=source,
+        given_key=source.given_key,
+        boost=source.boost,
+        language=source.language,
+    )

@@ -12,18 +12,20 @@ from contextlib import closing, contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+
 from fastscribe.audio.media import is_held, medium_of
-from fastscribe.audio.sound import Sound
-from fastscribe.types import File, Medium, Samples
+from fastscribe.audio.plain_header import TO_END
+from fastscribe.audio.sound import Sound, SoundObject
+from fastscribe.types import File, Medium, SampleArray, Samples
 
 if TYPE_CHECKING:
     import soundfile
 
     from fastscribe.audio.containers import OpenTrack
     from fastscribe.audio.mixing import MixedSound
-    from fastscribe.audio.samples import SampleReader
 
-    OpenSound: TypeAlias = soundfile.SoundFile | OpenTrack | SampleReader | MixedSound
+    OpenSound: TypeAlias = "soundfile.SoundFile | OpenTrack | SampleReader | MixedSound"
 
 MIN_CACHED_S = 600.0
 _MAX_OPEN = 32  # idle files; the one idle for longest is closed first
@@ -49,8 +51,6 @@ def cached_open(file: File, use_cache: bool, track: int | None = None, reading: 
         OSError: the bytes cannot be read.
     """
     if isinstance(file, Samples):
-        from fastscribe.audio.samples import SampleReader
-
         yield SampleReader(file)
         return
     if not use_cache:
@@ -83,15 +83,13 @@ def open_with_libsndfile(medium: Medium) -> soundfile.SoundFile:
     """Open a file with libsndfile. Raises SoundFileError, and OSError if the bytes cannot be read."""
     if medium.local_path is not None and not medium.local_path.lower().endswith(".raw"):  # soundfile asks for its rate
         return Sound(medium.local_path)
-    from fastscribe.audio.guarded_file import SoundObject
-
     return SoundObject(medium.open())
 
 
 def open_sound(file: str | Medium, track: int | None, reading: str) -> OpenSound:
     """Open a recording with what reads it. Arguments and errors are those of cached_open()."""
     medium = medium_of(file)
-    if track is None and reading == "to_end":
+    if track is None and reading == TO_END:
         from fastscribe.audio.unfinished import open_to_end
 
         return open_to_end(medium)
@@ -130,3 +128,30 @@ def _key(file: str | Medium, track: int | None) -> _Key | None:
         return medium if is_held(medium) else medium.identity, track, medium.version()
     except OSError:
         return None
+
+
+class SampleReader:
+    """Samples in memory, read through the methods of soundfile.SoundFile that read.py uses. For one thread at a time."""
+
+    format = "samples"
+
+    def __init__(self, samples: Samples) -> None:
+        self._samples_SC = samples.samples_SC
+        self.samplerate, self.channels = samples.sample_rate, samples.samples_SC.shape[1]
+        self.subtype = "PCM_16" if samples.is_int16 else "FLOAT"
+        self._position = 0
+
+    def seek(self, position: int) -> None:
+        self._position = position
+
+    def buffer_read_into(self, samples_SC: SampleArray, dtype: str) -> int:
+        """Fill samples [S, C] of this dtype from the front; return the number read, which is lower at the end."""
+        span_SC = self._samples_SC[self._position : self._position + len(samples_SC)]
+        samples_SC[: len(span_SC)] = span_SC
+        if span_SC.dtype == np.int16 and dtype == "float32":
+            np.multiply(samples_SC[: len(span_SC)], np.float32(1 / 32768), out=samples_SC[: len(span_SC)])
+        self._position += len(span_SC)
+        return len(span_SC)
+
+    def close(self) -> None:
+        pass

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
+from typing import BinaryIO, NamedTuple, TypeAlias, cast
 
 from fastscribe.audio.formats import MISSING_TOLERANCE_S
-from fastscribe.audio.guarded_file import SoundObject
-from fastscribe.audio.wav_header import STREAMED_BYTES, wav_lengths
+from fastscribe.audio.media import FileRange
+from fastscribe.audio.sound import SoundObject
+from fastscribe.audio.wav import STREAMED_BYTES, wav_lengths
 from fastscribe.types import Medium
 
 TO_THE_END = "it was read to the end of the file"
@@ -78,36 +79,25 @@ def _unfinished_au(head: bytes, file: BinaryIO, num_bytes: int) -> _Found | None
     return given / byte_rate, max(0, num_bytes - begin) / byte_rate, 8, struct.pack(order + "I", _UNKNOWN)
 
 
-class RepairedFile:
-    """An open file with the right size in its header, as much of a file object as libsndfile needs. It closes the file.
+class RepairedFile(FileRange):
+    """An open file with the right size in its header. It closes the file.
 
     Raises:
         OSError: The file cannot be read.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        found = unfinished(file, file.seek(0, os.SEEK_END))
-        self._at, self._size = (found.size_at, found.size) if found is not None else (0, b"")
-        self._file: Any = file
-        file.seek(0)
+        num_bytes = file.seek(0, os.SEEK_END)
+        super().__init__(file, 0, num_bytes)
+        found = unfinished(file, num_bytes)
+        self._at, self._field = (found.size_at, found.size) if found is not None else (0, b"")
 
-    def readinto(self, buffer: Any) -> int:
-        begin = self._file.tell()
-        num_bytes = int(self._file.readinto(buffer))
-        view = memoryview(buffer).cast("B")
-        for at, byte in enumerate(self._size, start=self._at - begin):
+    def read_at(self, position: int, buffer: memoryview) -> int:
+        num_bytes = super().read_at(position, buffer)
+        for at, byte in enumerate(self._field, start=self._at - position):
             if 0 <= at < num_bytes:
-                view[at] = byte
+                buffer[at] = byte
         return num_bytes
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return int(self._file.seek(offset, whence))
-
-    def tell(self) -> int:
-        return int(self._file.tell())
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def open_to_end(medium: Medium) -> SoundObject:

@@ -1,8 +1,7 @@
 """Read the header of any file that is not plain WAV or FLAC, with libsndfile or FFmpeg's libraries, and check it.
 
 The libraries read what is left of a truncated file, and the first of several that were joined, without an error. So a reader of
-ours looks at what the file's format promises; docs/log.md says for each what the libraries say instead. `_STARTS` names the
-module of each reader, which is imported when a file of its format comes.
+ours looks at what the file's format promises; docs/log.md says for each what the libraries say instead.
 """
 
 from __future__ import annotations
@@ -10,20 +9,25 @@ from __future__ import annotations
 import io
 from contextlib import closing
 from functools import cached_property
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+from typing import BinaryIO
 
 import soundfile
 
 from fastscribe._system.urls import is_url
+from fastscribe.audio.channel_layout import sound_layout
+from fastscribe.audio.data_size import DataSize, data_size, mp4_problem
 from fastscribe.audio.failures import ContainerError, NotAContainer
 from fastscribe.audio.first_bytes import (
     HEAD_BYTES,
     LIBSNDFILE_MAGIC,
+    archive_problem,
     has_certain_format,
     has_known_format,
+    headerless_problem,
     is_for_libsndfile,
     is_text,
 )
+from fastscribe.audio.flac import flac_ends_at, is_cut_out
 from fastscribe.audio.formats import (
     CONTAINER_EXTENSIONS,
     FORMATS,
@@ -34,28 +38,17 @@ from fastscribe.audio.formats import (
     missing_problem,
 )
 from fastscribe.audio.media import whole_content
-from fastscribe.audio.plain_header import DISGUISED, PCM, PlainHeader
+from fastscribe.audio.mp3_header import RateChanges, mp3_length_s
+from fastscribe.audio.ogg import HEAD_BYTES as OGG_HEAD_BYTES
+from fastscribe.audio.ogg import OggEnd, has_opus_gaps, link_begins, ogg_end, samples_too_many
+from fastscribe.audio.plain_header import DISGUISED, PCM, TO_END, Header
 from fastscribe.audio.plain_header import HEAD_BYTES as PLAIN_BYTES
 from fastscribe.audio.sound_file_cache import open_with_libsndfile
 from fastscribe.audio.unfinished import TO_THE_END, Unfinished, open_to_end, unfinished
+from fastscribe.audio.wav import WavLengths, wav_lengths
 from fastscribe.errors import AudioError
 from fastscribe.types import Medium, Source
 
-if TYPE_CHECKING:
-    from fastscribe.audio.containers import TrackHeader
-    from fastscribe.audio.data_size import DataSize
-    from fastscribe.audio.ogg_pages import OggEnd
-    from fastscribe.audio.wav_header import WavLengths
-
-    _Found: TypeAlias = tuple[PlainHeader | TrackHeader, tuple[str, tuple[str, ...]]]
-
-# How files begin whose headers a module reads. FLAC and MP3 are known once libsndfile has opened them; containers.py reads
-# all others.
-_STARTS: dict[str, tuple[bytes, ...]] = {
-    "wav_header": (b"RIFF", b"RIFX", b"RF64", b"BW64", b"ID3", b"TAG", b"APETAGEX"),  # tags may stand in front
-    "ogg_pages": (b"OggS",),
-    "data_size": (b"FORM", b"caff", b"riff", b".snd", b"dns.", b"NIST_1A", b"RIFF", b"\x30\x26\xb2\x75"),  # AVI; ASF
-}
 _WITH_SIZE = (b"RIF", b"RF64", b"BW64", b"FORM", b".snd", b"dns.", b"riff")  # their headers have a place for the size
 NO_LENGTH = "its header leaves its length out"
 UNKNOWN_SAMPLES = 1 << 62  # libsndfile's count if the header has no length
@@ -91,11 +84,7 @@ class _Opened:
 
     @cached_property
     def wav_lengths(self) -> WavLengths | None:
-        """Lengths of a WAV file; None for other formats and missing sizes."""
-        if not self.head.startswith(_STARTS["wav_header"]):
-            return None
-        from fastscribe.audio.wav_header import wav_lengths
-
+        """Lengths of a WAV file, before which tags may stand; None for other formats and missing sizes."""
         return wav_lengths(self.file, self.num_bytes)
 
     @cached_property
@@ -106,23 +95,15 @@ class _Opened:
     @cached_property
     def ogg_end(self) -> OggEnd | None:
         """Both ends of an Ogg file; None for other formats."""
-        if not self.head.startswith(_STARTS["ogg_pages"]):
-            return None
-        from fastscribe.audio.ogg_pages import ogg_end
-
-        return ogg_end(self.file, self.num_bytes)
+        return ogg_end(self.file, self.num_bytes) if self.head.startswith(b"OggS") else None
 
     @cached_property
     def data_size(self) -> DataSize | None:
         """Size of the samples in a format that states it; None for other formats."""
-        if not self.head.startswith(_STARTS["data_size"]):
-            return None
-        from fastscribe.audio.data_size import data_size
-
         return data_size(self.file, self.num_bytes)
 
 
-def unusual_header(source: Source, medium: Medium, file: BinaryIO, num_bytes: int) -> _Found:
+def unusual_header(source: Source, medium: Medium, file: BinaryIO, num_bytes: int) -> Header:
     """Read and check the header of a file.
 
     Args:
@@ -132,8 +113,7 @@ def unusual_header(source: Source, medium: Medium, file: BinaryIO, num_bytes: in
         num_bytes: Its size.
 
     Returns:
-        A PlainHeader if libsndfile reads the file, a TrackHeader if FFmpeg's libraries do; and AudioInfo's `reading` and
-        `notes`.
+        The header, without a number of tracks if libsndfile reads the file.
 
     Raises:
         AudioError: The file is no recording, or one that would be read in part only.
@@ -148,25 +128,21 @@ def unusual_header(source: Source, medium: Medium, file: BinaryIO, num_bytes: in
         buffered.detach()  # the caller closes the file
 
 
-def _checked_header(opened: _Opened) -> _Found:
-    if not has_certain_format(opened.head):
-        from fastscribe.audio.headerless import headerless_problem
-
-        if (problem := headerless_problem(opened.source.path)) is not None:
-            raise opened.error(_TEXT if _is_text(opened) else problem)
+def _checked_header(opened: _Opened) -> Header:
+    if not has_certain_format(opened.head) and (problem := headerless_problem(opened.source.path)) is not None:
+        raise opened.error(_TEXT if _is_text(opened) else problem)
     if opened.ogg_end is not None and (chained := _chained(opened)) is not None:
         return chained
     track = None if is_for_libsndfile(opened.head) else _track_header(opened)
     if track is None:
-        _check_wav(opened)
+        if (lengths := opened.wav_lengths) is not None:
+            _check_held(opened, lengths, lengths.held_s)
         _check_ogg(opened)
         track = _track_header(opened) if _is_disguised(opened) or _has_ogg_gaps(opened) else None
     header = _sound_header(opened) if track is None else track
     if opened.unfinished is not None:
-        return header, ("to_end", (opened.unfinished.note,))
-    if isinstance(header, PlainHeader):
-        return header, ("", _notes(opened))
-    return header, ("from_start" if header.from_start else "", header.notes)
+        return header._replace(reading=TO_END, notes=(opened.unfinished.note,))
+    return header._replace(notes=_notes(opened)) if header.num_tracks is None else header
 
 
 def _is_disguised(opened: _Opened) -> bool:
@@ -178,22 +154,18 @@ def _is_disguised(opened: _Opened) -> bool:
     return any(start in head for start in DISGUISED)
 
 
-def _track_header(opened: _Opened) -> TrackHeader | None:
+def _track_header(opened: _Opened) -> Header | None:
     """Read the track's header with FFmpeg's libraries; None if they do not recognise the file."""
     from fastscribe.audio.containers import track_header
-    from fastscribe.audio.mp4_boxes import mp4_problem
 
     if opened.head[12:16] == bytes(4) and opened.head.startswith((b"RIFF", b"RIFX", b"RF64", b"BW64", b"FORM")):
         return None  # FFmpeg would walk gigabytes of chunks without a name
-    source, size = opened.source, opened.data_size
-    if size is not None and size.is_joined:
-        raise opened.error(JOINED)
-    if size is not None and size.is_truncated:
-        raise opened.error(_truncated_message(size.promised_bytes, size.held_bytes))
+    source = opened.source
+    _check_held(opened, opened.data_size, 0.0)
     if (problem := mp4_problem(opened.file, opened.num_bytes)) is not None:
         raise opened.error(problem)
     try:
-        header = track_header(opened.medium, source.track or 0)
+        header = track_header(opened.medium, source.track or 0, opened.unfinished is not None)
     except NotAContainer as error:
         is_audio_on_stdin = source.path == STDIN and has_known_format(opened.head)
         if extension(source.path) in CONTAINER_EXTENSIONS or is_audio_on_stdin:
@@ -205,15 +177,14 @@ def _track_header(opened: _Opened) -> TrackHeader | None:
     return header
 
 
-def _sound_header(opened: _Opened) -> PlainHeader | TrackHeader:
+def _sound_header(opened: _Opened) -> Header:
     """Read the header with libsndfile, or with FFmpeg's libraries where libsndfile cannot or would read a part only."""
-    size = opened.data_size
     try:
         open_sound = open_with_libsndfile if opened.unfinished is None else open_to_end
         with closing(open_sound(opened.medium)) as sound:
             sample_rate, channels, num_samples = sound.samplerate, sound.channels, sound.frames
             sound_format, subtype = sound.format, sound.subtype
-            layout = None if channels <= 2 else _layout(sound, opened)
+            layout = None if channels <= 2 else sound_layout(sound, opened.file)
     except soundfile.SoundFileError as error:
         if (track := _track_header(opened)) is not None:
             return track
@@ -223,10 +194,7 @@ def _sound_header(opened: _Opened) -> PlainHeader | TrackHeader:
             return track
         kind = f"{sound_format} files" if sound_format not in FORMATS else f"{sound_format} files of {subtype} samples"
         raise opened.error(f"{kind} are not read: convert it to wav or flac, e.g. with ffmpeg or sox")
-    if size is not None and size.is_joined:
-        raise opened.error(JOINED)
-    if size is not None and size.is_truncated:
-        _check_size(opened, size.promised_bytes, size.held_bytes, num_samples / max(1, sample_rate))
+    _check_held(opened, opened.data_size, num_samples / max(1, sample_rate))
     if num_samples >= UNKNOWN_SAMPLES:
         if sound_format == "FLAC" and (track := _track_header(opened)) is not None:  # counts its frames
             return track
@@ -248,29 +216,17 @@ def _sound_header(opened: _Opened) -> PlainHeader | TrackHeader:
         _check_length(opened, end.min_samples / end.rate, num_samples / sample_rate)
     if subtype == "VORBIS" and _is_cut_vorbis(opened, sample_rate) and (track := _track_header(opened)) is not None:
         return track
-    return PlainHeader(sample_rate, channels, num_samples, subtype == "PCM_16", layout)
+    return Header(sample_rate, channels, num_samples, subtype == "PCM_16", layout)
 
 
 def _is_cut_vorbis(opened: _Opened, sample_rate: int) -> bool:
     """Return True for Vorbis whose end libsndfile would leave out."""
-    from fastscribe.audio.ogg_pages import HEAD_BYTES as OGG_HEAD_BYTES
-    from fastscribe.audio.vorbis_start import samples_too_many
-
     opened.file.seek(0)
     return samples_too_many(opened.file.read(OGG_HEAD_BYTES)) > MISSING_TOLERANCE_S * sample_rate
 
 
-def _layout(sound: soundfile.SoundFile, opened: _Opened) -> tuple[str, ...] | None:
-    from fastscribe.audio.channel_layout import sound_layout
-
-    return sound_layout(sound, opened.file)
-
-
-def _cut_flac(opened: _Opened, sample_rate: int, num_samples: int) -> TrackHeader | None:
+def _cut_flac(opened: _Opened, sample_rate: int, num_samples: int) -> Header | None:
     """Check a FLAC file. Read the header of one cut out of another, whose length it still has; None for others."""
-    from fastscribe.audio.flac_cuts import is_cut_out
-    from fastscribe.audio.flac_frames import flac_ends_at
-
     length_s = num_samples / sample_rate
     with whole_content(opened.file) as data:
         is_possible = num_samples <= MAX_FLAC_SAMPLES_A_BYTE * opened.num_bytes
@@ -291,30 +247,15 @@ def _check_bytes(opened: _Opened, length_s: float) -> None:
         raise opened.error(problem)
 
 
-def _check_wav(opened: _Opened) -> None:
-    lengths = opened.wav_lengths
-    if lengths is None:
-        return
-    if lengths.is_truncated:
-        _check_size(opened, lengths.promised_bytes, lengths.held_bytes, lengths.held_s)
-    if lengths.is_joined:
-        raise opened.error(JOINED)
-
-
-def _chained(opened: _Opened) -> _Found | None:
+def _chained(opened: _Opened) -> Header | None:
     """Read the headers of an Ogg file that holds several recordings one after another; None for all others."""
-    from fastscribe.audio.ogg_pages import link_begins
-
     with whole_content(opened.file) as data:
         begins = link_begins(data)
     if len(begins) < 2:
         return None
-    from fastscribe.audio.containers import TrackHeader
     from fastscribe.audio.ogg_links import chain
 
-    found = chain(opened.source, opened.medium, begins, unusual_header)
-    header = TrackHeader(found.sample_rate, found.channels, found.num_samples, 1, layout=found.layout)
-    return header, (found.reading, found.notes)
+    return chain(opened.source, opened.medium, begins, unusual_header)
 
 
 def _check_ogg(opened: _Opened) -> None:
@@ -336,18 +277,26 @@ def _check_length(opened: _Opened, promised_s: float, held_s: float) -> None:
         raise opened.error(problem)
 
 
-def _check_size(opened: _Opened, promised_bytes: int, held_bytes: int, held_s: float) -> None:
-    """Tolerate a header that is wrong by a few samples, as some writers leave it."""
-    if held_s == 0 or held_s * (promised_bytes / held_bytes - 1) > MISSING_TOLERANCE_S:
-        raise opened.error(_truncated_message(promised_bytes, held_bytes, held_s))
+def _check_held(opened: _Opened, size: WavLengths | DataSize | None, held_s: float) -> None:
+    """Check that a file holds the samples that it promises, and no other file behind them.
 
-
-def _truncated_message(promised_bytes: int, held_bytes: int, held_s: float = 0.0) -> str:
-    """`held_s` is the length of the audio in the file, 0 if it is unknown."""
-    if held_bytes == 0 or held_s == 0:
-        return f"truncated: header promises {promised_bytes:,} bytes of samples, file holds {held_bytes:,}"
-    lengths = f"header promises {held_s * promised_bytes / held_bytes:.2f} s, file holds {held_s:.2f} s"
-    return f"truncated: {lengths} ({promised_bytes:,} and {held_bytes:,} bytes)"
+    Args:
+        opened: The file.
+        size: What it promises and holds; None: no number of bytes.
+        held_s: The length of the audio in it; 0 if it is unknown. A header that is wrong by a few samples then, as some writers
+            leave it, is an error too.
+    """
+    if size is None:
+        return
+    if size.is_joined:
+        raise opened.error(JOINED)
+    promised, held = size.promised_bytes, size.held_bytes
+    if not size.is_truncated or (held_s > 0 and held_s * (promised / held - 1) <= MISSING_TOLERANCE_S):
+        return
+    if held == 0 or held_s == 0:
+        raise opened.error(f"truncated: header promises {promised:,} bytes of samples, file holds {held:,}")
+    lengths = f"header promises {held_s * promised / held:.2f} s, file holds {held_s:.2f} s"
+    raise opened.error(f"truncated: {lengths} ({promised:,} and {held:,} bytes)")
 
 
 def _notes(opened: _Opened) -> tuple[str, ...]:
@@ -361,8 +310,6 @@ def _has_ogg_gaps(opened: _Opened) -> bool:
     end = opened.ogg_end
     if end is None or end.min_samples * MIN_BYTES_A_SECOND > max(1, end.rate) * opened.num_bytes:  # a damaged position
         return False
-    from fastscribe.audio.ogg_pages import has_opus_gaps
-
     with whole_content(opened.file) as data:
         return has_opus_gaps(data)
 
@@ -373,8 +320,6 @@ def _mp3_samples(opened: _Opened, sample_rate: int, num_samples: int) -> int | N
     None: the file holds more (several in one, or a guess that is too small), or its sample rate changes. libsndfile reads no
     further than its number, and to the first change.
     """
-    from fastscribe.audio.mp3_header import RateChanges, mp3_length_s
-
     with whole_content(opened.file) as data:
         try:
             length = mp3_length_s(data)
@@ -408,8 +353,6 @@ def _unreadable_message(error: soundfile.SoundFileError, opened: _Opened) -> str
     if code in (1, 7):  # "Format not recognised", and mpg123's failures under a misleading name
         if _is_text(opened):
             return _TEXT + ("" if extension(path) else _LIST_HINT)
-        from fastscribe.audio.archive_kinds import archive_problem
-
         opened.file.seek(0)
         head = opened.file.read(PLAIN_BYTES << 4)
         at = max(head.find(b"OggS\0\2"), head.find(b'fLaC\0\0\0"'))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fastscribe._system.urls import is_url
 from fastscribe.errors import CheckpointError, UsageError
+from fastscribe.types import Failure, Transcript
 
 PACKAGED = Path(__file__).parents[1] / "default_model"
 DEFAULT = "default"  # name of the packaged model
@@ -19,6 +20,11 @@ NO_MODEL = (
 _WHISPER_SIZE = re.compile(r"(distil-)?(tiny|base|small|medium|turbo|large(-v[123])?(-turbo)?)(\.en)?")
 _NVIDIA = re.compile(r"(parakeet|canary|stt_[a-z]{2})[-_]")
 _LARGE_MODELS = "--model nvidia/parakeet-tdt-0.6b-v3 (25 languages) or nvidia/canary-1b-v2 (also translates)"
+# What messages say about the packaged model. The limit belongs to its weights, beam and language model;
+# scripts/default_model/confidence_limit.py chooses it.
+CONFIDENCE_LIMIT = 0.78
+LARGE_MODEL = "nvidia/parakeet-tdt-0.6b-v3"
+PACKAGED_NAME = "the small English model that comes with fastscribe"
 
 
 def locate(
@@ -97,3 +103,20 @@ def _packaged(is_explicit: bool, say: Callable[[str], None]) -> Path:
     if not is_explicit:
         say(NO_MODEL)
     return PACKAGED
+
+
+def is_packaged(model: str | Path) -> bool:
+    """Return True if a name, as locate() takes it, means the packaged model."""
+    return model == DEFAULT and not os.path.exists(DEFAULT)
+
+
+def why_beyond(result: Transcript | Failure) -> str | None:
+    """Return why a recording is beyond the model: the mean confidence of its words, or speech and no words; else None."""
+    if isinstance(result, Failure):
+        return None
+    confidences = [word.confidence for word in result.words]
+    if not confidences:
+        speech_s = sum(gap.end_s - gap.start_s for gap in result.gaps)
+        return f"no words in {speech_s:.0f} s of what may be speech" if speech_s else None
+    mean = sum(confidences) / len(confidences)
+    return f"mean confidence {mean:.2f}" if mean < CONFIDENCE_LIMIT else None

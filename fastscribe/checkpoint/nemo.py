@@ -23,11 +23,9 @@ import yaml
 from fastscribe._system.safe_open import safe_open
 from fastscribe.checkpoint import names, tar
 from fastscribe.checkpoint.formats import NEMO_CONFIG_NAME as CONFIG_NAME
-from fastscribe.checkpoint.lazy_weights import LazyWeights
-from fastscribe.checkpoint.nemo_config import model_config
-from fastscribe.checkpoint.nemo_heads import CLASSES, heads_of
-from fastscribe.checkpoint.random_access import FileBytes, MemoryBytes, RandomAccess
-from fastscribe.checkpoint.random_access import read as read_bytes
+from fastscribe.checkpoint.lazy_weights import FileBytes, LazyWeights, MemoryBytes, RandomAccess
+from fastscribe.checkpoint.lazy_weights import read as read_bytes
+from fastscribe.checkpoint.nemo_config import CLASSES, heads_of, model_config
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import (
     MAX_CONFIG_BYTES,

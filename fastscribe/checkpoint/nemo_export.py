@@ -18,10 +18,9 @@ import yaml
 from fastscribe._system.safe_files import write_atomic
 from fastscribe.checkpoint.exchange import check_config, check_family, refuse, sources_with_counters, stored_dtypes
 from fastscribe.checkpoint.formats import NEMO_CONFIG_NAME as CONFIG_NAME
-from fastscribe.checkpoint.lazy_weights import TensorSource
+from fastscribe.checkpoint.lazy_weights import sources_of
 from fastscribe.checkpoint.nemo import RANDOM_KEY, WEIGHTS_NAME, parse_yaml
-from fastscribe.checkpoint.nemo_config import model_config
-from fastscribe.checkpoint.nemo_heads import heads_of
+from fastscribe.checkpoint.nemo_config import heads_of, model_config
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.checkpoint.weight_writers import write_state
 from fastscribe.config import FeaturesConfig, ModelConfig
@@ -61,7 +60,7 @@ def write(checkpoint: Checkpoint, path: Path, dtype: torch.dtype) -> None:
     dtypes = stored_dtypes(sources, dtype)
     tables = _feature_tables(checkpoint.config.features)
     dtypes |= {name: table.dtype for name, table in tables.items()}
-    sources = {name: _source(table) for name, table in tables.items()} | sources
+    sources = {**sources_of(tables), **sources}
 
     def write_all(file: BinaryIO) -> None:
         for name, content in members.items():
@@ -265,10 +264,6 @@ def _feature_tables(features: FeaturesConfig) -> Mapping[str, torch.Tensor]:
     before = (features.n_fft - features.win_length) // 2  # zeros, which NeMo's window does not hold
     window = tables.window_N[before : before + features.win_length]
     return {"preprocessor.featurizer.window": window, "preprocessor.featurizer.fb": tables.filters_MK[None]}
-
-
-def _source(tensor: torch.Tensor) -> TensorSource:
-    return TensorSource(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), lambda: tensor)
 
 
 def _write_content(content: bytes, part: BinaryIO) -> None:

@@ -12,8 +12,16 @@ from pathlib import Path
 
 from fastscribe._system.safe_open import safe_open
 from fastscribe.checkpoint import state_pickle
-from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, ITEM_BYTES, StoredTensor, TensorSource
-from fastscribe.checkpoint.random_access import FileBytes, RandomAccess, as_file, read
+from fastscribe.checkpoint.lazy_weights import (
+    COUNTER_SUFFIX,
+    ITEM_BYTES,
+    FileBytes,
+    RandomAccess,
+    StoredTensor,
+    TensorSource,
+    as_file,
+    read,
+)
 from fastscribe.checkpoint.value import DAMAGE, one_line, reject_duplicate_keys
 from fastscribe.errors import CheckpointError, FastscribeError
 

@@ -159,7 +159,7 @@ def _write(checkpoint: Checkpoint, out: Path, dtype: FloatDtypeName, to: ExportF
 def _write_folder(folder: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary folder, and give it its name when it is whole and durable."""
     from fastscribe._system.safe_files import sync_folder
-    from fastscribe.checkpoint.model_folder import new_model
+    from fastscribe.checkpoint.native_writer import new_model
 
     with new_model(folder) as new:
         write(new)

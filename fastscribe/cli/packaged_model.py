@@ -6,8 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Literal
 
-from fastscribe.checkpoint.location import NO_MODEL
-from fastscribe.checkpoint.packaged_model import CONFIDENCE_LIMIT, LARGE_MODEL, NAME, why_beyond
+from fastscribe.checkpoint.location import CONFIDENCE_LIMIT, LARGE_MODEL, NO_MODEL, PACKAGED_NAME, why_beyond
 from fastscribe.cli.run_part import RunPart
 from fastscribe.types import Failure, Transcript
 
@@ -43,12 +42,12 @@ class PackagedModel(RunPart):
     @property
     def lines(self) -> Sequence[str]:
         if self._first is None:
-            name = f"{NAME} ran; a large one is more accurate: --model {LARGE_MODEL}"
+            name = f"{PACKAGED_NAME} ran; a large one is more accurate: --model {LARGE_MODEL}"
             return [name] if self._says_name == "at the end" and self._num_done else []
         _, path, why = self._first
         command = f"fastscribe transcribe {shlex.quote(path)} --model {LARGE_MODEL}"
         if self._num == 1:
-            return [f"{path} is beyond {NAME} ({why}); with a large one: {command}"]
+            return [f"{path} is beyond {PACKAGED_NAME} ({why}); with a large one: {command}"]
         many = "recordings are" if self._num_beyond > 1 else "recording is"
         limit = f"no words in speech, or a mean confidence below {CONFIDENCE_LIMIT:.2f}"
-        return [f"{self._num_beyond:,} {many} beyond {NAME} ({limit}); the first, with a large one: {command}"]
+        return [f"{self._num_beyond:,} {many} beyond {PACKAGED_NAME} ({limit}); the first, with a large one: {command}"]

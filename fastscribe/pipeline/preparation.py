@@ -55,7 +55,7 @@ class Preparation:
         stage = "probe"
         try:
             if self._trusts_manifest(source):
-                from fastscribe.audio.planned import planned
+                from fastscribe.audio.probe import planned
 
                 audio = planned(source, self.config.features.sample_rate)
                 return (Utterance(audio, 0, audio.num_samples),)

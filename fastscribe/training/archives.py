@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fastscribe.audio.archives import TarIndex, number_of
-from fastscribe.audio.file_part import FilePart
+from fastscribe.audio.media import FilePart
 from fastscribe.errors import UsageError
 
 _RANGE = re.compile(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fastscribe.audio.file_part import FilePart
+from fastscribe.audio.media import FilePart
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.errors import AudioError

@@ -17,8 +17,8 @@ import torch
 from fastscribe._system.file_kinds import is_regular, starts_with, status_of
 from fastscribe._system.safe_files import open_append, remove, sync_folder, sync_path, temp_path_for, write_atomic
 from fastscribe.checkpoint import native_writer
-from fastscribe.checkpoint.model_folder import new_model, remove_model
 from fastscribe.checkpoint.native import ALIGNER_FOLDER
+from fastscribe.checkpoint.native_writer import new_model, remove_model
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.errors import OutputError, UsageError, first_line
 from fastscribe.results.folder_lock import FolderLock

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from fastscribe.audio import containers, content
+from fastscribe.audio import containers, folders
+from fastscribe.audio.content import why_left_out
 from fastscribe.audio.formats import UNKNOWN_CONTENT
 from fastscribe.audio.inputs import expand
 from fastscribe.types import Failure
@@ -100,7 +101,7 @@ def test_known_names_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         tmp_path,
         dict.fromkeys(("a.wav", "b.MP3", "c.qta", "d.txt", "e.TextGrid", "f.json", "g.jpg", "h.docx"), b"x" * 99),
     )
-    monkeypatch.setattr(content, "why_left_out", None)
+    monkeypatch.setattr(folders, "why_left_out", None)
     assert listed(tmp_path)[0] == ["a.wav", "b.MP3", "c.qta"]
 
 
@@ -110,7 +111,7 @@ def test_a_strange_binary_is_read_a_little_only(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(
         containers, "_open", lambda path, file, options: seen.append(options) or original(path, file, options)
     )
-    assert content.why_left_out(str(tmp_path / "a.x")) == UNKNOWN_CONTENT and seen == [{"formatprobesize": "32768"}]
+    assert why_left_out(str(tmp_path / "a.x")) == UNKNOWN_CONTENT and seen == [{"formatprobesize": "32768"}]
 
 
 original = containers._open

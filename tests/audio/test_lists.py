@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from fastscribe.audio.file_part import FilePart
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.manifest import row_source
+from fastscribe.audio.media import FilePart
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.errors import AudioError

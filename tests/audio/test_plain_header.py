@@ -12,7 +12,7 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.audio.plain_header import HEAD_BYTES, PlainHeader, plain_header
+from fastscribe.audio.plain_header import HEAD_BYTES, Header, plain_header
 from fastscribe.audio.probe import probe
 from fastscribe.types import Source
 
@@ -24,14 +24,14 @@ def write(path: Path, num_samples: int, rate: int = RATE, channels: int = 1, **o
     return path
 
 
-def header(path: Path) -> PlainHeader | None:
+def header(path: Path) -> Header | None:
     with open(path, "rb", buffering=0) as file:
         return plain_header(file, path.stat().st_size)
 
 
-def by_libsndfile(path: Path) -> PlainHeader:
+def by_libsndfile(path: Path) -> Header:
     with soundfile.SoundFile(path) as sound:
-        return PlainHeader(sound.samplerate, sound.channels, sound.frames, sound.subtype == "PCM_16")
+        return Header(sound.samplerate, sound.channels, sound.frames, sound.subtype == "PCM_16")
 
 
 @pytest.mark.parametrize("rate", [8_000, 16_000, 44_100, 192_000])
@@ -41,9 +41,9 @@ def by_libsndfile(path: Path) -> PlainHeader:
 def test_plain_files_match_libsndfile(tmp_path, kind, rate, channels, num_samples):
     subtype = "PCM_24" if kind == "24.flac" else "PCM_16"
     path = write(tmp_path / f"a.{kind}", num_samples, rate, channels, subtype=subtype)
-    assert header(path) == by_libsndfile(path) == (rate, channels, num_samples, kind != "24.flac", None)
+    assert header(path) == by_libsndfile(path) == Header(rate, channels, num_samples, kind != "24.flac")
     audio = probe(Source(str(path), str(path), "a"))
-    assert (audio.sample_rate, audio.channels, audio.num_samples, audio.is_int16, None) == header(path)
+    assert Header(audio.sample_rate, audio.channels, audio.num_samples, audio.is_int16) == header(path)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_chunks_after_samples(tmp_path):
     plain = path.read_bytes()
     for size in (4, 9000):
         path.write_bytes(plain + b"LIST" + struct.pack("<I", size) + b"INFO" + bytes(size - 4))
-        assert header(path) == by_libsndfile(path) == (RATE, 1, 1000, True, None)
+        assert header(path) == by_libsndfile(path) == Header(RATE, 1, 1000, True)
     path.write_bytes(plain + bytes([200]) * 9000)
     assert header(path) is None
 

@@ -16,9 +16,8 @@ import soundfile
 from fastscribe.audio import probe as probe_module
 from fastscribe.audio.formats import AUDIO_EXTENSIONS, FORMATS, UNSUPPORTED_SUBTYPES
 from fastscribe.audio.mp3_header import RESYNC_BYTES, mp3_length_s
-from fastscribe.audio.ogg_pages import checksum, ogg_end
-from fastscribe.audio.planned import planned
-from fastscribe.audio.probe import probe
+from fastscribe.audio.ogg import checksum, ogg_end
+from fastscribe.audio.probe import planned, probe
 from fastscribe.audio.read import read
 from fastscribe.audio.unusual_header import JOINED
 from fastscribe.errors import AudioError
@@ -556,7 +555,7 @@ def test_ogg_pages(tmp_path):
     assert end(b"RIFF" + one) is None
 
 
-# The header has no length; the file's structure is examined instead (flac_frames.py, ogg_pages.py ..).
+# The header has no length; the file's structure is examined instead (flac.py, ogg.py ..).
 WITHOUT_DATA_SIZE = {"FLAC", "MP3", "OGG"}
 
 

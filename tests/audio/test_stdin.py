@@ -7,11 +7,10 @@ from typing import cast
 
 import pytest
 
-from fastscribe.audio import stdin
-from fastscribe.audio.inputs import expand
+from fastscribe.audio import inputs
+from fastscribe.audio.inputs import expand, is_audio, split_head
 from fastscribe.audio.media import EncodedBytes
 from fastscribe.audio.probe import probe
-from fastscribe.audio.stdin import is_audio, split_head
 from fastscribe.errors import AudioError
 from fastscribe.results.ledger import _key
 from fastscribe.types import Failure, Source
@@ -65,7 +64,7 @@ def test_id_and_key_are_of_the_content() -> None:
 
 
 def test_too_long_a_stream_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdin, "MAX_BYTES", 2000)
+    monkeypatch.setattr(inputs, "MAX_BYTES", 2000)
     blocks = iter([b"fLaC\0" + bytes(1000)] * 9)
     [failure] = expand(["-"], blocks)
     assert isinstance(failure, Failure) and "the most that stdin may" in failure.message

@@ -19,9 +19,9 @@ import pytest
 import soundfile
 import soxr
 
-from fastscribe.audio.flac_frames import HEADER_BYTES, after_blocks, frame_header
+from fastscribe.audio.flac import HEADER_BYTES, after_blocks, frame_header
 from fastscribe.audio.media import EncodedBytes, FileObject
-from fastscribe.audio.ogg_pages import PAGE_HEADER, checksum, has_opus_gaps
+from fastscribe.audio.ogg import PAGE_HEADER, checksum, has_opus_gaps
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.errors import AudioError

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fastscribe.checkpoint import exchange, hf_export, nemo_export
-from fastscribe.checkpoint.hf_shape import for_transformers
+from fastscribe.checkpoint.hf_export import for_transformers
 from fastscribe.checkpoint.hf_tokenizer import tokenizer_json
 from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, LazyWeights
 from fastscribe.checkpoint.reader import read_checkpoint

@@ -26,7 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from fastscribe.checkpoint import native_writer, random_access, tar
+from fastscribe.checkpoint import lazy_weights, native_writer, tar
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.checkpoint.weights import load_safetensors, load_torch
 from fastscribe.errors import CheckpointError
@@ -428,9 +428,9 @@ def test_valid_tars_equal_tarfile(names: list[str], format: int, sizes: list[int
     with tempfile.TemporaryFile() as file:
         file.write(whole)
         file.flush()
-        archive_bytes = random_access.FileBytes.of(file)
+        archive_bytes = lazy_weights.FileBytes.of(file)
     for member in found:
-        part = random_access.as_file(archive_bytes.part(member.start, member.num_bytes))
+        part = lazy_weights.as_file(archive_bytes.part(member.start, member.num_bytes))
         assert part.read() == whole[member.start : member.start + member.num_bytes]
         part.seek(-1, io.SEEK_END)
         assert part.read() == whole[member.start : member.start + member.num_bytes][-1:]
@@ -828,7 +828,7 @@ def test_large_finite_weights(tmp_path: Path) -> None:
         "d": torch.tensor(1.5),
     }
     save_file(state, tmp_path / SAFETENSORS)
-    for sources in (load_safetensors(tmp_path / SAFETENSORS), load_torch(random_access.MemoryBytes(saved(state)), "x")):
+    for sources in (load_safetensors(tmp_path / SAFETENSORS), load_torch(lazy_weights.MemoryBytes(saved(state)), "x")):
         assert sources.keys() == state.keys()
         assert all(torch.equal(sources[name].read(), tensor) for name, tensor in state.items())
 

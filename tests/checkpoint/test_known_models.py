@@ -11,8 +11,7 @@ from fastscribe.checkpoint import huggingface
 from fastscribe.checkpoint.known_models import KnownModel, hub_name, known_models
 from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.nemo import parse_yaml
-from fastscribe.checkpoint.nemo_config import model_config
-from fastscribe.checkpoint.nemo_heads import heads_of
+from fastscribe.checkpoint.nemo_config import heads_of, model_config
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.checkpoint.value import Section
 from fastscribe.config import ModelConfig

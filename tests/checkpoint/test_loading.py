@@ -21,8 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fastscribe.checkpoint import lazy_weights, native_writer, state_pickle
-from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource, sources_of
-from fastscribe.checkpoint.random_access import FileBytes, MemoryBytes
+from fastscribe.checkpoint.lazy_weights import FileBytes, LazyWeights, MemoryBytes, TensorSource, sources_of
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.checkpoint.weights import load_safetensors, load_torch
 from fastscribe.config import ModelConfig, Options

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fastscribe.checkpoint.languages import languages_by_name
+from fastscribe.checkpoint.reader import languages_by_name
 from fastscribe.context import language_filter
 from fastscribe.context.alphabets import find_alphabet
 from fastscribe.context.language_filter import LanguageFilter, excluded_tokens

@@ -13,8 +13,7 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.audio.planned import planned
-from fastscribe.audio.probe import probe
+from fastscribe.audio.probe import planned, probe
 from fastscribe.audio.rates import context_samples, is_plain_ratio
 from fastscribe.audio.read import read
 from fastscribe.pipeline import batch_layout, loader, prefetch

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from fastscribe.audio import file_part
+from fastscribe.audio import media
 from fastscribe.audio.archives import number_of
-from fastscribe.audio.file_part import FilePart
+from fastscribe.audio.media import FilePart
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.training import rows as rows_module
 from fastscribe.training.archives import expand
@@ -233,7 +233,7 @@ def test_part_of_a_file_that_is_read_in_pieces(tmp_path: Path, monkeypatch: pyte
             return super().readinto(memoryview(buffer)[:7]) or 0
 
     (tmp_path / "file").write_bytes(bytes(range(100)))
-    monkeypatch.setattr(file_part, "open", lambda path, mode: io.BufferedReader(Slow(path)), raising=False)
+    monkeypatch.setattr(media, "open", lambda path, mode: io.BufferedReader(Slow(path)), raising=False)
     with FilePart(str(tmp_path / "file"), 20, 30).open() as file:
         assert file.read() == bytes(range(20, 50))
 
@@ -241,7 +241,7 @@ def test_part_of_a_file_that_is_read_in_pieces(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("small_bytes", [1 << 20, 10])
 def test_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int) -> None:
     """A large part is read as it is asked for."""
-    monkeypatch.setattr("fastscribe.audio.file_part._SMALL_BYTES", small_bytes)
+    monkeypatch.setattr("fastscribe.audio.media._SMALL_BYTES", small_bytes)
     (tmp_path / "file").write_bytes(bytes(range(100)))
     part = FilePart(str(tmp_path / "file"), 20, 30)
     with part.open() as file:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import BinaryIO, NamedTuple
 
-from fastscribe.audio.tags import after_tags
+from fastscribe.audio.first_bytes import after_tags
 
 STREAMED_BYTES = 0x7FFF0000  # writers into a pipe store 0, 0x7ffff000, 0xffffffff or the like as the size
 PADDING_BYTES = 1 << 16  # looked at together behind the samples

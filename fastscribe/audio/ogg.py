@@ -3,12 +3,17 @@
 The check reads the pages at both ends of the file only (RFC 3533), because libsndfile takes the length from them. A page
 missing in between is found when the samples are read. The end-of-stream flag proves nothing: Android's recorder and some
 messengers omit it from good files.
+
+Two kinds of whole files are found by their packets: Opus of which some are missing, and Vorbis that was cut out of a longer
+file. Its first page holds more samples than its position says: libsndfile decodes all of that page, and leaves out as much at
+the file's end. ogg_links.py reads several recordings in one file.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
+from itertools import pairwise
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 if TYPE_CHECKING:
@@ -28,6 +33,9 @@ _OPUS_HEADERS = 2  # packets
 _LEAST_GAP = 480  # samples; rounding is less, and a lost packet is more
 TRAILING_TAGS = (b"TAG", b"ID3", b"APETAGEX", b"LYRICSBEGIN")  # tags that may follow the last page
 _MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+_VORBIS_SIZES_AT = 28  # in the identification header; in samples of a channel
+_VORBIS_HEADERS = 3  # packets
+_MODE_BITS, _COUNT_BITS, _MAX_MODES = 41, 6, 64
 
 
 class OggEnd(NamedTuple):
@@ -43,6 +51,7 @@ class _Page(NamedTuple):
     position: int  # samples up to the page's end; 0 in headers, -1 if no packet ends in it
     serial: int
     begin: int
+    packets_begin: int
     end: int
 
 
@@ -81,11 +90,11 @@ def link_begins(data: Content) -> list[int]:
     """
     begins, at, end = [], -1, -1
     while (at := data.find(FIRST_PAGE, at + 1)) >= 0:
-        page = _page(data[at : at + PAGE_HEADER.size + 255], 0)
-        if page is not None and _has_valid_checksum(data[at : at + page.end], page):
+        page = _page(data, at)
+        if page is not None and _has_valid_checksum(data, page):
             if at != end:
                 begins.append(at)
-            end = at + page.end
+            end = page.end
     return begins
 
 
@@ -103,40 +112,40 @@ def has_opus_gaps(data: Content) -> bool:
     if data[:4] != b"OggS" or data.find(b"OpusHead", 0, FIRST_PAGE_BYTES) < 0:
         return False
     at = number = num_packets = held = last = 0
-    serial, rest = data[14:18], b""
-    while (page := _page(data[at : at + PAGE_HEADER.size + 255], 0)) is not None:
-        if data[at + 14 : at + 18] == serial:
+    serial, rest = int.from_bytes(data[14:18], "little"), b""
+    while (page := _page(data, at)) is not None:
+        if page.serial == serial:
             if int.from_bytes(data[at + 18 : at + 22], "little") != number:
                 return False  # pages are lost
             number += 1
-            heads, rest = _packet_heads(data, at, at + PAGE_HEADER.size + data[at + 26], rest)
-            held += sum(map(_opus_samples, heads[max(0, _OPUS_HEADERS - num_packets) :]))
-            num_packets += len(heads)
+            packets, rest = _packets(data, page, rest, 2)
+            held += sum(map(_opus_samples, packets[max(0, _OPUS_HEADERS - num_packets) :]))
+            num_packets += len(packets)
             if page.position > 0:
                 if page.position - last - held > _LEAST_GAP:
                     return True
                 last, held = page.position, 0
-        at += page.end
+        at = page.end
     return False
 
 
-def _packet_heads(data: Content, at: int, begin: int, rest: bytes) -> tuple[list[bytes], bytes]:
-    """Return the first two bytes of the packets that end in the page at `at`, and of the one that goes on in the next page.
+def _packets(data: Content, page: _Page, rest: bytes, most: int) -> tuple[list[bytes], bytes]:
+    """Return the first `most` bytes of each packet that ends in a page, and of one that goes on in the next.
 
     Args:
         data: The file.
-        at: Offset of the page.
-        begin: Offset of its first packet.
+        page: The page.
         rest: The first bytes of the packet that a page before began.
+        most: How many are wanted.
     """
-    heads, head = [], rest or data[begin : begin + 2]
-    for size in data[at + PAGE_HEADER.size : begin]:
-        begin += size
+    ended, at = list[bytes](), page.packets_begin
+    for size in data[page.begin + PAGE_HEADER.size : page.packets_begin]:
+        rest += data[at : at + min(size, most - len(rest))]
+        at += size
         if size < _FULL_SEGMENT:
-            heads.append(head)
-            head = data[begin : begin + 2]
-    goes_on = data[at + 26] > 0 and data[at + PAGE_HEADER.size + data[at + 26] - 1] == _FULL_SEGMENT
-    return heads, head if goes_on else b""
+            ended.append(rest)
+            rest = b""
+    return ended, rest
 
 
 def _opus_samples(head: bytes) -> int:
@@ -212,20 +221,20 @@ def _last_page(tail: bytes) -> _Page | None:
     return None
 
 
-def _page(data: bytes, at: int) -> _Page | None:
+def _page(data: Content, at: int) -> _Page | None:
     """Parse the page at `at`, even if the file ends within it; None if no page begins there."""
     header = data[at : at + PAGE_HEADER.size]
     if not header.startswith(b"OggS") or any(header[4:5]):
         return None
     if len(header) < PAGE_HEADER.size:
         serial = int.from_bytes(header[14:18], "little")
-        return _Page(0, -1, serial, at, at + PAGE_HEADER.size)
+        return _Page(0, -1, serial, at, at + PAGE_HEADER.size, at + PAGE_HEADER.size)
     _, _, flags, position, serial, num_segments = PAGE_HEADER.unpack(header)
-    table = data[at + PAGE_HEADER.size : at + PAGE_HEADER.size + num_segments]
-    return _Page(flags, position, serial, at, at + PAGE_HEADER.size + num_segments + sum(table))
+    begin = at + PAGE_HEADER.size + num_segments
+    return _Page(flags, position, serial, at, begin, begin + sum(data[at + PAGE_HEADER.size : begin]))
 
 
-def _has_valid_checksum(data: bytes, where: _Page) -> bool:
+def _has_valid_checksum(data: Content, where: _Page) -> bool:
     page = data[where.begin : where.end]
     return page[CHECKSUM] == checksum(page).to_bytes(4, "little")
 
@@ -238,3 +247,52 @@ def checksum(page: bytes) -> int:
     blank = page[: CHECKSUM.start] + bytes(4) + page[CHECKSUM.stop :]
     mirrored = zlib.crc32(blank.translate(_MIRRORED), 0xFFFFFFFF) ^ 0xFFFFFFFF
     return int(f"{mirrored:032b}"[::-1], 2)
+
+
+def samples_too_many(head: bytes) -> int:
+    """Return how many samples the first page with audio holds beyond its position; 0 or less for a file that was not cut.
+
+    Args:
+        head: The first bytes of a Vorbis file, with that page. 0 is returned without it, and for other codecs.
+    """
+    at = head.find(b"\x01vorbis", 0, FIRST_PAGE_BYTES) + _VORBIS_SIZES_AT
+    if at < _VORBIS_SIZES_AT or len(head) <= at:
+        return 0
+    sizes = 1 << (head[at] & 15), 1 << (head[at] >> 4)
+    begin, packets, rest = 0, list[bytes](), b""
+    while len(packets) <= _VORBIS_HEADERS and (page := _page(head, begin)) is not None:
+        ended, rest = _packets(head, page, rest, len(head))
+        if page.end > len(head) or page.flags & LAST_PAGE_FLAG:  # a last page may hold more than is heard
+            break
+        if len(packets) == _VORBIS_HEADERS and ended and page.position > 0:
+            return _samples(ended, _are_long(packets[-1]), sizes) - page.position
+        packets += ended
+        begin = page.end
+    return 0
+
+
+def _are_long(setup: bytes) -> list[bool]:
+    """Return which modes of a setup header have long blocks (Vorbis I, section 4.2.4). They stand at its end."""
+    bits = int.from_bytes(setup, "little")
+    end = bits.bit_length() - 1  # the last set bit frames the header
+    found, are_long = list[bool](), list[bool]()
+    for number in range(1, _MAX_MODES + 1):
+        at = end - number * _MODE_BITS
+        mode = bits >> max(0, at) & (1 << _MODE_BITS) - 1
+        if at < _COUNT_BITS or mode >> 1 & 0xFFFFFFFF or mode >> 33 > 63:  # window and transform are 0; the mapping
+            break
+        found.insert(0, bool(mode & 1))
+        if (bits >> (at - _COUNT_BITS) & 63) + 1 == number:
+            are_long = list(found)
+    return are_long
+
+
+def _samples(packets: list[bytes], are_long: list[bool], sizes: tuple[int, int]) -> int:
+    """Return the samples that these packets give from the start on: the first one gives none."""
+    mode_bits = max(0, len(are_long) - 1).bit_length()
+    blocks = []
+    for packet in packets:
+        mode = packet[0] >> 1 & (1 << mode_bits) - 1 if packet else len(are_long)
+        if mode < len(are_long) and not packet[0] & 1:
+            blocks.append(sizes[are_long[mode]])
+    return sum((before + after) // 4 for before, after in pairwise(blocks))

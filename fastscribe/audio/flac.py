@@ -2,7 +2,8 @@
 
 libsndfile reads exactly as many samples as the header gives, and memory is planned by that number: one flipped bit there
 would lose half a recording or ask for a hundred gigabytes. The check also detects concatenated files: their frames begin
-at 0 again, even if only the first file has a header (ffmpeg drops the others).
+at 0 again, even if only the first file has a header (ffmpeg drops the others). FLAC that was cut out of a longer file is told
+from these: its frames are whole, but are not those that its header promises.
 RFC 9639, section 9.1; nothing is decoded.
 """
 
@@ -14,8 +15,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
+from fastscribe.audio.first_bytes import after_tags
 from fastscribe.audio.media import Content
-from fastscribe.audio.tags import after_tags
 
 TAIL_BYTES = 1 << 14  # the last frame begins within these, unless it is very large
 HEADER_BYTES = 16  # the longest frame header
@@ -32,6 +33,7 @@ FIRST_SEARCH_BYTES, MAX_SEARCH_BYTES = 1 << 12, 1 << 20  # read at a time, from 
 MAX_MARKERS = 100_000  # checked; a file with more of them after its last frame passes
 _SIZES_AND_RATES = bytes(code for code in range(0x10, 0x100) if code & 15 < 15)  # 0 and 15 are reserved
 _FRAME = re.compile(rb"\xff[\xf8\xf9][" + re.escape(_SIZES_AND_RATES) + rb"][\x00-\xaf]")
+_MAX_LAST_MARKERS = 200  # among which the last frame is
 
 
 class FrameHeader(NamedTuple):
@@ -186,3 +188,41 @@ def _checksums() -> bytes:
             value = value << 1 ^ (0x107 if value & 0x80 else 0)
         table.append(value)
     return bytes(table)
+
+
+def is_cut_out(data: Content, num_samples: int, is_whole: bool) -> bool:
+    """Return True for one FLAC stream of whole frames that are not those of its header, as `ffmpeg -c copy` cuts them.
+
+    Args:
+        data: The file. Nothing but frames may stand behind its header.
+        num_samples: What the header promises.
+        is_whole: flac_ends_at().
+    """
+    header = data.find(MAGIC, after_tags(data, 0))
+    begin = after_blocks(data, header + len(MAGIC))
+    block_size = int.from_bytes(data[header + 10 : header + 12], "big")
+    first = valid_header(data, begin, block_size)
+    if first is not None and first.start == 0 and is_whole:
+        return False
+    if (
+        header < 0
+        or first is None
+        or data.find(MAGIC, begin) >= 0
+        or find_repeated_start(data, begin, first.length) >= 0
+    ):
+        return False
+    for at in islice(markers(data), _MAX_LAST_MARKERS):
+        last = valid_header(data, at, block_size)
+        if last is not None and _checksum_16(data[at : len(data)]) == 0:
+            return first.start < last.start and (first.start > 0 or last.end < num_samples)
+    return False
+
+
+def _checksum_16(frame: bytes) -> int:
+    """Return the CRC-16 (polynomial 0x8005) of a frame; with its last two bytes included it comes to 0."""
+    value = 0
+    for byte in frame:
+        value ^= byte << 8
+        for _ in range(8):
+            value = (value << 1 ^ (0x18005 if value & 0x8000 else 0)) & 0xFFFF
+    return value
