@@ -13,7 +13,7 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.audio import flac
+from fastscribe.audio import unusual_header
 from fastscribe.audio.flac import (
     _has_valid_checksum,
     after_blocks,
@@ -170,6 +170,6 @@ def test_file_removed_during_check(tmp_path, monkeypatch):
     def gone(path, num_samples):
         raise FileNotFoundError(2, "gone")
 
-    monkeypatch.setattr(flac, "flac_ends_at", gone)
+    monkeypatch.setattr(unusual_header, "flac_ends_at", gone)
     content = with_samples(write(tmp_path / "a.flac", RATE), 7)
     assert problem(tmp_path / "a.flac", content) == "no such file or folder"

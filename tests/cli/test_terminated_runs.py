@@ -89,7 +89,7 @@ def test_stdout_gets_what_is_done(run: Runs, clips: Path, expected: Path) -> Non
     settings = given(clips, Path("unused"))
     unused = settings.index("-o")
     settings = [*settings[:unused], *settings[unused + 2 :]]
-    settings[settings.index("jsonl,srt")] = "txt"
+    settings[settings.index("jsonl,srt,vtt")] = "txt"
     assert run(settings, program(6, "[signal.SIGTERM]")) == 143
     lines = [line.partition("\t") for line in run.said().splitlines() if line.startswith(str(clips))]
     assert "with --output-dir the same command goes on" in run.said()
