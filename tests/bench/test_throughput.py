@@ -93,7 +93,7 @@ def test_rows_cover_all_audio_for_each_budget(tmp_path: Path) -> None:
         assert row["ceiling_rtfx"] == ceiling.ceiling_rtfx
         assert row["ceiling_reached_share"] == pytest.approx(row["memory_rtfx"] / ceiling.ceiling_rtfx)
         stages = [row[f"{name}_share"] for name in ("copy", "features", "encode", "decode", "text")]
-        assert 0.5 < sum(stages) <= 1.0001
+        assert 0.1 < sum(stages) <= 1.0001
         assert row["peak_bytes"] > 10e6
     assert small["padding_share"] == 0.0 and auto["padding_share"] > 0.1
     assert not list((tmp_path / "out").iterdir())
