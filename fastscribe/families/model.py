@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, check_shapes
 from fastscribe.config import ModelConfig
 from fastscribe.families.blocks.forms import Container, Optimised
-from fastscribe.families.encoder_family import encoder_family
+from fastscribe.families.registry import encoder_class
 
 if TYPE_CHECKING:
     from fastscribe.families.blocks.ctc import CtcHead
@@ -30,7 +30,7 @@ class Model(Container):
         super().__init__()
         assert not config.language_heads, "language_heads.of_language() makes a model of one language"
         self.config = config
-        self.encoder: Any = encoder_family(config.encoder).build(config.encoder)
+        self.encoder: Any = encoder_class(config.encoder.family)(config.encoder)
         self.transducer = _transducer(config)
         self.ctc = _ctc(config)
         self.aed = _attention_decoder(config)

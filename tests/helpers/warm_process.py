@@ -64,7 +64,7 @@ PRELOADED = (
     "fastscribe.decode.label_looping",
     "fastscribe.decode.transducer",
     "fastscribe.dry_run",
-    "fastscribe.families.conformer.family",
+    "fastscribe.families.conformer.encoder",
     "fastscribe.families.conformer.huggingface",
     "fastscribe.families.conformer.nemo",
     "fastscribe.families.jasper.nemo",

@@ -57,7 +57,7 @@ def fuse_for_gpu_(encoder: Encoder, adds_products: bool) -> str | None:
     return reason
 
 
-def conformer_for_gpu_(encoder: Encoder, adds_products: bool) -> str | None:
+def for_gpu_(encoder: Encoder, adds_products: bool) -> str | None:
     """Call fuse_for_gpu_ if possible. Return a warning about unavailable optimisations, or None."""
     attention = encoder.config.attention
     if isinstance(attention, LocalAttention) and attention.num_global:

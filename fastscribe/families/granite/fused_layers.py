@@ -28,7 +28,7 @@ from fastscribe.families.granite.encoder import (
 )
 
 
-def granite_for_gpu_(encoder: GraniteEncoder, adds_products: bool) -> str | None:
+def for_gpu_(encoder: GraniteEncoder, adds_products: bool) -> str | None:
     """Convert an encoder, as conformer's fuse_for_gpu_(). Return a warning about unavailable optimisations, or None."""
     weight = encoder.input.weight
     operations, reason = choose_operations(encoder.config, weight.dtype, weight.device, adds_products)
