@@ -24,7 +24,6 @@ from fastscribe.types import Frames, Int64Array
 
 if TYPE_CHECKING:
     from fastscribe.context.boosting_loops import HostChoice
-    from fastscribe.context.fixed_tables import FixedTables
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,6 @@ class Boost:
 
     def new_place(self) -> FixedTables:
         """Return a place for the tables of later batches too. As scorer.Boost."""
-        from fastscribe.context.fixed_tables import FixedTables
-
         return FixedTables(self.tables.first_S.device)
 
     def on_host(self, frames: Frames, num_labels: int, dtype: str, activation: str) -> HostChoice:
@@ -53,3 +50,37 @@ class Boost:
         from fastscribe.context.boosting_loops import HostChoice  # numba, which few models need
 
         return HostChoice(frames, num_labels, dtype, activation)
+
+
+Sizes = tuple[int, ...]
+
+
+class FixedTables:
+    """Tables for captured decoders: a graph contains addresses, so the tables of each batch are copied to fixed ones.
+
+    They are on a device, and grow to the largest of each size so far, in powers of two. So batches with lists of many sizes
+    soon need no new graphs. A graph that reads smaller ones keeps them until it is dropped.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._tables: BoostTables | None = None
+        self._loaded: BoostTables | None = None  # those that were copied there last
+
+    def load(self, boost: Boost) -> tuple[BoostTables, Sizes]:
+        """Copy a batch's tables, in the order of the current stream. Return those with the batch's phrases, and their sizes."""
+        from fastscribe.cuda.loops import power_of_two
+
+        tables = boost.tables
+        *numbers, num_labels, max_count, num_levels = tables.sizes
+        rounded = [*map(power_of_two, numbers), num_labels]
+        sizes = (*rounded, min(power_of_two(max_count), max(1, num_labels)), power_of_two(num_levels))
+        if self._tables is not None:
+            sizes = tuple(map(max, sizes, self._tables.sizes))
+        if self._tables is None or sizes != self._tables.sizes:
+            self._loaded = None
+            self._tables = BoostTables.allocate(sizes, self._device)
+        if self._loaded is not tables:
+            self._tables.copy_from_(tables)
+            self._loaded = tables
+        return self._tables, self._tables.sizes

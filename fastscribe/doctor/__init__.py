@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from fastscribe.doctor import audio, gpu_paths, hardware, packages, storage
+from fastscribe.doctor import gpu_paths, hardware, packages, storage
 from fastscribe.doctor.check import Check
 from fastscribe.errors import first_line
 
@@ -33,8 +33,8 @@ _PARTS: dict[str, Callable[[], Check]] = {
     "pinned memory": partial(gpu_paths.fast_path, "pinned memory", "pinning"),
     "helpers": partial(gpu_paths.fast_path, "helpers", "helpers"),
     "fp8": hardware.fp8,
-    "audio files": audio.libsndfile,
-    "video and m4a": audio.containers,
+    "audio files": packages.libsndfile,
+    "video and m4a": packages.containers,
     "packaged model": storage.packaged_model,
     "model cache": storage.model_cache,
     "free disk": storage.free_disk,

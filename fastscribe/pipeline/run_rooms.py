@@ -17,7 +17,7 @@ from fastscribe.types import Batch, Frames
 
 if TYPE_CHECKING:
     from fastscribe.alignment.word_timer import WordTimer
-    from fastscribe.context.constraints import Constraints
+    from fastscribe.context.booster import Constraints
     from fastscribe.decode.scorer import FusedModel
     from fastscribe.speakers.diarizer import Diarizer
     from fastscribe.speakers.voice_printer import VoicePrinter
@@ -93,8 +93,7 @@ def build_rooms(
     tokenizer, path, num_labels = checkpoint.tokenizer, checkpoint.path, checkpoint.config.blank_id
 
     def constraints() -> Constraints:
-        from fastscribe.context.booster import Booster
-        from fastscribe.context.constraints import Constraints
+        from fastscribe.context.booster import Booster, Constraints
         from fastscribe.context.vocabulary_mask import VocabularyMasks
 
         rules = None if languages is None else languages.rules()

@@ -11,10 +11,9 @@ from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.speakers.assembly import Dialogues, ModelTranscripts, RttmTranscripts
 from fastscribe.speakers.batches import TurnPlanner, VoicePlanner
 from fastscribe.speakers.config import TURNS, VOICES
-from fastscribe.speakers.lost_prints import LostPrints
 from fastscribe.speakers.recordings import ChannelInputs, ModelInputs, RttmInputs
 from fastscribe.speakers.rttm import RttmTurns
-from fastscribe.speakers.voice_prints import VoicePrints
+from fastscribe.speakers.voice_prints import LostPrints, VoicePrints
 
 _MAX_HELD_BYTES, _BYTES_PER_SAMPLE = 2 << 30, 4  # of recordings that a speaker model sees, which are held as a whole
 

@@ -28,8 +28,7 @@ from fastscribe.errors import UsageError, first_line
 from fastscribe.families.model import Model, build_model
 from fastscribe.training.attention_decoder import prepare_weights_
 from fastscribe.training.backgrounds import KINDS, BackgroundReader, LostFiles
-from fastscribe.training.batch_search import cached_batch_sizes
-from fastscribe.training.batch_size_probe import fits
+from fastscribe.training.batch_search import cached_batch_sizes, fits
 from fastscribe.training.buckets import Bucket, Indices
 from fastscribe.training.corpus import Examples
 from fastscribe.training.data import TrainingData

@@ -26,7 +26,7 @@ from fastscribe.bench.memory import release, reset_peak
 from fastscribe.bench.timing import wall_ms
 from fastscribe.bench.work import LABELS_PER_S
 from fastscribe.config import ModelConfig
-from fastscribe.training import batch_size_probe
+from fastscribe.training import batch_search
 from fastscribe.training.batch_search import search_batch_sizes
 from fastscribe.training.buckets import (
     Bucket,
@@ -106,7 +106,7 @@ class Comparison:
 
     def search(self, buckets: Sequence[Bucket]) -> tuple[int, ...]:
         """Return how many rows of each bucket fit in memory."""
-        fits = partial(batch_size_probe.fits, self.trainee.network, self.config, False)
+        fits = partial(batch_search.fits, self.trainee.network, self.config, False)
         return search_batch_sizes(buckets, fits, self.most_rows)
 
     @property

@@ -19,9 +19,8 @@ from fastscribe.pipeline.engine import Engine
 from fastscribe.results.formats.writers import to_jsonl
 from fastscribe.results.stored import NotAResult, stored_voices, to_result
 from fastscribe.speakers import voice_spans
-from fastscribe.speakers.lost_prints import LostPrints
 from fastscribe.speakers.voice_printer import VoicePrinter
-from fastscribe.speakers.voice_prints import VoicePrints
+from fastscribe.speakers.voice_prints import LostPrints, VoicePrints
 from fastscribe.speakers.voice_spans import alone, choose_stretches, turns_of_words
 from fastscribe.types import AudioInfo, Batch, Turn
 from tests.conftest import AUDIO, MODELS, waveform

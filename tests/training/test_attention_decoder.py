@@ -23,7 +23,7 @@ from fastscribe.families.blocks.features import LogMel
 from fastscribe.families.model import Model, build_model
 from fastscribe.training import validation
 from fastscribe.training.attention_decoder import AttentionLossConfig, attention_loss, prepare_weights_
-from fastscribe.training.batch_size_probe import fits
+from fastscribe.training.batch_search import fits
 from fastscribe.training.buckets import Bucket
 from fastscribe.training.corpus import Example, Request
 from fastscribe.training.data import check_trainable, prepare
