@@ -2,7 +2,7 @@
 
 A row has K states, one in each list that applies to it. `following` looks up the state after each label, for all labels at
 once, and `scores` are what the labels get. Nothing waits for the device and no shape depends on values, so CUDA graphs
-capture it (scorer.PhraseScores).
+capture it.
 
 Shapes: N rows or beams, K states of each, V labels, S states, A arcs, R roots, M most arcs of a state.
 """

@@ -13,22 +13,18 @@ Shapes: B rows, K states of each, one in each list that applies to it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from fastscribe.context.boost_tables import BoostTables
 from fastscribe.cuda.device import small_to_device
-from fastscribe.types import Frames, Int64Array
-
-if TYPE_CHECKING:
-    from fastscribe.context.boosting_loops import HostChoice
+from fastscribe.types import Int64Array
 
 
 @dataclass(frozen=True)
 class Boost:
-    """The phrases of a batch (scorer.Boost): tables, and each row's states before its first token."""
+    """The phrases of a batch: tables, and each row's states before its first token."""
 
     tables: BoostTables
     start_BK: Int64Array
@@ -42,14 +38,8 @@ class Boost:
         return replace(self, start_BK=self.start_BK[rows])
 
     def new_place(self) -> FixedTables:
-        """Return a place for the tables of later batches too. As scorer.Boost."""
+        """Return a place for the tables of later batches too."""
         return FixedTables(self.tables.first_S.device)
-
-    def on_host(self, frames: Frames, num_labels: int, dtype: str, activation: str) -> HostChoice:
-        """Return what chooses labels in the memory of the host. As scorer.Constraint."""
-        from fastscribe.context.boosting_loops import HostChoice  # numba, which few models need
-
-        return HostChoice(frames, num_labels, dtype, activation)
 
 
 Sizes = tuple[int, ...]

@@ -18,7 +18,7 @@ from fastscribe.types import Batch, Frames
 if TYPE_CHECKING:
     from fastscribe.alignment.word_timer import WordTimer
     from fastscribe.context.booster import Constraints
-    from fastscribe.decode.scorer import FusedModel
+    from fastscribe.decode.decoder import FusedModel
     from fastscribe.speakers.diarizer import Diarizer
     from fastscribe.speakers.voice_printer import VoicePrinter
 

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastscribe.config import JointConfig, PredictorConfig
 from fastscribe.decode import ctc, label_looping
+from fastscribe.decode.decoder import ENDLESS
 from fastscribe.decode.fast_predictor import FastPredictor
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import (
@@ -27,7 +28,6 @@ from fastscribe.decode.label_looping import (
     step,
     unpack,
 )
-from fastscribe.decode.limits import ENDLESS
 from fastscribe.families.blocks.ctc import CtcHead
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.text.hypothesis_columns import HypothesisColumns
