@@ -12,12 +12,11 @@ from pathlib import Path
 import torch
 
 from fastscribe._system.memory import available_bytes
-from fastscribe.cuda import memory
 
 
 def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
-        return memory.free_bytes(device)
+        return device.free_bytes(device)
     return available_bytes()
 
 

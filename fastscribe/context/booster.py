@@ -14,8 +14,7 @@ from threading import Lock
 import numpy as np
 import torch
 
-from fastscribe.context.boost_tables import BoostTables
-from fastscribe.context.boosting import Boost
+from fastscribe.context.boosting import Boost, BoostTables
 from fastscribe.context.context_graph import ContextGraph, build_graph, join
 from fastscribe.context.language_filter import LanguageFilter
 from fastscribe.context.phrases import PhraseEncoder, TokenPath, encode_all, heavy_line, named, without_effect

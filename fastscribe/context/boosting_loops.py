@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fastscribe._system.jit import compile_cached, digest_of, loop_options, made_once, rebind
-from fastscribe.context.boost_tables import SCORE_NAMES, TABLE_NAMES
+from fastscribe.context.boosting import SCORE_NAMES, TABLE_NAMES
 from fastscribe.decode import looping_kernels
 from fastscribe.decode.looping_kernels import log_probability, rank, widen
 from fastscribe.types import Frames, Int64Array

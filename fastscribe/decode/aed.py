@@ -27,7 +27,7 @@ from fastscribe.families.canary.attention_decoder import AttentionDecoder, KeyVa
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 if TYPE_CHECKING:
-    from fastscribe.context.boost_tables import BoostTables
+    from fastscribe.context.boosting import BoostTables
 
 _SHRINK_BELOW = 0.75  # drop finished rows when fewer than this share are unfinished
 _POSITIONS_PER_GROWTH = 64  # positions that the cache grows by

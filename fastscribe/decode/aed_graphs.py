@@ -29,8 +29,7 @@ from fastscribe.families.canary.attention_decoder import AttentionDecoder
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 if TYPE_CHECKING:
-    from fastscribe.context.boost_tables import BoostTables
-    from fastscribe.context.boosting import Boost, FixedTables
+    from fastscribe.context.boosting import Boost, BoostTables, FixedTables
 
 _MAX_CAPTURES = 96  # graphs; a batch needs about six
 _MIN_FRAMES = 16

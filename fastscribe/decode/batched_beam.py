@@ -35,8 +35,7 @@ from fastscribe.decode.label_looping import Network
 from fastscribe.types import BoolArray, Float32Array, Frames, Hypothesis, Int32Array
 
 if TYPE_CHECKING:
-    from fastscribe.context.boost_tables import BoostTables
-    from fastscribe.context.boosting import Boost
+    from fastscribe.context.boosting import Boost, BoostTables
     from fastscribe.context.vocabulary_mask import VocabularyMask
     from fastscribe.decode.decoder import FusedModel
 

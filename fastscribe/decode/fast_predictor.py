@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.families.blocks.folding import linear_from
+from fastscribe.families.blocks.forms import linear_from
 from fastscribe.families.blocks.packed import pack_linears_
 from fastscribe.families.blocks.transducer import Predictor
 

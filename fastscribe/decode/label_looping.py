@@ -38,7 +38,7 @@ from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Frames, Int32Array
 
 if TYPE_CHECKING:
-    from fastscribe.context.boost_tables import BoostTables
+    from fastscribe.context.boosting import BoostTables
 
 STATUS_NEEDS_SLOTS, STATUS_ENDLESS = 1, 2  # of a row: it is out of label slots; it exceeds max_labels
 

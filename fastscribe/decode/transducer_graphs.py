@@ -34,8 +34,7 @@ from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Frames, Int32Array
 
 if TYPE_CHECKING:
-    from fastscribe.context.boost_tables import BoostTables
-    from fastscribe.context.boosting import FixedTables
+    from fastscribe.context.boosting import BoostTables, FixedTables
 
 _MAX_CAPTURES = 24  # all buckets up to 16,384 rows
 # Rows, lists of phrases of a row, what tells their tables apart, address of the table of tokens that are left out or 0.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fastscribe.context.booster import Constraints
     from fastscribe.decode.decoder import FusedModel
     from fastscribe.speakers.diarizer import Diarizer
-    from fastscribe.speakers.voice_printer import VoicePrinter
+    from fastscribe.speakers.side_model import VoicePrinter
 
 Log = Callable[[str], None]
 SpeakerModel: TypeAlias = "Diarizer | VoicePrinter"
@@ -113,7 +113,7 @@ def _speaker_models(checkpoints: Mapping[str, Any], device: torch.device, dtype:
 
         found[TURNS] = Diarizer.build(checkpoints[TURNS], device, prepare, dtype)
     if VOICES in checkpoints:
-        from fastscribe.speakers.voice_printer import VoicePrinter
+        from fastscribe.speakers.side_model import VoicePrinter
 
         found[VOICES] = VoicePrinter.build(checkpoints[VOICES], device, prepare)
     return found

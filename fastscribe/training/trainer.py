@@ -46,9 +46,8 @@ from fastscribe.training.recipe import Recipe
 from fastscribe.training.scoring import rating_of
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trackers import Trackers
-from fastscribe.training.trained_parts import choose_trained, num_trained
 from fastscribe.training.validation import ValidationResult, validate, with_weights
-from fastscribe.training.weights import Weights
+from fastscribe.training.weights import Weights, choose_trained, num_trained
 
 _LOG_STEPS = 10  # steps that a log line averages
 _MIN_UNREADABLE, _MAX_UNREADABLE_SHARE = 20, 0.05  # of the recordings tried; more end the run

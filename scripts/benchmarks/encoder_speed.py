@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fastscribe.bench.timing import time_call
+from fastscribe.bench.roofline import time_call
 from fastscribe.bench.work import encoder_gflop_per_audio_s
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import ModelConfig

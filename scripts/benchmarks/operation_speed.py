@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fastscribe.bench.timing import time_call
+from fastscribe.bench.roofline import time_call
 from fastscribe.families.conformer import operations as definition
 from fastscribe.families.conformer.config import subsampled
 

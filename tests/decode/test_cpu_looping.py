@@ -11,8 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.context.boost_tables import BoostTables
-from fastscribe.context.boosting import Boost
+from fastscribe.context.boosting import Boost, BoostTables
 from fastscribe.context.boosting_loops import HostChoice
 from fastscribe.context.context_graph import build_graph
 from fastscribe.context.phrases import TokenPath

@@ -81,7 +81,7 @@ PRELOADED = (
     "fastscribe.results.storage_folder",
     "fastscribe.results.storage_object",
     "fastscribe.results.stream",
-    "fastscribe.speakers.networks",
+    "fastscribe.speakers.side_model",
     "fastscribe.speakers.readers",
     "fastscribe.speakers.stage",
     "fastscribe.transcriber",

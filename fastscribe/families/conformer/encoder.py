@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.config import Size
-from fastscribe.families.blocks.folding import fold_norm_, linear_from
-from fastscribe.families.blocks.forms import Container, FusedOnCpu, Optimised
+from fastscribe.families.blocks.forms import Container, FusedOnCpu, Optimised, fold_norm_, linear_from
 from fastscribe.families.blocks.padding import Padding, zero_beyond
 from fastscribe.families.conformer.attention import Positions, RelPositionAttention
 from fastscribe.families.conformer.config import EncoderConfig, LanguagePromptConfig, subsampled

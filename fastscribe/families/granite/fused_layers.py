@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.families.blocks.folding import linear_from
+from fastscribe.families.blocks.forms import linear_from
 from fastscribe.families.conformer.fused_layers import FusedBranches, Norm, add_product_
 from fastscribe.families.conformer.gpu_operations import choose_operations, no_triton
 from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, Operations

@@ -20,8 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.families.blocks.folding import fold_norm_
-from fastscribe.families.blocks.forms import Container, Optimised, PackedOnCpu
+from fastscribe.families.blocks.forms import Container, Optimised, PackedOnCpu, fold_norm_
 from fastscribe.families.blocks.padding import Padding
 from fastscribe.families.blocks.time_conv import TIME_CONVS, TimeConv, pack_time_convs_
 from fastscribe.families.jasper.config import JasperBlockConfig, JasperConfig
