@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from fastscribe.bench import synthetic
-from fastscribe.bench.document import describe_error
-from fastscribe.bench.memory import release, reset_peak
+from fastscribe.bench.machine import release, reset_peak
+from fastscribe.bench.result import describe_error
 from fastscribe.bench.speed import peak
 from fastscribe.bench.throughput_passes import batches_of, make_texts
 from fastscribe.cuda.device import is_out_of_memory

@@ -1,6 +1,16 @@
-"""What a benchmark does with its result: the JSON document, printed and stored.
+"""What a benchmark leaves, printed and stored: one JSON object.
 
-Tables go to stderr; the last line of stdout, unless that is a terminal, is one JSON object (fastscribe/bench/document.py).
+    {"benchmark", "fastscribe", "date", "command", "complete", .. settings ..,
+     "case_keys": [..], "rows": [{..}, ..], "machine": {..}}
+
+A row has the keys of `case_keys`, which tell it from the others, and measurements whose names end in
+their unit (_ms, _s, _bytes, _share, _ratio, _per_s, _usd ..) or are `rtfx`. A measurement that was made several times is its
+median, with all of them beside it under the name with `_runs`; from these comes what is noise. A case that could
+not be measured has `error` in place of measurements. One that nothing is known of is null, never 0. Where the command was
+interrupted or failed, `complete` is false. Where figures are worth nothing, `doubts` says why. What measures models
+has `refused`: the fast paths that the machine refused, with their reasons (fastscribe/fast_paths.py).
+
+Tables go to stderr; the object is the last line of stdout, unless that is a terminal.
 """
 
 from __future__ import annotations
@@ -8,8 +18,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +35,7 @@ from fastscribe.cli.app import is_on_terminal, option
 from fastscribe.cli.terminal import filter_mpg123_messages, say
 from fastscribe.errors import OutputError
 from fastscribe.report.files import check_place, write_page
+from fastscribe.version import __version__
 
 if TYPE_CHECKING:
     import torch
@@ -62,8 +76,6 @@ def result(name: str, device: torch.device, case_keys: Sequence[str], path: Path
     If the block is interrupted or fails, the rows so far are left with "complete": false. If no row was measured, nothing
     is. A block that ends without any exits with code 1.
     """
-    from fastscribe.bench.document import document
-
     found: dict[str, Any] = {"rows": []}
     share = busy_share()  # before there is work of our own
     try:
@@ -86,8 +98,6 @@ def result(name: str, device: torch.device, case_keys: Sequence[str], path: Path
 def _leave_unfinished(
     name: str, device: torch.device, found: dict[str, Any], case_keys: Sequence[str], path: Path | None
 ) -> None:
-    from fastscribe.bench.document import document, not_measured
-
     try:
         made = document(name, device, found, case_keys, complete=False)
     except RuntimeError:  # a device that failed answers no query
@@ -160,3 +170,47 @@ def _spread(runs: Sequence[Any]) -> float:
     known = [run for run in runs if isinstance(run, (int, float))]
     middle = median(known) if known else 0.0
     return (max(known) - min(known)) / middle if middle else 0.0
+
+
+_MAX_ERROR = 600  # characters
+
+
+def describe_error(error: BaseException) -> str:
+    """The `error` of a case that could not be measured: one line with the exception's type."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_MAX_ERROR]
+
+
+def document(
+    name: str,
+    device: torch.device,
+    results: Mapping[str, Any],
+    case_keys: Sequence[str],
+    complete: bool = True,
+) -> dict[str, Any]:
+    """`results` has the settings and "rows"."""
+    from fastscribe.bench import machine
+
+    missing = {key for row in results["rows"] for key in case_keys if key not in row}
+    assert not missing, f"rows without {missing}"
+    return {
+        **_head(name, case_keys),
+        "device": str(device),
+        "complete": complete,
+        **results,
+        "machine": machine.facts(device, Path.cwd()),
+    }
+
+
+def not_measured(name: str, results: Mapping[str, Any], case_keys: Sequence[str]) -> dict[str, Any]:
+    """A document without a machine, of a device that answers no query."""
+    return {**_head(name, case_keys), **results}
+
+
+def _head(name: str, case_keys: Sequence[str]) -> dict[str, Any]:
+    return {
+        "benchmark": name,
+        "fastscribe": __version__,
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "command": shlex.join(["fastscribe", *sys.argv[1:]]),
+        "case_keys": list(case_keys),
+    }

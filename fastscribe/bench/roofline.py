@@ -26,9 +26,9 @@ from fastscribe.families.blocks.fp8 import quantise_fp8_
 from fastscribe.families.blocks.int8 import Int8Linear, quantise_int8_, quantise_rows
 from fastscribe.families.blocks.packed import pack_linears_
 from fastscribe.families.conformer.config import EncoderConfig
-from fastscribe.families.cpu_form import torch_dtype
 from fastscribe.families.granite.config import GraniteConfig
 from fastscribe.families.jasper.config import JasperConfig
+from fastscribe.families.model import torch_dtype
 
 _MAX_ROWS = 32_768
 _COPY_BYTES = {"cpu": 1 << 28, "cuda": 4 << 30}

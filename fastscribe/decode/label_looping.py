@@ -32,8 +32,7 @@ import torch.nn.functional as F
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
 from fastscribe.decode.decoder import ENDLESS, max_labels
-from fastscribe.decode.fast_predictor import FastPredictor
-from fastscribe.families.blocks.transducer import Joint, Transducer
+from fastscribe.families.blocks.transducer import FastPredictor, Joint, Transducer
 from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Frames, Int32Array
 

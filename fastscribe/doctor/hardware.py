@@ -103,7 +103,7 @@ def bf16() -> Check:
 def int8() -> Check:
     """Whether --dtype int8 works, and through what."""
     from fastscribe.families.blocks.int8 import int8_hardware_problem, int8_problem
-    from fastscribe.families.cpu_form import torch_dtype
+    from fastscribe.families.model import torch_dtype
 
     if (problem := int8_problem()) is not None:
         return Check("int8", "missing", problem, refused={} if int8_hardware_problem() else {"int8": problem})

@@ -18,8 +18,7 @@ from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import ChunkedAttention, EightBitDtypeName, ModelConfig, Options, parse_attention
 from fastscribe.errors import DeviceUnusable, UsageError, first_line
 from fastscribe.families.conformer.config import EncoderConfig, language_prompt_of
-from fastscribe.families.cpu_form import to_cpu_form_, torch_dtype
-from fastscribe.families.model import Model, Prepare, build_model, optimise_
+from fastscribe.families.model import Model, Prepare, build_model, optimise_, to_cpu_form_, torch_dtype
 from fastscribe.families.registry import FUSED_KINDS, module_of
 from fastscribe.fast_paths import RefusedPath
 from fastscribe.types import Features, Frames

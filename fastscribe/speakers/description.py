@@ -8,8 +8,7 @@ from typing import Any
 
 from fastscribe.cli.describe import ENCODERS
 from fastscribe.config import streaming_text
-from fastscribe.speakers.checkpoints import SpeakerCheckpoint, VoiceCheckpoint
-from fastscribe.speakers.config import EcapaConfig, StackingConfig
+from fastscribe.speakers.config import EcapaConfig, SpeakerCheckpoint, StackingConfig, VoiceCheckpoint
 
 
 def read(path: Path, option: str) -> SpeakerCheckpoint | VoiceCheckpoint:

@@ -22,10 +22,8 @@ from fastscribe.families.canary.attention_decoder import BridgeLayer
 from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.conformer.cpu_layers import MIN_ELEMENTS, conformer_for_cpu_
 from fastscribe.families.conformer.encoder import Encoder
-from fastscribe.families.cpu_form import torch_dtype
-from fastscribe.families.model import Prepare
-from fastscribe.speakers.checkpoints import SpeakerCheckpoint
-from fastscribe.speakers.config import SpeakerModelConfig
+from fastscribe.families.model import Prepare, torch_dtype
+from fastscribe.speakers.config import SpeakerCheckpoint, SpeakerModelConfig
 from fastscribe.speakers.side_model import SideModel
 from fastscribe.speakers.sortformer import Sortformer
 from fastscribe.types import AnyArray, Features, Frames, Hypothesis

@@ -19,8 +19,7 @@ from fastscribe.checkpoint.lazy_weights import check_shapes
 from fastscribe.cuda.no_tf32 import no_tf32
 from fastscribe.families.blocks.features import LogMel
 from fastscribe.families.model import Prepare, empty, load_, shapes
-from fastscribe.speakers.checkpoints import SpeakerCheckpoint, VoiceCheckpoint
-from fastscribe.speakers.config import SpeakerModelConfig, VoiceModelConfig
+from fastscribe.speakers.config import SpeakerCheckpoint, SpeakerModelConfig, VoiceCheckpoint, VoiceModelConfig
 from fastscribe.speakers.sortformer import RotaryLayers, Sortformer, StackedEncoder
 from fastscribe.speakers.voice_model import VoiceModel
 from fastscribe.types import AnyArray, Features, Frames, Hypothesis

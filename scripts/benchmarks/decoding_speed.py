@@ -20,8 +20,8 @@ from fastscribe.bench.roofline import synchronize, time_call
 from fastscribe.config import GraphMode, ModelConfig
 from fastscribe.decode import label_looping
 from fastscribe.decode.decoder import Decoder
+from fastscribe.decode.families import build_greedy
 from fastscribe.decode.greedy import greedy
-from fastscribe.decode.transducer import build_greedy
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
 from scripts.random_checkpoint import make_transducer_speak_

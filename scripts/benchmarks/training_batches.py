@@ -21,8 +21,7 @@ import numpy as np
 import torch
 
 from fastscribe.bench import synthetic
-from fastscribe.bench.machine import gpu_samples
-from fastscribe.bench.memory import release, reset_peak
+from fastscribe.bench.machine import gpu_samples, release, reset_peak
 from fastscribe.bench.roofline import wall_ms
 from fastscribe.bench.work import LABELS_PER_S
 from fastscribe.config import ModelConfig

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from fastscribe.config import ModelConfig
-from fastscribe.training.attention_decoder import prepare_weights_
 from fastscribe.training.loss.config import TransducerLossConfig
-from fastscribe.training.network import Network, Targets, new_model
+from fastscribe.training.network import Network, Targets, new_model, prepare_weights_
 from fastscribe.training.recipe import OptimiserRecipe
 from fastscribe.training.weights import Weights
 from fastscribe.types import Features

@@ -14,7 +14,6 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from fastscribe.bench import document as documents
 from fastscribe.bench import result
 from fastscribe.cli import app
 from fastscribe.cli.terminal import show
@@ -125,7 +124,7 @@ def test_lost_device_keeps_measured_rows(capsys: pytest.CaptureFixture[str], mon
     def lost(*_: object, **__: object) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(documents, "document", lost)
+    monkeypatch.setattr(result, "document", lost)
     with pytest.raises(ZeroDivisionError):
         measure_until(ZeroDivisionError(), [ROW], None)
     left = last(capsys)

@@ -1,6 +1,6 @@
 """What loading does with a module beyond casting it: base classes of modules that have other forms for inference.
 
-families/model.py and families/cpu_form.py look for them in every part of a model. Beside them, conversions of layers:
+families/model.py looks for them in every part of a model. Beside them, conversions of layers:
 BatchNorm folded into a convolution, and a linear layer of given weights.
 """
 
