@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from fastscribe.doctor import gpu_paths, hardware, packages, storage
+from fastscribe.doctor import gpu_paths, hardware, packages
 from fastscribe.doctor.check import Check
 from fastscribe.errors import first_line
 
@@ -35,9 +35,9 @@ _PARTS: dict[str, Callable[[], Check]] = {
     "fp8": hardware.fp8,
     "audio files": packages.libsndfile,
     "video and m4a": packages.containers,
-    "packaged model": storage.packaged_model,
-    "model cache": storage.model_cache,
-    "free disk": storage.free_disk,
+    "packaged model": hardware.packaged_model,
+    "model cache": hardware.model_cache,
+    "free disk": hardware.free_disk,
 }
 _ON_GPU = ("gpu", "gpu run", "cuda graphs", "gpu kernels", "pinned memory", "helpers", "fp8")
 _NEED_TORCH = ("torch kernels", "bf16", "int8", "dtypes", *_ON_GPU)

@@ -19,8 +19,7 @@ from fastscribe.pipeline.interfaces import PlainTranscripts, Step
 from fastscribe.speakers.config import SpeakerModelConfig
 from fastscribe.speakers.dialogues import dialogue
 from fastscribe.speakers.recordings import HeldSamples
-from fastscribe.speakers.rttm import RttmTurns
-from fastscribe.speakers.turns import stitched, turns_of
+from fastscribe.speakers.turns import RttmTurns, stitched, turns_of
 from fastscribe.text.transcript import DecodedUtterance, make_segment
 from fastscribe.types import Alternative, AudioInfo, Failure, Float64Array, Gap, Segment, Token, Transcript, Turn, Word
 

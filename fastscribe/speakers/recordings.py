@@ -16,8 +16,7 @@ from fastscribe.pipeline.interfaces import PlainInputs
 from fastscribe.segmentation.loudness import SILENCE
 from fastscribe.speakers.config import TURNS, SpeakerModelConfig
 from fastscribe.speakers.dialogues import check_names
-from fastscribe.speakers.rttm import RttmTurns
-from fastscribe.speakers.turns import windows
+from fastscribe.speakers.turns import RttmTurns, windows
 from fastscribe.types import AudioInfo, Float32Array, Samples, Utterance
 
 

@@ -16,7 +16,7 @@ from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.speakers.assembly import Dialogues, ModelTranscripts, RttmTranscripts
 from fastscribe.speakers.config import TURNS, VOICES, SpeakerModelConfig, VoiceModelConfig
 from fastscribe.speakers.recordings import ChannelInputs, ModelInputs, RttmInputs
-from fastscribe.speakers.rttm import RttmTurns
+from fastscribe.speakers.turns import RttmTurns
 from fastscribe.speakers.voice_prints import LostPrints, VoicePrints
 from fastscribe.types import Utterance
 

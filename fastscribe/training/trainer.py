@@ -34,7 +34,6 @@ from fastscribe.training.data import TrainingData
 from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
 from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.fingerprint import fingerprint, named_difference
-from fastscribe.training.gain import Counts, Gain
 from fastscribe.training.learner import BatchIndex, BatchTooLarge, Learner
 from fastscribe.training.log_window import LogWindow
 from fastscribe.training.loss.cuda import check_usable
@@ -44,7 +43,7 @@ from fastscribe.training.recipe import Recipe
 from fastscribe.training.scoring import rating_of
 from fastscribe.training.state import RunFolder, plot_log
 from fastscribe.training.trackers import Trackers
-from fastscribe.training.validation import ValidationResult, validate, with_weights
+from fastscribe.training.validation import Counts, Gain, ValidationResult, validate, with_weights
 from fastscribe.training.weights import Weights, choose_trained, num_trained
 
 _LOG_STEPS = 10  # steps that a log line averages
