@@ -1,4 +1,4 @@
-"""load_batches() with a thread pool of its own."""
+"""load_batches() with a thread pool of its own, whose threads no other part of the program names as they are named here."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from fastscribe.pipeline.idle import Idle
 from fastscribe.pipeline.loader import Loaded
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 
+THREADS = "read for a test"  # begins the names of the pool's threads
+
 
 def load_batches(plans, *, threads: int, **options) -> Generator[Loaded | Idle, None, None]:
     with (
-        closing(ReplacingThreadPool(threads, "read")) as pool,
+        closing(ReplacingThreadPool(threads, THREADS)) as pool,
         closing(loader.load_batches(plans, pool=pool, **options)) as loaded,
     ):
         yield from loaded

@@ -22,7 +22,7 @@ from fastscribe.pipeline.idle import IDLE
 from fastscribe.pipeline.loader import default_threads
 from fastscribe.types import AudioInfo, Hypothesis, Source, Utterance
 from tests.helpers.collate import collate
-from tests.helpers.loading import load_batches
+from tests.helpers.loading import THREADS, load_batches
 
 RATE = 16_000
 OPTIONS = {"sample_rate": RATE}
@@ -210,8 +210,8 @@ def test_prefetch_is_limited(fake_read, ahead):
     stream.close()
 
 
-def alive(prefix: str = "read") -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith(prefix)]
+def alive() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(THREADS)]
 
 
 def assert_threads_end() -> None:
