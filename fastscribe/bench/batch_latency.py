@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fastscribe.bench import batch_latency, synthetic
+from fastscribe.bench import synthetic
 from fastscribe.bench.machine import release, reset_peak
 from fastscribe.bench.result import describe_error, result
 from fastscribe.bench.speed import Subject, peak
@@ -220,7 +220,7 @@ def side_by_side(found: Sequence[Mapping[str, Any]]) -> list[float | None]:
     return [*numbers, *(row.get("speedup_ratio") for row in found[1:])]
 
 
-_EFFORT, _QUICK_EFFORT = batch_latency.Effort(500, 20.0), batch_latency.Effort(20, 2.0)
+_EFFORT, _QUICK_EFFORT = Effort(500, 20.0), Effort(20, 2.0)
 _MIN_S = 0.1
 _STATISTIC = (
     "wall clock of one batch, int16 audio in host memory to texts with word times, model loaded, after 3 uncounted"
@@ -247,11 +247,11 @@ def run(
         show(line)
     settings = {"model": chosen.name, "iterations": effort.iterations, "max_seconds_s": effort.max_s}
     settings |= {"statistic": _STATISTIC, "refused": chosen.refused}
-    with result("latency", chosen.device, batch_latency.CASE, json_file) as left:
+    with result("latency", chosen.device, CASE, json_file) as left:
         left |= {**settings, **about(transcribers[0])}
-        for found in batch_latency.rows(chosen.name, transcribers, durations_s, batch_sizes, effort):
+        for found in rows(chosen.name, transcribers, durations_s, batch_sizes, effort):
             left["rows"] += found
-            show(_line(found, batch_latency.side_by_side(found)))
+            show(_line(found, side_by_side(found)))
 
 
 def sizes(text: str) -> list[int]:
