@@ -22,6 +22,7 @@ import torch
 
 from fastscribe._system.memory import available_bytes, total_bytes
 from fastscribe._system.processors import cpu_name, usable_processors
+from fastscribe.cuda.device import free_bytes as free_gpu_bytes
 
 _PACKAGES = (
     "torch", "triton", "numpy", "cuda-bindings", "nvidia-cudnn-cu13", "nvidia-cublas", "numba", "numba-cuda", "soundfile",
@@ -145,7 +146,7 @@ def _means(listing: str) -> dict[str, float]:
 
 def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
-        return device.free_bytes(device)
+        return free_gpu_bytes(device)
     return available_bytes()
 
 
