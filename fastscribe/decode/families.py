@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from fastscribe.config import DecoderName, GraphMode, Options
-from fastscribe.decode.aed import AedDecoder
 from fastscribe.decode.decoder import Decoder, DecoderMemory, Parts, check_graph_mode
-from fastscribe.decode.prompt import Prompt, can_write_times, make_prompt
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.families.blocks.transducer import Transducer
-from fastscribe.families.canary.attention_decoder import AttentionDecoder
 
 if TYPE_CHECKING:
+    from fastscribe.decode.prompt import Prompt
+    from fastscribe.families.canary.attention_decoder import AttentionDecoder
     from fastscribe.families.model import Model
 
 
@@ -30,6 +29,8 @@ def build_prompted(parts: Parts) -> Decoder:
     Raises:
         UsageError: The vocabulary lacks what the prompt needs, or the graph mode is unavailable.
     """
+    from fastscribe.decode.prompt import can_write_times, make_prompt
+
     model, checkpoint, options = parts.model.aed, parts.checkpoint, parts.options
     assert model is not None
     has_aligner = checkpoint.aligner is not None
@@ -55,6 +56,8 @@ def build_aed(
         from fastscribe.decode import aed_graphs
 
         return aed_graphs.build_on_gpu(model, prompt, device, mode, say)
+    from fastscribe.decode.aed import AedDecoder
+
     return AedDecoder(model, prompt)
 
 
