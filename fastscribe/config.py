@@ -168,7 +168,7 @@ class EncoderSettings(Protocol):
     """What the encoder config of every family has. It is a frozen dataclass in config.py of the family's folder.
 
     Attributes:
-        family: Name of the folder in families/. Stored configs have it as `kind` (families/stored_config.py).
+        family: Name of the folder in families/. Stored configs have it as `kind` (checkpoint/native.py).
         has_matrices: It has linear layers, which int8 and fp8 quantise.
         separates_words: Spaces alone separate the words of its models' texts, also before punctuation.
     """
@@ -319,7 +319,7 @@ class ModelConfig:
         return max(1, self.encoder.num_frames(frames))
 
     def to_json(self) -> dict[str, Any]:
-        """Return what families/stored_config.py reads."""
+        """Return what checkpoint/native.py reads."""
         return dataclasses.asdict(self)
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from fastscribe.bench.document import describe_error
+from fastscribe.bench.result import describe_error
 from fastscribe.cuda.device import recover
 
 Row = dict[str, Any]

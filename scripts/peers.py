@@ -213,7 +213,7 @@ def measure(tools_file: Path, files: Sequence[Path], turns: int, references: Pat
     """Return the result. Raises ToolFailed, OSError, ValueError or RuntimeError."""
     import soundfile
 
-    from fastscribe.bench import doubt, machine
+    from fastscribe.bench import machine, result
     from fastscribe.pipeline.model_building import choose_device
     from fastscribe.version import __version__
 
@@ -223,7 +223,7 @@ def measure(tools_file: Path, files: Sequence[Path], turns: int, references: Pat
     infos = [soundfile.info(path) for path in files]
     lengths_s = [info.frames / info.samplerate for info in infos]
     wanted = None if references is None else read_references(references, files)
-    busy_share = doubt.busy_share()
+    busy_share = result.busy_share()
     loads = take_turns(tools, files, turns)
     rows = [tool.row(sum(lengths_s)) for tool in tools]
     for row, tool in zip(rows, tools, strict=True):
@@ -242,7 +242,7 @@ def measure(tools_file: Path, files: Sequence[Path], turns: int, references: Pat
         "longest_s": round(max(lengths_s), 2),
         "turns": turns,
         "load_averages_1min": loads,
-        "doubts": [*doubt.of_load(busy_share), *doubt.of_spread(rows, ("tool", "dtype"))],
+        "doubts": [*result.of_load(busy_share), *result.of_spread(rows, ("tool", "dtype"))],
         "commands": {f"{tool.name} {tool.dtype}": list(tool.command) for tool in tools},
         "rows": rows,
         "comparisons": [compare(tools[0], tool, sum(lengths_s)) for tool in tools[1:]],

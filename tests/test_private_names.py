@@ -141,7 +141,7 @@ if sys.argv[1] == "without":
         delattr(torch, f"_foreach_{name}")
     del torch._scaled_mm, torch._C._nn.mkldnn_reorder_conv2d_weight
 from fastscribe.cuda import graph_capture
-from fastscribe.decode import fast_predictor
+from fastscribe.families.blocks import transducer
 from fastscribe.families.blocks import dot_product_attention, fp8, int8, packed, time_conv
 from fastscribe.checkpoint import weight_writers
 from fastscribe.training import weights
@@ -166,7 +166,7 @@ class OnGpu(torch.Tensor):
 
 torch.manual_seed(0)
 gates, recurrent, cell = (torch.randn(2, 12).as_subclass(OnGpu), torch.randn(2, 12), torch.randn(2, 3))
-print(sum(fast_predictor._cell(gates, recurrent, cell)).as_subclass(torch.Tensor).tolist())
+print(sum(transducer._cell(gates, recurrent, cell)).as_subclass(torch.Tensor).tolist())
 query, key, value = (torch.randn(1, 2, 5, 8).as_subclass(OnGpu) for _ in range(3))
 found = dot_product_attention.attend(query, key, value, torch.zeros(1, 1, 1, 5).as_subclass(OnGpu))
 print(found.as_subclass(torch.Tensor).flatten()[:4].tolist())

@@ -1,36 +1,83 @@
-"""The aligner: when each word of a known text is spoken. alignment/text_aligner.py has the method."""
+"""The aligner: when each word of a known text is spoken. alignment/text_aligner.py has the method.
+
+Shapes: B batch, T frames, V labels with blank.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+
 from fastscribe._system.standard_streams import log_to_stderr
-from fastscribe.alignment.emissions import EmissionDecoder, max_batch_frames
-from fastscribe.alignment.known_texts import KnownTexts
-from fastscribe.alignment.text_aligner import TextAligner
+from fastscribe.alignment.text_aligner import Recording, TextAligner
 from fastscribe.alignment.texts import Texts
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import Options, check_load
+from fastscribe.decode.ctc import CtcDecoder
 from fastscribe.errors import CheckpointError, OptionError, UsageError
+from fastscribe.families.blocks.ctc import CtcHead, split_for_logits
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.interfaces import Additions
 from fastscribe.pipeline.recognizer import Recognizer
+from fastscribe.pipeline.stats import Stopwatch
+from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+from fastscribe.text.transcript import DecodedUtterance
 from fastscribe.transcriber import Transcriber
-from fastscribe.types import Failure, Transcript
+from fastscribe.types import Failure, Frames, Hypothesis, Int32Array, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
 
 
 _DEFAULTS = Options()
+
+
+class KnownTexts:
+    """Aligns the recordings of a run with their texts, those that a batch completes together (pipeline.interfaces.Texts).
+
+    Args:
+        aligner: Does it; the decoder gives it emissions.
+        pool: Not used: nothing is read.
+        stopwatch: Times the alignment.
+    """
+
+    is_finished = False
+
+    def __init__(self, aligner: TextAligner, pool: ReplacingThreadPool, stopwatch: Stopwatch) -> None:
+        self._aligner, self._stopwatch = aligner, stopwatch
+        self._waiting: list[Recording] = []
+        self._made: list[Transcript | Failure] = []
+
+    def rows(self, results: Sequence[Hypothesis | Failure]) -> Sequence[Hypothesis | Failure]:
+        return results
+
+    def kept(self, result: Hypothesis) -> Hypothesis:
+        return self._aligner.held(result)
+
+    def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[Transcript | Failure]:
+        self._waiting.append((parts[0][0].audio, parts))
+        return ()
+
+    def flush(self) -> None:
+        """Align what a batch has completed."""
+        recordings, self._waiting = self._waiting, []
+        if recordings:
+            with self._stopwatch.time("align"):
+                self._made += self._aligner.align(recordings)
+
+    def collect(self, wait: bool = False) -> Sequence[Transcript | Failure]:
+        made, self._made = self._made, []
+        return made
 
 
 class Aligner(Transcriber):
@@ -146,3 +193,47 @@ class Aligner(Transcriber):
         if math.isfinite(budget.frames):
             budget.frames = min(budget.frames, float(max_batch_frames(self._config.blank_id + 1)))
         return budget
+
+
+MAX_BATCH_BYTES = 128 << 20
+
+
+class EmissionDecoder:
+    """A greedy CTC Decoder (decoder.py) whose hypotheses have `emissions_TV`, the log-probabilities of every frame.
+
+    They take 4 bytes a frame and label on their way to the host, so batches are limited (MAX_BATCH_BYTES).
+    """
+
+    def __init__(self, head: CtcHead, blank_id: int) -> None:
+        self._greedy = CtcDecoder(head, blank_id)
+
+    @torch.inference_mode()
+    def submit(self, frames: Frames) -> torch.Tensor:
+        """Return int32: the greedy decoder's result, then the bits of [B, T, V] float32 log-probabilities."""
+        parts = [
+            torch.log_softmax(self._greedy.head(part_ND), -1, dtype=torch.float32)
+            for part_ND in split_for_logits(frames.frames_BTD, self._greedy.blank_id + 1)
+        ]
+        best = [part_NV.max(-1) for part_NV in parts]
+        labels, probs = [part.indices.int() for part in best], [part.values.exp() for part in best]
+        bits = [values.view(torch.int32).flatten() for values in (*probs, *parts)]
+        return torch.cat([frames.lengths_B.int(), *labels, *bits])
+
+    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
+        batch, longest = frames.frames_BTD.shape[:2]
+        size = batch + 2 * batch * longest
+        logprobs_BTV = packed[size:].view(np.float32).reshape(batch, longest, -1)
+        return [
+            replace(hypothesis, emissions_TV=logprobs_TV[:length])
+            for hypothesis, logprobs_TV, length in zip(
+                self._greedy.read(packed[:size], frames), logprobs_BTV, packed[:batch].tolist(), strict=True
+            )
+        ]
+
+    def close(self) -> None:
+        """Do nothing: `submit` keeps no memory."""
+
+
+def max_batch_frames(num_labels: int) -> int:
+    """Return the most frames of a batch whose log-probabilities keep within MAX_BATCH_BYTES."""
+    return max(1, MAX_BATCH_BYTES // (4 * num_labels))

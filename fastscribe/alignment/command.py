@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastscribe.alignment.run_part import AlignPart
+from fastscribe._system.quick_start import quick_start
+from fastscribe.alignment.script import missing_line, unsearched_line, unwritten_line
 from fastscribe.alignment.texts import Texts
 from fastscribe.audio.formats import list_kind
 from fastscribe.checkpoint.location import DEFAULT
@@ -32,7 +35,7 @@ from fastscribe.cli.run_options import (
     make_style,
     make_target,
 )
-from fastscribe.cli.run_part import TranscribeJob
+from fastscribe.cli.run_part import Engine, RunPart, TranscribeJob
 from fastscribe.cli.subtitle_options import (
     DEFAULT_CHARS_PER_SECOND,
     DEFAULTS,
@@ -45,6 +48,11 @@ from fastscribe.cli.subtitle_options import (
 )
 from fastscribe.cli.terminal import log_to
 from fastscribe.config import MAX_BATCH_SIZE, MAX_THREADS, OUTPUT_FORMATS, DtypeChoice, Options, SubtitleStyle
+
+if TYPE_CHECKING:
+    from fastscribe.alignment.aligner import Aligner
+    from fastscribe.transcriber import Transcriber
+
 
 basic_option, audio_option = options_in("Basics"), options_in("Audio")
 job_option = options_in("Big jobs")
@@ -168,3 +176,47 @@ def align(
     job = replace(job, log_file=log_file, engine=part.engine, parts=(part, *named))
     show_progress = not (quiet or no_progress)
     run(job, None, quiet, show_progress, show_report=verbose or not is_brief, verbose=verbose)
+
+
+class _AlignEngine(Engine):
+    """Loads a model that aligns texts."""
+
+    takes_helpers = False
+
+    def __init__(self, texts: Texts) -> None:
+        self._texts = texts
+        self.aligner: Aligner | None = None
+
+    @contextmanager
+    def load(self, job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcriber]:
+        """Yield an aligner of the texts."""
+        with quick_start():
+            from fastscribe.alignment.aligner import Aligner
+
+        self.aligner = Aligner.load(Path(job.model), job.device, job.dtype, job.options, say).with_texts(self._texts)
+        yield self.aligner
+
+
+class AlignPart(RunPart):
+    """The part of `fastscribe align` in a run.
+
+    Args:
+        texts: The texts of the recordings.
+    """
+
+    def __init__(self, texts: Texts) -> None:
+        super().__init__()
+        self._texts = texts
+        self.engine: _AlignEngine = _AlignEngine(texts)
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """How files were read, which words were not heard, where none were looked for, which characters are not written."""
+        assert self.engine.aligner is not None
+        counts = self.engine.aligner.text_aligner
+        return [
+            *self._texts.lines,
+            *([unwritten_line(counts.unwritten, counts.num_untimed)] if counts.unwritten else ()),
+            *([missing_line(counts.missing, counts.num_missing, counts.num_words)] if counts.num_missing else ()),
+            *([unsearched_line(counts.unsearched_s)] if counts.unsearched_s else ()),
+        ]

@@ -97,10 +97,10 @@ def bench(
         dtypes = list(dict.fromkeys(dtype or get_args(FloatDtypeName)))
         if len(dtypes) > 2:
             raise UsageError(f"--dtype {', '.join(dtypes)}: one or two with --latency, which stand side by side")
-        from fastscribe.bench import latency as of_batches
+        from fastscribe.bench import batch_latency
 
-        sizes, lengths_s = of_batches.sizes(latency), of_batches.seconds(durations_s)
-        of_batches.run(subject(model, device, dtypes, beam), dtypes, sizes, lengths_s, quick, json_file)
+        sizes, lengths_s = batch_latency.sizes(latency), batch_latency.seconds(durations_s)
+        batch_latency.run(subject(model, device, dtypes, beam), dtypes, sizes, lengths_s, quick, json_file)
         return
     from fastscribe.bench import throughput
 

@@ -1,21 +1,28 @@
-"""What a measurement was made on. Reads and never sets anything; what cannot be had is None or says why not."""
+"""What a measurement was made on. Reads and never sets anything; what cannot be had is None or says why not.
+
+The memory that a measurement holds is a GPU's as torch's allocator counts it, else the process's as Linux does, or None.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import platform
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fastscribe._system.memory import total_bytes
+from fastscribe._system.memory import available_bytes, total_bytes
 from fastscribe._system.processors import cpu_name, usable_processors
+from fastscribe.cuda.device import free_bytes as free_gpu_bytes
 
 _PACKAGES = (
     "torch", "triton", "numpy", "cuda-bindings", "nvidia-cudnn-cu13", "nvidia-cublas", "numba", "numba-cuda", "soundfile",
@@ -135,3 +142,54 @@ def _means(listing: str) -> dict[str, float]:
     whole = [row for row in rows if len(row) == len(_SAMPLED)]
     keys = ("smi_utilization_percent", "smi_sm_clock_mhz", "smi_power_w", "smi_temperature_c")
     return {key: sum(row[i] for row in whole) / len(whole) for i, key in enumerate(keys)} if whole else {}
+
+
+def free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return free_gpu_bytes(device)
+    return available_bytes()
+
+
+def release(device: torch.device) -> None:
+    """Return freed memory to the system; reused memory would not be counted."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    else:
+        _trim()
+
+
+def resident_bytes(device: torch.device) -> int | None:
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else _kilobytes("/proc/self/status", "VmRSS")
+
+
+def reset_peak(device: torch.device) -> None:
+    """Start a new peak. On a system that cannot, the old peak stays."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    _trim()
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """Peak in bytes since reset_peak; None if the system cannot reset it."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return _kilobytes("/proc/self/status", "VmHWM") if os.access("/proc/self/clear_refs", os.W_OK) else None
+
+
+def _trim() -> None:
+    """Freed memory is kept (_system/malloc_tuning.py), and would count."""
+    with suppress(AttributeError, TypeError):  # not glibc; Windows
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _kilobytes(path: str, field: str) -> int | None:
+    """A field of a file in /proc, in bytes; None if it is not there."""
+    try:
+        found = re.search(rf"^{field}:\s+(\d+) kB", Path(path).read_text(encoding="ascii"), re.MULTILINE)
+    except OSError:
+        return None
+    return 1024 * int(found[1]) if found else None

@@ -3,7 +3,8 @@
 The matrices are the layers' own, in the form in which a Recognizer of that dtype runs them (oneDNN's layout on a CPU, 8
 bits where asked), with as many rows as a batch has frames. A real run can at best be as fast as the slower of the two
 rates allows; where arithmetic and memory traffic do not overlap, as fast as both one after the other. The memory's rate is
-that of copies beyond any cache: what a small model leaves in a processor's caches moves faster.
+that of copies beyond any cache: what a small model leaves in a processor's caches moves faster. Data are random, because zeros
+run faster; calls are warmed up and repeated, on the device's own clock on a GPU.
 """
 
 from __future__ import annotations
@@ -11,27 +12,123 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
+from statistics import median
+from time import perf_counter
 from typing import Any
 
 import torch
 from torch import nn
 
-from fastscribe.bench import ceilings
-from fastscribe.bench.timing import time_call
 from fastscribe.bench.work import Work
 from fastscribe.config import EncoderSettings
-from fastscribe.cuda.memory import free_bytes
+from fastscribe.cuda.device import free_bytes
 from fastscribe.families.blocks.fp8 import quantise_fp8_
 from fastscribe.families.blocks.int8 import Int8Linear, quantise_int8_, quantise_rows
 from fastscribe.families.blocks.packed import pack_linears_
 from fastscribe.families.conformer.config import EncoderConfig
-from fastscribe.families.cpu_form import torch_dtype
 from fastscribe.families.granite.config import GraniteConfig
 from fastscribe.families.jasper.config import JasperConfig
+from fastscribe.families.model import torch_dtype
 
 _MAX_ROWS = 32_768
 _COPY_BYTES = {"cpu": 1 << 28, "cuda": 4 << 30}
 _MEASURED_S = 0.2  # a matrix
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds; `first_ms` is the first call's, with what is compiled, planned or captured then."""
+
+    median_ms: float
+    min_ms: float
+    max_ms: float
+    first_ms: float
+    runs: int
+
+    def row(self) -> dict[str, float]:
+        return {
+            "ms": self.median_ms,
+            "min_ms": self.min_ms,
+            "max_ms": self.max_ms,
+            "first_ms": self.first_ms,
+            "runs": self.runs,
+        }
+
+
+def time_call(
+    call: Callable[[], object], device: torch.device, seconds: float = 0.3, least: int = 3, most: int = 100
+) -> Timing:
+    """`call` repeated for about `seconds`, after three that do not count."""
+    first_ms = wall_ms(call, device)
+    wall_ms(call, device)
+    runs = max(least, min(most, int(1000 * seconds / max(1e-3, wall_ms(call, device)))))
+    times = _events_ms(call, runs) if device.type == "cuda" else [wall_ms(call, device) for _ in range(runs)]
+    return Timing(median(times), min(times), max(times), first_ms, runs)
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def wall_ms(call: Callable[[], object], device: torch.device) -> float:
+    """Milliseconds from an idle device until it is idle again."""
+    synchronize(device)
+    start = perf_counter()
+    call()
+    synchronize(device)
+    return 1000 * (perf_counter() - start)
+
+
+def _events_ms(call: Callable[[], object], runs: int) -> list[float]:
+    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(runs)]
+    for start, end in marks:
+        start.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in marks]
+
+
+def matmul(device: torch.device, m: int, k: int, n: int, dtype: torch.dtype) -> dict[str, float]:
+    """[m, k] x [k, n], the second stored as nn.Linear stores it."""
+    a = torch.randn(m, k, device=device, dtype=dtype)
+    b = torch.randn(n, k, device=device, dtype=dtype)
+    return _rate(time_call(lambda: a @ b.t(), device).row(), m, k, n)
+
+
+def scaled_matmul(device: torch.device, m: int, k: int, n: int, scales: str) -> dict[str, float]:
+    """The same in fp8 (e4m3) with bf16 results; `scales` is "tensor" or "row"."""
+    a = torch.randn(m, k, device=device).to(torch.float8_e4m3fn)
+    b = torch.randn(n, k, device=device).to(torch.float8_e4m3fn)
+    shape_a, shape_b = ((m, 1), (1, n)) if scales == "row" else ((), ())
+    scale_a, scale_b = torch.ones(shape_a, device=device), torch.ones(shape_b, device=device)
+
+    def call() -> torch.Tensor:
+        return torch._scaled_mm(a, b.t(), scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+    return _rate(time_call(call, device).row(), m, k, n)
+
+
+def _rate(row: dict[str, float], m: int, k: int, n: int) -> dict[str, float]:
+    return {"tflop_per_s": 2e-9 * m * k * n / row["ms"], **row}
+
+
+def copy(device: torch.device, num_bytes: int) -> dict[str, float]:
+    """Device to device; bytes read and bytes written both count."""
+    source = torch.randint(0, 255, (num_bytes,), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    row = time_call(lambda: target.copy_(source), device).row()
+    return {"gb_per_s": 2e-6 * num_bytes / row["ms"], **row}
+
+
+def host_to_device(device: torch.device, num_bytes: int, pinned: bool) -> dict[str, float]:
+    source = torch.zeros(num_bytes, dtype=torch.uint8)
+    if pinned:
+        source = source.pin_memory()
+    target = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+    row = time_call(lambda: target.copy_(source, non_blocking=True), device).row()
+    return {"gb_per_s": 1e-6 * num_bytes / row["ms"], **row}
 
 
 class _LayerMatrices(nn.Module):
@@ -135,7 +232,7 @@ def memory_rate(device: torch.device) -> float:
     num_bytes = _COPY_BYTES[device.type]
     if device.type == "cuda":
         num_bytes = min(num_bytes, free_bytes(device) // 4)
-    return ceilings.copy(device, num_bytes)["gb_per_s"]
+    return copy(device, num_bytes)["gb_per_s"]
 
 
 def _prepare_(layer: nn.Module, device: torch.device, dtype: str) -> None:

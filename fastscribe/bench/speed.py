@@ -19,13 +19,13 @@ import torch
 
 from fastscribe._system.processors import usable_processors
 from fastscribe.bench import roofline, synthetic, throughput_passes, work
-from fastscribe.bench.document import describe_error
-from fastscribe.bench.memory import peak_bytes, release, reset_peak
+from fastscribe.bench.machine import peak_bytes, release, reset_peak
+from fastscribe.bench.result import describe_error
 from fastscribe.bench.roofline import Roofline
 from fastscribe.config import Options, OutputStyle
 from fastscribe.cuda.device import is_out_of_memory
 from fastscribe.errors import UsageError
-from fastscribe.families.cpu_form import torch_dtype
+from fastscribe.families.model import torch_dtype
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.stats import usd_per_audio_hours

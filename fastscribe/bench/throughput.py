@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastscribe.bench import roofline, speed, throughput_passes
-from fastscribe.bench.memory import release
+from fastscribe.bench.machine import release
 from fastscribe.bench.result import result
 from fastscribe.bench.roofline import Roofline
 from fastscribe.bench.speed import Measurement, Plan, Recordings, Subject

@@ -23,7 +23,7 @@ from fastscribe.checkpoint.value import Checkpoint, Section
 from fastscribe.checkpoint.weight_writers import write_safetensors
 from fastscribe.config import FeaturesConfig, FloatDtypeName, ModelConfig
 from fastscribe.families.conformer.config import EncoderConfig
-from fastscribe.families.conformer.export_names import to_huggingface
+from fastscribe.families.conformer.huggingface import to_huggingface
 from fastscribe.text.tokenizer import from_huggingface
 
 if TYPE_CHECKING:

@@ -56,14 +56,14 @@ def from_nemo(
         encoder: Settings of the model's encoder, of a family that NeMo has.
         has_transformer: It has layers of NeMo's Transformer, as attention decoders do.
     """
-    own = module_of(encoder.family, "names")
+    own = module_of(encoder.family, "nemo")
     patterns: Patterns = reading(own.NEMO + NEMO_TRANSDUCER + NEMO_CTC + NEMO_HYBRID_CTC)
     kept = {name: source for name, source in weights.items() if not _NEMO_UNUSED.match(name)}
     if has_transformer:
-        from fastscribe.families.canary import nemo_names
+        from fastscribe.families.canary import nemo
 
-        kept = {name: source for name, source in kept.items() if not nemo_names.UNUSED.match(name)}
-        patterns += nemo_names.NAMES
+        kept = {name: source for name, source in kept.items() if not nemo.UNUSED.match(name)}
+        patterns += nemo.NAMES
     return rename(kept, own.nemo_layers(encoder), patterns + reading(BOTH))
 
 
@@ -72,11 +72,6 @@ def reading(pairs: Pairs) -> Patterns:
     return tuple(
         ("^" * theirs.startswith("^") + re.escape(theirs.lstrip("^")), ours.lstrip("^")) for theirs, ours in pairs
     )
-
-
-def writing(pairs: Pairs) -> Patterns:
-    """Return the pattern of ours and the replacement of each pair."""
-    return reading(tuple((ours, theirs) for theirs, ours in pairs))
 
 
 def rename(
@@ -104,6 +99,21 @@ def rename(
     return renamed
 
 
-def as_convolution(name: str, source: TensorSource) -> TensorSource:
+def rename_back(
+    weights: Mapping[str, TensorSource], layers: Mapping[str, str], pairs: Pairs
+) -> dict[str, TensorSource]:
+    """Give our weights their names and shapes, the inverse of `rename`.
+
+    Args:
+        weights: By our names.
+        layers: Our names of single layers, by theirs.
+        pairs: What else to replace.
+    """
+    shaped = {name: _as_convolution(name, source) for name, source in weights.items()}
+    patterns = reading(tuple((ours, theirs) for theirs, ours in pairs))
+    return rename(shaped, {ours: theirs for theirs, ours in layers.items()}, patterns, linear=None)
+
+
+def _as_convolution(name: str, source: TensorSource) -> TensorSource:
     """Return one of our weights as they store it: linear layers over time as 1x1 convolutions."""
     return source.reshaped((*source.shape, 1)) if _POINTWISE.search(name) else source

@@ -57,7 +57,7 @@ def model_config(config: Section, heads: Heads, num_labels: int, where: object) 
             where, "encoder.feat_in", encoder.num_mels, f"preprocessor.features {features.num_mels}"
         )
     if heads.language_prompt:
-        from fastscribe.families.nemotron.nemo import with_language_prompt
+        from fastscribe.families.nemotron.languages import with_language_prompt
 
         encoder = with_language_prompt(encoder, config)
     predictor = joint = None

@@ -25,7 +25,7 @@ from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.checkpoint.weight_writers import write_state
 from fastscribe.config import FeaturesConfig, ModelConfig
 from fastscribe.families.conformer.config import EncoderConfig
-from fastscribe.families.conformer.export_names import to_nemo
+from fastscribe.families.conformer.nemo import to_nemo
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
 
 if TYPE_CHECKING:

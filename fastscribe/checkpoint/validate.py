@@ -1,6 +1,6 @@
 """Validation of a ModelConfig from any reader: types, ranges, allowed values, and consistency.
 
-What an encoder may have is in limits.py of its family's folder.
+What an encoder may have is in config.py of its family's folder.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ MAX_STRIDE = 64  # mel frames of an encoder's frame
 
 @dataclass(frozen=True)
 class Limits:
-    """LIMITS of limits.py in a family's folder: the values that its encoder's settings may have.
+    """LIMITS of config.py in a family's folder: the values that its encoder's settings may have.
 
     Attributes:
         sizes: The smallest and the largest value of whole numbers, by key: "encoder." and the field, or a part and its field.
@@ -111,7 +111,7 @@ class Limits:
 
 def validate(config: ModelConfig, where: object) -> None:
     """Raise UnsupportedCheckpoint for the first key with an unsupported value; `where` names the checkpoint."""
-    own: Limits = module_of(config.encoder.family, "limits").LIMITS
+    own: Limits = module_of(config.encoder.family, "config").LIMITS
     for table, kinds in (({**_SIZES, **own.sizes}, (int,)), (_NUMBERS, (int, float))):
         for key, (low, high) in table.items():
             for value in _values(config, key, own):

@@ -7,19 +7,20 @@ batch, those of its rows are joined to the run's. A row's phrases come beside th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from threading import Lock
 
 import numpy as np
 import torch
 
-from fastscribe.context.boost_tables import BoostTables
-from fastscribe.context.boosting import Boost
+from fastscribe.context.boosting import Boost, BoostTables
 from fastscribe.context.context_graph import ContextGraph, build_graph, join
 from fastscribe.context.language_filter import LanguageFilter
 from fastscribe.context.phrases import PhraseEncoder, TokenPath, encode_all, heavy_line, named, without_effect
+from fastscribe.context.vocabulary_mask import VocabularyMasks
 from fastscribe.text.tokenizer import Tokenizer
-from fastscribe.types import Batch, Phrase
+from fastscribe.types import Batch, Frames, Phrase
 
 Phrases = tuple[Phrase, ...]
 _MAX_KEPT_STATES = 1 << 22  # of the automata of rows' lists; about 60 bytes each
@@ -158,3 +159,21 @@ class Booster:
     def _build(self, lists: Sequence[Sequence[TokenPath]]) -> ContextGraph:
         encoder = self._get_encoder()
         return build_graph(lists, encoder.num_labels, encoder.start_id)
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What the rows of batches may not write, and what they should rather write (run_rooms.LazyConstraints calls it).
+
+    Attributes:
+        booster: Has the phrases.
+        masks: Has the tokens; None: the model has one language, or a prompt for it.
+    """
+
+    booster: Booster
+    masks: VocabularyMasks | None
+
+    def constrain(self, frames: Frames, batch: Batch) -> Frames:
+        """Return the batch's frames with the phrases to boost and the tokens that are left out, if there are any."""
+        boost, mask = self.booster.boost(batch), self.masks and self.masks.mask(batch)
+        return frames if boost is None and mask is None else replace(frames, boost=boost, mask=mask)

@@ -1,5 +1,5 @@
-"""Phrases to boost and tokens that are left out in the host's memory: a loop for numba, which cpu_looping.py calls as the
-HostChoice of decode/scorer.py.
+"""Phrases to boost and tokens that are left out in the host's memory: a loop for numba, which
+decode/cpu_looping.py calls between two products.
 
 Nothing here is decorated; `kernel` compiles the loop for a dtype, with the functions of decode/looping_kernels.py.
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fastscribe._system.jit import compile_cached, digest_of, loop_options, made_once, rebind
-from fastscribe.context.boost_tables import SCORE_NAMES, TABLE_NAMES
+from fastscribe.context.boosting import SCORE_NAMES, TABLE_NAMES
 from fastscribe.decode import looping_kernels
 from fastscribe.decode.looping_kernels import log_probability, rank, widen
 from fastscribe.types import Frames, Int64Array
@@ -106,7 +106,7 @@ def kernel(dtype: str, activation: str) -> Any:
 
 
 class HostChoice:
-    """The phrases to boost and the tokens that are left out of a batch (scorer.HostChoice).
+    """The phrases to boost and the tokens that are left out of a batch.
 
     Args:
         frames: The batch, with its phrases, its tokens, or both.
@@ -143,6 +143,15 @@ class HostChoice:
         ids_BS: Any,
         logprobs_BS: Any,
     ) -> None:
-        """Replace the labels that the model chose. As scorer.HostChoice."""
+        """Replace the labels that the model chose by the best of those that stay, with what phrases to boost add.
+
+        Args:
+            logits_NX: Of the frames that are decoded, in the model's dtype; bfloat16 as uint16.
+            rows_A: The rows.
+            input_A: The row of the logits that has each one's label; -1 without a label.
+            count_B: Each row's labels.
+            ids_BS: The labels; the last of each row is replaced.
+            logprobs_BS: Their log-probabilities, which are the model's.
+        """
         chosen = (count_B, ids_BS, logprobs_BS)
         self._prefer(logits_NX, rows_A, input_A, self._num_labels, *chosen, *self._arrays)

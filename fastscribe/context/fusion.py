@@ -1,7 +1,7 @@
 """Language models on the decoder's device: what each label adds to the score of a text.
 
 Beam search keeps a number for each hypothesis, the model's state. `scores` are of all labels in a state, and `after` is the
-state after a label (scorer.FusedModel).
+state after a label (decoder.FusedModel).
 
 - `language_model.Tables` has a row of scores for each state. It suits small vocabularies.
 - `TokenTables` has the n-grams of an ARPA file.

@@ -90,7 +90,7 @@ class LanguageModel:
 
 @dataclass(frozen=True)
 class Tables:
-    """The expanded model. Its methods are those of scorer.FusedModel."""
+    """The expanded model. Its methods are those of decoder.FusedModel."""
 
     added_SV: torch.Tensor  # float16: added to a hypothesis's score by a token
     next_SV: torch.Tensor  # int32: state after the token

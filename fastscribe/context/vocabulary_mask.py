@@ -17,24 +17,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from fastscribe.context.language_filter import LanguageFilter
 from fastscribe.cuda.device import small_to_device
-from fastscribe.types import Batch, Frames, Int64Array
-
-if TYPE_CHECKING:
-    from fastscribe.context.boosting_loops import HostChoice
+from fastscribe.types import Batch, Int64Array
 
 _FIRST_PLACES = 8
 
 
 @dataclass(frozen=True)
 class VocabularyMask:
-    """The tokens that the rows of a batch may not have (scorer.TokenMask)."""
+    """The tokens that the rows of a batch may not have."""
 
     excluded_LV: torch.Tensor  # bool
     place_B: Int64Array  # of each row's language
@@ -50,12 +46,6 @@ class VocabularyMask:
     def part(self, rows: slice) -> VocabularyMask:
         """Return the mask of some rows."""
         return VocabularyMask(self.excluded_LV, self.place_B[rows])
-
-    def on_host(self, frames: Frames, num_labels: int, dtype: str, activation: str) -> HostChoice:
-        """Return what chooses labels in the memory of the host. As scorer.Constraint."""
-        from fastscribe.context.boosting_loops import HostChoice  # numba, which few models need
-
-        return HostChoice(frames, num_labels, dtype, activation)
 
 
 class VocabularyMasks:

@@ -2,8 +2,8 @@
 
 The rules are NeMo's: all rows share a prompt; each step adds one token. A row ends at the model's maximum length or at a
 limit that grows with its frames. NeMo decodes published models with a beam of one, which ignores an end token at the
-first step; a second end token usually follows. With phrases to boost (scorer.py), a token without text, such as the end,
-stays what it is; the boost decides between the others. AedDecoder decodes batches and drops finished rows from
+first step; a second end token usually follows. With phrases to boost (context/boosting.py), a token without text, such as
+the end, stays what it is; the boost decides between the others. AedDecoder decodes batches and drops finished rows from
 them; aed_graphs.py replays the steps from CUDA graphs. tests/helpers/greedy_aed.py decodes one utterance by the same rules.
 
 Shapes: B batch, T frames, R unfinished rows, N token positions, the first P of which hold the prompt.
@@ -27,7 +27,7 @@ from fastscribe.families.canary.attention_decoder import AttentionDecoder, KeyVa
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
 if TYPE_CHECKING:
-    from fastscribe.decode.scorer import PhraseScores
+    from fastscribe.context.boosting import BoostTables
 
 _SHRINK_BELOW = 0.75  # drop finished rows when fewer than this share are unfinished
 _POSITIONS_PER_GROWTH = 64  # positions that the cache grows by
@@ -154,7 +154,7 @@ class AedState:
 
 @torch.inference_mode()
 def load_batch_(
-    model: AttentionDecoder, prompt: Prompt, state: AedState, frames: Frames, boost: PhraseScores | None = None
+    model: AttentionDecoder, prompt: Prompt, state: AedState, frames: Frames, boost: BoostTables | None = None
 ) -> None:
     """Load a batch into the first rows of the state, run the prompt and write the first token.
 
@@ -185,7 +185,7 @@ def _nemo_lengths(model: AttentionDecoder, frames: Frames) -> torch.Tensor:
 
 @torch.inference_mode()
 def step(
-    model: AttentionDecoder, prompt: Prompt, state: AedState, num_keys: int, boost: PhraseScores | None = None
+    model: AttentionDecoder, prompt: Prompt, state: AedState, num_keys: int, boost: BoostTables | None = None
 ) -> None:
     """Run each row's last token through the model and write the next one.
 
@@ -206,7 +206,7 @@ def _write_(
     logits_BV: torch.Tensor,
     prompt: Prompt,
     end_ids: tuple[int, ...],
-    boost: PhraseScores | None,
+    boost: BoostTables | None,
 ) -> None:
     state.position_1.add_(1).clamp_(max=state.written_BN.shape[1] - 1)
     logprobs_BV = torch.log_softmax(logits_BV.float(), 1)
@@ -224,7 +224,7 @@ def _write_(
     torch.logical_not(state.is_done_B.all(), out=state.active)
 
 
-def _choose_token(state: AedState, boost: PhraseScores, logprobs_BV: torch.Tensor, ids_B: torch.Tensor) -> torch.Tensor:
+def _choose_token(state: AedState, boost: BoostTables, logprobs_BV: torch.Tensor, ids_B: torch.Tensor) -> torch.Tensor:
     """Return each row's token with the boost, and go to the states after it."""
     next_BKV = boost.following(state.boost_BK)
     num_others = logprobs_BV.shape[1] - next_BKV.shape[2]

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -24,9 +25,11 @@ from fastscribe.decode.aed import AedDecoder, AedState, load_batch_, pack, posit
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.graph_modes import DecoderGraphs, decoder_for_mode
 from fastscribe.decode.prompt import Prompt
-from fastscribe.decode.scorer import Boost, FixedPlace, PhraseScores
 from fastscribe.families.canary.attention_decoder import AttentionDecoder
 from fastscribe.types import Frames, Hypothesis, Int32Array
+
+if TYPE_CHECKING:
+    from fastscribe.context.boosting import Boost, BoostTables, FixedTables
 
 _MAX_CAPTURES = 96  # graphs; a batch needs about six
 _MIN_FRAMES = 16
@@ -50,7 +53,7 @@ class _Buffers:
 
 
 # Lists of phrases of a row, their tables, and what tells these apart.
-_Phrases = tuple[int, PhraseScores | None, Hashable]
+_Phrases: TypeAlias = "tuple[int, BoostTables | None, Hashable]"
 _NO_PHRASES: _Phrases = (0, None, None)
 
 
@@ -67,7 +70,7 @@ class GraphedAed:
     def __init__(self, model: AttentionDecoder, prompt: Prompt, make_loop: LoopMaker) -> None:
         self._model, self._prompt, self._make_loop = model, prompt, make_loop
         like = model.embedding.weight
-        self._place: FixedPlace | None = None  # of phrases to boost
+        self._place: FixedTables | None = None  # of phrases to boost
         self.captured: DecoderGraphs[tuple[int, int, int, int, Hashable], _Buffers, _CapturedSteps]
         self.captured = DecoderGraphs(like.device, lambda size: _Buffers(like.new_zeros(size), {}), _MAX_CAPTURES)
 

@@ -7,10 +7,10 @@ the last frame wait for the others. Two hypotheses with the same labels and fram
 with the sum of both probabilities. `max_symbols` works as in greedy.py, and a width of one is greedy decoding. A search
 that exceeds `max_steps` has no transcript.
 
-Shallow fusion (scorer.py) adds a weighted language model log-probability and a bonus to the score, but not to the labels'
-log-probabilities. With it, a width of one differs from greedy decoding. Phrases to boost add to the score in the same way. A
-hypothesis that ends in the middle of a phrase loses what the phrase gave it. Tokens that are left out extend no hypothesis.
-The labels that stay share their probability in proportion to their own, so that blanks are as likely as before.
+Shallow fusion (decoder.FusedModel) adds a weighted language model log-probability and a bonus to the score, but not to the
+labels' log-probabilities. With it, a width of one differs from greedy decoding. Phrases to boost add to the score in the same
+way. A hypothesis that ends in the middle of a phrase loses what the phrase gave it. Tokens that are left out extend no
+hypothesis. The labels that stay share their probability in proportion to their own, so that blanks are as likely as before.
 tests/helpers/beam_search.py searches one utterance by the same rules.
 
 Each step calls the joint network once, selects the best K extensions of a row's K beams, and calls the predictor for the
@@ -30,12 +30,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fastscribe.decode.decoder import ENDLESS, max_steps
 from fastscribe.decode.label_looping import Network
-from fastscribe.decode.limits import ENDLESS, max_steps
 from fastscribe.types import BoolArray, Float32Array, Frames, Hypothesis, Int32Array
 
 if TYPE_CHECKING:
-    from fastscribe.decode.scorer import Boost, FusedModel, PhraseScores, TokenMask
+    from fastscribe.context.boosting import Boost, BoostTables
+    from fastscribe.context.vocabulary_mask import VocabularyMask
+    from fastscribe.decode.decoder import FusedModel
 
 _NUM_FIELDS = 4  # of a beam without phrases
 _HASH_FACTOR = 6_364_136_223_846_793_005  # odd, and its products wrap around in 64 bits
@@ -134,7 +136,7 @@ class BeamDecoder:
         return [slice(start, min(start + rows, batch)) for start in range(0, batch, rows)]
 
     def _search(
-        self, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor, boost: Boost | None, mask: TokenMask | None
+        self, encoded_BTJ: torch.Tensor, limit_B1: torch.Tensor, boost: Boost | None, mask: VocabularyMask | None
     ) -> torch.Tensor:
         rows = _Encoded.of(encoded_BTJ, limit_B1, self.width)
         excluded_NV = None if mask is None else mask.excluded().repeat_interleave(self.width, 0)
@@ -206,7 +208,7 @@ def _initial_beams(
 def _step(
     network: Network,
     language_model: FusedModel | None,
-    boost: PhraseScores | None,
+    boost: BoostTables | None,
     excluded_NV: torch.Tensor | None,
     beams: _Beams,
     rows: _Encoded,

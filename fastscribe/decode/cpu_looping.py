@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 from fastscribe._system.float_bits import as_numpy
+from fastscribe.decode.decoder import max_labels
 from fastscribe.decode.label_looping import STATUS_ENDLESS, LabelLooping, Network
-from fastscribe.decode.limits import max_labels
 from fastscribe.decode.looping_kernels import ENDED, IS_ENDLESS, SPOKE, kernels
 from fastscribe.types import AnyArray, Frames, Int64Array
 
 if TYPE_CHECKING:
-    from fastscribe.decode.scorer import Constraint, HostChoice
+    from fastscribe.context.boosting_loops import HostChoice
 
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _WINDOW = 4  # frames of a row and step
@@ -72,8 +72,11 @@ class CpuLooping(LabelLooping):
 
     def _host_choice(self, frames: Frames) -> HostChoice | None:
         """Return what chooses labels instead of the model; None: nothing does."""
-        constraint: Constraint | None = frames.mask if frames.boost is None else frames.boost
-        return None if constraint is None else constraint.on_host(frames, self.network.blank_id, *self._variant)
+        if frames.boost is None and frames.mask is None:
+            return None
+        from fastscribe.context.boosting_loops import HostChoice
+
+        return HostChoice(frames, self.network.blank_id, *self._variant)
 
 
 class _Labels:

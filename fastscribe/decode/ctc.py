@@ -6,8 +6,8 @@ log-probability is the logarithm of the mean probability over its run.
 
 The device computes each frame's label and probability; the host merges a whole batch in numpy.
 
-With phrases to boost (scorer.py), a frame's label depends on those before it: the device goes from frame to frame. A frame
-whose best label is blank stays blank. A label that goes on from the frame before keeps the score that it had there.
+With phrases to boost (context/boosting.py), a frame's label depends on those before it: the device goes from frame to frame.
+A frame whose best label is blank stays blank. A label that goes on from the frame before keeps the score that it had there.
 
 With tokens that are left out, a frame whose best label is blank stays blank too; else the best label of
 those that stay is taken. Probabilities are the model's. tests/helpers/greedy_ctc.py decodes one row by the same rules.
@@ -27,7 +27,8 @@ from fastscribe.families.blocks.ctc import CtcHead, split_for_logits
 from fastscribe.types import Float32Array, Frames, Hypothesis, Int32Array
 
 if TYPE_CHECKING:
-    from fastscribe.decode.scorer import Boost, TokenMask
+    from fastscribe.context.boosting import Boost
+    from fastscribe.context.vocabulary_mask import VocabularyMask
 
 MIN_PROBABILITY = 1e-38  # its logarithm is finite
 MAX_BOOSTED_LOGITS = 1 << 26  # rows beyond it are decoded in parts
@@ -53,7 +54,7 @@ class CtcDecoder:
         return torch.cat([frames.lengths_B.int(), *labels, *bits])
 
     def _chosen(
-        self, boost: Boost | None, mask: TokenMask | None, frames_BTD: torch.Tensor
+        self, boost: Boost | None, mask: VocabularyMask | None, frames_BTD: torch.Tensor
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return labels and probabilities, [N] each, of some rows at a time, with phrases to boost or tokens left out."""
         starts_BK = None if boost is None else boost.starts()

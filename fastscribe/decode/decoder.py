@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, get_args
+from typing import TYPE_CHECKING, Protocol, TypeVar, get_args
 
-from fastscribe.config import GraphMode, Options
+from fastscribe.config import LABELS_PER_FRAME_GUARD, GraphMode, Options
 from fastscribe.errors import UsageError
 from fastscribe.types import Frames, Hypothesis, Int32Array
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import torch
 
     from fastscribe.checkpoint.value import Checkpoint
-    from fastscribe.decode.scorer import FusedModel
     from fastscribe.families.model import Model
 
 
@@ -45,6 +44,27 @@ class Decoder(Protocol):
 
     def close(self) -> None:
         """Wait for the device, then free the decoder's memory. Submit nothing afterwards."""
+        ...
+
+
+class FusedModel(Protocol):
+    """A language model in beam search, which keeps a state for each hypothesis."""
+
+    @property
+    def start(self) -> int:
+        """State before a text's first label."""
+        ...
+
+    def scores(self, state_N: torch.Tensor) -> torch.Tensor:
+        """Return what each label adds to the score [N, V]."""
+        ...
+
+    def after(self, state_N: torch.Tensor, label_N: torch.Tensor) -> torch.Tensor:
+        """Return the state after a label [N], int64."""
+        ...
+
+    def to(self, device: torch.device) -> FusedModel:
+        """Return the tables on a device."""
         ...
 
 
@@ -83,3 +103,26 @@ def check_graph_mode(mode: GraphMode, device: torch.device) -> None:
         raise UsageError(f"--cuda-graphs {mode}: not one of {', '.join(get_args(GraphMode))}")
     if device.type != "cuda" and mode in ("full", "chunked"):
         raise UsageError(f"--cuda-graphs {mode}: needs a CUDA device, not {device.type}")
+
+
+# With max_symbols up to 10, NeMo's default, no row can exceed `max_labels`.
+_LABELS_PER_FRAME = 10
+_MORE_LABELS = 4 * LABELS_PER_FRAME_GUARD
+
+Size = TypeVar("Size", int, "torch.Tensor")
+
+
+def max_labels(num_frames: Size) -> Size:
+    """Return the largest number of labels in a row of `num_frames` encoder frames."""
+    return _LABELS_PER_FRAME * num_frames + _MORE_LABELS
+
+
+def max_steps(num_frames: Size) -> Size:
+    """Return the largest number of steps for a row of `num_frames`: each takes a label, or a blank that ends a frame."""
+    return max_labels(num_frames) + num_frames
+
+
+# The result of a row that exceeds `max_labels`.
+ENDLESS = Hypothesis(
+    problem="the model does not stop: it wrote more tokens than speech can have; its weights may be damaged"
+)

@@ -7,33 +7,30 @@ RNN-T; Xu et al. 2023 for TDT):
 - TDT: label and duration are two arg maxes. Both blanks and labels advance by the duration, a blank by at least one frame.
 - After max_symbols consecutive labels at one frame, decoding advances one frame.
 
-- With phrases to boost, the model decides alone about blanks and durations; the boost decides between labels (scorer.py).
+- With phrases to boost, the model decides alone about blanks and durations; the boost decides between labels.
 - So it is with tokens that are left out: the best of the others takes the place of such a label.
 
-A row with more labels than `max_labels` (limits.py) has no transcript.
+A row with more labels than `max_labels` (decoder.py) has no transcript.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
-from fastscribe.decode.limits import ENDLESS, max_labels
+from fastscribe.decode.decoder import ENDLESS, max_labels
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Hypothesis
-
-if TYPE_CHECKING:
-    from fastscribe.decode.scorer import ReferencePhrases, State
 
 
 @torch.inference_mode()
 def greedy(
     transducer: Transducer,
     frames_TD: torch.Tensor,
-    phrases: ReferencePhrases[State] | None = None,
+    phrases: Any = None,
     excluded: Collection[int] = (),
 ) -> Hypothesis:
     """Decode one utterance.
@@ -41,7 +38,7 @@ def greedy(
     Args:
         transducer: predictor and joint network.
         frames_TD: encoder output, valid frames only.
-        phrases: phrases to boost.
+        phrases: phrases to boost, with states of a text, as tests/helpers/phrase_lists.py has them.
         excluded: tokens that are left out; not all labels.
 
     Returns:

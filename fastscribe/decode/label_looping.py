@@ -8,7 +8,7 @@ Encoder frames and labels lie in flat arrays with a run of slots per row, so tha
 `load_batch_` writes a batch into a state of any size. `step` works in place, changes no shape and never waits for the
 device, so CUDA graphs capture the same functions (transducer_graphs.py). The result must equal that of greedy.py.
 
-With phrases to boost or tokens that are left out (scorer.py), another label may replace the model's where the chain of blanks
+With phrases to boost or tokens that are left out (context/), another label may replace the model's where the chain of blanks
 ends. `step` chooses it in `_choose_label`, the one place where anything may come between the model's
 scores and the label.
 
@@ -31,14 +31,13 @@ import torch
 import torch.nn.functional as F
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
-from fastscribe.decode.fast_predictor import FastPredictor
-from fastscribe.decode.limits import ENDLESS, max_labels
-from fastscribe.families.blocks.transducer import Joint, Transducer
+from fastscribe.decode.decoder import ENDLESS, max_labels
+from fastscribe.families.blocks.transducer import FastPredictor, Joint, Transducer
 from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Frames, Int32Array
 
 if TYPE_CHECKING:
-    from fastscribe.decode.scorer import PhraseScores
+    from fastscribe.context.boosting import BoostTables
 
 STATUS_NEEDS_SLOTS, STATUS_ENDLESS = 1, 2  # of a row: it is out of label slots; it exceeds max_labels
 
@@ -212,7 +211,7 @@ def load_batch_(network: Network, state: LoopState, frames: Frames) -> None:
 
 @torch.inference_mode()
 def step(
-    network: Network, state: LoopState, boost: PhraseScores | None = None, excluded_LV: torch.Tensor | None = None
+    network: Network, state: LoopState, boost: BoostTables | None = None, excluded_LV: torch.Tensor | None = None
 ) -> None:
     """Run the predictor, find each row's next label within its window and record it.
 
@@ -282,7 +281,7 @@ def _end_logits(network: Network, logits_BWX: torch.Tensor, end_offset_B1: torch
 def _choose_label(
     network: Network,
     state: LoopState,
-    boost: PhraseScores | None,
+    boost: BoostTables | None,
     excluded_LV: torch.Tensor | None,
     found_B: torch.Tensor,
     label_B: torch.Tensor,

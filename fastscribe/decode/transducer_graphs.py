@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -28,10 +29,12 @@ from fastscribe.decode.label_looping import (
     slots_needed,
     step,
 )
-from fastscribe.decode.scorer import FixedPlace, PhraseScores
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Frames, Int32Array
+
+if TYPE_CHECKING:
+    from fastscribe.context.boosting import BoostTables, FixedTables
 
 _MAX_CAPTURES = 24  # all buckets up to 16,384 rows
 # Rows, lists of phrases of a row, what tells their tables apart, address of the table of tokens that are left out or 0.
@@ -60,7 +63,7 @@ class GraphedDecoder:
         self._make_loop = make_loop
         self.captured: DecoderGraphs[_Key, Slots, _CapturedState]
         self.captured = DecoderGraphs(network.device, partial(Slots.allocate, network), _MAX_CAPTURES)
-        self._place: FixedPlace | None = None  # of phrases to boost
+        self._place: FixedTables | None = None  # of phrases to boost
 
     @torch.inference_mode()
     def submit(self, frames: Frames) -> torch.Tensor:
@@ -91,7 +94,7 @@ class GraphedDecoder:
         self,
         rows: int,
         num_lists: int,
-        tables: PhraseScores | None,
+        tables: BoostTables | None,
         excluded_LV: torch.Tensor | None,
         slots: Slots,
         generation: Generation,

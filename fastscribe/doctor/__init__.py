@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from fastscribe.doctor import audio, gpu_paths, hardware, packages, storage
+from fastscribe.doctor import gpu_paths, hardware, packages
 from fastscribe.doctor.check import Check
 from fastscribe.errors import first_line
 
@@ -33,11 +33,11 @@ _PARTS: dict[str, Callable[[], Check]] = {
     "pinned memory": partial(gpu_paths.fast_path, "pinned memory", "pinning"),
     "helpers": partial(gpu_paths.fast_path, "helpers", "helpers"),
     "fp8": hardware.fp8,
-    "audio files": audio.libsndfile,
-    "video and m4a": audio.containers,
-    "packaged model": storage.packaged_model,
-    "model cache": storage.model_cache,
-    "free disk": storage.free_disk,
+    "audio files": packages.libsndfile,
+    "video and m4a": packages.containers,
+    "packaged model": hardware.packaged_model,
+    "model cache": hardware.model_cache,
+    "free disk": hardware.free_disk,
 }
 _ON_GPU = ("gpu", "gpu run", "cuda graphs", "gpu kernels", "pinned memory", "helpers", "fp8")
 _NEED_TORCH = ("torch kernels", "bf16", "int8", "dtypes", *_ON_GPU)

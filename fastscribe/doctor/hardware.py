@@ -1,4 +1,4 @@
-"""The processor, the memory and the GPU, asked by the functions that choose a run's device and dtype."""
+"""The processor, the memory and the GPU, asked by the functions that choose a run's device and dtype, and room on the disk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastscribe._system.memory import available_bytes, total_bytes
@@ -20,6 +22,7 @@ from fastscribe._system.processors import (
     may_gain_from_bf16,
     usable_processors,
 )
+from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.doctor.check import Check
 from fastscribe.doctor.packages import install_command
 from fastscribe.errors import UsageError
@@ -103,7 +106,7 @@ def bf16() -> Check:
 def int8() -> Check:
     """Whether --dtype int8 works, and through what."""
     from fastscribe.families.blocks.int8 import int8_hardware_problem, int8_problem
-    from fastscribe.families.cpu_form import torch_dtype
+    from fastscribe.families.model import torch_dtype
 
     if (problem := int8_problem()) is not None:
         return Check("int8", "missing", problem, refused={} if int8_hardware_problem() else {"int8": problem})
@@ -227,3 +230,45 @@ def _driver() -> _Driver:
     if done.returncode or not lines[0][:1].isdigit():
         return _Driver(problem=f"nvidia-smi ends with exit code {done.returncode}: {lines[0]}")
     return _Driver(lines[0], len(lines))
+
+
+def packaged_model() -> Check:
+    """The model that the wheel holds."""
+    from fastscribe.checkpoint.reader import read_checkpoint
+
+    checkpoint = read_checkpoint(PACKAGED)
+    num_bytes = sum(file.stat().st_size for file in PACKAGED.iterdir())
+    finding = f"{checkpoint.num_parameters / 1e6:.1f} million parameters, English, {num_bytes / 1e6:.0f} MB"
+    return Check("packaged model", "ok", finding, facts={"path": str(PACKAGED), "bytes": num_bytes})
+
+
+def model_cache() -> Check:
+    """The Hugging Face cache: whether a model can be stored there."""
+    cache = _cache()
+    existing = _existing(cache)
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        finding = f"{cache} cannot be written ({error.strerror or error}): models cannot be downloaded"
+        return Check("model cache", "problem", finding, "set HF_HUB_CACHE to a folder that can be written")
+    models = len(list(cache.glob("models--*")))
+    return Check("model cache", "ok", f"{cache}, {models} models", facts={"path": str(cache), "models": models})
+
+
+def free_disk() -> Check:
+    """Room for models in the cache."""
+    cache = _cache()
+    free = shutil.disk_usage(_existing(cache)).free
+    return Check("free disk", "ok", f"{free / 1e9:.1f} GB for the model cache", facts={"free_bytes": free})
+
+
+def _cache() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder or the closest one above it that exists."""
+    return next(one for one in (folder, *folder.parents) if one.is_dir())

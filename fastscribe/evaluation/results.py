@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 from fastscribe._system.key_counter import KeyCounter
 from fastscribe.audio.manifest import resolve, row_source
 from fastscribe.errors import ManifestError
-from fastscribe.evaluation.recording import Recording, recording_of
-from fastscribe.evaluation.scores import Pair
+from fastscribe.evaluation.scores import Pair, Recording, recording_of
 from fastscribe.results.rows import ResultRow, read_rows
 
 _BEYOND_MS = 500  # a result this much longer than its reference's audio is of other audio

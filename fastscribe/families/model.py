@@ -1,4 +1,7 @@
-"""The model: the encoder and the heads of a checkpoint. Reads no files."""
+"""The model: the encoder and the heads of a checkpoint. Reads no files.
+
+On a CPU it has a form of its own: its dtype, and its matrices quantised and packed.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,12 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from fastscribe._system.processors import has_native_bf16
 from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, check_shapes
 from fastscribe.config import ModelConfig
-from fastscribe.families.blocks.forms import Container, Optimised
-from fastscribe.families.encoder_family import encoder_family
+from fastscribe.families.blocks.forms import Container, FusedOnCpu, Optimised, PackedOnCpu
+from fastscribe.families.blocks.packed import pack_linears_
+from fastscribe.families.registry import encoder_class
 
 if TYPE_CHECKING:
     from fastscribe.families.blocks.ctc import CtcHead
@@ -30,7 +35,7 @@ class Model(Container):
         super().__init__()
         assert not config.language_heads, "language_heads.of_language() makes a model of one language"
         self.config = config
-        self.encoder: Any = encoder_family(config.encoder).build(config.encoder)
+        self.encoder: Any = encoder_class(config.encoder.family)(config.encoder)
         self.transducer = _transducer(config)
         self.ctc = _ctc(config)
         self.aed = _attention_decoder(config)
@@ -220,3 +225,33 @@ def optimise_(module: nn.Module) -> None:
     for child in list(module.modules()):
         if isinstance(child, Optimised):
             child.optimise_()
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Return the dtype of everything that is not quantised."""
+    if name == "int8":
+        return torch.bfloat16 if has_native_bf16() else torch.float32
+    return torch.float32 if name == "fp32" else torch.bfloat16
+
+
+def to_cpu_form_(part: nn.Module, dtype: str, *, quantises: bool) -> None:
+    """Convert a part of a model, which is in float32 on the CPU, in place.
+
+    Args:
+        part: The part, in its inference form (`optimise_`).
+        dtype: The name of the model's dtype.
+        quantises: int8 is for this part too: it is the encoder's.
+    """
+    if dtype == "int8" and quantises:
+        from fastscribe.families.blocks.int8 import quantise_int8_
+
+        quantise_int8_(part)
+    rest = torch_dtype(dtype)
+    for module in list(part.modules()):
+        if isinstance(module, FusedOnCpu):
+            module.fuse_for_cpu_(rest)
+    part.to(rest)
+    pack_linears_(part, rest)
+    for module in list(part.modules()):
+        if isinstance(module, PackedOnCpu):
+            module.pack_for_cpu_(rest)

@@ -13,7 +13,7 @@ from fastscribe.families.registry import module_of
 def parameter_shapes(config: ModelConfig) -> Shapes:
     """Return the shape of each weight by name."""
     encoder = config.encoder
-    parts = [prefixed("encoder", module_of(encoder.family, "shapes").encoder_shapes(encoder))]
+    parts = [prefixed("encoder", module_of(encoder.family, "config").encoder_shapes(encoder))]
     width, num_tokens = encoder.d_model, config.num_labels + 1
     if config.joint is not None and config.predictor is not None:
         hidden, joint = config.predictor.hidden, config.joint.hidden

@@ -12,7 +12,7 @@ import torch
 from fastscribe.checkpoint.lazy_weights import float_sources
 from fastscribe.config import ModelConfig, Options
 from fastscribe.families.conformer.config import EncoderConfig
-from fastscribe.families.cpu_form import torch_dtype
+from fastscribe.families.model import torch_dtype
 
 
 def compile_meanwhile(config: ModelConfig, dtype: str, weights: Mapping[str, torch.Tensor], options: Options) -> None:

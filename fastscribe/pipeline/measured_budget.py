@@ -8,8 +8,7 @@ from time import perf_counter
 import torch
 
 from fastscribe.config import ModelConfig
-from fastscribe.cuda.device import is_out_of_memory
-from fastscribe.cuda.memory import free_bytes
+from fastscribe.cuda.device import free_bytes, is_out_of_memory
 from fastscribe.decode.decoder import DecoderMemory
 from fastscribe.families.model import Model
 from fastscribe.pipeline import cost_model

@@ -18,9 +18,8 @@ from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import ChunkedAttention, EightBitDtypeName, ModelConfig, Options, parse_attention
 from fastscribe.errors import DeviceUnusable, UsageError, first_line
 from fastscribe.families.conformer.config import EncoderConfig, language_prompt_of
-from fastscribe.families.cpu_form import to_cpu_form_, torch_dtype
-from fastscribe.families.encoder_family import encoder_family
-from fastscribe.families.model import Model, Prepare, build_model, optimise_
+from fastscribe.families.model import Model, Prepare, build_model, optimise_, to_cpu_form_, torch_dtype
+from fastscribe.families.registry import FUSED_KINDS, module_of
 from fastscribe.fast_paths import RefusedPath
 from fastscribe.types import Features, Frames
 
@@ -57,10 +56,13 @@ def build_on_device(checkpoint: Checkpoint, device: torch.device, dtype: str, op
     model = build_model(config, checkpoint.weights, checkpoint.path, prepare(device, dtype), threads)
     if device.type == "cuda":
         _prepare_for_gpu_(model, dtype, say)
-    else:
-        encoder_family(config.encoder).prepare_for_cpu_(model.encoder)
-        if dtype == "int8":
-            _say_slow_packing(say)
+        return model
+    if config.encoder.has_loops:
+        from fastscribe.families.conformer.cpu_layers import conformer_for_cpu_
+
+        conformer_for_cpu_(model.encoder)
+    if dtype == "int8":
+        _say_slow_packing(say)
     return model
 
 
@@ -83,9 +85,11 @@ def _move_to_gpu_(path: str, part: nn.Module, device: torch.device, dtype: torch
 
 
 def _prepare_for_gpu_(model: Model, dtype: str, say: Callable[[str], None]) -> None:
-    prepare_ = encoder_family(model.config.encoder).prepare_for_gpu_
-    if (remark := prepare_(model.encoder, dtype == "fp8")) is not None:
-        say(remark)
+    kind = model.config.encoder.family
+    if kind in FUSED_KINDS:
+        remark = module_of(kind, "fused_layers").for_gpu_(model.encoder, dtype == "fp8")
+        if remark is not None:
+            say(remark)
     if dtype == "fp8":
         from fastscribe.families.blocks.fp8 import quantise_fp8_
 

@@ -20,9 +20,8 @@ from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import DecoderName, Options
 from fastscribe.cuda.device import full_float32, small_to_device, to_device
 from fastscribe.decode import checked
-from fastscribe.decode.choice import check_nbest, choose_beam, choose_decoder
 from fastscribe.decode.decoder import Decoder, Parts
-from fastscribe.decode.families import DECODERS
+from fastscribe.decode.families import DECODERS, check_nbest, choose_beam, choose_decoder
 from fastscribe.errors import UsageError
 from fastscribe.families.blocks.features import LogMel
 from fastscribe.families.conformer.config import language_prompt_of

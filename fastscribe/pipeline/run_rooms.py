@@ -17,10 +17,10 @@ from fastscribe.types import Batch, Frames
 
 if TYPE_CHECKING:
     from fastscribe.alignment.word_timer import WordTimer
-    from fastscribe.context.constraints import Constraints
-    from fastscribe.decode.scorer import FusedModel
+    from fastscribe.context.booster import Constraints
+    from fastscribe.decode.decoder import FusedModel
     from fastscribe.speakers.diarizer import Diarizer
-    from fastscribe.speakers.voice_printer import VoicePrinter
+    from fastscribe.speakers.side_model import VoicePrinter
 
 Log = Callable[[str], None]
 SpeakerModel: TypeAlias = "Diarizer | VoicePrinter"
@@ -93,8 +93,7 @@ def build_rooms(
     tokenizer, path, num_labels = checkpoint.tokenizer, checkpoint.path, checkpoint.config.blank_id
 
     def constraints() -> Constraints:
-        from fastscribe.context.booster import Booster
-        from fastscribe.context.constraints import Constraints
+        from fastscribe.context.booster import Booster, Constraints
         from fastscribe.context.vocabulary_mask import VocabularyMasks
 
         rules = None if languages is None else languages.rules()
@@ -114,7 +113,7 @@ def _speaker_models(checkpoints: Mapping[str, Any], device: torch.device, dtype:
 
         found[TURNS] = Diarizer.build(checkpoints[TURNS], device, prepare, dtype)
     if VOICES in checkpoints:
-        from fastscribe.speakers.voice_printer import VoicePrinter
+        from fastscribe.speakers.side_model import VoicePrinter
 
         found[VOICES] = VoicePrinter.build(checkpoints[VOICES], device, prepare)
     return found

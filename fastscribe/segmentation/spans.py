@@ -1,6 +1,6 @@
 """Find the spans of a recording that have no words, or fewer than its own pace would give, from the times of its words. Pure.
 
-Whether there is speech in them, segmentation/gaps.py and segmentation/sparse.py find out by reading the audio.
+Whether there is speech in them, segmentation/gap_search.py finds out by reading the audio.
 
 The pace is the median time from one word's start to the next. A word accounts for up to SLOWEST times that. A span with some
 words is sparse if it lasts MIN_SPAN_S longer than its words account for.

@@ -6,14 +6,20 @@ Lengths in frames are of the encoder's frames. The outputs of Nemotron 3 Diariza
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+from fastscribe.checkpoint.lazy_weights import StoredModel
 from fastscribe.config import FeaturesConfig, Size, TransformerConfig
 from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.jasper.config import JasperConfig
 from fastscribe.speakers.settings import STREAMING_SETTINGS
+
+if TYPE_CHECKING:
+    import torch
+
 
 TURNS, VOICES = "turns", "voices"  # purposes of utterances: for the speaker model, for the voice model
 Pooling = Literal["attention", "xvector", "tap"]
@@ -228,3 +234,25 @@ class VoiceModelConfig:
     def num_frames(self, num_samples: int) -> int:
         """Return the number of the encoder's output frames."""
         return -(-self.features.num_frames(num_samples) // self.encoder.subsampling_factor)
+
+
+MAX_SPEAKERS = 64  # of a speaker model
+
+
+@dataclass(frozen=True)
+class SpeakerCheckpoint(StoredModel):
+    """A speaker model on disk. Weights have the names of Sortformer's state dict, and are lazy."""
+
+    path: Path
+    source: str  # "nemo" or "huggingface"
+    config: SpeakerModelConfig
+    weights: Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class VoiceCheckpoint(StoredModel):
+    """A voice model on disk. Weights have the names of VoiceModel's state dict, and are lazy."""
+
+    path: Path
+    config: VoiceModelConfig
+    weights: Mapping[str, torch.Tensor]

@@ -20,8 +20,13 @@ from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.families.conformer.config import SUBSAMPLING_FACTORS, EncoderConfig
 from fastscribe.families.conformer.huggingface import read_features
 from fastscribe.side_models import SIDE_MODELS
-from fastscribe.speakers.checkpoints import MAX_SPEAKERS, SpeakerCheckpoint
-from fastscribe.speakers.config import SpeakerCacheConfig, SpeakerModelConfig, StackingConfig
+from fastscribe.speakers.config import (
+    MAX_SPEAKERS,
+    SpeakerCacheConfig,
+    SpeakerCheckpoint,
+    SpeakerModelConfig,
+    StackingConfig,
+)
 from fastscribe.speakers.settings import MAX_SPEAKER_FRAMES
 
 MODEL_TYPE = SIDE_MODELS["speakers"].model_type

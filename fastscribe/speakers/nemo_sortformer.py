@@ -22,8 +22,7 @@ from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.conformer.nemo import encoder_config
 from fastscribe.side_models import option_for
-from fastscribe.speakers.checkpoints import MAX_SPEAKERS, SpeakerCheckpoint
-from fastscribe.speakers.config import SpeakerCacheConfig, SpeakerModelConfig
+from fastscribe.speakers.config import MAX_SPEAKERS, SpeakerCacheConfig, SpeakerCheckpoint, SpeakerModelConfig
 from fastscribe.speakers.settings import MAX_SPEAKER_FRAMES
 
 _UNUSED = re.compile(r"^sortformer_modules\.hidden_to_spks\.")  # NeMo's forward pass does not use it

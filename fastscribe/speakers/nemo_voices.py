@@ -23,8 +23,7 @@ from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.families.jasper.config import JasperBlockConfig, JasperConfig
 from fastscribe.families.jasper.nemo import encoder_config
 from fastscribe.side_models import option_for
-from fastscribe.speakers.checkpoints import VoiceCheckpoint
-from fastscribe.speakers.config import EcapaConfig, Pooling, VoiceModelConfig
+from fastscribe.speakers.config import EcapaConfig, Pooling, VoiceCheckpoint, VoiceModelConfig
 
 _COMPUTED = re.compile(r"^preprocessor\.featurizer\.(window|fb)$")
 _UNUSED = re.compile(r"^decoder\.final\.")  # tells the people of the training apart

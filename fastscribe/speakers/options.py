@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,6 @@ from fastscribe.cli.room_options import AddedOptions, value_of
 from fastscribe.cli.run_part import RunPart
 from fastscribe.config import CHANNELS
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.speakers.lone_speakers import LoneSpeakers
 from fastscribe.speakers.settings import parse_streaming
 from fastscribe.types import Failure, Transcript
 
@@ -25,6 +25,34 @@ if TYPE_CHECKING:
 
 _audio_option, _output_option = options_in("Audio"), options_in("Output")
 _MODEL = "nvidia/diar_streaming_sortformer_4spk-v2.1"
+
+
+_REASONS = {
+    "mono": ("has one channel", "have one channel"),
+    "copies": ("has the same sound in all channels", "have the same sound in all channels"),
+}
+
+
+class LoneSpeakers:
+    """Counts dialogues of one speaker, by the reason."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def count(self, result: Transcript | Failure) -> None:
+        """Count a result if it is a dialogue of one speaker."""
+        if isinstance(result, Transcript) and len(result.speakers) == 1:
+            self._counts["mono" if result.audio.channels == 1 else "copies"] += 1
+
+    @property
+    def lines(self) -> list[str]:
+        """A line for each reason that was met."""
+        return [_line(self._counts[reason], *texts) for reason, texts in _REASONS.items() if self._counts[reason]]
+
+
+def _line(num: int, singular: str, plural: str) -> str:
+    recordings = f"1 recording {singular}, so it has" if num == 1 else f"{num:,} recordings {plural}, so each has"
+    return f"{recordings} one speaker: --speakers channels takes a speaker for each channel"
 
 
 class SpeakersPart(RunPart):

@@ -11,8 +11,7 @@ from fastscribe.checkpoint.reader import read_config_json
 from fastscribe.config import CHANNELS, ModelConfig, Options, streaming_text
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError
 from fastscribe.speakers import hf_sortformer, nemo_sortformer
-from fastscribe.speakers.checkpoints import SpeakerCheckpoint, VoiceCheckpoint
-from fastscribe.speakers.config import TURNS, VOICES
+from fastscribe.speakers.config import TURNS, VOICES, SpeakerCheckpoint, VoiceCheckpoint
 from fastscribe.speakers.nemo_voices import read_voice_model
 
 

@@ -1,28 +1,58 @@
-"""A model beside the recognizer's, on its device: the diarizer and the voice printer build on it.
+"""A model beside the recognizer's, on its device: the diarizer builds on it, and the voice printer.
 
 It has the recognizer's stages (recognizer.py), so that the engine overlaps its batches with those that are transcribed.
 
-Shapes: B batch, S samples, T frames, D numbers of a frame.
+Shapes: B batch, S samples, T frames, D numbers of a frame, E numbers of a voice's vector.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import nn
 
+from fastscribe.checkpoint.lazy_weights import check_shapes
+from fastscribe.cuda.no_tf32 import no_tf32
 from fastscribe.families.blocks.features import LogMel
-from fastscribe.families.model import Prepare
-from fastscribe.speakers.checkpoints import SpeakerCheckpoint, VoiceCheckpoint
-from fastscribe.speakers.networks import build_network
-from fastscribe.types import Features, Frames
+from fastscribe.families.model import Prepare, empty, load_, shapes
+from fastscribe.speakers.config import SpeakerCheckpoint, SpeakerModelConfig, VoiceCheckpoint, VoiceModelConfig
+from fastscribe.speakers.sortformer import RotaryLayers, Sortformer, StackedEncoder
+from fastscribe.speakers.voice_model import VoiceModel
+from fastscribe.types import AnyArray, Features, Frames, Hypothesis
 
 C = TypeVar("C", SpeakerCheckpoint, VoiceCheckpoint)
 M = TypeVar("M", bound=nn.Module)
 Self = TypeVar("Self", bound="SideModel[Any, Any]")
+
+
+_CONTAINERS = (Sortformer, VoiceModel, StackedEncoder, RotaryLayers)
+
+
+def build_network(
+    config: SpeakerModelConfig | VoiceModelConfig,
+    weights: Mapping[str, torch.Tensor],
+    where: object,
+    prepare_: Prepare | None = None,
+) -> Sortformer | VoiceModel:
+    """Build a speaker or voice model, as model.build_model() a transcription model."""
+    network = _empty(config)
+    load_(network, weights, where, prepare_, containers=_CONTAINERS)
+    return network
+
+
+def check_weights(
+    config: SpeakerModelConfig | VoiceModelConfig, weights: Mapping[str, torch.Tensor], where: object
+) -> None:
+    """Raise WeightsMismatch if the weights of a speaker or voice model do not fit its config; reads no values."""
+    check_shapes(shapes(_empty(config)), weights, where)
+
+
+def _empty(config: SpeakerModelConfig | VoiceModelConfig) -> Sortformer | VoiceModel:
+    return empty(Sortformer, config) if isinstance(config, SpeakerModelConfig) else empty(VoiceModel, config)
 
 
 @dataclass(frozen=True)
@@ -60,3 +90,32 @@ class SideModel(Generic[C, M]):
     def submit(self, frames: Frames) -> torch.Tensor:
         """Return what read() needs a host copy of [B, T, D]."""
         return frames.frames_BTD
+
+
+_NOT_FINITE = "the voice model's output holds NaN or infinite numbers"
+
+
+class VoicePrinter(SideModel[VoiceCheckpoint, VoiceModel]):
+    """A voice model's stages. The result of an utterance (Hypothesis.found) is its vector [E]."""
+
+    runs_in_parts = False
+
+    @property
+    def config(self) -> VoiceModelConfig:
+        return self.model.config
+
+    @torch.inference_mode()
+    def encode(self, features: Features) -> Frames:
+        """Return the vectors, as one frame of each row [B, 1, E]."""
+        with no_tf32(self.device):
+            vectors_BE = self.model(features)
+        return Frames(vectors_BE[:, None], features.lengths_B.clamp(max=1))
+
+    def read(self, packed: AnyArray, frames: Frames) -> list[Hypothesis]:
+        """Return a Hypothesis for each row, with its vector alone."""
+        return [_hypothesis(row_TE[0]) for row_TE in packed]
+
+
+def _hypothesis(voice_E: AnyArray) -> Hypothesis:
+    is_usable = bool(np.isfinite(voice_E).all() and voice_E.any())
+    return Hypothesis(found=voice_E.copy()) if is_usable else Hypothesis(problem=_NOT_FINITE)

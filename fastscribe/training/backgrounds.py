@@ -3,6 +3,8 @@
 They are drawn with an epoch's plan, so that the loader's threads read them ahead. Half of the rows with noise get a recording;
 the others get what augment.py makes. All rooms are recorded.
 
+A span of any recording is decoded here to 16-bit samples.
+
 Shapes: S samples, L samples of a room's impulse response.
 """
 
@@ -15,11 +17,13 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
+from fastscribe.audio.media import FilePart
+from fastscribe.audio.probe import probe
+from fastscribe.audio.read import read
 from fastscribe.errors import AudioError
 from fastscribe.training.augment_config import RECORDED_SHARE, AugmentConfig
-from fastscribe.training.corpus import Examples
-from fastscribe.training.decoding import decode
-from fastscribe.types import Float64Array, Int16Array, Int64Array
+from fastscribe.training.corpus import Example, Examples
+from fastscribe.types import AudioInfo, File, Float32Array, Float64Array, Int16Array, Int64Array, Source
 
 _PURPOSE = 4  # of the random numbers; buckets.py and mixing.py have others
 _MAX_ROOM_S = 2.0  # of a room's response, from the direct sound on
@@ -29,6 +33,39 @@ _UNTRIED, _READ, _LOST = range(3)  # states of a recording
 
 Kind = Literal["noise", "room"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+def probed(example: Example, offset_s: float, duration_s: float) -> AudioInfo:
+    """Read the header of the example's recording, and cut the span out of it. Raises AudioError."""
+    file: File = example.path
+    if example.num_bytes:
+        file = FilePart(example.path, example.start, example.num_bytes)
+    name = shown_name(example)
+    audio = probe(Source(name, file, name, None, offset_s or None, duration_s, channel=example.channel))
+    if audio.missing_channel is not None:  # another one may have other words
+        raise AudioError(
+            name, f"channel {audio.missing_channel} was asked for, but it has {audio.channels} (counted from 0)"
+        )
+    return audio
+
+
+def shown_name(example: Example) -> str:
+    """Return what messages call the example's recording."""
+    return f"{example.path} at byte {example.start}" if example.num_bytes else example.path
+
+
+def samples_of(audio: AudioInfo, sample_rate: int) -> Int16Array:
+    """Return the samples [S] of what was probed. Raises AudioError."""
+    samples_S = read(audio, 0, audio.num_samples, sample_rate=sample_rate)
+    if samples_S.dtype == np.int16:
+        return samples_S.astype(np.int16, copy=False)
+    scaled_S: Float32Array = np.clip(np.rint(samples_S * 32768.0), -32768, 32767)
+    return scaled_S.astype(np.int16)
+
+
+def decode(example: Example, sample_rate: int, offset_s: float, duration_s: float) -> Int16Array:
+    """Return a span [S] of the example's recording. Raises AudioError."""
+    return samples_of(probed(example, offset_s, duration_s), sample_rate)
 
 
 @dataclass(frozen=True)

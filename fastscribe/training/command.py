@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     import torch
 
     from fastscribe.training.distributed import DistributedContext
-    from fastscribe.training.gain import Gain
     from fastscribe.training.recipe import Recipe
     from fastscribe.training.scoring import Metric
     from fastscribe.training.state import RunFolder
     from fastscribe.training.trainer import Trainer
+    from fastscribe.training.validation import Gain
 
 _RECIPES = (".yaml", ".yml")
 _BAR_WIDTH = 16
@@ -329,7 +329,7 @@ class _Display:
 
 def _few_words_note(trainer: Trainer) -> str | None:
     """Return a warning if the validation set is too small to show that training helps."""
-    from fastscribe.training.gain import least_gain, num_words
+    from fastscribe.training.validation import least_gain, num_words
 
     counts = trainer.progress.start_counts or {}
     if (least := least_gain(counts)) is None:

@@ -20,10 +20,9 @@ from fastscribe.cuda.device import host_array
 from fastscribe.errors import AudioError
 from fastscribe.pipeline.prefetch import Group, Prefetcher
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
-from fastscribe.training.backgrounds import BackgroundReader
+from fastscribe.training.backgrounds import BackgroundReader, probed, samples_of, shown_name
 from fastscribe.training.buckets import Indices
 from fastscribe.training.corpus import Example
-from fastscribe.training.decoding import probed, samples_of, shown_name
 from fastscribe.types import Int16Array
 
 _BATCHES_AHEAD = 3

@@ -7,27 +7,30 @@ Shapes: B batch, S samples, M mels, T mel frames, U labels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from fastscribe.config import ModelConfig
 from fastscribe.cuda.device import is_out_of_memory, small_to_device
 from fastscribe.families.blocks.features import LogMel
 from fastscribe.families.conformer.encoder import Encoder
 from fastscribe.families.model import Model
-from fastscribe.training.attention_decoder import AttentionLossConfig
 from fastscribe.training.augment import augment_samples, batch_generator, mask_features
 from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.buckets import Indices
 from fastscribe.training.dataloader import AudioBatch
 from fastscribe.training.distributed import DistributedContext
-from fastscribe.training.gradient_checkpointing import checkpoint_encoder
-from fastscribe.training.network import Network, Targets, loss_of
+from fastscribe.training.network import AttentionLossConfig, Network, Targets, loss_of
 from fastscribe.training.recipe import Recipe
-from fastscribe.training.sync_norm import synchronise_norms, uncounted
+from fastscribe.training.sync_norm import SyncedBatchNorm1d, recorded_statistics, synchronise_norms, uncounted
 from fastscribe.training.weights import Weights
 from fastscribe.types import Features
 
@@ -203,3 +206,44 @@ def targets_of(tokens: Sequence[Sequence[int]], device: torch.device, counts: Se
         row_U[: len(row)] = torch.tensor(row)
     counts_B = torch.tensor(lengths if counts is None else counts)
     return Targets(labels_BU.to(device), torch.tensor(lengths).to(device), counts_B.to(device))
+
+
+def checkpoint_encoder(encoder: Encoder) -> None:
+    """Let the backward pass repeat each layer of the encoder, in place. Weights and their names stay.
+
+    Gradient checkpointing (Chen et al. 2016): the encoder keeps its layers' inputs alone. A step learns the same: dropout draws
+    the same numbers again, and BatchNorm takes and tracks its statistics in the first pass alone. So no rank waits for another
+    in a repetition. The subsampling is repeated too: its first feature maps are larger than what several layers keep.
+    """
+    for part in (encoder.subsampling, *encoder.layers.children()):
+        norms = [module for module in part.modules() if isinstance(module, nn.BatchNorm1d)]
+        part.forward = partial(_forward, part.forward, norms)
+
+
+def _forward(forward: Callable[..., Any], norms: Sequence[nn.BatchNorm1d], *inputs: Any) -> Any:
+    return checkpoint(forward, *inputs, use_reentrant=False, context_fn=partial(_contexts, norms))
+
+
+def _contexts(norms: Sequence[nn.BatchNorm1d]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """Return the contexts of a part's first pass and of its repetition."""
+    record = recorded_statistics([norm for norm in norms if isinstance(norm, SyncedBatchNorm1d)])
+    return record(), _repetition(norms, record)
+
+
+@contextmanager
+def _repetition(norms: Sequence[nn.BatchNorm1d], record: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Let the norms track their batch's statistics in copies that are dropped.
+
+    Without buffers, BatchNorm would keep fewer tensors for its backward pass than in the first pass, which torch refuses.
+    """
+    tracked = [dict(norm.named_buffers()) for norm in norms]
+    for norm, buffers in zip(norms, tracked, strict=True):
+        for name, buffer in buffers.items():
+            setattr(norm, name, buffer.clone())
+    try:
+        with record():
+            yield
+    finally:
+        for norm, buffers in zip(norms, tracked, strict=True):
+            for name, buffer in buffers.items():
+                setattr(norm, name, buffer)

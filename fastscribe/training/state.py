@@ -1,20 +1,21 @@
 """The state of a run on disk, written atomically. A run that is resumed from it equals an uninterrupted one.
 
 `state.pt` has everything that decides the steps to come; randomness is none of it, because each step draws from
-generators seeded by its own number. `train.jsonl` is the log: a line every few steps and one a validation.
+generators seeded by its own number. `train.jsonl` is the log: a line every few steps and one a validation; its plot shows
+losses and word error rate by step.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fastscribe._system.file_kinds import is_regular, starts_with, status_of
+from fastscribe._system.file_kinds import InTheWay, is_regular, starts_with, status_of
 from fastscribe._system.safe_files import open_append, remove, sync_folder, sync_path, temp_path_for, write_atomic
 from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.native import ALIGNER_FOLDER
@@ -22,7 +23,6 @@ from fastscribe.checkpoint.native_writer import new_model, remove_model
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.errors import OutputError, UsageError, first_line
 from fastscribe.results.folder_lock import FolderLock
-from fastscribe.training.plot import is_plot
 from fastscribe.training.trackers import event_files, wandb_id_file
 
 FORMAT_VERSION = 5
@@ -234,3 +234,48 @@ def _is_plot(path: Path) -> bool:
 
 def _is_table(path: Path) -> bool:
     return is_regular(path) and starts_with(path, _TABLE_START)
+
+
+_OURS = re.compile(rb"\x89PNG\r\n\x1a\n.*Software\0fastscribe", re.DOTALL)
+_LOSSES = ("loss", "transducer", "ctc")
+
+
+def plot_log(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the log as a PNG. Raises ImportError without matplotlib, InTheWay, OSError."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    losses, errors = figure.subplots(1, 2)
+    steps = [row for row in rows if "loss" in row]
+    for name in _LOSSES:
+        points = [(row["step"], row[name]) for row in steps if name in row]
+        if points:
+            losses.plot(*zip(*points, strict=True), label=name, linewidth=1)
+    losses.set(xlabel="step", ylabel="loss, nats a label", yscale="log")
+    _legend(losses)
+    validations = [(row["step"], row["validation"]) for row in rows if "validation" in row]
+    for name, label in (
+        ("wer", "words, normalised"),
+        ("exact_wer", "words with case and punctuation"),
+        ("cer", "characters"),
+    ):
+        points = [(step, 100 * rates[name]) for step, rates in validations]
+        if points:
+            errors.plot(*zip(*points, strict=True), label=label, marker=".")
+    errors.set(xlabel="step", ylabel="error rate, %", ylim=(0, None))
+    _legend(errors)
+    if path.exists() and not is_plot(path):
+        raise InTheWay(path)
+    canvas: Any = FigureCanvasAgg(figure)
+    write_atomic(path, lambda file: canvas.print_png(file, metadata={"Software": "fastscribe"}))
+
+
+def is_plot(path: Path) -> bool:
+    """Return True if a file is a picture that fastscribe drew, or empty."""
+    return path.is_file() and starts_with(path, _OURS)
+
+
+def _legend(axes: Any) -> None:
+    if axes.lines:
+        axes.legend()

@@ -26,30 +26,25 @@ from fastscribe.config import DecoderName
 from fastscribe.cuda.device import short_switch_interval
 from fastscribe.errors import UsageError, first_line
 from fastscribe.families.model import Model, build_model
-from fastscribe.training.attention_decoder import prepare_weights_
 from fastscribe.training.backgrounds import KINDS, BackgroundReader, LostFiles
-from fastscribe.training.batch_search import cached_batch_sizes
-from fastscribe.training.batch_size_probe import fits
+from fastscribe.training.batch_search import cached_batch_sizes, fits
 from fastscribe.training.buckets import Bucket, Indices
 from fastscribe.training.corpus import Examples
 from fastscribe.training.data import TrainingData
 from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
 from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.fingerprint import fingerprint, named_difference
-from fastscribe.training.gain import Counts, Gain
 from fastscribe.training.learner import BatchIndex, BatchTooLarge, Learner
 from fastscribe.training.log_window import LogWindow
 from fastscribe.training.loss.cuda import check_usable
-from fastscribe.training.network import new_model
+from fastscribe.training.network import new_model, prepare_weights_
 from fastscribe.training.planner import EpochPlan, EpochPlanner, label_counts
-from fastscribe.training.plot import plot_log
 from fastscribe.training.recipe import Recipe
 from fastscribe.training.scoring import rating_of
-from fastscribe.training.state import RunFolder
+from fastscribe.training.state import RunFolder, plot_log
 from fastscribe.training.trackers import Trackers
-from fastscribe.training.trained_parts import choose_trained, num_trained
-from fastscribe.training.validation import ValidationResult, validate, with_weights
-from fastscribe.training.weights import Weights
+from fastscribe.training.validation import Counts, Gain, ValidationResult, validate, with_weights
+from fastscribe.training.weights import Weights, choose_trained, num_trained
 
 _LOG_STEPS = 10  # steps that a log line averages
 _MIN_UNREADABLE, _MAX_UNREADABLE_SHARE = 20, 0.05  # of the recordings tried; more end the run

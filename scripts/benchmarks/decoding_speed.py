@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from fastscribe.bench.timing import synchronize, time_call
+from fastscribe.bench.roofline import synchronize, time_call
 from fastscribe.config import ModelConfig
 from fastscribe.decode import label_looping
 from fastscribe.decode.decoder import Decoder

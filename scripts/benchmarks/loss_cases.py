@@ -23,9 +23,9 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 
-from fastscribe.bench.document import describe_error
-from fastscribe.bench.memory import peak_bytes, release, reset_peak, resident_bytes
-from fastscribe.bench.timing import synchronize
+from fastscribe.bench.machine import peak_bytes, release, reset_peak, resident_bytes
+from fastscribe.bench.result import describe_error
+from fastscribe.bench.roofline import synchronize
 from fastscribe.config import FloatDtypeName, JointConfig
 from fastscribe.families.blocks.transducer import Joint
 from fastscribe.training.loss import TransducerLossConfig, joint_transducer_loss, transducer_loss

@@ -21,13 +21,11 @@ import numpy as np
 import torch
 
 from fastscribe.bench import synthetic
-from fastscribe.bench.machine import gpu_samples
-from fastscribe.bench.memory import release, reset_peak
-from fastscribe.bench.timing import wall_ms
+from fastscribe.bench.machine import gpu_samples, release, reset_peak
+from fastscribe.bench.roofline import wall_ms
 from fastscribe.bench.work import LABELS_PER_S
 from fastscribe.config import ModelConfig
-from fastscribe.training import batch_size_probe
-from fastscribe.training.attention_decoder import prepare_weights_
+from fastscribe.training import batch_search
 from fastscribe.training.batch_search import search_batch_sizes
 from fastscribe.training.buckets import (
     Bucket,
@@ -39,7 +37,7 @@ from fastscribe.training.buckets import (
     plan_epoch,
 )
 from fastscribe.training.loss.config import TransducerLossConfig
-from fastscribe.training.network import Network, Targets, new_model
+from fastscribe.training.network import Network, Targets, new_model, prepare_weights_
 from fastscribe.training.recipe import OptimiserRecipe
 from fastscribe.training.weights import Weights
 from fastscribe.types import Features, Float64Array, Int64Array
@@ -143,7 +141,7 @@ class Comparison:
 
     def search(self, buckets: Sequence[Bucket]) -> tuple[int, ...]:
         """Return how many rows of each bucket fit in memory."""
-        fits = partial(batch_size_probe.fits, self.trainee.network, self.config, False)
+        fits = partial(batch_search.fits, self.trainee.network, self.config, False)
         return search_batch_sizes(buckets, fits, self.most_rows)
 
     @property

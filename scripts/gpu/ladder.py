@@ -27,7 +27,7 @@ import torch
 
 from fastscribe import Transcriber
 from fastscribe.bench import throughput_passes
-from fastscribe.bench.timing import synchronize
+from fastscribe.bench.roofline import synchronize
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import GraphMode, ModelConfig
 from fastscribe.decode import ctc

@@ -19,7 +19,7 @@ import torch
 
 from fastscribe import Options, Transcriber
 from fastscribe.bench import synthetic, throughput_passes
-from fastscribe.bench.document import describe_error
+from fastscribe.bench.result import describe_error
 from fastscribe.checkpoint import native_writer, nemo_export
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.decode.decoder import Parts

@@ -34,7 +34,6 @@ _TRAINING = (
     *_NETWORK,
     "fastscribe/families/canary",
     *("fastscribe/training/" + name for name in ("network.py", "weights.py", "buckets.py", "batch_search.py")),
-    *("fastscribe/training/" + name for name in ("attention_decoder.py", "batch_size_probe.py")),
 )
 
 

@@ -7,7 +7,7 @@ import warnings
 import pytest
 from pysubs2 import SSAFile
 
-from fastscribe.alignment.subtitle_files import NoCues, decode, format_of, read_subtitles
+from fastscribe.alignment.texts import NoCues, decode, format_of, read_subtitles
 
 TIMES = ("00:00:01,000 --> 00:00:02,500", "00:00:03,000 --> 00:00:04,000", "00:00:05,000 --> 00:00:06,000")
 ASS = """[Script Info]

@@ -13,7 +13,7 @@ import soundfile
 import torch
 
 from fastscribe.bench import machine, synthetic, throughput_passes
-from fastscribe.bench.timing import time_call
+from fastscribe.bench.roofline import time_call
 from fastscribe.pipeline.batching import Budget
 from tests.helpers.random_models import transcriber
 

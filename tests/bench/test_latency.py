@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.bench import batch_latency, latency, throughput_passes
+from fastscribe.bench import batch_latency, throughput_passes
 from fastscribe.errors import UsageError
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Batch
@@ -141,7 +141,7 @@ def test_slow_case_reports_its_iterations() -> None:
 
 @pytest.fixture
 def few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latency, "_EFFORT", batch_latency.Effort(3, 20.0))
+    monkeypatch.setattr(batch_latency, "_EFFORT", batch_latency.Effort(3, 20.0))
 
 
 def test_the_command(capsys, few_iterations: None, tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from fastscribe.bench import document as documents
-from fastscribe.bench import doubt, result
+from fastscribe.bench import result
 from fastscribe.cli import app
 from fastscribe.errors import OutputError, UsageError
 from tests.conftest import AUDIO
@@ -124,7 +123,7 @@ def test_lost_device_keeps_measured_rows(capsys: pytest.CaptureFixture[str], mon
     def lost(*_: object, **__: object) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(documents, "document", lost)
+    monkeypatch.setattr(result, "document", lost)
     with pytest.raises(ZeroDivisionError):
         measure_until(ZeroDivisionError(), [ROW], None)
     left = last(capsys)
@@ -185,12 +184,12 @@ def test_what_is_worth_nothing_is_said(monkeypatch: pytest.MonkeyPatch, capsys: 
         {"case": "a", "rtfx": 10.0, "rtfx_runs": [9.8, 10.0, 10.4]},
         {"case": "b", "rtfx_runs": [6.0, 10.0, 11.0]},
     )
-    monkeypatch.setattr(doubt, "busy_share", lambda: 0.1)
+    monkeypatch.setattr(result, "busy_share", lambda: 0.1)
     with result.result("throughput", torch.device("cpu"), ["case"], None) as found:
         found["rows"] += [steady]
     shown = capsys.readouterr()
     assert "worth nothing" not in shown.err and "doubts" not in json.loads(shown.out)
-    monkeypatch.setattr(doubt, "busy_share", lambda: 0.9)
+    monkeypatch.setattr(result, "busy_share", lambda: 0.9)
     with result.result("throughput", torch.device("cpu"), ["case"], None) as found:
         found["rows"] += [steady, wild]
     shown = capsys.readouterr()
@@ -200,4 +199,4 @@ def test_what_is_worth_nothing_is_said(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 def test_the_processors_are_looked_at() -> None:
-    assert 0.0 <= doubt.busy_share() <= 1.0
+    assert 0.0 <= result.busy_share() <= 1.0

@@ -155,7 +155,7 @@ def test_int8_bytes_follow_the_processors_dtype(monkeypatch: pytest.MonkeyPatch)
     one._executor = LocalExecutor(Engine(replace(one._recognizer, dtype="int8")))
     found = {}
     for native in (True, False):
-        monkeypatch.setattr("fastscribe.families.cpu_form.has_native_bf16", lambda native=native: native)
+        monkeypatch.setattr("fastscribe.families.model.has_native_bf16", lambda native=native: native)
         found[native] = speed.find_roofline(one, [2.0], Budget(100), 10.0)
     activations_mb = work.per_audio_s(one._config, [2.0], "int8", 2).mb
     assert found[False].mb_per_audio_s - found[True].mb_per_audio_s == pytest.approx(activations_mb)

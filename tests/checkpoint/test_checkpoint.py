@@ -18,12 +18,12 @@ from safetensors.torch import load_file, save_file
 
 from fastscribe.bench.work import encoder_gflop_per_audio_s
 from fastscribe.checkpoint import native_writer
+from fastscribe.checkpoint.native import config_from_json
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli.describe import describe
 from fastscribe.config import ChunkedAttention, LocalAttention
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, WeightsMismatch
 from fastscribe.families.model import build_model
-from fastscribe.families.stored_config import config_from_json
 from tests.conftest import CONVOLUTIONAL_NAMES, MODEL_NAMES, MODELS, checkpoint, golden, model_path
 from tests.helpers import quick_yaml
 from tests.helpers.archives import unpacked

@@ -14,8 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.context.boost_tables import BoostTables
-from fastscribe.context.boosting import Boost
+from fastscribe.context.boosting import Boost, BoostTables
 from fastscribe.context.context_graph import build_graph, join
 from fastscribe.context.phrases import TokenPath
 from fastscribe.decode import ctc, label_looping

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fastscribe.context import backoff_model
 from fastscribe.context.backoff_model import BackoffModel, read_language_model
-from fastscribe.decode.scorer import FusedModel
+from fastscribe.decode.decoder import FusedModel
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.run_rooms import fused_model
 from fastscribe.text.tokenizer import Tokenizer, from_characters

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastscribe.audio import resample
-from fastscribe.cuda import memory
+from fastscribe.cuda import device
 from fastscribe.cuda.device import UNPINNED, host_array, small_to_device, to_device, to_host
 from fastscribe.decode import aed, checked, label_looping
 from fastscribe.decode.ctc import CtcDecoder
@@ -101,16 +101,16 @@ def test_memory_that_cannot_be_registered(monkeypatch: pytest.MonkeyPatch) -> No
     )
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
     heard = RefusedPaths(lambda line: None)
-    assert memory.register(memoryview(bytearray(8)), heard) == 8
+    assert device.register(memoryview(bytearray(8)), heard) == 8
     assert heard.reasons == {}
-    assert memory.register(memoryview(bytearray(9)), heard) == 0
+    assert device.register(memoryview(bytearray(9)), heard) == 0
     assert heard.reasons == {"pinning": "out of memory, CUDA error 2"}
 
 
 @pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this torch has CUDA")
 def test_memory_is_not_registered_without_cuda() -> None:
     heard = RefusedPaths(lambda line: None)
-    memory.register(memoryview(bytearray(8)), heard)
+    device.register(memoryview(bytearray(8)), heard)
     assert heard.reasons == {"pinning": "Torch not compiled with CUDA enabled"}
 
 

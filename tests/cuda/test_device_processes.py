@@ -60,7 +60,7 @@ def test_registered_memory_is_pinned() -> None:
     import numpy as np
     import torch
 
-    from fastscribe.cuda.memory import register
+    from fastscribe.cuda.device import register
 
     arena = Arena(8 << 20, 2 << 20)
     said: list[str] = []

@@ -27,8 +27,8 @@ from fastscribe.decode import aed, aed_graphs
 from fastscribe.decode.aed import AedDecoder, decoder_memory
 from fastscribe.decode.aed_graphs import GraphedAed
 from fastscribe.decode.decoder import Decoder
+from fastscribe.decode.families import build_aed
 from fastscribe.decode.prompt import Prompt
-from fastscribe.decode.prompted import build_aed
 from fastscribe.errors import UsageError
 from fastscribe.families.canary.attention_decoder import AttentionDecoder
 from fastscribe.pipeline.recognizer import Recognizer

@@ -16,8 +16,8 @@ from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import Options
 from fastscribe.decode import checked, label_looping
 from fastscribe.decode.checked import NOT_FINITE, checked_frames
+from fastscribe.decode.decoder import ENDLESS, max_labels
 from fastscribe.decode.greedy import greedy
-from fastscribe.decode.limits import ENDLESS, max_labels
 from fastscribe.errors import CheckpointError, ModelOutputError
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.recognizer import Recognizer
@@ -180,7 +180,7 @@ def endless_transducer(durations: tuple[int, ...]):
 @pytest.mark.parametrize("durations", [(), (0, 1, 2)])
 def test_endless_labels(durations: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to 4 frames stay below max_labels with LABELS_PER_FRAME_GUARD labels each; 5 frames exceed it."""
-    monkeypatch.setattr("fastscribe.decode.limits._MORE_LABELS", 90)
+    monkeypatch.setattr("fastscribe.decode.decoder._MORE_LABELS", 90)
     monkeypatch.setattr("fastscribe.decode.greedy.LABELS_PER_FRAME_GUARD", 30)
     monkeypatch.setattr("fastscribe.decode.label_looping.LABELS_PER_FRAME_GUARD", 30)
     transducer = endless_transducer(durations)
@@ -194,7 +194,7 @@ def test_endless_labels(durations: tuple[int, ...], monkeypatch: pytest.MonkeyPa
 
 
 def test_endless_beam(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastscribe.decode.limits._MORE_LABELS", 40)
+    monkeypatch.setattr("fastscribe.decode.decoder._MORE_LABELS", 40)
     for name in ("tests.helpers.beam_search", "fastscribe.decode.label_looping"):
         monkeypatch.setattr(f"{name}.LABELS_PER_FRAME_GUARD", 25)
     transducer, lengths = endless_transducer(()), [2, 9, 0, 3]
@@ -215,7 +215,7 @@ def test_max_labels_allows_nemo_limit() -> None:
 
 def test_endless_checkpoint_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without max_symbols and with a blank that never wins, max_labels is the only limit."""
-    monkeypatch.setattr("fastscribe.decode.limits._MORE_LABELS", 40)
+    monkeypatch.setattr("fastscribe.decode.decoder._MORE_LABELS", 40)
     sound = checkpoint(MODELS / "rnnt")
     joint = replace(sound.config.joint, max_symbols=None)  # type: ignore[type-var]
     weights = dict(sound.weights)

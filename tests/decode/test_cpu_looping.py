@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from fastscribe.context.boost_tables import BoostTables
-from fastscribe.context.boosting import Boost
+from fastscribe.context.boosting import Boost, BoostTables
+from fastscribe.context.boosting_loops import HostChoice
 from fastscribe.context.context_graph import build_graph
 from fastscribe.context.phrases import TokenPath
 from fastscribe.decode import looping_kernels
 from fastscribe.decode.cpu_looping import CpuLooping
+from fastscribe.decode.decoder import ENDLESS
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import LabelLooping, Network
-from fastscribe.decode.limits import ENDLESS
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Hypothesis
 from tests.conftest import MODELS, checkpoint, torch_threads
@@ -43,7 +43,7 @@ def test_no_max_symbols(durations) -> None:
 
 
 def test_a_row_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastscribe.decode.limits._MORE_LABELS", 400)
+    monkeypatch.setattr("fastscribe.decode.decoder._MORE_LABELS", 400)
     transducer = tiny_transducer(3, (), 10_000, -100.0)
     frames = random_frames([1, 0])
     assert on_a_cpu(Network.prepare(transducer), frames) == [ENDLESS, Hypothesis()]
@@ -89,7 +89,7 @@ def test_the_best_label_with_phrases_from_every_state() -> None:
     expected_N = (logits_NX[:, :4] + tables.scores(states_N1, next_N1V)).argmax(1)
     frames = replace(random_frames([1] * num_states), boost=Boost(tables, states_N1.numpy()))
     assert frames.boost is not None
-    choice = frames.boost.on_host(frames, 4, "float32", "relu")
+    choice = HostChoice(frames, 4, "float32", "relu")
     ids_B1, logprobs_B1 = np.zeros((num_states, 1), np.int32), np.zeros((num_states, 1), np.float32)
     rows, counts = np.arange(num_states), np.ones(num_states, np.int64)
     choice(logits_NX.numpy(), rows, rows, counts, ids_B1, logprobs_B1)

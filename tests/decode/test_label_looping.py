@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fastscribe.config import JointConfig, PredictorConfig
 from fastscribe.decode import ctc, label_looping
 from fastscribe.decode.cpu_looping import CpuLooping
-from fastscribe.decode.fast_predictor import FastPredictor
+from fastscribe.decode.decoder import ENDLESS
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import (
     STATUS_ENDLESS,
@@ -28,9 +28,8 @@ from fastscribe.decode.label_looping import (
     step,
     unpack,
 )
-from fastscribe.decode.limits import ENDLESS
 from fastscribe.families.blocks.ctc import CtcHead
-from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.families.blocks.transducer import FastPredictor, Transducer
 from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Frames, Hypothesis
 from tests.conftest import torch_threads

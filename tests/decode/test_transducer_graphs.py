@@ -24,8 +24,8 @@ from fastscribe.cuda.graph_capture import Generation, GraphsUnavailable
 from fastscribe.cuda.loops import ChunkedLoop, DelayedFlag, LoopMaker, WhileLoop, bucket
 from fastscribe.decode import graph_modes, transducer_graphs
 from fastscribe.decode.decoder import Decoder
+from fastscribe.decode.families import build_greedy
 from fastscribe.decode.label_looping import Network
-from fastscribe.decode.transducer import build_greedy
 from fastscribe.decode.transducer_graphs import GraphedDecoder
 from fastscribe.errors import UsageError
 from fastscribe.families.blocks.transducer import Transducer

@@ -21,7 +21,7 @@ from fastscribe import doctor
 from fastscribe._system import processors
 from fastscribe._system.processors import may_gain_from_bf16, usable_processors
 from fastscribe.cli import _report_error, app
-from fastscribe.doctor import audio, gpu_paths, hardware, packages
+from fastscribe.doctor import gpu_paths, hardware, packages
 from fastscribe.doctor.check import Check
 from fastscribe.errors import UsageError
 from fastscribe.families.blocks.int8 import int8_problem
@@ -185,7 +185,7 @@ def test_a_pyav_of_another_interface_is_a_problem(monkeypatch: pytest.MonkeyPatc
         raise TypeError("open() got an unexpected keyword argument")
 
     monkeypatch.setattr("av.open", refuse)
-    check = audio.containers
+    check = packages.containers
     assert doctor._guarded("video and m4a", check).finding.startswith("TypeError: open() got an unexpected")
     monkeypatch.undo()
     assert doctor._guarded("video and m4a", check).status == "ok"

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from fastscribe.evaluation import compare as comparing
 from fastscribe.evaluation.compare import MIN_RECORDINGS, bootstrap_interval, compare, match, sign_flip_p
 from fastscribe.evaluation.comparison_report import to_table
-from fastscribe.evaluation.recording import Recording
 from fastscribe.evaluation.results import Fields, read_pairs, unique_recordings
-from fastscribe.evaluation.scores import Pair, evaluate
+from fastscribe.evaluation.scores import Pair, Recording, evaluate
 from tests.evaluation.test_evaluate import FAILED, TEXTS, row, write
 from tests.helpers.processes import fastscribe, refused
 

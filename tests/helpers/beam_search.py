@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
-from fastscribe.decode.limits import ENDLESS, max_steps
+from fastscribe.decode.decoder import ENDLESS, max_steps
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Hypothesis
 
 if TYPE_CHECKING:
-    from fastscribe.decode.scorer import FusedModel, ReferencePhrases
+    from fastscribe.decode.decoder import FusedModel
+    from tests.helpers.phrase_lists import PhraseLists
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def beam_search(
     frames_TD: torch.Tensor,
     width: int,
     language_model: FusedModel | None = None,
-    phrases: ReferencePhrases[Any] | None = None,
+    phrases: PhraseLists | None = None,
     excluded: Collection[int] = (),
 ) -> Hypothesis:
     """Search one utterance.
@@ -96,7 +97,7 @@ def _extend(
     encoded_TJ: torch.Tensor,
     beam: _Beam,
     language_model: FusedModel | None,
-    phrases: ReferencePhrases[Any] | None,
+    phrases: PhraseLists | None,
     excluded: Collection[int],
 ) -> list[tuple[_Beam, int | None]]:
     """Extend a hypothesis by each label and by a blank."""

@@ -8,9 +8,9 @@ import torch
 
 from fastscribe.decode.aed import ending_ids, finish, row_limit
 from fastscribe.decode.prompt import Prompt
-from fastscribe.decode.scorer import ReferencePhrases, State
 from fastscribe.families.canary.attention_decoder import AttentionDecoder
 from fastscribe.types import Frames, Hypothesis
+from tests.helpers.phrase_lists import PhraseLists
 
 
 @torch.inference_mode()
@@ -18,7 +18,7 @@ def greedy(
     model: AttentionDecoder,
     prompt: Prompt,
     frames_TD: torch.Tensor,
-    phrases: ReferencePhrases[State] | None = None,
+    phrases: PhraseLists | None = None,
     guess: Sequence[int] = (),
 ) -> Hypothesis:
     """Decode one utterance, and run all tokens through the model at each step.

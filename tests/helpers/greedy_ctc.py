@@ -8,12 +8,12 @@ from collections.abc import Collection
 import torch
 
 from fastscribe.decode.ctc import MIN_PROBABILITY
-from fastscribe.decode.scorer import ReferencePhrases, State
 from fastscribe.types import Hypothesis
+from tests.helpers.phrase_lists import PhraseLists
 
 
 def boosted_labels(
-    logprobs_TV: torch.Tensor, phrases: ReferencePhrases[State], blank_id: int, excluded: Collection[int] = ()
+    logprobs_TV: torch.Tensor, phrases: PhraseLists, blank_id: int, excluded: Collection[int] = ()
 ) -> list[int]:
     """Return the label of each frame of one row, with phrases to boost and tokens that are left out."""
     labels: list[int] = []

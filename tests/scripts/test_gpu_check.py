@@ -19,7 +19,7 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 
-from fastscribe.bench import ceilings
+from fastscribe.bench import roofline
 from fastscribe.fast_paths import RefusedPath
 from scripts.benchmarks import decoding_speed, loss_cases, training_batches
 from scripts.gpu import check, goals, plan, processes, pytest_rows, rehearsal, turns, worker
@@ -119,7 +119,7 @@ def test_part_on_cpu(
     torch.set_num_threads(1)  # tiny tensors; more threads wait for each other
     request.addfinalizer(lambda: torch.set_num_threads(num_threads))
     time_call = decoding_speed.time_call
-    for module in (ceilings, decoding_speed, pieces):
+    for module in (roofline, decoding_speed, pieces):
         monkeypatch.setattr(module, "time_call", lambda call, device, **_: time_call(call, device, 0.01, 1, 1))
     notes = MeasurementLog(scratch / name, 600.0)  # also on a busy machine
     function(name)(Part(torch.device("cpu"), QUICK, scratch, notes))
@@ -498,8 +498,8 @@ def test_parts_share_a_process_and_its_models(tmp_path: Path, monkeypatch: pytes
         }
 
     random_models.make_once(monkeypatch)
-    time_call = ceilings.time_call
-    monkeypatch.setattr(ceilings, "time_call", lambda call, device, **_: time_call(call, device, 0.01, 1, 1))
+    time_call = roofline.time_call
+    monkeypatch.setattr(roofline, "time_call", lambda call, device, **_: time_call(call, device, 0.01, 1, 1))
     assert worker.run(settings("ceilings"), loaded) == ("done", False)
     rows = check.read_rows(sink)
     assert len(rows) == 5 and not [row for row in rows if row.get("m") == 64], "what is known is not measured again"

@@ -13,8 +13,8 @@ import soundfile
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.audio.probe import probe
 from fastscribe.errors import AudioError
-from fastscribe.segmentation import gaps
-from fastscribe.segmentation.gaps import Surroundings, find_clear_speech
+from fastscribe.segmentation import gap_search
+from fastscribe.segmentation.gap_search import Surroundings, find_clear_speech
 from fastscribe.segmentation.loudness import frame_energy
 from fastscribe.segmentation.spans import find_untranscribed_spans
 from fastscribe.types import AudioInfo, Hypothesis, Segment, Source, Utterance, Word
@@ -62,7 +62,7 @@ def test_what_lies_around_several_spans_is_read_once(tmp_path: Path, monkeypatch
     alone = [Surroundings(transcript, [span], Options()).loudness(*span) for span in spans]
     parts: list[tuple[int, int]] = []
     monkeypatch.setattr(
-        gaps,
+        gap_search,
         "frame_energy",
         lambda part, size: parts.append((part.start, part.num_samples)) or frame_energy(part, size),
     )
@@ -198,7 +198,7 @@ def test_recording_with_a_pause_is_only_searched(transcriber: Transcriber, tmp_p
 
 
 def test_ordinary_recordings_are_not_opened_again(transcriber: Transcriber, monkeypatch) -> None:
-    monkeypatch.setattr("fastscribe.segmentation.gaps.find_clear_speech", lambda *_: pytest.fail("opened again"))
+    monkeypatch.setattr("fastscribe.segmentation.gap_search.find_clear_speech", lambda *_: pytest.fail("opened again"))
     results = list(transcriber.transcribe(sorted(AUDIO.glob("[01]*.flac"))))
     assert all(isinstance(result, Transcript) and result.gaps == () for result in results)
 
@@ -213,7 +213,7 @@ def test_recording_that_vanishes_before_the_search(
     def vanish(*_):
         raise error
 
-    monkeypatch.setattr("fastscribe.segmentation.gaps.find_clear_speech", vanish)
+    monkeypatch.setattr("fastscribe.segmentation.gap_search.find_clear_speech", vanish)
     clip = str(next(AUDIO.glob("02*.flac")))
     results = {
         r.path if isinstance(r, Failure) else r.audio.path: r for r in transcriber.transcribe([audio.path, clip])

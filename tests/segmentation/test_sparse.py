@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe import Options, Transcriber, Transcript
-from fastscribe.segmentation.gaps import Surroundings, merge
+from fastscribe.segmentation.gap_search import SparseSpeech, Surroundings, find_sparse_speech, merge
 from fastscribe.segmentation.spans import MIN_SPAN_S, SLOWEST, find_sparse_spans, find_untranscribed_spans, stretches
-from fastscribe.segmentation.sparse import SparseSpeech, find_sparse_speech
 from fastscribe.types import Gap, Hypothesis, Utterance, Word
 from tests.conftest import MODELS
 from tests.segmentation.test_gaps import CLIPS, RATE, noise, recording, silence, with_words

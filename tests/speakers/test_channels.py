@@ -10,9 +10,8 @@ import soundfile
 
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import channel_blocks
-from fastscribe.speakers import channels as module
-from fastscribe.speakers.channels import distinct_channels
-from fastscribe.speakers.recordings import ChannelInputs
+from fastscribe.speakers import recordings
+from fastscribe.speakers.recordings import ChannelInputs, distinct_channels
 from fastscribe.types import AudioInfo, Source
 
 RATE = 8_000
@@ -78,7 +77,7 @@ def test_reading_ends_where_all_differ(tmp_path: Path, monkeypatch: pytest.Monke
             num_blocks.append(block.shape)
             yield block
 
-    monkeypatch.setattr(module, "channel_blocks", counted)
+    monkeypatch.setattr(recordings, "channel_blocks", counted)
     begin = np.arange(4 * RATE) < RATE
     distinct_channels(recording(tmp_path, np.where(begin, 0, NOISE), np.where(begin, 0, OTHER)))
     assert num_blocks == [(RATE, 2)] * 2

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fastscribe.families.blocks.dot_product_attention import attend
-from fastscribe.speakers.cpu_attention import attend_with_loop
+from fastscribe.speakers.diarizer import attend_with_loop
 from tests.conftest import torch_threads
 
 MASKED = -1e9

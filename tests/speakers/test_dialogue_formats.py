@@ -12,7 +12,7 @@ from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.results.formats.subtitles import to_cues
 from fastscribe.results.formats.writers import render, to_object
 from fastscribe.results.stream import stream_text
-from fastscribe.speakers.merge_channels import merge
+from fastscribe.speakers.dialogues import merge
 from tests.speakers.test_merge_channels import spoken
 
 AGENT = spoken((0, "Hello."), (3, "How can I help you?"), (12, "One moment, please."))

@@ -15,7 +15,7 @@ import soundfile
 from fastscribe import Failure, Options, Transcriber, Transcript, Word
 from fastscribe.errors import AudioError
 from fastscribe.pipeline import batch_layout
-from fastscribe.segmentation import gaps
+from fastscribe.segmentation import gap_search
 from fastscribe.speakers import dialogues
 from fastscribe.speakers.dialogues import speakers_of
 from fastscribe.types import Batch, Gap
@@ -217,7 +217,7 @@ def test_leaked_speech_without_words_is_no_gap(
     transcriber: Transcriber, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each channel is said to have speech without words in all of its first six seconds."""
-    monkeypatch.setattr(gaps, "find_clear_speech", lambda transcript, spans, surroundings: [Gap(0.0, 5.0)])
+    monkeypatch.setattr(gap_search, "find_clear_speech", lambda transcript, spans, surroundings: [Gap(0.0, 5.0)])
     agent = placed((0, CLIPS[0]), (12, CLIPS[2]))
     customer = placed((0, 0.1 * CLIPS[0][::-1]), (8, CLIPS[1]))
     [result] = transcribed(transcriber, written(tmp_path / "a.wav", agent, customer))

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fastscribe.results.formats.writers import to_txt
-from fastscribe.speakers.merge_channels import merge, without_words
+from fastscribe.speakers.dialogues import merge, without_words
 from fastscribe.text.transcript import segments_of
 from fastscribe.types import AudioInfo, Gap, Token, Transcript, Word
 

@@ -16,10 +16,9 @@ from fastscribe.errors import CheckpointError
 from fastscribe.families.blocks.int8 import int8_problem
 from fastscribe.families.conformer.config import MIN_WIDTH_OF_LOOPS
 from fastscribe.families.conformer.cpu_layers import CpuLayers
-from fastscribe.families.cpu_form import torch_dtype
+from fastscribe.families.model import torch_dtype
 from fastscribe.pipeline.model_building import prepare
-from fastscribe.speakers.cpu_attention import attend_with_loop
-from fastscribe.speakers.diarizer import Diarizer
+from fastscribe.speakers.diarizer import Diarizer, attend_with_loop
 from fastscribe.speakers.readers import read_speaker_model
 from tests.conftest import MODELS
 from tests.helpers import sortformer

@@ -16,7 +16,7 @@ from fastscribe.cli.models import inspect
 from fastscribe.errors import CheckpointError
 from fastscribe.pipeline.model_building import prepare
 from fastscribe.speakers.nemo_voices import read_voice_model
-from fastscribe.speakers.voice_printer import VoicePrinter
+from fastscribe.speakers.side_model import VoicePrinter
 from tests.conftest import MODELS
 from tests.helpers import voices
 

@@ -17,11 +17,9 @@ from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.results.formats.writers import to_jsonl
 from fastscribe.results.stored import NotAResult, stored_voices, to_result
-from fastscribe.speakers import voice_spans
-from fastscribe.speakers.lost_prints import LostPrints
-from fastscribe.speakers.voice_printer import VoicePrinter
-from fastscribe.speakers.voice_prints import VoicePrints
-from fastscribe.speakers.voice_spans import alone, choose_stretches, turns_of_words
+from fastscribe.speakers import voice_prints
+from fastscribe.speakers.side_model import VoicePrinter
+from fastscribe.speakers.voice_prints import LostPrints, VoicePrints, alone, choose_stretches, turns_of_words
 from fastscribe.types import AudioInfo, Batch, Turn
 from tests.conftest import AUDIO, MODELS, waveform
 from tests.helpers import sortformer, voices
@@ -117,8 +115,8 @@ def test_prints_by_a_speaker_model_in_full_batches(
 ) -> None:
     """The stretches of many recordings are one batch; too little speech makes no print."""
     speakers = sortformer.write_nemo(tmp_path / "v1.nemo", sortformer.config("v1"))
-    monkeypatch.setattr(voice_spans, "MIN_STRETCH_S", 0.2)  # random weights make short turns
-    monkeypatch.setattr(voice_spans, "MIN_SPEECH_S", 0.5)
+    monkeypatch.setattr(voice_prints, "MIN_STRETCH_S", 0.2)  # random weights make short turns
+    monkeypatch.setattr(voice_prints, "MIN_SPEECH_S", 0.5)
     long = np.concatenate(CLIPS)
     inputs = [(long, RATE), (long[::-1].copy(), RATE), (CLIPS[0][:8000], RATE), (np.zeros(RATE, np.int16), RATE)]
     found = transcribed(inputs, voice_model, speakers=str(speakers))
@@ -166,7 +164,7 @@ def test_a_voice_that_cannot_be_heard_costs_its_print_alone(
             for begin_s in (0.0, 2.0):
                 speaker = f"{begin_s:.0f}"
                 lines.write(f"SPEAKER {number} 1 {begin_s} {3.2 - number} <NA> <NA> {speaker} <NA> <NA>\n")
-    monkeypatch.setattr(voice_spans, "MIN_SPEECH_S", 1.0)
+    monkeypatch.setattr(voice_prints, "MIN_SPEECH_S", 1.0)
     options = Options(voices=str(voice_model), rttm=str(tmp_path / "turns.rttm"), threads=1)
     transcriber = Transcriber.load(MODEL, "cpu", "fp32", options)
     first, second = transcriber.transcribe(files, ordered=True)
@@ -203,19 +201,17 @@ def test_voices_that_run_out_of_memory_leave_the_budget_of_words(
 def test_a_recording_that_is_gone_when_its_voices_are_heard_keeps_its_words(
     voice_model: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    from fastscribe.speakers import voice_prints as stage
-
     file = tmp_path / "a.wav"
     soundfile.write(file, CLIPS[0], RATE)
     turns = tmp_path / "turns.rttm"
     turns.write_text("SPEAKER a 1 0 4 <NA> <NA> A <NA> <NA>\n")
-    chosen = stage.choose_stretches
+    chosen = voice_prints.choose_stretches
 
     def gone(spans: Any) -> Any:
         file.unlink(missing_ok=True)
         return chosen(spans)
 
-    monkeypatch.setattr(stage, "choose_stretches", gone)
+    monkeypatch.setattr(voice_prints, "choose_stretches", gone)
     monkeypatch.setattr("fastscribe.pipeline.run.close_held", lambda: None)
     transcriber = Transcriber.load(MODEL, "cpu", "fp32", Options(voices=str(voice_model), rttm=str(turns), threads=1))
     [found] = transcriber.transcribe([str(file)])

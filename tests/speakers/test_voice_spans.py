@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fastscribe.speakers.voice_spans import alone, choose_stretches, example, turns_of_words
+from fastscribe.speakers.voice_prints import alone, choose_stretches, example, turns_of_words
 from fastscribe.types import AudioInfo, Segment, Transcript, Turn, Word
 
 

@@ -11,8 +11,8 @@ import pytest
 from fastscribe.errors import AudioError, UsageError
 from fastscribe.results.formats.writers import to_object, to_rttm
 from fastscribe.results.stored import to_result
-from fastscribe.speakers.rttm import RttmTurns
-from fastscribe.speakers.word_speakers import with_speakers
+from fastscribe.speakers.assembly import with_speakers
+from fastscribe.speakers.turns import RttmTurns
 from fastscribe.text.transcript import make_segment
 from fastscribe.types import AudioInfo, Gap, Segment, Token, Transcript, Turn, Word
 

@@ -22,14 +22,13 @@ from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.families.blocks.features import LogMel
 from fastscribe.families.model import Model, build_model
 from fastscribe.training import validation
-from fastscribe.training.attention_decoder import AttentionLossConfig, prepare_weights_
-from fastscribe.training.batch_size_probe import fits
+from fastscribe.training.batch_search import fits
 from fastscribe.training.buckets import Bucket
 from fastscribe.training.corpus import Example, Request
 from fastscribe.training.data import check_trainable, prepare
 from fastscribe.training.learner import targets_of
 from fastscribe.training.loss.config import TransducerLossConfig
-from fastscribe.training.network import Network, new_model
+from fastscribe.training.network import AttentionLossConfig, Network, new_model, prepare_weights_
 from fastscribe.training.prompts import PromptedEncoder, PromptReader
 from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.state import RunFolder

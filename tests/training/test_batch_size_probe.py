@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fastscribe.training.batch_search import search_batch_sizes
-from fastscribe.training.batch_size_probe import fits
+from fastscribe.training.batch_search import fits, search_batch_sizes
 from fastscribe.training.buckets import Bucket
 from fastscribe.training.trainer import Trainer
 from tests.training.test_trainer import manifest, recipe_of, trainer_of  # noqa: F401 - a fixture

@@ -11,7 +11,7 @@ import soundfile
 
 from fastscribe.audio.read import read
 from fastscribe.pipeline import thread_pool
-from fastscribe.training import decoding
+from fastscribe.training import backgrounds
 from fastscribe.training.corpus import Example
 from fastscribe.training.dataloader import AudioDataLoader
 from tests.conftest import AUDIO, waveform
@@ -123,7 +123,7 @@ def test_batches_keep_their_order_while_a_recording_hangs(monkeypatch) -> None:
             release.set()
         return read(audio, *rest, **options)
 
-    monkeypatch.setattr(decoding, "read", hanging)
+    monkeypatch.setattr(backgrounds, "read", hanging)
     one_thread = AudioDataLoader([example(path) for path in FILES], 16_000, 0.0, 1, lambda line: None)
     plan = [np.array([number]) for number in range(4)]
     assert [rows.examples.tolist() for rows in one_thread.batches(plan)] == [[0], [1], [2], [3]]
@@ -134,7 +134,7 @@ def test_an_unexpected_error_ends_the_stream(monkeypatch) -> None:
     def broken(*_, **__):
         raise RuntimeError("no")
 
-    monkeypatch.setattr(decoding, "read", broken)
+    monkeypatch.setattr(backgrounds, "read", broken)
     with pytest.raises(RuntimeError, match="no"):
         next(loader([example(FILES[0])]).batches([np.array([0])]))
 

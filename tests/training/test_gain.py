@@ -15,10 +15,9 @@ import torch
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.training import trainer as trainer_module
 from fastscribe.training.command import train
-from fastscribe.training.gain import Gain, least_gain
 from fastscribe.training.recipe import Recipe
 from fastscribe.training.trainer import Trainer
-from fastscribe.training.validation import ValidationResult
+from fastscribe.training.validation import Gain, ValidationResult, least_gain
 from tests.conftest import MODELS
 from tests.training.test_trainer import manifest, recipe_of  # noqa: F401
 from tests.training.test_trainer import trainer_of as new_trainer

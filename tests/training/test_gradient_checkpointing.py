@@ -9,8 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from fastscribe.training.gradient_checkpointing import checkpoint_encoder
-from fastscribe.training.learner import targets_of
+from fastscribe.training.learner import checkpoint_encoder, targets_of
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.network import Network
 from fastscribe.training.recipe import OptimiserRecipe

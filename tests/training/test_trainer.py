@@ -646,7 +646,7 @@ def test_two_processes(recipe_file: Path, tmp_path: Path) -> None:
 
 def test_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from fastscribe.training.plot import plot_log
+    from fastscribe.training.state import plot_log
 
     rates = {"wer": 0.5, "exact_wer": 0.6, "cer": 0.1}
     rows = [{"step": 10, "loss": 2.0, "ctc": 3.0}, {"step": 20, "loss": 1.0}, {"step": 20, "validation": rates}]

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastscribe._system.processors import instructions
-from fastscribe.families.blocks.folding import linear_from
+from fastscribe.families.blocks.forms import linear_from
 
 _TYPICAL_ROWS = 1600  # frames in a batch; only a hint for the layout
 _MIN_MKL_ROWS, _MIN_MKL_WIDTH = 16, 512  # for each thread; of a matrix

@@ -17,8 +17,7 @@ from fastscribe.checkpoint.value import Checkpoint, Section, read_tokenizer
 from fastscribe.config import AedConfig, ModelConfig, TransformerConfig
 from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.families.conformer.config import EncoderConfig
-from fastscribe.families.conformer.huggingface import encoder_config, read_features
-from fastscribe.families.conformer.names import from_huggingface
+from fastscribe.families.conformer.huggingface import encoder_config, from_huggingface, read_features
 
 if TYPE_CHECKING:
     import torch

@@ -23,8 +23,7 @@ from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.families.canary import huggingface as canary
 from fastscribe.families.canary.nemo import decoder_of
 from fastscribe.families.conformer.config import EncoderConfig
-from fastscribe.families.conformer.huggingface import encoder_config, read_features
-from fastscribe.families.conformer.names import from_huggingface
+from fastscribe.families.conformer.huggingface import encoder_config, from_huggingface, read_features
 from fastscribe.families.conformer.nemo import encoder_config as nemo_encoder_config
 
 NAMES = (

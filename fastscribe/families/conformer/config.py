@@ -1,13 +1,17 @@
-"""Settings of a FastConformer encoder that its checkpoint fixes."""
+"""Settings of a FastConformer encoder that its checkpoint fixes, the values that they may have, and the weights' shapes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from fastscribe._system.jit import runs_in_python
+from fastscribe.checkpoint.validate import Limits
 from fastscribe.config import AttentionConfigs, ChunkedAttention, ModelConfig, Size
+from fastscribe.errors import UnsupportedCheckpoint
+from fastscribe.families.blocks.shapes import Shapes, batch_norm, joined, linear, norm, prefixed
 
 ConvNorm = Literal["batch_norm", "layer_norm"]
 Subsampling = Literal["dw_striding", "striding"]
@@ -87,3 +91,84 @@ def subsampled(size: Size, times: int, is_causal: bool) -> Size:
 def language_prompt_of(config: ModelConfig) -> LanguagePromptConfig | None:
     """Return the config of the layers that tell a model the language, if it has them."""
     return config.encoder.language_prompt if isinstance(config.encoder, EncoderConfig) else None
+
+
+_SIZES = {
+    "encoder.num_layers": (1, 256),
+    "encoder.d_model": (2, 1 << 14),
+    "encoder.num_heads": (1, 256),
+    "encoder.ff_hidden": (1, 1 << 17),
+    "encoder.conv_kernel": (1, 1023),
+    "encoder.subsampling_channels": (1, 1 << 14),
+    "language_prompt.num_prompts": (1, 1 << 12),
+    "language_prompt.hidden": (1, 1 << 15),
+    "language_prompt.index": (0, 1 << 12),
+}
+_WORDS = {
+    "encoder.use_bias": (True, False),
+    "encoder.conv_norm": get_args(ConvNorm),
+    "encoder.xscaling": (True, False),
+    "encoder.subsampling": get_args(Subsampling),
+    "encoder.subsampling_factor": SUBSAMPLING_FACTORS,
+    "encoder.causal_subsampling": (True, False),
+    "encoder.causal_conv": (True, False),
+}
+
+
+def _check(encoder: EncoderConfig, where: object) -> None:
+    if encoder.d_model % encoder.num_heads or encoder.d_model % 2:
+        supported = f"even multiples of {encoder.num_heads} heads"
+        raise UnsupportedCheckpoint(where, "encoder width", encoder.d_model, supported)
+    if encoder.conv_kernel % 2 == 0:
+        raise UnsupportedCheckpoint(where, "encoder.conv_kernel", encoder.conv_kernel, "odd numbers")
+    if encoder.contexts and encoder.attention != encoder.contexts[0]:
+        supported = f"the first context, {encoder.contexts[0]}"
+        raise UnsupportedCheckpoint(where, "encoder.attention", str(encoder.attention), supported)
+    if (prompt := encoder.language_prompt) is not None:
+        for index in (prompt.index, *prompt.languages.values()):
+            if type(index) is not int or not 0 <= index < prompt.num_prompts:
+                supported = f"0 to {prompt.num_prompts - 1}"
+                raise UnsupportedCheckpoint(where, "language_prompt.languages", index, supported)
+
+
+LIMITS = Limits(_SIZES, _WORDS, _check, {"language_prompt": lambda encoder: (encoder.language_prompt,)})
+
+
+def encoder_shapes(config: EncoderConfig) -> Shapes:
+    """Return the shape of each weight of the encoder, by its name."""
+    channels, width = config.subsampling_channels, config.d_model
+    shapes: Shapes = {}
+    for stage in range(int(math.log2(config.subsampling_factor))):
+        if stage == 0 or config.subsampling == "striding":
+            inputs_and_sizes = [(1 if stage == 0 else channels, 3)]
+        else:
+            inputs_and_sizes = [(1, 3), (channels, 1)]  # depthwise, pointwise
+        for number, (inputs, size) in enumerate(inputs_and_sizes):
+            name = f"subsampling.stages.{stage}.{number}"
+            shapes |= {f"{name}.weight": (channels, inputs, size, size), f"{name}.bias": (channels,)}
+    num_bins = subsampled(config.num_mels, int(math.log2(config.subsampling_factor)), config.causal_subsampling)
+    shapes |= linear("subsampling.out", channels * num_bins, width)
+    if (prompt := config.language_prompt) is not None:
+        shapes |= linear("language_prompt.inner", width + prompt.num_prompts, prompt.hidden)
+        shapes |= linear("language_prompt.outer", prompt.hidden, width)
+    layer = _layer(config)
+    return joined(shapes, *(prefixed(f"layers.{number}", layer) for number in range(config.num_layers)))
+
+
+def _layer(config: EncoderConfig) -> Shapes:
+    width, bias = config.d_model, config.use_bias
+    norms = ("norm_feed_forward1", "norm_self_attn", "norm_conv", "norm_feed_forward2", "norm_out")
+    shapes = joined(*(norm(name, width) for name in norms))
+    for name in ("feed_forward1", "feed_forward2"):
+        shapes |= linear(f"{name}.linear1", width, config.ff_hidden, bias)
+        shapes |= linear(f"{name}.linear2", config.ff_hidden, width, bias)
+    for name in ("q", "k", "v", "out"):
+        shapes |= linear(f"self_attn.linear_{name}", width, width, bias)
+    shapes |= linear("self_attn.linear_pos", width, width, bias=False)
+    head = (config.num_heads, width // config.num_heads)
+    shapes |= {"self_attn.pos_bias_u": head, "self_attn.pos_bias_v": head}
+    shapes |= linear("conv.pointwise1", width, 2 * width, bias) | linear("conv.pointwise2", width, width, bias)
+    shapes |= {"conv.depthwise.weight": (width, 1, config.conv_kernel)}
+    shapes |= {"conv.depthwise.bias": (width,)} if bias else {}
+    is_batch_norm = config.conv_norm == "batch_norm"
+    return shapes | (batch_norm("conv.norm", width) if is_batch_norm else norm("conv.norm", width))

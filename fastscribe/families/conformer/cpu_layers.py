@@ -62,7 +62,7 @@ _WHOLE, _HALF = np.float32(1.0), np.float32(0.5)
 
 
 def conformer_for_cpu_(encoder: Encoder) -> None:
-    """Replace the layers of a wide encoder, in place; they must have the forms of cpu_form.py."""
+    """Replace the layers of a wide encoder, in place; they must have the forms of to_cpu_form_()."""
     if encoder.config.has_loops and isinstance(encoder.layers, Layers):
         import_module("numba")  # it must fail now if it does, not in every batch
         encoder.layers = CpuLayers(encoder.layers)

@@ -11,26 +11,40 @@ F mel bins left after subsampling.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.config import Size
-from fastscribe.families.blocks.folding import fold_norm_, linear_from
-from fastscribe.families.blocks.forms import Container, FusedOnCpu, Optimised
+from fastscribe.families.blocks.forms import Container, FusedOnCpu, Optimised, fold_norm_, linear_from
 from fastscribe.families.blocks.padding import Padding, zero_beyond
 from fastscribe.families.conformer.attention import Positions, RelPositionAttention
-from fastscribe.families.conformer.config import EncoderConfig, subsampled
-from fastscribe.families.conformer.convolution import depthwise_conv2d, windows
+from fastscribe.families.conformer.config import EncoderConfig, LanguagePromptConfig, subsampled
 from fastscribe.types import Features, Frames
-
-if TYPE_CHECKING:
-    from fastscribe.families.nemotron.language_prompt import LanguagePrompt
 
 # Of subsampling's largest tensor. 1 GB in bf16, and well within 32-bit indices; a CPU is faster while it stays in a cache.
 _MAX_CONV_ELEMENTS, _MAX_CPU_CONV_ELEMENTS = 2**29, 2**23
+
+
+def windows(x_BTM: torch.Tensor, is_causal: bool) -> torch.Tensor:
+    """Unfold [B, T, M] to the 3x3 windows of a stride-2 convolution: [B, T', M', 3 x 3], T' and M' half of T and M."""
+    before = 2 if is_causal else 1
+    return F.pad(x_BTM, (before, 1, before, 1)).unfold(1, 3, 2).unfold(2, 3, 2).flatten(3)
+
+
+def depthwise_conv2d(
+    x_BCTF: torch.Tensor, weight_C1JK: torch.Tensor, bias_C: torch.Tensor | None, stride: int, padding: tuple[int, int]
+) -> torch.Tensor:
+    """Compute a depthwise convolution of channels-last memory, such as a view of [B, T, F, C], in the weights' dtype.
+
+    In this memory format torch would take cuDNN on a GPU, which builds a plan for each new shape of a batch: 85 ms of the
+    host's time (docs/log.md, "the first runs on a GPU"). Torch's own kernel needs channels first, and no plan.
+    """
+    x_BCTF = x_BCTF.to(weight_C1JK.dtype)
+    if x_BCTF.is_cuda:
+        x_BCTF, weight_C1JK = x_BCTF.contiguous(), weight_C1JK.flatten(1).view(weight_C1JK.shape)
+    return F.conv2d(x_BCTF, weight_C1JK, bias_C, stride, padding, groups=len(weight_C1JK))
 
 
 class Encoder(Container):
@@ -44,8 +58,6 @@ class Encoder(Container):
         prompt = config.language_prompt
         self.language_prompt: LanguagePrompt | None = None
         if prompt is not None:
-            from fastscribe.families.nemotron.language_prompt import LanguagePrompt
-
             self.language_prompt = LanguagePrompt(prompt, config.d_model)
 
     def forward(self, features: Features) -> Frames:
@@ -288,3 +300,32 @@ class ConvolutionModule(nn.Module):
         x_BD1T, padding = x_BTD.transpose(1, 2).unsqueeze(2), (0, int(conv.padding[0]))
         out_BD1T = depthwise_conv2d(x_BD1T, conv.weight.unsqueeze(2), conv.bias, 1, padding)
         return out_BD1T[..., : x_BTD.shape[1]].squeeze(2).transpose(1, 2).to(x_BTD.dtype)
+
+
+class LanguagePrompt(Optimised):
+    """The layers of Nemotron 3.5 ASR that tell it which language to write: two, with a ReLU between.
+
+    They map frames [B, T, D], with a one-hot of the language beside each, to frames [B, T, D].
+    """
+
+    def __init__(self, config: LanguagePromptConfig, width: int) -> None:
+        super().__init__()
+        self.config = config
+        self.is_optimised = False
+        self.inner = nn.Linear(width + config.num_prompts, config.hidden)
+        self.outer = nn.Linear(config.hidden, width)
+
+    def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
+        if not self.is_optimised:
+            language = x_BTD.new_zeros(*x_BTD.shape[:2], self.config.num_prompts)
+            language[..., self.config.index] = 1.0
+            x_BTD = torch.cat([x_BTD, language], dim=2)
+        out_BTD: torch.Tensor = self.outer(F.relu(self.inner(x_BTD), inplace=not self.training))
+        return out_BTD
+
+    @torch.no_grad()
+    def optimise_(self) -> None:
+        """Add the language's column to the bias of the first layer, in float32: the one-hot is the same at all frames."""
+        linear, num_prompts, self.is_optimised = self.inner, self.config.num_prompts, True
+        frames, languages = linear.weight.split([linear.in_features - num_prompts, num_prompts], dim=1)
+        self.inner = linear_from(frames.contiguous(), linear.bias.float() + languages[:, self.config.index].float())

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.config import AttentionConfigs, LocalAttention
-from fastscribe.families.blocks.folding import linear_from
+from fastscribe.families.blocks.forms import linear_from
 from fastscribe.families.conformer.attention import RelPositionAttention, relative_positions
 from fastscribe.families.conformer.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward, Subsampling
 from fastscribe.families.conformer.gpu_operations import choose_operations, no_triton
@@ -57,7 +57,7 @@ def fuse_for_gpu_(encoder: Encoder, adds_products: bool) -> str | None:
     return reason
 
 
-def conformer_for_gpu_(encoder: Encoder, adds_products: bool) -> str | None:
+def for_gpu_(encoder: Encoder, adds_products: bool) -> str | None:
     """Call fuse_for_gpu_ if possible. Return a warning about unavailable optimisations, or None."""
     attention = encoder.config.attention
     if isinstance(attention, LocalAttention) and attention.num_global:

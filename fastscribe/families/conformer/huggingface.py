@@ -1,4 +1,7 @@
-"""transformers' Parakeet classes (ForCTC, ForRNNT, ForTDT): config and weights. Other families share their encoder."""
+"""transformers' Parakeet classes (ForCTC, ForRNNT, ForTDT): config, weights and their names.
+
+Other families share their encoder.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import get_args
 
 from fastscribe.checkpoint.huggingface import HARMLESS, extractor_of, read_weights
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
+from fastscribe.checkpoint.names import BOTH, HUGGINGFACE_HEADS, Pairs, Patterns, reading, rename, rename_back
 from fastscribe.checkpoint.value import Checkpoint, Section, read_tokenizer
 from fastscribe.config import (
     ChunkedAttention,
@@ -19,7 +23,21 @@ from fastscribe.config import (
 )
 from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.families.conformer.config import SUBSAMPLING_FACTORS, EncoderConfig
-from fastscribe.families.conformer.names import from_huggingface
+from fastscribe.families.conformer.nemo import subsampling
+
+HUGGINGFACE: Pairs = (
+    ("^encoder.subsampling.linear.", "^encoder.subsampling.out."),
+    (".self_attn.q_proj.", ".self_attn.linear_q."),
+    (".self_attn.k_proj.", ".self_attn.linear_k."),
+    (".self_attn.v_proj.", ".self_attn.linear_v."),
+    (".self_attn.o_proj.", ".self_attn.linear_out."),
+    (".self_attn.relative_k_proj.", ".self_attn.linear_pos."),
+    (".self_attn.bias_u", ".self_attn.pos_bias_u"),
+    (".self_attn.bias_v", ".self_attn.pos_bias_v"),
+    *HUGGINGFACE_HEADS,
+    ("^prompt_projector.linear_1.", "^encoder.language_prompt.inner."),
+    ("^prompt_projector.linear_2.", "^encoder.language_prompt.outer."),
+)
 
 
 def read_config(section: Section, processor: Section) -> ModelConfig:
@@ -170,3 +188,36 @@ def _contexts(section: Section) -> tuple[ChunkedAttention, ...]:
         key = section.path("supported_num_lookahead_tokens")
         allowed = f"numbers from 0 of which, plus 1, {left} is a multiple"
         raise UnsupportedCheckpoint(section.where, key, supported, allowed) from error
+
+
+def from_huggingface(
+    weights: Mapping[str, TensorSource], config: EncoderConfig, first: Patterns = ()
+) -> dict[str, TensorSource]:
+    """Rename the weights of a Hugging Face folder.
+
+    Args:
+        weights: By the folder's names, of which some classes have `model.` in front.
+        config: Settings of the encoder.
+        first: What to replace before the rest.
+    """
+    layers = (
+        _causal_subsampling(config) if config.causal_subsampling else subsampling(config, "encoder.subsampling.layers")
+    )
+    bare = {name.removeprefix("model."): source for name, source in weights.items()}
+    return rename(bare, layers, first + reading(HUGGINGFACE + BOTH))
+
+
+def _causal_subsampling(config: EncoderConfig) -> dict[str, str]:
+    """Map Hugging Face's names of causal subsampling convolutions."""
+    names = {"encoder.subsampling.conv_in": "encoder.subsampling.stages.0.0"}
+    for stage in range(1, config.subsampling_factor.bit_length() - 1):
+        for number, kind in enumerate(("depthwise", "pointwise")):
+            theirs = f"encoder.subsampling.layers.{stage - 1}.{kind}_conv"
+            names[theirs] = f"encoder.subsampling.stages.{stage}.{number}"
+    return names
+
+
+def to_huggingface(weights: Mapping[str, TensorSource], config: EncoderConfig) -> dict[str, TensorSource]:
+    """Give a FastConformer model's weights the names and shapes of transformers' Parakeet, the inverse of
+    from_huggingface()."""
+    return rename_back(weights, subsampling(config, "encoder.subsampling.layers"), HUGGINGFACE + BOTH)

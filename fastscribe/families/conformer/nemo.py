@@ -1,13 +1,23 @@
-"""NeMo's ConformerEncoder: the encoder section of model_config.yaml."""
+"""NeMo's ConformerEncoder: the encoder section of model_config.yaml, and NeMo's names of the weights."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import get_args
 
+from fastscribe.checkpoint.lazy_weights import TensorSource
+from fastscribe.checkpoint.names import BOTH, NEMO_CTC, NEMO_HYBRID_CTC, NEMO_TRANSDUCER, Pairs, rename_back
 from fastscribe.checkpoint.value import Section
-from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention
+from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention, ModelConfig
 from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.families.conformer.config import SUBSAMPLING_FACTORS, ConvNorm, EncoderConfig, Subsampling
+
+NEMO: Pairs = (
+    ("^encoder.pre_encode.out.", "^encoder.subsampling.out."),
+    (".conv.batch_norm.", ".conv.norm."),
+    ("^prompt_kernel.0.", "^encoder.language_prompt.inner."),
+    ("^prompt_kernel.2.", "^encoder.language_prompt.outer."),
+)
 
 
 def encoder_config(section: Section) -> EncoderConfig:
@@ -100,3 +110,26 @@ def _local_attention(section: Section) -> LocalAttention:
             size,
             "[left, right] with one above 0 in rel_pos_local_attn",
         ) from error
+
+
+def nemo_layers(config: EncoderConfig) -> dict[str, str]:
+    """Map NeMo's names of numbered layers to ours."""
+    return subsampling(config, "encoder.pre_encode.conv")
+
+
+def subsampling(config: EncoderConfig, prefix: str) -> dict[str, str]:
+    """Map names of subsampling convolutions: NeMo and Hugging Face number all layers, ours are numbered by stage."""
+    names, position = {}, 0
+    for stage in range(config.subsampling_factor.bit_length() - 1):
+        for conv in range(1 if stage == 0 or config.subsampling == "striding" else 2):
+            names[f"{prefix}.{position}"] = f"encoder.subsampling.stages.{stage}.{conv}"
+            position += 1
+        position += 1  # the activation
+    return names
+
+
+def to_nemo(weights: Mapping[str, TensorSource], config: ModelConfig) -> dict[str, TensorSource]:
+    """Give a FastConformer model's weights NeMo's names and shapes, the inverse of names.from_nemo()."""
+    assert isinstance(config.encoder, EncoderConfig)
+    head = NEMO_CTC if config.joint is None else NEMO_HYBRID_CTC
+    return rename_back(weights, nemo_layers(config.encoder), NEMO + NEMO_TRANSDUCER + head + BOTH)

@@ -22,7 +22,7 @@ from fastscribe.families.blocks.dot_product_attention import attend
 from fastscribe.families.blocks.padding import Padding, zero_beyond
 from fastscribe.families.conformer.attention import MASKED_SCORE, Window, attend_locally, relative_shift
 from fastscribe.families.conformer.config import subsampled
-from fastscribe.families.conformer.convolution import depthwise_conv2d, windows
+from fastscribe.families.conformer.encoder import depthwise_conv2d, windows
 
 EPSILON = 1e-5  # of every LayerNorm
 POSITION_ROWS_MULTIPLE = 128  # twice the largest block of frames, so that the table covers every block's distances

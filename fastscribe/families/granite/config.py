@@ -1,9 +1,14 @@
-"""Settings of a Granite Speech encoder that its checkpoint fixes."""
+"""Settings of a Granite Speech encoder that its checkpoint fixes, the values that they may have, and the weights' shapes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
+
+from fastscribe.checkpoint.validate import MAX_STRIDE, Limits
+from fastscribe.errors import UnsupportedCheckpoint
+from fastscribe.families.blocks.shapes import Shapes, batch_norm, joined, linear, norm, prefixed
+from fastscribe.text.tokenizer import MAX_PIECES
 
 GRANITE_STACKED = 2  # mel frames that a GraniteConfig's encoder takes as one
 
@@ -51,3 +56,60 @@ class GraniteConfig:
     def num_frames(self, mel_frames: int) -> int:
         """Return the number of output frames. A halving layer drops an odd last frame."""
         return -(-mel_frames // GRANITE_STACKED) >> len(self.strided_layers)
+
+
+_SIZES = {
+    "encoder.num_layers": (1, 256),
+    "encoder.d_model": (2, 1 << 14),
+    "encoder.num_heads": (1, 256),
+    "encoder.ff_hidden": (1, 1 << 17),
+    "encoder.conv_kernel": (1, 1023),
+    "encoder.conv_width": (1, 1 << 16),
+    "encoder.block": (1, 1 << 12),
+    "encoder.max_distance": (1, 1 << 14),
+    "encoder.num_tokens": (2, MAX_PIECES + 1),
+}
+_WORDS = {
+    "encoder.use_bias": (True, False),
+}
+
+
+def _check(encoder: GraniteConfig, where: object) -> None:
+    strided, layers = encoder.strided_layers, range(encoder.num_layers)
+    for fits, name, value, supported in (
+        (encoder.d_model % encoder.num_heads == 0, "width", encoder.d_model, f"multiples of {encoder.num_heads} heads"),
+        (encoder.conv_kernel % 2 == 1, "conv_kernel", encoder.conv_kernel, "odd numbers"),
+        (encoder.block <= encoder.max_distance, "block", encoder.block, f"up to {encoder.max_distance}, the positions"),
+        (encoder.subsampling_factor <= MAX_STRIDE, "stride", encoder.subsampling_factor, f"up to {MAX_STRIDE}"),
+        (
+            *(strided == tuple(sorted(set(strided))) and all(type(n) is int and n in layers for n in strided),),
+            *("strided_layers", list(strided), "numbers of layers, in order"),
+        ),
+    ):
+        if not fits:
+            raise UnsupportedCheckpoint(where, f"encoder.{name}", value, supported)
+
+
+LIMITS = Limits(_SIZES, _WORDS, _check)
+
+
+def encoder_shapes(config: GraniteConfig) -> Shapes:
+    """Return the shape of each weight of the encoder, by its name."""
+    width, channels = config.d_model, config.conv_width
+    norms = ("norm_feed_forward1", "norm_self_attn", "norm_conv", "norm_feed_forward2", "norm_out")
+    layer = joined(*(norm(name, width) for name in norms))
+    for name in ("feed_forward1", "feed_forward2"):
+        layer |= linear(f"{name}.linear1", width, config.ff_hidden, config.use_bias)
+        layer |= linear(f"{name}.linear2", config.ff_hidden, width, config.use_bias)
+    for name in ("q", "k", "v"):
+        layer |= linear(f"self_attn.linear_{name}", width, width, bias=False)
+    layer |= linear("self_attn.linear_out", width, width)
+    layer |= {"self_attn.positions.weight": (2 * config.max_distance + 1, width // config.num_heads)}
+    layer |= linear("conv.pointwise1", width, 2 * channels) | linear("conv.pointwise2", channels, width)
+    layer |= {"conv.depthwise.weight": (channels, 1, config.conv_kernel)} | batch_norm("conv.norm", channels)
+    return joined(
+        linear("input", 2 * GRANITE_STACKED * config.num_mels, width),
+        linear("body.conditioning.inner", width, config.num_tokens),
+        linear("body.conditioning.outer", config.num_tokens, width),
+        *(prefixed(f"body.layers.{number}", layer) for number in range(config.num_layers)),
+    )

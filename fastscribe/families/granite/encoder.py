@@ -20,8 +20,7 @@ from torch import nn
 
 from fastscribe.families.blocks.ctc import split_for_logits
 from fastscribe.families.blocks.dot_product_attention import attend
-from fastscribe.families.blocks.folding import fold_norm_, linear_from
-from fastscribe.families.blocks.forms import Container, Optimised
+from fastscribe.families.blocks.forms import Container, Optimised, fold_norm_, linear_from
 from fastscribe.families.blocks.padding import Padding
 from fastscribe.families.blocks.time_conv import TimeConv
 from fastscribe.families.conformer.attention import MASKED_SCORE, relative_shift

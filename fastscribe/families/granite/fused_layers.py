@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.families.blocks.folding import linear_from
+from fastscribe.families.blocks.forms import linear_from
 from fastscribe.families.conformer.fused_layers import FusedBranches, Norm, add_product_
 from fastscribe.families.conformer.gpu_operations import choose_operations, no_triton
 from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, Operations
@@ -28,7 +28,7 @@ from fastscribe.families.granite.encoder import (
 )
 
 
-def granite_for_gpu_(encoder: GraniteEncoder, adds_products: bool) -> str | None:
+def for_gpu_(encoder: GraniteEncoder, adds_products: bool) -> str | None:
     """Convert an encoder, as conformer's fuse_for_gpu_(). Return a warning about unavailable optimisations, or None."""
     weight = encoder.input.weight
     operations, reason = choose_operations(encoder.config, weight.dtype, weight.device, adds_products)

@@ -2,8 +2,7 @@
 and ContextNet (Han et al. 2020) and Citrinet (Majumdar et al. 2021), which add squeeze-and-excite.
 
 A block is a sequence of convolution, BatchNorm and activation over time; its last activation follows the residual. `optimise_`
-folds each BatchNorm into the previous convolution. The convolutions are in time_conv.py, squeeze-and-excite is in
-squeeze_excite.py.
+folds each BatchNorm into the previous convolution. The convolutions are in time_conv.py.
 
 Padding is zeroed before every convolution wider than one frame, so neither padding nor neighbours change a row. NeMo does so
 if `conv_mask` is true. If it is false, NeMo's result for a single recording is that of a row with one more frame of silence
@@ -21,12 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.families.blocks.folding import fold_norm_
-from fastscribe.families.blocks.forms import Container, Optimised, PackedOnCpu
+from fastscribe.families.blocks.forms import Container, Optimised, PackedOnCpu, fold_norm_
 from fastscribe.families.blocks.padding import Padding
 from fastscribe.families.blocks.time_conv import TIME_CONVS, TimeConv, pack_time_convs_
 from fastscribe.families.jasper.config import JasperBlockConfig, JasperConfig
-from fastscribe.families.jasper.squeeze_excite import SqueezeExcite
 from fastscribe.types import Features, Frames
 
 _NORM_EPS = 1e-3
@@ -38,6 +35,33 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": F.gelu,
     "identity": lambda x: x,
 }
+
+
+class SqueezeExcite(nn.Module):
+    """Squeeze-and-excite (Hu et al. 2018) over the frames of a recording: [B, C, 1, T] to the same, in place.
+
+    Each channel is multiplied by a gate between 0 and 1, which two small layers make from the means of all channels over the
+    recording's frames. Padding is not counted, so a row's result does not depend on its neighbours. A row without frames has
+    means of zero.
+    """
+
+    def __init__(self, channels: int, hidden: int, activation: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.squeeze = nn.Linear(channels, hidden, bias=False)
+        self.excite = nn.Linear(hidden, channels, bias=False)
+        self.activation = activation
+
+    def forward(self, x_BC1T: torch.Tensor, lengths_B: torch.Tensor, padding: Padding) -> torch.Tensor:
+        """Overwrite x. `padding` is that of `lengths_B`, and becomes zero."""
+        padding.fill_(x_BC1T, 0.0, time_axis=3)
+        return x_BC1T.mul_(self.gate(x_BC1T, lengths_B))
+
+    def gate(self, x_BC1T: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
+        """Return the gates [B, C, 1, 1] of x, whose padding is zero."""
+        sum_BC = x_BC1T.sum(dim=(2, 3), dtype=torch.float32)
+        mean_BC = (sum_BC / lengths_B.clamp(min=1)[:, None]).to(x_BC1T.dtype)
+        gate_BC: torch.Tensor = self.excite(self.activation(self.squeeze(mean_BC))).sigmoid()
+        return gate_BC[:, :, None, None]
 
 
 class JasperEncoder(Container):

@@ -1,13 +1,18 @@
-"""The language prompt of a checkpoint: its table of languages, and the choice of one."""
+"""The language prompt of a checkpoint: its table of languages, and the choice of one.
+
+NeMo's class of such models is EncDecRNNTBPEModelWithPrompt.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from fastscribe.checkpoint.value import Section
+from fastscribe.config import EncoderSettings
 from fastscribe.errors import UnsupportedCheckpoint, UsageError
-from fastscribe.families.conformer.config import LanguagePromptConfig
+from fastscribe.families.conformer.config import EncoderConfig, LanguagePromptConfig
 from fastscribe.languages import AUTO, language_tag, list_languages, nearest_languages
 
 __all__ = ["AUTO", "choose_language", "known_languages", "language_prompt"]
@@ -74,3 +79,21 @@ def choose_language(prompt: LanguagePromptConfig, language: str | None) -> int:
         f"--language {language}: not one of this checkpoint's {len(known)} languages; the nearest: "
         f"{list_languages(nearest_languages(language, known))}, or {AUTO}"
     )
+
+
+def with_language_prompt(encoder: EncoderSettings, config: Section) -> EncoderSettings:
+    """Return the encoder's settings with the prompt of the whole config, if it has one. Raises UnsupportedCheckpoint."""
+    if not isinstance(encoder, EncoderConfig):
+        return encoder
+    return replace(encoder, language_prompt=_language_prompt(config, encoder.d_model))
+
+
+def _language_prompt(config: Section, d_model: int) -> LanguagePromptConfig | None:
+    """Return the prompt in NeMo's config of a model, None if it has none."""
+    section = config.part("model_defaults", optional=True)
+    if not section.choose("initialize_prompt_feature", False, (True, False, None)):
+        return None
+    languages = section.part("prompt_dictionary").values
+    if "False" in languages:  # YAML's reading of the Norwegian `no`
+        languages["no"] = languages.pop("False")
+    return language_prompt(section, section.positive("num_prompts", 128), 2 * d_model, languages, AUTO)

@@ -55,7 +55,7 @@ def load(start: messages.Start, memory: SharedMemory, say: Callable[[str], None]
         import torch
 
         from fastscribe.checkpoint.reader import read_for_run
-        from fastscribe.cuda.memory import register, say_unpinned
+        from fastscribe.cuda.device import register, say_unpinned
         from fastscribe.pipeline.engine import Engine
         from fastscribe.pipeline.recognizer import Recognizer
 

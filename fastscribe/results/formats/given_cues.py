@@ -1,6 +1,6 @@
 """Subtitles that `fastscribe align` was given, with the times at which their words were found. Pure.
 
-A row's field `subtitles` has the cues as their file has them (alignment/subtitle_files.py), and the row has a segment for each.
+A row's field `subtitles` has the cues as their file has them (alignment/texts.py), and the row has a segment for each.
 So a file of the same format is the given one with other times: text, line breaks, markup, styles. In another format a cue keeps
 its line breaks; SubRip and WebVTT keep each other's italics, bold and underline.
 """

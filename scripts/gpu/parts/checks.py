@@ -17,7 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from fastscribe.bench import machine
-from fastscribe.bench.document import describe_error
+from fastscribe.bench.result import describe_error
 from scripts.gpu.goals import read_rows
 from scripts.gpu.part import ROOT, TEST_DATA, Part, num_cores
 from scripts.measurement_log import MeasurementLog

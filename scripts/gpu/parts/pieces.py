@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from fastscribe.decode.transducer import build_greedy
 
 from fastscribe import Transcriber
-from fastscribe.bench import ceilings as machine_ceilings
-from fastscribe.bench import throughput_passes
-from fastscribe.bench.timing import time_call
+from fastscribe.bench import roofline, throughput_passes
+from fastscribe.bench.roofline import time_call
 from fastscribe.bench.work import encoder_gflop_per_audio_s
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import GraphMode, ModelConfig
-from fastscribe.decode.transducer import build_greedy
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Features, Frames
 from scripts.benchmarks import decoding_speed
@@ -38,17 +37,17 @@ def ceilings(part: Part) -> None:
     ]
     for m, k, n in products:
         key = {"what": "matmul", "dtype": "bf16", "m": m, "k": k, "n": n}
-        notes.measure(key, partial(machine_ceilings.matmul, device, m, k, n, torch.bfloat16))
-    notes.measure({"what": "copy"}, partial(machine_ceilings.copy, device, part.sizes.copy_bytes))
+        notes.measure(key, partial(roofline.matmul, device, m, k, n, torch.bfloat16))
+    notes.measure({"what": "copy"}, partial(roofline.copy, device, part.sizes.copy_bytes))
     if device.type != "cuda":
         return  # processors multiply fp8 not at all, or some thousand times slower than bf16
     for (m, k, n), scales in product(products, ("row", "tensor")):
         key = {"what": "matmul", "dtype": "fp8", "scales": scales, "m": m, "k": k, "n": n}
-        notes.measure(key, partial(machine_ceilings.scaled_matmul, device, m, k, n, scales))
+        notes.measure(key, partial(roofline.scaled_matmul, device, m, k, n, scales))
     for pinned in (True, False):
         notes.measure(
             {"what": "host_to_device", "pinned": pinned},
-            partial(machine_ceilings.host_to_device, device, 1 << 29, pinned),
+            partial(roofline.host_to_device, device, 1 << 29, pinned),
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from fastscribe import Transcriber
 from fastscribe._system.processors import cpu_name, usable_processors
 from fastscribe.bench import synthetic
-from fastscribe.bench.memory import release
+from fastscribe.bench.machine import release
 from fastscribe.bench.speed import usd_per_hours
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.pipeline.prices import Price, price_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fastscribe.bench.memory import free_bytes
+from fastscribe.bench.machine import free_bytes
 from fastscribe.cuda.device import is_out_of_memory
 from scripts.benchmarks import loss_cases, training_batches
 from scripts.benchmarks.loss_cases import Case, LossDtypeName

@@ -19,7 +19,7 @@ from fastscribe.families.blocks.row_kernels import kernels
 from fastscribe.families.conformer import cpu_layers
 from fastscribe.families.conformer.cpu_layers import CpuLayers, PlainBranch, Stream, conformer_for_cpu_
 from fastscribe.families.conformer.encoder import Encoder, Layers
-from fastscribe.families.cpu_form import to_cpu_form_, torch_dtype
+from fastscribe.families.model import to_cpu_form_, torch_dtype
 from tests.conftest import MODELS, recognizer, torch_threads
 from tests.families.conformer.test_encoder import VARIANTS, random_encoder, small_config
 

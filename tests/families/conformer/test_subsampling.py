@@ -19,7 +19,7 @@ from fastscribe.families.conformer.cpu_subsampling import FirstConvolutions
 from fastscribe.families.conformer.encoder import Encoder, Subsampling
 from fastscribe.families.conformer.fused_layers import fuse_
 from fastscribe.families.conformer.operations import TORCH
-from fastscribe.families.cpu_form import to_cpu_form_
+from fastscribe.families.model import to_cpu_form_
 from tests.conftest import torch_threads
 from tests.families.conformer.test_encoder import random_encoder, small_config
 

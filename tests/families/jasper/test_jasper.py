@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastscribe.checkpoint.native import config_from_json
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.checkpoint.validate import validate
 from fastscribe.cli.describe import describe
@@ -19,7 +20,6 @@ from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError
 from fastscribe.families.blocks.time_conv import TimeConv, pack_time_convs_
 from fastscribe.families.jasper.config import JasperBlockConfig, JasperConfig
 from fastscribe.families.jasper.encoder import JasperEncoder
-from fastscribe.families.stored_config import config_from_json
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.training.data import prepare
 from fastscribe.training.recipe import DataRecipe, ManifestPart, Recipe

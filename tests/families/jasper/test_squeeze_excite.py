@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.bench.work import LABELS_PER_S
+from fastscribe.checkpoint.native import config_from_json
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.checkpoint.value import Section
 from fastscribe.cli.describe import describe
 from fastscribe.families.blocks.padding import Padding
 from fastscribe.families.jasper.config import JasperConfig
+from fastscribe.families.jasper.encoder import SqueezeExcite
 from fastscribe.families.jasper.nemo import encoder_config
-from fastscribe.families.jasper.squeeze_excite import SqueezeExcite
-from fastscribe.families.stored_config import config_from_json
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.transcript import assemble
 from fastscribe.types import Frames

@@ -10,7 +10,7 @@ import torch
 
 from fastscribe import Options
 from fastscribe.checkpoint import reader
-from fastscribe.cuda.memory import free_bytes
+from fastscribe.cuda.device import free_bytes
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.recognizer import Recognizer

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from praatio import textgrid
 
 from fastscribe.results.formats.textgrid import to_textgrid
-from fastscribe.speakers.merge_channels import merge
+from fastscribe.speakers.dialogues import merge
 from fastscribe.text.transcript import segments_of
 from fastscribe.types import AudioInfo, Segment, Transcript, Word
 from tests.speakers.test_merge_channels import spoken
