@@ -1,29 +1,14 @@
-"""The ledger of a run: which inputs belong to its shard, and which of them an earlier run into the same place has done.
+"""The ledger of a run: which inputs belong to its shard. journal_ledger.py also knows which of them an earlier run has done.
 
-A run calls `expect` for every input in order, and `is_done` before it opens one. The key identifies an input: its path, offset
-and duration. The state tells whether it has changed: its file's version (of a local one, size and modification time), and its
-manifest row.
+A run calls `expect` for every input in order, and `is_done` before it opens one.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import threading
-from typing import TYPE_CHECKING
 
-from fastscribe._system.key_counter import KeyCounter
-from fastscribe._system.url_secrets import unsigned
-from fastscribe._system.urls import is_url
-from fastscribe.audio.failures import relative_id
-from fastscribe.audio.media import LocalFile, medium_of
-from fastscribe.results.journal import Journal, PendingInput
 from fastscribe.results.shards import UNSHARDED, Shard
-from fastscribe.types import Failure, Samples, Source
-
-if TYPE_CHECKING:
-    from fastscribe.results.result_files import ResultFiles
+from fastscribe.types import Failure, Source
 
 
 class Ledger:
@@ -49,99 +34,3 @@ class Ledger:
     def is_done(self, source: Source | Failure) -> bool:
         """Return True if the input needs no transcription. Called from several threads."""
         return False
-
-
-class JournalLedger(Ledger):
-    """Decides which inputs this run transcribes. Inputs that failed before count as done unless `retry_failed`.
-
-    Args:
-        shard: The part of the inputs that this run transcribes.
-        journal: Results of earlier runs.
-        retry_failed: Transcribe inputs again that failed in an earlier run.
-        files: Names the inputs' files, and makes those of earlier results again that are missing; None: there are no files.
-    """
-
-    def __init__(
-        self, shard: Shard, journal: Journal, retry_failed: bool = False, files: ResultFiles | None = None
-    ) -> None:
-        super().__init__(shard)
-        self._journal, self._retry_failed, self._files = journal, retry_failed, files
-        self._key_counts = KeyCounter()
-        self._pending: dict[int, PendingInput] = {}  # by index
-
-    def expect(self, source: Source | Failure) -> bool:
-        """Return False if the input belongs to another shard. Every shard names all inputs."""
-        key = _key(source)
-        repeats = self._key_counts.count(key)
-        key = _digest(f"{key} {repeats}") if repeats else key
-        is_ours = super().expect(source)
-        name = "" if self._files is None else self._files.names.name_of(source.id, key, is_ours)
-        if is_ours:
-            self._pending[source.index] = PendingInput(key, name)
-        return is_ours
-
-    def is_done(self, source: Source | Failure) -> bool:
-        """Return True if an earlier run transcribed this very input, or failed and the input is not retried.
-
-        Called from several threads.
-        """
-        pending = self._pending[source.index]
-        pending.state, pending.num_bytes = _state(source)
-        entry_index = self._journal.find(pending.key)
-        if entry_index is None:
-            return False
-        self._journal.is_in_this_run[entry_index] = True
-        entry = self._journal.entries[entry_index]
-        failed = bool(entry["failed"])
-        is_same = int(entry["state"]) == pending.state and not (failed and self._retry_failed)
-        if not is_same or not (self._files is None or self._files.complete(entry_index, pending.name, source.index)):
-            pending.entry_index = entry_index
-            return False
-        entry["order"] = source.index
-        with self.lock:
-            self.failed_before += failed
-            self.mark_done(source.index)
-        return True
-
-    def __getitem__(self, index: int) -> PendingInput:
-        return self._pending[index]
-
-    def mark_done(self, index: int) -> None:
-        """Forget an input that has its result. The caller holds `lock`."""
-        del self._pending[index]
-
-
-def _key(source: Source | Failure) -> int:
-    if isinstance(source, Source):
-        track = f"\0{source.track}" if source.track else ""
-        identity = os.path.abspath(source.file) if isinstance(source.file, str) else unsigned(source.file.identity)
-        return _digest(f"{identity}\0{source.offset_s}\0{source.duration_s}{track}")
-    stands_for_path = source.id == relative_id(source.path)
-    stretch = "None\0None" if stands_for_path else source.id  # as a Source's, once the file is there
-    return _digest(f"{_place(source.path)}\0{stretch}")
-
-
-def _place(path: str) -> str:
-    return unsigned(path) if is_url(path) else os.path.abspath(path)
-
-
-def _state(source: Source | Failure) -> tuple[int, int | None]:
-    """Return the input's state, and its size in bytes; None if it is not known."""
-    if isinstance(source, Failure):
-        return _digest(source.message), None
-    num_bytes = None
-    try:
-        found = ""
-        if not isinstance(source.file, Samples):
-            medium = medium_of(source.file)
-            found = medium.version()
-            if isinstance(medium, LocalFile):  # others may need a request
-                num_bytes = int(found.partition(" ")[0])
-    except (OSError, ValueError):
-        found = "none"
-    return _digest(f"{found}\0{json.dumps(source.row, sort_keys=True) if source.row is not None else ''}"), num_bytes
-
-
-def _digest(text: str) -> int:
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") or 1

@@ -22,7 +22,8 @@ from fastscribe.audio.inputs import expand
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.committer import Committer, is_ours
 from fastscribe.results.journal import NO_STATE, Entry, Journal, check_same_settings, read_entries
-from fastscribe.results.ledger import JournalLedger, Ledger
+from fastscribe.results.journal_ledger import JournalLedger
+from fastscribe.results.ledger import Ledger
 from fastscribe.results.names import Names
 from fastscribe.results.outputs import OutputRun
 from fastscribe.results.paths import in_the_way

@@ -12,7 +12,7 @@ from fastscribe.audio.inputs import expand, is_audio, split_head
 from fastscribe.audio.media import EncodedBytes
 from fastscribe.audio.probe import probe
 from fastscribe.errors import AudioError
-from fastscribe.results.ledger import _key
+from fastscribe.results.journal_ledger import _key
 from fastscribe.types import Failure, Source
 from tests.conftest import AUDIO
 from tests.helpers.containers import encode

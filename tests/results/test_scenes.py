@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fastscribe.results.journal import Journal
-from fastscribe.results.ledger import JournalLedger
+from fastscribe.results.journal_ledger import JournalLedger
 from fastscribe.results.names import Names
 from fastscribe.results.shards import Shard
 from fastscribe.types import Source

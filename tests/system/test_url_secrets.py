@@ -7,7 +7,7 @@ import pytest
 from fastscribe._system.url_secrets import hide_secrets, unsigned
 from fastscribe.audio.failures import input_failure
 from fastscribe.audio.remote_file import RemoteFile
-from fastscribe.results.ledger import _key
+from fastscribe.results.journal_ledger import _key
 from fastscribe.types import Source
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fastscribe.audio.failures import input_failure
 from fastscribe.results.journal import ENTRY, Entry, Journal
-from fastscribe.results.ledger import JournalLedger
+from fastscribe.results.journal_ledger import JournalLedger
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.types import Failure, Source
 
