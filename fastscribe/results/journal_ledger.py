@@ -1,7 +1,7 @@
 """The ledger of a run with a journal: which of its inputs an earlier run into the same place has done.
 
-The key identifies an input: its path, offset and duration. The state tells whether it has changed: its file's version (of a local
-one, size and modification time), and its manifest row.
+The key identifies an input: its path, offset and duration. The state tells whether it has changed: its file's version (of a
+local one, size and modification time), and its manifest row.
 """
 
 from __future__ import annotations
