@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import IO, Any
 
-from fastscribe.bench.document import describe_error
+from fastscribe.bench.result import describe_error
 from scripts.gpu.processes import Worker, answer
 
 Labels = list[list[int]]

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from fastscribe.decode.transducer import build_greedy
 
 from fastscribe import Transcriber
 from fastscribe.bench import roofline, throughput_passes
@@ -20,6 +19,7 @@ from fastscribe.bench.roofline import time_call
 from fastscribe.bench.work import encoder_gflop_per_audio_s
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import GraphMode, ModelConfig
+from fastscribe.decode.families import build_greedy
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Features, Frames
 from scripts.benchmarks import decoding_speed

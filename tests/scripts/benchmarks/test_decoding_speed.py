@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fastscribe.decode.transducer import build_greedy
+from fastscribe.decode.families import build_greedy
 from scripts.benchmarks import decoding_speed
 from scripts.shapes import SHAPES
 from tests.helpers import random_models

@@ -40,7 +40,7 @@ def test_batch_sizes_are_searched_with_the_model(monkeypatch: pytest.MonkeyPatch
         tried.append((network, bucket.max_duration_s))
         return rows <= 10
 
-    monkeypatch.setattr(training_batches.batch_size_probe, "fits", fits)
+    monkeypatch.setattr(training_batches.batch_search, "fits", fits)
     corpus = Corpus.of(12)
     comparison = Comparison(SimpleNamespace(network="network", config="config"), CPU, corpus, 2, 1)
     plan = comparison.plan(WAYS[0])
