@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastscribe.config import Options
+from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import AudioError, CheckpointError, FastscribeError, UsageError
 from fastscribe.types import Alternative, Failure, Segment, Token, Transcript, Turn, Word
 from fastscribe.version import __version__
@@ -33,6 +33,7 @@ __all__ = [
     "Failure",
     "FastscribeError",
     "Options",
+    "OutputStyle",
     "Segment",
     "Token",
     "Transcriber",

@@ -353,10 +353,11 @@ class Transcriber:
                 output has one (results.output.open_journaled). None: transcribe all.
 
         Yields:
-            As transcribe(), in the order of completion.
+            A Transcript or a Failure, in the order of completion.
 
         Raises:
-            As transcribe().
+            DeviceFailed: The GPU is lost.
+            UsageError: As for transcribe().
         """
         self._executor.style = style
         with closing(self._whole_results(inputs, ledger)) as results:
