@@ -13,7 +13,7 @@ from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.dry_run import estimate_run
 from fastscribe.pipeline import preparation
 from fastscribe.pipeline.preparation import Preparation
-from fastscribe.results.ledger import Ledger
+from fastscribe.results.outputs import Ledger
 from fastscribe.types import Source
 from tests.conftest import AUDIO, MODELS
 

@@ -20,7 +20,7 @@ from fastscribe.types import Failure
 
 if TYPE_CHECKING:
     from fastscribe.dry_run import DryRunReport
-    from fastscribe.results.ledger import Ledger
+    from fastscribe.results.outputs import Ledger
     from fastscribe.transcriber import Transcriber
 
 
@@ -70,9 +70,8 @@ def _show_failure(failure: Failure) -> None:
 
 def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
     """Read what is left to do in the output folder without changing it."""
-    from fastscribe.results.ledger import Ledger
     from fastscribe.results.output import read_ledger
-    from fastscribe.results.outputs import OutputRun
+    from fastscribe.results.outputs import Ledger, OutputRun
 
     target = job.target
     if target.overwrite or target.is_stdout:

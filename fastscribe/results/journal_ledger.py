@@ -16,7 +16,7 @@ from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.media import LocalFile, medium_of
 from fastscribe.results.journal import Journal, PendingInput
-from fastscribe.results.ledger import Ledger
+from fastscribe.results.outputs import Ledger
 from fastscribe.results.result_files import ResultFiles
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Samples, Source

@@ -23,9 +23,8 @@ from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.committer import Committer, is_ours
 from fastscribe.results.journal import NO_STATE, Entry, Journal, check_same_settings, read_entries
 from fastscribe.results.journal_ledger import JournalLedger
-from fastscribe.results.ledger import Ledger
 from fastscribe.results.names import Names
-from fastscribe.results.outputs import OutputRun
+from fastscribe.results.outputs import Ledger, OutputRun
 from fastscribe.results.paths import in_the_way
 from fastscribe.results.result_files import ResultFiles, file_formats
 from fastscribe.results.shards import Shard

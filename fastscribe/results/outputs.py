@@ -1,16 +1,41 @@
-"""What a run writes, and what it gives its results to: a stream (stream.py), or a folder or a store (output.py)."""
+"""What a run writes, what it gives its results to (a stream, stream.py; a folder or a store, output.py), and its ledger."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from fastscribe.config import OutputStyle
-from fastscribe.results.ledger import Ledger
 from fastscribe.results.shards import UNSHARDED, Shard
-from fastscribe.types import Failure, Transcript
+from fastscribe.types import Failure, Source, Transcript
+
+
+class Ledger:
+    """Decides which inputs this run transcribes: all of its shard's, because nothing of earlier runs is kept.
+
+    `lock` guards everything in a ledger that several threads change.
+
+    Args:
+        shard: The part of the inputs that this run transcribes.
+    """
+
+    def __init__(self, shard: Shard = UNSHARDED) -> None:
+        self.lock = threading.Lock()
+        self.num_given = 0  # inputs of all shards so far
+        self.failed_before = 0  # inputs that failed in an earlier run and are not retried
+        self._shard = shard
+
+    def expect(self, source: Source | Failure) -> bool:
+        """Return False if the input belongs to another shard. Called once per input, in order, from one thread."""
+        self.num_given += 1
+        return self._shard.holds(source.id)
+
+    def is_done(self, source: Source | Failure) -> bool:
+        """Return True if the input needs no transcription. Called from several threads."""
+        return False
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from fastscribe.audio.inputs import names_file
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.formats.writers import offset_suffix, render
-from fastscribe.results.ledger import Ledger
-from fastscribe.results.outputs import OutputRun
+from fastscribe.results.outputs import Ledger, OutputRun
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Source, Transcript
 
