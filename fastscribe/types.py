@@ -487,7 +487,7 @@ class Failure:
 
     path: str
     id: str
-    stage: str  # "input", "probe", "split", "load", "model", "assemble", "align", "write"
+    stage: str  # "input", "probe", "split", "load", "model", "assemble", "align"
     error_type: str
     message: str
     row: Mapping[str, Any] | None = None

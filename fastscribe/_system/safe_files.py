@@ -258,9 +258,11 @@ class Barrier:
         if not has_failed:
             return
         for file in files:
-            sync_path(file)
+            with suppress(FileNotFoundError):  # somebody has moved it away
+                sync_path(file)
         for folder in folders:
-            sync_folder(folder)
+            with suppress(FileNotFoundError):
+                sync_folder(folder)
 
     def close(self) -> None:
         for descriptor in self._descriptors.values():

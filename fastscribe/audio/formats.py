@@ -47,7 +47,7 @@ _OTHERS = (
 _OTHER_EXTENSIONS = LIST_EXTENSIONS | frozenset(_OTHERS.split())
 UNKNOWN_CONTENT, NOT_OPENED = " (unknown content)", " (not opened)"  # of kinds left out that may be audio
 
-# What a run writes into its output folder beside the results' files, with the suffix of a shard (results/entries.py).
+# What a run writes into its output folder beside the results' files, with the suffix of a shard (results/paths.py).
 _RUN_FILE = re.compile(r"(transcripts|journal)(\.shard-\d+-of-\d+)?\.jsonl|report(\.shard-\d+-of-\d+)?\.json", re.ASCII)
 _MAX_EXTENSION = 8  # characters
 MISSING_TOLERANCE_S = 0.1  # a header may promise this much more than the file holds: MP3 lengths are estimates

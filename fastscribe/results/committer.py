@@ -148,7 +148,7 @@ class Committer:
         except OSError as error:
             if error.errno in _STOPS and not isinstance(error, InTheWay):
                 raise
-            self.not_written.append(error)
+            self.not_written.append(without_frames(error))
             self._storage.lacks_files = True
 
     def _write(self, file: NewFile, content: bytes, is_there: bool) -> None:
@@ -158,6 +158,11 @@ class Committer:
             if not is_ours(self._storage, file, 0):
                 raise
             self._storage.write(file.name, content, replaces=True)
+
+
+def without_frames(error: OSError) -> OSError:
+    """Return an equal error that keeps nothing in memory: frames hold the contents of files."""
+    return OSError(error.errno, error.strerror or str(error), error.filename)
 
 
 def is_ours(storage: Storage, file: NewFile, size: int) -> bool:

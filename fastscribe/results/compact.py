@@ -7,6 +7,7 @@ leaves the old files, or all that the next run needs to finish.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import BinaryIO
 
 import numpy as np
 
@@ -20,8 +21,19 @@ from fastscribe._system.safe_files import (
     temp_path_for,
     write_atomic,
 )
+from fastscribe._system.safe_open import safe_open
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.results.journal import NO_FILE, NO_STATE, SYNCED, Journal, header_line, is_row, read_journal, run_line
+from fastscribe.results.journal import (
+    NO_FILE,
+    NO_STATE,
+    SYNCED,
+    Journal,
+    header_line,
+    is_row,
+    parse_entry,
+    read_journal,
+    run_line,
+)
 from fastscribe.results.paths import SWAP, Paths
 from fastscribe.types import Int64Array
 
@@ -52,8 +64,13 @@ def compact(paths: Paths, ordered: bool, order: Int64Array = NO_ORDER) -> None:
     is_right = len(kept) == len(entries) and bool((np.diff(kept) > 0).all())
     if is_right and not (ordered and (entries["order"] != written_order).any()):
         return
+    sizes = entries["end"][kept] - entries["begin"][kept]
+    ends = np.cumsum(sizes)
     try:
-        _write_temps(paths, journal, kept)
+        if bool((entries["end"][kept][sizes > 0] == ends[sizes > 0]).all()) and _size(paths) == sizes.sum():
+            write_atomic(paths.journal, lambda file: _write_journal(file, journal, kept, ends))  # the rows are right
+            return
+        _write_temps(paths, journal, kept, ends)
         sync_folder(paths.directory)
         write_atomic(paths.swap, SWAP)
     except OSError as error:
@@ -66,33 +83,47 @@ def compact(paths: Paths, ordered: bool, order: Int64Array = NO_ORDER) -> None:
         raise OutputError(str(paths.rows), error) from error
 
 
-def _write_temps(paths: Paths, journal: Journal, kept: Int64Array) -> None:
+def _size(paths: Paths) -> int:
+    status = status_of(paths.rows)
+    return 0 if status is None else status.st_size
+
+
+def _write_temps(paths: Paths, journal: Journal, kept: Int64Array, ends: Int64Array) -> None:
     with (
         paths.rows.open("rb") if paths.rows.exists() else nullcontext() as rows,
         open_temp(paths.journal) as new_journal,
         open_temp(paths.rows) as new_rows,
     ):
-        new_journal.write(header_line(journal.header or {}) + run_line(journal.facts))
-        behind: list[bytes] = []  # lines of those whose files the next run has to look into
-        for entry_index in kept.tolist():
-            entry = journal.entry(entry_index)
-            begin = new_rows.tell()
-            if rows is not None and entry.end > entry.begin:
-                rows.seek(entry.begin)
-                row = rows.read(entry.end - entry.begin)
+        for begin, end in journal.entries[["begin", "end"]][kept].tolist():
+            if rows is not None and end > begin:
+                rows.seek(begin)
+                row = rows.read(end - begin)
                 if not is_row(row):
                     raise UsageError(f"{paths.rows}: {CHANGED}")
                 new_rows.write(row)
-            order = int(journal.entries["order"][entry_index])
-            entry = entry._replace(begin=begin, end=new_rows.tell(), order=order)
-            new_journal.write(entry._replace(former={}).line())
-            if entry_index >= journal.num_synced and entry.name:
-                behind.append(entry.line())
-        new_journal.write(SYNCED + b"".join(behind))
+        _write_journal(new_journal, journal, kept, ends)
         sync(new_rows)
         sync(new_journal)
     if rows is None:
         remove(temp_path_for(paths.rows))
+
+
+def _write_journal(file: BinaryIO, journal: Journal, kept: Int64Array, ends: Int64Array) -> None:
+    """Write the lines of the entries that are kept, whose rows end at these offsets."""
+    file.write(header_line(journal.header or {}) + run_line(journal.facts))
+    behind: list[bytes] = []  # lines of those whose files the next run has to look into
+    assert journal.path is not None
+    with safe_open(journal.path) as lines:
+        for entry_index, end in zip(kept.tolist(), ends.tolist(), strict=True):
+            lines.seek(int(journal.entries["line"][entry_index]))
+            entry = parse_entry(lines.readline())
+            assert entry is not None
+            order = int(journal.entries["order"][entry_index])
+            entry = entry._replace(begin=end - (entry.end - entry.begin), end=end, order=order)
+            file.write(entry._replace(former={}).line())
+            if entry_index >= journal.num_synced and entry.name:
+                behind.append(entry.line())
+    file.write(SYNCED + b"".join(behind))
 
 
 def finish_compaction(paths: Paths) -> None:

@@ -83,7 +83,10 @@ class Names:
 
     def _foreign_file(self, name: str) -> str:
         files = (f"{name}.{format}" for format in self._formats)
-        return next((file for file in files if self._is_there(file)), "")
+        try:
+            return next((file for file in files if self._is_there(file)), "")
+        except OSError:  # the folder cannot be searched: writing says so
+            return ""
 
 
 def candidates(id: str, key: int) -> Iterator[str]:

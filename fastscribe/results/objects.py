@@ -1,7 +1,7 @@
 """The objects below an output URL, by names relative to it.
 
 A store replaces an object in one step and lists what was written, but it neither appends nor renames. What resume builds on
-this is in object_journal.py and storage_object.py.
+this is in parts.py and storage_object.py.
 """
 
 from __future__ import annotations
@@ -113,7 +113,11 @@ class ObjectFolder:
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects. One that does not exist is no error."""
-        for _ in self.map(lambda name: self._ask(name, remote.delete_object), names):
+        given = list(names)
+        if len(given) == 1:  # a thread of the pool may ask, which must not wait for another one
+            self._ask(given[0], remote.delete_object)
+            return
+        for _ in self.map(lambda name: self._ask(name, remote.delete_object), given):
             pass
 
     def map(self, call: Callable[[Given], Answer], items: Iterable[Given], batch: int = _BATCH) -> Iterator[Answer]:

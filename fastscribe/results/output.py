@@ -74,15 +74,19 @@ class JournaledOutput:
         try:
             self.journal = self._open(run)
             self._names = self._names_of_all(run) if names is None else names
-            self._committer = Committer(storage)
         except InTheWay as error:
             storage.close(None)
             raise in_the_way(str(error.filename)) from None
         except BaseException:
             storage.close(None)
             raise
-        self._begin(run)
-        self.files.recover()
+        self._committer = Committer(storage)
+        try:
+            self._begin(run)
+            self.files.recover()
+        except BaseException:
+            self.close(finished=False)
+            raise
 
     def _begin(self, run: OutputRun) -> None:
         style = run.style
@@ -99,10 +103,12 @@ class JournaledOutput:
             UsageError: The results are of a run with other settings.
         """
         check_same_settings(self._storage.where, self.journal.header or {}, run.header or {})
-        self._run, self._say = run, say
+        self._committer.flush()
+        self._run, self._say, before = run, say, self.files
         self.journal.is_in_this_run[:] = False
         self._names = self._names_of_all(run)
         self._begin(run)
+        self.files.go_on_from(before)
 
     def _open(self, run: OutputRun) -> Journal:
         storage = self._storage

@@ -92,7 +92,7 @@ class Output(Protocol):
 
 
 def check_new_folder(directory: Path, shard: Shard, overwrite: bool = False) -> None:
-    """Check a folder without a journal, before a model is loaded; with one, `open_output` checks it, which knows its settings.
+    """Check a folder without a journal, before a model is loaded; with one, the run checks it once it knows its settings.
 
     Args:
         directory: The folder, which may not exist and is not changed.

@@ -37,25 +37,17 @@ def keep_rows_if_edited(folder: ObjectFolder, rows: str, note: str) -> None:
     except (ValueError, TypeError, KeyError):
         return
     if folder.size(rows) not in (None, *sizes):
-        keep_edited(folder, rows)
+        _keep_edited(folder, rows)
 
 
-def keep_edited(folder: ObjectFolder, name: str) -> str | None:
-    """Copy an object that someone edited, `a.srt`, to `a.previous.srt` or the next free name.
-
-    Returns:
-        The name of the copy; None if the object is not there or empty.
-
-    Raises:
-        OSError: The store cannot be read or written.
-    """
+def _keep_edited(folder: ObjectFolder, name: str) -> None:
+    """Copy rows that someone edited to `transcripts.previous.jsonl` or the next free name. Raises OSError."""
     stem, _, extension = name.rpartition(".")
     content, number = folder.read_if_there(name), 1
     while content:
         try:
             copy = f"{stem}.previous{f'.{number}' if number > 1 else ''}.{extension}"
             folder.create(copy, content)
-            return copy
+            return
         except InTheWay:
             number += 1
-    return None

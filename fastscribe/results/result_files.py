@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 
 from fastscribe.config import OutputStyle
-from fastscribe.results.committer import Committer, is_ours
+from fastscribe.results.committer import Committer, is_ours, without_frames
 from fastscribe.results.fingerprint import layout_key
 from fastscribe.results.formats.writers import content_of
 from fastscribe.results.journal import LAID_OUT, NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput
@@ -52,6 +52,13 @@ class ResultFiles:
         self._layout = layout_key(style.subtitles)
         self._recovered: dict[int, list[str]] = {}  # formats that recover() has queued, by entry index
         self._lock = Lock()  # of what is counted
+
+    def go_on_from(self, before: ResultFiles) -> None:
+        """Take over what another one has counted of the same files."""
+        self.num_made_again = before.num_made_again
+        self.not_made += before.not_made
+        self.laid_out_again |= before.laid_out_again
+        self._recovered |= before._recovered
 
     # --- new results
 
@@ -112,7 +119,7 @@ class ResultFiles:
             missing = self._missing(entry_index, name)
             return not missing or self._make(entry_index, name, missing, order)
         except OSError as error:
-            self.not_made.append(error)
+            self.not_made.append(without_frames(error))
             return True
 
     def _missing(self, entry_index: int, name: str) -> list[str]:
@@ -176,7 +183,7 @@ class ResultFiles:
                     self._recovered[entry_index] = formats
                     self._make(entry_index, entry.name, formats, entry.order)
             except OSError as error:
-                self.not_made.append(error)
+                self.not_made.append(without_frames(error))
                 self._storage.lacks_files = True
             gone = [(format, crcs) for format, crcs in entry.former.items() if format not in entry.files]
             self._committer.add(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -126,7 +126,8 @@ class FolderStorage:
         for entry_index in np.flatnonzero(journal.entries["name"][journal.num_synced :]).tolist():
             entry = journal.entry(journal.num_synced + entry_index)
             for format in entry.files:
-                discard_temp(self._directory / f"{entry.name}.{format}")
+                with suppress(OSError):  # of a folder that cannot be searched
+                    discard_temp(self._directory / f"{entry.name}.{format}")
 
     def commit(self, items: Sequence[Item]) -> None:
         begin = self._rows.end
@@ -184,9 +185,13 @@ class FolderStorage:
         self._has_changed = True
 
     def sync(self, names: Sequence[str]) -> None:
-        paths = [self._directory / name for name in names]
-        self._written += (str(path) for path in paths if is_regular(path))
-        self._folders |= dict.fromkeys(str(path.parent) for path in paths if path.parent.is_dir())
+        for path in (self._directory / name for name in names):
+            with suppress(OSError):  # of a folder that cannot be searched
+                if path.parent.is_dir() and str(path.parent) not in self._folders:
+                    self._barrier.watch(path.parent)
+                    self._folders[str(path.parent)] = None
+                if is_regular(path):
+                    self._written.append(str(path))
         self._has_changed = True
 
     def close(self, finish: Finish | None) -> None:

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
+from fastscribe._system.file_kinds import InTheWay
 from fastscribe.results.journal import SYNCED, Journal, check_same_settings, header_line, run_line
 from fastscribe.results.object_lock import ObjectLock
 from fastscribe.results.objects import Listing, ObjectFolder
@@ -60,13 +62,16 @@ class ObjectStorage:
         paths = Paths(Path(), shard.suffix)
         self._rows, self._report = paths.rows.name, paths.report.name
         self._found: list[StoredRuns] | None = None  # the runs of all shards
+        self._orphans = StoredRuns(shard)  # those of this one, also if nothing but parts is left of them
         self._loaded: list[Parts] = []
         self._parts: Parts | None = None  # once it is open
         self._lock: ObjectLock | None = None
         self._name = ""  # of this run
         self._listing: Listing | None = None
         self._num_commits = 0
-        self._has_written = self._is_published = self._has_conditional_writes = False
+        self._has_written = self._is_published = False
+        self._has_conditional_writes: bool | None = None  # not known yet
+        self._asking = Lock()
 
     def lock(self, say: Callable[[str], object]) -> list[Shard]:
         self._name = self._own_runs().new_run()
@@ -84,7 +89,9 @@ class ObjectStorage:
     def _runs(self) -> list[StoredRuns]:
         """Return the runs of all shards. Parts without the settings of a run do not count."""
         if self._found is None:
-            self._found = [runs for runs in find_runs(self.folder.list(STATE)) if runs.runs]
+            found = find_runs(self.folder.list(STATE))
+            self._orphans = next((runs for runs in found if runs.shard == self.shard), StoredRuns(self.shard))
+            self._found = [runs for runs in found if runs.runs]
         return self._found
 
     def _own_runs(self) -> StoredRuns:
@@ -120,17 +127,13 @@ class ObjectStorage:
         self._check_own_names()
         runs = self._own_runs()
         earlier = self.load(self.shard)
-        check_listing(self.folder, runs)
+        check_listing(self.folder, self._orphans)
         if earlier.header is not None and header is not None:
             check_same_settings(self.where, earlier.header, header)
         self._is_published = bool(runs.runs) and all(map(self.folder.exists, (self._rows, self._report)))
         name, content = run_name(self._name), header_line(header or {}) + run_line(facts)
         self.folder.put(name, content)
-        self._has_conditional_writes = self.folder.refuses_to_replace(name, content)
-        if not self._has_conditional_writes:
-            say(
-                f"{self.where}: this store cannot refuse to replace an object: let no other program write there during the run"
-            )
+        self._first_object, self._say = (name, content), say
         self.folder.delete([self._report])
         if not runs.runs:
             self._loaded.append(Parts(self.folder, StoredRuns(self.shard, [self._name]), ()))
@@ -160,16 +163,31 @@ class ObjectStorage:
         return self.folder.read_if_there(name)
 
     def size(self, name: str) -> int | None:
-        if self._listing is None:  # a request for each file would take longer
-            self._listing = Listing(self.folder.list())
+        with self._asking:  # several threads ask
+            if self._listing is None:  # a request for each file would take longer
+                self._listing = Listing(self.folder.list())
         return self._listing.size(name)
 
     def write(self, name: str, content: bytes, replaces: bool) -> None:
-        if replaces or not self._has_conditional_writes:
-            self.folder.put(name, content)
-        else:
+        if not replaces and self._refuses_to_replace():
             self.folder.create(name, content)
+        elif not replaces and self.folder.exists(name):
+            raise InTheWay(self.folder.url_of(name))
+        else:
+            self.folder.put(name, content)
         self._has_written = True
+
+    def _refuses_to_replace(self) -> bool:
+        """Return True if the store can refuse to replace an object, which is tried once, with the run's first one."""
+        with self._asking:
+            if self._has_conditional_writes is None:
+                self._has_conditional_writes = self.folder.refuses_to_replace(*self._first_object)
+                if not self._has_conditional_writes:
+                    self._say(
+                        f"{self.where}: this store cannot refuse to replace an object: let no other program write there "
+                        "during the run"
+                    )
+            return self._has_conditional_writes
 
     def remove(self, names: Sequence[str]) -> None:
         for rows in (name for name in names if name.endswith(".jsonl") and not name.startswith(STATE)):
@@ -193,7 +211,7 @@ class ObjectStorage:
 
     def _finish(self, parts: Parts, finish: Finish) -> None:
         """Join all rows, and replace those of an earlier run, unless nothing has changed; then write the report."""
-        if self._has_written:
+        if self._has_written and not self.lacks_files:
             self.commit(())
         if finish.ordered or self._num_commits or not self._is_published:
             publish(self.folder, self._rows, published_name(self.shard), parts.join_rows(finish.ordered, finish.order))
