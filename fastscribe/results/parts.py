@@ -214,15 +214,16 @@ def _check_numbers(folder: ObjectFolder, names: Sequence[str]) -> None:
 
 
 def check_listing(folder: ObjectFolder, runs: StoredRuns) -> None:
-    """Raise UsageError if the store has what its listing lacks: a part behind the last one of a run, or a run's first object.
-
-    Raises OSError.
-    """
+    """Raise UsageError if the store has a part that its listing lacks, behind the last one of a run. Raises OSError."""
     numbers = dict.fromkeys(runs.runs, 0) | dict(_number_of(name) for name, _ in runs.parts)
     names = [part_name(run, number + 1) for run, number in numbers.items()]
     for name, exists in zip(names, folder.map(folder.exists, names), strict=True):
         if exists:
             raise _missing(folder, name)
+
+
+def check_orphans(folder: ObjectFolder, runs: StoredRuns) -> None:
+    """Raise UsageError if the store has the first object of a run of which its listing has parts alone. Raises OSError."""
     for run in dict.fromkeys(map(_run_of, runs.orphans)):
         if folder.exists(run_name(run)):
             raise _missing(folder, run_name(run))

@@ -23,6 +23,7 @@ from fastscribe.results.parts import (
     Parts,
     StoredRuns,
     check_listing,
+    check_orphans,
     find_runs,
     folder_of,
     part_name,
@@ -62,7 +63,7 @@ class ObjectStorage:
         paths = Paths(Path(), shard.suffix)
         self._rows, self._report = paths.rows.name, paths.report.name
         self._found: list[StoredRuns] | None = None  # the runs of all shards
-        self._orphans = StoredRuns(shard)  # those of this one, also if nothing but parts is left of them
+        self._orphans = StoredRuns(shard)  # those of this one, also if nothing but parts is listed
         self._loaded: list[Parts] = []
         self._parts: Parts | None = None  # once it is open
         self._lock: ObjectLock | None = None
@@ -99,7 +100,9 @@ class ObjectStorage:
 
     def _check_own_names(self, besides: Sequence[str] = ()) -> None:
         """Raise UsageError if rows or report would replace something that no run wrote, except `besides`."""
-        names = [] if self._own_runs().runs else [name for name in (self._rows, self._report) if name not in besides]
+        is_begun = bool(self._own_runs().runs)
+        check_orphans(self.folder, self._orphans)
+        names = [] if is_begun else [name for name in (self._rows, self._report) if name not in besides]
         for name in filter(self.folder.exists, names):
             raise in_the_way(self.folder.url_of(name))
 
@@ -127,7 +130,7 @@ class ObjectStorage:
         self._check_own_names()
         runs = self._own_runs()
         earlier = self.load(self.shard)
-        check_listing(self.folder, self._orphans)
+        check_listing(self.folder, runs)
         if earlier.header is not None and header is not None:
             check_same_settings(self.where, earlier.header, header)
         self._is_published = bool(runs.runs) and all(map(self.folder.exists, (self._rows, self._report)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from fastscribe._system.safe_files import temp_path_for
+from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results import compact as compact_module
 from fastscribe.results.compact import compact, finish_compaction
@@ -23,7 +25,10 @@ from fastscribe.results.journal import (
     read_journal,
     run_line,
 )
+from fastscribe.results.output import open_journaled
+from fastscribe.results.outputs import OutputRun
 from fastscribe.results.paths import SWAP, Paths
+from tests.results.test_output import put, spoken
 
 FACTS, FILES = {"request": "x"}, {"txt": FileMark(1, 2)}
 
@@ -112,3 +117,18 @@ def test_rows_that_were_changed_are_an_error(tmp_path: Path) -> None:
     paths.rows.write_bytes(paths.rows.read_bytes().replace(b"\n", b" "))
     with pytest.raises(UsageError, match="was changed since the last run"):
         compact(paths, True)
+
+
+def test_rows_that_are_right_are_not_written_again(tmp_path: Path) -> None:
+    """Files of another format give results new lines for the same rows."""
+    with open_journaled(tmp_path, OutputRun(OutputStyle(), {})) as output:
+        for index, id in enumerate(("a.wav", "b.wav")):
+            put(output, spoken(id, index=index))
+    rows = os.stat(tmp_path / "transcripts.jsonl")
+    run = OutputRun(OutputStyle(("jsonl", "txt")), {})
+    with open_journaled(tmp_path, run) as output:
+        assert not any(put(output, spoken(id, index=index)) for index, id in enumerate(("a.wav", "b.wav")))
+    assert os.stat(tmp_path / "transcripts.jsonl").st_ino == rows.st_ino
+    journal = read_journal(tmp_path / "journal.jsonl")
+    assert len(journal.entries) == journal.num_synced == 2 and journal.entry(1).files.keys() == {"txt"}
+    assert [(tmp_path / name).read_text() for name in ("a.txt", "b.txt")] == ["a.wav\n", "b.wav\n"]

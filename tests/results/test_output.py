@@ -342,3 +342,32 @@ def test_a_file_that_cannot_be_written_is_made_by_the_next_run(tmp_path: Path) -
     (tmp_path / "x").unlink()
     assert place.run(["x/a.wav"], "txt") == []
     assert place.contents() == {"x/a.txt": "x/a.wav", "b.txt": "b.wav"}
+
+
+def test_a_folder_that_cannot_be_searched_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known of what it holds, neither while names are given nor later."""
+    lstat = os.lstat
+
+    def refuse(path: Any) -> os.stat_result:
+        if f"{os.sep}x{os.sep}" in os.fspath(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+        return lstat(path)
+
+    monkeypatch.setattr(os, "lstat", refuse)
+    place = Place(tmp_path)
+    for _ in range(2):
+        with place.opened("txt") as output:
+            put(output, spoken("x/a.wav"))
+        assert [error.filename for error in output.not_made] == [str(tmp_path / "x" / "a.txt")]
+        assert all(error.__traceback__ is None for error in output.not_made)
+    assert place.rows() == ["/in/x/a.wav"]
+
+
+def test_an_error_while_files_are_recovered_gives_the_folder_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastscribe.results.result_files.ResultFiles.recover", stopped)
+    with pytest.raises(OSError, match="stopped"):
+        Place(tmp_path).opened("txt")
+    monkeypatch.undo()
+    assert Place(tmp_path).run(["a.wav"], "txt") == ["a.wav"]

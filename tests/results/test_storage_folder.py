@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fastscribe._system import safe_files
 from fastscribe._system.file_kinds import InTheWay, starts_with
 from fastscribe._system.safe_files import open_append, temp_path_for
 from fastscribe.results.shards import UNSHARDED, Shard
@@ -113,3 +114,14 @@ def test_zeros_before_users_data_are_not_our_file(tmp_path: Path) -> None:
     assert not starts_with(path, re.compile(b"ours"))
     path.write_bytes(bytes(5000))
     assert starts_with(path, re.compile(b"ours"))
+
+
+def test_a_file_that_is_moved_away_does_not_stop_a_run_without_syncfs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safe_files, "_syncfs", lambda: None)
+    storage = opened(tmp_path)
+    storage.write("x/a.txt", b"text", replaces=False)
+    os.rename(tmp_path / "x", tmp_path / "elsewhere")
+    storage.commit([])
+    storage.close(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from itertools import count
 
@@ -13,7 +14,7 @@ from fastscribe.results.merge_objects import merge_store
 from fastscribe.results.shards import Shard
 from fastscribe.types import Source
 from tests.helpers.object_store import FaultyStore, object_store
-from tests.results.test_output import Place, put, spoken
+from tests.results.test_output import Place, failed, put, spoken
 
 _numbers = count()
 KINDS = ("run.json", "part.jsonl", "a.txt", "published", "transcripts", "report")
@@ -168,3 +169,33 @@ def test_parts_without_the_settings_of_their_run_do_not_count(place: Place) -> N
         if "run.json" in name or not name.startswith(".fastscribe/"):
             place.remove(name)
     assert place.run(["a.wav"], "txt") == ["a.wav"]
+
+
+def test_many_removals_at_once_do_not_wait_for_themselves(place: Place) -> None:
+    """Recordings that have changed and failed now have no text: their files go, more at once than there are requests."""
+    ids = [f"{number}.wav" for number in range(40)]
+    place.run(ids, "txt")
+    with place.opened("txt") as output:
+        for index, id in enumerate(ids):
+            put(output, failed(id, index), changed=True)
+    assert place.contents() == {} and len(place.rows()) == 40
+
+
+def test_a_listing_without_a_run_whose_parts_it_has_is_an_error(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.run(["a.wav"], "txt")
+    listed = remote.list_objects
+    monkeypatch.setattr(
+        remote, "list_objects", lambda url: (one for one in listed(url) if not one.url.endswith("run.json"))
+    )
+    with pytest.raises(UsageError, match=r"run\.json: is missing, and what was done is in it"):
+        place.run(["a.wav"], "txt")
+
+
+def test_an_object_that_appears_during_the_run_stays_without_conditions_too(
+    server: FaultyStore, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "knows_conditions", False)
+    with place.opened("txt") as output:
+        assert put(output, spoken("a.wav"))
+        remote.write_object(f"{place.where}/a.txt", b"mine")
+    assert read(place, "a.txt") == "mine" and [error.errno for error in output.not_made] == [errno.EEXIST]
