@@ -215,7 +215,8 @@ class JournaledOutput:
     @property
     def not_made(self) -> list[OSError]:
         """Why files of results could not be written; the next run makes them."""
-        return list({one.filename: one for one in (*self.files.not_made, *self._committer.not_written)}.values())
+        errors = [*self.files.not_made, *self._committer.not_written]
+        return list({error.filename or number: error for number, error in enumerate(errors)}.values())  # each file once
 
     def totals(self) -> Totals:
         """Return what the place holds once this run has finished."""
