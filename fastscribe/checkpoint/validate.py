@@ -1,6 +1,6 @@
 """Validation of a ModelConfig from any reader: types, ranges, allowed values, and consistency.
 
-What an encoder may have is in config.py of its family's folder.
+The limits of an encoder are in config.py of its family's folder.
 """
 
 from __future__ import annotations

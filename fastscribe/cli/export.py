@@ -109,11 +109,12 @@ def export(
 
 
 def _export_in_place(folder: Path, style: OutputStyle, report: Report) -> None:
-    from fastscribe.results.export import export_in_place, runs_of
+    from fastscribe.results.export import export_in_place
+    from fastscribe.results.paths import journals_in
 
     if style.formats == ("jsonl",):
         raise typer.BadParameter("jsonl is what export reads; choose another format")
-    if not runs_of(folder):
+    if not journals_in(folder):
         raise UsageError(
             f"{folder}: no run's journal is here, so its files need a folder of their own: add -o FOLDER, or give the "
             "folders of the shards if it is merged"

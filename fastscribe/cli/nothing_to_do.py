@@ -68,7 +68,7 @@ def end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> JournaledO
         if not all_done:
             listing.begin_again()
             return output
-        output.write_report(report_of(job, _stats(job, output, listing, perf_counter() - start)))
+        output.write_report(report_of(output, _stats(output, listing, perf_counter() - start)))
         output.close()
     except BaseException:
         output.close(finished=False)
@@ -81,12 +81,12 @@ def end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> JournaledO
     raise typer.Exit(1 if output.ledger.failed_before + not_made else 0)
 
 
-def report_of(job: TranscribeJob, stats: RunStats) -> bytes:
+def report_of(output: JournaledOutput, stats: RunStats) -> bytes:
     """Return the content of report.json."""
-    return (json.dumps({**stats.to_json(), "request": request_of(job)}, indent=2) + "\n").encode()
+    return (json.dumps({**stats.to_json(), "request": output.facts["request"]}, indent=2) + "\n").encode()
 
 
-def _stats(job: TranscribeJob, output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats:
+def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats:
     """Return the statistics of a run that did nothing; what it would have run on is what the last run stated."""
     counts: dict[str, Any] = dict.fromkeys(("files", "failed", "padded_frames", "real_frames", "peak_bytes"), 0)
     return RunStats(

@@ -113,8 +113,10 @@ def _run(
             if totals is not None:
                 stats = replace(stats, totals=totals._asdict())
                 from fastscribe.cli.nothing_to_do import report_of
+                from fastscribe.results.output import JournaledOutput
 
-                output.write_report(report_of(job, stats))
+                assert isinstance(output, JournaledOutput)
+                output.write_report(report_of(output, stats))
     if event_log is not None:
         event_log.finished(stats)
     if not (quiet or stats.files + stats.skipped):
@@ -131,7 +133,6 @@ def _run(
     not_made = 0
     if totals is not None:
         from fastscribe.cli.folder_messages import say_failed_before, say_made_again, say_not_given
-        from fastscribe.results.output import JournaledOutput
 
         if not quiet:
             say_not_given(job, totals.not_given)

@@ -21,7 +21,7 @@ from fastscribe.results.journal import Journal, read_header
 from fastscribe.results.names import Names
 from fastscribe.results.output import JournaledOutput, open_journaled
 from fastscribe.results.outputs import OutputRun
-from fastscribe.results.paths import Paths, journals_in
+from fastscribe.results.paths import journals_in
 from fastscribe.results.repair import edited_rows
 from fastscribe.results.result_files import file_formats
 from fastscribe.results.rows import ResultRow
@@ -42,11 +42,6 @@ class Exported(NamedTuple):
         return Exported(self.results + 1, self.made + is_made, self.failed + has_failed)
 
 
-def runs_of(directory: Path) -> list[Paths]:
-    """Return the paths of the runs whose journals are in a folder: one, or one for each shard."""
-    return journals_in(directory)
-
-
 def export_in_place(directory: Path, style: OutputStyle, say: Callable[[str], object] = print) -> Exported:
     """Make the files that the results of a folder lack, or have in another layout, from their rows.
 
@@ -65,7 +60,7 @@ def export_in_place(directory: Path, style: OutputStyle, say: Callable[[str], ob
     journals: list[Journal] = []
     names = Names(journals, file_formats(style.formats), lambda file: status_of(directory / file) is not None)
     with ExitStack() as opened:
-        runs = runs_of(directory)
+        runs = journals_in(directory)
         for paths in runs:
             storage = FolderStorage(directory, paths.shard)
             outputs.append(
@@ -120,7 +115,7 @@ def export_to_folder(
         OSError: A file cannot be written.
         OutputError: The same, for files that were queued.
     """
-    if any("export" not in read_header(paths.journal) for paths in runs_of(directory)):
+    if any("export" not in read_header(paths.journal) for paths in journals_in(directory)):
         raise UsageError(f"{directory}: holds the results of a run: fastscribe export {directory} makes files of these")
     pending = iter(results)
     head = []  # up to the first transcript

@@ -6,13 +6,13 @@ command goes on where the last run stopped: the ledger knows what is done, and f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import compress
 from pathlib import Path
 from time import monotonic, sleep
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -211,6 +211,11 @@ class JournaledOutput:
 
     def _path_of(self, file: str) -> str:
         return f"{self._storage.where.rstrip('/')}/{file}"
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the run states, as the journal keeps it."""
+        return self._run.facts
 
     @property
     def not_made(self) -> list[OSError]:

@@ -16,7 +16,7 @@ from fastscribe.config import OutputStyle
 from fastscribe.results.committer import Committer, is_ours, without_frames
 from fastscribe.results.fingerprint import layout_key
 from fastscribe.results.formats.writers import content_of
-from fastscribe.results.journal import LAID_OUT, NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput
+from fastscribe.results.journal import ENTRY, LAID_OUT, NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput
 from fastscribe.results.names import Names
 from fastscribe.results.storage import ROWS, Item, NewFile, Storage
 from fastscribe.results.stored import to_result
@@ -160,8 +160,9 @@ class ResultFiles:
             self._committer.add(Item(None, files=tuple(files)))
         else:
             self._committer.add(Item(made, row, False, tuple(files)))
-            known = self._journal.entries[entry_index]
-            _, _, _, _, _, _, _, _, known["name"], known["sizes"], known["layouts"], _ = made.values()
+            known, new = self._journal.entries[entry_index], np.array([made.values()], ENTRY)[0]
+            for field in ("name", "sizes", "layouts"):
+                known[field] = new[field]
         with self._lock:
             self.num_made_again += 1
         return True

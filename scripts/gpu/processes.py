@@ -81,7 +81,7 @@ class Worker:
 
 
 def answer(reply_to: Callable[[Document], Document]) -> None:
-    """Answer each line of stdin with one of stdout, until stdin ends. What else is printed goes to stderr."""
+    """Answer each line of stdin with one of stdout, until stdin ends. Other output goes to stderr."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
