@@ -14,7 +14,7 @@ from base64 import b32encode
 from collections.abc import Callable, Iterator, Sequence
 
 from fastscribe._system.key_counter import KeyCounter
-from fastscribe.results.journal import Journal, name_key
+from fastscribe.results.journal import Journal, joined, name_key
 
 _MAX_PART_BYTES = 200  # file systems allow 255; letters, an extension and the temporary name's affixes are added
 _MAX_FOLDER_BYTES = 1000
@@ -42,7 +42,8 @@ class Names:
 
     def __init__(self, journals: Sequence[Journal], formats: Sequence[str], is_there: Callable[[str], bool]) -> None:
         self.foreign: dict[str, str] = {}  # somebody else's files, and the names that recordings got beside them
-        self._journals, self._formats, self._is_there = journals, formats, is_there
+        self._journals = [*journals[:1], joined(journals[1:])] if len(journals) > 2 else journals
+        self._formats, self._is_there = formats, is_there
         self._given = KeyCounter()  # the names of this run
 
     def name_of(self, id: str, key: int, is_ours: bool = True) -> str:

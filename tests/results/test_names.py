@@ -53,9 +53,10 @@ def test_a_journal_keeps_its_names(tmp_path: Path) -> None:
     """Also where an earlier input of this run would take it, or where the id has become another."""
     own = journal_of(tmp_path / "own", ("a.mp3", 2, "a"), ("old/b.wav", 4, "old/b"))
     other = journal_of(tmp_path / "other", ("a.flac", 3, letters("a", 3)), ("c.wav", 5, "c"))
-    names = names_of([own, other], there=["a.txt", "c.txt"])
+    third = journal_of(tmp_path / "third", ("e.wav", 8, "e"), ("old/d.wav", 7, "old/d"))
+    names = names_of([own, other, third], there=["a.txt", "c.txt"])
     assert [names.name_of(id, key) for id, key in KEYS.items()] == [letters("a", 1), "a", letters("a", 3)]
-    assert names.name_of("b.wav", 4) == "old/b"
+    assert [names.name_of("b.wav", 4), names.name_of("d.wav", 7)] == ["old/b", "old/d"]
     assert names.name_of("c.mp3", 6) == letters("c", 6)
     assert names.foreign == {}
     assert names.name_of("c.wav", 5, is_ours=False) == ""
