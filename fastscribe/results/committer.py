@@ -19,6 +19,7 @@ from fastscribe.results.storage import Item, NewFile, Storage
 _MAX_BYTES = 1 << 26  # of items that wait, until `add` does
 _MAX_COMPARED_BYTES = 1 << 28  # no file of ours is larger
 _BLOCK_BYTES = 512  # disks write no less
+_MAX_LACKING = 1000  # results with a file that could not be written, which the journal names one by one
 # These errors of a file, and those that are no system's, stop a run; with any other, the file is not written.
 _STOPS = {None, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 
@@ -41,6 +42,8 @@ class Committer:
         self.kept: dict[str, None] = {}
         self.not_written: list[OSError] = []
         self._storage, self._pace = storage, storage.pace
+        self._lacking: dict[int, Item] = {}  # results that lack a file, by their key
+        self._are_all_known = True  # they are all that lack one
         self._changed = threading.Condition()  # of all below
         self._queued: list[Item] = []
         self._is_committing = False
@@ -72,7 +75,10 @@ class Committer:
             self._raise()
 
     def close(self) -> None:
-        """Commit everything, and end the thread. Raises OutputError."""
+        """Commit everything, and end the thread. Raises OutputError.
+
+        Results that lack a file get another line in the journal, so that the next run looks into their files alone.
+        """
         try:
             self.flush()
         finally:
@@ -80,6 +86,18 @@ class Committer:
                 self._is_closing = True
                 self._changed.notify_all()
             self._thread.join()
+        if self._lacking and self._are_all_known:
+            self._storage.lacks_files = False
+            self._error = self._commit(list(self._lacking.values()))
+            self._raise()
+
+    def lack(self, item: Item | None) -> None:
+        """Note that files of a result could not be read or written; None: nobody knows of which."""
+        self._storage.lacks_files = True
+        if item is None or item.entry is None or len(self._lacking) == _MAX_LACKING:
+            self._are_all_known = False
+        else:
+            self._lacking[item.entry.key] = item._replace(has_new_row=False, files=())
 
     def _has_room(self) -> bool:
         has_room = len(self._queued) < self._pace.max_queued and self._num_bytes < _MAX_BYTES
@@ -126,8 +144,8 @@ class Committer:
     def _commit(self, items: Sequence[Item]) -> OutputError | None:
         try:
             if any(item.entry is not None for item in items):
-                self._storage.commit(items)
-            for _ in self._storage.map(self._place, (file for item in items for file in item.files)):
+                items = self._storage.commit(items)
+            for _ in self._storage.map(self._place, ((item, file) for item in items for file in item.files)):
                 pass
         except OSError as error:
             return OutputError(str(error.filename or self._storage.where), error)
@@ -135,8 +153,9 @@ class Committer:
             return OutputError(self._storage.where, OSError(None, f"{type(error).__name__}: {error}"))
         return None
 
-    def _place(self, file: NewFile) -> None:
-        """Write or remove a file, unless somebody edited it. Raises OSError for what stops a run."""
+    def _place(self, placed: tuple[Item, NewFile]) -> None:
+        """Write or remove a file of an item, unless somebody edited it. Raises OSError for what stops a run."""
+        item, file = placed
         try:
             size = self._storage.size(file.name)
             if size is not None and not is_ours(self._storage, file, size):
@@ -149,7 +168,7 @@ class Committer:
             if error.errno in _STOPS and not isinstance(error, InTheWay):
                 raise
             self.not_written.append(without_frames(error))
-            self._storage.lacks_files = True
+            self.lack(item)
 
     def _write(self, file: NewFile, content: bytes, is_there: bool) -> None:
         try:

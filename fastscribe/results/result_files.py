@@ -155,14 +155,10 @@ class ResultFiles:
         marks = self._marks(contents)
         files = [NewFile(f"{name}.{format}", content, former.get(format, ())) for format, content in contents.items()]
         made = entry._replace(name=name, order=order, files={**entry.files, **marks}, former=former)
-        is_behind = entry_index >= self._journal.num_synced  # so the next run looks into its files in any case
-        if is_behind and made.name == entry.name and made.files == entry.files:
-            self._committer.add(Item(None, files=tuple(files)))
-        else:
-            self._committer.add(Item(made, row, False, tuple(files)))
-            known, new = self._journal.entries[entry_index], np.array([made.values()], ENTRY)[0]
-            for field in ("name", "sizes", "layouts"):
-                known[field] = new[field]
+        self._committer.add(Item(made, row, False, tuple(files)))
+        known, new = self._journal.entries[entry_index], np.array([made.values()], ENTRY)[0]
+        for field in ("name", "sizes", "layouts"):
+            known[field] = new[field]
         with self._lock:
             self.num_made_again += 1
         return True
@@ -185,7 +181,7 @@ class ResultFiles:
                     self._make(entry_index, entry.name, formats, entry.order)
             except OSError as error:
                 self.not_made.append(without_frames(error))
-                self._storage.lacks_files = True
+                self._committer.lack(None)
             gone = [(format, crcs) for format, crcs in entry.former.items() if format not in entry.files]
             self._committer.add(
                 Item(None, files=tuple(NewFile(f"{entry.name}.{format}", None, crcs) for format, crcs in gone))

@@ -58,8 +58,8 @@ class Storage(Protocol):
         where: The folder or URL.
         pace: How results gather.
         map: Calls a function with each of several files: in a store, several at once.
-        lacks_files: A file could not be written or read. The journal does not say then that the files are durable, so the
-            next run looks into them.
+        lacks_files: A file could not be written or read. As long as it is True, the journal does not say that files are
+            durable, so the next run looks into them.
     """
 
     where: str
@@ -93,8 +93,12 @@ class Storage(Protocol):
             UsageError: The journal is of a run with other settings, or a file that no run wrote is in the way.
         """
 
-    def commit(self, items: Sequence[Item]) -> None:
-        """Make rows durable, and then their entries; and what `write` wrote before. Called from one thread, as are the next."""
+    def commit(self, items: Sequence[Item]) -> Sequence[Item]:
+        """Make rows durable, and then their entries; and what `write` wrote before. Called from one thread, as are the next.
+
+        Returns:
+            The items; each entry has the offsets of its row.
+        """
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
         """Return the content of a file, or of ROWS, between two offsets; fewer bytes if there are no more."""

@@ -34,7 +34,6 @@ from fastscribe.results.folder_lock import FolderLock
 from fastscribe.results.journal import (
     NO_STATE,
     SYNCED,
-    Entry,
     Journal,
     check_same_settings,
     header_line,
@@ -129,12 +128,13 @@ class FolderStorage:
                 with suppress(OSError):  # of a folder that cannot be searched
                     discard_temp(self._directory / f"{entry.name}.{format}")
 
-    def commit(self, items: Sequence[Item]) -> None:
-        begin = self._rows.end
+    def commit(self, items: Sequence[Item]) -> Sequence[Item]:
+        placed = list(_placed(items, self._rows.end))
         self._rows.append(b"".join(item.row for item in items if item.has_new_row))
         synced = self._wait()
-        self._lines.append(synced + b"".join(entry.line() for entry in _entries(items, begin)))
+        self._lines.append(synced + b"".join(item.entry.line() for item in placed if item.entry is not None))
         self._lines.sync()
+        return placed
 
     def _wait(self) -> bytes:
         """Make rows, and files that are written, durable. Return the line that says so of the files, if there are any."""
@@ -259,14 +259,12 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _entries(items: Sequence[Item], begin: int) -> Iterator[Entry]:
-    """Yield the entries of items. New rows follow each other from offset `begin`."""
+def _placed(items: Sequence[Item], begin: int) -> Iterator[Item]:
+    """Yield items whose entries have the offsets of their rows. New rows follow each other from offset `begin`."""
     for item in items:
-        if item.entry is None:
-            continue
-        if not item.has_new_row:
-            yield item.entry
+        if item.entry is None or not item.has_new_row:
+            yield item
             continue
         end = begin + len(item.row)
-        yield item.entry._replace(begin=begin, end=end)
+        yield item._replace(entry=item.entry._replace(begin=begin, end=end))
         begin = end

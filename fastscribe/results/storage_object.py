@@ -143,7 +143,7 @@ class ObjectStorage:
         self._parts = self._loaded[-1]
         return self._parts.journal
 
-    def commit(self, items: Sequence[Item]) -> None:
+    def commit(self, items: Sequence[Item]) -> Sequence[Item]:
         assert self._lock is not None and self._parts is not None
         self._lock.check()
         rows, lines, begin = [], [SYNCED] if self._has_written and not self.lacks_files else [], 0
@@ -158,6 +158,7 @@ class ObjectStorage:
         self.folder.put(name, with_last_line(b"".join(rows), written))
         self._parts.append(name, begin, written)
         self._has_written = False
+        return items
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
         if name == ROWS:

@@ -37,7 +37,7 @@ def storage(tmp_path: Path) -> Iterator[FolderStorage]:
 def test_results_gather_until_a_commit_is_due(storage: FolderStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Full queues, large ones and a flush do not wait for the pause; `add` waits for room."""
     taken, commit = list[int](), storage.commit
-    monkeypatch.setattr(storage, "commit", lambda items: (taken.append(len(items)), commit(items)))
+    monkeypatch.setattr(storage, "commit", lambda items: taken.append(len(items)) or commit(items))
     monkeypatch.setattr(FolderStorage, "pace", Pace(8, 4, 3 * len(ROW), 3600.0, 3600.0))
     committer = Committer(storage)
     for number in range(5):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +18,7 @@ from fastscribe.results.journal import SYNCED
 from fastscribe.results.output import JournaledOutput, open_journaled
 from fastscribe.results.outputs import OutputRun
 from fastscribe.results.storage_folder import FolderStorage
+from fastscribe.results.storage_object import ObjectStorage
 from fastscribe.types import Segment, Transcript, Word
 from tests.results.test_output import Place, failed, place, put, spoken, stopped
 
@@ -179,6 +183,33 @@ def test_what_cannot_be_read_is_told_and_left(tmp_path: Path, monkeypatch: pytes
         patch.setattr(FolderStorage, "read", stopped)
         assert not any(put(output, failed(id, index)) for index, id in enumerate(IDS))
         assert [error.strerror for error in output.not_made] == ["stopped"] * 2
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_the_next_run_looks_into_what_could_not_be_written_alone(
+    place: Place, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    def refuse(storage: Any, name: str, content: bytes, replaces: bool) -> None:
+        if name == "a.txt":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+        write(storage, name, content, replaces)
+
+    kind = FolderStorage if isinstance(place.where, Path) else ObjectStorage
+    write = kind.write
+    output = place.opened("txt")
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "write", refuse)
+        for index, id in enumerate(IDS):
+            put(output, spoken(id, index=index))
+            output.flush()
+        output.close(finished)
+    for name in ("a.txt", "b.txt"):
+        place.write(name, "")
+    with place.opened("txt", say=(said := []).append) as output:
+        behind = output.journal.entries[output.journal.num_synced :]
+        assert {output.journal.entry(output.journal.find(key) or 0).id for key in behind["key"].tolist()} == {"a.wav"}
+        assert not any(put(output, spoken(id, index=index)) for index, id in enumerate(IDS))
+    assert place.contents() == {"a.txt": "a.wav", "b.txt": ""} and len(said) == 1
 
 
 def test_the_journal_says_which_files_are_durable(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ from fastscribe.results.storage_object import ObjectStorage
 commit = ObjectStorage.commit
 def committed(self, items):
     remote.write_object({scene.place + "/a.srt"!r}, b"mine")
-    commit(self, items)
+    return commit(self, items)
 ObjectStorage.commit = committed
 """
     assert scene.transcribe(code=theirs) == 1
