@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastscribe.config import Options, OutputStyle
+from fastscribe.config import Options, OutputStyle, SpeakerNames
 from fastscribe.errors import AudioError, CheckpointError, FastscribeError, UsageError
 from fastscribe.types import Alternative, Failure, Segment, Token, Transcript, Turn, Word
 from fastscribe.version import __version__
@@ -35,6 +35,7 @@ __all__ = [
     "Options",
     "OutputStyle",
     "Segment",
+    "SpeakerNames",
     "Token",
     "Transcriber",
     "Transcript",

@@ -599,12 +599,26 @@ class SubtitleStyle:
 
 
 @dataclass(frozen=True)
+class SpeakerNames:
+    """Names that files of results have in place of the labels of speakers, which rows keep.
+
+    Attributes:
+        in_order: Names in the order of the channels, or of the speakers.
+        of_labels: Triples of a recording (its id, its path, or the end of its path; "": all), a label, and a name.
+    """
+
+    in_order: tuple[str, ...] = ()
+    of_labels: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclass(frozen=True)
 class OutputStyle:
     """The formats and the details to write."""
 
     formats: tuple[OutputFormat, ...] = ("jsonl",)
     tokens: bool = False  # add every token to the JSON
     subtitles: SubtitleStyle = SubtitleStyle()
+    speaker_names: SpeakerNames | None = None  # None: the labels of the rows
 
     def __post_init__(self) -> None:
         formats: Any = _names("formats", self.formats)

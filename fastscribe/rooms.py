@@ -41,7 +41,7 @@ ROOMS = (
         extras={"eval-speakers": "scores of who says what: meeteval and pyannote.metrics (docs/speakers.md)"},
         flags={
             "transcribe": ("--speakers", "--speaker-names", "--speaker-streaming", "--rttm", "--voices"),
-            "export": ("--speaker-map",),
+            "export": ("--speaker-map", "--speaker-names"),
         },
     ),
     Room(

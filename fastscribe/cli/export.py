@@ -76,6 +76,8 @@ def export(
     )
     formats = parse_formats(format)
     style = OutputStyle(formats, subtitles=layout)
+    for part in parts:
+        style = part.styled(style)
     for url in filter(is_url, results):
         raise UsageError(
             f"{url}: export works on local results; for a URL, repeat transcribe with --format: nothing is decoded"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fastscribe.config import OutputStyle
 from fastscribe.errors import ManifestError
 from fastscribe.results.rows import ResultRow
 from fastscribe.types import Failure, Transcript
@@ -25,6 +26,10 @@ class ExportPart:
     @property
     def settings(self) -> Mapping[str, Any]:
         return {}
+
+    def styled(self, style: OutputStyle) -> OutputStyle:
+        """Return the style with what this room adds to it."""
+        return style
 
     def changed(self, results: Iterable[Stored | ManifestError]) -> Iterable[Stored | ManifestError]:
         """Return stored results as this room changes them. Called once for each thing that is made of them."""

@@ -26,7 +26,11 @@ def say_made_again(output: JournaledOutput, quiet: bool) -> int:
     if num_made and not quiet:
         recordings = f"{num_made} finished recording{'s' if num_made > 1 else ''}"
         layouts = sorted(output.files.laid_out_again)
-        again = f"; their {' and '.join(layouts)} had another layout (--max-line-width and so on)" if layouts else ""
+        again = (
+            f"; their {' and '.join(layouts)} had another layout (--max-line-width and so on) or other names"
+            if layouts
+            else ""
+        )
         say(f"made files for {recordings} from their rows, without decoding{again}")
     if not_made:
         others = f" (and {len(not_made) - 1} more)" if len(not_made) > 1 else ""

@@ -37,6 +37,10 @@ class RunPart:
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
 
+    def styled(self, style: OutputStyle) -> OutputStyle:
+        """Return the style with what the room adds to it."""
+        return style
+
     def files(self, target: OutputTarget) -> Mapping[str, Path]:
         """Return files that the room writes, by option. Raises UsageError if another file is there."""
         return {}

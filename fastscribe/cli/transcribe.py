@@ -347,6 +347,8 @@ def transcribe(
     engine = next((part.engine for part in parts if part.engine is not None), LOCAL)
     _check_devices(device, devices, threads)
     show_progress = not (quiet or no_progress)
+    for part in parts:
+        style = part.styled(style)
     fields: dict[str, Any] = {name: value for part in parts for name, value in part.fields.items()}
     options = Options(
         decoder=decoder,

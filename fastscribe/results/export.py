@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -126,7 +127,7 @@ def export_to_folder(
     if not head:
         return Exported()
     tokens = has_tokens(head[-1][1].fields)
-    style = OutputStyle(style.formats, tokens, style.subtitles)
+    style = replace(style, tokens=tokens)
     exported = Exported()
     run = OutputRun(style, {"export": True, "--tokens": tokens, **settings})
     with open_journaled(directory, run, say) as output:

@@ -11,14 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from fastscribe.config import CHANNELS, ModelConfig, Options, OutputStyle, SubtitleStyle, streaming_text
+from fastscribe.config import CHANNELS, ModelConfig, Options, OutputStyle, SpeakerNames, SubtitleStyle, streaming_text
 
 _FORMAT_VERSION = 1  # of the output; raise it when the content of rows or files changes
 # Options that change the speed only.
 _SPEED_ONLY = frozenset(("cuda_graphs", "batch_frames", "batch_size", "window", "threads"))
+_LAYOUT = frozenset(("speaker_names",))  # rows keep the names of their run, files have the last ones
 # Options that only some models or runs have; left out at their default.
 _OPTIONAL = frozenset(
-    ("language", "target_language", "pnc", "timestamps", "nbest", "align_with", "speakers", "speaker_names", "boost")
+    ("language", "target_language", "pnc", "timestamps", "nbest", "align_with", "speakers", "boost")
 ).union(("speaker_streaming", "remove_fillers", "itn", "rttm", "voices", "lm", "lm_weight"))
 _RESOLVED_LATER = frozenset(("beam",))  # `resolved` has the value
 _DEFAULTS = Options()
@@ -34,7 +35,7 @@ _READ_BYTES = 1 << 18  # fits into a processor's cache
 def fingerprint(model_digest: str, resolved: Mapping[str, Any], options: Options, style: OutputStyle) -> dict[str, Any]:
     """Return the fingerprint, by the names of the command line's options.
 
-    Formats and the layout of subtitles are no part of it: a run can make their files from the rows.
+    Formats, the layout of subtitles and names of speakers are no part of it: a run can make their files from the rows.
 
     Args:
         model_digest: From model_digest().
@@ -52,7 +53,9 @@ def fingerprint(model_digest: str, resolved: Mapping[str, Any], options: Options
         chosen["speaker_streaming"] = streaming_text(options.speaker_streaming)
     defaulted = {name for name in _OPTIONAL if chosen[name] == getattr(_DEFAULTS, name)}
     defaulted |= set() if chosen["track"] else {"track"}  # 0 is the default too
-    shaping = {name: value for name, value in chosen.items() if name not in _SPEED_ONLY | _RESOLVED_LATER | defaulted}
+    shaping = {
+        name: value for name, value in chosen.items() if name not in _SPEED_ONLY | _LAYOUT | _RESOLVED_LATER | defaulted
+    }
     named = {_option(name): value for name, value in {**shaping, **resolved, "tokens": style.tokens}.items()}
     return {"model": model_digest, **named, "output format": _FORMAT_VERSION}
 
@@ -106,8 +109,12 @@ def language_settings(
     return {name: tag for name, tag in (("language", language), ("target_language", target)) if tag is not None}
 
 
-def layout_key(style: SubtitleStyle) -> int:
-    """Return 32 bits that stand for a layout of subtitles; never 0."""
+def layout_keys(style: OutputStyle) -> tuple[int, int]:
+    """Return 32 bits that stand for the layout of subtitles, never 0, and 32 for the names of speakers; 0: there are none."""
+    return _key(style.subtitles), 0 if style.speaker_names is None else _key(style.speaker_names)
+
+
+def _key(style: SubtitleStyle | SpeakerNames) -> int:
     text = json.dumps(dataclasses.asdict(style), sort_keys=True)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big") or 1
 

@@ -30,7 +30,7 @@ VERSION = 3
 HEADER_KEY = "fastscribe_journal"
 HEADER_START = f'{{"{HEADER_KEY}":'.encode()
 FILE_FORMATS = tuple(format for format in OUTPUT_FORMATS if format != "jsonl")
-LAID_OUT = ("srt", "vtt", "ass")  # formats with a layout that options change
+_MAX_LAYOUTS = 255  # that are told apart in one journal
 SYNCED = b'{"synced": true}\n'
 _RUN_START = b'{"run": '
 NO_STATE = 0  # of no input
@@ -52,7 +52,7 @@ ENTRY = np.dtype(
         ("for_list", "?"),
         ("name", "u8"),  # name_key of the files' name; 0: no files
         ("sizes", "u4", (len(FILE_FORMATS),)),  # of the files in bytes, in the order of FILE_FORMATS; or NO_FILE
-        ("layouts", "u4", (len(LAID_OUT),)),  # of the files in the order of LAID_OUT; 0: there is none
+        ("layouts", "u1", (len(FILE_FORMATS),)),  # numbers of the files' layouts (`Layouts`)
         ("line", "i8"),  # offset of its line
     ]
 )
@@ -63,7 +63,23 @@ class FileMark(NamedTuple):
 
     size: int  # in bytes
     crc: int  # CRC-32
-    layout: int = 0  # fingerprint.layout_key; 0: the format has none
+    layout: int = 0  # result_files.py says what it stands for; 0: the format has none
+
+
+class Layouts:
+    """The layouts of a journal's files, by small numbers: few differ, and millions of entries have one for each format."""
+
+    def __init__(self) -> None:
+        self._layouts: list[int | None] = [0]
+
+    def number(self, layout: int) -> int:
+        """Return a layout's number. Behind _MAX_LAYOUTS they share one, which stands for None: unlike any other."""
+        if layout not in self._layouts and len(self._layouts) <= _MAX_LAYOUTS:
+            self._layouts.append(layout if len(self._layouts) < _MAX_LAYOUTS else None)
+        return self._layouts.index(layout) if layout in self._layouts else _MAX_LAYOUTS
+
+    def __getitem__(self, number: int) -> int | None:
+        return self._layouts[number]
 
 
 class Entry(NamedTuple):
@@ -103,13 +119,12 @@ class Entry(NamedTuple):
             fields["former"] = {format: [f"{crc:08x}" for crc in crcs] for format, crcs in self.former.items()}
         return (json.dumps(fields) + "\n").encode()
 
-    def values(self, line: int = 0) -> tuple[Any, ...]:
+    def values(self, layouts: Layouts, line: int = 0) -> tuple[Any, ...]:
         """Return the entry as a row of an array of dtype ENTRY."""
-        sizes = [
-            min(self.files[format].size, NO_FILE - 1) if format in self.files else NO_FILE for format in FILE_FORMATS
-        ]
-        layouts = [self.files[format].layout if format in self.files else 0 for format in LAID_OUT]
-        return (*self[1:9], name_key(self.name) if self.name else 0, sizes, layouts, line)
+        marks = [self.files.get(format) for format in FILE_FORMATS]
+        sizes = [NO_FILE if mark is None else min(mark.size, NO_FILE - 1) for mark in marks]
+        numbers = [0 if mark is None else layouts.number(mark.layout) for mark in marks]
+        return (*self[1:9], name_key(self.name) if self.name else 0, sizes, numbers, line)
 
     def left(self) -> dict[str, tuple[int, ...]]:
         """Return the CRC-32 of what runs may have left under the names of its files, by format."""
@@ -137,6 +152,7 @@ class Journal:
     Args:
         path: The journal, or a copy of it; None: there is none yet.
         entries: An array of dtype ENTRY.
+        layouts: What the numbers of its layouts stand for.
         header: The fingerprint of the runs that wrote it; None: there is none yet.
         num_synced: Entries from the first on whose files are durable.
         facts: What the last run stated.
@@ -153,9 +169,11 @@ class Journal:
         facts: Mapping[str, Any] | None = None,
         end: int = 0,
         own: Iterable[tuple[str, ...]] = (),
+        layouts: Layouts | None = None,
     ) -> None:
         self.path, self.header, self.num_synced, self.end, self.own = path, header, num_synced, end, tuple(own)
         self.facts: Mapping[str, Any] = facts or {}
+        self._layouts = Layouts() if layouts is None else layouts
         self.entries: RecordArray = np.zeros(0, ENTRY) if entries is None else entries
         self.sources = (
             [] if path is None else [(path, len(self.entries))]
@@ -187,9 +205,15 @@ class Journal:
         sizes = zip(FILE_FORMATS, self.entries["sizes"][entry_index].tolist(), strict=True)
         return {format: size for format, size in sizes if size != NO_FILE}
 
-    def layouts(self, entry_index: int) -> dict[str, int]:
-        """Return the layouts of an entry's files, by format."""
-        return dict(zip(LAID_OUT, self.entries["layouts"][entry_index].tolist(), strict=True))
+    def layout(self, entry_index: int, format: str) -> int | None:
+        """Return the layout of an entry's file; None if it is not known."""
+        return self._layouts[int(self.entries["layouts"][entry_index][FILE_FORMATS.index(format)])]
+
+    def replace_files(self, entry_index: int, entry: Entry) -> None:
+        """Put another entry's files in place of those of an entry."""
+        known, new = self.entries[entry_index], np.array([entry.values(self._layouts)], ENTRY)[0]
+        for field in ("name", "sizes", "layouts"):
+            known[field] = new[field]
 
     def entry(self, entry_index: int) -> Entry:
         """Return an entry as its line has it. Raises OSError."""
@@ -231,6 +255,7 @@ def read_journal(path: Path, own: Iterable[tuple[str, ...]] = ()) -> Journal:
     block: list[tuple[Any, ...]] = []
     num_entries = num_synced = 0
     facts: Mapping[str, Any] = {}
+    layouts = Layouts()
     with safe_open(path) as file:
         header = parse_header(first := file.readline(), path)
         at = len(first)
@@ -238,7 +263,7 @@ def read_journal(path: Path, own: Iterable[tuple[str, ...]] = ()) -> Journal:
             entry = parse_entry(line)
             if entry is not None:
                 num_entries += 1
-                block.append(entry.values(at))
+                block.append(entry.values(layouts, at))
             elif line == SYNCED:
                 num_synced = num_entries
             elif (stated := _stated(line)) is not None:
@@ -250,7 +275,7 @@ def read_journal(path: Path, own: Iterable[tuple[str, ...]] = ()) -> Journal:
                 blocks.append(np.array(block, ENTRY))
                 block = []
     entries = np.concatenate([*blocks, np.array(block, ENTRY)])
-    return Journal(path, entries, header, num_synced, facts, at, own)
+    return Journal(path, entries, header, num_synced, facts, at, own, layouts)
 
 
 def header_line(fingerprint: Mapping[str, Any]) -> bytes:
@@ -337,7 +362,7 @@ def parse_entry(line: bytes) -> Entry | None:
     except (ValueError, TypeError, KeyError, OverflowError, AttributeError):
         return None
     in_range = 0 <= entry.begin <= entry.end < _NUM_INT64 and 0 <= order < _NUM_INT64
-    are_marks = all(one.size >= 0 and 0 <= one.crc < 1 << 32 and 0 <= one.layout < 1 << 32 for one in files.values())
+    are_marks = all(one.size >= 0 and 0 <= one.crc < 1 << 32 and 0 <= one.layout < 1 << 64 for one in files.values())
     return entry if in_range and are_marks and 0 <= key < 1 << 64 and 0 <= state < 1 << 64 else None
 
 

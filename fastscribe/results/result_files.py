@@ -14,13 +14,15 @@ import numpy as np
 
 from fastscribe.config import OutputStyle
 from fastscribe.results.committer import Committer, is_ours, without_frames
-from fastscribe.results.fingerprint import layout_key
+from fastscribe.results.fingerprint import layout_keys
 from fastscribe.results.formats.writers import content_of
-from fastscribe.results.journal import ENTRY, LAID_OUT, NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput
+from fastscribe.results.journal import NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput
 from fastscribe.results.names import Names
 from fastscribe.results.storage import ROWS, Item, NewFile, Storage
 from fastscribe.results.stored import to_result
 from fastscribe.types import Failure, Transcript
+
+_LAID_OUT = ("srt", "vtt", "ass")  # formats with a layout that options change
 
 
 class ResultFiles:
@@ -49,7 +51,7 @@ class ResultFiles:
         self.not_made: list[OSError] = []
         self.laid_out_again: set[str] = set()
         self._storage, self._style, self._journal, self._committer = storage, style, journal, committer
-        self._layout = layout_key(style.subtitles)
+        self._layout, self._names_layout = layout_keys(style)
         self._recovered: dict[int, list[str]] = {}  # formats that recover() has queued, by entry index
         self._lock = Lock()  # of what is counted
 
@@ -99,9 +101,12 @@ class ResultFiles:
 
     def _marks(self, contents: dict[str, bytes]) -> dict[str, FileMark]:
         return {
-            format: FileMark(len(content), crc32(content), self._layout if format in LAID_OUT else 0)
+            format: FileMark(len(content), crc32(content), self._names_layout << 32 | self._layout_of(format))
             for format, content in contents.items()
         }
+
+    def _layout_of(self, format: str) -> int:
+        return self._layout if format in _LAID_OUT else 0
 
     # --- earlier results
 
@@ -124,7 +129,7 @@ class ResultFiles:
 
     def _missing(self, entry_index: int, name: str) -> list[str]:
         """Return the formats whose file is not there, or has another layout and is as its run wrote it."""
-        sizes, layouts = self._journal.sizes(entry_index), self._journal.layouts(entry_index)
+        sizes = self._journal.sizes(entry_index)
         missing, has_failed = [], bool(self._journal.entries["failed"][entry_index])
         recovered = self._recovered.get(entry_index, ())
         for format in (one for one in self.formats if one not in recovered and (one == "json" or not has_failed)):
@@ -134,7 +139,7 @@ class ResultFiles:
                 missing.append(format)
             elif min(size, NO_FILE - 1) != sizes.get(format):
                 self._committer.kept[file] = None
-            elif format in LAID_OUT and layouts[format] != self._layout:
+            elif not self._is_laid_out(entry_index, format):
                 former = self._journal.entry(entry_index).left()[format]
                 if is_ours(self._storage, NewFile(file, b"", former), size):
                     missing.append(format)
@@ -142,6 +147,14 @@ class ResultFiles:
                 else:
                     self._committer.kept[file] = None
         return missing
+
+    def _is_laid_out(self, entry_index: int, format: str) -> bool:
+        """Return True if a file has this run's layout. A run that names no speakers leaves those that files have."""
+        found = self._journal.layout(entry_index, format)
+        if found is None:
+            return False
+        names, layout = divmod(found, 1 << 32)
+        return layout == self._layout_of(format) and self._names_layout in (0, names)
 
     def _make(self, entry_index: int, name: str, formats: Sequence[str], order: int) -> bool:
         """Queue files of an earlier result. Return False if its row is no result."""
@@ -156,9 +169,7 @@ class ResultFiles:
         files = [NewFile(f"{name}.{format}", content, former.get(format, ())) for format, content in contents.items()]
         made = entry._replace(name=name, order=order, files={**entry.files, **marks}, former=former)
         self._committer.add(Item(made, row, False, tuple(files)))
-        known, new = self._journal.entries[entry_index], np.array([made.values()], ENTRY)[0]
-        for field in ("name", "sizes", "layouts"):
-            known[field] = new[field]
+        self._journal.replace_files(entry_index, made)
         with self._lock:
             self.num_made_again += 1
         return True

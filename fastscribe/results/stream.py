@@ -18,7 +18,7 @@ from fastscribe.audio.formats import STDIN
 from fastscribe.audio.inputs import names_file
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.results.formats.writers import offset_suffix, render
+from fastscribe.results.formats.writers import named, offset_suffix, render
 from fastscribe.results.outputs import Ledger, OutputRun
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Source, Transcript
@@ -57,7 +57,7 @@ def stream_text(result: Transcript | Failure, style: OutputStyle, is_one: bool) 
 
     The name is the path, with `@` and the offset in milliseconds of a manifest's row that has one.
     """
-    text = render(result, style.formats[0], style.tokens, style.subtitles)
+    text = render(named(result, style), style.formats[0], style.tokens, style.subtitles)
     if style.formats[0] != "txt" or is_one or isinstance(result, Failure):
         return text
     suffix = offset_suffix((result.audio.row or {}).get("offset"))  # or the rows of a file would look alike

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +15,9 @@ from fastscribe.cli.app import local_file, options_in
 from fastscribe.cli.export_part import ExportPart, Stored
 from fastscribe.cli.room_options import AddedOptions, value_of
 from fastscribe.cli.run_part import RunPart
-from fastscribe.config import CHANNELS
+from fastscribe.config import CHANNELS, OutputStyle, SpeakerNames
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.speakers.settings import parse_streaming
+from fastscribe.speakers.settings import check_names, parse_streaming
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
@@ -58,9 +59,13 @@ def _line(num: int, singular: str, plural: str) -> str:
 class SpeakersPart(RunPart):
     """Tells who speaks, in the fields of Options, and finds the persons of a finished run by voice."""
 
-    def __init__(self, **fields: Any) -> None:
-        super().__init__(**fields)
-        self._lone = LoneSpeakers()
+    def __init__(self, names: SpeakerNames | None, **fields: Any) -> None:
+        super().__init__(speaker_names=None if names is None else names.in_order or None, **fields)
+        self._lone, self._names = LoneSpeakers(), names
+
+    def styled(self, style: OutputStyle) -> OutputStyle:
+        """Return the style with the names that files of earlier results get too."""
+        return replace(style, speaker_names=self._names)
 
     def result(self, written: Transcript | Failure) -> None:
         """Count a dialogue of one speaker."""
@@ -100,9 +105,10 @@ def _of_transcribe(
         str | None,
         _audio_option(
             "--speaker-names",
-            metavar="A,B",
+            metavar="A,B|FILE",
             help="Names of the speakers.\fIn the order of the channels, or in which a model's speakers begin to speak, "
-            "separated by commas, such as agent,customer. Default: channel 1 (speaker 1) and so on.",
+            "separated by commas, such as agent,customer; or a file with lines LABEL<TAB>NAME, or "
+            "RECORDING<TAB>LABEL<TAB>NAME. Files of earlier results get them too. Default: channel 1 (speaker 1) and so on.",
         ),
     ] = None,
     speaker_streaming: Annotated[
@@ -145,6 +151,7 @@ def _of_transcribe(
         raise typer.BadParameter("--channel and --speakers exclude each other: --speakers channels takes all channels")
     if speaker_names is not None and speakers is None:
         raise typer.BadParameter("--speaker-names needs --speakers")
+    names = None if speaker_names is None else _names_of(speaker_names)
     if speaker_streaming is not None and speakers in (None, CHANNELS):
         raise typer.BadParameter("--speaker-streaming is for a speaker model: --speakers MODEL")
     if rttm is not None and speakers is not None:
@@ -152,12 +159,37 @@ def _of_transcribe(
     if voices is not None and speakers is None and rttm is None:
         raise typer.BadParameter("--voices needs --speakers or --rttm, which tell who speaks when")
     return SpeakersPart(
+        names,
         speakers=speakers,
-        speaker_names=None if speaker_names is None else tuple(map(str.strip, speaker_names.split(","))),
         speaker_streaming=None if speaker_streaming is None else parse_streaming(speaker_streaming),
         rttm=None if rttm is None else os.path.abspath(rttm),
         voices=voices,
     )
+
+
+def _names_of(given: str) -> SpeakerNames:
+    """Return the names of a list, or of a map. Raises UsageError."""
+    from fastscribe.results.formats.speaker_names import read_speaker_map
+
+    if os.path.isfile(given):
+        names = read_speaker_map(Path(given))
+        for _, _, name in names.of_labels:
+            check_names([name])
+        return names
+    in_order = tuple(map(str.strip, given.split(",")))
+    check_names(in_order)
+    return SpeakerNames(in_order)
+
+
+class SpeakerNamesPart(ExportPart):
+    """Names the speakers in files; the rows keep their labels."""
+
+    def __init__(self, names: SpeakerNames) -> None:
+        self._names = names
+
+    def styled(self, style: OutputStyle) -> OutputStyle:
+        """Return the style with the names."""
+        return replace(style, speaker_names=self._names)
 
 
 class SpeakerMapPart(ExportPart):
@@ -207,7 +239,21 @@ def _of_export(
             "Persons without a name are person 1 and so on.",
         ),
     ] = None,
+    speaker_names: Annotated[
+        str | None,
+        _output_option(
+            "--speaker-names",
+            metavar="A,B|FILE",
+            help="Names of speakers in the files.\fIn the order of the channels, or in which the speakers begin to speak, "
+            "separated by commas; or a file with lines LABEL<TAB>NAME, or RECORDING<TAB>LABEL<TAB>NAME. The rows keep their "
+            "labels.",
+        ),
+    ] = None,
 ) -> ExportPart | None:
+    if speaker_map is not None and speaker_names is not None:
+        raise typer.BadParameter("--speaker-map and --speaker-names exclude each other: both name the speakers")
+    if speaker_names is not None:
+        return SpeakerNamesPart(_names_of(speaker_names))
     return None if speaker_map is None else SpeakerMapPart(speaker_map)
 
 

@@ -40,10 +40,15 @@ def check_options(options: Options) -> None:
         return
     if options.speakers is None:
         raise OptionError("speaker_names", ",".join(options.speaker_names), "speakers is not given")
-    if not options.speaker_names:
-        raise OptionError("speaker_names", options.speaker_names, "there is no name")
-    for name in options.speaker_names:
-        _check_name(options.speaker_names, name)
+    check_names(options.speaker_names)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise OptionError for speakers' names that files cannot have."""
+    if not names:
+        raise OptionError("speaker_names", names, "there is no name")
+    for name in names:
+        _check_name(names, name)
 
 
 def parse_streaming(text: str) -> list[tuple[str, int | str]]:

@@ -12,7 +12,7 @@ import typer.main
 
 from fastscribe.checkpoint.formats import LANGUAGE_MODEL_FILE
 from fastscribe.cli import app
-from fastscribe.config import Options, OutputStyle, SubtitleStyle
+from fastscribe.config import Options, OutputStyle, SpeakerNames, SubtitleStyle
 from fastscribe.results import fingerprint as module
 from fastscribe.results.fingerprint import fingerprint, model_digest
 from fastscribe.types import Phrase
@@ -53,16 +53,17 @@ def test_options_that_change_results_count(name: str, changed: dict) -> None:
 
 def test_formats_and_their_layout_do_not_count() -> None:
     """The rows have all that their files need."""
-    assert (
-        of(style=OutputStyle(("srt", "vtt"), subtitles=SubtitleStyle(max_line_width=20, highlight_words=True))) == of()
-    )
+    layout = SubtitleStyle(max_line_width=20, highlight_words=True)
+    assert of(style=OutputStyle(("srt", "vtt"), subtitles=layout, speaker_names=SpeakerNames(("a", "b")))) == of()
+    calls = [of(Options(speakers="channels", speaker_names=names)) for names in (("a", "b"), None)]
+    assert calls[0] == calls[1] != of()
 
 
 def test_speed_options_do_not_count() -> None:
     assert of(Options(batch_size=3, batch_frames=9, window=2, threads=1, cuda_graphs="off")) == of()
     fields = {field.name for field in dataclasses.fields(Options)}
     assert fields > module._SPEED_ONLY
-    assert fields - module._SPEED_ONLY == module._OPTIONAL | module._RESOLVED_LATER | {
+    assert fields - module._SPEED_ONLY == module._OPTIONAL | module._LAYOUT | module._RESOLVED_LATER | {
         "decoder",
         "max_utterance_s",
         "channel",

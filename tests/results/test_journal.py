@@ -15,7 +15,6 @@ from fastscribe.errors import UsageError
 from fastscribe.results.journal import (
     ENTRY,
     FILE_FORMATS,
-    LAID_OUT,
     NO_FILE,
     SYNCED,
     Entry,
@@ -75,7 +74,7 @@ def test_the_journal_knows_its_entries(tmp_path: Path) -> None:
     assert [journal.entry(journal.find(key) or 0) for key in (1, 5)] == [GOOD, first]  # type: ignore[arg-type]
     assert journal.find(2) is None
     assert journal.sizes(1) == {"srt": 7, "json": NO_FILE - 1}
-    assert journal.layouts(1) == dict.fromkeys(LAID_OUT, 0) | {"srt": 99}
+    assert [journal.layout(1, format) for format in ("srt", "json", "vtt")] == [99, 0, 0]
     assert [journal.has_name(name_key(name)) for name in ("e\u0301", "x/A", "b")] == [True, True, False]
     names = ("key", "state", "begin", "end", "order", "failed", "audio_s", "for_list")
     assert journal.entries[list(names)][1].item() == (5, 6, 10, 20, 3, False, 1.5, False)

@@ -8,9 +8,10 @@ from itertools import pairwise
 
 import pytest
 
-from fastscribe.config import OutputStyle, SubtitleStyle
+from fastscribe.config import OutputStyle, SpeakerNames, SubtitleStyle
+from fastscribe.results.formats.speaker_names import with_speaker_names
 from fastscribe.results.formats.subtitles import to_cues
-from fastscribe.results.formats.writers import render, to_object
+from fastscribe.results.formats.writers import content_of, render, to_object
 from fastscribe.results.stream import stream_text
 from fastscribe.speakers.dialogues import merge
 from tests.speakers.test_merge_channels import spoken
@@ -43,6 +44,19 @@ def test_text_has_a_line_a_turn() -> None:
     assert stream_text(CALL, OutputStyle(("txt",)), is_one=True) == render(CALL, "txt")
     silent = merge([spoken()], ("agent",))
     assert (render(silent, "txt"), render(silent, "srt"), render(silent, "vtt")) == ("\n", "", "WEBVTT\n\n")
+
+
+def test_a_style_names_the_speakers_of_files_and_streams() -> None:
+    swapped = SpeakerNames(of_labels=(("", "agent", "A & B"), ("", "A & B", "agent"), ("other.wav", "agent", "x")))
+    style = OutputStyle(("txt", "json"), speaker_names=swapped)
+    assert render(CALL, "jsonl").encode() == content_of(CALL, "jsonl", style)
+    assert json.loads(content_of(CALL, "json", style))["speaker_channels"] == {"A & B": 0, "agent": 1}
+    for text in (content_of(CALL, "txt", style).decode(), stream_text(CALL, style, is_one=True)):
+        assert text.splitlines()[:2] == ["A & B: Hello.", "agent: Hi!"]
+    second = replace(CALL, speakers=("A & B",), speaker_channels=(1,))
+    assert with_speaker_names(second, SpeakerNames(("x", "y"))).speakers == ("A & B",)
+    three = replace(CALL, speaker_channels=(0, 2))
+    assert with_speaker_names(three, SpeakerNames(("x", "y", "z"))).speakers == ("x", "z")
 
 
 def test_tables_and_lists() -> None:

@@ -256,9 +256,36 @@ def test_the_command_line_and_resume(folder: Path, tmp_path: Path) -> None:
     again = fastscribe(*given, *speakers, "-f", "jsonl,srt")
     assert again.returncode == 0 and json.loads((out / "report.json").read_text())["skipped"] == 3
     assert "agent: At Rice Stadium" in (out / "call.srt").read_text()
-    for other in ((), ("--speakers", "channels"), ("--speakers", "channels", "--speaker-names", "a,b")):
-        refused = fastscribe(*given, *other)
-        assert refused.returncode == 2 and "--speaker" in refused.stderr
+    refused = fastscribe(*given)
+    assert refused.returncode == 2 and "--speaker" in refused.stderr
+
+
+def test_other_names_need_no_decoding(folder: Path, tmp_path: Path) -> None:
+    """Files get them in a later run or export, rows keep those of their run, and a run without names leaves them."""
+    out, names = tmp_path / "out", tmp_path / "names.txt"
+    names.write_text("customer\tEva\nin/call.wav\tagent\tKarl\n")
+    given = ("transcribe", folder, "-m", MODEL, "-o", out, "--max-utterance-s", "8", "--speakers", "channels")
+
+    def found() -> list[list[str]]:
+        """Return who speaks in each recording, by its text."""
+        return [
+            sorted({line.partition(": ")[0] for line in (out / f"{name}.txt").read_text().splitlines()})
+            for name in ("call", "copy", "mono")
+        ]
+
+    for command, expected in (
+        ((*given, "--speaker-names", "agent,customer", "-f", "txt"), ["agent", "customer"]),
+        ((*given, "--speaker-names", "Anna,Berta", "-f", "txt"), ["Anna", "Berta"]),
+        ((*given, "-f", "txt"), ["Anna", "Berta"]),
+        (("export", out, "--speaker-names", names, "-f", "txt"), ["Eva", "Karl"]),
+        ((*given, "--speaker-names", names, "-f", "txt"), ["Eva", "Karl"]),
+    ):
+        done = fastscribe(*command)
+        assert done.returncode == 0, done.stderr
+        assert found() == [expected, ["channel 1"], ["channel 1"]]
+    stored = rows((out / "transcripts.jsonl").read_text())
+    assert len(stored) == 3
+    assert [row["speakers"] for row in stored if row["audio_filepath"].endswith("call.wav")] == [list(NAMES)]
 
 
 @pytest.mark.parametrize(
@@ -269,9 +296,10 @@ def test_the_command_line_and_resume(folder: Path, tmp_path: Path) -> None:
         (("--speakers", "channels", "--speaker-names", "a,a"), "--speaker-names a,a: names a twice"),
         (("--speakers", "channels", "--speaker-names", "a,"), "a name is empty"),
         (("--speakers", "channels", "--speaker-names", "channel 2"), "is the name of a channel without one"),
+        (("--speakers", "channels", "--speaker-names", __file__), "test_dialogues.py: line 1: not LABEL<TAB>NAME or"),
         (("--speakers", "voices"), "voices: no such file or folder"),
     ],
-    ids=["names-alone", "channel", "twice", "empty", "default", "other"],
+    ids=["names-alone", "channel", "twice", "empty", "default", "no map", "other"],
 )
 def test_options_that_do_not_fit(options: tuple[str, ...], problem: str, call: str) -> None:
     assert problem in refused("transcribe", call, *options)

@@ -86,7 +86,16 @@ def content_of(result: Transcript | Failure, format: str, style: OutputStyle) ->
     """Return a result's text in one format, as a file has it. A RenderedTranscript has that of the style of its run."""
     if isinstance(result, RenderedTranscript):
         return result.contents[format]
-    return render(result, format, style.tokens, style.subtitles).encode()
+    return render(result if format == "jsonl" else named(result, style), format, style.tokens, style.subtitles).encode()
+
+
+def named(result: Transcript | Failure, style: OutputStyle) -> Transcript | Failure:
+    """Return a result with the style's names of speakers. Rows have the labels of their run."""
+    if style.speaker_names is None or isinstance(result, Failure) or not result.speakers:
+        return result
+    from fastscribe.results.formats.speaker_names import with_speaker_names
+
+    return with_speaker_names(result, style.speaker_names)
 
 
 def _writer(format: str, style: SubtitleStyle) -> Callable[[Transcript], str]:
