@@ -1,6 +1,6 @@
 """Commands that have nothing to do say so before the model is loaded.
 
-The journal of a run has a digest of all that its command stated. If the same command comes again, the ledger of its folder
+The journal of a run has a digest of all that its command stated. If the same command comes again, the ledger of its place
 says whether all of its inputs are done.
 """
 
@@ -25,10 +25,8 @@ from fastscribe.errors import UsageError
 from fastscribe.pipeline.stats import RunStats
 from fastscribe.pipeline.windows import expected_sources
 from fastscribe.results.fingerprint import content_digests, fingerprint
-from fastscribe.results.journal import read_facts, read_header
-from fastscribe.results.output import JournaledOutput, open_journaled
+from fastscribe.results.output import JournaledOutput, last_run, open_journaled
 from fastscribe.results.outputs import OutputRun
-from fastscribe.results.paths import Paths
 from fastscribe.version import __version__
 
 
@@ -48,10 +46,10 @@ def request_of(job: TranscribeJob) -> str | None:
 def end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> JournaledOutput | None:
     """End the command if an earlier run of the same command has done all of its inputs.
 
-    Files that are missing in the folder are made again from its rows, and its report is of this run.
+    Files that are missing there are made again from its rows, and its report is of this run.
 
     Returns:
-        The folder, open, if something is to do; None: it has no results of the same command.
+        The folder or store, open, if something is to do; None: it has no results of the same command.
 
     Raises:
         typer.Exit: All are done; with exit code 1 if any of them failed, or if a file could not be made.
@@ -105,21 +103,26 @@ def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats
 
 
 def _earlier(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
-    """Open the folder of a run of the same command; None if there is none, or if it has too few results for the inputs."""
-    folder, shard = job.target.directory, job.target.shard
-    if folder is None or job.target.overwrite or any(part.files(job.target) for part in job.parts) or job.events:
+    """Open the place of a run of the same command; None if there is none, or if it has too few results for the inputs."""
+    target = job.target
+    place = target.directory or target.url
+    if place is None or target.overwrite or any(part.files(target) for part in job.parts) or job.events:
         return None
-    paths = Paths(folder, shard.suffix)
     try:
-        if not paths.has_begun:
-            return None
-        facts, num_entries = read_facts(paths.journal)
-        header = {name: value for name, value in read_header(paths.journal).items() if name != "shard"}
-        if not facts.get("request") or facts["request"] != request_of(job):
+        stated = last_run(place, target.shard)
+        if stated is None or not stated.facts.get("request") or stated.facts["request"] != request_of(job):
             return None
     except (OSError, UsageError):  # the run itself says what is wrong
         return None
-    if shard.count == 1 and any(number > num_entries for number, _ in enumerate(listing.ahead(), start=1)):
+    most = stated.num_lines
+    if (
+        target.shard.count == 1
+        and most is not None
+        and any(number > most for number, _ in enumerate(listing.ahead(), 1))
+    ):
         return None
-    run = OutputRun(job.style, header, shard, job.inputs, False, job.target.retry_failed, job.target.ordered, facts)
-    return open_journaled(folder, run, say)
+    header = {name: value for name, value in stated.header.items() if name != "shard"}
+    run = OutputRun(
+        job.style, header, target.shard, job.inputs, False, target.retry_failed, target.ordered, stated.facts
+    )
+    return open_journaled(place, run, say)

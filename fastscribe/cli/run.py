@@ -150,7 +150,8 @@ def _end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> Journaled
     Return the folder, if an earlier run of the same command wrote there and there is something to do.
     """
     folder = job.target.directory
-    if folder is not None and (folder / f"journal{job.target.shard.suffix}.jsonl").exists():
+    has_journal = folder is not None and (folder / f"journal{job.target.shard.suffix}.jsonl").exists()
+    if has_journal or job.target.url is not None:
         from fastscribe.cli.nothing_to_do import end_if_done
 
         return end_if_done(job, listing, quiet)

@@ -288,15 +288,23 @@ def run_line(facts: Mapping[str, Any]) -> bytes:
     return (json.dumps({"run": facts}) + "\n").encode()
 
 
-def read_facts(path: Path) -> tuple[Mapping[str, Any], int]:
-    """Return what the last run stated, and the number of lines below the first, without reading the entries."""
+class LastRun(NamedTuple):
+    """What a journal says of the runs that wrote it."""
+
+    header: Mapping[str, Any]  # their fingerprint
+    facts: Mapping[str, Any]  # what the last one stated
+    num_lines: int | None  # below the header: no more results than these; None: not known
+
+
+def last_run(lines: Iterable[bytes], where: Path | str) -> LastRun:
+    """Return what the lines of a journal say of its runs, without reading its entries. Raises UsageError as read_header()."""
+    found = iter(lines)
+    header, num_lines = parse_header(next(found, b""), where), 0
     facts: Mapping[str, Any] = {}
-    number = -1
-    with safe_open(path) as file:
-        for line in file:
-            number += 1
-            facts = (_stated(line) if line.startswith(_RUN_START) else None) or facts
-    return facts, number
+    for line in found:
+        num_lines += 1
+        facts = (_stated(line) if line.startswith(_RUN_START) else None) or facts
+    return LastRun(header, facts, num_lines)
 
 
 def _stated(line: bytes) -> Mapping[str, Any] | None:

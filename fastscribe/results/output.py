@@ -17,15 +17,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastscribe._system.file_kinds import InTheWay
+from fastscribe._system.safe_open import safe_open
 from fastscribe._system.urls import is_url
 from fastscribe.audio.inputs import expand
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.committer import Committer, is_ours
-from fastscribe.results.journal import NO_STATE, Entry, Journal, check_same_settings, read_entries
+from fastscribe.results.journal import NO_STATE, Entry, Journal, LastRun, check_same_settings, read_entries
+from fastscribe.results.journal import last_run as last_run_in
 from fastscribe.results.journal_ledger import JournalLedger
 from fastscribe.results.names import Names
 from fastscribe.results.outputs import Ledger, OutputRun
-from fastscribe.results.paths import in_the_way
+from fastscribe.results.paths import Paths, in_the_way
 from fastscribe.results.result_files import ResultFiles, file_formats
 from fastscribe.results.shards import Shard
 from fastscribe.results.storage import Finish, Item, NewFile, Storage
@@ -368,6 +370,24 @@ def open_journaled(place: Path | str, run: OutputRun, say: Callable[[str], objec
         OSError: The place cannot be read or written.
     """
     return JournaledOutput(storage_at(place, run.shard), run, say)
+
+
+def last_run(place: Path | str, shard: Shard) -> LastRun | None:
+    """Return what the journal of a shard says of its runs; None if there is none.
+
+    Raises:
+        UsageError: It is no journal of this version, or the store needs a package that is not installed.
+        OSError: The place cannot be read.
+    """
+    if is_url(str(place)):
+        from fastscribe.results.storage_object import last_stored_run
+
+        return last_stored_run(str(place), shard)
+    paths = Paths(Path(place), shard.suffix)
+    if not paths.has_begun:
+        return None
+    with safe_open(paths.journal) as file:
+        return last_run_in(file, paths.journal)
 
 
 def read_ledger(place: Path | str, run: OutputRun) -> Ledger:

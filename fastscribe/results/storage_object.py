@@ -9,13 +9,13 @@ to replace an object is asked to, wherever no run has written one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from fastscribe._system.file_kinds import InTheWay
-from fastscribe.results.journal import SYNCED, Journal, check_same_settings, header_line, run_line
+from fastscribe.results.journal import SYNCED, Journal, LastRun, check_same_settings, header_line, last_run, run_line
 from fastscribe.results.object_lock import ObjectLock
 from fastscribe.results.objects import Listing, ObjectFolder
 from fastscribe.results.parts import (
@@ -221,3 +221,13 @@ class ObjectStorage:
             publish(self.folder, self._rows, published_name(self.shard), parts.join_rows(finish.ordered, finish.order))
         if finish.report is not None:
             self.folder.put(self._report, finish.report)
+
+
+def last_stored_run(url: str, shard: Shard) -> LastRun | None:
+    """Return what the last run of a shard stated; None if there is none. Raises UsageError, OSError."""
+    with closing(ObjectFolder(url)) as folder:
+        runs = next((runs.runs for runs in find_runs(folder.list(folder_of(shard))) if runs.runs), None)
+        if runs is None:
+            return None
+        name = run_name(runs[-1])
+        return last_run(folder.read(name).splitlines(keepends=True), folder.url_of(name))._replace(num_lines=None)

@@ -32,11 +32,6 @@ from fastscribe.transcriber import Transcriber
 def load(*given): raise AssertionError("the model is loaded")
 Transcriber.load = load
 """
-NO_DECODING = """
-from fastscribe.pipeline.engine import Engine
-def push(*given): raise AssertionError("a recording is decoded")
-Engine.push = push
-"""
 # Files of a store are written one after the other.
 ONE_BY_ONE = """
 from fastscribe.results.objects import ObjectFolder
@@ -72,7 +67,6 @@ class Scene:
 
     def __init__(self, runs: Runs, folder: Path, place: Path | str) -> None:
         self.inputs, self.place = folder / "in", place
-        self.nothing_to_decode = NO_MODEL if isinstance(place, Path) else NO_DECODING  # code to run before a command
         self._runs = runs
 
     def recording(self, name: str, clip: str = "one") -> Path:

@@ -62,7 +62,7 @@ def test_recordings_of_one_base_name(scene: Scene) -> None:
     assert {texts[name] for name in others} == {words["week1/a.flac"], words["week2/a.flac"]}
     files = scene.files()
     for inputs in (weeks[:1], weeks[2:], weeks, [scene.inputs]):
-        assert scene.transcribe(*inputs, code=scene.nothing_to_decode) == 0
+        assert scene.transcribe(*inputs, code=NO_MODEL) == 0
         assert scene.files() == files
 
 
@@ -75,7 +75,7 @@ def test_names_that_a_file_system_may_confuse(scene: Scene) -> None:
     expected = ["A", f"a{LETTERS}", f"Report{LETTERS}", "sub/report", ".", f".{LETTERS}"]
     names = [unicodedata.normalize("NFC", name).removesuffix(".srt") for name in scene.texts()]
     assert len(names) == 6 and all(any(re.fullmatch(one, name) for name in names) for one in expected)
-    assert scene.transcribe(formats="json", code=scene.nothing_to_decode) == 0
+    assert scene.transcribe(formats="json", code=NO_MODEL) == 0
     assert "totals" in json.loads(scene.read("report.json"))
     made = {name.removesuffix(".json") for name in scene.files() if name.endswith(".json")}
     assert made == {name.removesuffix(".srt") for name in scene.texts()}
@@ -92,7 +92,7 @@ def test_rows_of_one_recording(scene: Scene) -> None:
     expected = ["call", "call_1000", f"call_1000{LETTERS}", "call_2500"]
     assert len(texts) == 5 and all(any(re.fullmatch(f"{one}.srt", name) for name in texts) for one in expected)
     assert sorted(texts.values()) == sorted(row["pred_text"] for row in scene.rows())
-    assert scene.transcribe(manifest, code=scene.nothing_to_decode) == 0
+    assert scene.transcribe(manifest, code=NO_MODEL) == 0
 
 
 def test_names_of_ten_thousand_rows() -> None:
@@ -270,7 +270,7 @@ def test_a_recording_that_failed_is_retried(scene: Scene) -> None:
     assert scene.transcribe(formats="srt,json") == 1
     assert list(scene.files()) == ["a.json"] and b'"error"' in scene.read("a.json")
     put(content)
-    assert scene.transcribe(formats="srt,json", code=scene.nothing_to_decode) == 1
+    assert scene.transcribe(formats="srt,json", code=NO_MODEL) == 1
     retried = ("--retry-failed",)
     if isinstance(scene.place, Path):
         assert scene.transcribe(formats="srt,json", more=retried, code=killed(f"{FOLDER}.FolderStorage._wait", 2)) == -9
@@ -288,7 +288,7 @@ def test_formats_and_layouts(scene: Scene) -> None:
     scene.recording("a.flac", "long"), scene.recording("b.flac", "long")
     assert scene.transcribe() == 0
     before = scene.files()
-    assert scene.transcribe(formats="vtt,txt", code=scene.nothing_to_decode) == 0
+    assert scene.transcribe(formats="vtt,txt", code=NO_MODEL) == 0
     assert scene.files().keys() == {f"{name}.{format}" for name in "ab" for format in ("srt", "vtt", "txt")}
     assert scene.texts("vtt")["a.vtt"] == scene.texts("srt")["a.srt"] == scene.texts("txt")["a.txt"]
     assert {name: scene.read(name) for name in before} == before
@@ -296,7 +296,7 @@ def test_formats_and_layouts(scene: Scene) -> None:
     scene.write("a.srt", edited)
     narrow = ("--max-line-width", "20")
     for said, formats in ((" srt and vtt had another layout", "srt,vtt,txt"), ("there is nothing to do", "srt,vtt")):
-        assert scene.transcribe(formats=formats, code=scene.nothing_to_decode, more=narrow) == 0
+        assert scene.transcribe(formats=formats, code=NO_MODEL, more=narrow) == 0
         assert said in scene.said
         assert scene.said.count("edited") == scene.said.count("a.srt: edited since the run: it stays") == 1
         files = scene.files()
@@ -336,7 +336,7 @@ def test_a_file_of_somebody_else_keeps_its_name(scene: Scene) -> None:
     ours = [name for name in scene.files() if name not in theirs]
     expected = [f"a{LETTERS}.srt", f"b{LETTERS}.srt", "c.srt"]
     assert len(ours) == 3 and all(map(re.fullmatch, expected, ours))
-    assert scene.transcribe(formats="srt,vtt", code=scene.nothing_to_decode) == 0
+    assert scene.transcribe(formats="srt,vtt", code=NO_MODEL) == 0
     assert "no run of" not in scene.said and scene.said.count("c.vtt: edited") == 1
     assert {name: scene.read(name) for name in theirs} == theirs
     assert len(scene.files()) == 3 + 3 + 2

@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers.forked_runs import Runs
 from tests.helpers.object_store import FaultyStore, object_store
-from tests.helpers.scenes import NO_DECODING, ONE_BY_ONE, Scene, killed
+from tests.helpers.scenes import NO_MODEL, ONE_BY_ONE, Scene, killed
 from tests.results import test_scenes as in_a_folder
 
 pytestmark = pytest.mark.linux
@@ -97,7 +97,7 @@ def test_a_kill_after_each_step_of_a_run(scene: Scene, knows_conditions: bool, s
     assert is_committed == (step not in ("the lock", "the settings"))
     if step == "three files":
         scene.write("a.srt", b"")
-    assert scene.transcribe(formats="srt,vtt", code=NO_DECODING if is_committed else "") == 0
+    assert scene.transcribe(formats="srt,vtt", code=NO_MODEL if is_committed else "") == 0
     words = scene.row_texts()
     expected = {f"{name}.srt": words[f"{name}.flac"] for name in "ab"}
     assert scene.texts() == expected and len(scene.texts("vtt")) == 2
@@ -114,7 +114,7 @@ def test_a_shard_that_is_retried_after_merge(scene: Scene, formats: str) -> None
     words, texts = scene.row_texts(), scene.texts()
     assert not texts or (texts["a.srt"] == words["a.flac"] and sorted(texts.values()) == sorted(words.values()))
     for index in (0, 1):
-        assert scene.transcribe(formats=formats, more=("--shard", f"{index}/2"), code=NO_DECODING) == 0
+        assert scene.transcribe(formats=formats, more=("--shard", f"{index}/2"), code=NO_MODEL) == 0
         assert "nothing to do" in scene.said
     assert scene.command("merge", str(scene.place)) == 0
     assert (scene.row_texts(), scene.texts()) == (words, texts)
@@ -133,12 +133,12 @@ from fastscribe._system import remote
 listed = remote.list_objects
 remote.list_objects = lambda url: (one for one in listed(url) if not one.url.endswith({parts[0]!r}))
 """
-    assert scene.transcribe(formats=formats, code=late + NO_DECODING) == 2
+    assert scene.transcribe(formats=formats, code=late + NO_MODEL) == 2
     assert f"{parts[0]}: is missing" in scene.said
     content = scene.read(parts[0])
     scene.write(parts[0], content[: len(content) // 2])
     if len(parts) > 1:  # the last part of a run is what a kill may leave
-        assert scene.transcribe(formats=formats, code=NO_DECODING) == 2
+        assert scene.transcribe(formats=formats, code=NO_MODEL) == 2
         assert f"{parts[0]}: was changed" in scene.said
     else:
         assert scene.transcribe(first, formats=formats) == 0 and scene.row_texts().keys() == {"a.flac", "b.flac"}
@@ -178,5 +178,5 @@ ObjectStorage.commit = committed
     assert "a.srt: not written: no run of fastscribe wrote this file" in scene.said
     assert scene.files() == {"a.srt": b"mine"} and len(scene.rows()) == 1
     scene.remove("a.srt")
-    assert scene.transcribe(code=NO_DECODING) == 0
+    assert scene.transcribe(code=NO_MODEL) == 0
     assert scene.texts() == {"a.srt": scene.rows()[0]["text"]}
