@@ -129,6 +129,8 @@ def _write_journal(file: BinaryIO, journal: Journal, kept: Int64Array, ends: Int
 def finish_compaction(paths: Paths) -> None:
     """Complete a compaction that a kill interrupted; if its new files are not complete, remove them."""
     complete = status_of(paths.swap) is not None
+    if complete:  # a run may have ended by an error before its marker was durable, and a rename may be so before it
+        sync_folder(paths.directory)
     for path in (paths.rows, paths.journal):
         if status_of(temp_path_for(path)) is not None:
             if complete:
