@@ -138,13 +138,13 @@ def _is_torn_commit(path: Path, end: int) -> bool:
 
 
 def _is_ours(line: bytes) -> bool:
-    """Return True for a row of ours, a part of one, also with that of another behind, and zeros of a power cut."""
+    """Return True for a row of ours, half of one, and one that a power cut has filled with zeros."""
     if b"\0" in line:
         return True
+    if not line.endswith(b"\n"):
+        return line.startswith(b"{")
     try:
         row = json.loads(line)
         return "audio_filepath" in row and ("segments" in row or "error" in row)
-    except TypeError:
+    except (ValueError, TypeError):
         return False
-    except ValueError:
-        return line.startswith(b"{")

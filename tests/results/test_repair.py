@@ -93,17 +93,6 @@ def test_rows_cut_anywhere_are_repaired(tmp_path: Path, corpus: Corpus, tail: by
         shutil.rmtree(folder)
 
 
-def test_a_row_that_was_torn_before_another_is_no_edit(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    place.run(["a.wav", "b.wav"], "jsonl")
-    path = tmp_path / "transcripts.jsonl"
-    whole = path.read_bytes()
-    path.write_bytes(whole + whole[:30] + whole)
-    place.run(["a.wav", "b.wav"], "jsonl", say=(said := list[str]()).append)
-    assert path.read_bytes() == whole and said == []
-    assert not (tmp_path / "transcripts.cut-off.jsonl").exists()
-
-
 def edit_longer(rows: list[bytes]) -> list[bytes]:
     return [rows[0], rows[1].replace(b"}", b', "checked": true}'), *rows[2:]]
 
