@@ -99,6 +99,19 @@ def test_a_kill_leaves_the_old_pair_or_the_new(tmp_path: Path, swap: bool, renam
     assert sorted(path.name for path in tmp_path.iterdir()) == ["journal.jsonl", "transcripts.jsonl"]
 
 
+def test_a_marker_is_durable_before_a_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run that wrote it may have failed to wait for it; a power cut must not leave the new rows and the old journal."""
+    paths, done = write(tmp_path, [1, 1], [0, 0]), list[str]()
+    for path in (paths.rows, paths.journal):
+        temp_path_for(path).write_bytes(b"new\n")
+    paths.swap.write_bytes(SWAP)
+    for name in ("sync_folder", "rename_into_place", "remove"):
+        inner = getattr(compact_module, name)
+        monkeypatch.setattr(compact_module, name, lambda path, name=name, call=inner: done.append(name) or call(path))
+    finish_compaction(paths)
+    assert done == ["sync_folder", "rename_into_place", "rename_into_place", "sync_folder", "remove", "sync_folder"]
+
+
 def test_a_full_disk_leaves_the_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
