@@ -7,15 +7,15 @@ import re
 from urllib.parse import quote, unquote
 
 # Two characters at least, so that no Windows drive is a scheme.
-_URL = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
+_URL = re.compile(r"(?!file:)([a-z][a-z0-9+.-]+)://", re.IGNORECASE)  # file: is a path (audio/spellings.py)
 _ROOT = re.compile(r"[^/]*//[^/?#]*")
 WEB = ("http", "https")
 
 
 def is_url(text: str) -> bool:
-    """Return True for a scheme followed by ://. Windows drive letters and names such as "a:b.wav" are no URLs.
+    """Return True for a scheme followed by ://, but file://. Windows drive letters and names such as "a:b.wav" are no URLs.
 
-    >>> is_url("s3://bucket/a.wav"), is_url("C://a.wav"), is_url("a:b.wav"), is_url("./s3://a")
+    >>> is_url("s3://bucket/a.wav"), is_url("C://a.wav"), is_url("a:b.wav"), is_url("file:///a.wav")
     (True, False, False, False)
     """
     return _URL.match(text) is not None

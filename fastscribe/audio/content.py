@@ -63,6 +63,18 @@ def why_left_out(path: str) -> str | None:
     return None if holds_track(path) else UNKNOWN_CONTENT
 
 
+def holds_text(path: str) -> bool:
+    """Return True for a file of text; an empty one is none."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False
+        with open(path, "rb", buffering=0) as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return False
+    return bool(head) and _is_text(head)
+
+
 def _is_text(head: bytes) -> bool:
     """Return True for text without control characters, in any encoding of bytes, or in UTF-16 with a byte order mark."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):

@@ -26,6 +26,8 @@ _ASF_DATA = bytes.fromhex("3626b2758e66cf11a6d900aa0062ce6c")
 _NIST_FIELD = re.compile(rb"^(channel_count|sample_count|sample_n_bytes) -\w+ (\d{1,18})\s*$", re.MULTILINE)
 _NIST_HEADER_BYTES = 1 << 16  # the largest header accepted; 1,024 is usual
 _FIRST_BOXES = frozenset((b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot"))
+# Kinds of samples of audio tracks that are encrypted (ISO/IEC 23001-7; the others as FFmpeg's mov demuxer has them)
+_PROTECTIONS = {b"enca": "Common Encryption", b"drms": "Apple's FairPlay", b"aavd": "Audible"}
 _PARENTS = frozenset((b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf"))
 _MAX_DEPTH = 8
 _MAX_BOXES = 2_000_000  # seven for each fragment of a second would be 79 hours
@@ -210,6 +212,8 @@ def mp4_problem(file: BinaryIO, num_bytes: int) -> str | None:
         if num_boxes == _MAX_BOXES:
             return f"damaged: it has more than {_MAX_BOXES:,} boxes"
         num_movies += name == b"moov"
+        if name == b"stsd" and (protection := _PROTECTIONS.get(_entry(file, begin))):
+            return f"is encrypted ({protection}): nothing reads it without its key; give a copy without protection"
         if name in (b"stsz", b"trun"):
             num_samples += _unlisted_samples(file, name, begin)
     if num_movies > 1:
@@ -238,6 +242,12 @@ def _boxes(file: BinaryIO, begin: int, end: int, depth: int = 0) -> Iterator[tup
         if name in _PARENTS and depth < _MAX_DEPTH:
             yield from _boxes(file, content, box_end, depth + 1)
         begin = box_end
+
+
+def _entry(file: BinaryIO, begin: int) -> bytes:
+    """Return the kind of the first entry of the table at `begin`, which describes a track's samples."""
+    file.seek(begin + 12)
+    return file.read(4)
 
 
 def _unlisted_samples(file: BinaryIO, name: bytes, begin: int) -> int:

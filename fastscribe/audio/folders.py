@@ -12,9 +12,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from fastscribe.audio.content import why_left_out
+from fastscribe.audio.content import holds_text, why_left_out
 from fastscribe.audio.failures import input_failure, system_problem
-from fastscribe.audio.formats import MAGIC, Found, count_left_out, file_source, is_audio_name, is_other_name
+from fastscribe.audio.formats import (
+    MAGIC,
+    MAY_BE_TEXT,
+    Found,
+    count_left_out,
+    extension,
+    file_source,
+    is_audio_name,
+    is_other_name,
+)
 from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.types import Failure, Source
 
@@ -69,14 +78,18 @@ def _links_to_ancestor(entry: os.DirEntry[str], folder: str) -> bool:
     return (os.path.realpath(folder) + os.sep).startswith(target)
 
 
-def split_pattern(pattern: str) -> tuple[str, list[str]]:
-    """Split a glob pattern into the folder it starts from (without wildcards) and the remaining parts.
+def split_pattern(pattern: str, is_there: Callable[[str], bool] = os.path.lexists) -> tuple[str, list[str]]:
+    """Split a glob pattern into the folder it starts from and the remaining parts.
+
+    A folder that is there is no pattern, whatever its name: `Show [2024]/*.flac` starts from `Show [2024]`.
 
     >>> split_pattern("corpus/en/*/clips/*.wav")
     ('corpus/en', ['*', 'clips', '*.wav'])
     """
     parts = pattern.replace(os.sep, "/").split("/")
-    first = next(index for index, part in enumerate(parts) if MAGIC.search(part))
+    first = 0
+    while first < len(parts) - 1 and (not MAGIC.search(parts[first]) or is_there("/".join(parts[: first + 1]))):
+        first += 1
     prefix = "/".join(parts[:first])
     if first and os.path.splitdrive(prefix)[0] == prefix:  # the root, of a drive on Windows
         prefix += "/"
@@ -116,9 +129,10 @@ def from_folder(folder: str, id_prefix: str, left_out: Counter[str]) -> Iterator
 
 def _is_taken(path: str, left_out: Counter[str]) -> bool:
     """Return True for a folder's file that is audio, by its name or else by its content. Count any other."""
-    if is_audio_name(path):
+    is_text = extension(path) in MAY_BE_TEXT and holds_text(path)
+    if is_audio_name(path) and not is_text:
         return True
-    why = "" if is_other_name(path) else why_left_out(path)
+    why = "" if is_text or is_other_name(path) else why_left_out(path)
     if why is not None:
         count_left_out(left_out, path, why)
     return why is None
@@ -129,7 +143,7 @@ def from_pattern(pattern: str, left_out: Counter[str], from_path: FromPath) -> I
     if "**" in patterns:
         matches = _deep_matches(prefix, patterns, left_out, from_path)
     else:
-        matches = _flat_matches(pattern, prefix, patterns, left_out, from_path)
+        matches = _flat_matches(prefix, patterns, left_out, from_path)
     empty = True
     for match in matches:
         empty = False
@@ -138,11 +152,9 @@ def from_pattern(pattern: str, left_out: Counter[str], from_path: FromPath) -> I
         yield input_failure(pattern, "no such file, and nothing matches it as a pattern")
 
 
-def _flat_matches(
-    pattern: str, prefix: str, patterns: list[str], left_out: Counter[str], from_path: FromPath
-) -> Iterator[Found]:
+def _flat_matches(prefix: str, patterns: list[str], left_out: Counter[str], from_path: FromPath) -> Iterator[Found]:
     """Treat each match like a path given by itself; a bare `*` selects audio files only."""
-    for path in sorted(glob.glob(pattern)):
+    for path in sorted(glob.glob(os.path.join(glob.escape(prefix), *patterns))):
         name = os.path.relpath(path, prefix or ".")
         if os.path.isdir(path):
             yield from from_folder(path, name, left_out)

@@ -19,7 +19,17 @@ from fastscribe.types import Failure, Source
 STDIN = "-"
 MAGIC = re.compile(r"[*?\[]")  # a pattern has one of these
 MANIFEST_EXTENSIONS = frozenset({"json", "jsonl", "manifest"})
-LIST_EXTENSIONS = MANIFEST_EXTENSIONS | {"csv", "list", "lst", "m3u", "scp", "tar", "tsv", "txt"}  # list_rows.py
+LIST_EXTENSIONS = MANIFEST_EXTENSIONS | {
+    "csv",
+    "list",
+    "lst",
+    "m3u",
+    "m3u8",
+    "scp",
+    "tar",
+    "tsv",
+    "txt",
+}  # list_rows.py
 # Files that FFmpeg's libraries read (containers.py). Those that are video in most cases may have no audio track.
 _CONTAINERS = (
     "3g2 3ga 3gp 3gp2 3gpp aac ac3 adts amr ape asf avi awb divx dts dtshd dv eac3 ec3 f4a f4b f4v flv gxf m1a m2a m2t m2ts "
@@ -41,10 +51,14 @@ AUDIO_EXTENSIONS = frozenset(_AUDIO.split())
 # Never opened in a folder: texts, results, pictures, documents, archives and data, which may be beside each recording.
 _OTHERS = (
     "ass bmp bup bz2 cfg conf css csv ctm doc docx eaf epub exe gif gz heic htm html ico idx ifo ini jpeg jpg js kar lab "
-    "log lrc lst m3u m3u8 md mid nemo nfo npy npz odt parquet pdf phn png ppt pptx pt py rar rst rtf rttm safetensors sh "
+    "log lrc lst m3u md mid nemo nfo npy npz odt parquet pdf phn png ppt pptx pt py rar rst rtf rttm safetensors sh "
     "srt ssa stm sub svg tar textgrid tgz tif tiff toml trn trs tsv ttml txt vtt webp wrd xls xlsx xml yaml yml zip zst"
 )
-_OTHER_EXTENSIONS = LIST_EXTENSIONS | frozenset(_OTHERS.split())
+_UNFINISHED = "part crdownload download opdownload partial tmp !qb aria2 ytdl"  # downloads
+_UNFINISHED_EXTENSIONS = frozenset(_UNFINISHED.split())
+_OTHER_EXTENSIONS = LIST_EXTENSIONS | _UNFINISHED_EXTENSIONS | frozenset(_OTHERS.split())
+UNFINISHED = "unfinished downloads"
+MAY_BE_TEXT = frozenset({"au", "mts", "ts"})  # TypeScript, and Audacity's notes
 UNKNOWN_CONTENT, NOT_OPENED = " (unknown content)", " (not opened)"  # of kinds left out that may be audio
 
 # What a run writes into its output folder beside the results' files, with the suffix of a shard (results/paths.py).
@@ -92,6 +106,8 @@ def is_other_name(path: str) -> bool:
 def kind_of(name: str) -> str:
     """Return a file's kind for the count of those left out. Endings that are no usual extension share one name."""
     kind = extension(name)
+    if kind in _UNFINISHED_EXTENSIONS:
+        return UNFINISHED
     if not kind:
         return "no extension"
     is_usual = len(kind) <= _MAX_EXTENSION and kind.isascii() and kind.isalnum() and not kind.isdigit()
@@ -115,12 +131,12 @@ def left_out_line(left_out: Mapping[str, int], is_quiet: bool = False) -> str:
 
     Args:
         left_out: The counts, by kind.
-        is_quiet: Only those that may be audio.
+        is_quiet: Only those that may be audio, or become it.
 
     >>> left_out_line({".jpg": 1, ".docx": 3})
     '4 files left out: .docx 3, .jpg 1'
     """
-    shown = {kind: count for kind, count in left_out.items() if not is_quiet or kind.endswith(")")}
+    shown = {kind: count for kind, count in left_out.items() if not is_quiet or kind.endswith((")", UNFINISHED))}
     num_files = sum(shown.values())
     if not num_files:
         return ""

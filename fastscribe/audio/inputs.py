@@ -15,9 +15,11 @@ import hashlib
 import itertools
 import locale
 import os
+import stat
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import input_failure, system_problem
@@ -25,6 +27,7 @@ from fastscribe.audio.first_bytes import CONTROL, HEAD_BYTES, has_known_format
 from fastscribe.audio.formats import MAGIC, STDIN, Found, Manifest, file_source, list_kind
 from fastscribe.audio.media import EncodedBytes
 from fastscribe.audio.repeats import Repeats
+from fastscribe.audio.spellings import has_spellings, hint, meant
 from fastscribe.types import Failure, Source
 
 __all__ = ["Source", "expand"]
@@ -59,8 +62,13 @@ def expand(
 
 
 def _expand(path: str, stdin: Iterable[bytes] | None, left_out: Counter[str]) -> Iterator[Found]:
+    if has_spellings(path):
+        path = meant(path)
     if path == STDIN:
         yield from _from_stdin(stdin, left_out)
+    elif is_pipe(path):
+        with open(path, "rb", buffering=0) as pipe:
+            yield from _from_stream(path, _blocks(pipe.fileno()), left_out)
     elif is_url(path):
         yield from _from_url(path, left_out, has_patterns=True)
     elif MAGIC.search(path) and not os.path.lexists(path):
@@ -97,6 +105,7 @@ def _from_list(blocks: Iterable[bytes], left_out: Counter[str]) -> Iterator[Foun
 
     for line in paths_in(blocks):
         path = _decoded(line)
+        path = meant(path) if has_spellings(path) else path
         if is_url(path):
             yield from _from_url(path, left_out, has_patterns=False)
             continue
@@ -120,21 +129,32 @@ def _decoded(name: bytes) -> str:
 
 
 def _from_stdin(stdin: Iterable[bytes] | None, left_out: Counter[str]) -> Iterator[Found]:
-    """A recording, or the sources of a list of paths or of a manifest's rows."""
     if stdin is None and sys.stdin is None:
         yield input_failure(STDIN, "stdin is closed")
         return
+    yield from _from_stream(STDIN, _blocks(sys.stdin.fileno()) if stdin is None else stdin, left_out)
+
+
+def _from_stream(path: str, stream: Iterable[bytes], left_out: Counter[str]) -> Iterator[Found]:
+    """A recording, or the sources of a list of paths or of a manifest's rows."""
     from fastscribe.audio.json_lines import starts_rows, wide_encoding
 
-    head, blocks = split_head(_blocks(sys.stdin.fileno()) if stdin is None else stdin)
+    head, blocks = split_head(stream)
     if (encoding := wide_encoding(head)) is not None:
-        yield input_failure(STDIN, f"is {encoding}: save it as UTF-8")
+        yield input_failure(path, f"is {encoding}: save it as UTF-8")
     elif is_audio(head):
-        yield recording(blocks)
+        yield recording(blocks, path)
     elif starts_rows(head):
         yield from _from_rows(blocks)
     else:
         yield from _from_list(blocks, left_out)
+
+
+def is_pipe(path: str) -> bool:
+    """Return True for a pipe that has a name, as `<(ffmpeg ..)` gives one."""
+    with suppress(OSError, ValueError):
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    return False
 
 
 def _blocks(descriptor: int) -> Iterator[bytes]:
@@ -151,7 +171,7 @@ def _from_path(path: str, name: str, left_out: Counter[str]) -> Iterator[Found]:
     try:
         os.lstat(path)
     except (OSError, ValueError) as error:
-        yield input_failure(path, system_problem(error))
+        yield input_failure(path, system_problem(error) + hint(path))
         return
     if os.path.isdir(path):
         from fastscribe.audio.folders import from_folder
@@ -182,7 +202,7 @@ def split_head(blocks: Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:
     return head, itertools.chain([head], rest)
 
 
-def recording(blocks: Iterable[bytes]) -> Source | Failure:
+def recording(blocks: Iterable[bytes], path: str = STDIN) -> Source | Failure:
     """Return the recording that a stream holds. Its content gives its id and its key in a journal.
 
     So a second recording from stdin is another input, and the same one again is done already.
@@ -193,8 +213,8 @@ def recording(blocks: Iterable[bytes]) -> Source | Failure:
         num_bytes += len(block)
         if num_bytes > MAX_BYTES:
             return input_failure(
-                STDIN, f"holds more than {MAX_BYTES >> 30} GiB, the most that stdin may: save it to a file"
+                path, f"holds more than {MAX_BYTES >> 30} GiB, the most that stdin may: save it to a file"
             )
     content = b"".join(kept)
     digest = hashlib.blake2b(content, digest_size=16).hexdigest()
-    return Source(path=STDIN, file=EncodedBytes(content, f"stdin:{digest}"), id=f"stdin-{digest[:8]}")
+    return Source(path=path, file=EncodedBytes(content, f"stdin:{digest}"), id=f"stdin-{digest[:8]}")

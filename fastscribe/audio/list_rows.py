@@ -25,6 +25,7 @@ from fastscribe.audio.list_lines import opened_lines
 from fastscribe.audio.manifest import PATH_NAMES, Span, parse_row, resolve, row_span
 from fastscribe.audio.media import FilePart
 from fastscribe.audio.path_lists import path_rows
+from fastscribe.audio.spellings import has_spellings, meant, meant_beside
 from fastscribe.audio.tables import table_rows
 from fastscribe.errors import FastscribeError, ManifestError
 
@@ -102,7 +103,7 @@ def _rows(kind: str, path: str, lines: Iterator[bytes], find: FindMember | None)
         yield from _json_rows(path, rest, find)
     else:
         folder = ListFolder(path)
-        yield from (_of_path(path, *row, folder) for row in path_rows(first[1], rest, folder.is_there))
+        yield from (_of_path(path, *row, folder) for row in path_rows(path, first[1], rest, folder.is_there))
 
 
 def _check_text(head: bytes) -> None:
@@ -165,6 +166,7 @@ class _Manifest:
         if "audio_filepath" not in fields:
             fields = _named(fields)
         span = row_span(self._path, number, fields)
+        span = span._replace(path=meant_beside(self._path, span.path))
         shard = fields.get("shard_id")
         if self._find is not None:
             if shard is not None and type(shard) is not int:
@@ -218,12 +220,14 @@ def _made(
         return BadRow(where, number, fields)
     try:
         span = row_span(where, number, fields)
+        span = span._replace(path=folder.meant(span.path))
     except ManifestError as error:
         return BadRow(where, number, error, fields)
     return ListRow(where, number, fields, span, folder.file_of(span.path), fields.get(id_name))
 
 
 def _of_path(where: str, number: int, path: str, folder: ListFolder) -> ListRow:
+    path = folder.meant(path)
     return ListRow(where, number, None, Span(path, None, None, None, None), folder.file_of(path))
 
 
@@ -253,6 +257,10 @@ class ListFolder:
         if not self._decided and not is_url(path) and not os.path.isabs(path):
             self._decide(path)
         return self._joined(self._folders[0], path)
+
+    def meant(self, path: str) -> str:
+        """Return the spelling of a row's path that is there, or the path itself."""
+        return meant(path, self.is_there) if has_spellings(path) and not is_url(self._list) else path
 
     def is_there(self, path: str) -> bool:
         """Return True if a row's path is a file's, in any of the folders."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from fastscribe._system.urls import is_url, join_url
 from fastscribe.audio.failures import is_utf8, relative_id
 from fastscribe.audio.phrase_lines import PhraseError, phrases_of_row
+from fastscribe.audio.spellings import meant_beside
 from fastscribe.errors import ManifestError
 from fastscribe.types import File, Phrase, Source
 
@@ -115,6 +116,7 @@ def row_span(manifest: str, number: int, fields: Mapping[str, Any]) -> Span:
 def row_source(manifest: str, number: int, fields: Mapping[str, Any]) -> Source:
     """Return the recording that a row names, to open it. Raises ManifestError as `row_span` does, and for an unusable boost."""
     span = row_span(manifest, number, fields)
+    span = span._replace(path=meant_beside(manifest, span.path))
     return source_of(manifest, number, fields, span, opened(resolve(manifest, span.path)))
 
 

@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 
-from fastscribe._system.urls import is_url
+from fastscribe._system.urls import is_url, name_of
 from fastscribe.audio.formats import is_audio_name
 from fastscribe.audio.json_lines import NotAList
+from fastscribe.audio.spellings import meant
 
 _SHOWN = 40  # characters of a line that is no path
 
 
 def path_rows(
-    head: bytes, lines: Iterable[tuple[int, bytes]], is_there: Callable[[str], bool]
+    where: str, head: bytes, lines: Iterable[tuple[int, bytes]], is_there: Callable[[str], bool]
 ) -> Iterator[tuple[int, str]]:
     """Yield the paths of a list with the numbers of their lines, or their own. Comments, which begin with #, are left out.
 
     Args:
+        where: The list's path or URL.
         head: The first line that is not blank.
         lines: All lines from there, without a byte order mark.
         is_there: Tells whether a path is a file's.
 
     Raises:
-        NotAList: The first path is neither a URL, nor has an extension of recordings, nor is there.
+        NotAList: The first path is neither a URL, nor has an extension of recordings, nor is there; or it is an HLS playlist,
+            whose parts are one recording.
     """
     is_first = True
     for number, entry in _entries(head, lines):
         path = os.fsdecode(entry)
+        if path.startswith("#EXT-X-"):
+            made = os.path.splitext(name_of(where) if is_url(where) else os.path.basename(where))[0] + ".m4a"
+            command = f"ffmpeg -i {shlex.quote(where)} -vn -c:a copy {shlex.quote(made)}"
+            raise NotAList(f"is an HLS playlist, whose parts are one recording: make a file of it: {command}")
         if path.startswith("#EXT") or (path.startswith("#") and not is_audio_name(path)):  # #EXTM3U of playlists
             continue
         if path != path.strip() and not is_there(path):
             path = path.strip()
-        if is_first and not (is_url(path) or is_audio_name(path) or is_there(path)):
+        if is_first and not (is_url(path) or is_audio_name(path) or is_there(path) or is_there(meant(path, is_there))):
             shown = path if len(path) <= _SHOWN else f"{path[:_SHOWN]}.."
             raise NotAList(f"is text, and no list of recordings: its first line, {shown!r}, is no path of one")
         is_first = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 from fastscribe.audio.failures import system_problem
 from fastscribe.audio.media import medium_of
 from fastscribe.audio.plain_header import Header, plain_header
+from fastscribe.audio.spellings import hint
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo, Medium, Samples, Source
 
@@ -38,6 +39,8 @@ def probe(source: Source) -> AudioInfo:
                 header = unusual_header(source, medium, file, num_bytes)
     except AudioError:
         raise
+    except FileNotFoundError as error:
+        raise AudioError(source.path, system_problem(error) + hint(source.path)) from error
     except (OSError, ValueError) as error:  # ValueError: an impossible file name, a closed file
         raise AudioError(source.path, system_problem(error)) from error
     return _audio_info(source, header)

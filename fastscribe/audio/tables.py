@@ -6,6 +6,7 @@ The first line names the columns. One of PATH_NAMES, in any case, has the record
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from fastscribe.audio.manifest import NUMBERS, PATH_NAMES, read_numbers
 from fastscribe.errors import ManifestError
 
 _DELIMITERS = {"csv": ",;\t|", "tsv": "\t,;|"}
+_SEPARATOR = re.compile(r"sep=([^\w\s\"']|\t)\s*", re.IGNORECASE)
 
 
 def table_rows(
@@ -33,7 +35,9 @@ def table_rows(
     """
     numbers: list[int] = []
     text = _decoded(lines, numbers)
-    header, delimiter = _header(next(text, ""), kind)
+    first = next(text, "")
+    stated = _SEPARATOR.fullmatch(first)  # Excel's
+    header, delimiter = _header(next(text, ""), stated[1]) if stated else _header(first, _DELIMITERS[kind])
     columns = [_column(name, position) for position, name in enumerate(header, start=1)]
     column = next(name for name in PATH_NAMES if name in columns)
     # In a table with tabs quotes are part of the text: Common Voice has sentences with a single one.
@@ -57,14 +61,14 @@ def _decoded(lines: Iterable[tuple[int, bytes]], numbers: list[int]) -> Iterator
         yield line.decode("utf-8", "surrogateescape")
 
 
-def _header(line: str, kind: str) -> tuple[list[str], str]:
-    """Return the names of the columns and the delimiter. Raises NotAList."""
-    for delimiter in _DELIMITERS[kind]:
+def _header(line: str, delimiters: str) -> tuple[list[str], str]:
+    """Return the names of the columns and the delimiter, the first that fits. Raises NotAList."""
+    for delimiter in delimiters:
         names = next(csv.reader([line], delimiter=delimiter), [])
         if any(name.strip().lower() in PATH_NAMES for name in names):
             return names, delimiter
     problem = f"its first line names no column of recordings ({', '.join(PATH_NAMES[:3])} ..)"
-    cells = next(csv.reader([line], delimiter=_DELIMITERS[kind][0]), [])
+    cells = next(csv.reader([line], delimiter=delimiters[0]), [])
     if any(is_audio_name(cell) for cell in cells):
         raise NotAList(f"{problem}: write a line with the columns' names above its rows, such as path,text")
     raise NotAList(f"{problem}: name it so there")

@@ -169,7 +169,8 @@ def _track_header(opened: _Opened) -> Header | None:
     except NotAContainer as error:
         is_audio_on_stdin = source.path == STDIN and has_known_format(opened.head)
         if extension(source.path) in CONTAINER_EXTENSIONS or is_audio_on_stdin:
-            raise opened.error(f"{error.problem}: check that a player opens it") from error
+            problem = _TEXT if _is_text(opened) else f"{error.problem}: check that a player opens it"
+            raise opened.error(problem) from error
         return None
     except ContainerError as error:
         raise opened.error(error.problem) from error
@@ -192,6 +193,8 @@ def _sound_header(opened: _Opened) -> Header:
     if sound_format not in FORMATS or subtype.startswith(UNSUPPORTED_SUBTYPES):
         if (track := _track_header(opened)) is not None:
             return track
+        if _is_text(opened):
+            raise opened.error(_TEXT)
         kind = f"{sound_format} files" if sound_format not in FORMATS else f"{sound_format} files of {subtype} samples"
         raise opened.error(f"{kind} are not read: convert it to wav or flac, e.g. with ffmpeg or sox")
     _check_held(opened, opened.data_size, num_samples / max(1, sample_rate))

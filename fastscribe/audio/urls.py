@@ -104,8 +104,8 @@ def _below(url: str) -> Iterator[tuple[remote.RemoteObject, str]]:
 
 
 def _from_pattern(url: str, left_out: Counter[str]) -> Iterator[Found]:
-    prefix, patterns = split_pattern(key_of(url))
     root = url[: len(url) - len(key_of(url))]
+    prefix, patterns = split_pattern(key_of(url), lambda folder: any(True for _ in remote.list_objects(root + folder)))
     empty = True
     for found, name in _below(root + prefix):
         names = name.split("/")

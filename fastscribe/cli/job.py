@@ -9,6 +9,7 @@ from pathlib import Path
 from fastscribe._system.file_kinds import is_device
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN, list_kind
+from fastscribe.audio.spellings import is_file_url
 from fastscribe.cli.run_part import OutputTarget, TranscribeJob
 from fastscribe.cli.terminal import filter_mpg123_messages
 from fastscribe.config import OUTPUT_FORMATS
@@ -84,6 +85,8 @@ def check_output_dir(name: object) -> None:
     path = Path(str(name))
     if str(name) == "-":
         raise UsageError("--output-dir -: leave it out for stdout; a folder of this name is ./-")
+    if is_file_url(str(name)):
+        raise UsageError(f"--output-dir {name}: write the path of the folder, without file://")
     if is_url(str(name)) or path.is_dir():
         return
     if path.exists() and not is_device(path):
@@ -99,8 +102,6 @@ def _check_url(url: str) -> None:
     scheme = url.partition(":")[0].lower()
     if scheme in ("http", "https"):
         raise UsageError(f"{url}: a web server takes no results: name a folder, or s3://, gs:// or az://")
-    if scheme == "file":
-        raise UsageError(f"{url}: write the path of the folder, without file://")
     _check_store(url)
 
 

@@ -443,3 +443,26 @@ def test_plain_files_import_no_reader_of_others(tmp_path, name):
     )
     assert set(done.stdout.split()) <= {*PLAIN.split(), "inputs", "repeats"}
     assert ("flac" in done.stdout.split()) == (name == "a.flac")
+
+
+@pytest.mark.parametrize(
+    ("entry", "protection"), [(b"enca", "Common Encryption"), (b"drms", "Apple's FairPlay"), (b"aavd", "Audible")]
+)
+def test_encrypted_tracks_are_named(media, tmp_path, entry, protection):
+    content = (media / "aac.m4a").read_bytes()
+    assert content.count(b"mp4a") == 1
+    path = tmp_path / "a.m4b"
+    path.write_bytes(content.replace(b"mp4a", entry))
+    assert problem(path).startswith(f"is encrypted ({protection}): ")
+
+
+def test_common_encryption_is_named(tmp_path):
+    key = {"encryption_key": "00112233445566778899aabbccddeeff", "encryption_kid": "ffeeddccbbaa99887766554433221100"}
+    encode(tmp_path / "a.mp4", "aac", 44_100, 1, options={"encryption_scheme": "cenc-aes-ctr", **key})
+    assert "is encrypted (Common Encryption)" in problem(tmp_path / "a.mp4")
+
+
+@pytest.mark.parametrize("name", ["index.ts", "index.mts", "notes.au"])
+def test_texts_with_names_of_recordings_are_texts(tmp_path, name):
+    (tmp_path / name).write_text("export const x: number = 1;\n" * 30)
+    assert problem(tmp_path / name) == "is text, not audio"

@@ -1,0 +1,112 @@
+"""Paths as players, people and other systems write them; the ones that are there as they stand are taken as they stand."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+from unicodedata import normalize
+
+import pytest
+
+from fastscribe.audio.formats import left_out_line
+from fastscribe.audio.inputs import expand
+from fastscribe.audio.spellings import hint, meant
+from fastscribe.types import Failure, Source
+from tests.audio.test_inputs import ids, only_failure, touch
+from tests.conftest import AUDIO
+
+NFC = "Größe.flac"
+NFD = normalize("NFD", NFC)
+
+
+@pytest.mark.parametrize(
+    ("given", "there", "expected"),
+    [
+        ("file:///x/a%20b.flac", "/x/a b.flac", "/x/a b.flac"),
+        ("file:///x/a%20b.flac", "/x/a%20b.flac", "/x/a%20b.flac"),  # a download may have such a name
+        ("FILE://localhost/x/a.flac", "/x/a.flac", "/x/a.flac"),
+        ("file:/x/a.flac", "/x/a.flac", "/x/a.flac"),
+        ("file:///C:/x/a%20b.flac", "C:/x/a b.flac", "C:/x/a b.flac"),
+        ("file:///gone%20b.flac", "", "/gone b.flac"),
+        ("~/a.flac", "/home/me/a.flac", "/home/me/a.flac"),
+        ("~/a.flac", "~/a.flac", "~/a.flac"),
+        ("sub\\a.flac", "sub/a.flac", "sub/a.flac"),
+        ("sub\\a.flac", "sub\\a.flac", "sub\\a.flac"),
+        (NFC, NFD, NFD),
+        (NFD, NFC, NFC),
+        ("gone.flac", "", "gone.flac"),
+    ],
+)
+def test_the_spelling_that_is_there_is_meant(
+    given: str, there: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert meant(given, {there}.__contains__) == expected
+
+
+@pytest.mark.posix
+@pytest.mark.parametrize("name", ["list.m3u", "list.m3u8", "list.txt"])
+def test_lists_and_command_lines_have_other_spellings(tmp_path: Path, name: str) -> None:
+    touch(tmp_path, "a b.flac", "sub/c.flac", NFC)
+    listed = ["#EXTM3U", f"file://{tmp_path}/a%20b.flac", "sub\\c.flac", NFD]
+    (tmp_path / name).write_text("\n".join(listed), encoding="utf-8")
+    found = list(expand([str(tmp_path / name), f"file://{tmp_path}/a%20b.flac"]))
+    assert [os.path.isfile(str(one.file)) for one in found if isinstance(one, Source)] == [True] * 4
+    assert [one.path for one in found][1:3] == ["sub/c.flac", NFC]
+    row = tmp_path / "m.jsonl"
+    row.write_text(f'{{"audio_filepath": "file://{tmp_path}/a%20b.flac", "text": "x"}}\n')
+    [of_row] = expand([str(row)])
+    assert isinstance(of_row, Source) and of_row.file == f"{tmp_path}/a b.flac" and of_row.id.endswith("/a b.flac")
+    assert hint("sub\\gone.flac").endswith("nothing has the name sub/gone.flac either") and hint("gone.flac") == ""
+
+
+def test_a_table_of_excels_states_its_delimiter(tmp_path: Path) -> None:
+    touch(tmp_path, "a b.flac")
+    path = tmp_path / "excel.csv"
+    path.write_bytes(b'\xef\xbb\xbfsep=;\r\npath;text\r\na b.flac;"Rice; Stadium"\r\n')
+    [found] = expand([str(path)])
+    assert isinstance(found, Source) and found.row is not None
+    assert (found.path, found.row["text"]) == ("a b.flac", "Rice; Stadium")
+
+
+def test_a_stream_of_parts_is_no_list(tmp_path: Path) -> None:
+    path = tmp_path / "live show.m3u8"
+    path.write_text("#EXTM3U\n#EXT-X-VERSION:3\n#EXTINF:3,\nseg0.ts\n")
+    failure = only_failure(path)
+    assert failure.message.endswith(f"make a file of it: ffmpeg -i '{path}' -vn -c:a copy 'live show.m4a'")
+
+
+@pytest.mark.parametrize("folder", ["Show [2024]", "Show [2024] {x}", "a[1]/b[2]"])
+def test_a_folder_that_is_there_is_no_pattern(tmp_path: Path, folder: str) -> None:
+    touch(tmp_path, f"{folder}/a.flac", f"{folder}/b.txt", "Show 2/a.flac")
+    assert ids(tmp_path / folder / "*.flac") == ids(tmp_path / folder / "**/*.flac") == ["a.flac"]
+    assert ids(tmp_path / "Show [0-9]" / "*") == ["Show 2/a.flac"]
+    assert "nothing matches it" in only_failure(tmp_path / folder / "gone*.flac").message
+
+
+def test_what_is_no_recording_yet_or_by_its_text_is_left_out(tmp_path: Path) -> None:
+    recording = next(AUDIO.glob("01_*.flac")).read_bytes()
+    for name in ("a.flac", "b.mp3.part", "c.crdownload", "d.flac.!qB", "e.ytdl"):
+        (tmp_path / name).write_bytes(recording)
+    for name in ("index.ts", "x.mts", "notes.au"):
+        (tmp_path / name).write_text("export const x: number = 1;\n" * 9)
+    left_out = Counter[str]()
+    assert [found.id for found in expand([str(tmp_path)], left_out=left_out)] == ["a.flac"]
+    assert left_out_line(left_out) == "7 files left out: unfinished downloads 4, .au 1, .mts 1, .ts 1"
+    assert left_out_line(left_out, is_quiet=True) == "4 files left out: unfinished downloads 4"
+    assert ids(tmp_path / "b.mp3.part") == ["b.mp3.part"]
+
+
+@pytest.mark.posix
+def test_a_pipe_with_a_name_is_read_as_stdin(tmp_path: Path) -> None:
+    content = next(AUDIO.glob("01_*.flac")).read_bytes()
+    for number, sent in enumerate((content, f"{tmp_path}/a.flac\n".encode())):
+        pipe = tmp_path / f"pipe{number}"
+        os.mkfifo(pipe)
+        threading.Thread(target=pipe.write_bytes, args=(sent,), daemon=True).start()
+        touch(tmp_path, "a.flac")
+        [found] = expand([str(pipe)])
+        assert not isinstance(found, Failure)
+        assert found.path == (str(pipe) if sent is content else f"{tmp_path}/a.flac")
