@@ -20,12 +20,11 @@ from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
-from fastscribe.pipeline.interfaces import Additions, Edits
+from fastscribe.pipeline.interfaces import Additions
 from fastscribe.pipeline.language_lock import LanguageLock, lock_of
 from fastscribe.pipeline.model_facts import ModelFacts, RunModel
 from fastscribe.pipeline.run import Run
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats, Watcher
-from fastscribe.pipeline.windows import Ledger
 from fastscribe.types import Failure, RenderedTranscript, Transcript
 
 if TYPE_CHECKING:
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.pipeline.recognizer import Recognizer
     from fastscribe.pipeline.workers.devices import Device
+    from fastscribe.readable.edits import TextEdits
+    from fastscribe.results.outputs import Ledger
     from fastscribe.speakers.stage import SpeakerStage
 
 _DEFAULTS = Options()
@@ -80,7 +81,7 @@ class Transcriber:
         self.load_s = load_s
         self.progress = Progress()
         self.watcher: Watcher | None = None
-        self._edits: Edits | None = None
+        self._edits: TextEdits | None = None
         self._languages: LanguageLock | None = None
         self._speakers: SpeakerStage | None = None
         self._auto_budget: Budget | None = None

@@ -26,9 +26,8 @@ from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.idle import IDLE
 from fastscribe.pipeline.stats import Stopwatch
-from fastscribe.pipeline.windows import Ledger
 from fastscribe.results.output import open_journaled
-from fastscribe.results.outputs import OutputRun
+from fastscribe.results.outputs import Ledger, OutputRun
 from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber, run_stats
 from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Int16Array, Source, Utterance
@@ -117,10 +116,11 @@ def first_of(transcriber: Transcriber, inputs: Sequence[str], audio_s: float) ->
     return None
 
 
-class First:
+class First(Ledger):
     """A Ledger that leaves out all but the first `most` inputs of a run, and those that another ledger leaves out."""
 
     def __init__(self, most: int | None, others: Ledger | None = None) -> None:
+        super().__init__()
         self._most = math.inf if most is None else most
         self._others = others
 

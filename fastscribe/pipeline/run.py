@@ -40,11 +40,12 @@ from fastscribe.pipeline.recordings import RecordingsInFlight
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.text_stage import TextStage
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
-from fastscribe.pipeline.windows import InputWindows, Ledger, Window, long_s
+from fastscribe.pipeline.windows import InputWindows, Window, long_s
 from fastscribe.types import WORDS, Failure, Hypothesis, Transcript, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
+    from fastscribe.results.outputs import Ledger
 
 _BATCHES_PER_WINDOW = 64
 # Of long recordings that a CPU sorts together: 1 to 3 % slower than 64 (docs/bench/long/in-turn.json).
@@ -159,8 +160,8 @@ class Run:
         """Yield batches of the utterances, longest first, within the executor's budget; then those for the other models."""
         given, budget, batch_size = list(utterances), self._executor.budget, self._options.batch_size
         yield from batching.plan([one for one in given if one.purpose == WORDS], self.num_frames, budget, batch_size)
-        for planner in self._rooms.planners:
-            yield from planner.plan([one for one in given if one.purpose == planner.purpose], budget, batch_size)
+        for purpose, plan in self._rooms.plans.items():
+            yield from plan([one for one in given if one.purpose == purpose], budget, batch_size)
 
     def num_frames(self, utterance: Utterance) -> int:
         """Return the utterance's length in encoder frames."""
@@ -196,7 +197,7 @@ class Run:
         recordings, which are few in a window.
         """
         batch_s = self._max_window_s() / _BATCHES_PER_WINDOW
-        is_whole = self._executor.facts.is_gpu or self._rooms.planners
+        is_whole = self._executor.facts.is_gpu or self._rooms.plans
         yield from [window] if is_whole else in_turn(window, long_s, _BATCHES_IN_TURN * batch_s)
 
     def _transcribe(self, plans: Iterable[Plan | Idle]) -> Iterator[Transcript | Failure]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fastscribe.audio.given import all_of, sources
 from fastscribe.audio.media import RemoteMedium, held_memory
@@ -27,27 +27,12 @@ if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
     from fastscribe.pipeline.unfinished_inputs import UnfinishedInputs
     from fastscribe.pipeline.workers.inputs import HelperInputs
+    from fastscribe.results.outputs import Ledger
 
 Window = list[PreparedInput]
 
 MAX_WINDOW_BYTES = 512 << 20  # the caller's data in a window, while the model works on another
 _EXPECTED_S = 3600.0  # length of a recording that is held as a whole, while that of none is known
-
-
-class Ledger(Protocol):
-    """Decides which inputs this run transcribes."""
-
-    def expect(self, source: Source | Failure) -> bool:
-        """Return False if the input belongs to another shard.
-
-        Called once per input, in order of index, from one thread.
-        """
-
-    def is_done(self, source: Source | Failure) -> bool:
-        """Return True if an earlier run has transcribed the input.
-
-        Called from several threads, before the input is opened.
-        """
 
 
 class InputWindows:
