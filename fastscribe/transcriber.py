@@ -22,7 +22,7 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.interfaces import Additions
 from fastscribe.pipeline.language_lock import LanguageLock, lock_of
-from fastscribe.pipeline.model_facts import ModelFacts, RunModel
+from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.pipeline.run import Run
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats, Watcher
 from fastscribe.types import Failure, RenderedTranscript, Transcript
@@ -67,11 +67,12 @@ class Transcriber:
         """Make a transcriber of parts that are loaded already; load() is the usual way.
 
         Args:
-            checkpoint: The model's config and tokenizer; its weights may be gone.
+            checkpoint: Its config and tokenizer count; its weights may be gone.
             executor: Decodes with the checkpoint's model.
             options: Options of every run.
             load_s: Seconds that loading took, for the report.
         """
+        self._model = checkpoint
         self._config = checkpoint.config
         self._tokenizer = checkpoint.tokenizer
         self._path = checkpoint.path
@@ -418,8 +419,7 @@ class Transcriber:
             self._go_on_here(failed)
         added = self._additions()
         self.progress.reports = added.reports
-        model = RunModel(self._config, self._tokenizer)
-        return Run(model, self._executor, self._options, added, self.progress)
+        return Run(self._model, self._executor, self._options, added, self.progress)
 
     def _additions(self) -> Additions:
         """Return what rooms add to a run."""

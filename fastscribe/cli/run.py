@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -19,6 +20,7 @@ import typer
 
 from fastscribe._system.gpus import num_gpus
 from fastscribe._system.process_age import process_age_s
+from fastscribe._system.quick_start import quick_start
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
 from fastscribe.cli.app import StdoutClosed
@@ -183,7 +185,7 @@ def _helped_gpu(job: TranscribeJob, listing: Listing) -> int | None:
     None: the run stays in this process, or `--devices` names its devices. A few files are done sooner in this process, and so
     are those of a room that sees whole recordings. `--threads 0` keeps all in it. Helpers have not been tried on Windows.
     """
-    if job.devices is not None or job.options.threads == 0 or not job.engine.takes_helpers:
+    if job.devices is not None or job.options.threads == 0 or job.loading_part is not None:
         return None
     if job.options.needs_whole_recordings:
         return None
@@ -196,7 +198,18 @@ def _helped_gpu(job: TranscribeJob, listing: Listing) -> int | None:
 
 def loaded(job: TranscribeJob, say: Callable[[str], None]) -> AbstractContextManager[Transcriber]:
     """Return a context manager that yields the job's transcriber, whose processes end with the block."""
-    return job.engine.load(_with_earlier_dtype(job), say)
+    job, part = _with_earlier_dtype(job), job.loading_part
+    if part is not None:
+        return part.load(job, say)
+    with quick_start():
+        from fastscribe.transcriber import Transcriber
+
+        if job.helped_gpu is not None:
+            from fastscribe.cli.helped_gpu import load_beside_helpers
+
+            return load_beside_helpers(Path(job.model), job.device, job.dtype, job.options, job.helped_gpu, say)
+        device = job.device if job.devices is None else "auto"
+        return Transcriber.load(Path(job.model), device, job.dtype, job.options, say, devices=job.devices)
 
 
 def _with_earlier_dtype(job: TranscribeJob) -> TranscribeJob:

@@ -58,7 +58,7 @@ def fingerprint_of(job: TranscribeJob, transcriber: Transcriber) -> dict[str, An
     """Return all that decides the results besides the inputs."""
     from fastscribe.journaled import run_fingerprint
 
-    return run_fingerprint(transcriber, job.engine.digest(job, transcriber), job.options, job.style)
+    return run_fingerprint(transcriber, job.digest(transcriber), job.options, job.style)
 
 
 def facts_of(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:

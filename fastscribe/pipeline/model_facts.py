@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from fastscribe.config import DecoderName, ModelConfig
-from fastscribe.text.tokenizer import Tokenizer
-
-
-class RunModel(NamedTuple):
-    """What the process that plans a run keeps of a checkpoint."""
-
-    config: ModelConfig
-    tokenizer: Tokenizer
+from fastscribe.config import DecoderName
 
 
 @dataclass(frozen=True)

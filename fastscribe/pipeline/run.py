@@ -34,7 +34,6 @@ from fastscribe.pipeline.executor import Executor, HostWork, Plan
 from fastscribe.pipeline.idle import IDLE, Idle
 from fastscribe.pipeline.interfaces import Additions
 from fastscribe.pipeline.loader import default_threads
-from fastscribe.pipeline.model_facts import RunModel
 from fastscribe.pipeline.preparation import Preparation
 from fastscribe.pipeline.recordings import RecordingsInFlight
 from fastscribe.pipeline.stats import Progress
@@ -45,6 +44,7 @@ from fastscribe.types import WORDS, Failure, Hypothesis, Transcript, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
+    from fastscribe.checkpoint.value import Checkpoint
     from fastscribe.results.outputs import Ledger
 
 _BATCHES_PER_WINDOW = 64
@@ -57,7 +57,7 @@ class Run:
     """The threads of one transcribe() call and the recordings in flight. close() stops the threads.
 
     Args:
-        model: The model's config and tokenizer.
+        model: Its config and tokenizer count here.
         executor: Decodes the batches. close() ends its part of the run.
         options: The run's options.
         rooms: What rooms add to the run.
@@ -66,7 +66,7 @@ class Run:
 
     def __init__(
         self,
-        model: RunModel,
+        model: Checkpoint,
         executor: Executor,
         options: Options,
         rooms: Additions,
