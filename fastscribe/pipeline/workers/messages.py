@@ -167,11 +167,6 @@ class Forget:
     index: int
 
 
-@dataclass(frozen=True)
-class Split:
-    """Give back what is not begun, because the item that is hangs; and send the results before it."""
-
-
 # --- from a helper ---------------------------------------------------------------------------------------------------
 
 
@@ -188,15 +183,6 @@ class Done:
     first: int
     results: Sequence[Any]
     cpu_s: float
-
-
-@dataclass(frozen=True)
-class GivenBack:
-    """Answer to Split: the job in work ends with `item`, and these jobs are not begun. `job` is None: none hangs."""
-
-    job: int | None
-    item: int
-    jobs: Sequence[int]
 
 
 def packed(message: object) -> bytes:
