@@ -25,7 +25,9 @@ from fastscribe.pipeline.language_lock import LanguageLock, lock_of
 from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.pipeline.run import Run
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats, Watcher
+from fastscribe.results.formats.writers import rendered
 from fastscribe.types import Failure, RenderedTranscript, Transcript
+from fastscribe.version import __version__
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
@@ -367,8 +369,6 @@ class Transcriber:
                 if style is None or isinstance(result, (Failure, RenderedTranscript)):
                     yield result
                 else:
-                    from fastscribe.results.formats.writers import rendered
-
                     made = rendered(result, style)
                     made.set_audio(result.audio)
                     yield made
@@ -468,7 +468,6 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
         price_per_hour: USD an hour for the whole machine; None: the price list's entry for the device, if it has one, times the
             number of devices.
     """
-    from fastscribe.version import __version__
 
     progress, executor = transcriber.progress, transcriber._executor
     facts = executor.facts

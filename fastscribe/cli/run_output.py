@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.job import unusable_folder
 from fastscribe.cli.run_part import TranscribeJob
+from fastscribe.results.outputs import OutputRun
 
 if TYPE_CHECKING:
     from fastscribe.results.output import JournaledOutput
@@ -30,7 +31,6 @@ def open_run_output(
         say: Shows one line to the user.
         opened: The folder, if end_if_done() has opened it.
     """
-    from fastscribe.results.outputs import OutputRun
 
     target = job.target
     if target.is_stdout and sys.stdout is None:

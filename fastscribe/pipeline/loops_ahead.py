@@ -11,6 +11,9 @@ import torch
 
 from fastscribe.checkpoint.lazy_weights import float_sources
 from fastscribe.config import ModelConfig, Options
+from fastscribe.decode import looping_kernels
+from fastscribe.families.blocks import packed, row_kernels
+from fastscribe.families.blocks.int8 import quantise_and_pack
 from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.model import torch_dtype
 
@@ -39,17 +42,12 @@ def _compiled(config: ModelConfig, dtype: str, weights: Mapping[str, torch.Tenso
     yield
     encoder, name = config.encoder, str(torch_dtype(dtype)).removeprefix("torch.")
     if dtype == "int8":
-        from fastscribe.families.blocks.int8 import quantise_and_pack
-
         stored = getattr(torch, float_sources(weights)[0].dtype)
         quantise_and_pack(torch.zeros(*encoder.largest_matrix, dtype=stored))  # the layers wait for this loop first
         yield
-    from fastscribe.families.blocks import packed, row_kernels
 
     if isinstance(encoder, EncoderConfig) and encoder.attention is None and encoder.conv_norm == "batch_norm":
         is_packed = dtype != "int8" and packed.packs(encoder.largest_matrix, getattr(torch, name))
         yield from row_kernels.compile_ahead(name, "levels" if dtype == "int8" else "plain", is_packed)
     if config.joint is not None and (options.beam or 1) == 1 and options.decoder != "ctc":
-        from fastscribe.decode import looping_kernels
-
         yield from looping_kernels.compile_ahead(name, config.joint.activation)

@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
+from fastscribe.audio.remote_file import divide_memory, forget_objects
 from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.arena import SharedMemory
 from fastscribe.pipeline.workers.child import listen, open_channel
@@ -45,7 +46,6 @@ class _Helper:
 
     def serve(self) -> None:
         """Work on jobs, one after another."""
-        from fastscribe.audio.remote_file import divide_memory
         from fastscribe.pipeline.workers import stages  # while the model loads, instead of with the first job
 
         divide_memory(self._num_helpers)
@@ -67,7 +67,6 @@ class _Helper:
             self._queued.put(message)
 
     def _set_up(self, setup: messages.Setup) -> None:
-        from fastscribe.audio.remote_file import forget_objects
 
         self._stages = dict(setup.stages)
         self._kept_files.clear()
