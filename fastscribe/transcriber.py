@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastscribe import rooms
 from fastscribe._system.standard_streams import log_to_stderr
+from fastscribe.audio.given import is_one
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
 from fastscribe.config import Options, OutputStyle, check_load
@@ -20,9 +22,8 @@ from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
-from fastscribe.pipeline.interfaces import Additions
+from fastscribe.pipeline.interfaces import Additions, ModelFacts
 from fastscribe.pipeline.language_lock import LanguageLock, lock_of
-from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.pipeline.run import Run
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats, Watcher
 from fastscribe.results.formats.writers import rendered
@@ -316,12 +317,8 @@ class Transcriber:
         """
         results = self.results(inputs)
         if ordered:
-            from fastscribe.pipeline.presentation import in_order
-
             results = in_order(results)
         if progress:
-            from fastscribe.pipeline.presentation import with_bar
-
             results = with_bar(results, lambda: self.progress, inputs)
         with closing(results):
             yield from results
@@ -497,3 +494,55 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
         refused=transcriber.refused_paths,
         versions={"fastscribe": __version__, "torch": facts.torch_version, "python": platform.python_version()},
     )
+
+
+# How a Python caller gets a run's results: in the order of the inputs, and with a progress bar.
+
+
+Results = Generator[Transcript | Failure, None, None]
+
+
+def in_order(results: Results) -> Results:
+    """Yield results by index. If the run ends with an error, those that it holds back come first.
+
+    Args:
+        results: One for each index from 0 on, in any order.
+    """
+    held: dict[int, Transcript | Failure] = {}
+    next_index = 0
+    with closing(results):
+        try:
+            for result in results:
+                held[result.index] = result
+                while next_index in held:
+                    yield held.pop(next_index)
+                    next_index += 1
+        except Exception:
+            yield from (held[index] for index in sorted(held))
+            raise
+
+
+def with_bar(results: Results, progress: Callable[[], Progress], inputs: object) -> Results:
+    """Yield the results and show a bar, in a terminal or in a notebook.
+
+    Args:
+        results: The run's results.
+        progress: Returns the counts of the run.
+        inputs: The caller's inputs; their number is the total, as long as no folder among them has more recordings.
+    """
+    with warnings.catch_warnings():  # a notebook without ipywidgets gets a bar of text, which needs no advice
+        warnings.filterwarnings("ignore", "IProgress not found")
+        from tqdm.auto import tqdm
+
+    total = len(inputs) if isinstance(inputs, (list, tuple)) and not is_one(inputs) else None
+    start = perf_counter()
+    with closing(results), tqdm(total=total, unit="file") as bar:
+        for result in results:
+            counts = progress()
+            if bar.total is not None and counts.files > bar.total:
+                bar.total = None
+            speed = counts.audio_s / (perf_counter() - start)
+            failed = f", {counts.failed} failed" if counts.failed else ""
+            bar.set_postfix_str(f"{counts.audio_s / 3600:.2f} h, {speed:.0f}x{failed}", refresh=False)
+            bar.update()
+            yield result

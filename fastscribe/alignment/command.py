@@ -19,9 +19,17 @@ from fastscribe.cli.job import is_one_short_file
 from fastscribe.cli.packaged_model import PackagedModel
 from fastscribe.cli.run import run
 from fastscribe.cli.run_options import (
+    DEFAULT_CHARS_PER_SECOND,
+    DEFAULTS,
     ChannelText,
     Device,
+    HighlightWords,
     LogFile,
+    MaxCharsPerSecond,
+    MaxCueS,
+    MaxLines,
+    MaxLineWidth,
+    MinCueS,
     NoProgress,
     Ordered,
     OutputDir,
@@ -35,16 +43,6 @@ from fastscribe.cli.run_options import (
     make_target,
 )
 from fastscribe.cli.run_part import RunPart, TranscribeJob
-from fastscribe.cli.subtitle_options import (
-    DEFAULT_CHARS_PER_SECOND,
-    DEFAULTS,
-    HighlightWords,
-    MaxCharsPerSecond,
-    MaxCueS,
-    MaxLines,
-    MaxLineWidth,
-    MinCueS,
-)
 from fastscribe.cli.terminal import log_to
 from fastscribe.config import MAX_BATCH_SIZE, MAX_THREADS, OUTPUT_FORMATS, DtypeChoice, Options, SubtitleStyle
 

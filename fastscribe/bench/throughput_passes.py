@@ -24,7 +24,7 @@ from fastscribe.config import OutputStyle
 from fastscribe.cuda.device import host_array
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.idle import IDLE
+from fastscribe.pipeline.interfaces import IDLE
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.results.output import open_journaled
 from fastscribe.results.outputs import Ledger, OutputRun

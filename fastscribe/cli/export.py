@@ -17,7 +17,7 @@ from fastscribe.cli.export_part import ExportPart, Stored
 from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.problems import Problems
 from fastscribe.cli.room_options import CommandWithRooms, room_parts
-from fastscribe.cli.subtitle_options import (
+from fastscribe.cli.run_options import (
     DEFAULT_CHARS_PER_SECOND,
     DEFAULTS,
     HighlightWords,

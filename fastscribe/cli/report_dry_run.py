@@ -12,9 +12,8 @@ from fastscribe.audio.inputs import expand
 from fastscribe.audio.repeats import Repeats
 from fastscribe.cli.app import StdoutClosed, is_on_terminal
 from fastscribe.cli.job import check_number, check_paths, unusable_folder
-from fastscribe.cli.run import loaded
+from fastscribe.cli.run import fingerprint_of, loaded
 from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard
-from fastscribe.cli.run_output import fingerprint_of
 from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import earlier_text, failure_line, filter_mpg123_messages, say, show_table
 from fastscribe.results.output import read_ledger

@@ -19,9 +19,17 @@ from fastscribe.cli.long_help import CommandWithLongHelp, HelpAll
 from fastscribe.cli.room_options import room_parts
 from fastscribe.cli.run import run
 from fastscribe.cli.run_options import (
+    DEFAULT_CHARS_PER_SECOND,
+    DEFAULTS,
     ChannelText,
     Device,
+    HighlightWords,
     LogFile,
+    MaxCharsPerSecond,
+    MaxCueS,
+    MaxLines,
+    MaxLineWidth,
+    MinCueS,
     NoProgress,
     Ordered,
     OutputDir,
@@ -35,16 +43,6 @@ from fastscribe.cli.run_options import (
     make_target,
 )
 from fastscribe.cli.run_part import TranscribeJob
-from fastscribe.cli.subtitle_options import (
-    DEFAULT_CHARS_PER_SECOND,
-    DEFAULTS,
-    HighlightWords,
-    MaxCharsPerSecond,
-    MaxCueS,
-    MaxLines,
-    MaxLineWidth,
-    MinCueS,
-)
 from fastscribe.cli.terminal import log_to
 from fastscribe.config import (
     MAX_BATCH_SIZE,

@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
+from fastscribe.config import DecoderName
 from fastscribe.types import AudioInfo, Failure, Hypothesis, Source, Transcript, Utterance
 
 if TYPE_CHECKING:
@@ -133,3 +135,55 @@ class Additions:
     reports: tuple[Callable[[], list[str]], ...] = ()
     max_held_s: float = math.inf
     needs_whole_recordings: bool = False
+
+
+# What a loaded model is, for those that have none in their process.
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What runs and reports need to know of a loaded model.
+
+    Attributes:
+        device_name: Name of the GPU or the processor.
+        dtype: The dtype in use.
+        decoder_name: The decoder in use.
+        beam: Its beam width; 1 is greedy.
+        attention: Attention of the encoder, as ModelConfig.attention names it.
+        token_frame_s: Length in seconds of a frame of Hypothesis.token_frames.
+        zero_duration_punctuation: The decoder's timestamps give punctuation no time.
+        language: Tag of the one language that the run writes, by the model, its aligner or the options; None: not known.
+        others: Configs of the models that rooms run beside this one, by purpose (Utterance.purpose).
+        marks: Ids of the tokens of punctuation that begin no word.
+        has_prompt: The decoder follows Options.language, target_language, pnc and timestamps.
+        is_gpu: The device is a GPU.
+        torch_version: Version of torch in the process that decodes.
+        least_samples: Samples at the model's rate that a row of words has at least. A shorter utterance gets silence around it.
+    """
+
+    device_name: str
+    dtype: str
+    decoder_name: DecoderName
+    beam: int
+    attention: str
+    token_frame_s: float
+    zero_duration_punctuation: bool
+    language: str | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
+    marks: frozenset[int] = frozenset()
+    has_prompt: bool = False
+    is_gpu: bool = False
+    torch_version: str = ""
+    least_samples: int = 0
+
+
+# What a stage yields instead of an item while it has none ready: the next stage finishes what it holds.
+
+
+class Idle(Enum):
+    """The type of IDLE."""
+
+    IDLE = auto()
+
+
+IDLE: Final[Literal[Idle.IDLE]] = Idle.IDLE

@@ -15,11 +15,10 @@ from fastscribe.cuda.device import host_array, short_switch_interval
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.executor import HostWork, Outcome, Plan
-from fastscribe.pipeline.idle import IDLE, Idle
+from fastscribe.pipeline.interfaces import IDLE, Idle, ModelFacts
 from fastscribe.pipeline.loader import REMOTE_THREADS, Loaded, default_threads, load_batches
-from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
-from fastscribe.pipeline.texts import local_texts
+from fastscribe.pipeline.text_stage import local_texts
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.segmentation.silence import with_cuts
 from fastscribe.types import Utterance

@@ -31,8 +31,7 @@ from fastscribe.errors import DeviceFailed
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import in_turn
 from fastscribe.pipeline.executor import Executor, HostWork, Plan
-from fastscribe.pipeline.idle import IDLE, Idle
-from fastscribe.pipeline.interfaces import Additions
+from fastscribe.pipeline.interfaces import IDLE, Additions, Idle
 from fastscribe.pipeline.loader import default_threads
 from fastscribe.pipeline.preparation import Preparation
 from fastscribe.pipeline.recordings import RecordingsInFlight

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fastscribe.config import OutputStyle
 from fastscribe.errors import DeviceFailed, UsageError, first_line
 from fastscribe.fast_paths import RefusedPaths
-from fastscribe.pipeline.idle import IDLE
+from fastscribe.pipeline.interfaces import IDLE
 from fastscribe.pipeline.loader import default_threads
 from fastscribe.pipeline.stats import DeviceShare, Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool

@@ -20,7 +20,7 @@ from fastscribe._system.processors import usable_processors
 from fastscribe.checkpoint.location import locate
 from fastscribe.config import ModelConfig, Options, OutputStyle
 from fastscribe.errors import CheckpointError, DeviceFailed, FastscribeError, UsageError
-from fastscribe.pipeline.model_facts import ModelFacts
+from fastscribe.pipeline.interfaces import ModelFacts
 from fastscribe.pipeline.stats import DeviceShare
 from fastscribe.pipeline.workers.devices import Device, parse_devices, split_processors
 from fastscribe.results.fingerprint import model_digest

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from fastscribe.config import CHANNELS, ModelConfig, Options
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.interfaces import Additions
-from fastscribe.pipeline.model_facts import ModelFacts
+from fastscribe.pipeline.interfaces import Additions, ModelFacts
 from fastscribe.speakers.assembly import Dialogues, ModelTranscripts, RttmTranscripts
 from fastscribe.speakers.config import TURNS, VOICES, SpeakerModelConfig, VoiceModelConfig
 from fastscribe.speakers.recordings import ChannelInputs, ModelInputs, RttmInputs

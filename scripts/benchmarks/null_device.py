@@ -23,7 +23,7 @@ import numpy as np
 
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.model_facts import ModelFacts
+from fastscribe.pipeline.interfaces import ModelFacts
 from fastscribe.pipeline.workers.arena import SharedMemory
 from fastscribe.pipeline.workers.device import serve
 from fastscribe.pipeline.workers.messages import Start

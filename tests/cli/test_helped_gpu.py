@@ -21,7 +21,7 @@ import soundfile
 import torch
 
 from fastscribe import Failure, Options, Transcriber, Transcript
-from fastscribe.cli.helped_gpu import load_beside_helpers
+from fastscribe.cli.run import load_beside_helpers
 from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.fast_paths import RefusedPath
 from fastscribe.pipeline.engine import Engine

@@ -13,8 +13,7 @@ import soundfile
 
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.config import CHANNELS
-from fastscribe.pipeline.text_stage import TextStage, finished
-from fastscribe.pipeline.texts import LocalTexts
+from fastscribe.pipeline.text_stage import LocalTexts, TextStage, finished
 from fastscribe.text.transcript import DecodedUtterance
 from fastscribe.types import Hypothesis
 from tests.conftest import AUDIO, MODELS, waveform

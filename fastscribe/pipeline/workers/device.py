@@ -24,7 +24,7 @@ from fastscribe.errors import DeviceFailed, DeviceUnusable, FastscribeError, Usa
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.arena import SharedMemory
-from fastscribe.pipeline.workers.child import listen, open_channel
+from fastscribe.pipeline.workers.messages import listen, open_channel
 from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Utterance
 
 if TYPE_CHECKING:

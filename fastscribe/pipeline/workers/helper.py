@@ -19,7 +19,7 @@ from typing import Any
 from fastscribe.audio.remote_file import divide_memory, forget_objects
 from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.arena import SharedMemory
-from fastscribe.pipeline.workers.child import listen, open_channel
+from fastscribe.pipeline.workers.messages import listen, open_channel
 
 
 def main() -> None:
