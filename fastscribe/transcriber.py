@@ -17,7 +17,7 @@ from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.audio.given import is_one
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
-from fastscribe.config import Options, OutputStyle, check_load
+from fastscribe.config import ModelConfig, Options, OutputStyle, check_load
 from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline.batching import Budget
@@ -32,7 +32,6 @@ from fastscribe.version import __version__
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
-    from fastscribe.pipeline.engine import Engine
     from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.pipeline.recognizer import Recognizer
     from fastscribe.pipeline.workers.devices import Device
@@ -76,10 +75,6 @@ class Transcriber:
             load_s: Seconds that loading took, for the report.
         """
         self._model = checkpoint
-        self._config = checkpoint.config
-        self._tokenizer = checkpoint.tokenizer
-        self._path = checkpoint.path
-        self._has_random_weights = checkpoint.has_random_weights
         self._executor = executor
         self._options = options
         self.load_s = load_s
@@ -95,7 +90,7 @@ class Transcriber:
 
     def __repr__(self) -> str:
         facts = self._executor.facts
-        return f"<{type(self).__name__} of {self._path}, {facts.decoder_name}, {facts.dtype}, on {facts.device_name}>"
+        return f"<{type(self).__name__} of {self._model.path}, {facts.decoder_name}, {facts.dtype}, on {facts.device_name}>"
 
     def __reduce__(self) -> Any:
         raise TypeError(f"a {type(self).__name__} cannot be pickled: load the model in the process that uses it")
@@ -163,11 +158,10 @@ class Transcriber:
             edits = TextEdits.of_model(options, checkpoint.languages, says_language)
         executor: Executor
         if chosen is None:
-            from fastscribe.pipeline.engine import Engine
             from fastscribe.pipeline.local import LocalExecutor
 
             recognizer = cls._recognizer_of(checkpoint, device, dtype, options, say)
-            executor, languages = LocalExecutor(Engine(recognizer, say)), recognizer.languages
+            executor, languages = LocalExecutor(recognizer, say), recognizer.languages
         else:
             from fastscribe.pipeline.workers import pool
             from fastscribe.pipeline.workers.messages import Start
@@ -212,7 +206,7 @@ class Transcriber:
         from fastscribe.results.fingerprint import language_settings
 
         facts, edits = self._executor.facts, None if self._edits is None else self._edits.language
-        pieces = self._tokenizer.pieces
+        pieces = self._model.tokenizer.pieces
         return language_settings(self._options, self._config, pieces, facts.has_prompt, facts.language, edits)
 
     @property
@@ -226,6 +220,10 @@ class Transcriber:
         """Read files of the options again that have changed since they were read."""
         if self._speaker_stage is not None:
             self._speaker_stage.refresh()
+
+    @property
+    def _config(self) -> ModelConfig:
+        return self._model.config
 
     @property
     def options(self) -> Options:
@@ -254,16 +252,12 @@ class Transcriber:
         return dict(self._refused.reasons)
 
     @property
-    def _local(self) -> LocalExecutor:
+    def _engine(self) -> LocalExecutor:
         """The executor of one device in this process."""
         from fastscribe.pipeline.local import LocalExecutor
 
         assert isinstance(self._executor, LocalExecutor), "the engines of several devices are in other processes"
         return self._executor
-
-    @property
-    def _engine(self) -> Engine:
-        return self._local.engine
 
     @property
     def _recognizer(self) -> Recognizer:

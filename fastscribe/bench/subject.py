@@ -58,4 +58,4 @@ def model_name(requested: str | None, path: Path) -> str:
 def about(transcriber: Transcriber) -> dict[str, Any]:
     """Beside its name."""
     beam = transcriber._recognizer.beam
-    return {"random_weights": transcriber._has_random_weights, **({"beam": beam} if beam > 1 else {})}
+    return {"random_weights": transcriber._model.has_random_weights, **({"beam": beam} if beam > 1 else {})}

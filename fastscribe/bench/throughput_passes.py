@@ -75,7 +75,7 @@ def stream(transcriber: Transcriber, batches: Iterable[Batch]) -> dict[str, Any]
 def make_texts(transcriber: Transcriber, batch: Batch, hypotheses: Sequence[Hypothesis]) -> None:
     frame_s, no_time = transcriber._recognizer.token_frame_s, transcriber._recognizer.zero_duration_punctuation
     for utterance, hypothesis in zip(batch.utterances, hypotheses, strict=True):
-        assemble(utterance.audio, [(utterance, hypothesis)], transcriber._tokenizer, frame_s, no_time)
+        assemble(utterance.audio, [(utterance, hypothesis)], transcriber._model.tokenizer, frame_s, no_time)
 
 
 def from_batches(transcriber: Transcriber, batches: list[Batch], passes: int, repeats: int) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def read_batches(
         failures = [item for item in prepared if isinstance(item, Failure)]
         utterances = [utterance for item in prepared if not isinstance(item, Failure) for utterance in item]
         batches = []
-        for loaded in transcriber._local.load(run.plan(utterances)):
+        for loaded in transcriber._engine.load(run.plan(utterances)):
             batch, settled = (None, ()) if loaded is IDLE else loaded
             failures += [result for _, result in settled if isinstance(result, Failure)]
             batches += [] if batch is None else [batch]

@@ -326,7 +326,7 @@ def load_beside_helpers(
         """
         here = ("cuda" if facts.is_gpu else "cpu") if device == "auto" else device
         try:
-            executor = Transcriber.load(model, here, facts.dtype, options, say)._local
+            executor = Transcriber.load(model, here, facts.dtype, options, say)._engine
         except (FastscribeError, OSError, RuntimeError, MemoryError) as error:
             raise DeviceFailed(f"{failed.problem}; this process", error) from error
         say(_refused(failed.problem, executor.facts))

@@ -106,7 +106,7 @@ def test_a_run_whose_processes_are_refused_begins_in_this_process(
     lines: list[str] = []
     with load(lines.append) as transcriber:
         assert texts(transcriber.transcribe(CLIPS)) == expected
-        assert isinstance(transcriber._local.engine, Engine)
+        assert isinstance(transcriber._engine, Engine)
     [line] = lines
     assert isinstance(line, RefusedPath) and line.reason.startswith(reason)
     assert transcriber.refused_paths == {"helpers": line.reason}

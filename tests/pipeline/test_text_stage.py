@@ -48,7 +48,7 @@ def run(
     transcriber = Transcriber.load(MODELS / "tdt_demo" / "model.nemo", device="cpu", dtype="fp32", options=options)
     [result] = transcriber.transcribe([str(path)])
     room = transcriber._additions().transcripts
-    stage = TextStage(options, transcriber._tokenizer, transcriber.facts, room)
+    stage = TextStage(options, transcriber._model.tokenizer, transcriber.facts, room)
     return pickle.loads(pickle.dumps(stage)), result
 
 
