@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from fastscribe.audio.given import all_of, sources
 from fastscribe.pipeline.executor import Executor
-from fastscribe.pipeline.idle import IDLE
+from fastscribe.pipeline.interfaces import IDLE
 from fastscribe.pipeline.run import Run
 from fastscribe.pipeline.windows import Window, duration_s, expected_sources
 from fastscribe.results.outputs import Ledger

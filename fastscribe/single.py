@@ -11,6 +11,8 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from fastscribe._system.standard_streams import log_to_stderr
+from fastscribe.audio.formats import MAGIC, list_kind
+from fastscribe.audio.given import Audio, is_one
 from fastscribe.checkpoint.location import LARGE_MODEL, PACKAGED_NAME, is_packaged, why_beyond
 from fastscribe.config import Options, check_load
 from fastscribe.errors import AudioError, UsageError
@@ -87,8 +89,6 @@ def _say_beyond(result: Transcript) -> None:
 
 def _check_one(audio: object) -> None:
     """Raise UsageError for an input that names several recordings."""
-    from fastscribe.audio.formats import MAGIC, list_kind
-    from fastscribe.audio.given import Audio, is_one
 
     if not is_one(audio):
         raise UsageError(f"{type(audio).__name__}: several recordings: {_ADVICE}")

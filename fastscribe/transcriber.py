@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -13,27 +14,29 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastscribe import rooms
 from fastscribe._system.standard_streams import log_to_stderr
+from fastscribe.audio.given import is_one
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
-from fastscribe.config import Options, OutputStyle, check_load
+from fastscribe.config import ModelConfig, Options, OutputStyle, check_load
 from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
-from fastscribe.pipeline.interfaces import Additions, Edits
+from fastscribe.pipeline.interfaces import Additions, ModelFacts
 from fastscribe.pipeline.language_lock import LanguageLock, lock_of
-from fastscribe.pipeline.model_facts import ModelFacts, RunModel
 from fastscribe.pipeline.run import Run
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats, Watcher
-from fastscribe.pipeline.windows import Ledger
+from fastscribe.results.formats.writers import rendered
 from fastscribe.types import Failure, RenderedTranscript, Transcript
+from fastscribe.version import __version__
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
-    from fastscribe.pipeline.engine import Engine
     from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.pipeline.recognizer import Recognizer
     from fastscribe.pipeline.workers.devices import Device
+    from fastscribe.readable.edits import TextEdits
+    from fastscribe.results.outputs import Ledger
     from fastscribe.speakers.stage import SpeakerStage
 
 _DEFAULTS = Options()
@@ -66,21 +69,18 @@ class Transcriber:
         """Make a transcriber of parts that are loaded already; load() is the usual way.
 
         Args:
-            checkpoint: The model's config and tokenizer; its weights may be gone.
+            checkpoint: Its config and tokenizer count; its weights may be gone.
             executor: Decodes with the checkpoint's model.
             options: Options of every run.
             load_s: Seconds that loading took, for the report.
         """
-        self._config = checkpoint.config
-        self._tokenizer = checkpoint.tokenizer
-        self._path = checkpoint.path
-        self._has_random_weights = checkpoint.has_random_weights
+        self._model = checkpoint
         self._executor = executor
         self._options = options
         self.load_s = load_s
         self.progress = Progress()
         self.watcher: Watcher | None = None
-        self._edits: Edits | None = None
+        self._edits: TextEdits | None = None
         self._languages: LanguageLock | None = None
         self._speakers: SpeakerStage | None = None
         self._auto_budget: Budget | None = None
@@ -90,7 +90,7 @@ class Transcriber:
 
     def __repr__(self) -> str:
         facts = self._executor.facts
-        return f"<{type(self).__name__} of {self._path}, {facts.decoder_name}, {facts.dtype}, on {facts.device_name}>"
+        return f"<{type(self).__name__} of {self._model.path}, {facts.decoder_name}, {facts.dtype}, on {facts.device_name}>"
 
     def __reduce__(self) -> Any:
         raise TypeError(f"a {type(self).__name__} cannot be pickled: load the model in the process that uses it")
@@ -158,11 +158,10 @@ class Transcriber:
             edits = TextEdits.of_model(options, checkpoint.languages, says_language)
         executor: Executor
         if chosen is None:
-            from fastscribe.pipeline.engine import Engine
             from fastscribe.pipeline.local import LocalExecutor
 
             recognizer = cls._recognizer_of(checkpoint, device, dtype, options, say)
-            executor, languages = LocalExecutor(Engine(recognizer, say)), recognizer.languages
+            executor, languages = LocalExecutor(recognizer, say), recognizer.languages
         else:
             from fastscribe.pipeline.workers import pool
             from fastscribe.pipeline.workers.messages import Start
@@ -207,7 +206,7 @@ class Transcriber:
         from fastscribe.results.fingerprint import language_settings
 
         facts, edits = self._executor.facts, None if self._edits is None else self._edits.language
-        pieces = self._tokenizer.pieces
+        pieces = self._model.tokenizer.pieces
         return language_settings(self._options, self._config, pieces, facts.has_prompt, facts.language, edits)
 
     @property
@@ -221,6 +220,10 @@ class Transcriber:
         """Read files of the options again that have changed since they were read."""
         if self._speaker_stage is not None:
             self._speaker_stage.refresh()
+
+    @property
+    def _config(self) -> ModelConfig:
+        return self._model.config
 
     @property
     def options(self) -> Options:
@@ -249,16 +252,12 @@ class Transcriber:
         return dict(self._refused.reasons)
 
     @property
-    def _local(self) -> LocalExecutor:
+    def _engine(self) -> LocalExecutor:
         """The executor of one device in this process."""
         from fastscribe.pipeline.local import LocalExecutor
 
         assert isinstance(self._executor, LocalExecutor), "the engines of several devices are in other processes"
         return self._executor
-
-    @property
-    def _engine(self) -> Engine:
-        return self._local.engine
 
     @property
     def _recognizer(self) -> Recognizer:
@@ -312,12 +311,8 @@ class Transcriber:
         """
         results = self.results(inputs)
         if ordered:
-            from fastscribe.pipeline.presentation import in_order
-
             results = in_order(results)
         if progress:
-            from fastscribe.pipeline.presentation import with_bar
-
             results = with_bar(results, lambda: self.progress, inputs)
         with closing(results):
             yield from results
@@ -365,8 +360,6 @@ class Transcriber:
                 if style is None or isinstance(result, (Failure, RenderedTranscript)):
                     yield result
                 else:
-                    from fastscribe.results.formats.writers import rendered
-
                     made = rendered(result, style)
                     made.set_audio(result.audio)
                     yield made
@@ -417,8 +410,7 @@ class Transcriber:
             self._go_on_here(failed)
         added = self._additions()
         self.progress.reports = added.reports
-        model = RunModel(self._config, self._tokenizer)
-        return Run(model, self._executor, self._options, added, self.progress)
+        return Run(self._model, self._executor, self._options, added, self.progress)
 
     def _additions(self) -> Additions:
         """Return what rooms add to a run."""
@@ -467,7 +459,6 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
         price_per_hour: USD an hour for the whole machine; None: the price list's entry for the device, if it has one, times the
             number of devices.
     """
-    from fastscribe.version import __version__
 
     progress, executor = transcriber.progress, transcriber._executor
     facts = executor.facts
@@ -497,3 +488,55 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
         refused=transcriber.refused_paths,
         versions={"fastscribe": __version__, "torch": facts.torch_version, "python": platform.python_version()},
     )
+
+
+# How a Python caller gets a run's results: in the order of the inputs, and with a progress bar.
+
+
+Results = Generator[Transcript | Failure, None, None]
+
+
+def in_order(results: Results) -> Results:
+    """Yield results by index. If the run ends with an error, those that it holds back come first.
+
+    Args:
+        results: One for each index from 0 on, in any order.
+    """
+    held: dict[int, Transcript | Failure] = {}
+    next_index = 0
+    with closing(results):
+        try:
+            for result in results:
+                held[result.index] = result
+                while next_index in held:
+                    yield held.pop(next_index)
+                    next_index += 1
+        except Exception:
+            yield from (held[index] for index in sorted(held))
+            raise
+
+
+def with_bar(results: Results, progress: Callable[[], Progress], inputs: object) -> Results:
+    """Yield the results and show a bar, in a terminal or in a notebook.
+
+    Args:
+        results: The run's results.
+        progress: Returns the counts of the run.
+        inputs: The caller's inputs; their number is the total, as long as no folder among them has more recordings.
+    """
+    with warnings.catch_warnings():  # a notebook without ipywidgets gets a bar of text, which needs no advice
+        warnings.filterwarnings("ignore", "IProgress not found")
+        from tqdm.auto import tqdm
+
+    total = len(inputs) if isinstance(inputs, (list, tuple)) and not is_one(inputs) else None
+    start = perf_counter()
+    with closing(results), tqdm(total=total, unit="file") as bar:
+        for result in results:
+            counts = progress()
+            if bar.total is not None and counts.files > bar.total:
+                bar.total = None
+            speed = counts.audio_s / (perf_counter() - start)
+            failed = f", {counts.failed} failed" if counts.failed else ""
+            bar.set_postfix_str(f"{counts.audio_s / 3600:.2f} h, {speed:.0f}x{failed}", refresh=False)
+            bar.update()
+            yield result

@@ -68,7 +68,10 @@ DOORS = {
     "decode.label_looping": ("context",),
     "decode.transducer_graphs": ("context",),
     "pipeline.language_lock": ("context",),
+    "pipeline.interfaces": ("readable", "speakers"),
+    "pipeline.recordings": ("speakers",),
     "pipeline.run_rooms": ("alignment", "context", "speakers"),
+    "pipeline.workers.stages": ("readable",),
     "results.fingerprint": ("context",),
     "transcriber": ("readable", "speakers"),
 }

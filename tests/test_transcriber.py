@@ -464,13 +464,19 @@ def test_memory_does_not_grow_with_inputs(transcriber: Transcriber, tmp_path: Pa
     assert number == 599 and 0 < most < 3 * 250
 
 
+def learn_on(transcriber: Transcriber, trained_s: float | None) -> None:
+    """Let the model state that it learnt on utterances of this length."""
+    config = replace(transcriber._model.config, trained_utterance_s=trained_s)
+    transcriber._model = replace(transcriber._model, config=config)
+
+
 def test_silence_is_not_decoded(transcriber: Transcriber, tmp_path: Path) -> None:
     """A model that learnt on short utterances gets no long silence. A recording of silence alone has no words."""
     speech = soundfile.read(FILES[0])[0]
     soundfile.write(tmp_path / "a.wav", np.concatenate([np.zeros(20 * 16_000), speech]), 16_000)
     soundfile.write(tmp_path / "b.wav", np.zeros(20 * 16_000), 16_000)
     paths = [tmp_path / "a.wav", tmp_path / "b.wav"]
-    transcriber._config = replace(transcriber._config, trained_utterance_s=12.0)
+    learn_on(transcriber, 12.0)
     late, silent = sorted(with_options(transcriber).transcribe(paths), key=lambda result: result.index)
     assert late.words and late.words[0].start_s >= 19.7 and (silent.text, silent.gaps) == ("", ())
 
@@ -481,7 +487,7 @@ def test_a_manifest_with_durations_gives_the_texts_of_its_files(transcriber: Tra
     path, manifest = tmp_path / "a.wav", tmp_path / "rows.jsonl"
     soundfile.write(path, np.concatenate([silence, speech, silence]), 16_000)
     manifest.write_text(json.dumps({"audio_filepath": "a.wav", "duration": soundfile.info(path).duration}))
-    transcriber._config = replace(transcriber._config, trained_utterance_s=20.0)
+    learn_on(transcriber, 20.0)
     lengths_s: list[float] = []
 
     def watch(utterances):
@@ -504,11 +510,11 @@ def test_the_limit_follows_the_model(transcriber: Transcriber, tmp_path: Path) -
 
     def decoded(trained_s: float | None, **options) -> tuple[str, float]:
         lengths_s.clear()
-        transcriber._config, transcriber.watcher = replace(config, trained_utterance_s=trained_s), watch
+        learn_on(transcriber, trained_s)
+        transcriber.watcher = watch
         [result] = with_options(transcriber, **options).transcribe(tmp_path / "long.wav")
         return result.text, max(lengths_s)
 
-    config = transcriber._config
     assert decoded(5.0)[1] <= 5.0
     longer = decoded(None, max_utterance_s=12.0)
     assert decoded(5.0, max_utterance_s=12.0) == longer and 5.0 < longer[1] <= 12.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -32,8 +33,6 @@ def end_with_parent() -> None:
 
 def _is_ended_by_kernel() -> bool:
     if sys.platform == "linux":
-        import ctypes
-
         with suppress(OSError, AttributeError):  # a C library without it
             return bool(ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) == 0)
     return False

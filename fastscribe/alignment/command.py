@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,9 +19,17 @@ from fastscribe.cli.job import is_one_short_file
 from fastscribe.cli.packaged_model import PackagedModel
 from fastscribe.cli.run import run
 from fastscribe.cli.run_options import (
+    DEFAULT_CHARS_PER_SECOND,
+    DEFAULTS,
     ChannelText,
     Device,
+    HighlightWords,
     LogFile,
+    MaxCharsPerSecond,
+    MaxCueS,
+    MaxLines,
+    MaxLineWidth,
+    MinCueS,
     NoProgress,
     Ordered,
     OutputDir,
@@ -35,17 +42,7 @@ from fastscribe.cli.run_options import (
     make_style,
     make_target,
 )
-from fastscribe.cli.run_part import Engine, RunPart, TranscribeJob
-from fastscribe.cli.subtitle_options import (
-    DEFAULT_CHARS_PER_SECOND,
-    DEFAULTS,
-    HighlightWords,
-    MaxCharsPerSecond,
-    MaxCueS,
-    MaxLines,
-    MaxLineWidth,
-    MinCueS,
-)
+from fastscribe.cli.run_part import RunPart, TranscribeJob
 from fastscribe.cli.terminal import log_to
 from fastscribe.config import MAX_BATCH_SIZE, MAX_THREADS, OUTPUT_FORMATS, DtypeChoice, Options, SubtitleStyle
 
@@ -171,30 +168,10 @@ def align(
     is_brief = quiet or is_one_short_file(inputs)
     path = str(find_model(DEFAULT if model is None else model, show_progress=not (quiet or no_progress)))
     job = TranscribeJob(inputs, path, device, dtype, options, style, target, None)
-    part = AlignPart(texts)
     named = () if model or quiet else (PackagedModel("at the end" if is_brief else "first", is_usual=False),)
-    job = replace(job, log_file=log_file, engine=part.engine, parts=(part, *named))
+    job = replace(job, log_file=log_file, parts=(AlignPart(texts), *named))
     show_progress = not (quiet or no_progress)
     run(job, None, quiet, show_progress, show_report=verbose or not is_brief, verbose=verbose)
-
-
-class _AlignEngine(Engine):
-    """Loads a model that aligns texts."""
-
-    takes_helpers = False
-
-    def __init__(self, texts: Texts) -> None:
-        self._texts = texts
-        self.aligner: Aligner | None = None
-
-    @contextmanager
-    def load(self, job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcriber]:
-        """Yield an aligner of the texts."""
-        with quick_start():
-            from fastscribe.alignment.aligner import Aligner
-
-        self.aligner = Aligner.load(Path(job.model), job.device, job.dtype, job.options, say).with_texts(self._texts)
-        yield self.aligner
 
 
 class AlignPart(RunPart):
@@ -204,16 +181,27 @@ class AlignPart(RunPart):
         texts: The texts of the recordings.
     """
 
+    loads = True
+
     def __init__(self, texts: Texts) -> None:
         super().__init__()
         self._texts = texts
-        self.engine: _AlignEngine = _AlignEngine(texts)
+        self._aligner: Aligner | None = None
+
+    def load(self, job: TranscribeJob, say: Callable[[str], None]) -> Transcriber:
+        """Return an aligner of the texts."""
+        with quick_start():
+            from fastscribe.alignment.aligner import Aligner
+
+        loaded = Aligner.load(Path(job.model), job.device, job.dtype, job.options, say)
+        self._aligner = loaded.with_texts(self._texts)
+        return self._aligner
 
     @property
     def lines(self) -> Sequence[str]:
         """How files were read, which words were not heard, where none were looked for, which characters are not written."""
-        assert self.engine.aligner is not None
-        counts = self.engine.aligner.text_aligner
+        assert self._aligner is not None
+        counts = self._aligner.text_aligner
         return [
             *self._texts.lines,
             *([unwritten_line(counts.unwritten, counts.num_untimed)] if counts.unwritten else ()),

@@ -29,6 +29,7 @@ from fastscribe.audio.failures import ContainerError, NotAContainer
 from fastscribe.audio.formats import MISSING_TOLERANCE_S, missing_problem
 from fastscribe.audio.frame_samples import FrameSamples, RateConverter, mixed
 from fastscribe.audio.media import is_held
+from fastscribe.audio.ogg_links import LinkedSound
 from fastscribe.audio.plain_header import FROM_START, TO_END, Header
 from fastscribe.audio.sound import GuardedFile
 from fastscribe.types import Float32Array, Medium, SampleArray
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from av.audio.stream import AudioStream
     from av.container import InputContainer
     from av.packet import Packet
-
-    from fastscribe.audio.ogg_links import LinkedSound
 
     AudioPacket = Packet[AudioStream]
     OpenTrack: TypeAlias = "Track | LinkedSound"
@@ -567,8 +566,6 @@ class Track:
 def open_track(medium: Medium, track: int, reading: str, open_sound: Callable[..., Any]) -> OpenTrack:
     """Open a track as AudioInfo's `reading` says; `open_sound` opens a part of a file. Raises as track_header()."""
     if reading.startswith("links"):
-        from fastscribe.audio.ogg_links import LinkedSound
-
         return LinkedSound(medium, reading, open_sound)
     return Track(medium, track, reading == FROM_START, reading == TO_END)
 

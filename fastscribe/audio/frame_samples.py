@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import soxr
 
+from fastscribe.audio.channel_layout import choose
+from fastscribe.audio.mixing import mix_weights
 from fastscribe.types import AnyArray, Float32Array
 
 if TYPE_CHECKING:
@@ -54,8 +56,6 @@ def mixed(samples_SC: Float32Array, names: list[str]) -> Float32Array:
         samples_SC: The frames.
         names: What each channel is for; none: unknown.
     """
-    from fastscribe.audio.channel_layout import choose
-    from fastscribe.audio.mixing import mix_weights
 
     weights_C = mix_weights(choose(None, len(names), names)[2]) if len(names) > 2 else None
     if weights_C is None:

@@ -12,6 +12,7 @@ from typing import cast
 from fastscribe._system.remote import read_lines
 from fastscribe._system.urls import is_url
 from fastscribe.audio.json_lines import NotAList
+from fastscribe.audio.remote_file import RemoteFile
 
 GZIP = b"\x1f\x8b"
 _DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
@@ -37,7 +38,6 @@ def _of_object(url: str) -> Iterator[Iterator[bytes]]:
     if first[:2] != GZIP:
         yield chain([first], lines)
         return
-    from fastscribe.audio.remote_file import RemoteFile
 
     with RemoteFile(url).open() as file, gzip.GzipFile(fileobj=file) as unpacked:
         yield iter(unpacked)

@@ -13,8 +13,10 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from fastscribe._system.urls import is_url, join_url
+from fastscribe.audio.archives import part_at
 from fastscribe.audio.failures import is_utf8, relative_id
 from fastscribe.audio.phrase_lines import PhraseError, phrases_of_row
+from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.audio.spellings import meant_beside
 from fastscribe.errors import ManifestError
 from fastscribe.types import File, Phrase, Source
@@ -149,12 +151,8 @@ def _phrases(manifest: str, number: int, fields: Mapping[str, Any]) -> tuple[Phr
 def opened(path: str) -> File:
     """Return what to open at a path or URL. `shard.tar/a.flac` is a file of an archive, unless it is a path by itself."""
     if is_url(path):
-        from fastscribe.audio.remote_file import RemoteFile
-
         return RemoteFile(path)
     if ".tar/" in path and not os.path.exists(path):
-        from fastscribe.audio.archives import part_at
-
         return part_at(path) or path
     return path
 

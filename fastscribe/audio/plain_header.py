@@ -10,6 +10,8 @@ from __future__ import annotations
 import struct
 from typing import BinaryIO, NamedTuple
 
+from fastscribe.audio.flac import TAIL_BYTES, after_blocks, ends_at, frame_header, is_position_plausible
+
 HEAD_BYTES = 4096  # other chunks may precede a WAV's samples
 MAX_CHANNELS = 2  # of more, libsndfile says what they are for
 # A FLAC's frames are checked at each 1/PARTS of the file; only seven joined recordings of one length would pass.
@@ -103,7 +105,6 @@ def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:
 
 def _flac(head: bytes, file: BinaryIO, num_bytes: int) -> Header | None:
     """Read the STREAMINFO block, which comes first (RFC 9639, section 8.2), and verify it with the last frame and others."""
-    from fastscribe.audio.flac import TAIL_BYTES, after_blocks, ends_at, frame_header, is_position_plausible
 
     block_type, block_bytes = head[4:5], int.from_bytes(head[5:8], "big")
     if block_type not in (b"\x00", b"\x80") or block_bytes != 34 or len(head) < 42:

@@ -10,6 +10,7 @@ import os
 import struct
 from typing import BinaryIO, NamedTuple, TypeAlias, cast
 
+from fastscribe.audio.data_size import data_size
 from fastscribe.audio.formats import MISSING_TOLERANCE_S
 from fastscribe.audio.media import FileRange
 from fastscribe.audio.sound import SoundObject
@@ -68,7 +69,6 @@ def _unfinished_wav(file: BinaryIO, num_bytes: int) -> _Found | None:
 
 def _unfinished_au(head: bytes, file: BinaryIO, num_bytes: int) -> _Found | None:
     """Whatever follows an AU file's stated samples is sound: it has no chunks."""
-    from fastscribe.audio.data_size import data_size
 
     order = ">" if head.startswith(b".snd") else "<"
     begin, given, encoding, rate, channels = struct.unpack(order + "4x5I", head.ljust(24, b"\0"))

@@ -207,7 +207,7 @@ class Measurement:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                self.transcriber._engine.close()  # nothing of this case may come out in the next
+                self.transcriber._engine.drop()  # nothing of this case may come out in the next
                 yield key | {"error": describe_error(error)}
             release(self.subject.device)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.cli.app import MODEL_HELP, find_model
 from fastscribe.cli.terminal import say
+from fastscribe.config import Options
 from fastscribe.errors import UsageError
 from fastscribe.fast_paths import RefusedPaths
 
@@ -23,7 +24,6 @@ BEAM_HELP = "Beam width of an RNN-T or TDT model, as for transcribe."
 def subject(model: str | None, device: str, dtypes: Sequence[str], beam: int | None = None) -> Subject:
     """Check model, device and dtypes before anything is made, and raise their errors."""
     from fastscribe.bench.speed import Subject
-    from fastscribe.config import Options
     from fastscribe.pipeline.dtype_choice import check_dtype
     from fastscribe.pipeline.model_building import choose_device
 
@@ -58,4 +58,4 @@ def model_name(requested: str | None, path: Path) -> str:
 def about(transcriber: Transcriber) -> dict[str, Any]:
     """Beside its name."""
     beam = transcriber._recognizer.beam
-    return {"random_weights": transcriber._has_random_weights, **({"beam": beam} if beam > 1 else {})}
+    return {"random_weights": transcriber._model.has_random_weights, **({"beam": beam} if beam > 1 else {})}

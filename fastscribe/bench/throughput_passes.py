@@ -24,11 +24,10 @@ from fastscribe.config import OutputStyle
 from fastscribe.cuda.device import host_array
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.idle import IDLE
+from fastscribe.pipeline.interfaces import IDLE
 from fastscribe.pipeline.stats import Stopwatch
-from fastscribe.pipeline.windows import Ledger
 from fastscribe.results.output import open_journaled
-from fastscribe.results.outputs import OutputRun
+from fastscribe.results.outputs import Ledger, OutputRun
 from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber, run_stats
 from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Int16Array, Source, Utterance
@@ -76,7 +75,7 @@ def stream(transcriber: Transcriber, batches: Iterable[Batch]) -> dict[str, Any]
 def make_texts(transcriber: Transcriber, batch: Batch, hypotheses: Sequence[Hypothesis]) -> None:
     frame_s, no_time = transcriber._recognizer.token_frame_s, transcriber._recognizer.zero_duration_punctuation
     for utterance, hypothesis in zip(batch.utterances, hypotheses, strict=True):
-        assemble(utterance.audio, [(utterance, hypothesis)], transcriber._tokenizer, frame_s, no_time)
+        assemble(utterance.audio, [(utterance, hypothesis)], transcriber._model.tokenizer, frame_s, no_time)
 
 
 def from_batches(transcriber: Transcriber, batches: list[Batch], passes: int, repeats: int) -> dict[str, Any]:
@@ -99,7 +98,7 @@ def read_batches(
         failures = [item for item in prepared if isinstance(item, Failure)]
         utterances = [utterance for item in prepared if not isinstance(item, Failure) for utterance in item]
         batches = []
-        for loaded in transcriber._local.load(run.plan(utterances)):
+        for loaded in transcriber._engine.load(run.plan(utterances)):
             batch, settled = (None, ()) if loaded is IDLE else loaded
             failures += [result for _, result in settled if isinstance(result, Failure)]
             batches += [] if batch is None else [batch]
@@ -117,10 +116,11 @@ def first_of(transcriber: Transcriber, inputs: Sequence[str], audio_s: float) ->
     return None
 
 
-class First:
+class First(Ledger):
     """A Ledger that leaves out all but the first `most` inputs of a run, and those that another ledger leaves out."""
 
     def __init__(self, most: int | None, others: Ledger | None = None) -> None:
+        super().__init__()
         self._most = math.inf if most is None else most
         self._others = others
 

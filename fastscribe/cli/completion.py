@@ -5,6 +5,7 @@ A shell completes file names where nothing here fits.
 
 from __future__ import annotations
 
+from fastscribe.checkpoint.known_models import known_models
 from fastscribe.checkpoint.location import DEFAULT
 from fastscribe.config import OUTPUT_FORMATS
 
@@ -27,6 +28,5 @@ def published_models(incomplete: str) -> list[str]:
 
 
 def _published() -> list[tuple[str, str]]:
-    from fastscribe.checkpoint.known_models import known_models
 
     return [(model.name, model.hub) for model in known_models() if model.hub]

@@ -17,7 +17,7 @@ from fastscribe.cli.export_part import ExportPart, Stored
 from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.problems import Problems
 from fastscribe.cli.room_options import CommandWithRooms, room_parts
-from fastscribe.cli.subtitle_options import (
+from fastscribe.cli.run_options import (
     DEFAULT_CHARS_PER_SECOND,
     DEFAULTS,
     HighlightWords,
@@ -31,6 +31,11 @@ from fastscribe.cli.subtitle_options import (
 from fastscribe.cli.terminal import say
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.errors import ManifestError, OutputError, UsageError
+from fastscribe.results.paths import journals_in
+from fastscribe.results.rows import read_rows
+from fastscribe.results.stored import has_tokens
+from fastscribe.results.stream import SINGLE_FORMATS, emit, several, stream_text
+from fastscribe.types import Transcript
 
 if TYPE_CHECKING:
     from fastscribe.results.export import Exported
@@ -112,7 +117,6 @@ def export(
 
 def _export_in_place(folder: Path, style: OutputStyle, report: Report) -> None:
     from fastscribe.results.export import export_in_place
-    from fastscribe.results.paths import journals_in
 
     if style.formats == ("jsonl",):
         raise typer.BadParameter("jsonl is what export reads; choose another format")
@@ -154,8 +158,6 @@ def _is_source_of(folder: Path, given: Path) -> bool:
 
 
 def _print_rows(results: list[str], style: OutputStyle, parts: Sequence[ExportPart], problems: Problems) -> None:
-    from fastscribe.results.stored import has_tokens
-    from fastscribe.results.stream import SINGLE_FORMATS, emit, several, stream_text
 
     if len(style.formats) > 1:
         raise typer.BadParameter("several formats need --output-dir")
@@ -175,8 +177,6 @@ def _print_rows(results: list[str], style: OutputStyle, parts: Sequence[ExportPa
 def _usable(results: Iterable[str], parts: Sequence[ExportPart], problems: Problems) -> Iterator[Stored]:
     """Yield the stored results, changed and without voice prints, which are not for others; count the rows that are none."""
     from fastscribe.results.export import stored_results
-    from fastscribe.results.rows import read_rows
-    from fastscribe.types import Transcript
 
     found: Iterable[Stored | ManifestError] = stored_results(read_rows(results))
     for part in parts:

@@ -14,6 +14,7 @@ from fastscribe.cli.run_part import OutputTarget, TranscribeJob
 from fastscribe.cli.terminal import filter_mpg123_messages
 from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.errors import UsageError
+from fastscribe.results.outputs import check_new_folder
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Source
 
@@ -143,7 +144,6 @@ def _add_folder_files(own: dict[str, str], folder: Path, shard: Shard) -> None:
 
 def _check_folder(job: TranscribeJob, folder: Path) -> None:
     """Check a folder without a journal; with one, the run checks the folder once it knows its fingerprint."""
-    from fastscribe.results.outputs import check_new_folder
 
     try:
         check_new_folder(folder, job.target.shard, job.target.overwrite)

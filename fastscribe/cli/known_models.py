@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fastscribe.checkpoint import hub
+from fastscribe.checkpoint.known_models import hub_name, known_models
 from fastscribe.cli.app import Application, Group, app, check_stdout
 from fastscribe.cli.completion import published_models
 from fastscribe.cli.terminal import say
@@ -49,7 +51,6 @@ def list_models(
     Models of these families that are not in the list load too. A value that is not known is -.
     """
     check_stdout()
-    from fastscribe.checkpoint.known_models import known_models
 
     rows = [_row(model) for model in known_models()]
     if as_json:
@@ -77,8 +78,6 @@ def pull(
     A download that broke off goes on where it stopped. Nothing is downloaded again unless the hub has a newer version.
     """
     check_stdout()
-    from fastscribe.checkpoint import hub
-    from fastscribe.checkpoint.known_models import hub_name
 
     found = hub_name(name)
     path = hub.download(found, say, announce=False)

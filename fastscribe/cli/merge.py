@@ -11,6 +11,8 @@ from fastscribe._system.urls import is_url
 from fastscribe.cli.app import app, option
 from fastscribe.cli.terminal import say
 from fastscribe.errors import UsageError
+from fastscribe.results.merge import merge as merge_folders
+from fastscribe.results.merge_objects import merge_store
 
 if TYPE_CHECKING:
     from fastscribe.results.merge import MergeResult
@@ -48,8 +50,6 @@ def merge(
 
 
 def _merge(folders: list[str], destination: str, ordered: bool) -> MergeResult:
-    from fastscribe.results.merge import merge as merge_folders
-    from fastscribe.results.merge_objects import merge_store
 
     urls = [name for name in (*folders, destination) if is_url(name)]
     if not urls:

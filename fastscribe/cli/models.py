@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fastscribe._system.safe_files import sync_folder
 from fastscribe._system.text_layout import escaped
+from fastscribe.checkpoint import hf_export, native_writer, nemo_export
+from fastscribe.checkpoint.exchange import left_out
+from fastscribe.checkpoint.lazy_weights import check_shapes, sources_of
+from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli import completion
 from fastscribe.cli.app import MODEL_HELP, app, check_stdout, find_model
+from fastscribe.cli.describe import describe
 from fastscribe.cli.terminal import say
 from fastscribe.config import ExportFormat, FloatDtypeName, Options
 from fastscribe.errors import SideModelGiven, UsageError
+from fastscribe.families.indic.language_heads import of_language
+from fastscribe.families.parameter_shapes import parameter_shapes
 
 if TYPE_CHECKING:
     from fastscribe.checkpoint.value import Checkpoint
@@ -24,9 +32,6 @@ if TYPE_CHECKING:
 def _read_model(path: str) -> Checkpoint:
     """Read a checkpoint and check the names and shapes of its weights, not their values."""
     found = find_model(path)
-    from fastscribe.checkpoint.lazy_weights import check_shapes
-    from fastscribe.checkpoint.reader import read_checkpoint
-    from fastscribe.families.parameter_shapes import parameter_shapes
 
     checkpoint = read_checkpoint(found, say)
     for part in filter(None, (checkpoint, checkpoint.aligner)):
@@ -50,8 +55,6 @@ def inspect(
     Reads the config, the tokenizer, and the names and shapes of the weights. --check reads their values too.
     """
     check_stdout()
-    from fastscribe.checkpoint.lazy_weights import sources_of
-    from fastscribe.cli.describe import describe
 
     parts: list[Any]
     try:
@@ -107,8 +110,6 @@ def convert(
     ] = None,
 ) -> None:
     """Convert a checkpoint to fastscribe's own format, a folder, or with --to to NeMo's or Hugging Face's."""
-    from fastscribe.checkpoint.exchange import left_out
-    from fastscribe.families.indic.language_heads import of_language
 
     out = Path(os.path.realpath(out))
     _check_new(out, to)
@@ -144,8 +145,6 @@ def _check_new(out: Path, to: ExportFormat | None) -> None:
 def _write(checkpoint: Checkpoint, out: Path, dtype: FloatDtypeName, to: ExportFormat | None) -> None:
     import torch
 
-    from fastscribe.checkpoint import hf_export, native_writer, nemo_export
-
     torch_dtype = torch.bfloat16 if dtype == "bf16" else torch.float32
     if to == "nemo":
         nemo_export.write(checkpoint, out, torch_dtype)
@@ -158,7 +157,6 @@ def _write(checkpoint: Checkpoint, out: Path, dtype: FloatDtypeName, to: ExportF
 
 def _write_folder(folder: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary folder, and give it its name when it is whole and durable."""
-    from fastscribe._system.safe_files import sync_folder
     from fastscribe.checkpoint.native_writer import new_model
 
     with new_model(folder) as new:

@@ -19,7 +19,7 @@ from fastscribe.audio.formats import STDIN
 from fastscribe.cli.folder_messages import say_all_done, say_failed_before, say_made_again
 from fastscribe.cli.listing import Listing
 from fastscribe.cli.run_messages import say_listing
-from fastscribe.cli.run_part import LOCAL, TranscribeJob, model_digest_of
+from fastscribe.cli.run_part import TranscribeJob, model_digest_of
 from fastscribe.cli.terminal import say
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.stats import RunStats
@@ -33,9 +33,9 @@ from fastscribe.version import __version__
 def request_of(job: TranscribeJob) -> str | None:
     """Return a digest of all that decides a run's results besides its inputs, as the command states it.
 
-    None: the model is elsewhere, or the run reads files about speakers. Raises OSError.
+    None: a room loads the model, or the run reads files about speakers. Raises OSError.
     """
-    if job.engine is not LOCAL or job.options.has_speakers:
+    if job.loading_part is not None or job.options.has_speakers:
         return None
     given = {field.name: repr(getattr(job.options, field.name)) for field in fields(job.options)}
     stated = {**given, "dtype": job.dtype, "device": job.devices or job.device, "version": __version__}

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from fastscribe.audio.inputs import expand
 from fastscribe.audio.repeats import Repeats
 from fastscribe.cli.app import StdoutClosed, is_on_terminal
 from fastscribe.cli.job import check_number, check_paths, unusable_folder
-from fastscribe.cli.run import loaded
+from fastscribe.cli.run import fingerprint_of, loaded
 from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard
-from fastscribe.cli.run_output import fingerprint_of
 from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import earlier_text, failure_line, filter_mpg123_messages, say, show_table
+from fastscribe.results.output import read_ledger
+from fastscribe.results.outputs import Ledger, OutputRun
 from fastscribe.types import Failure
 
 if TYPE_CHECKING:
     from fastscribe.dry_run import DryRunReport
-    from fastscribe.results.outputs import Ledger
     from fastscribe.transcriber import Transcriber
 
 
@@ -41,7 +42,6 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
 
     if sys.stdout is None:
         raise StdoutClosed
-    from fastscribe.audio.inputs import expand  # here, because NumPy would slow down --help
 
     check_paths(job)
     check_number(job, expand(job.inputs, repeats=Repeats()))
@@ -70,8 +70,6 @@ def _show_failure(failure: Failure) -> None:
 
 def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
     """Read what is left to do in the output folder without changing it."""
-    from fastscribe.results.output import read_ledger
-    from fastscribe.results.outputs import Ledger, OutputRun
 
     target = job.target
     if target.overwrite or target.is_stdout:

@@ -6,36 +6,42 @@ through the job's parts (run_part.py).
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
 from fastscribe._system.gpus import num_gpus
-from fastscribe._system.process_age import process_age_s
+from fastscribe._system.quick_start import quick_start
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
 from fastscribe.cli.app import StdoutClosed
-from fastscribe.cli.job import SHORT_S, check_number, check_paths, is_stream
+from fastscribe.cli.job import SHORT_S, check_number, check_paths, is_stream, unusable_folder
 from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard, say_summary
-from fastscribe.cli.run_output import open_run_output
 from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, say, show_table
-from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName
-from fastscribe.fast_paths import RefusedPaths
+from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName, Options
+from fastscribe.errors import DeviceFailed, DeviceUnusable, FastscribeError
+from fastscribe.fast_paths import RefusedPath, RefusedPaths
+from fastscribe.results.outputs import OutputRun
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.audio.row_languages import OtherLanguages
     from fastscribe.cli.event_log import EventLog
     from fastscribe.cli.listing import Listing
+    from fastscribe.pipeline.interfaces import ModelFacts
+    from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.pipeline.stats import RunStats
     from fastscribe.results.output import JournaledOutput
     from fastscribe.results.outputs import Output
@@ -184,7 +190,7 @@ def _helped_gpu(job: TranscribeJob, listing: Listing) -> int | None:
     None: the run stays in this process, or `--devices` names its devices. A few files are done sooner in this process, and so
     are those of a room that sees whole recordings. `--threads 0` keeps all in it. Helpers have not been tried on Windows.
     """
-    if job.devices is not None or job.options.threads == 0 or not job.engine.takes_helpers:
+    if job.devices is not None or job.options.threads == 0 or job.loading_part is not None:
         return None
     if job.options.needs_whole_recordings:
         return None
@@ -197,7 +203,16 @@ def _helped_gpu(job: TranscribeJob, listing: Listing) -> int | None:
 
 def loaded(job: TranscribeJob, say: Callable[[str], None]) -> AbstractContextManager[Transcriber]:
     """Return a context manager that yields the job's transcriber, whose processes end with the block."""
-    return job.engine.load(_with_earlier_dtype(job), say)
+    job, part = _with_earlier_dtype(job), job.loading_part
+    if part is not None:
+        return part.load(job, say)
+    with quick_start():
+        from fastscribe.transcriber import Transcriber
+
+        if job.helped_gpu is not None:
+            return load_beside_helpers(Path(job.model), job.device, job.dtype, job.options, job.helped_gpu, say)
+        device = job.device if job.devices is None else "auto"
+        return Transcriber.load(Path(job.model), device, job.dtype, job.options, say, devices=job.devices)
 
 
 def _with_earlier_dtype(job: TranscribeJob) -> TranscribeJob:
@@ -278,3 +293,142 @@ def _write(output: Output, result: Transcript | Failure) -> None:
         output.write(result)
     except BrokenPipeError as error:
         raise StdoutClosed from error
+
+
+# Many files on a GPU: the model has a process of its own, with helpers beside it, and this process if those cannot go on.
+#
+# No option asks for these processes, so no run ends because of them: if they are refused, the run begins in this process; if
+# they fail in the middle, it goes on in this process with what has no result. One line says why.
+
+
+def load_beside_helpers(
+    model: Path, device: str, dtype: str, options: Options, gpu: int, say: Callable[[str], None]
+) -> Transcriber:
+    """Load a model into a process for a GPU, with helpers; if that is refused, into this process.
+
+    Args:
+        model: As for Transcriber.load(), as are all others but one.
+        device: In this process.
+        dtype: The dtype.
+        options: Of every run.
+        gpu: Number of the GPU, which `device` names too.
+        say: Called with each line for the user.
+
+    Raises what Transcriber.load() raises for one device.
+    """
+    from fastscribe.transcriber import Transcriber
+
+    say = RefusedPaths.around(say)  # the transcriber's too
+
+    def load_here(failed: DeviceFailed, facts: ModelFacts) -> LocalExecutor:
+        """Load the model into this process in the middle of a run: on the same kind of device, in the same dtype.
+
+        The rows that are written have them, and a GPU that is lost ends a run without helpers too.
+        """
+        here = ("cuda" if facts.is_gpu else "cpu") if device == "auto" else device
+        try:
+            executor = Transcriber.load(model, here, facts.dtype, options, say)._engine
+        except (FastscribeError, OSError, RuntimeError, MemoryError) as error:
+            raise DeviceFailed(f"{failed.problem}; this process", error) from error
+        say(_refused(failed.problem, executor.facts))
+        return executor
+
+    try:
+        loaded = Transcriber.load(model, "auto", dtype, options, say, devices=str(gpu))
+    except (DeviceFailed, DeviceUnusable) as error:
+        problem, says_why = error.problem, isinstance(error, DeviceUnusable)
+    else:
+        loaded._load_here = load_here
+        return loaded
+    if device == "auto":
+        from fastscribe.pipeline.model_building import choose_device
+
+        device = str(choose_device(device, _say_nothing if says_why else say))
+    loaded = Transcriber.load(model, device, dtype, options, say)
+    say(_refused(problem, loaded.facts))
+    return loaded
+
+
+def _say_nothing(line: str) -> None:
+    """The line of the refused processes has the reason."""
+
+
+def _refused(problem: str, facts: ModelFacts) -> RefusedPath:
+    line = f"no processes beside this one ({problem}): the run goes on in this process, on {facts.device_name}"
+    return RefusedPath("helpers", problem, line)
+
+
+# Where the results of `fastscribe transcribe` go: stdout, a folder or a URL.
+
+
+def open_run_output(
+    job: TranscribeJob,
+    transcriber: Transcriber | None,
+    say: Callable[[str], object],
+    opened: JournaledOutput | None = None,
+) -> Output:
+    """Open stdout, the folder or the URL of a run; only stdout needs no transcriber. Raises UsageError.
+
+    Args:
+        job: The command's options.
+        transcriber: Has loaded the model.
+        say: Shows one line to the user.
+        opened: The folder, if end_if_done() has opened it.
+    """
+
+    target = job.target
+    if target.is_stdout and sys.stdout is None:
+        raise StdoutClosed
+    fingerprint = {} if transcriber is None or target.is_stdout else fingerprint_of(job, transcriber)
+    choices = (target.overwrite, target.retry_failed, target.ordered)
+    facts = {} if transcriber is None or target.is_stdout else facts_of(job, transcriber)
+    run = OutputRun(job.style, fingerprint, target.shard, job.inputs, *choices, facts)
+    try:
+        if opened is not None:
+            opened.go_on(run, say)
+            return opened
+        if target.is_stdout:
+            from fastscribe.results.stream import StreamOutput
+
+            return StreamOutput(sys.stdout, run)
+        from fastscribe.results.output import open_journaled
+
+        return open_journaled(target.directory or str(target.url), run, say)
+    except OSError as error:
+        raise unusable_folder(target.where, error) from error
+
+
+def fingerprint_of(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
+    """Return all that decides the results besides the inputs."""
+    from fastscribe.journaled import run_fingerprint
+
+    return run_fingerprint(transcriber, job.digest(transcriber), job.options, job.style)
+
+
+def facts_of(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
+    """Return what the journal keeps of a run, so that the same command knows without the model whether it is done."""
+    from fastscribe.cli.nothing_to_do import request_of
+    from fastscribe.transcriber import run_stats
+
+    stats = run_stats(transcriber, 0.0, job.price_per_hour)
+    names = ("device", "dtype", "usd_per_hour", "price_source", "versions")
+    return {"request": request_of(job), **{name: getattr(stats, name) for name in names}}
+
+
+# The time since this process started.
+
+
+_START_FIELD = 22  # of /proc/self/stat, in clock ticks since the system's start
+
+
+def process_age_s() -> float | None:
+    """Return the age of this process in seconds, with the start of the interpreter; None where the system does not tell."""
+    try:
+        # The second field, the program's name in brackets, may contain spaces and brackets.
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        started_s = int(fields[_START_FIELD - 3]) / os.sysconf("SC_CLK_TCK")
+        if not started_s:  # some sandboxes
+            return None
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
+    except (OSError, AttributeError, ValueError, IndexError):  # no /proc: macOS, Windows
+        return None

@@ -1,18 +1,17 @@
-"""A run of `fastscribe transcribe` or `fastscribe align`: its job, what rooms do in it, and where its model is.
+"""A run of `fastscribe transcribe` or `fastscribe align`: its job, and what rooms do in it.
 
 A room's options make a RunPart. cli/run.py calls it: before the run, for each result, and after the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastscribe._system.quick_start import quick_start
 from fastscribe.config import Options, OutputStyle
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Transcript
@@ -27,12 +26,12 @@ class RunPart:
 
     Attributes:
         fields: Of Options, which the room sets. A model in them may be named as on the hub.
-        engine: Has the run's model; None: the room leaves that to others.
+        loads: The room loads the model itself: no helpers are beside it, and no run knows before whether all is done.
+        is_elsewhere: The model is on other machines.
         needs_words: Results must come with their words.
     """
 
-    engine: Engine | None = None
-    needs_words = False
+    loads = is_elsewhere = needs_words = False
 
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
@@ -44,6 +43,14 @@ class RunPart:
     def files(self, target: OutputTarget) -> Mapping[str, Path]:
         """Return files that the room writes, by option. Raises UsageError if another file is there."""
         return {}
+
+    def load(self, job: TranscribeJob, say: Callable[[str], None]) -> AbstractContextManager[Transcriber]:
+        """Return a context manager that yields the model, if the room `loads` it."""
+        raise NotImplementedError
+
+    def digest(self, transcriber: Transcriber) -> str | None:
+        """Return the digest of the model's content; None: it is that of the files here."""
+        return None
 
     def during(self, job: TranscribeJob, transcriber: Transcriber) -> AbstractContextManager[object]:
         """Return a context manager around the run, which sees the error that ends one."""
@@ -65,42 +72,6 @@ class RunPart:
     def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
         """Do what comes after the report. Return 1 if that failed, which the room has said; else 0."""
         return 0
-
-
-class Engine:
-    """Where the model of a run is. This one has it on this machine; rooms have others.
-
-    Attributes:
-        option: The option that chose it, for messages; "": none did.
-        is_here: It is in this process, or on devices of this machine.
-        takes_helpers: Processes beside it may read and write for it.
-    """
-
-    option, is_here, takes_helpers = "", True, True
-
-    @contextmanager
-    def load(self, job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcriber]:
-        """Yield a transcriber with the model, in this process or in one for each of several devices; the block ends these."""
-        with quick_start():
-            from fastscribe.transcriber import Transcriber
-
-            if job.helped_gpu is None:
-                device = job.device if job.devices is None else "auto"
-                loaded = Transcriber.load(Path(job.model), device, job.dtype, job.options, say, devices=job.devices)
-            else:
-                from fastscribe.cli.helped_gpu import load_beside_helpers
-
-                given = Path(job.model), job.device, job.dtype, job.options
-                loaded = load_beside_helpers(*given, job.helped_gpu, say)
-        with loaded as transcriber:
-            yield transcriber
-
-    def digest(self, job: TranscribeJob, transcriber: Transcriber) -> str:
-        """Return the digest of the model's content."""
-        return model_digest_of(job.model)
-
-
-LOCAL = Engine()
 
 
 @cache
@@ -139,7 +110,6 @@ class TranscribeJob:
         devices: What --devices names, in place of `device`.
         helped_gpu: Number of the GPU that gets a process of its own and helpers; None: the run stays in this process, or
             `devices` names others.
-        engine: Where the model is.
         parts: What rooms do in the run.
     """
 
@@ -155,5 +125,14 @@ class TranscribeJob:
     log_file: Path | None = None
     devices: str | None = None
     helped_gpu: int | None = None
-    engine: Engine = LOCAL
     parts: tuple[RunPart, ...] = ()
+
+    @property
+    def loading_part(self) -> RunPart | None:
+        """The room that loads the model; None: the command does."""
+        return next((part for part in self.parts if part.loads), None)
+
+    def digest(self, transcriber: Transcriber) -> str:
+        """Return the digest of the model's content."""
+        part = self.loading_part
+        return (part and part.digest(transcriber)) or model_digest_of(self.model)

@@ -19,9 +19,17 @@ from fastscribe.cli.long_help import CommandWithLongHelp, HelpAll
 from fastscribe.cli.room_options import room_parts
 from fastscribe.cli.run import run
 from fastscribe.cli.run_options import (
+    DEFAULT_CHARS_PER_SECOND,
+    DEFAULTS,
     ChannelText,
     Device,
+    HighlightWords,
     LogFile,
+    MaxCharsPerSecond,
+    MaxCueS,
+    MaxLines,
+    MaxLineWidth,
+    MinCueS,
     NoProgress,
     Ordered,
     OutputDir,
@@ -34,17 +42,7 @@ from fastscribe.cli.run_options import (
     make_style,
     make_target,
 )
-from fastscribe.cli.run_part import LOCAL, Engine, TranscribeJob
-from fastscribe.cli.subtitle_options import (
-    DEFAULT_CHARS_PER_SECOND,
-    DEFAULTS,
-    HighlightWords,
-    MaxCharsPerSecond,
-    MaxCueS,
-    MaxLines,
-    MaxLineWidth,
-    MinCueS,
-)
+from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import log_to
 from fastscribe.config import (
     MAX_BATCH_SIZE,
@@ -72,12 +70,12 @@ def _frames(value: str | None) -> int | Literal["auto"] | None:
     return int(value)
 
 
-def _with_paths(options: Options, engine: Engine, show_progress: bool) -> Options:
+def _with_paths(options: Options, is_here: bool, show_progress: bool) -> Options:
     """Return the options with the paths of their models. The nodes of a cluster look up names for themselves."""
     for name, model in rooms.paths_in(options, "side model", "model").items():
         is_side, found = rooms.PATHS[name] == "side model", model
         try:
-            if engine.is_here or os.path.exists(model):
+            if is_here or os.path.exists(model):
                 found = os.path.abspath(find_model(model, show_progress=show_progress, side_model=is_side))
         except CheckpointError as error:
             if not is_side or not str(error).startswith(model):
@@ -344,7 +342,7 @@ def transcribe(
     if price_per_hour is not None and not math.isfinite(price_per_hour):
         raise typer.BadParameter("--price-per-hour: not a number of USD")
     parts = tuple(room_parts(context))
-    engine = next((part.engine for part in parts if part.engine is not None), LOCAL)
+    is_here = not any(part.is_elsewhere for part in parts)
     _check_devices(device, devices, threads)
     show_progress = not (quiet or no_progress)
     for part in parts:
@@ -370,11 +368,11 @@ def transcribe(
         threads=threads,
         **fields,
     )
-    options = _with_paths(options, engine, show_progress)
+    options = _with_paths(options, is_here, show_progress)
     target = make_target(output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered)
-    is_brief = quiet or (not dry_run and engine.is_here and is_one_short_file(inputs))
+    is_brief = quiet or (not dry_run and is_here and is_one_short_file(inputs))
     names_at_end = is_brief or (output_dir is None and is_stream(inputs))  # packaged_model.py says it
-    if engine.is_here or model is None:
+    if is_here or model is None:
         path = find_model(DEFAULT if model is None and not dry_run else model, show_progress=show_progress)
         if path == PACKAGED:
             from fastscribe.cli.packaged_model import PackagedModel
@@ -387,7 +385,7 @@ def transcribe(
     elif os.path.exists(model):
         model = os.path.abspath(model)  # the workers look up other names, each node for itself
     job = TranscribeJob(inputs, model, device, dtype, options, style, target, price_per_hour)
-    job = replace(job, events=events, log_file=log_file, devices=devices, engine=engine, parts=parts)
+    job = replace(job, events=events, log_file=log_file, devices=devices, parts=parts)
     with nullcontext() if events is None else _event_log(events) as event_log:
         if dry_run:
             from fastscribe.cli.report_dry_run import report_dry_run

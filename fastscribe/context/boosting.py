@@ -24,6 +24,7 @@ import torch
 
 from fastscribe.context.context_graph import ContextGraph
 from fastscribe.cuda.device import small_to_device
+from fastscribe.cuda.loops import power_of_two
 from fastscribe.types import Int64Array
 
 SCORE_NAMES = ("score_S", "at_risk_S")
@@ -161,7 +162,6 @@ class FixedTables:
 
     def load(self, boost: Boost) -> tuple[BoostTables, Sizes]:
         """Copy a batch's tables, in the order of the current stream. Return those with the batch's phrases, and their sizes."""
-        from fastscribe.cuda.loops import power_of_two
 
         tables = boost.tables
         *numbers, num_labels, max_count, num_levels = tables.sizes

@@ -24,6 +24,8 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save
 
 from fastscribe.errors import CheckpointError
 from fastscribe.types import AnyArray, Float32Array, Int64Array
@@ -240,7 +242,6 @@ def _ranges(first_S: Int64Array, state_N: Int64Array) -> tuple[Int64Array, Int64
 
 def serialize(model: LanguageModel) -> bytes:
     """Serialize a model to the content of a file."""
-    from safetensors.numpy import save
 
     ngrams, fusion = model.ngrams, model.fusion
     small = np.min_scalar_type(len(ngrams.unigrams_V) + 1)
@@ -273,7 +274,6 @@ def parse(content: bytes, path: Path, num_tokens: int) -> LanguageModel:
     Raises:
         CheckpointError: the content is damaged, too large or made for another vocabulary.
     """
-    from safetensors import SafetensorError
     from safetensors.numpy import load
 
     try:

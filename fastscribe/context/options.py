@@ -10,6 +10,7 @@ from fastscribe.cli.app import local_file, options_in
 from fastscribe.cli.room_options import AddedOptions
 from fastscribe.cli.run_part import RunPart
 from fastscribe.config import MAX_LM_WEIGHT, Options
+from fastscribe.context.phrases import given_phrases
 
 _decoding_option = options_in("Model and decoding")
 
@@ -47,7 +48,6 @@ def _of_transcribe(
         ),
     ] = Options.lm_weight,
 ) -> RunPart:
-    from fastscribe.context.phrases import given_phrases
 
     return RunPart(
         boost=given_phrases(map(str, boost or ())),

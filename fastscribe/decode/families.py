@@ -14,6 +14,7 @@ import torch
 
 from fastscribe.config import DecoderName, GraphMode, Options
 from fastscribe.decode.decoder import Decoder, DecoderMemory, Parts, check_graph_mode
+from fastscribe.decode.label_looping import LabelLooping, Network
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.families.blocks.transducer import Transducer
 
@@ -81,7 +82,6 @@ def build_transducer(parts: Parts) -> Decoder:
 
 def _build_beam(parts: Parts, transducer: Transducer) -> Decoder:
     from fastscribe.decode.batched_beam import BeamDecoder
-    from fastscribe.decode.label_looping import Network
 
     options = parts.options
     if options.cuda_graphs not in ("auto", "off"):
@@ -111,7 +111,6 @@ def build_greedy(
         from fastscribe.decode import transducer_graphs
 
         return transducer_graphs.build_on_gpu(transducer, device, mode, say)
-    from fastscribe.decode.label_looping import LabelLooping, Network
 
     if is_wide and device.type == "cpu":
         from fastscribe.decode.cpu_looping import CpuLooping

@@ -10,6 +10,7 @@ from fastscribe.doctor.check import Check
 from fastscribe.doctor.packages import install_command
 from fastscribe.errors import UsageError, first_line
 from fastscribe.fast_paths import PathName, RefusedPaths
+from fastscribe.types import Failure
 
 _S, _RATE_HZ = 2.0, 16_000
 _RUNS = 3  # the encoder's graphs are captured in the second
@@ -58,7 +59,6 @@ def refused_paths(devices: str) -> dict[str, str]:
     import numpy as np
 
     from fastscribe.transcriber import Transcriber
-    from fastscribe.types import Failure
 
     samples_S = np.random.default_rng(0).integers(-3000, 3000, int(_S * _RATE_HZ), np.int16)
     heard = RefusedPaths(lambda line: None)

@@ -23,6 +23,7 @@ from fastscribe._system.processors import (
     usable_processors,
 )
 from fastscribe.checkpoint.location import PACKAGED
+from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.doctor.check import Check
 from fastscribe.doctor.packages import install_command
 from fastscribe.errors import UsageError
@@ -234,7 +235,6 @@ def _driver() -> _Driver:
 
 def packaged_model() -> Check:
     """The model that the wheel holds."""
-    from fastscribe.checkpoint.reader import read_checkpoint
 
     checkpoint = read_checkpoint(PACKAGED)
     num_bytes = sum(file.stat().st_size for file in PACKAGED.iterdir())

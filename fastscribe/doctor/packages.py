@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fastscribe.audio.formats import FORMATS
+from fastscribe.audio.media import EncodedBytes
 from fastscribe.doctor.check import Check, Status
 from fastscribe.errors import UsageError
 from fastscribe.rooms import ROOMS
@@ -140,7 +142,6 @@ def libsndfile() -> Check:
     except (ImportError, OSError) as error:  # OSError: the library below it
         fix = install_command("--force-reinstall", "soundfile")
         return Check("audio files", "problem", f"soundfile cannot be imported ({error})", fix)
-    from fastscribe.audio.formats import FORMATS
 
     version, readable = soundfile.__libsndfile_version__, sorted(FORMATS & soundfile.available_formats().keys())
     facts = {"libsndfile": version, "formats": readable}
@@ -159,7 +160,6 @@ def containers() -> Check:
         finding = f"PyAV cannot be imported ({error}): no m4a, mp4, webm .."
         return Check("video and m4a", "problem", finding, install_command("--force-reinstall", "av"))
     from fastscribe.audio.containers import demuxers, track_header
-    from fastscribe.audio.media import EncodedBytes
 
     track_header(EncodedBytes(_smallest_caf(), "doctor"), 0)  # a PyAV of another interface fails here
     readable, lacking = demuxers(), [codec for codec in _CODECS if codec not in av.codecs_available]

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -15,7 +16,13 @@ from fastscribe.cli.app import StdoutClosed, app, option
 from fastscribe.cli.problems import Problems
 from fastscribe.cli.terminal import say
 from fastscribe.errors import UsageError
+from fastscribe.evaluation import report
+from fastscribe.evaluation import scores as scoring
+from fastscribe.evaluation.compare import compare, compare_groups, match
+from fastscribe.evaluation.report import diff_title, marked_diff, print_in_colour
+from fastscribe.evaluation.results import Fields, PooledRuns, References, read_pairs, unique_recordings
 from fastscribe.evaluation.scores import NormalizerName
+from fastscribe.results.rows import missing_shards
 from fastscribe.version import __version__
 
 if TYPE_CHECKING:
@@ -79,9 +86,6 @@ def evaluate(
     quiet: Annotated[bool, option("--quiet", "-q", help="Print the scores, failures and warnings only.")] = False,
 ) -> None:
     """Compute word and character error rates, in total and by group. Scores go to stdout, bad rows to stderr."""
-    from fastscribe.evaluation import report
-    from fastscribe.evaluation import scores as scoring
-    from fastscribe.evaluation.results import Fields, PooledRuns, References, read_pairs, unique_recordings
 
     fields = Fields(reference_field, hypothesis_field, tuple(dict.fromkeys(group_by or ())))
     scoring.check_installed(normalizer)
@@ -165,7 +169,6 @@ def _compare(
         UsageError: The runs have no recording in common, or different references.
     """
     from fastscribe.evaluation import comparison_report as report
-    from fastscribe.evaluation.compare import compare, compare_groups, match
 
     matched = match(runs[0], runs[1], count_failed=not skip_failed)
     only = (matched.only_result, matched.only_baseline)
@@ -205,7 +208,6 @@ def _compare(
 
 
 def _say_incomplete(results: Iterable[str]) -> None:
-    from fastscribe.results.rows import missing_shards
 
     for given in results:
         if shards := missing_shards(given):
@@ -250,7 +252,6 @@ def _preamble(normalizer: str, evaluation: Evaluation, skip_failed: bool) -> str
 
 
 def _show_worst(evaluation: Evaluation) -> None:
-    from fastscribe.evaluation.report import diff_title, marked_diff, print_in_colour
 
     if evaluation.worst and _has_colours():
         print_in_colour(evaluation.worst)
@@ -276,7 +277,6 @@ def _print_parts(parts: Iterable[str]) -> None:
 
 def _versions(normalizer: NormalizerName) -> dict[str, str]:
     """Return the versions of this package, of jiwer, and of the normaliser if it has one."""
-    from importlib.metadata import version
 
     packages = ("jiwer", "whisper-normalizer") if normalizer == "whisper-en" else ("jiwer",)
     return {"fastscribe": __version__} | {package: version(package) for package in packages}

@@ -19,11 +19,11 @@ from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, check_shapes
 from fastscribe.config import ModelConfig
 from fastscribe.families.blocks.forms import Container, FusedOnCpu, Optimised, PackedOnCpu
 from fastscribe.families.blocks.packed import pack_linears_
+from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.families.registry import encoder_class
 
 if TYPE_CHECKING:
     from fastscribe.families.blocks.ctc import CtcHead
-    from fastscribe.families.blocks.transducer import Transducer
     from fastscribe.families.canary.attention_decoder import AttentionDecoder
 
 Prepare = Callable[[str, nn.Module], None]
@@ -44,7 +44,6 @@ class Model(Container):
 def _transducer(config: ModelConfig) -> Transducer | None:
     if config.joint is None:
         return None
-    from fastscribe.families.blocks.transducer import Transducer
 
     assert config.predictor is not None
     return Transducer(config.predictor, config.joint, config.durations, config.encoder.d_model, config.blank_id)

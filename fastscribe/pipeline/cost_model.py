@@ -9,12 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 
 import numpy as np
+import torch
 
+from fastscribe.config import ModelConfig
+from fastscribe.cuda.device import free_bytes, is_out_of_memory
 from fastscribe.decode.decoder import DecoderMemory
+from fastscribe.families.model import Model
 from fastscribe.pipeline.batching import Budget
-from fastscribe.types import Float64Array
+from fastscribe.types import Features, Float64Array
 
 # (rows, frames) to measure: two lengths, to separate the linear from the quadratic terms, and a fourfold range of sizes.
 SHAPES = ((8, 128), (32, 128), (128, 128), (8, 512), (32, 512))
@@ -118,3 +123,51 @@ def _non_negative(columns: Sequence[Float64Array], target: Float64Array) -> Floa
     coefficients = np.zeros(len(columns))
     coefficients[kept] = np.maximum(solution, 0.0)
     return coefficients
+
+
+# The batch budget of a GPU: measured with a few encoder passes over noise. The functions above make a budget of them.
+
+
+def measured_budget(models: Sequence[Model], decoder_memory: DecoderMemory, device: torch.device) -> Budget:
+    """Return the budget for batches that all these models encode.
+
+    Args:
+        models: The recogniser's first; the frames are those of its encoder.
+        decoder_memory: What its decoder needs.
+        device: The GPU that they are on.
+    """
+    passes: list[Pass] = []
+    try:
+        for rows, frames in SHAPES:
+            passes.append(_measure(models, rows, frames, device))
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+    torch.cuda.empty_cache()  # the measurement used none of the shared streams
+    if len(passes) < len(SHAPES):
+        return budget_after_out_of_memory(passes, decoder_memory)
+    return budget(fit(passes), free_bytes(device), decoder_memory)
+
+
+def _measure(models: Sequence[Model], rows: int, num_frames: int, device: torch.device) -> Pass:
+    """Measure an encoder pass over noise: the second of two, so that one-time work is not counted."""
+    frame_s = models[0].config.frame_s
+    work = [(model.encoder, _noise(model.config, rows, num_frames * frame_s, device)) for model in models]
+    for _ in range(2):
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.synchronize(device)
+        start = perf_counter()
+        with torch.inference_mode():
+            _ = [encoder(features) for encoder, features in work]  # all outputs are kept until a batch is decoded
+        torch.cuda.synchronize(device)
+        seconds = perf_counter() - start
+    return Pass(rows, num_frames, seconds, torch.cuda.max_memory_allocated(device) - before)
+
+
+def _noise(config: ModelConfig, rows: int, seconds: float, device: torch.device) -> Features:
+    """Return random features of as much audio."""
+    mel_frames = round(seconds * config.features.sample_rate)
+    mel_frames //= config.features.hop_length
+    mel_BMT = torch.randn(rows, config.features.num_mels, mel_frames, device=device)
+    return Features(mel_BMT, torch.full((rows,), mel_frames, device=device))

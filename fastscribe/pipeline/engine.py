@@ -23,7 +23,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from threading import Lock
@@ -208,7 +208,7 @@ class Engine:
         """Yield the results of all batches in flight. Raises as push()."""
         yield from self._finish(0, 0)
 
-    def close(self) -> None:
+    def drop(self) -> None:
         """Drop the batches in flight, after the device has stopped working on them."""
         if not self._is_idle():
             recover(self.device)  # ignores a lost device: it is reported already, or its results are not needed
@@ -306,6 +306,15 @@ class Engine:
         yield from self.drain()
         yield from self.push(batch)
         yield from self.drain()
+
+
+@contextmanager
+def dropping(engine: Engine) -> Iterator[None]:
+    """At the end of the block, drop what the engine has in flight."""
+    try:
+        yield
+    finally:
+        engine.drop()
 
 
 def _attempt(call: Callable[[S], T], argument: S) -> T | Exception:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from fastscribe.config import Options, OutputStyle
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.idle import Idle
-from fastscribe.pipeline.model_facts import ModelFacts
+from fastscribe.pipeline.interfaces import Idle, ModelFacts
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
 from fastscribe.types import Failure, Hypothesis, Utterance
 

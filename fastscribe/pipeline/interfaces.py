@@ -6,86 +6,28 @@ A run without rooms has the objects of this file, which do nothing.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
-from fastscribe.types import (
-    AudioInfo,
-    Failure,
-    Hypothesis,
-    Source,
-    Transcript,
-    Utterance,
-)
+from fastscribe.config import DecoderName
+from fastscribe.types import AudioInfo, Failure, Hypothesis, Source, Transcript, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.pipeline.batching import Budget
     from fastscribe.pipeline.language_lock import LanguageLock
     from fastscribe.pipeline.stats import Stopwatch
     from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+    from fastscribe.readable.edits import TextEdits
+    from fastscribe.speakers.voice_prints import VoicePrints
     from fastscribe.text.transcript import DecodedUtterance
 
 # A step towards a recording's transcript: what became of it, or the call that makes the next step, which reads audio and raises
 # nothing.
 Step: TypeAlias = "Transcript | Failure | Callable[[], Step]"
-
-
-class FollowUp(Protocol):
-    """Further utterances of finished transcripts, for another model (RecordingsInFlight calls it, in one thread).
-
-    Attributes:
-        purpose: That of its utterances.
-    """
-
-    purpose: str
-
-    def begin(self, transcript: Transcript, audio: AudioInfo) -> Transcript | None:
-        """Take in a transcript, of `audio` as it was decoded. Return it finished; None: utterances of it come first."""
-
-    def take(self, batch_frames: float = 0.0, max_held_s: float = math.inf) -> list[Utterance]:
-        """Return the utterances that wait if they fill a batch of this many frames, or if more seconds of recordings wait."""
-
-    def add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> Transcript | None:
-        """Take in an utterance's result. Return the transcript that it finishes."""
-
-
-class SidePlanner(Protocol):
-    """Plans the batches of a model beside the recogniser (Run.plan calls it).
-
-    Attributes:
-        purpose: That of its utterances.
-    """
-
-    @property
-    def purpose(self) -> str: ...
-
-    def plan(
-        self, utterances: Sequence[Utterance], budget: Budget, batch_size: int | None
-    ) -> Iterator[tuple[Utterance, ...]]:
-        """Yield batches of the utterances; `budget` and `batch_size` are those of the recogniser."""
-
-
-class Edits(Protocol):
-    """Changes the texts of results (Run calls it, or the helper that makes a text; it can be pickled).
-
-    Attributes:
-        left_alone: Numbers of transcripts that an option left as they were, by the option and the language ("": not known).
-    """
-
-    left_alone: Counter[tuple[str, str]]
-
-    @property
-    def language(self) -> str | None:
-        """Code of the language of all texts; None: each transcript says its own."""
-
-    @property
-    def lines(self) -> list[str]:
-        """Lines for the user about `left_alone`."""
-
-    def apply(self, transcript: Transcript) -> Transcript:
-        """Return a transcript with its text changed."""
+# Returns batches of utterances for a model beside the recogniser, whose budget and batch size these are.
+SidePlan: TypeAlias = "Callable[[Sequence[Utterance], Budget, int | None], Iterator[tuple[Utterance, ...]]]"
 
 
 class Texts(Protocol):
@@ -171,8 +113,8 @@ class Additions:
     Attributes:
         inputs: Takes part where inputs are prepared.
         transcripts: Takes part where transcripts are made.
-        planners: Plan batches for models beside the recogniser.
-        follow_up: Has more decoded after a transcript.
+        plans: Plan the batches of models beside the recogniser, by the purpose of their utterances.
+        follow_up: Has the voices of a transcript's speakers heard.
         filter: Decides on inputs that are not done.
         edits: Changes the texts of results.
         attach: Gives an input what its result is made of, before it is known whether it is done; None: it needs nothing.
@@ -184,12 +126,64 @@ class Additions:
 
     inputs: PlainInputs = PLAIN_INPUTS
     transcripts: PlainTranscripts = PLAIN_TRANSCRIPTS
-    planners: tuple[SidePlanner, ...] = ()
-    follow_up: FollowUp | None = None
+    plans: Mapping[str, SidePlan] = field(default_factory=dict)
+    follow_up: VoicePrints | None = None
     filter: LanguageLock | None = None
-    edits: Edits | None = None
+    edits: TextEdits | None = None
     attach: Callable[[Source | Failure], Source | Failure] | None = None
     make_texts: MakeTexts | None = None
     reports: tuple[Callable[[], list[str]], ...] = ()
     max_held_s: float = math.inf
     needs_whole_recordings: bool = False
+
+
+# What a loaded model is, for those that have none in their process.
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What runs and reports need to know of a loaded model.
+
+    Attributes:
+        device_name: Name of the GPU or the processor.
+        dtype: The dtype in use.
+        decoder_name: The decoder in use.
+        beam: Its beam width; 1 is greedy.
+        attention: Attention of the encoder, as ModelConfig.attention names it.
+        token_frame_s: Length in seconds of a frame of Hypothesis.token_frames.
+        zero_duration_punctuation: The decoder's timestamps give punctuation no time.
+        language: Tag of the one language that the run writes, by the model, its aligner or the options; None: not known.
+        others: Configs of the models that rooms run beside this one, by purpose (Utterance.purpose).
+        marks: Ids of the tokens of punctuation that begin no word.
+        has_prompt: The decoder follows Options.language, target_language, pnc and timestamps.
+        is_gpu: The device is a GPU.
+        torch_version: Version of torch in the process that decodes.
+        least_samples: Samples at the model's rate that a row of words has at least. A shorter utterance gets silence around it.
+    """
+
+    device_name: str
+    dtype: str
+    decoder_name: DecoderName
+    beam: int
+    attention: str
+    token_frame_s: float
+    zero_duration_punctuation: bool
+    language: str | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
+    marks: frozenset[int] = frozenset()
+    has_prompt: bool = False
+    is_gpu: bool = False
+    torch_version: str = ""
+    least_samples: int = 0
+
+
+# What a stage yields instead of an item while it has none ready: the next stage finishes what it holds.
+
+
+class Idle(Enum):
+    """The type of IDLE."""
+
+    IDLE = auto()
+
+
+IDLE: Final[Literal[Idle.IDLE]] = Idle.IDLE

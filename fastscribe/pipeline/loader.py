@@ -22,7 +22,7 @@ from fastscribe._system.processors import usable_processors
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.probe import probe
 from fastscribe.pipeline.batch_layout import Allocate, BatchLayout, ReadRow
-from fastscribe.pipeline.idle import IDLE, Idle
+from fastscribe.pipeline.interfaces import IDLE, Idle
 from fastscribe.pipeline.prefetch import Group, Prefetcher
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.types import Batch, Failure, Hypothesis, Utterance

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
+from threading import Thread, main_thread
 from typing import get_args
 
 import torch
@@ -14,6 +17,7 @@ from torch import nn
 
 from fastscribe._system.malloc_tuning import disable_malloc_trim
 from fastscribe._system.standard_streams import log_to_stderr
+from fastscribe.checkpoint.lazy_weights import float_sources
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import ChunkedAttention, EightBitDtypeName, ModelConfig, Options, parse_attention
 from fastscribe.errors import DeviceUnusable, UsageError, first_line
@@ -49,8 +53,6 @@ def build_on_device(checkpoint: Checkpoint, device: torch.device, dtype: str, op
     config = with_language(with_attention(checkpoint.config, options.attention), options.language)
     threads = 1
     if device.type != "cuda" and config.encoder.has_loops:
-        from fastscribe.pipeline.loops_ahead import compile_meanwhile
-
         compile_meanwhile(config, dtype, checkpoint.weights, options)
         threads = min(_MAX_PREPARING, torch.get_num_threads())
     model = build_model(config, checkpoint.weights, checkpoint.path, prepare(device, dtype), threads)
@@ -207,3 +209,46 @@ def with_language(config: ModelConfig, language: str | None) -> ModelConfig:
 
     told = replace(prompt, index=choose_language(prompt, language))
     return replace(config, encoder=replace(encoder, language_prompt=told))
+
+
+# Loops for a CPU that numba compiles, or loads from its cache, while the weights are read: of wide conformer models.
+
+
+def compile_meanwhile(config: ModelConfig, dtype: str, weights: Mapping[str, torch.Tensor], options: Options) -> None:
+    """Start a thread that compiles what a first batch needs, in that order. What it has not reached is compiled when called.
+
+    Args:
+        config: The model's.
+        dtype: The name of the model's dtype.
+        weights: The model's; reads no values.
+        options: `beam` and `decoder` count here.
+    """
+
+    def work() -> None:
+        with suppress(ImportError, OSError):  # the first call of a loop meets them again
+            for _ in _compiled(config, dtype, weights, options):
+                if not main_thread().is_alive():  # the process ends, and waits for this thread
+                    return
+
+    Thread(target=work, name="compile-loops").start()
+
+
+def _compiled(config: ModelConfig, dtype: str, weights: Mapping[str, torch.Tensor], options: Options) -> Iterator[None]:
+    import_module("numba")  # a third of a second
+    yield
+    encoder, name = config.encoder, str(torch_dtype(dtype)).removeprefix("torch.")
+    if dtype == "int8":
+        from fastscribe.families.blocks.int8 import quantise_and_pack
+
+        stored = getattr(torch, float_sources(weights)[0].dtype)
+        quantise_and_pack(torch.zeros(*encoder.largest_matrix, dtype=stored))  # the layers wait for this loop first
+        yield
+    from fastscribe.families.blocks import packed, row_kernels
+
+    if isinstance(encoder, EncoderConfig) and encoder.attention is None and encoder.conv_norm == "batch_norm":
+        is_packed = dtype != "int8" and packed.packs(encoder.largest_matrix, getattr(torch, name))
+        yield from row_kernels.compile_ahead(name, "levels" if dtype == "int8" else "plain", is_packed)
+    if config.joint is not None and (options.beam or 1) == 1 and options.decoder != "ctc":
+        from fastscribe.decode import looping_kernels
+
+        yield from looping_kernels.compile_ahead(name, config.joint.activation)

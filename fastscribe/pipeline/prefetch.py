@@ -67,8 +67,8 @@ class Group:
             self.errors[index] = error
         finished(index)
 
-    def hang(self) -> None:
-        """Note that a call hangs elsewhere."""
+    def expect_late(self) -> None:
+        """Note that a call's result comes late."""
         self.may_be_slow = True
 
     @property

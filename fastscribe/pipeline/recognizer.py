@@ -29,9 +29,9 @@ from fastscribe.families.model import Model
 from fastscribe.languages import check_languages
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.dtype_choice import NARROW_ON_CPU, choose_dtype
+from fastscribe.pipeline.interfaces import ModelFacts
 from fastscribe.pipeline.language_lock import LanguageLock, lock_of
 from fastscribe.pipeline.model_building import build_on_device, choose_device, encoder_of
-from fastscribe.pipeline.model_facts import ModelFacts
 from fastscribe.pipeline.run_rooms import RunRooms, SpeakerModel, build_rooms, fused_model
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.types import WORDS, Batch, Features, Frames, Hypothesis, Int32Array
@@ -263,7 +263,7 @@ class Recognizer:
             if encoder.has_loops:
                 return Budget(_LARGE_CPU_BATCH_FRAMES, max_padding=_MAX_PADDING_OF_LOOPS)
             return Budget(_LARGE_CPU_BATCH_FRAMES if encoder.d_model < NARROW_ON_CPU else _CPU_BATCH_FRAMES)
-        from fastscribe.pipeline.measured_budget import measured_budget
+        from fastscribe.pipeline.cost_model import measured_budget
 
         decoder_memory = DECODERS[self.decoder_name].decoder_memory(self.model)
         return measured_budget(self._models, decoder_memory, self.device)

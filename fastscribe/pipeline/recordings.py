@@ -6,14 +6,18 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fastscribe.audio.media import is_held
-from fastscribe.pipeline.interfaces import FollowUp, Texts
+from fastscribe.pipeline.interfaces import Texts
 from fastscribe.pipeline.preparation import PreparedInput, release
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.windows import num_channels, work_s
 from fastscribe.text.transcript import DecodedUtterance
 from fastscribe.types import WORDS, AudioInfo, Failure, Hypothesis, Transcript, Utterance
+
+if TYPE_CHECKING:
+    from fastscribe.speakers.voice_prints import VoicePrints
 
 
 class RecordingsInFlight:
@@ -22,14 +26,14 @@ class RecordingsInFlight:
     Args:
         texts: Makes transcripts of utterances.
         progress: Counts the audio that is done.
-        follow_up: Has more decoded after a transcript; None: every transcript is finished.
+        follow_up: Has the voices of a transcript's speakers heard; None: every transcript is finished.
 
     Attributes:
         finished: Results that wait to leave.
         texts: As given.
     """
 
-    def __init__(self, texts: Texts, progress: Progress, follow_up: FollowUp | None) -> None:
+    def __init__(self, texts: Texts, progress: Progress, follow_up: VoicePrints | None) -> None:
         self.texts, self._progress, self._follow_up = texts, progress, follow_up
         self._waiting: dict[int, tuple[int, list[DecodedUtterance]]] = {}  # by index: utterances expected, decoded
         self._undone: dict[int, tuple[float, int]] = {}  # by index: seconds to decode, of all channels; their number
@@ -60,7 +64,7 @@ class RecordingsInFlight:
             yield _released(self.finished.popleft())
 
     def utterances_to_follow_up(self, batch_frames: float = 0.0, max_held_s: float = math.inf) -> list[Utterance]:
-        """Return the utterances that another model reads of finished transcripts, each once. As FollowUp.take()."""
+        """Return the utterances that another model reads of finished transcripts, each once. As VoicePrints.take()."""
         return [] if self._follow_up is None else self._follow_up.take(batch_frames, max_held_s)
 
     def add(self, utterance: Utterance, outcome: Hypothesis | Failure) -> None:

@@ -31,20 +31,20 @@ from fastscribe.errors import DeviceFailed
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import in_turn
 from fastscribe.pipeline.executor import Executor, HostWork, Plan
-from fastscribe.pipeline.idle import IDLE, Idle
-from fastscribe.pipeline.interfaces import Additions
+from fastscribe.pipeline.interfaces import IDLE, Additions, Idle
 from fastscribe.pipeline.loader import default_threads
-from fastscribe.pipeline.model_facts import RunModel
 from fastscribe.pipeline.preparation import Preparation
 from fastscribe.pipeline.recordings import RecordingsInFlight
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.text_stage import TextStage
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
-from fastscribe.pipeline.windows import InputWindows, Ledger, Window, long_s
+from fastscribe.pipeline.windows import InputWindows, Window, long_s
 from fastscribe.types import WORDS, Failure, Hypothesis, Transcript, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
+    from fastscribe.checkpoint.value import Checkpoint
+    from fastscribe.results.outputs import Ledger
 
 _BATCHES_PER_WINDOW = 64
 # Of long recordings that a CPU sorts together: 1 to 3 % slower than 64 (docs/bench/long/in-turn.json).
@@ -56,7 +56,7 @@ class Run:
     """The threads of one transcribe() call and the recordings in flight. close() stops the threads.
 
     Args:
-        model: The model's config and tokenizer.
+        model: Its config and tokenizer count here.
         executor: Decodes the batches. close() ends its part of the run.
         options: The run's options.
         rooms: What rooms add to the run.
@@ -65,7 +65,7 @@ class Run:
 
     def __init__(
         self,
-        model: RunModel,
+        model: Checkpoint,
         executor: Executor,
         options: Options,
         rooms: Additions,
@@ -159,8 +159,8 @@ class Run:
         """Yield batches of the utterances, longest first, within the executor's budget; then those for the other models."""
         given, budget, batch_size = list(utterances), self._executor.budget, self._options.batch_size
         yield from batching.plan([one for one in given if one.purpose == WORDS], self.num_frames, budget, batch_size)
-        for planner in self._rooms.planners:
-            yield from planner.plan([one for one in given if one.purpose == planner.purpose], budget, batch_size)
+        for purpose, plan in self._rooms.plans.items():
+            yield from plan([one for one in given if one.purpose == purpose], budget, batch_size)
 
     def num_frames(self, utterance: Utterance) -> int:
         """Return the utterance's length in encoder frames."""
@@ -196,7 +196,7 @@ class Run:
         recordings, which are few in a window.
         """
         batch_s = self._max_window_s() / _BATCHES_PER_WINDOW
-        is_whole = self._executor.facts.is_gpu or self._rooms.planners
+        is_whole = self._executor.facts.is_gpu or self._rooms.plans
         yield from [window] if is_whole else in_turn(window, long_s, _BATCHES_IN_TURN * batch_s)
 
     def _transcribe(self, plans: Iterable[Plan | Idle]) -> Iterator[Transcript | Failure]:

@@ -16,7 +16,7 @@ from threading import Condition, RLock, Thread
 from time import monotonic
 from typing import Generic, TypeVar
 
-from fastscribe.pipeline.idle import IDLE, Idle
+from fastscribe.pipeline.interfaces import IDLE, Idle
 from fastscribe.pipeline.prefetch import Group, Prefetcher
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 

@@ -10,17 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from queue import SimpleQueue
 from typing import Any
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options
-from fastscribe.pipeline.interfaces import PLAIN_TRANSCRIPTS, PlainTranscripts, Step
-from fastscribe.pipeline.model_facts import ModelFacts
+from fastscribe.pipeline.interfaces import PLAIN_TRANSCRIPTS, Additions, MakeTexts, ModelFacts, PlainTranscripts, Step
+from fastscribe.pipeline.stats import Stopwatch
+from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.segmentation.spans import Span, find_sparse_spans, find_untranscribed_spans
 from fastscribe.text import transcript
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import DecodedUtterance
-from fastscribe.types import WORDS, AudioInfo, Failure, Transcript
+from fastscribe.types import WORDS, AudioInfo, Failure, Hypothesis, Transcript
 
 
 def finished(step: Step) -> Transcript | Failure:
@@ -78,7 +80,7 @@ class TextStage:
             result = transcript.assemble(audio, parts, self.tokenizer, frame_s, no_time)
             if self.options.nbest is None:
                 return result
-            from fastscribe.text.nbest import nbest
+            from fastscribe.text.transcript import nbest
 
             return replace(result, nbest=nbest(parts, self.options.nbest, self.tokenizer, frame_s, no_time))
         except Exception as error:  # one bad file becomes a Failure and the run goes on
@@ -89,3 +91,63 @@ def _by_channel(parts: Sequence[DecodedUtterance]) -> dict[int | None, list[Deco
     """Return the parts of each channel, in the order of the channels."""
     ordered = sorted(parts, key=lambda part: part[0].audio.channel or 0)
     return {channel: list(own) for channel, own in groupby(ordered, lambda part: part[0].audio.channel)}
+
+
+# Where a run's recordings become text (text_stage.py): in this process, whose threads make the calls that read audio.
+#
+# The run collects the results of what makes texts. Nothing here calls back into the run.
+
+
+MAX_CALLS = 1000  # that threads make; then the thread that drives the model waits for them
+
+
+def local_texts(stage: TextStage, rooms: Additions) -> MakeTexts:
+    """Return what makes the texts of a run in this process: a room's, if it has its own."""
+    return rooms.make_texts or partial(LocalTexts, stage)
+
+
+class LocalTexts:
+    """Texts that the thread that drives the model makes, with the threads of a pool.
+
+    Args:
+        stage: Makes the steps.
+        pool: Makes the calls that read audio.
+        stopwatch: Times the steps.
+    """
+
+    is_finished = False
+
+    def __init__(self, stage: TextStage, pool: ReplacingThreadPool, stopwatch: Stopwatch) -> None:
+        self._stage, self._pool, self._stopwatch = stage, pool, stopwatch
+        self._called: SimpleQueue[Transcript | Failure] = SimpleQueue()  # by the threads
+        self._num_calls = 0  # whose results are not taken
+
+    def rows(self, results: Sequence[Hypothesis | Failure]) -> Sequence[Hypothesis | Failure]:
+        return results
+
+    def kept(self, result: Hypothesis) -> Hypothesis:
+        return result
+
+    def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[Transcript | Failure]:
+        with self._stopwatch.time("assemble"):
+            step = self._stage.first(parts)
+        if isinstance(step, Transcript | Failure):
+            return (step,)
+        self._num_calls += 1
+        self._pool.submit(lambda: self._called.put(finished(step)))
+        return [self._next_called() for _ in range(self._num_calls - MAX_CALLS)]
+
+    def flush(self) -> None:
+        """Do nothing: every step is made at once."""
+
+    def collect(self, wait: bool = False) -> Sequence[Transcript | Failure]:
+        found = []
+        while not self._called.empty():
+            found.append(self._next_called())
+        if wait and self._num_calls and not found:
+            found.append(self._next_called())
+        return found
+
+    def _next_called(self) -> Transcript | Failure:
+        self._num_calls -= 1
+        return self._called.get()

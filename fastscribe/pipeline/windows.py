@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 from fastscribe.audio.given import all_of, sources
 from fastscribe.audio.media import RemoteMedium, held_memory
 from fastscribe.config import Options
-from fastscribe.pipeline.idle import IDLE, Idle
-from fastscribe.pipeline.interfaces import Additions
+from fastscribe.pipeline.interfaces import IDLE, Additions, Idle
 from fastscribe.pipeline.loader import REMOTE_THREADS
 from fastscribe.pipeline.preparation import Preparation, PreparedInput, release
 from fastscribe.pipeline.sort_buffer import SortBuffer
@@ -25,29 +25,13 @@ from fastscribe.types import Failure, Source
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
-    from fastscribe.pipeline.unfinished_inputs import UnfinishedInputs
     from fastscribe.pipeline.workers.inputs import HelperInputs
+    from fastscribe.results.outputs import Ledger
 
 Window = list[PreparedInput]
 
 MAX_WINDOW_BYTES = 512 << 20  # the caller's data in a window, while the model works on another
 _EXPECTED_S = 3600.0  # length of a recording that is held as a whole, while that of none is known
-
-
-class Ledger(Protocol):
-    """Decides which inputs this run transcribes."""
-
-    def expect(self, source: Source | Failure) -> bool:
-        """Return False if the input belongs to another shard.
-
-        Called once per input, in order of index, from one thread.
-        """
-
-    def is_done(self, source: Source | Failure) -> bool:
-        """Return True if an earlier run has transcribed the input.
-
-        Called from several threads, before the input is opened.
-        """
 
 
 class InputWindows:
@@ -112,8 +96,6 @@ class InputWindows:
         expected = expected_sources(found, ledger, options, self._rooms.attach)
         self._preparation = replace(self._preparation, dry=dry)
         if self._elsewhere is not None:
-            from fastscribe.pipeline.unfinished_inputs import UnfinishedInputs
-
             self._unfinished = UnfinishedInputs(self._undone(expected, ledger))
             expected = self._unfinished.read()
         yield from self._windows(expected, partial(self._prepare, ledger, self._preparation), max_window_s, waits)
@@ -264,3 +246,82 @@ def work_s(item: PreparedInput) -> float:
 def long_s(item: PreparedInput) -> float:
     """Return work_s() of a recording of several utterances, which is finished late; 0 of another."""
     return 0.0 if isinstance(item, Failure) or len(item) <= num_channels(item) else work_s(item)
+
+
+# The inputs of a run that have no result yet, for the case that the processes which prepare them fail.
+
+
+class UnfinishedInputs:
+    """The inputs of a run that have no result yet: another reader goes on with them if the processes that prepare them fail.
+
+    The source is read once only: it may be stdin, and it numbers, counts and checks each input as it passes.
+
+    Args:
+        sources: All that the run has to do.
+    """
+
+    def __init__(self, sources: Generator[Source | Failure, None, None]) -> None:
+        self._sources = sources
+        self._taken: dict[int, Source | Failure] = {}  # by position, without a result
+        self._late: list[Source | Failure] = []  # that came to a reader which had been stopped
+        self._error: BaseException | None = None  # what the source has raised: each reader gets it
+        self._reader = 0
+        self._is_closed = False
+        self._turn = Lock()  # of the source, which may block
+        self._lock = Lock()  # of the rest
+
+    def finish(self, index: int) -> None:
+        """Note that an input has its result."""
+        self._taken.pop(index, None)
+
+    def stop(self) -> list[Source | Failure]:
+        """Stop the reader, which may wait for the source. Return what it has taken and what has no result, in order."""
+        with self._lock:
+            self._reader += 1
+            return [source for _, source in sorted(self._taken.items())]
+
+    def close(self) -> None:
+        """Close the source now, or if another thread waits for its next input, once that has come."""
+        self._is_closed = True
+        if self._turn.acquire(blocking=False):
+            try:
+                self._sources.close()
+            finally:
+                self._turn.release()
+
+    def read(self, again: Iterable[Source | Failure] = ()) -> Generator[Source | Failure, None, None]:
+        """Yield `again`, then what no one has taken. One reader at a time. The source outlives it: close() ends that."""
+        reader = self._reader
+        yield from again
+        while (source := self._next(reader)) is not None:
+            yield source
+
+    def _next(self, reader: int) -> Source | Failure | None:
+        """Return the next input; None: there is none, or the reader is stopped."""
+        with self._turn:
+            source = self._from_source(reader)
+            if self._is_closed:  # meanwhile
+                self._sources.close()
+                return None
+            return source
+
+    def _from_source(self, reader: int) -> Source | Failure | None:
+        if self._is_closed or reader != self._reader:
+            return None
+        if self._late:
+            return self._late.pop()
+        if self._error is not None:
+            raise self._error
+        try:
+            source = next(self._sources, None)
+        except BaseException as error:
+            self._error = error
+            raise
+        if source is None:
+            return None
+        with self._lock:
+            self._taken[source.index] = source
+            if reader == self._reader:
+                return source
+            self._late.append(source)
+            return None

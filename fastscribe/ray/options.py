@@ -10,7 +10,7 @@ import typer
 
 from fastscribe.cli.app import options_in
 from fastscribe.cli.room_options import AddedOptions, value_of
-from fastscribe.cli.run_part import Engine, RunPart
+from fastscribe.cli.run_part import RunPart
 
 if TYPE_CHECKING:
     from fastscribe.cli.run_part import TranscribeJob
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 _job_option = options_in("Big jobs")
 
 
-class RayEngine(Engine):
-    """The Engine of a run whose model is on the actors of a cluster."""
+class RayPart(RunPart):
+    """Runs on the actors of a cluster."""
 
-    option, is_here, takes_helpers = "--engine ray", False, False
+    loads = is_elsewhere = True
 
     @contextmanager
     def load(self, job: TranscribeJob, say: Callable[[str], None]) -> Iterator[Transcriber]:
@@ -35,15 +35,9 @@ class RayEngine(Engine):
         with RayTranscriber.start(Setup(job.model, job.device, job.dtype, job.options, style), say) as transcriber:
             yield transcriber
 
-    def digest(self, job: TranscribeJob, transcriber: Transcriber) -> str:
+    def digest(self, transcriber: Transcriber) -> str:
         """Return the digest of the model as a worker has read it."""
         return cast("RayTranscriber", transcriber).model_digest
-
-
-class RayPart(RunPart):
-    """Runs on a cluster."""
-
-    engine = RayEngine()
 
 
 def _of_transcribe(

@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING, Any, cast
 from fastscribe.config import OutputStyle
 from fastscribe.errors import DeviceFailed, UsageError, first_line
 from fastscribe.fast_paths import RefusedPaths
-from fastscribe.pipeline.idle import IDLE
+from fastscribe.pipeline.interfaces import IDLE
 from fastscribe.pipeline.loader import default_threads
 from fastscribe.pipeline.stats import DeviceShare, Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
-from fastscribe.pipeline.windows import Ledger
 from fastscribe.ray.blocks import Recording, in_blocks, list_inputs, seconds_of
 from fastscribe.ray.library import connected, signals_pass, without_bars
 from fastscribe.ray.worker import (
@@ -42,6 +41,7 @@ from fastscribe.ray.worker import (
     Undone,
     look,
 )
+from fastscribe.results.outputs import Ledger
 from fastscribe.rooms import paths_in
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Transcript

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, cast
 from fastscribe._system.gpus import num_gpus
 from fastscribe._system.openmp import limit_openmp_spin
 from fastscribe._system.processors import usable_processors
+from fastscribe.checkpoint.location import locate
 from fastscribe.config import ModelConfig, Options, OutputStyle
 from fastscribe.errors import CheckpointError, DeviceFailed, FastscribeError, UsageError
-from fastscribe.pipeline.model_facts import ModelFacts
+from fastscribe.pipeline.interfaces import ModelFacts
 from fastscribe.pipeline.stats import DeviceShare
 from fastscribe.pipeline.workers.devices import Device, parse_devices, split_processors
+from fastscribe.results.fingerprint import model_digest
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Source, Transcript
 from fastscribe.version import __version__
@@ -221,7 +223,6 @@ class BlockWorker:
 
 def on_this_node(setup: Setup, say: Callable[[str], None]) -> Setup:
     """Return the setup with the path of the model, which a node downloads if need be. Raises CheckpointError."""
-    from fastscribe.checkpoint.location import locate
 
     path = locate(setup.model, say, show_progress=False)
     if not path.exists():
@@ -264,7 +265,6 @@ def given_by_ray() -> tuple[int, bool]:
 
 def facts_of(transcriber: Transcriber, setup: Setup, said: Sequence[str] = ()) -> Facts:
     """Return what a loaded model is. Raises OSError if its files cannot be read again."""
-    from fastscribe.results.fingerprint import model_digest
 
     return Facts(
         place=_place(),

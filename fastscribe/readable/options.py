@@ -13,6 +13,8 @@ from fastscribe.cli.room_options import AddedOptions
 from fastscribe.cli.run_part import RunPart
 from fastscribe.config import Options
 from fastscribe.errors import ManifestError
+from fastscribe.readable.edits import TextEdits
+from fastscribe.results.fingerprint import text_settings
 
 _option = options_in("Output")
 
@@ -51,7 +53,6 @@ class ChangesPart(ExportPart):
     """
 
     def __init__(self, options: Options) -> None:
-        from fastscribe.readable.edits import TextEdits
 
         self._options = options
         self._edits = TextEdits.of_model(options, (), says_language=True)
@@ -59,7 +60,6 @@ class ChangesPart(ExportPart):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        from fastscribe.results.fingerprint import text_settings
 
         return text_settings(self._options)
 

@@ -13,11 +13,11 @@ from fastscribe.cli.app import local_file, option
 from fastscribe.cli.room_options import AddedOptions, value_of
 from fastscribe.cli.run_part import RunPart
 from fastscribe.report.files import check_page
+from fastscribe.report.transcribe_page import RunPage
 
 if TYPE_CHECKING:
     from fastscribe.cli.run_part import OutputTarget, TranscribeJob
     from fastscribe.pipeline.stats import RunStats
-    from fastscribe.report.transcribe_page import RunPage
     from fastscribe.transcriber import Transcriber
     from fastscribe.types import Failure, Transcript
 
@@ -42,7 +42,6 @@ class PagePart(RunPart):
 
     def during(self, job: TranscribeJob, transcriber: Transcriber) -> AbstractContextManager[object]:
         """Return what collects the run's data, and writes the page of a run that an error or a signal ends."""
-        from fastscribe.report.transcribe_page import RunPage
 
         self._page = RunPage(self._path_of(job.target), job, transcriber)
         return self._page

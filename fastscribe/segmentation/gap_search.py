@@ -29,6 +29,7 @@ from fastscribe.segmentation.loudness import (
 )
 from fastscribe.segmentation.segment import LEAD_S
 from fastscribe.segmentation.spans import MIN_SPAN_S, Span, stretches, word_seconds
+from fastscribe.segmentation.vad import SPEECH, speech_probability
 from fastscribe.types import AudioInfo, BoolArray, Float64Array, Gap, Transcript, Word
 
 
@@ -187,7 +188,6 @@ class Surroundings:
     def _measured(self, part: AudioInfo) -> Float64Array:
         if self.options.vad != "silero":
             return frame_energy(part, self.frame_samples)
-        from fastscribe.segmentation.vad import speech_probability
 
         return speech_probability(part, self.frame_samples)
 
@@ -203,8 +203,6 @@ def listen(start_s: float, end_s: float, surroundings: Surroundings) -> Heard:
     origin, loudness = surroundings.loudness(start_s, end_s)
     first, last = (round(time_s / frame_s) - origin for time_s in (start_s, end_s))
     if surroundings.options.vad == "silero":
-        from fastscribe.segmentation.vad import SPEECH
-
         speech = ~(loudness[first:last] < SPEECH)
     else:
         in_words = surroundings.in_words[origin : origin + len(loudness)]

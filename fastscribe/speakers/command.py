@@ -14,6 +14,7 @@ from fastscribe.cli.app import app, option
 from fastscribe.cli.problems import Problems
 from fastscribe.cli.terminal import say
 from fastscribe.errors import OutputError, UsageError
+from fastscribe.results.rows import ResultRow, read_rows
 
 if TYPE_CHECKING:
     from fastscribe.speakers.persons import Persons
@@ -94,7 +95,6 @@ def update_persons(
         UsageError: The file is none of its kind, or someone's change has made it wrong.
         OSError: It cannot be written.
     """
-    from fastscribe.results.rows import ResultRow, read_rows
     from fastscribe.speakers.persons import find_persons, read_if_any, speakers_of, write_persons
 
     def rows() -> Iterator[ResultRow]:

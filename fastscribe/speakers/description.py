@@ -9,12 +9,12 @@ from typing import Any
 from fastscribe.cli.describe import ENCODERS
 from fastscribe.config import streaming_text
 from fastscribe.speakers.config import EcapaConfig, SpeakerCheckpoint, StackingConfig, VoiceCheckpoint
+from fastscribe.speakers.nemo_voices import read_voice_model
+from fastscribe.speakers.readers import read_speaker_model
 
 
 def read(path: Path, option: str) -> SpeakerCheckpoint | VoiceCheckpoint:
     """Read the model of an option and check the names and shapes of its weights, not their values. Raises CheckpointError."""
-    from fastscribe.speakers.nemo_voices import read_voice_model
-    from fastscribe.speakers.readers import read_speaker_model
     from fastscribe.speakers.side_model import check_weights
 
     checkpoint = read_voice_model(path) if option == "voices" else read_speaker_model(path)

@@ -17,6 +17,7 @@ from fastscribe.cli.room_options import AddedOptions, value_of
 from fastscribe.cli.run_part import RunPart
 from fastscribe.config import CHANNELS, OutputStyle, SpeakerNames
 from fastscribe.errors import ManifestError, UsageError
+from fastscribe.speakers.command import after_run
 from fastscribe.speakers.settings import check_names, parse_streaming
 from fastscribe.types import Failure, Transcript
 
@@ -82,7 +83,6 @@ class SpeakersPart(RunPart):
         folder = job.target.directory
         if job.options.voices is None or folder is None or job.target.shard.count > 1:
             return 0
-        from fastscribe.speakers.command import after_run
 
         return int(not after_run(folder, quiet))
 

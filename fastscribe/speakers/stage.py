@@ -1,6 +1,6 @@
 """What speakers add to a run, as its options ask (transcriber.py calls it).
 
-Batches of the speaker model and of the voice model run beside the recogniser's (SidePlanner).
+Batches of the speaker model and of the voice model run beside the recogniser's.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from fastscribe.config import CHANNELS, ModelConfig, Options
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.interfaces import Additions
-from fastscribe.pipeline.model_facts import ModelFacts
+from fastscribe.pipeline.interfaces import Additions, ModelFacts
 from fastscribe.speakers.assembly import Dialogues, ModelTranscripts, RttmTranscripts
 from fastscribe.speakers.config import TURNS, VOICES, SpeakerModelConfig, VoiceModelConfig
 from fastscribe.speakers.recordings import ChannelInputs, ModelInputs, RttmInputs
@@ -43,7 +42,6 @@ class TurnPlanner:
     sample_rate: int
     options: Options
     max_held_s: float
-    purpose: str = TURNS
 
     def plan(
         self, utterances: Sequence[Utterance], budget: Budget, batch_size: int | None
@@ -75,7 +73,6 @@ class VoicePlanner:
 
     config: VoiceModelConfig
     sample_rate: int
-    purpose: str = VOICES
 
     def plan(
         self, utterances: Sequence[Utterance], budget: Budget, batch_size: int | None
@@ -124,7 +121,7 @@ class SpeakerStage:
                 run,
                 inputs=ModelInputs(speaker_model, rate),
                 transcripts=ModelTranscripts(speaker_model, names),
-                planners=(*run.planners, TurnPlanner(speaker_model, rate, options, max_held_s)),
+                plans={**run.plans, TURNS: TurnPlanner(speaker_model, rate, options, max_held_s).plan},
                 max_held_s=max_held_s,
                 needs_whole_recordings=True,
             )
@@ -132,7 +129,7 @@ class SpeakerStage:
             lost = LostPrints()
             run = replace(
                 run,
-                planners=(*run.planners, VoicePlanner(voice_model, rate)),
+                plans={**run.plans, VOICES: VoicePlanner(voice_model, rate).plan},
                 follow_up=VoicePrints(voice_model, options.batch_size, lost),
                 reports=(*run.reports, lost.lines),
                 needs_whole_recordings=True,

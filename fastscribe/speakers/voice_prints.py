@@ -57,7 +57,7 @@ class _Waiting:
 
 
 class VoicePrints:
-    """The recordings of a run whose voices are heard (pipeline.interfaces.FollowUp). One thread uses it.
+    """The recordings of a run whose voices are heard (RecordingsInFlight calls it). One thread uses it.
 
     Args:
         config: The voice model's.

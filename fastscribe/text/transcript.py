@@ -10,12 +10,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fastscribe.text.joining import join_texts
 from fastscribe.text.tokenizer import Role, Tokenizer
-from fastscribe.types import AudioInfo, Hypothesis, Segment, Token, Transcript, Utterance, Word
+from fastscribe.types import Alternative, AudioInfo, Hypothesis, Segment, Token, Transcript, Utterance, Word
 
 _SENTENCE_ENDS = (".", "!", "?")
 
@@ -222,3 +222,45 @@ def make_segment(words: Sequence[Word]) -> Segment:
     """Return the segment of consecutive words."""
     confidence = sum(word.confidence for word in words) / len(words)
     return Segment(" ".join(w.text for w in words), words[0].start_s, words[-1].end_s, confidence, tuple(words))
+
+
+# The N best hypotheses of each utterance, for rescoring and for looking words up that the best one lacks. Pure.
+
+
+def nbest(
+    parts: Iterable[DecodedUtterance], count: int, tokenizer: Tokenizer, frame_s: float, zero_duration_punctuation: bool
+) -> tuple[Alternative, ...]:
+    """Return up to `count` hypotheses of each utterance, by start and then the best first.
+
+    The texts of an utterance differ: of several token sequences with the same text but
+    for spaces at its end, the most probable one counts. Utterances
+    that overlap both have the words of the overlap; only the transcript joins them.
+
+    Args:
+        parts: The recording's utterances, in any order, with `Hypothesis.nbest`.
+        count: Maximum number for each utterance.
+        tokenizer: Tokenizer of the hypotheses.
+        frame_s: Duration of an encoder frame in seconds.
+        zero_duration_punctuation: As in transcript.assemble().
+    """
+    zero_duration_ids = tokenizer.punctuation_ids if zero_duration_punctuation else frozenset()
+    return tuple(
+        alternative
+        for part in sorted(parts, key=lambda part: part[0].start)
+        for alternative in _of_utterance(part, count, tokenizer, frame_s, zero_duration_ids)
+    )
+
+
+def _of_utterance(
+    part: DecodedUtterance, count: int, tokenizer: Tokenizer, frame_s: float, zero_duration_ids: frozenset[int]
+) -> Iterator[Alternative]:
+    utterance, best = part
+    seen: set[str] = set()
+    clock = Clock(utterance.start_s, min(utterance.end_s, utterance.audio.last_s), frame_s)
+    for hypothesis in best.nbest:
+        text = tokenizer.sentence(hypothesis.token_ids)
+        written = " ".join(text.split())
+        if len(seen) < count and written not in seen:
+            seen.add(written)
+            words = words_of(timed_tokens(hypothesis, tokenizer, clock, zero_duration_ids), tokenizer)
+            yield Alternative(text, hypothesis.score, utterance.start_s, clock.end_s, tuple(words))

@@ -13,15 +13,23 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 
 from fastscribe._system.jit import runs_in_python
 from fastscribe._system.signals import HAS_NATIVE_THREADS
 from fastscribe.audio.formats import is_audio_name
+from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli.app import MODEL_HELP, Stopped, app, find_model, option
 from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.terminal import filter_mpg123_messages, say
 from fastscribe.config import TrainDtypeChoice
 from fastscribe.errors import UsageError
+from fastscribe.families.indic.language_heads import of_language
+from fastscribe.training.recipe import default_recipe, read_recipe
+from fastscribe.training.scoring import METRIC_NAMES
+from fastscribe.training.trackers import check_installed as check_trackers
 
 if TYPE_CHECKING:
     import torch
@@ -76,14 +84,11 @@ def train(
 ) -> None:
     """Train or fine-tune a FastConformer model (RNN-T, TDT, CTC or hybrid), or fine-tune Canary."""
     from fastscribe.evaluation.scores import check_installed
-    from fastscribe.training.trackers import check_installed as check_trackers
 
     check_output_dir(output_dir)
     chosen = _recipe(recipe, epochs, init is not None)  # before the import of torch, which is slow
     check_installed("whisper-en", "train", "train")
     check_trackers(chosen.run.log_to)
-    from fastscribe.checkpoint.reader import read_checkpoint
-    from fastscribe.families.indic.language_heads import of_language
     from fastscribe.training.data import prepare
     from fastscribe.training.distributed import DistributedContext
     from fastscribe.training.state import RunFolder
@@ -129,7 +134,6 @@ def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
 
 
 def _report_end(trainer: Trainer) -> None:
-    from fastscribe.training.scoring import METRIC_NAMES
 
     progress, data = trainer.progress, trainer.training_data
     sets, is_start = data.validation_sets, progress.best_step == 0
@@ -166,8 +170,6 @@ def _discard(line: str) -> None:
 
 def _recipe(path: Path, epochs: int | None, is_tuning: bool) -> Recipe:
     from dataclasses import replace
-
-    from fastscribe.training.recipe import default_recipe, read_recipe
 
     if is_audio_name(path.name) and not path.is_dir():
         raise UsageError(
@@ -285,10 +287,6 @@ class _Display:
         self._is_start_shown = trainer.progress.start_rate is not None
         self._bar: Any = None
         if is_shown and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-            from rich.table import Column
-
             rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # the width that the other columns leave
             text = TextColumn("{task.fields[said]}", markup=False, table_column=rest)
             columns = (

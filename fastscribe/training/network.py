@@ -29,6 +29,7 @@ from fastscribe.families.canary.attention_decoder import Attention, AttentionDec
 from fastscribe.families.canary.huggingface import positions
 from fastscribe.families.conformer.encoder import ConformerLayer, Encoder
 from fastscribe.families.model import Model
+from fastscribe.training.loss import joint_transducer_loss
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.recipe import LossRecipe
 from fastscribe.types import Features
@@ -226,7 +227,6 @@ class Network(nn.Module):
         self, frames_BTD: torch.Tensor, lengths_B: torch.Tensor, targets: Targets, omega_draw: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean per label and the rows' losses [B]."""
-        from fastscribe.training.loss import joint_transducer_loss
 
         transducer = self.model.transducer
         assert transducer is not None

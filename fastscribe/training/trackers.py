@@ -12,21 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from fastscribe.errors import UsageError, first_line
 from fastscribe.training.recipe import TrackerName
 
 _SUFFIX = ".fastscribe"  # of the names of event files, which tells ours
 _INIT_TIMEOUT_S = 60
-
-
-class Tracker(Protocol):
-    def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Add values by name."""
-
-    def close(self, has_failed: bool) -> None:
-        """Write what is left. has_failed: an error ended the run."""
 
 
 def check_installed(names: Sequence[TrackerName]) -> None:
@@ -98,6 +90,9 @@ class WeightsAndBiases:
 
     def close(self, has_failed: bool) -> None:
         self._run.finish(exit_code=int(has_failed))  # W&B marks a run with another code than 0 as failed
+
+
+Tracker: TypeAlias = TensorBoard | WeightsAndBiases
 
 
 def event_files(folder: Path) -> list[Path]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastscribe.checkpoint.reader import Checkpoint
@@ -129,7 +130,6 @@ def _discard(line: str) -> None:
 
 
 def _batches(order: Sequence[int], examples: Sequence[Example]) -> list[Any]:
-    import numpy as np
 
     batches: list[list[int]] = []
     for index in order:
@@ -285,7 +285,6 @@ def least_gain(start: Counts) -> float | None:
 
 
 def _standard_error(errors: Sequence[int], words: Sequence[int]) -> float:
-    import numpy as np
 
     errors_R: Float64Array = np.array(errors, np.float64)
     words_R: Float64Array = np.array(words, np.float64)

@@ -23,7 +23,7 @@ import numpy as np
 
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.model_facts import ModelFacts
+from fastscribe.pipeline.interfaces import ModelFacts
 from fastscribe.pipeline.workers.arena import SharedMemory
 from fastscribe.pipeline.workers.device import serve
 from fastscribe.pipeline.workers.messages import Start
@@ -93,7 +93,7 @@ class NullEngine:
         while self._in_flight:
             yield from self.advance()
 
-    def close(self) -> None:
+    def drop(self) -> None:
         self._in_flight.clear()
 
     def _write_stats(self) -> None:
@@ -189,10 +189,17 @@ def _run_in_process(rtfx: float) -> None:
     from fastscribe.pipeline import local
     from fastscribe.pipeline.local import LocalExecutor
 
+    class NullExecutor(NullEngine, LocalExecutor):  # type: ignore[misc]
+        """Stands in for the engine of this process."""
+
+        def __init__(self, *given: Any) -> None:
+            NullEngine.__init__(self, *given)
+            self.style, self._options, self._readers = None, Options(), None
+
     def load(model: Any, device: str, dtype: str, options: Options, *rest: Any, **named: Any) -> Any:
         checkpoint = read_checkpoint(model)
-        engine = NullEngine(checkpoint, rtfx, Path(os.environ[_STATS]))
-        return fastscribe.transcriber.Transcriber(checkpoint, LocalExecutor(engine), options, 0.0)  # type: ignore[arg-type]
+        executor = NullExecutor(checkpoint, rtfx, Path(os.environ[_STATS]))
+        return fastscribe.transcriber.Transcriber(checkpoint, executor, options, 0.0)
 
     local.host_array = lambda shape, dtype, device: np.empty(shape, dtype)  # type: ignore[attr-defined]
     fastscribe.transcriber.Transcriber.load = staticmethod(load)  # type: ignore[method-assign, assignment]

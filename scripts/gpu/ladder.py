@@ -36,7 +36,6 @@ from fastscribe.decode.families import DECODERS
 from fastscribe.decode.greedy import greedy
 from fastscribe.families.model import Model, build_model
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Batch, Features, Frames, Hypothesis, Int16Array, Int32Array
@@ -203,7 +202,7 @@ def build(shipped: Transcriber, checkpoint: Checkpoint, rung: Rung) -> Transcrib
     if not rung.is_slow:
         decoder = DECODERS[recognizer.decoder_name].build(Parts(model, checkpoint, device, options, print))
     changed = replace(recognizer, model=model, encoder=encoder, decoder=decoder)
-    return Transcriber(checkpoint, LocalExecutor(Engine(changed)), options, 0.0)
+    return Transcriber(checkpoint, LocalExecutor(changed), options, 0.0)
 
 
 def measure(transcriber: Transcriber, batches: list[Batch], rung: Rung, passes: int) -> Row:

@@ -26,7 +26,6 @@ from fastscribe.decode.decoder import Parts
 from fastscribe.decode.families import DECODERS
 from fastscribe.fast_paths import RefusedPath
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.run_rooms import fused_model
 from scripts import random_checkpoint
@@ -216,9 +215,7 @@ class Part:
         fused = fused_model(checkpoint.fused_model, old.beam)
         decoder = DECODERS[old.decoder_name].build(Parts(old.model, checkpoint, old.device, options, self._say, fused))
         encode = old.model.encoder if options.cuda_graphs == "off" else old.encoder
-        return Transcriber(
-            checkpoint, LocalExecutor(Engine(replace(old, decoder=decoder, encoder=encode))), options, 0.0
-        )
+        return Transcriber(checkpoint, LocalExecutor(replace(old, decoder=decoder, encoder=encode)), options, 0.0)
 
     def _say(self, line: str) -> None:
         refused = {"refused": {line.path: line.reason}} if isinstance(line, RefusedPath) else {}

@@ -23,7 +23,6 @@ from fastscribe.bench.throughput import budgets
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.fast_paths import RefusedPath
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber
@@ -152,7 +151,7 @@ def test_int8_bytes_follow_the_processors_dtype(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(roofline, "matrix_rate", lambda *given: 0.1)
     one = Transcriber.__new__(Transcriber)
     vars(one).update(vars(transcriber()))
-    one._executor = LocalExecutor(Engine(replace(one._recognizer, dtype="int8")))
+    one._executor = LocalExecutor(replace(one._recognizer, dtype="int8"))
     found = {}
     for native in (True, False):
         monkeypatch.setattr("fastscribe.families.model.has_native_bf16", lambda native=native: native)

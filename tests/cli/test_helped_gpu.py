@@ -21,7 +21,7 @@ import soundfile
 import torch
 
 from fastscribe import Failure, Options, Transcriber, Transcript
-from fastscribe.cli.helped_gpu import load_beside_helpers
+from fastscribe.cli.run import load_beside_helpers
 from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.fast_paths import RefusedPath
 from fastscribe.pipeline.engine import Engine
@@ -106,7 +106,7 @@ def test_a_run_whose_processes_are_refused_begins_in_this_process(
     lines: list[str] = []
     with load(lines.append) as transcriber:
         assert texts(transcriber.transcribe(CLIPS)) == expected
-        assert isinstance(transcriber._local.engine, Engine)
+        assert isinstance(transcriber._engine, Engine)
     [line] = lines
     assert isinstance(line, RefusedPath) and line.reason.startswith(reason)
     assert transcriber.refused_paths == {"helpers": line.reason}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +20,16 @@ class Item:
         gate: A FIFO that has a writer once the item may end; "": it ends at once.
         kills: Ends the process.
         mark: A file that the item makes; the process ends only if it was not there before. "": it ends each time.
+        busy_s: Seconds that it computes.
+        reads_s: Seconds in which it reads a byte now and then.
     """
 
     number: int
     gate: str = ""
     kills: bool = False
     mark: str = ""
+    busy_s: float = 0.0
+    reads_s: float = 0.0
 
 
 class ItemStage:
@@ -37,6 +42,13 @@ class ItemStage:
         def work(item: Item) -> int:
             if item.gate:
                 os.close(os.open(item.gate, os.O_RDONLY))
+            end_s = time.monotonic() + item.busy_s
+            while time.monotonic() < end_s:
+                pass
+            end_s = time.monotonic() + item.reads_s
+            while time.monotonic() < end_s:
+                Path(__file__).read_bytes()
+                time.sleep(0.05)
             if item.kills and not (item.mark and Path(item.mark).exists()):
                 if item.mark:
                     Path(item.mark).touch()

@@ -13,7 +13,7 @@ from threading import Event, Thread
 
 from fastscribe.pipeline.workers import messages, process
 from fastscribe.pipeline.workers.arena import Arena
-from fastscribe.pipeline.workers.child import listen, open_channel
+from fastscribe.pipeline.workers.messages import listen, open_channel
 
 HANGS_S = 600
 

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import closing
 
 from fastscribe.pipeline import loader
-from fastscribe.pipeline.idle import Idle
+from fastscribe.pipeline.interfaces import Idle
 from fastscribe.pipeline.loader import Loaded
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 

@@ -13,7 +13,6 @@ from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import ModelConfig, Options
 from fastscribe.families.blocks.transducer import Transducer
-from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber
@@ -43,7 +42,7 @@ def transcriber(shape: str, dtype: str = "fp32") -> Transcriber:
 @cache
 def _transcriber(shape: str, dtype: str) -> Transcriber:
     made = checkpoint(shape)
-    return Transcriber(made, LocalExecutor(Engine(Recognizer.build(made, "cpu", dtype))), Options(), 0.0)
+    return Transcriber(made, LocalExecutor(Recognizer.build(made, "cpu", dtype)), Options(), 0.0)
 
 
 def transducer(config: ModelConfig, device: torch.device, dtype: torch.dtype | None = None) -> Transducer:

@@ -3,8 +3,8 @@
 install() puts a sitecustomize module where new interpreters find it. There the names of recordings' files decide by their
 beginning:
 
-    hang       reading it blocks until release()
-    stall      preparing it blocks until release()
+    hang       reading it blocks for ever
+    stall      preparing it blocks for ever
     crashread  reading it ends the helper by SIGKILL
     crashtext  making its text ends the helper by SIGKILL
 
@@ -19,8 +19,7 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,16 +46,6 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, broken_threads: int =
     content = _SITECUSTOMIZE.format(root=root, folder=str(folder), broken_threads=broken_threads)
     (folder / "sitecustomize.py").write_text(content, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH")))))
-
-
-@contextmanager
-def release(folder: Path) -> Iterator[None]:
-    """Let the reads that hang go on, and no read hang during the block."""
-    gate = os.open(folder / "gate", os.O_RDWR)
-    try:
-        yield
-    finally:
-        os.close(gate)
 
 
 def arm(folder: str, broken_threads: int) -> None:

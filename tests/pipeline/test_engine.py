@@ -172,7 +172,7 @@ def test_lost_device_or_unavailable_mode_ends_run(overlap: bool, monkeypatch) ->
     made = engine(FakeRecognizer({("read", 2): 9}), overlap)
     with pytest.raises(DeviceFailed, match="a fake failed: CUDA error: unspecified launch failure;"):
         results(made, [[1], [2], [3]])
-    made.close()  # which meets the same answer, and says nothing more
+    made.drop()  # which meets the same answer, and says nothing more
 
 
 @pytest.mark.parametrize("stage", ["encode", "submit", "read"])
@@ -183,10 +183,10 @@ def test_single_failed_row_is_retried_alone(stage: str) -> None:
     assert results(engine(recognizer, overlap=False), [[1], [2], [3]])[3] is None  # it was alone, and failed alone
 
 
-def test_close_drops_batches_in_flight() -> None:
+def test_drop_forgets_batches_in_flight() -> None:
     made = engine(FakeRecognizer(), overlap=True)
     assert list(made.push(batch([1]))) == []
-    made.close()
+    made.drop()
     assert list(made.drain()) == []
 
 

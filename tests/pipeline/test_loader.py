@@ -17,7 +17,7 @@ from fastscribe.audio.probe import planned, probe
 from fastscribe.audio.rates import context_samples, is_plain_ratio
 from fastscribe.audio.read import read
 from fastscribe.pipeline import batch_layout, loader, prefetch
-from fastscribe.pipeline.idle import IDLE
+from fastscribe.pipeline.interfaces import IDLE
 from fastscribe.pipeline.loader import default_threads
 from fastscribe.types import AudioInfo, Hypothesis, Source, Utterance
 from tests.helpers.collate import collate

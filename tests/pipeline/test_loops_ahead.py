@@ -11,7 +11,7 @@ import pytest
 from fastscribe.config import Options
 from fastscribe.decode import looping_kernels
 from fastscribe.families.blocks import row_kernels
-from fastscribe.pipeline import loops_ahead
+from fastscribe.pipeline import model_building
 from fastscribe.transcriber import Transcriber
 from tests.conftest import AUDIO, MODELS, checkpoint
 from tests.families.conformer.test_cpu_layers import DTYPES
@@ -70,7 +70,7 @@ def test_no_more_than_is_needed(loops: Loops) -> None:
 
     def names(options: Options) -> set[str]:
         loops.clear()
-        list(loops_ahead._compiled(model.config, "fp32", model.weights, options))
+        list(model_building._compiled(model.config, "fp32", model.weights, options))
         return {name.partition("_float32")[0] for name in compiled(loops)}
 
     assert names(Options()) >= {"choose", "subsample", "softmax"}
@@ -78,10 +78,10 @@ def test_no_more_than_is_needed(loops: Loops) -> None:
 
 
 def test_a_process_that_ends_does_not_wait_for_all_loops(loops: Loops, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops_ahead, "main_thread", lambda: threading.Thread())  # one that does not run
+    monkeypatch.setattr(model_building, "main_thread", lambda: threading.Thread())  # one that does not run
     model, asked = checkpoint(MODELS / "tdt_demo"), []
-    monkeypatch.setattr(loops_ahead, "_compiled", lambda *arguments: (asked.append(number) for number in range(9)))
-    loops_ahead.compile_meanwhile(model.config, "fp32", model.weights, Options())
+    monkeypatch.setattr(model_building, "_compiled", lambda *arguments: (asked.append(number) for number in range(9)))
+    model_building.compile_meanwhile(model.config, "fp32", model.weights, Options())
     for thread in threading.enumerate():
         if thread.name == "compile-loops":
             thread.join()

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from fastscribe.pipeline.presentation import in_order, with_bar
 from fastscribe.pipeline.stats import Progress
+from fastscribe.transcriber import in_order, with_bar
 from fastscribe.types import Failure
 
 

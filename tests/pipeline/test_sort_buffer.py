@@ -10,7 +10,7 @@ from queue import SimpleQueue
 import pytest
 
 from fastscribe.pipeline import prefetch, sort_buffer
-from fastscribe.pipeline.idle import IDLE
+from fastscribe.pipeline.interfaces import IDLE
 from fastscribe.pipeline.sort_buffer import AHEAD_PER_THREAD, PreparationGroup, SortBuffer
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 

@@ -13,8 +13,7 @@ import soundfile
 
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.config import CHANNELS
-from fastscribe.pipeline.text_stage import TextStage, finished
-from fastscribe.pipeline.texts import LocalTexts
+from fastscribe.pipeline.text_stage import LocalTexts, TextStage, finished
 from fastscribe.text.transcript import DecodedUtterance
 from fastscribe.types import Hypothesis
 from tests.conftest import AUDIO, MODELS, waveform
@@ -49,7 +48,7 @@ def run(
     transcriber = Transcriber.load(MODELS / "tdt_demo" / "model.nemo", device="cpu", dtype="fp32", options=options)
     [result] = transcriber.transcribe([str(path)])
     room = transcriber._additions().transcripts
-    stage = TextStage(options, transcriber._tokenizer, transcriber.facts, room)
+    stage = TextStage(options, transcriber._model.tokenizer, transcriber.facts, room)
     return pickle.loads(pickle.dumps(stage)), result
 
 

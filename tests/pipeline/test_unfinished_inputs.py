@@ -8,7 +8,7 @@ from threading import Event, Thread
 
 import pytest
 
-from fastscribe.pipeline.unfinished_inputs import UnfinishedInputs
+from fastscribe.pipeline.windows import UnfinishedInputs
 from fastscribe.types import Failure, Source
 
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.errors import UsageError
-from fastscribe.report import figures, files, markup, run_page
+from fastscribe.report import files, markup, run_page
 from tests.helpers import report_samples as samples
 
 _VOID = {"meta", "rect", "polygon"}
@@ -80,7 +80,7 @@ def page_of(name: str) -> str:
     return PAGES[name]()
 
 
-@pytest.mark.parametrize("module", [figures, markup])
+@pytest.mark.parametrize("module", [run_page, markup])
 def test_examples_in_docstrings(module: Any) -> None:
     found = doctest.testmod(module)
     assert found.attempted and not found.failed
@@ -144,9 +144,13 @@ def test_failures_come_first_and_each_number_once() -> None:
     assert (
         page.index("files failed") < page.index("Audio</dt>") < page.index("Files to look at") < page.index("Where the")
     )
-    numbers = [figures.number(report["rtfx"]), figures.duration(report["audio_s"]), figures.duration(report["wall_s"])]
+    numbers = [
+        run_page.number(report["rtfx"]),
+        run_page.duration(report["audio_s"]),
+        run_page.duration(report["wall_s"]),
+    ]
     numbers += [f"{report['failed']:,} ", f"{report['padding_share']:.1%}", "0.93 USD", "2 min 20 s"]
-    chart = f"0 {figures.duration(report['wall_s'])}"  # the axis of the speed over time
+    chart = f"0 {run_page.duration(report['wall_s'])}"  # the axis of the speed over time
     for number in numbers:
         assert text.replace(chart, "").count(number) == 1, number
     assert page.count("<h2>Speed over time") == 1 and "Speed over time" not in page_of("short run")

@@ -17,7 +17,6 @@ from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.checkpoint.validate import validate
 from fastscribe.config import Options
 from fastscribe.families.model import Model
-from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.training import bpe
@@ -74,7 +73,7 @@ def test_random_transducer_uses_its_predictor() -> None:
     weights = dict(checkpoint.weights)
     weights["transducer.joint.predictor.weight"] = torch.zeros_like(weights["transducer.joint.predictor.weight"])
     deaf = Checkpoint(checkpoint.path, "fastscribe", checkpoint.config, checkpoint.tokenizer, weights)
-    other = Transcriber(deaf, LocalExecutor(Engine(Recognizer.build(deaf, "cpu", "fp32"))), Options(), 0.0)
+    other = Transcriber(deaf, LocalExecutor(Recognizer.build(deaf, "cpu", "fp32")), Options(), 0.0)
     assert recognizer.decoder_name == "tdt"
     assert agreement.compare(agreement.hypotheses(other, waves), before)["equal_share"] == 0.0
 

@@ -97,7 +97,7 @@ def test_a_run_lists_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         kept, last_s = [], 0.0
         for i, frame in enumerate(hypothesis.token_frames):
             time_s = utterance.start_s + 0.08 * frame
-            starts_word = transcriber._tokenizer.roles[hypothesis.token_ids[i]] == "starts word"
+            starts_word = transcriber._model.tokenizer.roles[hypothesis.token_ids[i]] == "starts word"
             if not 2 < time_s < 12 or (starts_word and time_s - last_s > 1.7):
                 kept.append(i)
                 last_s = time_s

@@ -18,7 +18,7 @@ from fastscribe.alignment.aligner import Aligner
 from fastscribe.checkpoint.reader import read_for_run
 from fastscribe.errors import CheckpointError, OptionError
 from fastscribe.pipeline import recognizer
-from fastscribe.pipeline.idle import IDLE
+from fastscribe.pipeline.interfaces import IDLE
 from fastscribe.speakers import recordings, stage
 from fastscribe.speakers.readers import read_speaker_model
 from fastscribe.speakers.settings import parse_streaming

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.results.formats.writers import to_object
-from fastscribe.text.nbest import nbest
 from fastscribe.text.tokenizer import Kind, Tokenizer, from_characters, from_pieces
-from fastscribe.text.transcript import assemble, words_of
+from fastscribe.text.transcript import assemble, nbest, words_of
 from fastscribe.types import AudioInfo, Hypothesis, Transcript, Utterance
 
 SUBWORDS = Tokenizer(pieces=("▁the", "▁c", "at", ".", "▁", "s", ",", "▁Is", "?"), kind="subword")

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import obstore
+from obstore.store import AzureStore, GCSStore, S3Store
 
 from fastscribe._system.remote.credentials import azure_options, google_options, s3_options
 from fastscribe._system.remote.retry import Result, check_reachable, interruptible
@@ -202,7 +203,6 @@ def _plain(tag: str) -> str:
 
 def _connect(kind: str, root: str) -> tuple[Any, bool, str]:
     """Return obstore's store, True if there are no credentials to send, and the endpoint; "" if it is not known here."""
-    from obstore.store import AzureStore, GCSStore, S3Store
 
     makers: Any = {"s3": (S3Store, s3_options), "gs": (GCSStore, google_options), "az": (AzureStore, azure_options)}
     make, options_of = makers[kind]

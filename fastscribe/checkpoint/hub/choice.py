@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fastscribe.checkpoint.hub_name import HubName
+from fastscribe.checkpoint.huggingface import shard_names
+from fastscribe.checkpoint.reader import check_config
+from fastscribe.checkpoint.value import read_json
 from fastscribe.errors import CheckpointError
 from fastscribe.side_models import option_for, refuse_side_model
 from fastscribe.text.tokenizer import LANGUAGE_MODEL
@@ -111,7 +114,6 @@ def _nemo(name: HubName, nemo: list[str], say: Callable[[str], None]) -> Choice:
 
 def _unsupported(folder: Path, name: HubName) -> CheckpointError | None:
     """Check the folder's configuration before gigabytes are downloaded."""
-    from fastscribe.checkpoint.reader import check_config
 
     try:
         check_config(folder, name)
@@ -121,7 +123,6 @@ def _unsupported(folder: Path, name: HubName) -> CheckpointError | None:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    from fastscribe.checkpoint.value import read_json
 
     config = read_json(folder / CONFIG)
     return config if isinstance(config, dict) else {}
@@ -130,7 +131,6 @@ def _config(folder: Path) -> dict[str, Any]:
 def _weights(name: HubName, files: Collection[str], fetch: Callable[[list[str]], Path]) -> list[str]:
     if INDEX not in files:
         return [WEIGHTS]
-    from fastscribe.checkpoint.huggingface import shard_names
 
     shards = shard_names(fetch([INDEX]) / INDEX)
     lost = sorted(set(shards) - set(files))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -24,7 +24,7 @@ from fastscribe.errors import DeviceFailed, DeviceUnusable, FastscribeError, Usa
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.arena import SharedMemory
-from fastscribe.pipeline.workers.child import listen, open_channel
+from fastscribe.pipeline.workers.messages import listen, open_channel
 from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Utterance
 
 if TYPE_CHECKING:
@@ -104,8 +104,10 @@ def _serve(
         while True:
             message = inbox.get()
             if isinstance(message, messages.Begin):
-                with closing(engine):
+                try:
                     _Run(channel, inbox, engine, memory, message).serve()
+                finally:
+                    engine.drop()
     except (UsageError, DeviceFailed) as error:  # the coordinator ends the run, or hands the work to other processes
         channel.send(messages.Refused(type(error).__name__, _one_line(error)))
     except Exception as error:  # a mistake of ours

@@ -1,7 +1,7 @@
 """A helper: a process that prepares inputs, reads samples into shared memory and makes texts. It has no model and no torch.
 
-It works on one item after another and says in shared memory which one that is. So the coordinator knows which file kills it
-or hangs, without a message for each.
+It works on one item after another and says in shared memory which one that is. So the coordinator knows which file kills it,
+or where it stands still, without a message for each.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import gc
 import os
 import pickle
 import time
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass, field
-from threading import Condition, Thread
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
+from fastscribe.audio.remote_file import divide_memory, forget_objects
 from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.arena import SharedMemory
-from fastscribe.pipeline.workers.child import listen, open_channel
+from fastscribe.pipeline.workers.messages import listen, open_channel
 
 
 def main() -> None:
@@ -33,25 +33,12 @@ def main() -> None:
     os._exit(0)
 
 
-@dataclass
-class _Current:
-    """The job in work. Its results up to `sent` have left; it ends before item `end`."""
-
-    job: messages.Job
-    end: int
-    sent: int = 0
-    item: int = 0
-    results: list[Any] = field(default_factory=list)
-
-
 class _Helper:
     def __init__(self, channel: messages.Channel, start: messages.StartHelper) -> None:
         self._channel = channel
         self._memory = SharedMemory(start.shared)
         self._status = self._memory.status(start.number)
-        self._changed = Condition()  # of all below
-        self._queued: deque[messages.Job | messages.Setup] = deque()
-        self._current: _Current | None = None
+        self._queued: SimpleQueue[messages.Job | messages.Setup] = SimpleQueue()
         self._stages: dict[messages.Kind, Any] = {}
         self._folder = os.getcwd()
         self._num_helpers = start.num_helpers
@@ -59,7 +46,6 @@ class _Helper:
 
     def serve(self) -> None:
         """Work on jobs, one after another."""
-        from fastscribe.audio.remote_file import divide_memory
         from fastscribe.pipeline.workers import stages  # while the model loads, instead of with the first job
 
         divide_memory(self._num_helpers)
@@ -68,30 +54,19 @@ class _Helper:
         self._channel.send(messages.HelperReady())
         listen(self._channel, self._receive)
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._queued)
-                message = self._queued.popleft()
-                if isinstance(message, messages.Job):
-                    end = len(message.items)
-                    # What threads do cannot be divided.
-                    self._current = _Current(message, end, item=0 if message.threads == 1 else end)
+            message = self._queued.get()
             if isinstance(message, messages.Job):
                 self._work(message)
             else:
                 self._set_up(message)
 
     def _receive(self, message: Any) -> None:
-        with self._changed:
-            if isinstance(message, messages.Split):
-                self._split()
-            elif isinstance(message, messages.Forget):
-                self._kept_files.pop(message.index, None)
-            else:
-                self._queued.append(message)
-                self._changed.notify()
+        if isinstance(message, messages.Forget):
+            self._kept_files.pop(message.index, None)
+        else:
+            self._queued.put(message)
 
     def _set_up(self, setup: messages.Setup) -> None:
-        from fastscribe.audio.remote_file import forget_objects
 
         self._stages = dict(setup.stages)
         self._kept_files.clear()
@@ -102,8 +77,6 @@ class _Helper:
             with suppress(OSError):
                 os.chdir(job.folder)
             self._folder = job.folder
-        current = self._current
-        assert current is not None
         if job.threads == 1:
             self._status[1], self._status[0] = 0, job.number
         start = time.process_time()
@@ -113,30 +86,14 @@ class _Helper:
                 calls = {threads.submit(call, item): position for position, item in enumerate(job.items)}
                 for one in as_completed(calls):  # each at once: another may wait long for its answer
                     self._send(messages.Done(job.number, calls[one], [one.result()], 0.0))
-            current.sent = current.end
-        while current.item < current.end:
-            self._status[1] = current.item
-            result = call(job.items[current.item])
-            with self._changed:
-                current.results.append(result)
-                current.item += 1
-        with self._changed:
-            self._current = None
-        self._send(messages.Done(job.number, current.sent, current.results, time.process_time() - start))
-        self._status[0] = -1  # if that fails, the last item is to blame
-
-    def _split(self) -> None:
-        """Send what is done of the job in work, and give back all that is not begun."""
-        jobs = [one.number for one in self._queued if isinstance(one, messages.Job)]
-        self._queued = deque(one for one in self._queued if not isinstance(one, messages.Job))
-        current = self._current
-        if current is None or current.item >= current.end:  # it does not hang after all
-            self._send(messages.GivenBack(None, 0, jobs))
+            self._send(messages.Done(job.number, len(job.items), [], time.process_time() - start))
             return
-        done, current.results = current.results, []
-        self._send(messages.Done(current.job.number, current.sent, done, 0.0))
-        current.sent, current.end = current.item, current.item + 1
-        self._send(messages.GivenBack(current.job.number, current.item, jobs))
+        results = []
+        for position, item in enumerate(job.items):
+            self._status[1] = position
+            results.append(call(item))
+        self._send(messages.Done(job.number, 0, results, time.process_time() - start))
+        self._status[0] = -1  # if that fails, the last item is to blame
 
     def _send(self, message: object) -> None:
         try:

@@ -2,7 +2,7 @@
 
 A helper has at most two jobs, so that it never waits for the next. What was in a helper that dies goes to others. Only the item
 that it was working on may be to blame: it is tried again in a job of its own, and given up when it kills a second helper. A
-helper that hangs in an item gives back all else and gets a substitute; its item's result comes if the item ends.
+helper that stands still in an item, such as a file on a lost network mount, is ended, and counts as one that died.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ from fastscribe.pipeline.workers.process import StderrRelay, WorkerProcess, kill
 
 MAX_JOBS = 2  # that a helper has
 MAX_DEATHS_OF_ITEM = 2
-STUCK_S = 1.0  # without a step or processor time
-_STUCK_WITHOUT_CLOCK_S = 30.0  # where a process's processor time cannot be seen
-_CHECK_INTERVAL_S = 0.25
-_ANSWER_S = 10.0  # a helper that hangs says so itself; one that does not is stopped as a whole, and is ended
-_MAX_SPARE = 32  # helpers beyond those asked for; if as many hang, the rest waits for one of them
+STILL_S = 60.0  # without a step, processor time or a byte that is read
+_STILL_WITHOUT_CLOCK_S = 600.0  # where the system shows neither time nor bytes, and an item may have hours of audio
+CHECK_INTERVAL_S = 0.25
+_END_S = 1.0  # for a helper to finish what the end of a run finds it at
 _MAX_FAILED_STARTS = 3  # in a row
 _FILES, _TASKS = 2, 4  # of a helper in this process; processes and threads in both
 _GIVEN_BACK = 4  # if no more helpers can start, one of these is ended: the run needs files and threads, too
@@ -48,7 +47,7 @@ class Job:
         shared: What they have in common.
         items: The items.
         done: Called in any thread with the position of each item and its result, or the error of one that was given up.
-        hung: Called in any thread when an item hangs.
+        late: Called in any thread when an item is tried again, so that its result comes later than the others.
         is_remote: The items wait for a network, which has time limits of its own: several threads work on them.
         prefers: Number of the helper that has data of the items.
     """
@@ -59,21 +58,20 @@ class Job:
         shared: Any,
         items: Sequence[Any],
         done: Callable[[int, Any, int], None],
-        hung: Callable[[], None] = lambda: None,
+        late: Callable[[], None] = lambda: None,
         is_remote: bool = False,
         prefers: int | None = None,
     ) -> None:
-        self.kind, self.shared, self.items, self.done, self.hung = kind, shared, items, done, hung
+        self.kind, self.shared, self.items, self.done, self.late = kind, shared, items, done, late
         self.is_remote, self.prefers = is_remote, prefers
         self.number = -1
         self.left = set(range(len(items)))  # positions without a result
-        self.end = len(items)
         self.deaths = 0  # of helpers that were working on its only item
         self.is_dropped = False  # its run has ended
 
     def drop(self) -> None:
         """Call no one any more, and give none of it to another helper."""
-        self.is_dropped, self.done, self.hung = True, _ignore, _ignore
+        self.is_dropped, self.done, self.late = True, _ignore, _ignore
 
     def rest(self, positions: Sequence[int], deaths: int = 0) -> Job:
         """Return a job of some of the items."""
@@ -82,7 +80,7 @@ class Job:
         def done_of_all(position: int, result: Any, helper: int) -> None:
             done(positions[position], result, helper)
 
-        job = Job(self.kind, self.shared, items, done_of_all, self.hung, self.is_remote, self.prefers)
+        job = Job(self.kind, self.shared, items, done_of_all, self.late, self.is_remote, self.prefers)
         job.deaths = deaths
         return job
 
@@ -94,10 +92,9 @@ class _Helper:
     process: WorkerProcess
     jobs: list[Job] = field(default_factory=list)  # in the order in which it works on them
     is_ready: bool = False
-    is_stuck: bool = False
-    has_answered: bool = False  # what it had but did not work on is given back
-    seen: tuple[int, int, float] = (-1, 0, 0.0)  # job, item and processor seconds when it last made a step
-    seen_at: float = 0.0
+    seen: tuple[int, ...] = ()  # its job, item, and what the system shows of its work, when it was last seen
+    still_s: float = 0.0  # since it last moved
+    ended_for: str = ""  # why it was ended
 
 
 class HelperPool:
@@ -138,7 +135,6 @@ class HelperPool:
         self._numbers, self._names = count(), count()
         self._broken: DeviceFailed | None = None  # why no helper can be started
         self._failed_starts = 0
-        self._has_said_stuck = False  # that one hangs and has no substitute
         self._helpers: list[_Helper] = []
         self._is_nice, self._closed = is_nice, Event()
         try:
@@ -179,11 +175,9 @@ class HelperPool:
             for queue in self._queued.values():
                 queue.clear()
             for helper in self._helpers:
-                if helper.jobs:
-                    for job in helper.jobs:
-                        job.drop()
-                    helper.process.send(messages.Split())
-        deadline = time.monotonic() + STUCK_S
+                for job in helper.jobs:
+                    job.drop()
+        deadline = time.monotonic() + _END_S
         while (busy := [one for one in self._helpers if one.jobs]) and time.monotonic() < deadline:
             time.sleep(0.005)
         with self._lock:
@@ -244,7 +238,7 @@ class HelperPool:
         if self._setup is not None:
             process.send(self._setup)
         self._arena.status(place)[:] = -1
-        self._helpers.append(_Helper(number, place, process, seen_at=time.monotonic()))
+        self._helpers.append(_Helper(number, place, process))
 
     def _receive(self, process: WorkerProcess, message: Any) -> None:
         """Handle a message of a helper, in its own thread."""
@@ -257,10 +251,8 @@ class HelperPool:
                 results = self._finish(helper, message)
             elif message is None:
                 results = self._died(helper)
-            elif isinstance(message, messages.HelperReady):
-                helper.is_ready, self._failed_starts = True, 0
             else:
-                self._give_back(helper, message)
+                helper.is_ready, self._failed_starts = True, 0
             self._dispatch()
         for job, position, result in results:  # without the lock: who hears of it may submit jobs
             job.done(position, result, helper.number)
@@ -276,37 +268,11 @@ class HelperPool:
         job.left.difference_update(range(message.first, message.first + len(results)))
         if not job.left:
             helper.jobs.remove(job)
-            self._retire_unstuck(helper)
         return results
-
-    def _give_back(self, helper: _Helper, message: messages.GivenBack) -> None:
-        """Hand over the work of a helper that hangs: all but the item that hangs."""
-        for waiting in [one for one in helper.jobs if one.number in message.jobs]:
-            helper.jobs.remove(waiting)
-            self._requeue(waiting)
-        helper.has_answered = True
-        job = next((one for one in helper.jobs if one.number == message.job), None)
-        if job is not None:
-            rest = range(message.item + 1, job.end)
-            job.end = message.item + 1
-            if rest and not job.is_dropped:
-                self._requeue(job.rest(rest))
-            job.left.difference_update(rest)
-        self._retire_unstuck(helper)
-
-    def _requeue(self, job: Job) -> None:
-        """Put a job that a helper had before all others of its kind."""
-        if not job.is_dropped:
-            self._queued[job.kind].appendleft(job)
-
-    def _retire_unstuck(self, helper: _Helper) -> None:
-        """End a helper that hung and has no work left: it has a substitute."""
-        if helper.is_stuck and not helper.jobs:
-            self._replace(helper)
 
     def _died(self, helper: _Helper) -> list[tuple[Job, int, Any]]:
         """Replace a dead helper and hand over its jobs. Return the item that no helper tries again, if any, as a result."""
-        reason = helper.process.reason()
+        reason = helper.ended_for or helper.process.reason()
         number, item = self._arena.status(helper.place).tolist()
         if not helper.is_ready:
             self._failed_starts += 1
@@ -320,6 +286,7 @@ class HelperPool:
         given_up: list[tuple[Job, int, Any]] = []
         for job in reversed([one for one in helper.jobs if not one.is_dropped]):
             queue, left = self._queued[job.kind], sorted(job.left)
+            job.late()
             if job.is_remote and len(left) > 1:  # any of its items may be to blame
                 queue.extendleft(job.rest([one]) for one in reversed(left))
                 continue
@@ -378,7 +345,7 @@ class HelperPool:
         """Give queued jobs to helpers with room, those with the least to do first."""
         for depth in range(MAX_JOBS):
             for helper in self._helpers:
-                if helper.is_ready and not helper.is_stuck and len(helper.jobs) == depth:
+                if helper.is_ready and len(helper.jobs) == depth:
                     job = self._next_job(helper)
                     if job is not None:
                         self._send(helper, job)
@@ -387,60 +354,44 @@ class HelperPool:
         """Take the first job for a helper out of the queue; None: there is none."""
         for queue in self._queued.values():
             for index, job in enumerate(queue):
-                others = (one for one in self._helpers if one.number == job.prefers and not one.is_stuck)
-                if job.prefers in (None, helper.number) or not any(others):
+                is_elsewhere = any(one.number == job.prefers for one in self._helpers)
+                if job.prefers in (None, helper.number) or not is_elsewhere:
                     del queue[index]
                     return job
         return None
 
     def _send(self, helper: _Helper, job: Job) -> None:
         job.number = next(self._numbers)
-        if not helper.jobs:
-            helper.seen_at = time.monotonic()
         helper.jobs.append(job)
         threads = self.remote_threads if job.is_remote and len(job.items) > 1 else 1
         helper.process.send(messages.Job(job.number, job.kind, job.shared, job.items, _folder(), threads))
 
-    # --- helpers that hang -------------------------------------------------------------------------------------------
+    # --- helpers that stand still ------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        while not self._closed.wait(_CHECK_INTERVAL_S):
+        looked_at = time.monotonic()
+        while not self._closed.wait(CHECK_INTERVAL_S):
+            now = time.monotonic()
+            passed_s, looked_at = (
+                min(now - looked_at, 2 * CHECK_INTERVAL_S),
+                now,
+            )  # a time in which this one stood still
             with self._lock:
-                stuck = [one for one in self._helpers if self._has_become_stuck(one)]
-                for helper in stuck:
-                    self._split(helper)
                 for helper in self._helpers:
-                    is_stopped = helper.is_stuck and helper.jobs and not helper.has_answered
-                    if is_stopped and time.monotonic() - helper.seen_at > STUCK_S + _ANSWER_S:
-                        helper.process.end()
-            for helper in stuck:
-                for job in list(helper.jobs):
-                    job.hung()
+                    self._look_at(helper, passed_s)
 
-    def _has_become_stuck(self, helper: _Helper) -> bool:
-        if not helper.jobs or helper.is_stuck or helper.jobs[0].is_remote:
-            return False
-        now, cpu_s = time.monotonic(), _cpu_s(helper.process.pid)
-        number, item = self._arena.status(helper.place).tolist()
-        if (number, item, cpu_s or 0.0) != helper.seen:
-            helper.seen, helper.seen_at = (number, item, cpu_s or 0.0), now
-        return now - helper.seen_at > (STUCK_S if cpu_s is not None else _STUCK_WITHOUT_CLOCK_S)
-
-    def _split(self, helper: _Helper) -> None:
-        """Take back the work of a helper that hangs, but for the item, and start a substitute."""
-        helper.is_stuck, helper.has_answered = True, False
-        helper.process.send(messages.Split())
-        working = sum(not one.is_stuck for one in self._helpers)
-        if working < self.number and len(self._helpers) < self.number + _MAX_SPARE:
-            try:
-                self._start()
-            except DeviceFailed as error:
-                if not working:
-                    self._fail(error)
-                elif not self._has_said_stuck:
-                    self._has_said_stuck, reason = True, first_line(error.__cause__ or error)
-                    line = f"a helper process hangs in a file and no other can start ({reason}): {working} others go on"
-                    self._say(RefusedPath("helpers", reason, line))
+    def _look_at(self, helper: _Helper, passed_s: float) -> None:
+        """End a helper that has not moved for a while. What waits for a network has time limits of its own."""
+        if not helper.jobs or helper.jobs[0].is_remote or helper.ended_for:
+            helper.still_s = 0.0
+            return
+        work = _work_of(helper.process.pid)
+        seen = (*self._arena.status(helper.place).tolist(), *work)
+        helper.still_s = helper.still_s + passed_s if seen == helper.seen else 0.0
+        helper.seen = seen
+        if helper.still_s > (limit_s := STILL_S if work else _STILL_WITHOUT_CLOCK_S):
+            helper.ended_for = f"stood still in a file for {limit_s:.0f} s and was ended"
+            helper.process.end()
 
 
 def _folder() -> str:
@@ -450,16 +401,18 @@ def _folder() -> str:
         return ""
 
 
-def _cpu_s(pid: int) -> float | None:
-    """Return the processor seconds of a process, in steps of a hundredth; None if the system does not say."""
+def _work_of(pid: int) -> tuple[int, ...]:
+    """Return what a process has done: steps of processor time, and bytes read; nothing if the system does not say."""
     if sys.platform != "linux":
-        return None
+        return ()
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except OSError:  # it has just ended
-        return -1.0
+        with open(f"/proc/{pid}/io", "rb") as file:
+            num_read = int(file.readline().split()[1])
+        return int(fields[11]) + int(fields[12]), num_read
+    except OSError:  # it has just ended, or a container hides it
+        return ()
 
 
 def _ignore(*arguments: object) -> None:

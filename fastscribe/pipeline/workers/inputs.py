@@ -91,7 +91,7 @@ class _Inputs(PreparationGroup[Source | Failure, PreparedInput]):
             one if one.given_key is None else replace(one, given_key=None)
             for one in map(self.sources.__getitem__, indices)
         ]
-        self._helpers.submit(Job("prepare", None, items, done, self.hang, is_remote))
+        self._helpers.submit(Job("prepare", None, items, done, self.expect_late, is_remote))
 
 
 def _with_key(item: PreparedInput, key: Any) -> PreparedInput:

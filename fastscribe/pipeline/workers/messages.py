@@ -6,16 +6,19 @@ of many recordings.
 
 from __future__ import annotations
 
+import os
 import pickle
-from collections.abc import Mapping, Sequence
+import signal
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, BinaryIO, Literal, TypeAlias
 
 from fastscribe.config import Options
 from fastscribe.pipeline.batch_layout import BatchLayout
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.model_facts import ModelFacts
+from fastscribe.pipeline.interfaces import ModelFacts
 from fastscribe.pipeline.workers.arena import SharedFile
 from fastscribe.types import Failure, Hypothesis, Int64Array, Phrase, Purpose
 
@@ -167,11 +170,6 @@ class Forget:
     index: int
 
 
-@dataclass(frozen=True)
-class Split:
-    """Give back what is not begun, because the item that is hangs; and send the results before it."""
-
-
 # --- from a helper ---------------------------------------------------------------------------------------------------
 
 
@@ -188,15 +186,6 @@ class Done:
     first: int
     results: Sequence[Any]
     cpu_s: float
-
-
-@dataclass(frozen=True)
-class GivenBack:
-    """Answer to Split: the job in work ends with `item`, and these jobs are not begun. `job` is None: none hangs."""
-
-    job: int | None
-    item: int
-    jobs: Sequence[int]
 
 
 def packed(message: object) -> bytes:
@@ -236,3 +225,36 @@ class Channel:
             pickle.UnpicklingError,
         ):  # UnpicklingError: cut off by the death of the writer
             return None
+
+
+# What a device's process and a helper have in common: their pipes, and signals, which they leave to the coordinator.
+#
+# They print nothing: lines for the user are messages, and what libraries print goes to stderr, which the coordinator reads.
+# They end at once when the coordinator is gone, however that ended.
+
+
+def open_channel() -> Channel:
+    """Take stdin and stdout for messages; what libraries print goes to stderr, and what they read is empty."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    reader, writer = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return Channel(os.fdopen(reader, "rb"), os.fdopen(writer, "wb"))
+
+
+def listen(channel: Channel, receive: Callable[[Any], None]) -> None:
+    """Pass messages on in a thread, so that the end of the coordinator ends this process at once, whatever it does."""
+
+    def pass_on() -> None:
+        try:
+            while (message := channel.receive()) is not None:
+                receive(message)
+        except BaseException:  # a mistake of ours: a process that hears nothing more would be waited for
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+
+    Thread(target=pass_on, name="inbox", daemon=True).start()

@@ -36,14 +36,11 @@ from fastscribe.errors import (
 from fastscribe.pipeline.batch_layout import BatchLayout
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import HostWork, Outcome, Plan
-from fastscribe.pipeline.idle import IDLE, Idle
-from fastscribe.pipeline.interfaces import Additions
-from fastscribe.pipeline.model_facts import ModelFacts
+from fastscribe.pipeline.interfaces import IDLE, Additions, Idle, ModelFacts
 from fastscribe.pipeline.prefetch import Prefetcher
 from fastscribe.pipeline.preparation import Preparation
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
-from fastscribe.pipeline.text_stage import TextStage
-from fastscribe.pipeline.texts import local_texts
+from fastscribe.pipeline.text_stage import TextStage, local_texts
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.arena import Arena

@@ -114,7 +114,7 @@ class ReadBatch(Group):
         items = [(row, portable(self.utterances[row])) for row in rows]
         prefers = home if home is not None and home >= 0 else None
         shared, is_remote = (self.place, self.layout), home is not None
-        self._helpers.submit(Job("read", shared, items, done, self.hang, is_remote, prefers))
+        self._helpers.submit(Job("read", shared, items, done, self.expect_late, is_remote, prefers))
 
 
 def portable(utterance: Utterance) -> Utterance:

@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import RemoteMedium
 from fastscribe.config import OutputStyle
 from fastscribe.pipeline.batch_layout import BatchLayout, ReadRow
-from fastscribe.pipeline.interfaces import Edits
 from fastscribe.pipeline.preparation import Preparation, PreparedInput
 from fastscribe.pipeline.text_stage import TextStage, finished
 from fastscribe.pipeline.workers.arena import SharedMemory
 from fastscribe.results.formats.writers import rendered
 from fastscribe.types import AudioInfo, Failure, Hypothesis, RenderedTranscript, Source, Transcript, Utterance
+
+if TYPE_CHECKING:
+    from fastscribe.readable.edits import TextEdits
 
 # By the recording's index: what this process has of remote recordings that are in flight, so that they are fetched once.
 kept_files: dict[int, RemoteMedium] = {}
@@ -68,7 +70,7 @@ class ReadStage:
 
 @dataclass(frozen=True)
 class TextResults:
-    """What became of a recording, and the transcripts that an option left as they were (Edits.left_alone)."""
+    """What became of a recording, and the transcripts that an option left as they were (TextEdits.left_alone)."""
 
     result: Transcript | Failure
     left_alone: Sequence[tuple[str, str]] = ()
@@ -85,7 +87,7 @@ class MakeTextStage:
     """
 
     stage: TextStage
-    edits: Edits | None
+    edits: TextEdits | None
     style: OutputStyle | None
 
     def opened(self, memory: SharedMemory, shared: Sequence[Hypothesis]) -> Callable[[TextItem], TextResults]:

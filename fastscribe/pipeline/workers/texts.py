@@ -11,7 +11,7 @@ from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import is_held
 from fastscribe.errors import DeviceFailed
 from fastscribe.pipeline.stats import Stopwatch
-from fastscribe.pipeline.texts import LocalTexts
+from fastscribe.pipeline.text_stage import LocalTexts
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.workers.helpers import HelperPool, Job
 from fastscribe.pipeline.workers.reads import portable

@@ -95,7 +95,7 @@ def _compare_dtypes(part: Part, name: str, model: Callable[[], Path], waves: Seq
     def call(dtype: str) -> dict[str, Any]:
         transcriber = Transcriber.load(model(), str(part.device), dtype, say=part._say)
         found = agreement.hypotheses(transcriber, waves)
-        texts = [transcriber._tokenizer.sentence(hypothesis.token_ids) for hypothesis in found]
+        texts = [transcriber._model.tokenizer.sentence(hypothesis.token_ids) for hypothesis in found]
         exact.append((found, texts))
         wanted, wanted_texts = exact[0]
         same = sum(a == b for a, b in zip(texts, wanted_texts, strict=True)) / len(texts)

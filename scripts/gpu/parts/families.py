@@ -18,7 +18,6 @@ from fastscribe import Transcriber
 from fastscribe.bench import batch_latency
 from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
-from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.local import LocalExecutor
 from scripts.benchmarks import agreement
 from scripts.gpu.part import Part, in_budget
@@ -136,7 +135,7 @@ def _with_tf32(part: Part, shape: str) -> list[Transcriber]:
         return [exact, rounded]
     # A recognizer forbids TF32 for fp32 alone.
     recognizer = replace(exact._recognizer, dtype="tf32")
-    allowed = Transcriber(read_checkpoint(part.model(shape)), LocalExecutor(Engine(recognizer)), exact.options, 0.0)
+    allowed = Transcriber(read_checkpoint(part.model(shape)), LocalExecutor(recognizer), exact.options, 0.0)
     return [allowed, rounded]
 
 

@@ -21,8 +21,7 @@ from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.pipeline import batch_layout
 from fastscribe.pipeline.batch_layout import BatchLayout, ReadRow
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.idle import IDLE
-from fastscribe.pipeline.model_facts import ModelFacts
+from fastscribe.pipeline.interfaces import IDLE, ModelFacts
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.workers import device, helpers, messages
 from fastscribe.pipeline.workers import pool as workers_pool

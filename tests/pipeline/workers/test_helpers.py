@@ -26,6 +26,9 @@ from tests.helpers.forked_workers import forked_workers
 from tests.helpers.helper_stage import Item, ItemStage
 
 PATIENCE_S = 60.0
+STILL_LINE = (
+    "a helper process stood still in a file for 0 s and was ended; its work goes to others and a new one is started"
+)
 STAGES: dict[messages.Kind, Any] = dict.fromkeys(messages.KINDS, ItemStage())
 
 pytestmark = pytest.mark.posix
@@ -53,8 +56,9 @@ def running(forked: None) -> Iterator[SimpleNamespace]:
 
 @pytest.fixture
 def pool(running: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> Iterator[HelperPool]:
-    monkeypatch.setattr(helpers, "STUCK_S", 0.2)
-    monkeypatch.setattr(helpers, "_CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(helpers, "STILL_S", 0.2)
+    monkeypatch.setattr(helpers, "CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(helpers, "_END_S", 0.2)
     until(lambda: [helper.is_ready for helper in running.pool._helpers] == [True, True])
     running.lines.clear()
     yield running.pool
@@ -70,21 +74,21 @@ def until(condition: Callable[[], Any]) -> None:
 
 
 class Collected:
-    """The results of a job by position, and how often it was said to hang."""
+    """The results of a job by position, and how often an item of it was tried again."""
 
     def __init__(self, items: list[Item], kind: messages.Kind = "read", shared: int = 0, **rest: Any) -> None:
         self.results: dict[int, Any] = {}
         self.helpers: list[int] = []
-        self.num_hung = 0
-        self.job = Job(kind, shared, items, self._done, self._hung, **rest)
+        self.num_late = 0
+        self.job = Job(kind, shared, items, self._done, self._late, **rest)
 
     def _done(self, position: int, result: Any, helper: int) -> None:
         assert position not in self.results, "an item has two results"
         self.results[position] = result
         self.helpers.append(helper)
 
-    def _hung(self) -> None:
-        self.num_hung += 1
+    def _late(self) -> None:
+        self.num_late += 1
 
     def wait(self, number: int | None = None) -> dict[int, Any]:
         until(lambda: len(self.results) >= (len(self.job.items) if number is None else number))
@@ -136,41 +140,28 @@ def test_a_job_goes_to_the_helper_that_it_prefers_as_long_as_that_lives(pool: He
 def test_a_remote_job_is_done_by_threads(pool: HelperPool, gate: str) -> None:
     """All items wait at once for a writer that comes after them."""
     job = submit(pool, [Item(number, gate) for number in range(4)], is_remote=True)
-    time.sleep(0.3)  # longer than STUCK_S, but it waits for the network
-    assert not job.num_hung
+    time.sleep(0.3)  # longer than STILL_S, but it waits for the network
+    assert not job.num_late
     open_gate(gate)
     assert job.wait() == {0: 0, 1: 2, 2: 4, 3: 6}
 
 
 def test_an_item_of_a_remote_job_that_waits_holds_back_no_other(pool: HelperPool, gate: str) -> None:
-    """What threads do is not divided: a Split gives back the other jobs, and no item has two results."""
     job = submit(pool, [Item(0), Item(1, gate), Item(2)], is_remote=True)
     assert job.wait(2) == {0: 0, 2: 4}
-    home = next(helper for helper in pool._helpers if helper.jobs)
-    waiting = submit(pool, numbers(3), prefers=home.number)
-    home.process.send(messages.Split())
-    until(lambda: home.has_answered)
     open_gate(gate)
     assert job.wait() == {0: 0, 1: 2, 2: 4}
-    assert waiting.wait() == {0: 6}
 
 
-def test_a_job_that_prefers_a_helper_that_hangs_goes_to_another_one(pool: HelperPool, gate: str) -> None:
+def test_a_job_that_prefers_a_helper_that_stands_still_goes_to_another_one(pool: HelperPool, gate: str) -> None:
     home = pool._helpers[0]
-    hung = submit(pool, [Item(1, gate)], prefers=home.number)
+    submit(pool, [Item(1, gate)], prefers=home.number)
     waiting = submit(pool, numbers(2), prefers=home.number)
     assert waiting.wait() == {0: 4}
-    assert home.is_stuck and submit(pool, numbers(3), prefers=home.number).wait() == {0: 6}
-    open_gate(gate)
-    assert hung.wait() == {0: 2}
-    until(lambda: len(pids(pool)) == 2)
+    assert home not in pool._helpers and submit(pool, numbers(3), prefers=home.number).wait() == {0: 6}
 
 
-def test_a_helper_that_is_stopped_as_a_whole_is_ended(
-    pool: HelperPool, running: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It gives nothing back by itself, as one does that hangs in a file."""
-    monkeypatch.setattr(helpers, "_ANSWER_S", 0.2)
+def test_a_helper_that_is_stopped_as_a_whole_is_ended(pool: HelperPool, running: SimpleNamespace) -> None:
     stopped = pids(pool)[0]
     os.kill(stopped, signal.SIGSTOP)
     jobs = [submit(pool, numbers(1, 2, 3)) for _ in range(6)]
@@ -179,7 +170,7 @@ def test_a_helper_that_is_stopped_as_a_whole_is_ended(
     until(lambda: len(pids(pool)) == 2)
     assert stopped not in pids(pool) and not psutil.pid_exists(stopped)
     [line] = running.lines
-    assert line.startswith("a helper process was killed by SIGKILL")
+    assert line == STILL_LINE
 
 
 def test_an_item_that_killed_one_helper_is_tried_again(pool: HelperPool, running: SimpleNamespace, tmp_path) -> None:
@@ -219,27 +210,35 @@ def test_a_stage_that_cannot_begin_a_job_does_not_kill_helpers_for_ever(
     assert len(running.lines) == 4
 
 
-def test_items_that_hang_hold_up_no_others_and_come_late(pool: HelperPool, gate: str) -> None:
-    """More of them hang than there are helpers, in the middle of jobs; the first helpers have more jobs."""
-    jobs = [submit(pool, [Item(0), Item(1, gate), Item(2), Item(3, gate), Item(4)]) for _ in range(3)]
+def test_items_in_which_two_helpers_stood_still_are_given_up(
+    pool: HelperPool, running: SimpleNamespace, gate: str
+) -> None:
+    """More of them hang than there are helpers, in the middle of jobs; the others have their results."""
+    jobs = [submit(pool, [Item(0), Item(1, gate), Item(2)]) for _ in range(3)]
     others = [submit(pool, numbers(7), kind="text") for _ in range(4)]
     for job in jobs:
-        assert job.wait(3) == {0: 0, 2: 4, 4: 8}
-        until(lambda job=job: job.num_hung)
+        results = job.wait()
+        assert job.num_late and "stood still in a file" in str(results.pop(1))
+        assert results == {0: 0, 2: 4}
     for other in others:
         assert other.wait() == {0: 14}
-    open_gate(gate)
-    for job in jobs:
-        assert job.wait() == {position: 2 * position for position in range(5)}
     until(lambda: len(pids(pool)) == 2)
+    assert running.lines == [STILL_LINE] * 6
     assert submit(pool, numbers(5)).wait() == {0: 10}
 
 
-def test_an_item_that_hung_and_then_kills_its_helper_is_to_blame(pool: HelperPool, gate: str) -> None:
-    job = submit(pool, [Item(0), Item(1, gate, kills=True), Item(2)])
-    assert job.wait(2) == {0: 0, 2: 4}
+def test_an_item_in_which_one_helper_stood_still_may_end_in_another(pool: HelperPool, gate: str) -> None:
+    job = submit(pool, [Item(0), Item(1, gate), Item(2)])
+    until(lambda: job.num_late)
     open_gate(gate)
-    assert isinstance(job.wait()[1], RecordingKilledProcess)
+    assert job.wait() == {0: 0, 1: 2, 2: 4}
+
+
+@pytest.mark.linux
+def test_a_helper_that_computes_or_reads_for_long_is_not_ended(pool: HelperPool, running: SimpleNamespace) -> None:
+    jobs = [submit(pool, [Item(1, busy_s=1.0)]), submit(pool, [Item(2, reads_s=1.0)])]
+    assert [job.wait() for job in jobs] == [{0: 2}, {0: 4}]
+    assert not running.lines
 
 
 def test_the_end_of_a_run_drops_its_work(pool: HelperPool, gate: str) -> None:
@@ -331,46 +330,15 @@ def done(job: messages.Job, first: int = 0, number: int | None = None) -> messag
     return messages.Done(job.number, first, [2 * one.number for one in job.items[first:end]], 0.0)
 
 
-def hang(fake: SimpleNamespace) -> None:
-    """Take the helper for one that hangs."""
-    with fake.pool._lock:
-        fake.pool._split(fake.pool._helpers[0])
-
-
-def test_a_helper_that_only_seemed_to_hang_loses_no_job(fake: SimpleNamespace) -> None:
-    """On a busy machine a second may pass before it begins, or before its results are sent."""
-    jobs = [submit(fake.pool, numbers(number)) for number in range(2)]
-    first, second = fake.process.jobs()
-    hang(fake)
-    fake.process.say(done(first))
-    assert not fake.process.is_killed, "it has another job"
-    fake.process.say(messages.GivenBack(None, 0, [second.number]))
-    until(lambda: fake.process.is_killed)
-    [substitute] = fake.pool.processes
-    substitute.say(messages.HelperReady())
-    substitute.say(done(substitute.jobs()[0]))
-    assert [job.results for job in jobs] == [{0: 0}, {0: 2}]
-
-
-def test_an_answer_at_the_end_of_a_run_is_none_to_a_later_question(fake: SimpleNamespace) -> None:
-    """Else a helper that is stopped as a whole in the later run is not ended."""
-    submit(fake.pool, numbers(0))
-    fake.process.say(messages.GivenBack(None, 0, []))
-    hang(fake)
-    assert not fake.pool._helpers[0].has_answered
-
-
-def test_jobs_of_a_run_that_has_ended_are_not_given_out_again(fake: SimpleNamespace, monkeypatch) -> None:
+def test_jobs_of_a_run_that_has_ended_are_not_given_out_again(fake: SimpleNamespace) -> None:
     """They would write into memory that other batches have."""
-    monkeypatch.setattr(helpers, "STUCK_S", 0.0)
     for number in range(2):
         submit(fake.pool, numbers(number, 7))
-    first, second = fake.process.jobs()
+    first, _ = fake.process.jobs()
     with fake.pool._lock:
         for job in fake.pool._helpers[0].jobs:
             job.drop()
     fake.process.say(done(first, number=1))
-    fake.process.say(messages.GivenBack(first.number, 0, [second.number]))
     assert len(fake.process.jobs()) == 2 and not any(fake.pool._queued.values())
     fake.process.say(None)
     [other] = fake.pool.processes
@@ -400,18 +368,21 @@ def test_work_that_no_helper_can_do_has_the_reason_as_its_result(fake: SimpleNam
     assert [job.results for job in later] == [{0: error}] * 3
 
 
-def test_remote_jobs_are_never_taken_for_hung(fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even one with a single item, which no threads share."""
-    monkeypatch.setattr(helpers, "_cpu_s", lambda pid: 0.0)
+@pytest.mark.parametrize(("work", "limit_s"), [((7, 7), helpers.STILL_S), ((), helpers._STILL_WITHOUT_CLOCK_S)])
+def test_only_local_jobs_are_taken_for_hung_after_a_minute(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, work: tuple[int, ...], limit_s: float
+) -> None:
+    """Not even a remote one with a single item, which no threads share."""
+    monkeypatch.setattr(helpers, "_work_of", lambda pid: work)
     [helper] = fake.pool._helpers
     found = []
     for is_remote in (True, False):
         submit(fake.pool, numbers(1), is_remote=is_remote)
-        fake.pool._has_become_stuck(helper)
-        helper.seen_at -= 1000.0
-        found.append(fake.pool._has_become_stuck(helper))
+        for passed_s in (0.0, limit_s, 1.0):
+            fake.pool._look_at(helper, passed_s)
+            found.append(helper.ended_for)
         fake.process.say(done(fake.process.jobs()[-1]))
-    assert found == [False, True]
+    assert found == [""] * 5 + [f"stood still in a file for {limit_s:.0f} s and was ended"]
 
 
 @pytest.mark.parametrize("number", [1, 2, 20, 200])
@@ -534,22 +505,6 @@ def test_a_helper_that_gets_no_substitute_is_done_without(fake: SimpleNamespace,
     short.started[0].say(None)
     assert pool.number == len(pool.processes) == 2 and not fake.failures
     assert lines[1:] == ["2 of 3 helper processes run: [Errno 24] Too many open files"]
-    pool.close()
-
-
-def test_a_helper_that_hangs_and_gets_no_substitute_is_said_once(fake: SimpleNamespace, monkeypatch) -> None:
-    short = Short(3, OSError(errno.EMFILE, "Too many open files"))
-    pool, lines = short_pool(fake, monkeypatch, 3, short)
-    for _ in range(2):
-        with pool._lock:
-            pool._split(pool._helpers[0])
-    [line] = lines
-    assert isinstance(line, RefusedPath)
-    assert (line.path, line.reason) == ("helpers", "[Errno 24] Too many open files")
-    assert line == (
-        "a helper process hangs in a file and no other can start ([Errno 24] Too many open files): 2 others go on"
-    )
-    assert not fake.failures
     pool.close()
 
 

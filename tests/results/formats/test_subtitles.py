@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe._system.syllables import is_inseparable
-from fastscribe._system.text_layout import clean_text, num_columns, split_word
+from fastscribe._system.text_layout import clean_text, is_inseparable, num_columns, split_word
 from fastscribe.config import SubtitleStyle
 from fastscribe.errors import UsageError
 from fastscribe.results.formats.subtitles import DEFAULT_STYLE, GAP_MS, Cue, Span, spoken_spans, to_cues, words_to_cues
