@@ -21,6 +21,7 @@ from fastscribe.cli.run import run
 from fastscribe.cli.run_options import (
     DEFAULT_CHARS_PER_SECOND,
     DEFAULTS,
+    AllowFailures,
     ChannelText,
     Device,
     HighlightWords,
@@ -38,6 +39,7 @@ from fastscribe.cli.run_options import (
     RetryFailed,
     Tokens,
     Verbose,
+    allowed_failures,
     channel_of,
     make_style,
     make_target,
@@ -121,6 +123,7 @@ def align(
     max_chars_per_second: MaxCharsPerSecond = DEFAULT_CHARS_PER_SECOND,
     highlight_words: HighlightWords = False,
     retry_failed: RetryFailed = False,
+    allow_failures: AllowFailures = None,
     overwrite: Overwrite = False,
     shard: Annotated[
         str | None,
@@ -170,6 +173,7 @@ def align(
     job = TranscribeJob(inputs, path, device, dtype, options, style, target, None)
     named = () if model or quiet else (PackagedModel("at the end" if is_brief else "first", is_usual=False),)
     job = replace(job, log_file=log_file, parts=(AlignPart(texts), *named))
+    job = replace(job, allowed_failures=allowed_failures(allow_failures))
     show_progress = not (quiet or no_progress)
     run(job, None, quiet, show_progress, show_report=verbose or not is_brief, verbose=verbose)
 

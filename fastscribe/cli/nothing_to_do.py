@@ -52,7 +52,7 @@ def end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> JournaledO
         The folder or store, open, if something is to do; None: it has no results of the same command.
 
     Raises:
-        typer.Exit: All are done; with exit code 1 if any of them failed, or if a file could not be made.
+        typer.Exit: All are done; with exit code 3 if some of them failed, and 1 if a file could not be made.
         UsageError: As output.open_journaled().
     """
     if any(given == STDIN or is_url(given) for given in job.inputs):
@@ -76,7 +76,7 @@ def end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> JournaledO
     say_listing(listing.left_out, listing.repeats.num, quiet)
     not_made = say_made_again(output, quiet)
     say_failed_before(output.ledger.failed_before)
-    raise typer.Exit(1 if output.ledger.failed_before + not_made else 0)
+    raise typer.Exit(1 if not_made else job.failure_code(0, output.ledger.failed_before, output.ledger.num_given))
 
 
 def report_of(output: JournaledOutput, stats: RunStats) -> bytes:

@@ -35,7 +35,7 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
         quiet: Print no table; on a terminal the JSON object in its place.
 
     Raises:
-        typer.Exit: Exit code 1: an input cannot be transcribed, or failed in an earlier run.
+        typer.Exit: An input cannot be transcribed (exit code 1), or failed in an earlier run (3).
         FastscribeError: Wrong options, or an unusable model or folder.
     """
     from fastscribe.dry_run import estimate_run
@@ -60,8 +60,8 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
             print(json.dumps(found.to_json()), flush=True)
         except BrokenPipeError as error:
             raise StdoutClosed from error
-    if found.failed + found.failed_before:
-        raise typer.Exit(1)
+    if code := job.failure_code(found.failed, found.failed_before, found.files + found.failed + found.skipped):
+        raise typer.Exit(code)
 
 
 def _show_failure(failure: Failure) -> None:

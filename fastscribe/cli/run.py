@@ -70,7 +70,7 @@ def run(
         verbose: Print the whole report, and not its summary.
 
     Raises:
-        typer.Exit: Exit code 1: a file failed.
+        typer.Exit: A recording failed, or a file could not be written.
         FastscribeError: Wrong options, an unusable model or folder, or a disk that cannot be written.
     """
     with ExitStack() as processes:  # a driver takes a second to let go of a GPU: the summary comes first
@@ -146,8 +146,9 @@ def _run(
         not_made = say_made_again(output, quiet)
         say_failed_before(stats.failed_before)
     not_made += sum(part.finished(job, stats, quiet) for part in job.parts)
-    if stats.failed + stats.failed_before + not_made:
-        raise typer.Exit(1)
+    num_inputs = stats.files + stats.skipped
+    if code := 1 if not_made else job.failure_code(stats.failed, stats.failed_before, num_inputs):
+        raise typer.Exit(code)
 
 
 def _end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> JournaledOutput | None:
@@ -167,7 +168,7 @@ def _end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> Journaled
 
 
 def _end_if_unusable(job: TranscribeJob, listing: Listing, quiet: bool) -> None:
-    """End a run to stdout whose few inputs have all failed already, with exit code 1 (typer.Exit)."""
+    """End a run to stdout whose few inputs have all failed already (typer.Exit)."""
     if not job.target.is_stdout or job.events:
         return
     from fastscribe.pipeline.windows import expected_sources
@@ -181,7 +182,7 @@ def _end_if_unusable(job: TranscribeJob, listing: Listing, quiet: bool) -> None:
             _write(output, failure)
             say(failure_line(failure))
     say_listing(listing.left_out, listing.repeats.num, quiet)
-    raise typer.Exit(1)
+    raise typer.Exit(job.failure_code(len(failures), 0, len(failures)))
 
 
 def _helped_gpu(job: TranscribeJob, listing: Listing) -> int | None:

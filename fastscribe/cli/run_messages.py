@@ -47,7 +47,8 @@ def say_summary(job: TranscribeJob, stats: RunStats) -> None:
         say_all_done(job, stats.skipped)
         return
     failed = f", {stats.failed:,} of them failed" if stats.failed else ""
-    before = f" ({stats.skipped:,} were done before)" if stats.skipped else ""
+    earlier = f", {stats.failed_before:,} of them failed" if stats.failed_before else ""
+    before = f" ({stats.skipped:,} were done before{earlier})" if stats.skipped else ""
     say(f"{stats.files:,} file{'' if stats.files == 1 else 's'}{failed}: {_hours(stats.audio_s)} of audio{before}")
     say(f"in {_hours(stats.wall_s)}, after {_hours(stats.load_s)} of loading: {stats.rtfx:,.1f} times real time (RTFx)")
     cost = stats.usd_per_1000_audio_hours

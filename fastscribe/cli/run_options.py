@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,7 @@ import typer
 from fastscribe._system.urls import is_url
 from fastscribe.cli.app import is_on_terminal, local_file, options_in
 from fastscribe.cli.job import check_output_dir
-from fastscribe.cli.run_part import OutputTarget
+from fastscribe.cli.run_part import AllowedFailures, OutputTarget
 from fastscribe.config import MIN_LINE_WIDTH, OUTPUT_FORMATS, OutputFormat, OutputStyle, SubtitleStyle
 from fastscribe.errors import UsageError
 from fastscribe.results.shards import choose_shard
@@ -55,6 +56,15 @@ RetryFailed = Annotated[
         "--retry-failed", help="Retry files that failed in an earlier run.\fThat run wrote into the same folder."
     ),
 ]
+AllowFailures = Annotated[
+    str | None,
+    _job_option(
+        "--allow-failures",
+        metavar="N|P%",
+        help="Exit with 0 while no more recordings fail.\fA number, or a share such as 0.5%, of this run and earlier ones. "
+        "Else the exit code is 1 if a recording failed in this run, and 3 if some did in earlier runs only.",
+    ),
+]
 Overwrite = Annotated[
     bool,
     _job_option(
@@ -87,6 +97,19 @@ def channel_of(text: str | None) -> Channel | None:
     if not text.isdecimal():
         raise typer.BadParameter(f"{text!r} is neither a channel from 0 nor center", param_hint="--channel")
     return int(text)
+
+
+def allowed_failures(text: str | None) -> AllowedFailures:
+    """Return the value of --allow-failures. Raises BadParameter."""
+    number, percent = (text or "0").strip(), False
+    if number.endswith("%"):
+        number, percent = number[:-1].strip(), True
+    pattern = r"\d{1,3}(\.\d+)?" if percent else r"\d{1,12}"
+    if not re.fullmatch(pattern, number, re.ASCII) or (percent and float(number) > 100):
+        raise typer.BadParameter(
+            f"{text!r} is neither a number nor a share such as 0.5%", param_hint="--allow-failures"
+        )
+    return AllowedFailures(float(number) / 100, True) if percent else AllowedFailures(float(number))
 
 
 def make_style(

@@ -103,6 +103,17 @@ class OutputTarget:
 
 
 @dataclass(frozen=True)
+class AllowedFailures:
+    """How many recordings may fail, in this run and earlier ones, before the exit code says so."""
+
+    most: float = 0.0
+    is_share: bool = False  # `most` is one of the inputs
+
+    def allow(self, failed: int, num_inputs: int) -> bool:
+        return failed <= self.most * (num_inputs if self.is_share else 1)
+
+
+@dataclass(frozen=True)
 class TranscribeJob:
     """One command: what to transcribe, with which model and options, and where the results go.
 
@@ -126,6 +137,19 @@ class TranscribeJob:
     devices: str | None = None
     helped_gpu: int | None = None
     parts: tuple[RunPart, ...] = ()
+    allowed_failures: AllowedFailures = AllowedFailures()
+
+    def failure_code(self, failed: int, failed_before: int, num_inputs: int) -> int:
+        """Return the exit code: 1 if a recording failed in this run, 3 if some of earlier runs did; 0 if that is allowed.
+
+        Args:
+            failed: Recordings that failed in this run.
+            failed_before: Inputs of this run that failed in an earlier one.
+            num_inputs: All inputs of this run.
+        """
+        if self.allowed_failures.allow(failed + failed_before, num_inputs):
+            return 0
+        return 1 if failed else 3
 
     @property
     def loading_part(self) -> RunPart | None:

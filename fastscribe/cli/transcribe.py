@@ -21,6 +21,7 @@ from fastscribe.cli.run import run
 from fastscribe.cli.run_options import (
     DEFAULT_CHARS_PER_SECOND,
     DEFAULTS,
+    AllowFailures,
     ChannelText,
     Device,
     HighlightWords,
@@ -38,6 +39,7 @@ from fastscribe.cli.run_options import (
     RetryFailed,
     Tokens,
     Verbose,
+    allowed_failures,
     channel_of,
     make_style,
     make_target,
@@ -234,6 +236,7 @@ def transcribe(
     max_chars_per_second: MaxCharsPerSecond = DEFAULT_CHARS_PER_SECOND,
     highlight_words: HighlightWords = False,
     retry_failed: RetryFailed = False,
+    allow_failures: AllowFailures = None,
     overwrite: Overwrite = False,
     shard: Annotated[
         str | None,
@@ -386,6 +389,7 @@ def transcribe(
         model = os.path.abspath(model)  # the workers look up other names, each node for itself
     job = TranscribeJob(inputs, model, device, dtype, options, style, target, price_per_hour)
     job = replace(job, events=events, log_file=log_file, devices=devices, parts=parts)
+    job = replace(job, allowed_failures=allowed_failures(allow_failures))
     with nullcontext() if events is None else _event_log(events) as event_log:
         if dry_run:
             from fastscribe.cli.report_dry_run import report_dry_run

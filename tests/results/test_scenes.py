@@ -270,7 +270,7 @@ def test_a_recording_that_failed_is_retried(scene: Scene) -> None:
     assert scene.transcribe(formats="srt,json") == 1
     assert list(scene.files()) == ["a.json"] and b'"error"' in scene.read("a.json")
     put(content)
-    assert scene.transcribe(formats="srt,json", code=NO_MODEL) == 1
+    assert scene.transcribe(formats="srt,json", code=NO_MODEL) == 3
     retried = ("--retry-failed",)
     if isinstance(scene.place, Path):
         assert scene.transcribe(formats="srt,json", more=retried, code=killed(f"{FOLDER}.FolderStorage._wait", 2)) == -9
