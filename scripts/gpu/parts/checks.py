@@ -36,14 +36,8 @@ _LOW_LEVEL = (
     "cuda/test_device.py",
     "decode/test_aed.py",
 )
-
-
 _SHARES = {"end_to_end": 6, "triton_kernels": 6, "cuda_kernels": 3}  # processes for the modules that take longest
-
-
 _TEST_S = 60  # a test's time limit; the first ones compile
-
-
 _MAX_RUNS = 4  # of a module whose process ends early
 
 
