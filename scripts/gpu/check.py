@@ -410,7 +410,3 @@ def main(given: Sequence[str] = tuple(sys.argv[1:]), say: Callable[[str], None] 
         say(table(document))
         say(str(arguments.out / "gpu_check.json"))
         say(json.dumps(summary(document), ensure_ascii=False))
-
-
-if __name__ == "__main__":
-    main()
