@@ -611,7 +611,7 @@ def test_cards_have_kinds(name: str, kind: str) -> None:
 
 
 def test_cards_are_found_without_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the driver's library, here that of the simulated GPU. No GPU is needed."""
+    """The driver's library names them, here that of the simulated GPU. No GPU is needed."""
     assert check.card_names() == [] and check.this_card() is None
     monkeypatch.setenv("PYTHONPATH", str(rehearsal.SITE))
     monkeypatch.setenv("SIMULATED_GPU", '{"gpus": 2}')
