@@ -192,12 +192,11 @@ def compare(first: Tool, tool: Tool, audio_s: float) -> dict[str, Any]:
 
 def wrong_share(found: Sequence[str], wanted: Sequence[str]) -> float | None:
     """Return the edits between the words over the words that were wanted; None where there are none."""
-    from scripts.benchmarks.agreement import edit_distance
+    import kaldialign
 
-    pairs, numbers = [(words(a), words(b)) for a, b in zip(found, wanted, strict=True)], dict[str, int]()
+    pairs = [(words(a), words(b)) for a, b in zip(found, wanted, strict=True)]
     total = sum(len(right) for _, right in pairs)
-    as_numbers = [[[numbers.setdefault(word, len(numbers)) for word in some] for some in pair] for pair in pairs]
-    return round(sum(edit_distance(a, b) for a, b in as_numbers) / total, 4) if total else None
+    return round(sum(kaldialign.edit_distance(b, a)["total"] for a, b in pairs) / total, 4) if total else None
 
 
 def words(text: str) -> list[str]:

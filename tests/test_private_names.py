@@ -87,7 +87,7 @@ def beginning(node: ast.expr) -> str:
 def listed() -> set[str]:
     """Return the names in the log's list, without what stands before their last dot."""
     log = (ROOT / "docs" / "log.md").read_text(encoding="utf-8")
-    lines = log.split("**Private names of other packages**")[1].split("\n**")[0].splitlines()
+    lines = log.split("### Private names of other packages\n")[1].split("\n## ")[0].splitlines()
     words = {word for line in lines if line.startswith("| `") for word in re.findall("`([^`]+)`", line.split("|")[1])}
     return {word for word in words if not word.endswith((".py", "/"))}  # without the files that use them
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
+import kaldialign
 
 from fastscribe.bench.throughput_passes import batches_of
 from fastscribe.transcriber import Transcriber
@@ -23,21 +23,10 @@ def hypotheses(transcriber: Transcriber, waves: Sequence[Int16Array]) -> list[Hy
     return [found[f"{number}"] for number in range(len(waves))]
 
 
-def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return the insertions, deletions and substitutions that turn one sequence into the other (Levenshtein)."""
-    row = np.arange(len(b) + 1)
-    columns = np.asarray(b)
-    for number, label in enumerate(a, start=1):
-        best = np.minimum(row[1:] + 1, row[:-1] + (columns != label))
-        first = np.concatenate([[number], best])
-        # An insertion costs one a step: the running minimum of what is left when the steps are taken off.
-        row = np.minimum.accumulate(first - np.arange(len(first))) + np.arange(len(first))
-    return int(row[-1])
-
-
 def compare(found: Sequence[Hypothesis], wanted: Sequence[Hypothesis]) -> dict[str, Any]:
     """Return the label edits over the reference labels, and the share of equal sequences."""
-    edits = sum(edit_distance(a.token_ids, b.token_ids) for a, b in zip(found, wanted, strict=True))
+    pairs = zip(found, wanted, strict=True)
+    edits = sum(kaldialign.edit_distance(b.token_ids, a.token_ids)["total"] for a, b in pairs)
     same = sum(a.token_ids == b.token_ids for a, b in zip(found, wanted, strict=True))
     labels = sum(len(hypothesis.token_ids) for hypothesis in wanted)
     return {

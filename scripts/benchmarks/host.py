@@ -123,7 +123,11 @@ def null_device(arguments: argparse.Namespace) -> dict[str, Any]:
     helper_ms: dict[str, float] = {kind: ms(partial(_helper_cpu_s, kind)) for kind in kinds}
 
     def estimate(share: float) -> float:
-        """Files a second of a machine with more processors, as docs/how-it-works.md explains."""
+        """Return files a second of a machine with more processors.
+
+        The smallest of the device's rate, of what the coordinator's time a file allows, and of what the other processors, less
+        the coordinator's share, do of the helpers' time.
+        """
         helpers: float = share * (_PROCESSORS - 1) * 1000 / (sum(helper_ms.values()) + share * coordinator_ms)
         return round(min(float(arguments.null_device) / mean_s, 1000 / coordinator_ms, helpers), 1)
 

@@ -57,12 +57,8 @@ def noise(decibels: float) -> Channel:
     return add
 
 
-def unchanged(samples_S: Float32Array, rng: np.random.Generator) -> Float32Array:
-    return samples_S
-
-
 CONDITIONS: dict[str, Channel] = {
-    "clean": unchanged,
+    "clean": lambda samples_S, rng: samples_S,
     "telephone": telephone,
     "room": room,
     "noise 10 dB": noise(10.0),

@@ -1,4 +1,4 @@
-"""Join recordings of a manifest end to end, for scripts/default_model/train_default_model.
+"""Join recordings of a manifest end to end, for scripts/default_model/train_default_model.py.
 
 A model that learns from single sentences loses words where an utterance holds several: it expects one, and its features are
 normalised per utterance, so pauses and changes of level shift them. Joins show it such utterances: up to five clips, mostly of

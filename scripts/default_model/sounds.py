@@ -1,4 +1,4 @@
-"""Make recordings without speech, of which the packaged model is to write nothing (scripts/default_model/train_default_model).
+"""Make recordings without speech, of which the packaged model is to write nothing (train_default_model.py).
 
 Steady and wavering noise, hum and other tones, breath and clicks, the room of real recordings, near-digital silence, and music
 and effects of a General MIDI sound font, which `fluidsynth` plays (Debian: fluidsynth, fluid-soundfont-gm).

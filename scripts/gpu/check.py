@@ -2,13 +2,13 @@
 
     scripts/gpu_check --out results --next               # what is wanted most, by the results that are stored, in 4 minutes
     scripts/gpu_check --plan --card H100                 # what that would be; measures nothing, needs no GPU
-    scripts/gpu_check --out results --call engine        # a call of 4 minutes; others: files, training, families, pieces, tests
+    scripts/gpu_check --out results --parts engine,memory --minutes 4
     scripts/gpu_check --out results --device cpu --quick # everything, with tiny models, on a machine without a GPU
 
 Each part has a time limit, and a process of its own or one that others share, so a crash or a hang costs one part at most. The
 clock starts before any wheel is unpacked. gpu_check.json is replaced after every row, gpu_check.log holds what the parts
 print. No setting of the GPU is changed. The last two lines of stdout are the path of the JSON and a summary of it. docs/gpu.md
-describes parts and calls.
+describes the parts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from scripts.gpu.processes import Worker
 
 WORKER = "scripts.gpu.worker"
 MEMORY = Path("/dev/shm")
-KERNEL_MODULE = Path("/proc/driver/nvidia/gpus")
 # In a process of its own: a driver that hangs costs no more than the time limit.
 _ASK_DRIVER = """
 from fastscribe._system.gpus import gpu_name, num_gpus
@@ -221,7 +220,7 @@ def new_document(arguments: argparse.Namespace) -> Document:
         "hardware": None,
         "device": arguments.device,
         "quick": arguments.quick,
-        "call": "next" if arguments.next else arguments.call,
+        "is_next": arguments.next,
         "minutes": arguments.minutes,
         "statistic": _STATISTIC,
         "results": [],
@@ -290,7 +289,6 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         prog="gpu_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     out = os.environ.get("OUT")
-    calls = "; ".join(f"{name}: {', '.join(plan.parts_of(name)[1:])}" for name in plan.CALLS)
     parser.add_argument("--out", type=Path, default=out and Path(out), help="folder for results (default $OUT)")
     parser.add_argument("--next", action="store_true", help="the parts that --plan shows, most wanted first")
     parser.add_argument("--plan", action="store_true", help="show what is wanted, and measure nothing")
@@ -298,7 +296,6 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--stored", type=Path, default=plan.STORED, help="folder of earlier results (default docs/bench/gpu)"
     )
-    parser.add_argument("--call", choices=plan.CALLS, help=f"a choice of parts. {calls}")
     parser.add_argument("--parts", help=f"these parts, in the order given: {', '.join(plan.PARTS)} (default all)")
     parser.add_argument(
         "--minutes",
@@ -314,10 +311,10 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     arguments = parser.parse_args(given)
     if arguments.out is None and not arguments.plan:
         parser.error("--out: a folder for results is needed")
-    if (arguments.next or arguments.plan) and (arguments.call or arguments.parts):
+    if (arguments.next or arguments.plan) and arguments.parts:
         parser.error("--next and --plan choose the parts themselves")
     if arguments.minutes is None:
-        is_all = not (arguments.next or arguments.plan or arguments.call or arguments.parts)
+        is_all = not (arguments.next or arguments.plan or arguments.parts)
         arguments.minutes = ALL_MINUTES if is_all else plan.CALL_MINUTES
     _choose_parts(parser, arguments)
     return arguments
@@ -337,7 +334,7 @@ def _choose_parts(parser: argparse.ArgumentParser, arguments: argparse.Namespace
     elif arguments.parts:
         arguments.parts = arguments.parts.split(",")
     else:
-        arguments.parts = plan.parts_of(arguments.call) if arguments.call else list(plan.PARTS)
+        arguments.parts = list(plan.PARTS)
     unknown = set(arguments.parts) - plan.PARTS.keys()
     if unknown:
         parser.error(f"--parts: no such part: {', '.join(sorted(unknown))}")
@@ -352,20 +349,13 @@ def this_card() -> str | None:
 
 
 def card_names() -> list[str]:
-    """Return the names of the GPUs that CUDA's driver sees; of all that the kernel's module lists if it says nothing.
-
-    Needs neither torch nor nvidia-smi.
-    """
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        command = [sys.executable, "-c", _ASK_DRIVER]
+    """Return the names of the GPUs that CUDA's driver sees. Needs neither torch nor nvidia-smi."""
+    command = [sys.executable, "-c", _ASK_DRIVER]
+    try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_DRIVER_S, check=True, cwd=ROOT)
-        if found := done.stdout.strip().splitlines():
-            return found
-    found = []
-    for path in sorted(KERNEL_MODULE.glob("*/information")):
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        found += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
-    return found
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return done.stdout.strip().splitlines()
 
 
 def show_plan(arguments: argparse.Namespace, say: Callable[[str], None]) -> None:
@@ -420,7 +410,3 @@ def main(given: Sequence[str] = tuple(sys.argv[1:]), say: Callable[[str], None] 
         say(table(document))
         say(str(arguments.out / "gpu_check.json"))
         say(json.dumps(summary(document), ensure_ascii=False))
-
-
-if __name__ == "__main__":
-    main()

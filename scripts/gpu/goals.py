@@ -32,12 +32,9 @@ def rows_of(document: Document, part: str, **wanted: Any) -> list[Row]:
     ]
 
 
-def values(document: Document, part: str, value: str, **wanted: Any) -> list[float]:
-    return [row[value] for row in rows_of(document, part, **wanted) if row.get(value) is not None]
-
-
 def best(document: Document, part: str, value: str, **wanted: Any) -> float | None:
-    return max(values(document, part, value, **wanted), default=None)
+    rows = rows_of(document, part, **wanted)
+    return max((row[value] for row in rows if row.get(value) is not None), default=None)
 
 
 def matrix_ceiling(document: Document) -> float | None:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from fastscribe import Options, Transcriber
+from fastscribe._system.processors import usable_processors
 from fastscribe.bench import synthetic, throughput_passes
 from fastscribe.bench.result import describe_error
 from fastscribe.checkpoint import native_writer, nemo_export
@@ -237,7 +238,7 @@ class Part:
                 waves, rate_hz, channels = waves[: max(1, len(waves) // 4)], 44100, 1 + kind.endswith("stereo")
             unfinished = folder.with_name(f"{kind}.part")
             shutil.rmtree(unfinished, ignore_errors=True)
-            synthetic.write_files(unfinished, waves, extension, num_cores(), rate_hz, channels)
+            synthetic.write_files(unfinished, waves, extension, usable_processors(), rate_hz, channels)
             unfinished.rename(folder)
         return sorted(folder.iterdir())
 
@@ -255,10 +256,6 @@ def _clips(kind: str, count: int, seed: int) -> list[np.ndarray]:
         return synthetic.waves(synthetic.leaderboard_lengths_s(count, seed), seed=4)
     seconds = float(kind.removesuffix(" s"))
     return synthetic.waves([seconds] * max(1, round(count * 7.85 / seconds)), seed=5)
-
-
-def num_cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def in_budget(

@@ -1,4 +1,4 @@
-"""Which part of scripts/gpu_check belongs to which call, how long it may take, and which parts are wanted next.
+"""How long each part of scripts/gpu_check may take, and which parts are wanted next.
 
 A stored result is worth as much as the code that it measured. So each part's entry in gpu_check.json has a digest of the
 files whose code it measures, and --next compares them with the files of this checkout. Each kind of card has results of its
@@ -43,7 +43,6 @@ class PartPlan:
 
     Attributes:
         run: The module of scripts/gpu/parts that has it, and its function.
-        call: The call that has it.
         most_s: The most seconds that it may take.
         least_s: The fewest that are worth a start.
         sources: The folders and files of the checkout whose code it measures.
@@ -53,7 +52,6 @@ class PartPlan:
     """
 
     run: str
-    call: str
     most_s: float
     least_s: float
     sources: tuple[str, ...]
@@ -61,40 +59,34 @@ class PartPlan:
     is_whole: bool = False
 
 
-# In order of worth, within a call and between them.
+# In order of worth.
 PARTS = {
-    "facts": PartPlan("checks:facts", "", 15, 10, (), is_whole=True),  # of every call
+    "facts": PartPlan("checks:facts", 15, 10, (), is_whole=True),  # of every run
     "devices": PartPlan(
-        "checks:devices", "tests", 35, 15, (*_HOST, "fastscribe/cuda"), shares=False, is_whole=True
+        "checks:devices", 35, 15, (*_HOST, "fastscribe/cuda"), shares=False, is_whole=True
     ),  # before any measurement
-    "files": PartPlan("files:files", "files", 120, 40, (*_PASS, *_HOST), shares=False),
-    "nemo": PartPlan("files:nemo", "files", 205, 170, (*_PASS, *_HOST), shares=False, is_whole=True),
-    "engine": PartPlan("engine:engine", "engine", 65, 35, _PASS),
-    "memory": PartPlan("engine:memory", "engine", 100, 45, _PASS),
-    "nemo_long": PartPlan("files:nemo_long", "engine", 150, 110, (*_PASS, *_HOST), shares=False, is_whole=True),
-    "agreement": PartPlan("engine:dtypes", "engine", 60, 30, _PASS, is_whole=True),
-    "tenfold": PartPlan("tenfold:tenfold", "ladder", 180, 60, _PASS, shares=False),
-    "samplewise": PartPlan("training:samplewise", "training", 110, 40, _LOSS, shares=False),
-    "loss": PartPlan("training:loss", "training", 110, 30, _LOSS, shares=False),
-    "training_speed": PartPlan("training:training_speed", "batches", 205, 170, _TRAINING, shares=False, is_whole=True),
-    "attention": PartPlan("families:attention", "families", 100, 25, (*_PASS, "fastscribe/families/canary")),
-    "convolutions": PartPlan("families:convolutions", "families", 110, 30, (*_JASPER, *_DECODING)),
-    "profile": PartPlan("pieces:profile", "pieces", 50, 30, _PASS, shares=False),
-    "ceilings": PartPlan("pieces:ceilings", "pieces", 30, 10, ()),
-    "encoder": PartPlan("pieces:encoder", "pieces", 80, 25, _NETWORK),
-    "decoder": PartPlan("pieces:decoder", "pieces", 60, 20, _DECODING),
-    "tests": PartPlan("checks:tests", "tests", 110, 30, (*_NETWORK, *_DECODING, *_LOSS, "tests/cuda"), shares=False),
-    "end_to_end": PartPlan("checks:end_to_end", "tests", 120, 30, ("fastscribe", "tests/cuda"), shares=False),
-    "sanitizer": PartPlan("checks:sanitizer", "tests", 120, 15, (*_NETWORK, *_DECODING), shares=False),
+    "files": PartPlan("files:files", 120, 40, (*_PASS, *_HOST), shares=False),
+    "nemo": PartPlan("files:nemo", 205, 170, (*_PASS, *_HOST), shares=False, is_whole=True),
+    "engine": PartPlan("engine:engine", 65, 35, _PASS),
+    "memory": PartPlan("engine:memory", 100, 45, _PASS),
+    "nemo_long": PartPlan("files:nemo_long", 150, 110, (*_PASS, *_HOST), shares=False, is_whole=True),
+    "agreement": PartPlan("engine:dtypes", 60, 30, _PASS, is_whole=True),
+    "tenfold": PartPlan("tenfold:tenfold", 180, 60, _PASS, shares=False),
+    "samplewise": PartPlan("training:samplewise", 110, 40, _LOSS, shares=False),
+    "loss": PartPlan("training:loss", 110, 30, _LOSS, shares=False),
+    "training_speed": PartPlan("training:training_speed", 205, 170, _TRAINING, shares=False, is_whole=True),
+    "attention": PartPlan("families:attention", 100, 25, (*_PASS, "fastscribe/families/canary")),
+    "convolutions": PartPlan("families:convolutions", 110, 30, (*_JASPER, *_DECODING)),
+    "profile": PartPlan("pieces:profile", 50, 30, _PASS, shares=False),
+    "ceilings": PartPlan("pieces:ceilings", 30, 10, ()),
+    "encoder": PartPlan("pieces:encoder", 80, 25, _NETWORK),
+    "decoder": PartPlan("pieces:decoder", 60, 20, _DECODING),
+    "tests": PartPlan("checks:tests", 110, 30, (*_NETWORK, *_DECODING, *_LOSS, "tests/cuda"), shares=False),
+    "end_to_end": PartPlan("checks:end_to_end", 120, 30, ("fastscribe", "tests/cuda"), shares=False),
+    "sanitizer": PartPlan("checks:sanitizer", 120, 15, (*_NETWORK, *_DECODING), shares=False),
 }
 FIRST = ("facts", "devices")  # of --next, whatever is wanted
 CALL_MINUTES = 4.0
-CALLS = tuple(dict.fromkeys(plan.call for plan in PARTS.values() if plan.call))
-
-
-def parts_of(call: str) -> list[str]:
-    """Return the parts of a call, with those of every call."""
-    return [name for name, plan in PARTS.items() if plan.call in ("", call)]
 
 
 @cache
@@ -167,7 +159,7 @@ def state(name: str, of: str, documents: Sequence[Document]) -> State:
 
 def wanted(of: str, documents: Sequence[Document]) -> list[tuple[str, State]]:
     """Return the parts that want measuring on this kind of card, the most wanted first, with their states."""
-    states = [(name, state(name, of, documents)) for name, plan in PARTS.items() if plan.call]
+    states = [(name, state(name, of, documents)) for name in PARTS if name != "facts"]
     return sorted((one for one in states if one[1] != "done"), key=lambda one: _turn(*one, of, documents))
 
 

@@ -69,13 +69,15 @@ class Worker:
     def end(self) -> None:
         """End the process, if it still runs, and all that it started, which would keep the GPU busy.
 
-        A run's devices' processes and helpers have sessions of their own, which no signal to a group reaches.
+        A run's devices' processes and helpers have sessions of their own, which no signal to a group reaches: the mark does.
         """
         if self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
-        end_group(self.process)
+        self.process.kill()
         end_marked(self.mark)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that waits for a dead GPU cannot be ended
+            self.process.wait(timeout=4)
         if self.process.stdout is not None:
             self.process.stdout.close()
 
@@ -86,17 +88,6 @@ def answer(reply_to: Callable[[Document], Document]) -> None:
     os.dup2(2, 1)
     for line in sys.stdin:
         print(json.dumps(reply_to(json.loads(line))), file=replies, flush=True)
-
-
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End the process, if it still runs, and its remaining children, which would keep the GPU busy."""
-    if process.poll() is None:
-        signal_group(process, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=4)
-    signal_group(process, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):  # a process that waits for a dead GPU cannot be ended
-        process.wait(timeout=4)
 
 
 def end_marked(mark: str) -> None:
@@ -119,8 +110,3 @@ def environment_of(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return []
-
-
-def signal_group(process: subprocess.Popen[bytes], kind: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, kind)

@@ -29,14 +29,10 @@ def _write(**row: Any) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     index, count = map(int, os.environ.get("GPU_CHECK_SHARE", "0/1").split("/"))
     share = items[index::count]
-    started = _started()
+    rows = read_rows(Path(os.environ["GPU_CHECK_ROWS"]))
+    started = {row["test"] for row in rows if row.get("what") == "started"}
     items[:] = [item for item in share if item.nodeid not in started]
     _write(what="collected", tests=len(items), again=len(items) < len(share))
-
-
-def _started() -> set[str]:
-    rows = read_rows(Path(os.environ["GPU_CHECK_ROWS"]))
-    return {row["test"] for row in rows if row.get("what") == "started"}
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

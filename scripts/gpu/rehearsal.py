@@ -23,6 +23,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from scripts.gpu.goals import read_rows
+
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "tests" / "fakes" / "gpu_processes"
 SPEECH = ROOT / "tests" / "data" / "audio" / "01_0_00010.flac"
@@ -181,7 +183,7 @@ class Rehearsal:
         command = [self._python, "-m", "fastscribe", "transcribe", str(clips), "-m", str(self._folder / "model")]
         command += ["--dtype", "fp32", "-o", str(out), "--no-progress", *scene.arguments]
         done = self._process(command, simulated, events, self._folder)
-        return Done(done.returncode, done.stderr, out, read_events(events))
+        return Done(done.returncode, done.stderr, out, read_rows(events))
 
     def _process(
         self, command: Sequence[str], simulated: dict[str, Any] | None, events: Path, where: Path
@@ -293,10 +295,6 @@ def rows_of(out: Path) -> list[str]:
     return sorted((out / "transcripts.jsonl").read_text(encoding="utf-8").splitlines())
 
 
-def read_events(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-
-
 def make_clips(folder: Path, number: int) -> None:
     """Write short clips of speech, of which a few are different."""
     import soundfile
@@ -376,7 +374,3 @@ def main(given: Sequence[str] = tuple(sys.argv[1:]), say: Callable[[str], None] 
     if arguments.python:
         say("tests    left out: they import this checkout, not what --python has")
     say("gpu_rehearsal: rows are equal to a CPU's, and nothing was refused that should not be")
-
-
-if __name__ == "__main__":
-    main()

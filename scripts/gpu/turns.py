@@ -87,7 +87,8 @@ def load_nemo(settings: dict[str, Any]) -> Side:
     import torch
 
     torch.set_num_threads(int(settings["threads"]))
-    model = nemo_model(Path(settings["archive"])).to(torch.device(settings["device"]), _dtype(settings))
+    dtype = torch.bfloat16 if settings["dtype"] == "bf16" else torch.float32
+    model = nemo_model(Path(settings["archive"])).to(torch.device(settings["device"]), dtype)
 
     def transcribe(batch_size: int, **options: Any) -> Any:
         found = model.transcribe(
@@ -119,12 +120,6 @@ def graphs_of(model: Any) -> str:
         return f"{type(computer).__name__}, {computer.cuda_graphs_mode}"
     except AttributeError as error:
         return f"unknown ({error})"
-
-
-def _dtype(settings: dict[str, Any]) -> Any:
-    import torch
-
-    return torch.bfloat16 if settings["dtype"] == "bf16" else torch.float32
 
 
 # --- the part: both sides in turns -------------------------------------------------------------------------------

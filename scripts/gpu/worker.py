@@ -10,11 +10,13 @@ import argparse
 import gc
 import traceback
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from scripts.gpu.goals import Row, read_rows
+from scripts.gpu.plan import PARTS
 from scripts.gpu.processes import answer
 
 
@@ -37,7 +39,6 @@ def run(settings: dict[str, Any], loaded: dict[Any, Any]) -> tuple[str, bool]:
     import torch
 
     from scripts.gpu.part import FULL, QUICK, Part
-    from scripts.gpu.parts import function
     from scripts.measurement_log import MeasurementLog
 
     notes = MeasurementLog(Path(settings["rows"]), settings["end"] - monotonic(), settings["known"])
@@ -60,6 +61,12 @@ def run(settings: dict[str, Any], loaded: dict[Any, Any]) -> tuple[str, bool]:
     if torch.cuda.is_available() and not is_lost:
         torch.cuda.empty_cache()
     return status, is_lost
+
+
+def function(name: str) -> Any:
+    """Return the function that runs a part."""
+    module, _, found = PARTS[name].run.partition(":")
+    return getattr(import_module(f"scripts.gpu.parts.{module}"), found)
 
 
 def refused_path(rows: Iterable[Row], models: Iterable[Any]) -> str | None:

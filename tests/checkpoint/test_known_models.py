@@ -17,8 +17,8 @@ from fastscribe.checkpoint.value import Section
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.families.parameter_shapes import parameter_shapes
-from scripts.model_table import MARK, model_table
-from tests.conftest import ROOT, SHARED
+from scripts.made_docs import MODELS, inside, model_table
+from tests.conftest import SHARED
 from tests.helpers import cohere_folder, granite_folder, quick_yaml
 from tests.helpers.published import CONFIGS, config
 
@@ -123,6 +123,5 @@ def test_names_for_pull() -> None:
 
 
 def test_the_documents_show_the_table() -> None:
-    """If not: python scripts/model_table.py"""
-    before, table, _ = (ROOT / "docs" / "models.md").read_text(encoding="utf-8").split(MARK)
-    assert before and table.strip() == model_table()
+    """If not: python -m scripts.made_docs"""
+    assert inside(MODELS.read_text(encoding="utf-8")) == model_table()

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts import field_reference
 from scripts.command_tree import commands
-from scripts.option_reference import MARK, PAGE, escaped
+from scripts.made_docs import FIELDS, OPTIONS, field_reference, in_markdown, inside
 from tests.conftest import PACKAGE, ROOT
 from tests.helpers.markdown import anchors, blocks, documents, links
 from tests.helpers.warm_process import LIBRARIES_ALONE
@@ -95,15 +94,15 @@ def test_paths_shown_exist(page: Path) -> None:
 
 
 def test_the_option_reference_is_of_this_program() -> None:
-    """If not: python scripts/option_reference.py. Versions of typer show defaults and ranges otherwise: words are compared."""
-    made = PAGE.read_text(encoding="utf-8").partition(MARK)[2]
-    sections = dict(part.split("\n", 1) for part in made.split("\n## ")[1:])
+    """If not: python -m scripts.made_docs. Versions of typer show defaults and ranges otherwise: words are compared."""
+    made = inside(OPTIONS.read_text(encoding="utf-8"))
+    sections = dict(part.split("\n", 1) for part in f"\n{made}".split("\n## ")[1:])
     assert list(sections) == [command.name for command in commands()]
     for command in commands():
         stored = sections[command.name]
         records = [record for options in command.groups.values() for record in options]
         texts = [command.help, command.example, *(meaning.partition(" [")[0] for _, meaning in records)]
-        assert not [text for text in texts if escaped(text) not in stored], command.name
+        assert not [text for text in texts if in_markdown(text) not in stored], command.name
         named = [name for names, _ in records for name in re.findall(r"--[a-z][a-z-]*", names)]
         rows = [row.split("` | ")[0] for row in stored.splitlines() if row.startswith("| `")]
         assert [name for row in rows for name in re.findall(r"--[a-z][a-z-]*", row)] == named, command.name
@@ -111,9 +110,8 @@ def test_the_option_reference_is_of_this_program() -> None:
 
 
 def test_the_field_reference_is_of_the_schemas() -> None:
-    """If not: python scripts/field_reference.py."""
-    made = field_reference.PAGE.read_text(encoding="utf-8").partition(field_reference.MARK)[2]
-    assert made.strip() == field_reference.field_reference().strip()
+    """If not: python -m scripts.made_docs."""
+    assert inside(FIELDS.read_text(encoding="utf-8")) == field_reference().strip()
 
 
 def test_the_python_reference_names_public_things() -> None:

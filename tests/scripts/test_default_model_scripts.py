@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import doctest
-import importlib.util
+import importlib
 import itertools
 import json
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -26,28 +24,13 @@ from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.formats import LANGUAGE_MODEL_FILE
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.context.language_model import Fusion
+from scripts.default_model import sentences, train_default_model
 from tests.conftest import MODELS, PACKAGE, ROOT
 
-FOLDER = ROOT / "scripts" / "default_model"
 PACKAGED = PACKAGE / "default_model"
 
 
-def script(name: str) -> ModuleType:
-    loader = SourceFileLoader(name, str(FOLDER / name))
-    spec = importlib.util.spec_from_loader(name, loader)
-    assert spec is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look there for themselves
-    before = list(sys.path)
-    loader.exec_module(module)
-    sys.path[:] = before
-    return module
-
-
-SENTENCES = script("sentences.py")
-TRAIN = script("train_default_model")
-
-
-@pytest.mark.parametrize("module", [SENTENCES, TRAIN], ids=["sentences", "train_default_model"])
+@pytest.mark.parametrize("module", [sentences, train_default_model], ids=["sentences", "train_default_model"])
 def test_examples_in_docstrings(module: ModuleType) -> None:
     result = doctest.testmod(module)
     assert result.attempted and not result.failed
@@ -57,24 +40,24 @@ def test_joins_and_sounds_are_made_once(tmp_path: Path, monkeypatch: pytest.Monk
     clip, sounds = tmp_path / "clip.flac", []
     soundfile.write(clip, np.random.default_rng(0).normal(0, 0.1, 16_000), 16_000)
     row = {"audio_filepath": str(clip), "duration": 1.0, "text": "One.", "speaker": "she"}
-    manifests = [TRAIN.written([row], tmp_path, name) for name in TRAIN.CORPORA]
-    monkeypatch.setattr(TRAIN, "JOIN_HOURS", 0.001)
+    manifests = [train_default_model.written([row], tmp_path, name) for name in train_default_model.CORPORA]
+    monkeypatch.setattr(train_default_model, "JOIN_HOURS", 0.001)
 
     def write_sounds(out: Path, *_: object) -> None:
         sounds.append(out)
         out.mkdir()
         (out / "manifest.jsonl").touch()
 
-    monkeypatch.setattr(TRAIN, "write_sounds", write_sounds)
-    made = [TRAIN.made_manifests(manifests, tmp_path, tmp_path / "no font", 0.2, 0.5) for _ in range(2)]
+    monkeypatch.setattr(train_default_model, "write_sounds", write_sounds)
+    made = [train_default_model.made_manifests(manifests, tmp_path, tmp_path / "no font", 0.2, 0.5) for _ in range(2)]
     assert made[0] == made[1] and len(sounds) == 1
     assert [part["repeat"] for part in made[0]] == [0.2, 0.5] and made[0][1]["non_speech"]
     joins, _ = (Path(part["path"]) for part in made[0])
     written_at = joins.stat().st_mtime_ns
-    TRAIN.made_manifests(manifests, tmp_path, tmp_path / "no font", 0.2, 0.5)
+    train_default_model.made_manifests(manifests, tmp_path, tmp_path / "no font", 0.2, 0.5)
     assert joins.stat().st_mtime_ns == written_at
     joins.unlink()  # a call that was ended before it had made all joins
-    TRAIN.made_manifests(manifests, tmp_path, tmp_path / "no font", 0.2, 0.5)
+    train_default_model.made_manifests(manifests, tmp_path, tmp_path / "no font", 0.2, 0.5)
     assert joins.stat().st_size
 
 
@@ -84,11 +67,11 @@ CLAUSES = st.lists(st.integers(1, 40).map(lambda count: " ".join(["word"] * coun
 @given(CLAUSES)
 def test_long_sentences_are_cut_at_commas(clauses: list[str]) -> None:
     text = ", ".join(clauses)
-    parts = SENTENCES.parts(text)
+    parts = sentences.parts(text)
     assert ", ".join(parts) == text
-    assert all(len(part.split()) <= SENTENCES.MAX_WORDS or ", " not in part for part in parts)
+    assert all(len(part.split()) <= sentences.MAX_WORDS or ", " not in part for part in parts)
     for before, after in itertools.pairwise(parts):
-        assert len(before.split()) + len(after.split(", ")[0].split()) > SENTENCES.MAX_WORDS
+        assert len(before.split()) + len(after.split(", ")[0].split()) > sentences.MAX_WORDS
 
 
 def test_books_become_plain_sentences(tmp_path: Path) -> None:
@@ -97,7 +80,7 @@ def test_books_become_plain_sentences(tmp_path: Path) -> None:
     book.write_text(
         f'CHAPTER ONE\n\n"Come in," said Mr. Brown\nto the dog. It was the year 1812. Then {long}.\n\nNo end', "utf-8"
     )
-    assert list(SENTENCES.written([book])) == [
+    assert list(sentences.written([book])) == [
         "Come in, said Mr. Brown to the dog.",
         "Then and then they went on and on for some time, and then they went on and on for some time.",
         "And then they went on and on for some time, and then they went on and on for some time.",
@@ -105,8 +88,8 @@ def test_books_become_plain_sentences(tmp_path: Path) -> None:
 
 
 def make_language_model(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, FOLDER / "make_language_model", *arguments]
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=100)
+    command = [sys.executable, "-m", "scripts.default_model.make_language_model", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=ROOT)
 
 
 def test_a_language_model_of_a_book_and_a_manifest(tmp_path: Path) -> None:
@@ -129,8 +112,7 @@ def run_script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def run(name: str, *arguments: object) -> None:
         monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
-        monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
-        runpy.run_path(str(FOLDER / name), run_name="__main__")
+        importlib.import_module(f"scripts.default_model.{name}").main()
 
     return run
 

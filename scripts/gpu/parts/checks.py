@@ -16,10 +16,11 @@ from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
+from fastscribe._system.processors import usable_processors
 from fastscribe.bench import machine
 from fastscribe.bench.result import describe_error
 from scripts.gpu.goals import read_rows
-from scripts.gpu.part import ROOT, TEST_DATA, Part, num_cores
+from scripts.gpu.part import ROOT, TEST_DATA, Part
 from scripts.measurement_log import MeasurementLog
 
 _DEVICES = "cuda/test_device_processes.py"
@@ -36,14 +37,8 @@ _LOW_LEVEL = (
     "cuda/test_device.py",
     "decode/test_aed.py",
 )
-
-
 _SHARES = {"end_to_end": 6, "triton_kernels": 6, "cuda_kernels": 3}  # processes for the modules that take longest
-
-
 _TEST_S = 60  # a test's time limit; the first ones compile
-
-
 _MAX_RUNS = 4  # of a module whose process ends early
 
 
@@ -77,8 +72,8 @@ def end_to_end(part: Part) -> None:
 
 def run_tests(part: Part, paths: Sequence[Path]) -> None:
     """Run modules in parallel processes, in this order; then the tests that need the whole device."""
-    at_once = max(2, min(12, num_cores() - 4))
-    env = os.environ | {"OMP_NUM_THREADS": str(max(1, num_cores() // at_once))}
+    at_once = max(2, min(12, usable_processors() - 4))
+    env = os.environ | {"OMP_NUM_THREADS": str(max(1, usable_processors() // at_once))}
     env |= {"GPU_CHECK_ROWS": str(part.notes.path)}
 
     def run(given: Sequence[Path], marks: str, share: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soundfile
 
 from fastscribe import Transcriber
 from fastscribe.bench import throughput_passes
@@ -82,7 +83,7 @@ def _from_memory(
 
 def dtypes(part: Part) -> None:
     """Compare labels in bf16 and fp8 with fp32, for the tests' small trained models and for a random one."""
-    spoken = [_read(path) for path in sorted((TEST_DATA / "audio").glob("[01]*.flac"))]
+    spoken = [soundfile.read(path, dtype="int16")[0] for path in sorted((TEST_DATA / "audio").glob("[01]*.flac"))]
     for name in ("tdt_demo", "rnnt"):
         _compare_dtypes(part, f"trained {name}", lambda name=name: TEST_DATA / "models" / name / "model.nemo", spoken)
     clips = part.clips("leaderboard")[: part.sizes.compared]
@@ -105,9 +106,3 @@ def _compare_dtypes(part: Part, name: str, model: Callable[[], Path], waves: Seq
         key = {"what": "agreement", "model": name, "dtype": dtype, "against": "fp32"}
         if part.notes.measure(key, partial(call, dtype)) is None and dtype == "fp32":
             return
-
-
-def _read(path: Path) -> np.ndarray:
-    import soundfile
-
-    return soundfile.read(path, dtype="int16")[0]

@@ -16,7 +16,7 @@ from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.pipeline.prices import Price, price_of
 from fastscribe.types import Batch
 from scripts.gpu import ladder
-from scripts.gpu.part import Part, by_command, num_cores
+from scripts.gpu.part import Part, by_command
 from scripts.shapes import SHAPES
 
 _PASSES = 2  # of a fast rung
@@ -128,7 +128,7 @@ def _on_the_cpu(part: Part, shape: str) -> None:
 def _cpu(part: Part, shape: str, dtype: str) -> Row:
     folder, out = part.scratch / "audio" / "cpu", part.scratch / "runs" / f"cpu-{dtype}"
     if not folder.exists():
-        synthetic.write_files(folder, part.clips("leaderboard")[: part.sizes.cpu_files], "flac", num_cores())
+        synthetic.write_files(folder, part.clips("leaderboard")[: part.sizes.cpu_files], "flac", usable_processors())
     shutil.rmtree(out, ignore_errors=True)
     where = ["--device", "cpu", "--dtype", dtype]
     row = by_command(part.model(shape), folder, out, where, part.notes.seconds_left)
@@ -136,7 +136,7 @@ def _cpu(part: Part, shape: str, dtype: str) -> Row:
     own = [price for price in listed if price.fits(cpu_name())]
     price = next(iter([*own, *listed]), None)
     about = {"side": "fastscribe", "family": _family(shape), "clips": part.sizes.cpu_files, "numbers": dtype}
-    about |= {"device_name": cpu_name(), "cores": num_cores(), "load_average": os.getloadavg()[0]}
+    about |= {"device_name": cpu_name(), "cores": usable_processors(), "load_average": os.getloadavg()[0]}
     about |= {"price": None if price is None else price.cited, "price_is_of_this_cpu": bool(own)}
     usd_per_hour = None if price is None else price.usd_per_hour
     return row | about | {"usd_per_hour": usd_per_hour} | usd_per_hours(row["rtfx"], usd_per_hour)

@@ -10,14 +10,14 @@ import pytest
 
 import fastscribe
 from scripts.command_tree import commands
-from scripts.man_page import PAGE, _paragraph, man_page
+from scripts.made_docs import MAN_PAGE, _paragraph, man_page
 from tests.test_project import PYPROJECT
 
-TEXT = PAGE.read_text(encoding="utf-8")
+TEXT = MAN_PAGE.read_text(encoding="utf-8")
 
 
 def test_the_page_is_of_this_program() -> None:
-    """If not: python scripts/man_page.py. Versions of typer show defaults and ranges otherwise, so words are compared."""
+    """If not: python -m scripts.made_docs. Versions of typer show defaults and ranges otherwise, so words are compared."""
     assert f'"fastscribe {fastscribe.__version__}"' in TEXT
     for command in commands():
         section = TEXT.split(f".SS {command.name}\n")[1].split("\n.SS ")[0].split("\n.SH ")[0]
@@ -37,7 +37,9 @@ def test_roff_finds_no_requests_in_text() -> None:
 
 @pytest.mark.skipif(shutil.which("mandoc") is None, reason="mandoc is not installed")
 def test_mandoc_finds_no_fault() -> None:
-    done = subprocess.run(["mandoc", "-T", "lint", "-W", "error", PAGE], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["mandoc", "-T", "lint", "-W", "error", MAN_PAGE], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout
 
 

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Write a model with the mean of the weights of several models that were trained from the same one.
 
-    scripts/default_model/average_models OUT MODEL MODEL..
+    python -m scripts.default_model.average_models OUT MODEL MODEL..
 
 If a run learned one thing and forgot another, the mean of its weights and its initial ones often keeps both (Wortsman et al.
 2022, "Robust fine-tuning of zero-shot models" and "Model soups"). OUT gets everything else, such as the tokenizer, from the
@@ -17,12 +16,9 @@ from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from fastscribe.checkpoint import native_writer  # noqa: E402
-from fastscribe.checkpoint.reader import read_checkpoint  # noqa: E402
-from fastscribe.errors import FastscribeError  # noqa: E402
+from fastscribe.checkpoint import native_writer
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.errors import FastscribeError
 
 
 def main() -> None:

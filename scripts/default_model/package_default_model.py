@@ -1,9 +1,8 @@
-#!/usr/bin/env python3
 """Measure a trained model and put it into fastscribe/default_model, and the result into docs/bench/default_model/cpu.json.
 
-    scripts/default_model/package_default_model RUN/best SPEECH --trained "8 epochs of .." [--int8] [--force]
+    python -m scripts.default_model.package_default_model RUN/best SPEECH --trained "8 epochs of .." [--int8] [--force]
 
-RUN/best is a transducer's folder, to which scripts/default_model/make_language_model has added a language model; SPEECH holds
+RUN/best is a transducer's folder, to which scripts.default_model.make_language_model has added a language model; SPEECH holds
 test_native.jsonl and test_accented.jsonl. Refuses weights of more than 16 MB, a folder of more than 16 MiB, and what is no
 better on test_native than the packaged model or more than a point worse on test_accented. The card, README.md beside the
 model, stays as it is: its words and numbers are written by hand, from what this prints.
@@ -25,14 +24,12 @@ from typing import Any
 
 import torch
 
+from fastscribe.bench import machine
+from fastscribe.checkpoint import native_writer
+from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.pipeline.recognizer import cpu_name
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from fastscribe.bench import machine  # noqa: E402
-from fastscribe.checkpoint import native_writer  # noqa: E402
-from fastscribe.checkpoint.reader import read_checkpoint  # noqa: E402
-from fastscribe.pipeline.recognizer import cpu_name  # noqa: E402
-
 PACKAGED = ROOT / "fastscribe" / "default_model"
 STORED = ROOT / "docs" / "bench" / "default_model" / "cpu.json"
 MAX_BYTES = 16_000_000  # of weights
@@ -45,7 +42,7 @@ def main() -> None:
     arguments = parsed()
     checkpoint = read_checkpoint(arguments.model)
     if checkpoint.language_model is None or checkpoint.config.predictor is None:
-        sys.exit("a transducer with a language model is packaged: scripts/default_model/make_language_model makes one")
+        sys.exit("a transducer with a language model is packaged: scripts.default_model.make_language_model makes one")
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "model"
         native_writer.write(checkpoint, made, torch.bfloat16, arguments.int8)

@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
-"""Synthesise sentences with many words and voices, for scripts/default_model/train_default_model --more.
+"""Synthesise sentences with many words and voices, for scripts.default_model.train_default_model --more.
 
-    scripts/default_model/make_read_sentences OUT [--hours 16] [--seed 0] [--texts BOOK.txt... | --words LIST... [--phrases N]]
-        [--programs flite pico espeak-ng] [--without MANIFEST...]
+    python -m scripts.default_model.make_read_sentences OUT [--hours 16] [--seed 0]
+        [--texts BOOK.txt... | --words LIST... [--phrases N]] [--programs flite pico espeak-ng] [--without MANIFEST...]
 
 The sentences are WordNet's examples, those of plain texts (UTF-8, an empty line between paragraphs), or the words of lists
 (one per line), `--times` times each, in random order with function words between them, or N phrases of one or two of the
@@ -38,9 +37,7 @@ import numpy as np
 import soundfile
 import soxr
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import sentences
+from scripts.default_model import sentences
 
 SAMPLE_RATE = 16_000
 MIN_S, MAX_S = 0.3, 14.0

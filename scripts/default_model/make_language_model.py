@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Make the language model for beam search from texts and add it to a model's folder.
 
-    scripts/default_model/make_language_model MODEL --texts BOOK.txt.. --manifests TRAIN.jsonl..
+    python -m scripts.default_model.make_language_model MODEL --texts BOOK.txt.. --manifests TRAIN.jsonl..
         [--wordnet] [--without MANIFEST..]
 
 Counts the sentences of plain texts (UTF-8, an empty line between paragraphs), of WordNet's examples and of manifests (these
@@ -17,18 +16,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
-
-import sentences  # noqa: E402 - beside this file
-
-from fastscribe.checkpoint.formats import LANGUAGE_MODEL_FILE  # noqa: E402
-from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint  # noqa: E402
-from fastscribe.context import language_model  # noqa: E402
-from fastscribe.context.language_model import Fusion, LanguageModel  # noqa: E402
-from fastscribe.errors import FastscribeError  # noqa: E402
-from fastscribe.training.bpe import TextEncoder  # noqa: E402
-from scripts.default_model import ngrams  # noqa: E402
+from fastscribe.checkpoint.formats import LANGUAGE_MODEL_FILE
+from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
+from fastscribe.context import language_model
+from fastscribe.context.language_model import Fusion, LanguageModel
+from fastscribe.errors import FastscribeError
+from fastscribe.training.bpe import TextEncoder
+from scripts.default_model import ngrams, sentences
 
 
 def main() -> None:

@@ -1,12 +1,12 @@
-#!/usr/bin/env python3
 """Train the packaged model in stages, each from the weights of the previous one.
 
-    scripts/default_model/train_default_model SPEECH OUT --more MORE/manifest.jsonl.. [--init MODEL] [--stages words,books]
+    python -m scripts.default_model.train_default_model SPEECH OUT --more MORE/manifest.jsonl..
+        [--init MODEL] [--stages words,books]
 
 SPEECH holds the manifests train_native.jsonl, train_synthetic.jsonl and train_accented.jsonl (docs/log.md and the model card
 describe their sources). The recipes are below. Two stages need no MORE: letters (CTC alone, almost no augmentation) and hybrid
 (TDT and CTC, slightly more augmentation). The others also learn from MORE, the output of
-scripts/default_model/make_read_sentences: WordNet for words; books for books; for stories, new sentences and words in random
+scripts.default_model.make_read_sentences: WordNet for words; books for books; for stories, new sentences and words in random
 order; for voices, other texts with names, two fifths by a synthesiser that is new to the model. All stages of a call get the
 same MORE. robust needs none either: it learns from the corpora joined to utterances of up to 20 seconds and passed through
 telephones, codecs and rooms (joins.py, transmission.py), and from noise, music and other sounds without speech, for which it
@@ -14,7 +14,7 @@ needs a General MIDI sound font and `fluidsynth` (sounds.py); it writes them to 
 from the same, from MORE and from voices that nobody has: blends of Kokoro's.
 `--init` starts from a model, such as the packaged one, instead of random weights. No stage hears HELD_SPEAKERS or learns
 their sentences: they validate.
-`scripts/default_model/average_models` made the packaged model from the stages from books on. Texts of the corpus without
+`scripts.default_model.average_models` made the packaged model from the stages from books on. Texts of the corpus without
 capitals and punctuation get a capital, a full stop and capital I's. OUT/<stage>/best is the result.
 """
 
@@ -29,14 +29,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fastscribe.training.split import sentence_key
+from scripts.default_model.joins import write_joins
+from scripts.default_model.sounds import write_sounds
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
-
-from joins import write_joins  # noqa: E402
-from sounds import write_sounds  # noqa: E402
-
-from fastscribe.training.split import sentence_key  # noqa: E402
-
 CORPORA = ("train_native", "train_synthetic", "train_accented")
 PLAIN_CORPORA = ("train_accented",)
 MODEL = {

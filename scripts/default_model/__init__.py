@@ -1,0 +1,1 @@
+"""Scripts that make the packaged model, fastscribe/default_model: python -m scripts.default_model.NAME."""
