@@ -35,7 +35,6 @@ from fastscribe.training.command import (
 )
 from fastscribe.training.data import prepare
 from fastscribe.training.distributed import DistributedContext
-from fastscribe.training.recipe import parse_recipe
 from fastscribe.training.scoring import Scoring
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
@@ -101,29 +100,6 @@ def test_fine_tuning_the_packaged_model(
     tuned, packaged = read_checkpoint(tmp_path / "run" / "best"), read_checkpoint(PACKAGED)
     assert tuned.tokenizer.pieces == packaged.tokenizer.pieces and tuned.languages == ("en",)
     assert tuned.language_model is not None and tuned.config == packaged.config
-
-
-def test_new_vocabulary_of_the_packaged_model(
-    manifest: Path,  # noqa: F811
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    values = {"data": {"train": str(manifest)}, "model": {"vocab_size": 60}}
-    recipe, said = parse_recipe(values, manifest, is_tuning=True), list[str]()
-    data = prepare(recipe, read_checkpoint(PACKAGED), said.append)
-    assert (
-        sum("a new vocabulary of 60 pieces" in line or "language model of --init is left out" in line for line in said)
-        == 2
-    )
-    _report_start(Trainer(recipe, data, RunFolder(tmp_path), torch.device("cpu"), torch.float32, print))
-    assert "no validation before the first step: the head that decodes has new outputs" in capsys.readouterr().err
-
-
-def test_second_run_in_folder(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
-    lock = RunFolder(tmp_path / "run").lock()
-    with pytest.raises(UsageError, match="another run is writing here"):
-        run(recipe_file, tmp_path / "run")
-    lock.close()
 
 
 def test_recipe_error_before_torch(tmp_path: Path) -> None:

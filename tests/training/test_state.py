@@ -99,14 +99,6 @@ def test_own_files_accepted(folder: RunFolder) -> None:
     assert [path.relative_to(folder.path).as_posix() for path in folder.path.rglob("*")] == ["best", "best/notes.txt"]
 
 
-@pytest.mark.parametrize("name", ["best", "last"])
-def test_models_without_state(folder: RunFolder, name: str) -> None:
-    folder.check_no_models()
-    (folder.path / name).mkdir()
-    with pytest.raises(UsageError, match="holds models but no state to go on from; use another folder, or --overwrite"):
-        folder.check_no_models()
-
-
 def test_lock(folder: RunFolder, tmp_path: Path) -> None:
     lock = folder.lock()
     with pytest.raises(UsageError, match="another run is writing here"):
