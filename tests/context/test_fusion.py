@@ -93,19 +93,6 @@ def test_beam_equals_reference(tmp_path_factory, seed, durations, max_symbols, b
         assert fast.score == pytest.approx(slow.score, abs=1e-3)
 
 
-def test_equals_kenlm(tmp_path: Path) -> None:
-    kenlm = pytest.importorskip("kenlm")
-    names = ("▁a", "b", "▁c", "d")
-    tables = tables_of(read(tmp_path, random_arpa(5, names, 4), Tokenizer(names, "subword")))
-    model = kenlm.Model(str(tmp_path / "model.arpa"))
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        tokens = rng.integers(0, len(names), 8).tolist()
-        nats = model.score(" ".join(names[i] for i in tokens), eos=False) * np.log(10)
-        expected = WEIGHT * (nats + backoff_model._TOKEN_BONUS * len(tokens))
-        assert sums(tables, tokens)[-1] == pytest.approx(expected, abs=1e-3)
-
-
 def test_weight_zero_is_no_model(tmp_path: Path) -> None:
     assert fused_model(read(tmp_path, random_arpa(0, TOKENS, 2), SUBWORDS, 0.0), beam=2) is None
 

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
-from fastscribe.alignment.aligner import Aligner
+from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.checkpoint.reader import read_for_run
-from fastscribe.errors import CheckpointError, OptionError
+from fastscribe.errors import OptionError
 from fastscribe.pipeline import recognizer
 from fastscribe.pipeline.idle import IDLE
 from fastscribe.speakers import recordings, stage
@@ -309,6 +308,7 @@ def test_settings_are_kept_in_one_form(given: Any) -> None:
         (["--rttm", "missing.rttm"], "missing.rttm: no such file or folder"),
         (["--rttm", "https://example.org/turns.rttm"], "takes a local file, not a URL"),
         (["--rttm", ""], "--rttm is empty"),
+        (["--rttm", "all.rttm", "--speakers", "{v1}"], "--rttm and --speakers exclude each other"),
         (["--speakers", "{v1}", "--speaker-names", "speaker 2"], "speaker 2 is the name of a speaker without one"),
         (["--speaker-streaming", "chunk_len=9"], "--speaker-streaming is for a speaker model: --speakers MODEL"),
         (["--speakers", "{v2}", "--speaker-streaming", "chunk_len"], "not settings such as chunk_len=340,fifo_len=40"),
@@ -329,15 +329,6 @@ def test_a_mistake_is_one_line(options: list[str], message: str, speaker_models:
     assert found.returncode == 2
     [line] = [line for line in found.stderr.splitlines() if "no --model" not in line]
     assert message in line
-
-
-def test_other_commands_refuse_speakers(speaker_models: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
-        Aligner.load(MODELS / "ctc" / "model.nemo", options=Options(rttm=str(tmp_path)))
-    with pytest.raises(UsageError):
-        Options(speakers=str(speaker_models["v1"]), rttm=str(tmp_path))
-    with pytest.raises(CheckpointError, match="needs one"):
-        Transcriber.load(MODEL, device="cpu", options=Options(speakers=str(MODEL)))
 
 
 def test_rttm_without_a_recording_fails_that_one(tmp_path: Path) -> None:

@@ -266,6 +266,8 @@ def test_a_damaged_stored_print_is_no_result() -> None:
 def test_voices_need_speakers_and_a_voice_model(voice_model: Path) -> None:
     with pytest.raises(UsageError, match="nothing says who speaks"):
         Options(voices="titanet.nemo")
+    with pytest.raises(UsageError, match="speakers finds them too: leave one of the two out"):
+        Options(speakers="model.nemo", rttm="all.rttm")
     with pytest.raises(CheckpointError, match="no voice model"):
         transcribed([], MODEL, speakers="channels")
     with pytest.raises(CheckpointError, match="it is for --voices, and --speakers needs one"):

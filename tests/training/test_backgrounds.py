@@ -13,7 +13,6 @@ import soundfile
 import torch
 
 from fastscribe.errors import UsageError
-from fastscribe.families.blocks.features import LogMel
 from fastscribe.training.augment import augment_samples
 from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.backgrounds import (
@@ -25,12 +24,8 @@ from fastscribe.training.backgrounds import (
     draw_backgrounds,
 )
 from fastscribe.training.corpus import Example, Examples
-from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
-from fastscribe.training.learner import augmented_features
-from fastscribe.training.model_recipe import ModelRecipe
-from tests.training.test_trainer import manifest, recipe_of, trainer_of
-
-__all__ = ["manifest"]  # a fixture
+from fastscribe.training.dataloader import AudioDataLoader
+from tests.training.test_trainer import recipe_of, trainer_of
 
 STILL = AugmentConfig((1.0,), noise_chance=0.0, gain_db=(0.0, 0.0), freq_masks=0, time_masks=0)
 RATE = 16_000
@@ -87,19 +82,6 @@ def test_lost_noise_is_reported_once(tmp_path: Path) -> None:
     read = reader(BackgroundCorpus(Examples.of(noise)), draw, said)
     assert [read.noise(position, 8000) for position in range(4)] == [None] * 4
     assert len(said) == 2 and "a.wav" in said[0] and "b.wav" in said[1]
-
-
-def test_counts_of_lost_files(tmp_path: Path) -> None:
-    (tmp_path / "bad.wav").write_bytes(b"not audio")
-    bad, good = Example(str(tmp_path / "bad.wav"), "", 1.0), write(tmp_path / "a.wav", np.arange(1, 401))
-    corpus = BackgroundCorpus(Examples.of([bad, good, bad, good]), Examples.of([bad]))
-    draw = BackgroundDraw(np.array([0, 0, 1, 2]), np.array([-1, -1, -1, 0]), np.zeros(4))
-    lost = LostFiles(corpus, print)
-    read = BackgroundReader(corpus, draw, STILL, RATE, lost)
-    for position in range(4):
-        read.noise(position, 100)
-        read.room(position)
-    assert [(lost.num_lost(kind), lost.num_tried(kind)) for kind in KINDS] == [(2, 3), (1, 1)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -166,12 +148,6 @@ def test_convolution() -> None:
     torch.testing.assert_close(wet_BS, expected_BS, atol=1e-6, rtol=1e-4)
 
 
-def test_half_of_a_batch_without_a_room() -> None:
-    speech_BS, rooms_BL = torch.full((1, 40), 1000, dtype=torch.int16), torch.zeros(1, 9, dtype=torch.int16)
-    dry_BS, _ = augment_samples(speech_BS, torch.tensor([40]), STILL, generator(), rooms_BL=rooms_BL)
-    torch.testing.assert_close(dry_BS, speech_BS.float() / 32768)
-
-
 def test_loader_reads_them_ahead(tmp_path: Path) -> None:
     speech = Examples.of([write(tmp_path / "s.wav", np.full(1600, 9)), write(tmp_path / "t.wav", np.full(3200, 9))])
     noise = Examples.of([write(tmp_path / "n.wav", np.full(9000, 5))])
@@ -183,18 +159,3 @@ def test_loader_reads_them_ahead(tmp_path: Path) -> None:
     assert first.noise_BS[0].eq(5).all() and not first.noise_BS[1].any() and second.noise_BS is None
     half = first.slice_rows(slice(1, None))
     assert half.noise_BS is not None and half.noise_BS.shape == (1, 3200)
-
-
-def test_a_learner_mixes_what_was_read() -> None:
-    """That a run which goes on draws the same is in test_trainer.py."""
-    log_mel = LogMel(ModelRecipe().config(20).features)
-    speech_BS, lengths_B = torch.randint(-3000, 3000, (1, 8000)).short(), torch.tensor([8000])
-    plain, *others = (
-        augmented_features(rows, torch.ones(1), log_mel, STILL, generator(), torch.device("cpu")).mel_BMT
-        for rows in (
-            AudioBatch(np.arange(1), speech_BS, lengths_B),
-            AudioBatch(np.arange(1), speech_BS, lengths_B, noise_BS=speech_BS.flip(1)),
-            AudioBatch(np.arange(1), speech_BS, lengths_B, rooms_BL=speech_BS[:, :900]),
-        )
-    )
-    assert not any(torch.allclose(plain, other, atol=0.1) for other in others)

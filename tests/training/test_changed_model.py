@@ -26,7 +26,6 @@ from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from tests.conftest import MODELS, checkpoint
-from tests.training.test_trainer import manifest  # noqa: F401 - a fixture
 
 TDT, HYBRID, CTC, LETTERS = (MODELS / name for name in ("tdt_demo", "hybrid", "ctc", "canary_aligned_letters"))
 AGGREGATE = MODELS / "published" / "stt_multilingual_fastconformer_hybrid_large_pc"
@@ -146,7 +145,7 @@ def test_impossible_changes(folder: Path, changes: dict[str, Any], said: str) ->
 
 
 @pytest.fixture(scope="module")
-def cyrillic(manifest: Path) -> Path:  # noqa: F811
+def cyrillic(manifest: Path) -> Path:
     """The eight clips with their texts in other letters."""
     rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
     for row in rows:
@@ -156,7 +155,7 @@ def cyrillic(manifest: Path) -> Path:  # noqa: F811
     return path
 
 
-def recipe_of(manifest: Path, model: dict[str, Any], **run: Any) -> Recipe:  # noqa: F811
+def recipe_of(manifest: Path, model: dict[str, Any], **run: Any) -> Recipe:
     values = {
         "data": {"train": str(manifest), "validation": str(manifest), "threads": 2, "language": "ru"},
         "model": model,

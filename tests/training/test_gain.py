@@ -19,7 +19,7 @@ from fastscribe.training.recipe import Recipe
 from fastscribe.training.trainer import Trainer
 from fastscribe.training.validation import Gain, ValidationResult, least_gain
 from tests.conftest import MODELS
-from tests.training.test_trainer import manifest, recipe_of  # noqa: F401
+from tests.training.test_trainer import recipe_of
 from tests.training.test_trainer import trainer_of as new_trainer
 
 DEMO = MODELS / "tdt_demo" / "model.nemo"
@@ -115,7 +115,7 @@ def kept(trainer: Trainer) -> list[tuple[int, bool]]:
     ids=["clear first", "told otherwise"],
 )
 def test_best_is_the_start_until_a_gain_is_clear(
-    manifest: Path,  # noqa: F811
+    manifest: Path,
     tmp_path: Path,
     validations: list[list[int]],
     errors: list[list[int]],
@@ -142,11 +142,7 @@ def stopping(trainer: Trainer) -> bool:
     return trainer.run(update)
 
 
-def test_resumed_run_compares_with_the_start(
-    manifest: Path,  # noqa: F811
-    tmp_path: Path,
-    validations: list[list[int]],
-) -> None:
+def test_resumed_run_compares_with_the_start(manifest: Path, tmp_path: Path, validations: list[list[int]]) -> None:
     """The start's errors are in the state."""
     recipe = recipe_of(manifest, batch={"seconds": 200, "buckets": 1}, run={"epochs": 3})
     validations += [START, UNCLEAR]
@@ -167,11 +163,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Any:
 
 @pytest.mark.parametrize("errors", [UNCLEAR, CLEAR, WORSE], ids=["unclear", "clear", "worse"])
 def test_what_is_said(
-    manifest: Path,  # noqa: F811
-    tmp_path: Path,
-    validations: list[list[int]],
-    said: Any,
-    errors: list[int],
+    manifest: Path, tmp_path: Path, validations: list[list[int]], said: Any, errors: list[int]
 ) -> None:
     """Before the first step, how little the recordings can show; at the end, which weights `best` has, and why."""
     validations += [START, errors]

@@ -25,10 +25,8 @@ from fastscribe.training.trainer import Trainer
 from fastscribe.training.validation import _to_result
 from fastscribe.types import Features
 from tests.training.test_network import CPU, noise, tiny
-from tests.training.test_trainer import STILL, manifest, plan_of, recipe_of
+from tests.training.test_trainer import STILL, plan_of, recipe_of
 from tests.training.test_trainer import trainer_of as new_trainer
-
-__all__ = ["manifest"]  # a fixture
 
 
 @pytest.fixture

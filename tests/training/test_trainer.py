@@ -6,7 +6,7 @@ import json
 import math
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,25 +30,9 @@ from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.scoring import Scoring
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
-from tests.conftest import DATA, MODELS, ROOT, checkpoint
+from tests.conftest import MODELS, ROOT, checkpoint
 from tests.helpers.warm_process import WARM
-
-MANIFEST = DATA / "manifest.jsonl"
-SECTIONS: dict[str, Any] = {
-    "model": {
-        "vocab_size": 64,
-        "num_layers": 2,
-        "d_model": 32,
-        "num_mels": 16,
-        "subsampling_channels": 8,
-        "predictor_hidden": 16,
-        "joint_hidden": 16,
-    },
-    "batch": {"seconds": 12, "buckets": 3, "token_buckets": 1},
-    "optimiser": {"warmup_steps": 4, "learning_rate": 3e-3},
-    "run": {"epochs": 3},
-}
-
+from tests.training.conftest import SECTIONS
 
 STILL: dict[str, Any] = {  # no random augmentation
     "augment": {
@@ -64,17 +48,6 @@ STILL: dict[str, Any] = {  # no random augmentation
 }
 
 
-@pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight clips to train on, two of them for validation."""
-    folder = tmp_path_factory.mktemp("corpus")
-    rows = [json.loads(line) for line in MANIFEST.read_text(encoding="utf-8").splitlines()]
-    rows = [{**row, "audio_filepath": str(DATA / row["audio_filepath"])} for row in rows if row.get("text")][:8]
-    for name, part in (("train", rows), ("validation", rows[:2])):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part), encoding="utf-8")
-    return folder / "train.jsonl"
-
-
 def recipe_of(manifest: Path, **sections: Any) -> Recipe:
     data = {"train": str(manifest), "validation": str(manifest.with_name("validation.jsonl")), "threads": 2}
     merged = {name: {**SECTIONS.get(name, {}), **sections.get(name, {})} for name in {**SECTIONS, **sections}}
@@ -87,9 +60,11 @@ def trainer_of(
     dtype: torch.dtype = torch.float32,
     init: Checkpoint | None = None,
     say: Callable[[str], object] = lambda line: None,
+    ranks: DistributedContext | None = None,
 ) -> Trainer:
     folder.mkdir(exist_ok=True)
-    return Trainer(recipe, prepare(recipe, init), RunFolder(folder), torch.device("cpu"), dtype, say)
+    ranks = ranks or DistributedContext()
+    return Trainer(recipe, prepare(recipe, init), RunFolder(folder), torch.device("cpu"), dtype, say, ranks)
 
 
 def plan_of(batches: list[list[int]], num_examples: int, speed: float = 1.0) -> EpochPlan:
@@ -426,30 +401,10 @@ def test_plot_failure(manifest: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 # --- several ranks, one of which is this process ---------------------------------------------------------------------
 
 
-@pytest.fixture
-def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-def rank_of(recipe: Recipe, folder: Path, count: int = 2) -> Trainer:
-    training_data = prepare(recipe, None)
-    return Trainer(
-        recipe,
-        training_data,
-        RunFolder(folder),
-        torch.device("cpu"),
-        torch.float32,
-        print,
-        DistributedContext(0, count),
-    )
-
-
 def test_ranks_with_different_states(
     manifest: Path, tmp_path: Path, group: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = rank_of(recipe_of(manifest), tmp_path)
+    trainer = trainer_of(recipe_of(manifest), tmp_path, ranks=DistributedContext(0, 2))
 
     def another_is_a_step_further(ends: torch.Tensor, operation: Any) -> None:
         ends.copy_(torch.maximum(ends, ends + torch.tensor([[0, 0, 1, 0], [0, 0, -1, 0]])))
@@ -463,7 +418,7 @@ def test_ranks_with_different_states(
 
 def test_fewer_examples_than_ranks(manifest: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="8 examples are too few for 9 ranks"):
-        rank_of(recipe_of(manifest), tmp_path, 9)
+        trainer_of(recipe_of(manifest), tmp_path, ranks=DistributedContext(0, 9))
 
 
 def test_other_recipe_refused(manifest: Path, tmp_path: Path) -> None:
@@ -538,14 +493,6 @@ def test_rates_of_another_scoring_are_forgotten(manifest: Path, tmp_path: Path) 
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def recipe_file(manifest: Path, tmp_path: Path) -> Path:
-    data = {"train": str(manifest), "validation": str(manifest.with_name("validation.jsonl"))}
-    path = tmp_path / "recipe.yaml"
-    path.write_text(json.dumps({"data": data, **SECTIONS}))  # JSON is YAML
-    return path
 
 
 def test_several_manifests_without_validation(manifest: Path, tmp_path: Path) -> None:
