@@ -56,6 +56,14 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def few(manifest: Path) -> Path:
+    """Two of the clips, beside what to validate with."""
+    path = manifest.with_name("few.jsonl")
+    path.write_text("".join(manifest.read_text(encoding="utf-8").splitlines(keepends=True)[:2]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
 def recipe_file(manifest: Path, tmp_path: Path) -> Path:
     data = {"train": str(manifest), "validation": str(manifest.with_name("validation.jsonl"))}
     path = tmp_path / "recipe.yaml"

@@ -82,10 +82,8 @@ def test_folder_cleared_after_reading(recipe_file: Path, tmp_path: Path, capsys:
     assert said[-2].endswith("(standard error 0.00, 20 words): no better")
 
 
-def test_fine_tuning_the_packaged_model(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fine_tuning_the_packaged_model(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its language model and language stay."""
-    few = manifest.with_name("few.jsonl")
-    few.write_text("".join(manifest.read_text().splitlines(keepends=True)[:2]))
     monkeypatch.setattr(Trainer, "run", lambda trainer, update: trainer.run_validation() or True)
     monkeypatch.setattr(Trainer, "_validate", lambda trainer, checkpoint: ValidationResult({}, {}, 0.5, (), {}))
     train(few, tmp_path / "run", "default", 1, "cpu", "fp32", False, False)
@@ -106,9 +104,8 @@ def test_recipe_error_before_torch(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_the_default_vocabulary_gives_way_to_few_texts(manifest: Path) -> None:
-    few, said = manifest.with_name("few.jsonl"), list[str]()
-    few.write_text("".join(manifest.read_text().splitlines(keepends=True)[:2]))
+def test_the_default_vocabulary_gives_way_to_few_texts(few: Path) -> None:
+    said: list[str] = []
     training_data = prepare(recipe_of(few, model={"vocab_size": 256}), None, said.append)
     [line] = [line for line in said if "vocab_size" in line]
     assert 0 < len(training_data.checkpoint.tokenizer.pieces) < 256
