@@ -126,6 +126,14 @@ def test_first_characters_of_long_lists_gain_nothing(size: int, without: float) 
     assert min(long.gains) == 0 and long.gains[-1] == pytest.approx(2 * min(1, 6 - without))
 
 
+def test_characters_begin_at_a_space() -> None:
+    letters = from_characters([" ", "a", "c", "t"])
+    encoder = PhraseEncoder(letters, "model")
+    ((path,),) = encoder.paths([Phrase("cat")])
+    assert path == ((0, 2, 1, 3), (0.0, 1.0, 1.0, 1.0))
+    assert encoder.start_id == 0
+
+
 def test_byte_level_words_at_the_beginning_of_a_text() -> None:
     """A byte-level BPE writes a text's first word without a space: this spelling only begins a text."""
     vocabulary = {piece: i for i, piece in enumerate(["a", "b", "Ġ", "ab", "Ġab"])}

@@ -295,7 +295,7 @@ def untrained(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 def test_run_learns_its_recordings(clips: Path, untrained: Checkpoint, tmp_path: Path) -> None:
     """From random weights, in two languages; the written folder transcribes, and another run can begin with it."""
     optimiser = {"learning_rate": 1e-2, "dropout": 0.0, "ema": 0.9}
-    recipe = recipe_of(clips, optimiser=optimiser, run={"epochs": 90, "validate_epochs": 90})
+    recipe = recipe_of(clips, optimiser=optimiser, run={"epochs": 60, "validate_epochs": 60})
     trainer = trainer_of(recipe, tmp_path / "run", init=untrained)
     assert trainer.run()
     assert trainer.progress.best_rate == 0.0 and trainer.progress.start_rate == 1.0

@@ -13,6 +13,7 @@ import soundfile
 import torch
 
 from fastscribe.errors import UsageError
+from fastscribe.families.blocks.features import LogMel
 from fastscribe.training.augment import augment_samples
 from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.backgrounds import (
@@ -24,7 +25,9 @@ from fastscribe.training.backgrounds import (
     draw_backgrounds,
 )
 from fastscribe.training.corpus import Example, Examples
-from fastscribe.training.dataloader import AudioDataLoader
+from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
+from fastscribe.training.learner import augmented_features
+from fastscribe.training.model_recipe import ModelRecipe
 from tests.training.test_trainer import recipe_of, trainer_of
 
 STILL = AugmentConfig((1.0,), noise_chance=0.0, gain_db=(0.0, 0.0), freq_masks=0, time_masks=0)
@@ -159,3 +162,18 @@ def test_loader_reads_them_ahead(tmp_path: Path) -> None:
     assert first.noise_BS[0].eq(5).all() and not first.noise_BS[1].any() and second.noise_BS is None
     half = first.slice_rows(slice(1, None))
     assert half.noise_BS is not None and half.noise_BS.shape == (1, 3200)
+
+
+def test_a_learner_mixes_what_was_read() -> None:
+    """That a run which goes on draws the same is in test_trainer.py."""
+    log_mel = LogMel(ModelRecipe().config(20).features)
+    speech_BS, lengths_B = torch.randint(-3000, 3000, (1, 8000)).short(), torch.tensor([8000])
+    plain, *others = (
+        augmented_features(rows, torch.ones(1), log_mel, STILL, generator(), torch.device("cpu")).mel_BMT
+        for rows in (
+            AudioBatch(np.arange(1), speech_BS, lengths_B),
+            AudioBatch(np.arange(1), speech_BS, lengths_B, noise_BS=speech_BS.flip(1)),
+            AudioBatch(np.arange(1), speech_BS, lengths_B, rooms_BL=speech_BS[:, :900]),
+        )
+    )
+    assert not any(torch.allclose(plain, other, atol=0.1) for other in others)

@@ -42,6 +42,14 @@ def test_found_sizes_fit(buckets, budget, max_rows) -> None:
     assert all(rows <= max_rows for _, rows in memory.trials)
 
 
+def test_smaller_buckets_reuse_larger() -> None:
+    memory = Memory(1000)
+    search_batch_sizes(BUCKETS, memory.fits)
+    assert memory.trials[0] == (BUCKETS[3], 1)
+    assert min(rows for bucket, rows in memory.trials if bucket == BUCKETS[0]) > 300
+    assert len(memory.trials) < 40
+
+
 def test_one_row_too_large() -> None:
     with pytest.raises(UsageError, match="no memory for one recording of 5 s with 60 tokens"):
         search_batch_sizes(BUCKETS, lambda bucket, rows: False)

@@ -166,14 +166,15 @@ def huggingface(model: bytes, kind: str) -> Tokenizer:
     else:
         splits = [(p[:i], p[i:]) for p in pieces for i in range(1, len(p)) if {p[:i], p[i:]} <= set(pieces)]
         merges = sorted(splits, key=lambda split: -scores["".join(split)])
-        vocabulary = {"vocab": {piece: i for i, piece in enumerate(pieces)}, "merges": [" ".join(m) for m in merges]}
+        written = list(map(list, merges)) if kind == "bpe with pairs" else [" ".join(merge) for merge in merges]
+        vocabulary = {"vocab": {piece: i for i, piece in enumerate(pieces)}, "merges": written}
     added = [{"id": 0, "content": "<unk>", "special": True}, {"id": len(pieces), "content": "<pad>", "special": True}]
     return from_huggingface(json.dumps({"model": vocabulary, "added_tokens": added}).encode(), len(pieces))
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("kind", ["bpe", "bpe with pairs", "unigram"])
 def test_tokenizer_json(kind) -> None:
-    model = train_vocabulary(sentences(), 70, kind)
+    model = train_vocabulary(sentences(), 70, kind.split()[0])
     original, converted = TextEncoder(from_sentencepiece(model)), TextEncoder(huggingface(model, kind))
     for text in [*sentences(100), "the Ж", "The Sea"]:
         assert converted(text) == original(text)

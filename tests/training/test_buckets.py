@@ -207,6 +207,12 @@ def test_fewer_buckets(rows, num_durations, num_tokens, budget) -> None:
         assert len(buckets) == 1
 
 
+def test_large_corpus() -> None:
+    durations, tokens = speech(20_000)
+    for budget in (120, None):
+        assert fitting_buckets(durations, tokens, budget, 16, 2) == make_buckets(durations, tokens, 16, 2)
+
+
 def test_buckets_without_budget() -> None:
     durations, tokens = speech(1000)
     for times, world_size, expected in ((1, 1, 7), (3, 1, 2), (1, 2, 3), (3, 3, 1)):

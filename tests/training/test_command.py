@@ -92,6 +92,13 @@ def test_fine_tuning_the_packaged_model(few: Path, tmp_path: Path, monkeypatch: 
     assert tuned.language_model is not None and tuned.config == packaged.config
 
 
+def test_second_run_in_folder(recipe_file: Path, tmp_path: Path) -> None:
+    lock = RunFolder(tmp_path / "run").lock()
+    with pytest.raises(UsageError, match="another run is writing here"):
+        run(recipe_file, tmp_path / "run")
+    lock.close()
+
+
 def test_recipe_error_before_torch(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("data: {train: a.jsonl}\nmodle: {}")
     program = (

@@ -137,3 +137,8 @@ def test_an_unexpected_error_ends_the_stream(monkeypatch) -> None:
     monkeypatch.setattr(backgrounds, "read", broken)
     with pytest.raises(RuntimeError, match="no"):
         next(loader([example(FILES[0])]).batches([np.array([0])]))
+
+
+def test_a_batch_without_examples_is_empty() -> None:
+    [rows] = loader([example(FILES[0])]).batches([np.array([], dtype=np.int64)])
+    assert rows.examples.tolist() == [] and rows.samples_BS.shape == (0, 0)

@@ -22,6 +22,16 @@ def test_not_finite_losses() -> None:
     assert window.row() == {"loss": 1.5, "ctc": 3.5, "gradient_norm": 5.5, "skipped": 2}
 
 
+def test_undone_step() -> None:
+    window = LogWindow()
+    for norm in (1.0, math.nan, 3.0):
+        window.add_losses(losses(1.0, 2.0))
+        window = LogWindow(window.state())  # in the middle of a step
+        window.add_losses(losses(3.0, 2.0))
+        window.add_norm(norm)
+    assert window.row() == {"loss": 2.0, "ctc": 2.0, "gradient_norm": 2.0, "skipped": 2}
+
+
 def test_unaligned_utterances() -> None:
     window = LogWindow()
     for count, pair in ((0, (1.0, 2.0)), (3, (2.0, 4.0)), (2, (math.inf, 1.0))):

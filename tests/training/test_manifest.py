@@ -94,6 +94,12 @@ def test_unusable_rows(tmp_path) -> None:
     )
 
 
+def test_limits_inclusive(tmp_path) -> None:
+    limits = ExampleLimits(min_duration_s=1, max_duration_s=2, max_tokens=4, max_tokens_per_s=4)
+    corpus = read(manifest(tmp_path, row(duration=1), row(duration=2)), limits=limits)
+    assert len(tokenise(corpus, lambda text, request: (1,) * 4, limits).examples) == 2
+
+
 def test_too_many_tokens() -> None:
     limits = ExampleLimits(max_tokens=5, max_tokens_per_s=2)
     texts = ["abc", "abcdef", "a", "?", ""]
@@ -111,6 +117,9 @@ def test_too_many_tokens() -> None:
     assert list(tokenise(fast, lambda text, request: tuple(map(ord, text)), limits).left_out) == [
         "of more than 2 tokens a second"
     ]
+    for wrong in ({"max_tokens": 0}, {"max_tokens_per_s": 0}):
+        with pytest.raises(UsageError):
+            ExampleLimits(**wrong)
 
 
 def test_nothing_left(tmp_path) -> None:
@@ -118,23 +127,6 @@ def test_nothing_left(tmp_path) -> None:
         read(manifest(tmp_path, row(text="")))
     with pytest.raises(UsageError, match="letters that the vocabulary lacks"):
         tokenise(Corpus(of_texts(["x"])), lambda text, request: None, LIMITS)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: ManifestPart("m", 0),
-        lambda: ManifestPart("m", float("nan")),
-        lambda: ManifestPart("m", share=1.0),
-        lambda: ManifestPart("m", repeat=2.0, share=0.5),
-        lambda: ExampleLimits(min_duration_s=3, max_duration_s=2),
-        lambda: ExampleLimits(max_tokens=0),
-        lambda: ExampleLimits(max_tokens_per_s=0),
-    ],
-)
-def test_options_out_of_range(make) -> None:
-    with pytest.raises(UsageError):
-        make()
 
 
 sentences = st.lists(
@@ -162,6 +154,11 @@ def test_split_by_sentence(texts, count, seed) -> None:
     assert sorted(training + validation) == sorted(texts)
     assert len(validation) <= count or len(same(validation)) == 1
     assert sides(texts[::-1], count=count, seed=seed)[1] == validation[::-1]
+
+
+def test_split_by_count() -> None:
+    training, validation = sides([f"{i % 50}" for i in range(500)], count=109, seed=0)
+    assert len(validation) == 100 and len(training) == 400
 
 
 @pytest.mark.parametrize("seed", range(9))

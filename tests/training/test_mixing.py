@@ -18,6 +18,12 @@ def corpus(*parts: ManifestPart, durations_s: list[list[float]]) -> Examples:
     return Examples.of((Example("a.wav", "b", seconds, part=number) for number, seconds in rows), parts)
 
 
+def test_whole_repeats_keep_their_order() -> None:
+    examples = corpus(ManifestPart("a"), ManifestPart("b", 2.0), durations_s=[[1.0, 2.0], [3.0, 1.0]])
+    for epoch in range(3):
+        assert EpochDraw(examples, 7)(epoch).tolist() == [0, 1, 2, 2, 3, 3]
+
+
 @given(
     st.sampled_from([0.1, 0.25, 0.5, 1.5, 2.75]),
     st.lists(st.floats(0.3, 30), min_size=8, max_size=40),

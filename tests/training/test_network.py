@@ -18,7 +18,7 @@ from fastscribe.training.data import check_trainable
 from fastscribe.training.learner import targets_of
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.model_recipe import ModelRecipe
-from fastscribe.training.network import Network, new_model
+from fastscribe.training.network import Network, Targets, ctc_loss, new_model, unroll
 from fastscribe.types import Features
 from tests.conftest import DATA, MODELS, checkpoint, waveform
 
@@ -58,6 +58,19 @@ def test_loss_of_trained_models(name: str) -> None:
     assert float(network(features, wrong, 1.0)["loss"]) > 3 * float(losses["loss"])
 
 
+def test_unrolled_predictor() -> None:
+    transducer = tiny(predictor_layers=2).transducer
+    assert transducer is not None
+    labels_BU = torch.tensor([[3, 1, 19], [0, 0, 7]])
+    with torch.no_grad():
+        unrolled_BUH = unroll(transducer.predictor, labels_BU, transducer.blank_id)
+        state = transducer.predictor.initial_state(2)
+        for index in range(4):
+            before_B = labels_BU[:, index - 1] if index else torch.full((2,), transducer.blank_id)
+            out_BH, state = transducer.predictor.step(before_B, state)
+            torch.testing.assert_close(unrolled_BUH[:, index], out_BH, atol=1e-6, rtol=1e-5)
+
+
 def test_start_symbol_stays_zero() -> None:
     model = tiny()
     network = Network(model, TransducerLossConfig((0, 1, 2, 3, 4)), 0.3, 0.0)
@@ -82,6 +95,11 @@ def test_encoder_in_training(subsampling: str) -> None:
         torch.testing.assert_close(
             trained.frames_BTD[row, :length], plain.frames_BTD[row, :length], atol=1e-5, rtol=1e-5
         )
+
+
+def test_no_row_is_long_enough_for_its_labels() -> None:
+    targets = Targets(torch.tensor([[0, 1, 0], [2, 2, 2]]), torch.tensor([3, 3]))
+    assert ctc_loss(torch.zeros(2, 6, 5), torch.tensor([2, 4]), targets, blank_id=4).isposinf()
 
 
 @pytest.mark.parametrize("durations", [(2, 4), (0, 1, 2)])

@@ -57,6 +57,8 @@ def test_sections_and_paths(tmp_path: Path) -> None:
         ({"data": {"train": []}}, "recipe.yaml: data.train: give the manifests"),
         ({"data": {"train": "a"}, "model": {"transducer": False, "ctc": False}}, "transducer, ctc: a model needs one"),
         ({"data": {"train": {"path": "a", "repeat": 0}}}, "repeat 0.0: not a number above 0"),
+        ({"data": {"train": {"path": "a", "share": 1.0}}}, "share 1.0: not a number between 0 and 1"),
+        ({"data": {"train": {"path": "a", "repeat": 2.0, "share": 0.5}}}, "give repeat or share, not both"),
         ({"data": {"train": "a", "min_duration_s": 50}}, "recipe.yaml: data.min_duration_s 50.0"),
     ],
 )
@@ -88,6 +90,10 @@ def test_mistakes(values: object, said: str) -> None:
         *(("loss", name, [-0.1], [0]) for name in ("fastemit", "sigma")),
         *(("augment", name, [[-1000, 0], [0, 1000], [3, 2]], [[-100, 100]]) for name in ("noise_db", "gain_db")),
         ("augment", "noise_slope", [[-50, 0]], [[0, 0]]),
+        ("augment", "speeds", [[], [0.955], [0.0], [3.0]], [[0.95, 1.0]]),
+        ("augment", "noise_chance", [1.1], [1]),
+        ("augment", "time_masks", [-1], [0]),
+        ("augment", "time_mask_share", [2], [1]),
         ("loss", "clamp", [0], [None, 1]),
         ("model", "subsampling_factor", [0, 1, 6, 64], [2, 4, 8]),
         ("model", "conv_kernel", [0, 8], [1, 9]),
@@ -195,6 +201,14 @@ def test_exponents(tmp_path: Path, text: str) -> None:
     assert read_recipe(tmp_path / "a.yaml").optimiser.learning_rate == pytest.approx(1e-4)
 
 
+def test_int_as_float() -> None:
+    recipe = parse_recipe(
+        {"data": {"train": "a"}, "batch": {"seconds": 60}, "optimiser": {"learning_rate": 1, "clip_norm": 1}}, WHERE
+    )
+    values = (recipe.batch.seconds, recipe.optimiser.learning_rate, recipe.optimiser.clip_norm)
+    assert values == (60, 1, 1) and all(isinstance(value, float) for value in values)
+
+
 def test_model_kinds() -> None:
     assert ModelRecipe().config(10).family == "hybrid tdt+ctc"
     assert ModelRecipe(durations=(), ctc=False).config(10).family == "rnnt"
@@ -207,6 +221,8 @@ def test_tuning_with_recipe(tmp_path: Path) -> None:
     path.write_text("data: {train: a}\noptimiser: {learning_rate: 3e-4}\n")
     tuned, default = read_recipe(path, is_tuning=True), default_recipe(path, True)
     assert tuned.optimiser.learning_rate == 3e-4
+    fresh = default_recipe(path, False)
+    assert default.optimiser.learning_rate < fresh.optimiser.learning_rate and default.run.epochs < fresh.run.epochs
     assert tuned.optimiser.warmup_steps == default.optimiser.warmup_steps and tuned.run == default.run
     assert read_recipe(path).run == Recipe(tuned.data).run
     with pytest.raises(UsageError, match="optimiser: not a mapping"):

@@ -25,6 +25,21 @@ def give_gradients(model: nn.Module, seed: int, scale: float = 1.0) -> None:
         parameter.grad = gradient.to(parameter.dtype)
 
 
+def test_float32_equals_adamw() -> None:
+    ours, theirs = network(), network()
+    weights = Weights(ours, torch.float32, PLAIN)
+    optimiser = torch.optim.AdamW(theirs.parameters(), lr=0.0, betas=PLAIN.betas, weight_decay=0.0)
+    for step in range(5):
+        give_gradients(ours, step)
+        give_gradients(theirs, step)
+        for group in optimiser.param_groups:
+            group["lr"] = weights.learning_rate(step / 5)
+        optimiser.step()
+        weights.step(step / 5)
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(a, b)
+
+
 PLAIN = OptimiserRecipe(learning_rate=1e-2, warmup_steps=0, clip_norm=None, weight_decay=0.0, ema=0.0)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,9 +23,11 @@ from fastscribe.training import TransducerLossConfig, joint_transducer_loss, los
 from fastscribe.training.loss import cuda, logits
 from scripts.benchmarks.loss_memory import (
     LossShape,
+    loss_memory,
 )
 from tests.fakes.simulated_cuda_loss import CASES, CONFIGS, simulate
 
+GIB = 1 << 30
 DTYPES = {torch.float32: 2e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 cuda_target = pytest.importorskip("numba.cuda", reason="needs numba-cuda")
 NvvmSupportError = pytest.importorskip("numba.cuda.cudadrv.error").NvvmSupportError
@@ -175,6 +178,9 @@ def launches(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> 
     return found
 
 
+HEADLINE = LossShape(1024, 500, 150, 640, 1025, 5, 2)
+
+
 def problem(
     config: TransducerLossConfig, frames_B: list[int], labels_B: list[int], num_tokens: int
 ) -> list[torch.Tensor]:
@@ -203,6 +209,16 @@ def test_gpu_equals_cpu(name: str, dtype: torch.dtype) -> None:
     assert gradient.is_cuda and losses_B.is_cuda
     torch.testing.assert_close(losses_B.cpu(), expected_B, rtol=2e-6, atol=2e-6)
     torch.testing.assert_close(gradient.cpu().float(), expected.float(), rtol=DTYPES[dtype], atol=2e-6)
+
+
+@pytest.mark.cuda
+def test_gpu_precision() -> None:
+    """More labels than a block has threads, too."""
+    tensors = problem(CONFIGS["tdt"], [900, 350], [120, 600], 20)
+    expected_B, expected = loss_and_gradient(*tensors, config=CONFIGS["tdt"])
+    losses_B, gradient = loss_and_gradient(*(x.cuda() for x in tensors), config=CONFIGS["tdt"])
+    torch.testing.assert_close(losses_B.cpu(), expected_B, rtol=1e-6, atol=0)
+    torch.testing.assert_close(gradient.cpu(), expected, rtol=2e-4, atol=4e-6)
 
 
 @pytest.mark.cuda
@@ -269,3 +285,34 @@ def test_joint_gpu_equals_cpu(dtype: torch.dtype) -> None:
         found = torch.autograd.grad(found_loss, [*inputs, module.output.weight, module.output.bias])
         for gradient, wanted in zip(found, (one.float() for one in expected), strict=True):
             assert (gradient.cpu().float() - wanted).norm() < (1e-4 if dtype == torch.float32 else 0.02) * wanted.norm()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        (LossShape(24, 300, 60, 640, 1025, 5, 2), torch.bfloat16),
+        (LossShape(24, 300, 60, 640, 1025, 0, 4), torch.float32),
+        (HEADLINE, torch.bfloat16),
+        (replace(HEADLINE, num_tokens=8193), torch.bfloat16),
+    ],
+)
+def test_joint_memory(shape: LossShape, dtype: torch.dtype) -> None:
+    """By torch's allocator, within what it rounds up and products' workspaces; the headline under 3 GB."""
+    if shape.batch_size == HEADLINE.batch_size and torch.cuda.mem_get_info()[0] < 4 * GIB:
+        pytest.skip("the headline case wants 4 GiB of free GPU memory")
+    config = TransducerLossConfig(durations=(0, 1, 2, 3, 4)[: shape.num_durations])
+    warm, tensors = joint_problem(LossShape(1, 5, 2, 640, 1025, shape.num_durations), "cuda", dtype)
+    joint_transducer_loss(warm, *tensors, blank_id=0, config=config).backward()
+    del warm, tensors
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    module, tensors = joint_problem(shape, "cuda", dtype)
+    loss = joint_transducer_loss(module, *tensors, blank_id=0, config=config)
+    loss.backward()
+    peak, expected = torch.cuda.max_memory_allocated() - before, sum(loss_memory(shape).values())
+    # Behind the peak, because isfinite() makes copies of the whole gradient.
+    assert loss.isfinite() and tensors[0].grad is not None and tensors[0].grad.isfinite().all()
+    assert expected - (4 << 20) < peak < expected + (160 << 20)
+    assert peak < 3e9
