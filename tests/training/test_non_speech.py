@@ -20,7 +20,6 @@ from fastscribe.training.manifest import ExampleLimits, read_manifests
 from fastscribe.training.network import Network
 from fastscribe.training.planner import label_counts
 from fastscribe.training.scoring import Scoring, ValidationSet
-from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from fastscribe.training.validation import _to_result
 from fastscribe.types import Features
@@ -117,10 +116,8 @@ def test_a_run_learns_to_write_nothing(manifest: Path, noises: Path, tmp_path: P
     recipe = with_noise(manifest, noises, run={"epochs": 1})
     validation = (*recipe.data.validation, ManifestPart(str(noises), non_speech=True))
     object.__setattr__(recipe.data, "validation", validation)
-    data = prepare(recipe, None)
-    assert [(example.text, example.tokens) for example in data.corpus.examples[-3:]] == [("", ())] * 3
-    trainer = Trainer(recipe, data, RunFolder(tmp_path / "run"), CPU, torch.float32, print)
-    (tmp_path / "run").mkdir()
+    trainer = new_trainer(recipe, tmp_path / "run")
+    assert [(example.text, example.tokens) for example in trainer.examples[-3:]] == [("", ())] * 3
     assert trainer.run()
     row = trainer.folder.rows()[-1]["validation"]
     assert list(row["sets"]) == ["validation", "noise"] and set(row["sets"]["noise"]) == {
