@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,8 @@ def aligner() -> Aligner:
 
 def manifest(folder: Path, texts: dict[str, str]) -> Path:
     file = folder / "texts.jsonl"
-    rows = [{"audio_filepath": str(AUDIO / name), "text": text} for name, text in texts.items()]
+    rows = [{"audio_filepath": str(AUDIO / name), "text": text, "speaker": "a"} for name, text in texts.items()]
+    rows = [{key: value for key, value in row.items() if value is not None} for row in rows]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return file
 
@@ -136,19 +138,22 @@ def test_rows_of_lines_are_read_back(aligner: Aligner, tmp_path: Path) -> None:
 
 
 def test_unusable_texts_fail_alone(aligner: Aligner, tmp_path: Path) -> None:
-    names = [file.name for file in FILES[:5]]
-    texts = {
+    names = [file.name for file in FILES[:6]]
+    texts: dict[str, Any] = {
         names[0]: TEXTS[names[0]],
         names[1]: "",
         names[2]: "word " * 2000,
         names[3]: "— ¤ —",
         names[4]: TEXTS[names[4]],
+        names[5]: None,
     }
     found = list(aligner.align(manifest(tmp_path, texts), ordered=True))
     messages = [one.message if isinstance(one, Failure) else "" for one in found]
-    assert [bool(message) for message in messages] == [False, True, True, True, False]
+    assert [bool(message) for message in messages] == [False, True, True, True, False, True]
     assert "empty" in messages[1] and "too short" in messages[2] and "no letters" in messages[3]
-    assert {one.stage for one in found if isinstance(one, Failure)} == {"align"}
+    assert "it has no text: --text names its file" in messages[5]
+    assert [one.stage for one in found if isinstance(one, Failure)] == [*["align"] * 3, "input"]
+    assert to_object(found[0])["speaker"] == "a"
 
 
 def test_recordings_without_sound_fail() -> None:

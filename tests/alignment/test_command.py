@@ -77,21 +77,6 @@ def test_folder_of_texts_resumes(tmp_path: Path) -> None:
     assert other.returncode == 2 and "align" in other.stderr
 
 
-def test_manifest(tmp_path: Path) -> None:
-    manifest = tmp_path / "texts.jsonl"
-    given = [{"audio_filepath": str(file), "text": TEXTS[file.name], "speaker": "a"} for file in FILES]
-    given[1].pop("text")
-    given[2]["text"] = ""
-    manifest.write_text("".join(json.dumps(row) + "\n" for row in given), encoding="utf-8")
-    result = align(manifest, "--ordered", "--quiet")
-    first, second, third = rows(result.stdout)
-    assert result.returncode == 1
-    assert first["speaker"] == "a" and first["pred_text"] == first["text"] == SENTENCE
-    assert second["error"]["stage"] == "input" and "no text" in second["error"]["message"]
-    assert third["error"]["stage"] == "align" and "empty" in third["error"]["message"]
-    assert len(result.stderr.splitlines()) == 2
-
-
 def test_errors_of_the_text_are_said(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     words = TEXTS[FILES[1].name].split()

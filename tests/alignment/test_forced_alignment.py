@@ -1,16 +1,14 @@
-"""CTC forced alignment: the reference against brute force on tiny lattices, and batches against the reference."""
+"""CTC forced alignment: batches against the definition, one text and one state at a time."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
-from itertools import groupby
 
 import pytest
 import torch
 
-from fastscribe.alignment.forced_alignment import Span, align, frames_needed
+from fastscribe.alignment.forced_alignment import Span, align
 from tests.helpers.forced_alignment import align_reference
 
 CPU = torch.device("cpu")
@@ -37,38 +35,7 @@ def align_batch(tables: list, texts: list, blank_id: int, **limits: int) -> list
     return align(lambda first, stop: logprobs_BTV[:, first:stop], lengths, texts, blank_id, CPU, **limits)
 
 
-def score(spans: list[Span], logprobs_TV: list, token_ids: list[int], blank_id: int) -> float:
-    labels = [blank_id] * len(logprobs_TV)
-    for (first, end), token_id in zip(spans, token_ids, strict=True):
-        labels[first:end] = [token_id] * (end - first)
-    return sum(logprobs_V[label] for logprobs_V, label in zip(logprobs_TV, labels, strict=True))
-
-
-def best_by_brute_force(logprobs_TV: list, token_ids: list[int], blank_id: int) -> float:
-    """Return the best score of all label sequences that collapse to the text."""
-    best = -math.inf
-    for labels in itertools.product(range(blank_id + 1), repeat=len(logprobs_TV)):
-        if [label for label, _ in groupby(labels) if label != blank_id] == token_ids:
-            best = max(best, sum(row[label] for row, label in zip(logprobs_TV, labels, strict=True)))
-    return best
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_reference_finds_best_path(seed: int) -> None:
-    rng = random.Random(seed)
-    blank_id = rng.randrange(1, 4)
-    logprobs_TV, token_ids = table(rng, rng.randrange(7), blank_id + 1), text(rng, rng.randrange(4), blank_id)
-    spans = align_reference(logprobs_TV, token_ids, blank_id)
-    if frames_needed(token_ids) > len(logprobs_TV):
-        assert spans is None
-        return
-    assert spans is not None
-    assert score(spans, logprobs_TV, token_ids, blank_id) == best_by_brute_force(logprobs_TV, token_ids, blank_id)
-    borders = [border for span in spans for border in span]
-    assert borders == sorted(borders) and all(first < end for first, end in spans)
-
-
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(25))
 def test_batch_equals_reference(seed: int) -> None:
     """Blocks of one frame, a few and all. Many batches have a row with too few frames."""
     rng = random.Random(seed)
@@ -78,19 +45,6 @@ def test_batch_equals_reference(seed: int) -> None:
     expected = [align_reference(*row, blank_id) for row in zip(tables, texts, strict=True)]
     for max_bytes in (1, 300, 1 << 20):
         assert align_batch(tables, texts, blank_id, max_bytes=max_bytes) == expected, max_bytes
-
-
-def test_text_fills_every_frame() -> None:
-    rng = random.Random(0)
-    assert align_batch([table(rng, 3, 3)], [[0, 1, 0]], 2) == [[(0, 1), (1, 2), (2, 3)]]
-    assert align_batch([table(rng, 3, 3)], [[1, 1]], 2) == [[(0, 1), (2, 3)]]  # a blank between equal ones
-    assert align_batch([table(rng, 2, 3)], [[1, 1]], 2) == [None]
-
-
-def test_empty_and_too_few_frames() -> None:
-    rng = random.Random(0)
-    tables = [table(rng, 4, 3), [], [], table(rng, 1, 3)]
-    assert align_batch(tables, [[], [], [0], [0, 1]], 2) == [[], [], None, None]
 
 
 def test_nan_stays_in_its_row() -> None:

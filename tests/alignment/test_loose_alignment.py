@@ -63,7 +63,7 @@ def score_of(found: LooseAlignment, logprobs_TV: list[list[float]], words: list[
     return total - SKIP * sum(found.is_skipped_W)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(25))
 def test_best_path(seed: int) -> None:
     rng = random.Random(seed)
     words = [[rng.randrange(BLANK) for _ in range(rng.randrange(1, 3))] for _ in range(rng.randrange(1, 4))][:3]
@@ -82,7 +82,7 @@ def test_best_path(seed: int) -> None:
         assert not states & visited if is_skipped else states <= visited
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_a_text_as_spoken_has_the_exact_path(seed: int) -> None:
     """With costs that nothing outweighs, the lattice is that of exact alignment, ties included."""
     rng = random.Random(seed)
@@ -107,15 +107,6 @@ def test_what_was_not_said_and_what_was() -> None:
     found = align_loosely(logprobs_TV, [0, 1, 2], [range(1), range(1, 2), range(2, 3)], BLANK)
     assert found is not None and found.is_skipped_W == (False, True, False)
     assert found.path_T.tolist() == [1, 2, 5, 6, 6, 6] and found.other == ((4, 5),)
-
-
-def test_another_text_is_one_stretch_of_speech() -> None:
-    """The words 0 and 1 were not spoken; 2 was, three times, with pauses."""
-    spoken = [2, BLANK, 2, BLANK, 2]
-    logprobs_TV = np.full((len(spoken), BLANK + 1), -30.0, np.float32)
-    logprobs_TV[range(len(spoken)), spoken] = -0.1
-    found = align_loosely(logprobs_TV, [0, 1], [range(1), range(1, 2)], BLANK)
-    assert found is not None and found.is_skipped_W == (True, True) and found.other == ((0, 5),)
 
 
 def test_nothing_to_align() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import unicodedata
 
-import pytest
-
 from fastscribe.alignment.script import Speller, missing_line, unwritten_line
 from fastscribe.text.tokenizer import Tokenizer, from_characters, from_huggingface, from_pieces
 from tests.conftest import MODELS, checkpoint
@@ -114,9 +112,3 @@ def test_aggregate_takes_the_fewest_pieces() -> None:
     tokenizer = from_pieces(["▁a", "b", "▁ab", "▁", "a"])
     script = Speller(tokenizer).script("ab ba")
     assert [tokenizer.pieces[token_id] for token_id in script.token_ids] == ["▁ab", "▁", "b", "a"]
-
-
-def test_unknown_kind_is_refused() -> None:
-    data = {"model": {"type": "WordLevel", "vocab": {"a": 0}}}
-    with pytest.raises(ValueError, match="WordLevel"):
-        Speller(from_huggingface(json.dumps(data).encode(), 1))

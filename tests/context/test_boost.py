@@ -60,15 +60,6 @@ def test_rows_of_a_manifest_have_their_own(decoder: str, tmp_path: Path) -> None
     ]
 
 
-def test_phrases_of_run_and_row_apply_together(tmp_path: Path) -> None:
-    manifest = tmp_path / "rows.jsonl"
-    rows = [{"audio_filepath": str(path), "boost": ["Norfolk\t2"]} for path in (BURGESS, NORFOLK)]
-    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    options = replace(DECODERS["greedy"], boost=(Phrase("Burgess", 4.0),))
-    found = list(Transcriber.load("default", "cpu", "fp32", options).transcribe(manifest, ordered=True))
-    assert "Burgess" in found[0].text and found[1].text == text(NORFOLK, "greedy", Phrase("Norfolk", 2.0))
-
-
 def test_a_row_with_an_unusable_list_fails_alone(tmp_path: Path) -> None:
     manifest = tmp_path / "rows.jsonl"
     rows = [{"audio_filepath": str(BURGESS), "boost": boost} for boost in (["good", "bad\t-1"], 7, None)]
@@ -105,13 +96,6 @@ def test_command_line(tmp_path: Path) -> None:
     arguments = ("transcribe", BURGESS, "--beam", 1, "-f", "txt", "--boost", words)
     done = fastscribe(*arguments)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1) and "Burgess" in done.stdout
-    out = tmp_path / "out"
-    assert fastscribe(*arguments, "-q", "-o", out).returncode == 0
-    words.write_text("Burgess\t4\n# in another order, and with a comment\n")
-    assert fastscribe(*arguments, "-q", "-o", out).returncode == 0
-    words.write_text("Burgess\t3\n")
-    refused = fastscribe(*arguments, "-q", "-o", out)
-    assert refused.returncode == 2 and "--boost" in refused.stderr
     words.write_text("Burgess\nNorfolk\t0\n")
     bad = fastscribe(*arguments)
     assert bad.returncode == 2 and f"{words}: line 2: weight '0'" in bad.stderr.replace("\n", " ")

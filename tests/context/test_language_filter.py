@@ -15,9 +15,9 @@ from fastscribe.context.alphabets import find_alphabet
 from fastscribe.context.language_filter import LanguageFilter, excluded_tokens
 from fastscribe.errors import UsageError
 from fastscribe.languages import _NAMES
-from fastscribe.text.tokenizer import Tokenizer, from_huggingface, from_pieces, from_sentencepiece
+from fastscribe.text.tokenizer import Tokenizer, from_huggingface
 from fastscribe.types import Failure, Phrase, Source
-from tests.conftest import SHARED
+from tests.conftest import MODELS, SHARED, checkpoint
 
 # A sentence with many letters of each language of parakeet-tdt-0.6b-v3.
 SENTENCES = {
@@ -152,35 +152,13 @@ def test_bytes() -> None:
     assert kept("hi", *pieces) == "<unk> <0x41> <0xB6> <0xE2> <0xE0>"
 
 
-def test_parts_of_an_aggregate(sentencepiece_models: dict[str, bytes]) -> None:
+def test_parts_of_an_aggregate() -> None:
     """Each language keeps its own part, also of letters that both have."""
-    parts = {name: from_sentencepiece(model).pieces for name, model in sentencepiece_models.items()}
-    joined = from_pieces([piece for pieces in parts.values() for piece in pieces], sentencepiece_models)
-    first, second = (len(pieces) for pieces in parts.values())
-    assert excluded_tokens(joined, "en") == frozenset(range(first, first + second))
+    joined = checkpoint(MODELS / "published" / "stt_enes_conformer_ctc_large").tokenizer
+    first = joined.pieces.index("<unk>", 1)  # the other part begins as the first one
+    assert excluded_tokens(joined, "en") == frozenset(range(first, len(joined.pieces)))
     assert excluded_tokens(joined, "es-MX") == frozenset(range(first))
     assert excluded_tokens(joined, "de") is not None  # by its letters
-
-
-@pytest.fixture(scope="module")
-def sentencepiece_models() -> dict[str, bytes]:
-    import io
-
-    import sentencepiece
-
-    found = {}
-    for name, text in (("en", "the cat sat on a mat"), ("es", "el gato come un ratón")):
-        model = io.BytesIO()
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter([text] * 20),
-            model_writer=model,
-            vocab_size=24,
-            model_type="bpe",
-            hard_vocab_limit=False,
-            minloglevel=2,
-        )
-        found[name] = model.getvalue()
-    return found
 
 
 def test_rows_name_their_languages() -> None:

@@ -77,7 +77,7 @@ def share(model: Ngrams, context: tuple[int, ...], token: int) -> float:
     return share(model, context[1:], token) * max(left, 1e-6) / max(shorter_left, 1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(texts=TEXTS, least_gain=GAINS, written=st.lists(st.integers(0, NUM_TOKENS - 1), max_size=6))
 def test_tables_equal_backoff(texts, least_gain, written) -> None:
     model = ngrams.counted(texts, NUM_TOKENS, 3, least_gain)
@@ -90,7 +90,7 @@ def test_tables_equal_backoff(texts, least_gain, written) -> None:
         state, context = int(tables.next_SV[state, token]), (*context, token)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(texts=TEXTS)
 def test_counts(texts) -> None:
     """Without pruning: Witten-Bell smoothing, with counts of every context in the texts."""

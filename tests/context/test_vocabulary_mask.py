@@ -75,7 +75,7 @@ def drawn(data, frames: Frames, blank_id: int) -> tuple[Frames, list[set[int]], 
     return frames, excluded, phrases
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(**TRANSDUCERS)
 def test_label_looping_equals_greedy(seed, durations, blank_bias, lengths, data) -> None:
     transducer = tiny_transducer(seed, durations, 5, blank_bias)
@@ -93,7 +93,7 @@ def test_label_looping_equals_greedy(seed, durations, blank_bias, lengths, data)
         assert excluded[row].isdisjoint(fast.token_ids)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(**TRANSDUCERS, width=st.integers(1, 5), has_nbest=st.booleans())
 def test_beam_equals_reference(seed, durations, blank_bias, lengths, data, width, has_nbest) -> None:
     transducer = tiny_transducer(seed, durations, 5, blank_bias)
@@ -107,7 +107,7 @@ def test_beam_equals_reference(seed, durations, blank_bias, lengths, data, width
         assert all(excluded[row].isdisjoint(one.token_ids) for one in fast.nbest)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**31), lengths=st.lists(st.integers(0, 15), min_size=1, max_size=4), data=st.data())
 def test_ctc_equals_reference(seed, lengths, data) -> None:
     torch.manual_seed(seed)
@@ -151,7 +151,7 @@ def test_a_certain_token_that_is_left_out() -> None:
             assert ctc.decode(head, one, 3)[0].token_ids == expected
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     durations=st.sampled_from(DURATIONS),

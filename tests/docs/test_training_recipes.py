@@ -15,8 +15,8 @@ from fastscribe.training.recipe import read_recipe
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from tests.conftest import MODELS, ROOT, checkpoint
+from tests.training.conftest import manifest  # noqa: F401 - a fixture
 from tests.training.test_bpe import sentences
-from tests.training.test_trainer import manifest  # noqa: F401 - a fixture
 
 TRAIN = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
 RECIPES = sorted((ROOT / "docs" / "examples").glob("finetune*.yaml"))

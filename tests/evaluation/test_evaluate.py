@@ -47,7 +47,7 @@ def row(reference: str, hypothesis: str, **fields: object) -> dict:
 FAILED = {"audio_filepath": "f.wav", "text": "gone for good", "error": {"stage": "load", "type": "E", "message": "m"}}
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(PAIRS)
 def test_errors_equal_levenshtein(pairs: list[Pair]) -> None:
     total = evaluate(pairs, num_group_fields=1).total
@@ -62,7 +62,7 @@ def test_errors_equal_levenshtein(pairs: list[Pair]) -> None:
     assert (total.utterances, total.failed) == (len(pairs), sum(pair.hypothesis is None for pair in pairs))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(PAIRS, st.booleans())
 def test_groups_sum_to_total(pairs: list[Pair], count_failed: bool) -> None:
     found = evaluate(pairs, num_group_fields=1, count_failed=count_failed)
@@ -77,7 +77,7 @@ def test_groups_sum_to_total(pairs: list[Pair], count_failed: bool) -> None:
         assert alone.total == score
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(PAIRS, st.integers(1, 4), st.integers(1, 20))
 def test_blocks_change_nothing(pairs: list[Pair], block_pairs: int, block_characters: int) -> None:
     whole = evaluate(pairs, 1, num_worst=3)
@@ -94,7 +94,7 @@ def test_blocks_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(block) for block in scoring._blocks(pairs)] == [3, 3, 2, 1, 3, 1]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(PAIRS, st.integers(0, 5))
 def test_worst_utterances(pairs: list[Pair], num_worst: int) -> None:
     def rank(pair: Pair) -> tuple[int, float]:
@@ -111,13 +111,6 @@ def test_worst_utterances(pairs: list[Pair], num_worst: int) -> None:
         assert sum(len(s.reference) for s in aligned.spans if s.kind in ("substitute", "delete")) == (
             aligned.words.substitutions + aligned.words.deletions
         )
-
-
-def test_corpus_rates() -> None:
-    total = evaluate([Pair("a b c d e f g h i", "a b c d e f g h i"), Pair("a", "b")]).total
-    assert total.words.rate == 0.1
-    assert total.sentence_error_rate == 0.5
-    assert evaluate([Pair("a", "b c d")]).total.words.rate == 3.0
 
 
 def test_standard_error() -> None:
@@ -195,7 +188,7 @@ def test_long_diff_shortened() -> None:
     assert shown.endswith("w99 {+more+}")
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(PAIRS, st.integers(10, 40))
 def test_side_by_side(pairs: list[Pair], max_columns: int) -> None:
     for aligned in evaluate(pairs, 1, 8).worst:

@@ -60,15 +60,6 @@ def test_groups_are_those_of_the_slow_form(seed: int) -> None:
         assert cluster(found, recordings, threshold, fixed) == expected
 
 
-def test_the_order_of_the_prints_changes_nothing() -> None:
-    found, _ = prints(3, 5, 9, noise=0.9)
-    recordings = [number % 17 for number in range(len(found))]
-    labels = np.array(cluster(found, recordings, 0.35))
-    order = np.random.RandomState(0).permutation(len(found))
-    again = np.array(cluster(found[order], [recordings[at] for at in order], 0.35))
-    assert ((labels[order][:, None] == labels[order]) == (again[:, None] == again)).all()
-
-
 def test_equal_prints_are_one_person() -> None:
     """None of many equal similarities is the nearest."""
     assert cluster(np.ones((7, 1), np.float32), range(7), 0.4) == [0] * 7

@@ -95,24 +95,23 @@ def test_each_channel_gives_what_it_gives_alone(
     assert {segment.speaker for segment in result.segments} == set(NAMES)
 
 
-def test_the_dialogue_is_in_order_on_the_recordings_clock(transcriber: Transcriber, call: str) -> None:
-    """The model knows the clips by heart; two of them overlap."""
-    [result] = transcribed(transcriber, call)
+def test_the_dialogue_is_in_order_on_the_recordings_clock(
+    transcriber: Transcriber, call: str, monkeypatch: pytest.MonkeyPatch, pushed: list[Batch]
+) -> None:
+    """The model knows the clips by heart; two overlap. Channels are planned together, and read again for shared words only."""
+    monkeypatch.setattr(dialogues, "frame_energy", lambda *_: pytest.fail("read again"))
+    [result] = transcribed(transcriber, call, batch_size=4)
     assert isinstance(result, Transcript)
+    [batch] = pushed
+    assert len(batch.utterances) == 4 and {one.audio.channel for one in batch.utterances} == {0, 1}
+    progress = transcriber.progress
+    assert (progress.files, progress.audio_s, progress.planned_s, progress.done_s) == (1, 24.0, 24.0, 24.0)
     assert said(words_of(result, "agent")) == f"{TEXTS[0]} {TEXTS[2]}"
     assert said(words_of(result, "customer")) == f"{TEXTS[1]} {TEXTS[3]}"
     assert [segment.speaker for segment in result.segments[:3]] == ["agent", "customer", "agent"]
     assert result.text.startswith(f"{TEXTS[0]} {TEXTS[1]} ")
     starts = [segment.start_s for segment in result.segments]
     assert starts == sorted(starts) and [5.5 <= one < 7 for one in starts[:3]] == [False, True, False]
-
-
-def test_channels_are_planned_together(transcriber: Transcriber, call: str, pushed: list[Batch]) -> None:
-    transcribed(transcriber, call, batch_size=4)
-    [batch] = pushed
-    assert len(batch.utterances) == 4 and {one.audio.channel for one in batch.utterances} == {0, 1}
-    progress = transcriber.progress
-    assert (progress.files, progress.audio_s, progress.planned_s, progress.done_s) == (1, 24.0, 24.0, 24.0)
 
 
 @pytest.mark.parametrize("leak_db", [-20, -10])
@@ -126,14 +125,6 @@ def test_leaked_words_are_written_once(transcriber: Transcriber, tmp_path: Path,
     assert said(words_of(result, "agent")) == f"{TEXTS[0]} {TEXTS[2]}"
     assert said(words_of(result, "customer")) == TEXTS[1]
     assert isinstance(result, Transcript) and result.text == " ".join(TEXTS[:3])
-
-
-def test_the_recording_is_read_again_only_for_shared_words(
-    transcriber: Transcriber, call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dialogues, "frame_energy", lambda *_: pytest.fail("read again"))
-    [result] = transcribed(transcriber, call)
-    assert isinstance(result, Transcript)
 
 
 def test_a_recording_that_vanishes_before_it_is_read_again_fails(

@@ -30,18 +30,6 @@ def dialogue(*channels: Transcript) -> list[str]:
     return to_txt(merged).splitlines()
 
 
-def test_turns_are_in_order() -> None:
-    agent = spoken((0, "Hello."), (3, "How can I help you?"), (12, "One moment, please."))
-    customer = spoken((1.5, "Hi!"), (7, "My bill is wrong. It is too high."))
-    assert dialogue(agent, customer) == [
-        "agent: Hello.",
-        "customer: Hi!",
-        "agent: How can I help you?",
-        "customer: My bill is wrong. It is too high.",
-        "agent: One moment, please.",
-    ]
-
-
 def test_a_segment_is_cut_where_somebody_answers_in_its_pause() -> None:
     """The agent's text has no marks, so all of it is one segment."""
     merged = merge([spoken((0, "your name is"), (4, "and you live in")), spoken((2, "Smith"))], NAMES[:2])
@@ -91,12 +79,6 @@ def test_everything_names_its_speaker() -> None:
     assert [word.speaker for word in merged.words] == ["agent", "customer", "agent", "agent"]
     assert [(token.piece, token.speaker) for token in merged.tokens][:2] == [("Hello.", "agent"), ("Hi!", "customer")]
     assert merged.gaps == (Gap(5.0, 6.0, "customer"),)
-
-
-def test_a_silent_speaker_is_listed() -> None:
-    merged = merge([spoken((0, "Hello.")), spoken()], NAMES[:2])
-    assert merged.speakers == ("agent", "customer") and merged.text == "Hello."
-    assert merge([spoken(), spoken()], NAMES[:2]).segments == ()
 
 
 def test_words_without_spaces_are_joined_without() -> None:

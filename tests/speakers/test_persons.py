@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from fastscribe.errors import UsageError
-from fastscribe.results.formats.writers import to_object
 from fastscribe.results.rows import ResultRow
 from fastscribe.speakers import persons
 from fastscribe.speakers.command import speakers as speakers_command
@@ -26,8 +25,7 @@ from fastscribe.speakers.persons import (
     speakers_of,
     write_persons,
 )
-from fastscribe.speakers.renaming import with_names
-from fastscribe.types import AudioInfo, Transcript, Voice
+from fastscribe.types import Voice
 from tests.helpers.exports import export
 
 # Speakers by recording, and whose voice each is; "-" has no print.
@@ -297,12 +295,3 @@ def test_names_go_into_all_formats_and_may_change(tmp_path: Path, capsys: pytest
     assert names == {"Zoë"}
     assert (out / "e.txt").read_text() == "Zoë: hi\n"
     assert " Zoë " in (out / "e.rttm").read_text()
-
-
-def test_one_name_for_two_channels() -> None:
-    """Their person speaks on both, so no channel is told; one name each keeps them."""
-    audio = AudioInfo("a.wav", "a.wav", 1000, 2, 1000)
-    call = Transcript(audio, "", (), (), speakers=("left", "right"), speaker_channels=(0, 1))
-    assert to_object(with_names(call, {"left": "Ann"}))["speaker_channels"] == {"Ann": 0, "right": 1}
-    one = to_object(with_names(call, {"left": "Ann", "right": "Ann"}))
-    assert one["speakers"] == ["Ann"] and "speaker_channels" not in one

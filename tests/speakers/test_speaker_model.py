@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
-from fastscribe.alignment.aligner import Aligner
+from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.checkpoint.reader import read_for_run
-from fastscribe.errors import CheckpointError, OptionError
+from fastscribe.errors import OptionError
 from fastscribe.pipeline import recognizer
 from fastscribe.pipeline.interfaces import IDLE
 from fastscribe.speakers import recordings, stage
@@ -80,29 +79,25 @@ def without_speakers(inputs: list[str]) -> list[tuple[Any, ...]]:
 
 
 # In a process of its own, test_chosen_settings_are_those_of_a_checkpoint_that_has_them.
-@pytest.mark.parametrize("name", ["v1", "v2"])
-def test_words_are_those_of_a_run_without_speakers(
-    name: str, speaker_models: dict[str, Path], inputs: list[str], without_speakers: list[tuple[Any, ...]]
+@pytest.mark.parametrize(("name", "frame_s"), [("v1", 0.08), ("v2", 0.08), ("nemotron", 0.01)])
+def test_words_are_those_of_a_run_without_speakers_and_turns_those_of_the_model(
+    name: str,
+    frame_s: float,
+    speaker_models: dict[str, Path],
+    inputs: list[str],
+    without_speakers: list[tuple[Any, ...]],
 ) -> None:
+    """The model sees the whole recording, also where its words are found in utterances."""
     found = transcribed(inputs, speaker_models[name])
     assert list(map(plain, found)) == without_speakers
+    [expected_TN] = probabilities(speaker_models[name], [LONG])
+    assert turns(found)[0] == turns_of(expected_TN, frame_s, len(LONG) / RATE) and len(turns(found)[0]) > 3
     for result in found:
         assert isinstance(result, Transcript)
         for one in (*result.words, *result.segments, *result.gaps):
             assert one.speaker in (result.speakers or (None,))
         assert all({word.speaker for word in one.words} == {one.speaker} for one in result.segments)
     assert sum(isinstance(one, Transcript) and len(one.speakers) > 1 for one in found) >= 3
-
-
-@pytest.mark.parametrize(("name", "frame_s"), [("v1", 0.08), ("v2", 0.08), ("nemotron", 0.01)])
-def test_turns_are_those_of_the_model_over_the_whole_recording(
-    name: str, frame_s: float, speaker_models: dict[str, Path], inputs: list[str]
-) -> None:
-    [found] = transcribed(inputs[:1], speaker_models[name])
-    [expected_TN] = probabilities(speaker_models[name], [LONG])
-    assert isinstance(found, Transcript)
-    assert found.turns == turns_of(expected_TN, frame_s, len(LONG) / RATE)
-    assert len(found.turns) > 3
 
 
 def test_a_long_recording_is_seen_in_windows(tmp_path: Path, inputs: list[str]) -> None:
@@ -191,7 +186,9 @@ def test_a_dry_run_reads_no_recording_as_a_whole(
 def test_the_command_writes_speakers_and_resumes(speaker_models: dict[str, Path], tmp_path: Path) -> None:
     out, files = tmp_path / "out", [str(path) for path in CLIPS[:2]]
     command = ["transcribe", *files, "-m", str(MODEL), "-o", str(out), "-f", "jsonl,rttm,txt", "--dtype", "fp32"]
-    first = fastscribe(*command, "--speakers", str(speaker_models["v2"]))
+    first = fastscribe(
+        *command, "--speakers", str(speaker_models["v2"]), "--speaker-streaming", "fifo_len=5, chunk_len=40"
+    )
     assert first.returncode == 0, first.stderr
     stored = rows((out / "transcripts.jsonl").read_text())
     turns = {Path(row["audio_filepath"]).name: row["turns"] for row in stored}
@@ -201,13 +198,14 @@ def test_the_command_writes_speakers_and_resumes(speaker_models: dict[str, Path]
         assert [(float(line[3]), line[7]) for line in lines] == [
             (turn["start"], turn["speaker"].replace(" ", "_")) for turn in turns[path.name]
         ]
-    again = fastscribe(*command, "--speakers", str(speaker_models["v2"]))
+    command += ["--speakers", str(speaker_models["v2"])]
+    again = fastscribe(*command, "--speaker-streaming", "chunk_len=40,fifo_len=5")  # the order does not count
     assert again.returncode == 0
     assert "nothing to do" in again.stderr
-    for other in (["--speakers", str(speaker_models["v1"])], [], ["--rttm", str(out)]):
+    for other in ([], ["--speaker-streaming", "chunk_len=41,fifo_len=5"]):
         refused = fastscribe(*command, *other)
         assert refused.returncode == 2
-        assert "with other settings" in refused.stderr
+        assert '--speaker-streaming was "chunk_len=40,fifo_len=5"' in refused.stderr
     # The turns of one run are the speakers of another.
     text = fastscribe("transcribe", *files, "-m", str(MODEL), "--rttm", str(out), "--dtype", "fp32", "-q")
     given = rows(text.stdout)
@@ -241,40 +239,20 @@ def test_chosen_settings_are_those_of_a_checkpoint_that_has_them(
 
 
 def test_settings_of_another_project_have_the_same_names(speaker_models: dict[str, Path], tmp_path: Path) -> None:
-    settings = nemotron_diarization.config("cache")
-    changed = settings | {
-        "chunk_length": 24,
-        "chunk_right_context": 3,
-        "fifo_length": 6,
-        "speaker_cache_update_period": 9,
-    }
-    changed |= {"chunk_left_context": 2}
+    chosen = (
+        ("chunk_len", "chunk_length", 24),
+        ("chunk_left_context", "chunk_left_context", 2),
+        ("chunk_right_context", "chunk_right_context", 3),
+        ("fifo_len", "fifo_length", 6),
+        ("spkcache_update_period", "speaker_cache_update_period", 9),
+    )
+    changed = nemotron_diarization.config("cache") | {theirs: number for _, theirs, number in chosen}
     wanted = read_speaker_model(nemotron_diarization.write_folder(tmp_path / "n", changed)).config
-    names = {
-        "chunk_len": 24,
-        "chunk_right_context": 3,
-        "fifo_len": 6,
-        "spkcache_update_period": 9,
-        "chunk_left_context": 2,
-    }
+    names = {ours: number for ours, _, number in chosen}
     options = Options(speakers=str(speaker_models["nemotron"]), speaker_streaming=names)
     found = read_for_run(MODEL, options).others["turns"]
     assert found is not None and found.config == wanted
     assert wanted.num_seen(10**7) == found.config.num_seen(10**7)  # by which batches are planned
-
-
-def test_a_run_with_chosen_settings_resumes(speaker_models: dict[str, Path], tmp_path: Path) -> None:
-    command = ["transcribe", str(CLIPS[0]), "-m", str(MODEL), "-o", str(tmp_path), "--dtype", "fp32"]
-    command += ["--speakers", str(speaker_models["v2"])]
-    given = "fifo_len=5, chunk_len=40"
-    first = fastscribe(*command, "--speaker-streaming", given)
-    assert first.returncode == 0, first.stderr
-    again = fastscribe(*command, "--speaker-streaming", "chunk_len=40,fifo_len=5")  # the order does not count
-    assert again.returncode == 0, again.stderr
-    for other in ([], ["--speaker-streaming", "chunk_len=41,fifo_len=5"]):
-        refused = fastscribe(*command, *other)
-        assert refused.returncode == 2
-        assert '--speaker-streaming was "chunk_len=40,fifo_len=5"' in refused.stderr
 
 
 def test_inspect_shows_settings_as_the_option_takes_them(speaker_models: dict[str, Path]) -> None:
@@ -324,10 +302,10 @@ def test_settings_are_kept_in_one_form(given: Any) -> None:
         (["--rttm", "missing.rttm"], "missing.rttm: no such file or folder"),
         (["--rttm", "https://example.org/turns.rttm"], "takes a local file, not a URL"),
         (["--rttm", ""], "--rttm is empty"),
+        (["--rttm", "all.rttm", "--speakers", "{v1}"], "--rttm and --speakers exclude each other"),
         (["--speakers", "{v1}", "--speaker-names", "speaker 2"], "speaker 2 is the name of a speaker without one"),
         (["--speaker-streaming", "chunk_len=9"], "--speaker-streaming is for a speaker model: --speakers MODEL"),
         (["--speakers", "{v2}", "--speaker-streaming", "chunk_len"], "not settings such as chunk_len=340,fifo_len=40"),
-        (["--speakers", "{v2}", "--speaker-streaming", "chunks=3"], "chunks: not one of chunk_len, chunk_left_context"),
         (["--speakers", "{v2}", "--speaker-streaming", "chunk_len=x"], "chunk_len=x: not a number of frames from 1"),
         (["--speakers", "{v2}", "--speaker-streaming", "fifo_len=" + "9" * 5000], "not a number of frames from 0"),
         (["--speakers", "{v1}", "--speaker-streaming", "chunk_len=9"], "v1.nemo: this model reads recordings at once"),
@@ -344,15 +322,6 @@ def test_a_mistake_is_one_line(options: list[str], message: str, speaker_models:
     assert found.returncode == 2
     [line] = [line for line in found.stderr.splitlines() if "no --model" not in line]
     assert message in line
-
-
-def test_other_commands_refuse_speakers(speaker_models: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
-        Aligner.load(MODELS / "ctc" / "model.nemo", options=Options(rttm=str(tmp_path)))
-    with pytest.raises(UsageError):
-        Options(speakers=str(speaker_models["v1"]), rttm=str(tmp_path))
-    with pytest.raises(CheckpointError, match="needs one"):
-        Transcriber.load(MODEL, device="cpu", options=Options(speakers=str(MODEL)))
 
 
 def test_rttm_without_a_recording_fails_that_one(tmp_path: Path) -> None:

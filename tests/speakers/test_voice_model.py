@@ -57,12 +57,6 @@ def error(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
-def test_vectors_are_those_of_nemo(name: str, model: Path) -> None:
-    for samples, expected in zip(recordings(), GOLDENS[name], strict=True):
-        [found] = vectors(model, [samples])
-        assert error(found, np.array(expected)) < ROUNDING
-
-
 def test_neighbours_in_a_batch_change_nothing(name: str, model: Path) -> None:
     found = vectors(model, recordings())
     assert len(found) == len(recordings())

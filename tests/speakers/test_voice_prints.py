@@ -176,6 +176,15 @@ def test_a_voice_that_cannot_be_heard_costs_its_print_alone(
     assert line.endswith("the voice model's output holds NaN or infinite numbers")
 
 
+def one_speaker(folder: Path, voice_model: Path) -> tuple[Path, Transcriber]:
+    """Return a recording, and what transcribes it with a print of its one speaker."""
+    file, turns = folder / "a.wav", folder / "turns.rttm"
+    soundfile.write(file, CLIPS[0], RATE)
+    turns.write_text("SPEAKER a 1 0 4 <NA> <NA> A <NA> <NA>\n")
+    options = Options(voices=str(voice_model), rttm=str(turns), threads=1)
+    return file, Transcriber.load(MODEL, "cpu", "fp32", options)
+
+
 def test_voices_that_run_out_of_memory_leave_the_budget_of_words(
     voice_model: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -188,10 +197,7 @@ def test_voices_that_run_out_of_memory_leave_the_budget_of_words(
         return encode(printer, features)
 
     monkeypatch.setattr(VoicePrinter, "encode", scarce)
-    file, turns = tmp_path / "a.wav", tmp_path / "turns.rttm"
-    soundfile.write(file, CLIPS[0], RATE)
-    turns.write_text("SPEAKER a 1 0 4 <NA> <NA> A <NA> <NA>\n")
-    transcriber = Transcriber.load(MODEL, "cpu", "fp32", Options(voices=str(voice_model), rttm=str(turns), threads=1))
+    file, transcriber = one_speaker(tmp_path, voice_model)
     frames = transcriber._budget().frames
     [found] = transcriber.transcribe([str(file)])
     assert isinstance(found, Transcript) and failed and transcriber._budget().frames == frames
@@ -201,10 +207,7 @@ def test_voices_that_run_out_of_memory_leave_the_budget_of_words(
 def test_a_recording_that_is_gone_when_its_voices_are_heard_keeps_its_words(
     voice_model: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    file = tmp_path / "a.wav"
-    soundfile.write(file, CLIPS[0], RATE)
-    turns = tmp_path / "turns.rttm"
-    turns.write_text("SPEAKER a 1 0 4 <NA> <NA> A <NA> <NA>\n")
+    file, transcriber = one_speaker(tmp_path, voice_model)
     chosen = voice_prints.choose_stretches
 
     def gone(spans: Any) -> Any:
@@ -213,7 +216,6 @@ def test_a_recording_that_is_gone_when_its_voices_are_heard_keeps_its_words(
 
     monkeypatch.setattr(voice_prints, "choose_stretches", gone)
     monkeypatch.setattr("fastscribe.pipeline.run.close_held", lambda: None)
-    transcriber = Transcriber.load(MODEL, "cpu", "fp32", Options(voices=str(voice_model), rttm=str(turns), threads=1))
     [found] = transcriber.transcribe([str(file)])
     assert isinstance(found, Transcript) and found.words and found.voices[0].embedding_E is None
     assert len(transcriber.progress.lines) == 1
@@ -264,6 +266,8 @@ def test_a_damaged_stored_print_is_no_result() -> None:
 def test_voices_need_speakers_and_a_voice_model(voice_model: Path) -> None:
     with pytest.raises(UsageError, match="nothing says who speaks"):
         Options(voices="titanet.nemo")
+    with pytest.raises(UsageError, match="speakers finds them too: leave one of the two out"):
+        Options(speakers="model.nemo", rttm="all.rttm")
     with pytest.raises(CheckpointError, match="no voice model"):
         transcribed([], MODEL, speakers="channels")
     with pytest.raises(CheckpointError, match="it is for --voices, and --speakers needs one"):

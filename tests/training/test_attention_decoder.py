@@ -32,10 +32,9 @@ from fastscribe.training.network import AttentionLossConfig, Network, new_model,
 from fastscribe.training.prompts import PromptedEncoder, PromptReader
 from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.state import RunFolder
-from fastscribe.training.trainer import Trainer
 from fastscribe.types import Features
 from tests.conftest import AUDIO, DATA, MODELS, checkpoint, waveform
-from tests.training.test_trainer import STILL
+from tests.training.test_trainer import STILL, trainer_of
 
 CPU = torch.device("cpu")
 GOLDEN = json.loads((DATA / "canary_training.json").read_text(encoding="utf-8"))
@@ -293,16 +292,11 @@ def untrained(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     return read_checkpoint(folder)
 
 
-def trainer_of(recipe: Recipe, init: Checkpoint, folder: Path, dtype: torch.dtype = torch.float32) -> Trainer:
-    folder.mkdir(exist_ok=True)
-    return Trainer(recipe, prepare(recipe, init), RunFolder(folder), CPU, dtype, lambda line: None)
-
-
 def test_run_learns_its_recordings(clips: Path, untrained: Checkpoint, tmp_path: Path) -> None:
     """From random weights, in two languages; the written folder transcribes, and another run can begin with it."""
     optimiser = {"learning_rate": 1e-2, "dropout": 0.0, "ema": 0.9}
-    recipe = recipe_of(clips, optimiser=optimiser, run={"epochs": 90, "validate_epochs": 90})
-    trainer = trainer_of(recipe, untrained, tmp_path / "run")
+    recipe = recipe_of(clips, optimiser=optimiser, run={"epochs": 60, "validate_epochs": 60})
+    trainer = trainer_of(recipe, tmp_path / "run", init=untrained)
     assert trainer.run()
     assert trainer.progress.best_rate == 0.0 and trainer.progress.start_rate == 1.0
     best = tmp_path / "run" / "best"
@@ -316,7 +310,7 @@ def test_run_learns_its_recordings(clips: Path, untrained: Checkpoint, tmp_path:
     weights = read_checkpoint(best).weights
     assert torch.equal(weights["aed.head.weight"], weights["aed.embedding.weight"])
     assert torch.equal(weights["aed.positions.weight"], untrained.weights["aed.positions.weight"])
-    again = trainer_of(recipe_of(clips, run={"epochs": 1}), read_checkpoint(best), tmp_path / "again")
+    again = trainer_of(recipe_of(clips, run={"epochs": 1}), tmp_path / "again", init=read_checkpoint(best))
     assert again.run() and again.progress.start_rate == 0.0
 
 
@@ -325,7 +319,7 @@ def test_frozen_parts(frozen: str, clips: Path, untrained: Checkpoint, tmp_path:
     rates = {"encoder": 0.5, "decoder": 2.0}
     optimiser = {"freeze": [frozen], "part_rates": rates, "weight_decay": 0.0}
     recipe = recipe_of(clips, optimiser=optimiser, run={"epochs": 1})
-    trainer = trainer_of(recipe, untrained, tmp_path / "run")
+    trainer = trainer_of(recipe, tmp_path / "run", init=untrained)
     learnt = "encoder" if frozen == "decoder" else "decoder"
     assert {*trainer.weights._group_rates} == {rates[learnt]}
     assert trainer.run()
@@ -338,7 +332,7 @@ def test_frozen_parts(frozen: str, clips: Path, untrained: Checkpoint, tmp_path:
 def test_aligner_stays(clips: Path, untrained: Checkpoint, tmp_path: Path) -> None:
     """Of canary-1b-v2: it is written as it is, also over an earlier model, and goes with a run that starts over."""
     init = with_aligner(untrained, checkpoint(MODELS / "ctc"))
-    assert trainer_of(recipe_of(clips, run={"epochs": 2}), init, tmp_path / "run").run()
+    assert trainer_of(recipe_of(clips, run={"epochs": 2}), tmp_path / "run", init=init).run()
     kept = read_checkpoint(tmp_path / "run" / "last").aligner
     assert kept is not None
     assert all(
@@ -351,7 +345,7 @@ def test_aligner_stays(clips: Path, untrained: Checkpoint, tmp_path: Path) -> No
 
 
 def test_batch_size_is_tried(clips: Path, untrained: Checkpoint, tmp_path: Path) -> None:
-    network = trainer_of(recipe_of(clips), untrained, tmp_path / "run").learner.network
+    network = trainer_of(recipe_of(clips), tmp_path / "run", init=untrained).learner.network
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     assert fits(network, untrained.config, True, Bucket(2.0, 30), 3)
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
@@ -359,7 +353,7 @@ def test_batch_size_is_tried(clips: Path, untrained: Checkpoint, tmp_path: Path)
 
 def test_rank_without_a_batch(clips: Path, untrained: Checkpoint, tmp_path: Path) -> None:
     """It passes silence through the network, with a row that is longer than a prompt."""
-    learner = trainer_of(recipe_of(clips), untrained, tmp_path / "run").learner
+    learner = trainer_of(recipe_of(clips), tmp_path / "run", init=untrained).learner
     losses: list[float] = []
     learner.network.register_forward_hook(lambda network, given, found: losses.append(found["loss"].item()))
     learner._take_part(0.5)

@@ -28,9 +28,7 @@ from fastscribe.training.corpus import Example, Examples
 from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
 from fastscribe.training.learner import augmented_features
 from fastscribe.training.model_recipe import ModelRecipe
-from tests.training.test_trainer import manifest, recipe_of, trainer_of
-
-__all__ = ["manifest"]  # a fixture
+from tests.training.test_trainer import recipe_of, trainer_of
 
 STILL = AugmentConfig((1.0,), noise_chance=0.0, gain_db=(0.0, 0.0), freq_masks=0, time_masks=0)
 RATE = 16_000
@@ -87,19 +85,6 @@ def test_lost_noise_is_reported_once(tmp_path: Path) -> None:
     read = reader(BackgroundCorpus(Examples.of(noise)), draw, said)
     assert [read.noise(position, 8000) for position in range(4)] == [None] * 4
     assert len(said) == 2 and "a.wav" in said[0] and "b.wav" in said[1]
-
-
-def test_counts_of_lost_files(tmp_path: Path) -> None:
-    (tmp_path / "bad.wav").write_bytes(b"not audio")
-    bad, good = Example(str(tmp_path / "bad.wav"), "", 1.0), write(tmp_path / "a.wav", np.arange(1, 401))
-    corpus = BackgroundCorpus(Examples.of([bad, good, bad, good]), Examples.of([bad]))
-    draw = BackgroundDraw(np.array([0, 0, 1, 2]), np.array([-1, -1, -1, 0]), np.zeros(4))
-    lost = LostFiles(corpus, print)
-    read = BackgroundReader(corpus, draw, STILL, RATE, lost)
-    for position in range(4):
-        read.noise(position, 100)
-        read.room(position)
-    assert [(lost.num_lost(kind), lost.num_tried(kind)) for kind in KINDS] == [(2, 3), (1, 1)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -164,12 +149,6 @@ def test_convolution() -> None:
     expected_BS[0, 810] = -0.6 * expected_BS[0, 10]
     expected_BS[0, 10] *= 0.8
     torch.testing.assert_close(wet_BS, expected_BS, atol=1e-6, rtol=1e-4)
-
-
-def test_half_of_a_batch_without_a_room() -> None:
-    speech_BS, rooms_BL = torch.full((1, 40), 1000, dtype=torch.int16), torch.zeros(1, 9, dtype=torch.int16)
-    dry_BS, _ = augment_samples(speech_BS, torch.tensor([40]), STILL, generator(), rooms_BL=rooms_BL)
-    torch.testing.assert_close(dry_BS, speech_BS.float() / 32768)
 
 
 def test_loader_reads_them_ahead(tmp_path: Path) -> None:

@@ -160,16 +160,6 @@ def test_draw_speeds() -> None:
     assert (drawn != draw_speeds(3000, (0.9, 1.0, 1.1), epoch=1, seed=0)).any()
 
 
-def test_buckets_for_all_speeds() -> None:
-    durations, tokens = speech(800)
-    speeds = np.array([0.9, 1.0, 1.1])
-    buckets = make_buckets((durations[:, None] / speeds).ravel(), tokens.repeat(3), 16, 2)
-    for epoch in range(3):
-        played = durations / draw_speeds(800, speeds, epoch, seed=0)
-        plan = plan_epoch(played, tokens, buckets, MemoryModel(120).batch_sizes(buckets), epoch=epoch, seed=0)
-        assert sum(map(len, plan)) == 800
-
-
 # --- small corpora -----------------------------------------------------------------------------------------------------
 
 SPEEDS = np.array([0.9, 1.0, 1.1])
@@ -205,16 +195,6 @@ def test_number_of_batches(num_examples, kind, budget, seed) -> None:
     assert sorted(np.concatenate(plan).tolist()) == list(range(num_examples))
     assert all(len(batch) * (durations / speeds)[batch].max() <= budget + 1e-6 for batch in plan)
     assert len(plan) <= 1.5 * packed(durations / speeds, budget) + 2
-
-
-@pytest.mark.parametrize(("num_examples", "most_batches"), [(1, 1), (50, 3), (200, 13), (1000, 59)])
-def test_few_examples(num_examples: int, most_batches: int) -> None:
-    durations, tokens = speech(num_examples)
-    for world_size in (1, 2):
-        buckets = fitting_buckets(durations, tokens, 120, world_size=world_size)
-        sizes = MemoryModel(120).batch_sizes(buckets)
-        plan = plan_epoch(durations, tokens, buckets, sizes, epoch=0, seed=0, world_size=world_size)
-        assert len(plan) <= max(1, most_batches / world_size + 1 if world_size > 1 else most_batches)
 
 
 @given(examples, st.integers(1, 6), st.integers(1, 3), st.sampled_from([None, 1.0, 60.0, 1e6]))

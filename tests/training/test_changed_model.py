@@ -12,19 +12,20 @@ import torch
 
 from fastscribe import Options, Transcriber
 from fastscribe.checkpoint import hf_export, nemo_export
+from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.errors import UsageError
 from fastscribe.families.model import build_model
 from fastscribe.text.tokenizer import Tokenizer, from_sentencepiece
 from fastscribe.training.bpe import train_vocabulary
 from fastscribe.training.changed_model import change_model
+from fastscribe.training.command import _report_start
 from fastscribe.training.data import prepare
 from fastscribe.training.model_recipe import ModelChanges
 from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from tests.conftest import MODELS, checkpoint
-from tests.training.test_trainer import manifest  # noqa: F401 - a fixture
 
 TDT, HYBRID, CTC, LETTERS = (MODELS / name for name in ("tdt_demo", "hybrid", "ctc", "canary_aligned_letters"))
 AGGREGATE = MODELS / "published" / "stt_multilingual_fastconformer_hybrid_large_pc"
@@ -144,7 +145,7 @@ def test_impossible_changes(folder: Path, changes: dict[str, Any], said: str) ->
 
 
 @pytest.fixture(scope="module")
-def cyrillic(manifest: Path) -> Path:  # noqa: F811
+def cyrillic(manifest: Path) -> Path:
     """The eight clips with their texts in other letters."""
     rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
     for row in rows:
@@ -154,7 +155,7 @@ def cyrillic(manifest: Path) -> Path:  # noqa: F811
     return path
 
 
-def recipe_of(manifest: Path, model: dict[str, Any], **run: Any) -> Recipe:  # noqa: F811
+def recipe_of(manifest: Path, model: dict[str, Any], **run: Any) -> Recipe:
     values = {
         "data": {"train": str(manifest), "validation": str(manifest), "threads": 2, "language": "ru"},
         "model": model,
@@ -166,7 +167,8 @@ def recipe_of(manifest: Path, model: dict[str, Any], **run: Any) -> Recipe:  # n
 
 def trainer_of(recipe: Recipe, folder: Path, said: list[str] | None = None) -> Trainer:
     folder.mkdir(exist_ok=True)
-    known = replace(read_checkpoint(TDT / "model.nemo"), languages=("en",))
+    known = read_checkpoint(TDT / "model.nemo")
+    known = replace(known, languages=("en",), language_model=checkpoint(PACKAGED).language_model)
     data = prepare(recipe, known, (said if said is not None else []).append)
     return Trainer(recipe, data, RunFolder(folder), torch.device("cpu"), torch.float32, print)
 
@@ -176,6 +178,7 @@ def test_a_run_with_a_new_vocabulary(cyrillic: Path, tmp_path: Path) -> None:
     recipe, said = recipe_of(cyrillic, {"vocab_size": 64, "ctc": True}), list[str]()
     assert trainer_of(recipe, tmp_path / "whole", said).run()
     assert sum("a new vocabulary of 64 pieces" in line for line in said) == 1
+    assert sum("language model of --init is left out" in line for line in said) == 1
     rows = RunFolder(tmp_path / "whole").rows()
     assert [row["epoch"] for row in rows if "validation" in row] == [1, 2]  # and not before the first step
 
@@ -224,13 +227,15 @@ def test_a_vocabulary_that_lacks_the_letters_names_the_way_out(cyrillic: Path, t
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
-def test_a_given_tokenizer(cyrillic: Path, tmp_path: Path, is_folder: bool) -> None:
+def test_a_given_tokenizer(cyrillic: Path, tmp_path: Path, is_folder: bool, capsys: pytest.CaptureFixture[str]) -> None:
     texts = [json.loads(line)["text"] for line in cyrillic.read_text(encoding="utf-8").splitlines()]
     (tmp_path / "tokenizer.model").write_bytes(train_vocabulary(texts, 50, "unigram"))
     given = tmp_path if is_folder else tmp_path / "tokenizer.model"
     trainer = trainer_of(recipe_of(cyrillic, {"tokenizer": str(given)}), tmp_path / "run")
     assert trainer.training_data.checkpoint.config.num_labels == 50 and not trainer.rates_start
     assert len(trainer.examples) == 8
+    _report_start(trainer)
+    assert "no validation before the first step: the head that decodes has new outputs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("content", "said"), [(b"{}", "no SentencePiece model"), (None, "cannot be read: No such")])

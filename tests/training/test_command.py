@@ -35,14 +35,13 @@ from fastscribe.training.command import (
 )
 from fastscribe.training.data import prepare
 from fastscribe.training.distributed import DistributedContext
-from fastscribe.training.recipe import parse_recipe
 from fastscribe.training.scoring import Scoring
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from fastscribe.training.validation import ValidationResult
 from tests.conftest import MODELS
 from tests.helpers.warm_process import WARM
-from tests.training.test_trainer import ROOT, manifest, recipe_file, recipe_of, trainer_of  # noqa: F401 - fixtures
+from tests.training.test_trainer import ROOT, recipe_of, trainer_of
 
 
 @pytest.fixture(autouse=True)
@@ -58,11 +57,7 @@ def run(recipe: Path, output_dir: Path, init: Path | None = None, overwrite: boo
     train(recipe, output_dir, given, 1, "cpu", "fp32", overwrite, False)
 
 
-def test_folder_cleared_after_reading(
-    recipe_file: Path,  # noqa: F811
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_folder_cleared_after_reading(recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     folder.save_model(folder.best, read_checkpoint(MODELS / "tdt_demo" / "model.nemo"), torch.bfloat16)
@@ -87,14 +82,8 @@ def test_folder_cleared_after_reading(
     assert said[-2].endswith("(standard error 0.00, 20 words): no better")
 
 
-def test_fine_tuning_the_packaged_model(
-    manifest: Path,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_fine_tuning_the_packaged_model(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its language model and language stay."""
-    few = manifest.with_name("few.jsonl")
-    few.write_text("".join(manifest.read_text().splitlines(keepends=True)[:2]))
     monkeypatch.setattr(Trainer, "run", lambda trainer, update: trainer.run_validation() or True)
     monkeypatch.setattr(Trainer, "_validate", lambda trainer, checkpoint: ValidationResult({}, {}, 0.5, (), {}))
     train(few, tmp_path / "run", "default", 1, "cpu", "fp32", False, False)
@@ -103,23 +92,7 @@ def test_fine_tuning_the_packaged_model(
     assert tuned.language_model is not None and tuned.config == packaged.config
 
 
-def test_new_vocabulary_of_the_packaged_model(
-    manifest: Path,  # noqa: F811
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    values = {"data": {"train": str(manifest)}, "model": {"vocab_size": 60}}
-    recipe, said = parse_recipe(values, manifest, is_tuning=True), list[str]()
-    data = prepare(recipe, read_checkpoint(PACKAGED), said.append)
-    assert (
-        sum("a new vocabulary of 60 pieces" in line or "language model of --init is left out" in line for line in said)
-        == 2
-    )
-    _report_start(Trainer(recipe, data, RunFolder(tmp_path), torch.device("cpu"), torch.float32, print))
-    assert "no validation before the first step: the head that decodes has new outputs" in capsys.readouterr().err
-
-
-def test_second_run_in_folder(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_second_run_in_folder(recipe_file: Path, tmp_path: Path) -> None:
     lock = RunFolder(tmp_path / "run").lock()
     with pytest.raises(UsageError, match="another run is writing here"):
         run(recipe_file, tmp_path / "run")
@@ -138,16 +111,15 @@ def test_recipe_error_before_torch(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_the_default_vocabulary_gives_way_to_few_texts(manifest: Path) -> None:  # noqa: F811
-    few, said = manifest.with_name("few.jsonl"), list[str]()
-    few.write_text("".join(manifest.read_text().splitlines(keepends=True)[:2]))
+def test_the_default_vocabulary_gives_way_to_few_texts(few: Path) -> None:
+    said: list[str] = []
     training_data = prepare(recipe_of(few, model={"vocab_size": 256}), None, said.append)
     [line] = [line for line in said if "vocab_size" in line]
     assert 0 < len(training_data.checkpoint.tokenizer.pieces) < 256
     assert f"256: these texts yield {len(training_data.checkpoint.tokenizer.pieces)} pieces" in line
 
 
-def test_a_file_or_a_missing_device_is_refused_before_the_data_are_read(manifest: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_file_or_a_missing_device_is_refused_before_the_data_are_read(manifest: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"file: is a file: name a folder"):
         run(tmp_path / "nowhere.jsonl", tmp_path / "file")
@@ -178,7 +150,7 @@ LONG = {"batch": {"seconds": 1000}, "run": {"epochs": 400}}
     ids=str,
 )
 def test_what_is_said_before_the_first_step(
-    manifest: Path,  # noqa: F811
+    manifest: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     is_tuning: bool,
@@ -193,7 +165,7 @@ def test_what_is_said_before_the_first_step(
     assert unsaid is None or unsaid not in lines
 
 
-def test_a_run_that_goes_on_says_so(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+def test_a_run_that_goes_on_says_so(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trainer = trainer_of(recipe_of(manifest), tmp_path / "run")
     trainer.weights.num_steps = 7
     trainer.save()
@@ -203,7 +175,7 @@ def test_a_run_that_goes_on_says_so(manifest: Path, tmp_path: Path, capsys: pyte
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_resume_hint(
-    recipe_file: Path,  # noqa: F811
+    recipe_file: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -308,7 +280,7 @@ print(*(rank.wait() for rank in ranks))
 
 
 @pytest.mark.posix
-def test_ranks_stop_together(recipe_file: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_ranks_stop_together(recipe_file: Path, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -325,6 +297,6 @@ def test_ranks_stop_together(recipe_file: Path, tmp_path: Path) -> None:  # noqa
     assert (out / "state.pt").exists()
 
 
-def without_validation(recipe_file: Path) -> None:  # noqa: F811
+def without_validation(recipe_file: Path) -> None:
     run = {"epochs": 1000, "validate_epochs": 1000}
     recipe_file.write_text(json.dumps({**json.loads(recipe_file.read_text()), "run": run}))

@@ -16,7 +16,7 @@ from fastscribe.training.recipe import OptimiserRecipe
 from fastscribe.training.sync_norm import synchronise_norms
 from fastscribe.training.weights import Weights, freeze
 from tests.training.test_network import CPU, noise, tiny
-from tests.training.test_trainer import group, manifest, recipe_of, trainer_of  # noqa: F401 - fixtures
+from tests.training.test_trainer import recipe_of, trainer_of
 
 TARGETS = [(1, 2), (3,), (4, 5, 6)]
 PARTLY = "first layer"
@@ -80,7 +80,7 @@ def test_less_is_kept() -> None:
     assert kept[1] <= features_bytes + 3 * num_bytes < kept[0] / 5
 
 
-def test_repetitions_wait_for_no_rank(group: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_repetitions_wait_for_no_rank(group: None, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = []
     reduce = dist.all_reduce
     for is_checkpointed in (False, True):
@@ -96,7 +96,7 @@ def test_repetitions_wait_for_no_rank(group: None, monkeypatch: pytest.MonkeyPat
     assert all(map(torch.equal, tracked, tracked_once))
 
 
-def test_the_recipe_decides(manifest: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_the_recipe_decides(manifest: Path, tmp_path: Path) -> None:
     """That runs are the same is in test_lora.py, whose run goes on with checkpointing where it stopped without."""
     for is_checkpointed in (False, True):
         recipe = recipe_of(manifest, batch={"gradient_checkpointing": is_checkpointed})

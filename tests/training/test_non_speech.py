@@ -20,14 +20,12 @@ from fastscribe.training.manifest import ExampleLimits, read_manifests
 from fastscribe.training.network import Network
 from fastscribe.training.planner import label_counts
 from fastscribe.training.scoring import Scoring, ValidationSet
-from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from fastscribe.training.validation import _to_result
 from fastscribe.types import Features
 from tests.training.test_network import CPU, noise, tiny
-from tests.training.test_trainer import STILL, gradients_of, manifest, recipe_of
-
-__all__ = ["manifest"]  # a fixture
+from tests.training.test_trainer import STILL, plan_of, recipe_of
+from tests.training.test_trainer import trainer_of as new_trainer
 
 
 @pytest.fixture
@@ -82,6 +80,24 @@ def test_weight_of_a_recording_without_speech() -> None:
     assert counts.tolist() == [10, 9, 20, 1]
 
 
+def gradients_of(trainer: Trainer, batches: list[list[int]]) -> dict[str, torch.Tensor]:
+    """The gradient of an epoch of one step, without augmentation and batch statistics, which differ between batches."""
+    taken: dict[str, torch.Tensor] = {}
+
+    def take() -> None:
+        taken.update(
+            {name: master.grad.clone() for name, master in trainer.weights.masters.items() if master.grad is not None}
+        )
+
+    network = trainer.learner.network
+    network.train = lambda mode=True: torch.nn.Module.train(network, False)  # type: ignore[method-assign]
+    trainer.planner.plan = lambda epoch: plan_of(batches, len(trainer.examples))  # type: ignore[method-assign]
+    trainer.weights.optimiser.step = take  # type: ignore[assignment,method-assign]
+    trainer.run_validation = lambda: None  # type: ignore[method-assign]
+    assert trainer.run() and trainer.progress.step == 1 and taken
+    return taken
+
+
 def test_steps_sum_batches_without_labels(manifest: Path, noises: Path, tmp_path: Path) -> None:
     """A batch of noise and one of speech equal one batch of both; a batch of noise alone has a gradient too."""
     recipe = with_noise(manifest, noises, **STILL)
@@ -89,10 +105,8 @@ def test_steps_sum_batches_without_labels(manifest: Path, noises: Path, tmp_path
     silent = [num_speech, num_speech + 1]
     made: list[dict[str, torch.Tensor]] = []
     for number, batches in enumerate(([[0, *silent]], [[0], silent], [silent])):
-        folder = tmp_path / str(number)
-        made.append(
-            gradients_of(batches, manifest, folder, lambda path, **sections: with_noise(path, noises, **sections))
-        )
+        recipe = with_noise(manifest, noises, **STILL, batch={"accumulate": len(batches)}, run={"epochs": 1})
+        made.append(gradients_of(new_trainer(recipe, tmp_path / str(number)), batches))
     for name, gradient in made[0].items():
         torch.testing.assert_close(made[1][name], gradient, rtol=1e-4, atol=1e-5)
     assert made[2]["ctc.output.weight"].abs().sum() > 0
@@ -102,10 +116,8 @@ def test_a_run_learns_to_write_nothing(manifest: Path, noises: Path, tmp_path: P
     recipe = with_noise(manifest, noises, run={"epochs": 1})
     validation = (*recipe.data.validation, ManifestPart(str(noises), non_speech=True))
     object.__setattr__(recipe.data, "validation", validation)
-    data = prepare(recipe, None)
-    assert [(example.text, example.tokens) for example in data.corpus.examples[-3:]] == [("", ())] * 3
-    trainer = Trainer(recipe, data, RunFolder(tmp_path / "run"), CPU, torch.float32, print)
-    (tmp_path / "run").mkdir()
+    trainer = new_trainer(recipe, tmp_path / "run")
+    assert [(example.text, example.tokens) for example in trainer.examples[-3:]] == [("", ())] * 3
     assert trainer.run()
     row = trainer.folder.rows()[-1]["validation"]
     assert list(row["sets"]) == ["validation", "noise"] and set(row["sets"]["noise"]) == {

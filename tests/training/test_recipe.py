@@ -55,7 +55,10 @@ def test_sections_and_paths(tmp_path: Path) -> None:
         ),
         ({"data": {"train": "a"}, "optimiser": {"part_rates": {"ctc": 0}}}, "ctc: 0.0 is not a number above 0"),
         ({"data": {"train": []}}, "recipe.yaml: data.train: give the manifests"),
+        ({"data": {"train": "a"}, "model": {"transducer": False, "ctc": False}}, "transducer, ctc: a model needs one"),
         ({"data": {"train": {"path": "a", "repeat": 0}}}, "repeat 0.0: not a number above 0"),
+        ({"data": {"train": {"path": "a", "share": 1.0}}}, "share 1.0: not a number between 0 and 1"),
+        ({"data": {"train": {"path": "a", "repeat": 2.0, "share": 0.5}}}, "give repeat or share, not both"),
         ({"data": {"train": "a", "min_duration_s": 50}}, "recipe.yaml: data.min_duration_s 50.0"),
     ],
 )
@@ -87,6 +90,10 @@ def test_mistakes(values: object, said: str) -> None:
         *(("loss", name, [-0.1], [0]) for name in ("fastemit", "sigma")),
         *(("augment", name, [[-1000, 0], [0, 1000], [3, 2]], [[-100, 100]]) for name in ("noise_db", "gain_db")),
         ("augment", "noise_slope", [[-50, 0]], [[0, 0]]),
+        ("augment", "speeds", [[], [0.955], [0.0], [3.0]], [[0.95, 1.0]]),
+        ("augment", "noise_chance", [1.1], [1]),
+        ("augment", "time_masks", [-1], [0]),
+        ("augment", "time_mask_share", [2], [1]),
         ("loss", "clamp", [0], [None, 1]),
         ("model", "subsampling_factor", [0, 1, 6, 64], [2, 4, 8]),
         ("model", "conv_kernel", [0, 8], [1, 9]),
@@ -107,11 +114,6 @@ def test_values_out_of_range(section: str, key: str, bad: list[object], good: li
     for value in bad:
         with pytest.raises(UsageError, match=rf"^folder/recipe\.yaml: {section}\.(.*{key}|num_heads)"):
             parsed(value)
-
-
-def test_no_head() -> None:
-    with pytest.raises(UsageError, match=r"model\.transducer, ctc: a model needs one"):
-        parse_recipe({"data": {"train": "a"}, "model": {"transducer": False, "ctc": False}}, WHERE)
 
 
 @pytest.mark.parametrize(
@@ -214,18 +216,13 @@ def test_model_kinds() -> None:
     assert ModelRecipe().config(10).frame_s == pytest.approx(0.08)
 
 
-def test_tuning_defaults() -> None:
-    fresh, tuned = default_recipe(Path("a.jsonl"), False), default_recipe(Path("a.jsonl"), True)
-    assert tuned.optimiser.learning_rate < fresh.optimiser.learning_rate
-    assert tuned.run.epochs < fresh.run.epochs
-    assert fresh.data.train[0].path == tuned.data.train[0].path == "a.jsonl"
-
-
 def test_tuning_with_recipe(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("data: {train: a}\noptimiser: {learning_rate: 3e-4}\n")
     tuned, default = read_recipe(path, is_tuning=True), default_recipe(path, True)
     assert tuned.optimiser.learning_rate == 3e-4
+    fresh = default_recipe(path, False)
+    assert default.optimiser.learning_rate < fresh.optimiser.learning_rate and default.run.epochs < fresh.run.epochs
     assert tuned.optimiser.warmup_steps == default.optimiser.warmup_steps and tuned.run == default.run
     assert read_recipe(path).run == Recipe(tuned.data).run
     with pytest.raises(UsageError, match="optimiser: not a mapping"):

@@ -147,14 +147,6 @@ def test_tars_that_a_number_does_not_tell_apart(bucketed: Path) -> None:
         read(bucketed / "bucket{1..2}/manifest_0.json", tar=str(bucketed / "bucket{1..2}/audio_0.tar"))
 
 
-@pytest.mark.parametrize("shown", ["manifest.json", "manifest_{0..1}.json"])
-def test_the_range_counts_not_the_last_number(tars: Path, shown: str) -> None:
-    for number in range(2):
-        (tars / f"audio_{number}.tar").rename(tars / f"x_{number}_16k.tar")
-    corpus = read(tars / shown, tar=str(tars / "x_{0..1}_16k.tar"))
-    assert [int(wave_S[0]) for wave_S in samples_of(corpus.examples)] == [100, 200, 200, 300, 400, 400]
-
-
 def test_fewer_manifests_than_tars(tars: Path) -> None:
     """A manifest without shard_id stands for the tar of its number."""
     (tars / "audio_2.tar").write_bytes((tars / "audio_0.tar").read_bytes())

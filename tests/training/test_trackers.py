@@ -15,9 +15,7 @@ from fastscribe.errors import UsageError
 from fastscribe.training import trackers as trackers_module
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trackers import Trackers, check_installed, event_files, flatten, wandb_id_file
-from tests.training.test_trainer import manifest, recipe_of, trainer_of
-
-__all__ = ["manifest"]  # a fixture
+from tests.training.test_trainer import recipe_of, trainer_of
 
 STEP = {"step": 10, "epoch": 0.5, "loss": 2.0, "learning_rate": 0.001}
 CHECKED = {

@@ -25,9 +25,6 @@ def give_gradients(model: nn.Module, seed: int, scale: float = 1.0) -> None:
         parameter.grad = gradient.to(parameter.dtype)
 
 
-PLAIN = OptimiserRecipe(learning_rate=1e-2, warmup_steps=0, clip_norm=None, weight_decay=0.0, ema=0.0)
-
-
 def test_float32_equals_adamw() -> None:
     ours, theirs = network(), network()
     weights = Weights(ours, torch.float32, PLAIN)
@@ -41,6 +38,9 @@ def test_float32_equals_adamw() -> None:
         weights.step(step / 5)
         for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(a, b)
+
+
+PLAIN = OptimiserRecipe(learning_rate=1e-2, warmup_steps=0, clip_norm=None, weight_decay=0.0, ema=0.0)
 
 
 def test_small_steps_add_up() -> None:
@@ -173,25 +173,3 @@ def test_moving_average() -> None:
         expected = decay * expected + (1 - decay) * float(model.weight.detach())
         assert float(weights.averages["weight"]) == pytest.approx(expected, abs=1e-5)
         assert float(weights.export()["weight"]) == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_restore(dtype: torch.dtype, tmp_path) -> None:
-    recipe = OptimiserRecipe(learning_rate=1e-2, warmup_steps=3)
-    model = network()
-    weights = Weights(model, dtype, recipe)
-    for step in range(4):
-        give_gradients(model, step)
-        weights.step(step / 8)
-    torch.save(weights.state(), tmp_path / "state.pt")
-    other = network(seed=5)
-    restored = Weights(other, dtype, recipe)
-    restored.restore(torch.load(tmp_path / "state.pt", weights_only=True))
-    for step in range(4, 8):
-        for each, its_weights in ((model, weights), (other, restored)):
-            give_gradients(each, step)
-            its_weights.step(step / 8)
-    for name, tensor in weights.export().items():
-        assert torch.equal(tensor, restored.export()[name]), name
-    for a, b in zip(model.parameters(), other.parameters(), strict=True):
-        assert torch.equal(a, b)

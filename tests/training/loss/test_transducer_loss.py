@@ -132,7 +132,7 @@ def test_definition_gradient(config: TransducerLossConfig) -> None:
 
 
 @given(problems(), st.one_of(st.none(), st.integers(0, 99)))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_numba_equals_definition(
     problem: tuple[tuple[torch.Tensor, ...], int, TransducerLossConfig], seed: int | None
 ) -> None:
@@ -155,7 +155,7 @@ def test_numba_equals_definition(
 
 
 @pytest.mark.parametrize(("dtype", "rounding"), [(torch.bfloat16, 2**-8), (torch.float16, 2**-11)])
-@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("config", [CONFIGS[1], CONFIGS[3]])
 def test_half_precision(config: TransducerLossConfig, dtype: torch.dtype, rounding: float) -> None:
     """The loss is that of the rounded logits; each gradient is off by at most its own rounding (plus float16's step at 0)."""
     tensors = example(7, [9, 5, 1], [4, 5, 0], 70, 33, len(config.durations))
@@ -188,15 +188,6 @@ def test_lattice_by_hand() -> None:
     loss, gradient = loss_and_gradient(logits, *arguments, blank_id=0, config=config)
     assert float(loss) == pytest.approx(-math.log(0.75 * 0.5) * 1.5)
     torch.testing.assert_close(gradient, torch.tensor([[[[0.375, -0.375], [-0.4, 0.4]]]]))
-
-
-def test_no_path() -> None:
-    config = TransducerLossConfig(durations=(2, 4))
-    tensors = example(0, [3, 4, 4, 0], [0, 0, 2, 1], 6, 0, 2)
-    losses_B, gradient = loss_and_gradient(*tensors, blank_id=0, config=config, reduction="none")
-    assert losses_B.isfinite().tolist() == [False, True, False, False]  # odd; 2+2 or 4; too many labels; no frames
-    assert losses_B.isposinf().tolist() == [True, False, True, True]
-    assert gradient.flatten(1).abs().amax(dim=1).gt(0).tolist() == [False, True, False, False]
 
 
 def test_padding_ignored() -> None:
@@ -274,8 +265,9 @@ SAID = (
 )
 
 
-@pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid"])
-@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize(
+    ("activation", "config"), [*(("relu", config) for config in CONFIGS), ("tanh", RNNT), ("sigmoid", CONFIGS[2])]
+)
 def test_joint_equals_loss_of_logits(activation: str, config: TransducerLossConfig) -> None:
     module, encoded, predicted = small_joint(activation, 5 + len(config.durations))
     leaves = [encoded, predicted, module.output.weight, module.output.bias]
@@ -435,7 +427,7 @@ def test_group_sizes() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("config", [CONFIGS[1], CONFIGS[3], CONFIGS[6]])
 def test_blocks_of_frames(config: TransducerLossConfig, dtype: torch.dtype) -> None:
     """Losses are the same bits whatever the blocks, and gradients within the rounding of their sums."""
     module, encoded, predicted = small_joint("relu", 5 + len(config.durations))
@@ -517,10 +509,10 @@ def test_bad_configs(options: dict[str, object]) -> None:
 
 
 def test_widen_and_narrow() -> None:
-    bits = np.arange(0, 65536, dtype=np.uint16)
+    bits = np.arange(0, 65536, 7, dtype=np.uint16)  # of all signs, exponents and lengths of the rest
     halves = torch.from_numpy(bits.view(np.int16).copy())
     rng = np.random.default_rng(0)
-    values = np.ldexp(rng.standard_normal(20_000), rng.integers(-30, 20, 20_000)).astype(np.float32)
+    values = np.ldexp(rng.standard_normal(4000), rng.integers(-30, 20, 4000)).astype(np.float32)
     values = np.concatenate([values, np.float32([0.0, -0.0, 65519.9, 65520.0, np.inf, -np.inf, 2**-25, 3 * 2**-25])])
     for dtype, name in ((torch.float16, "float16"), (torch.bfloat16, "bfloat16")):
         widen, narrow = float_bits.READERS[name]
