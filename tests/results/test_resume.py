@@ -51,10 +51,8 @@ def test_second_run_does_only_the_rest(clips: Path, tmp_path: Path) -> None:
     again = transcribe(clips, "-o", out, "-f", "jsonl,srt")
     assert again.returncode == 3
     assert "--retry-failed" in again.stderr
-    assert "1 file: 4.9 s of audio (5 were done before, 1 of them failed)" in again.stderr
     for allowed, code in (("1", 0), ("20%", 0), ("16%", 3), ("0", 3)):
-        done = transcribe(clips, "-o", out, "-f", "jsonl,srt", "--allow-failures", allowed)
-        assert (done.returncode, "nothing to do" in done.stderr) == (code, True)
+        assert transcribe(clips, "-o", out, "-f", "jsonl,srt", "--allow-failures", allowed).returncode == code
     assert report(out) | {"files": 1, "failed": 0, "skipped": 5, "failed_before": 1} == report(out)
     assert texts(out)[late.name] == SENTENCE
     assert texts(out)["broken.wav"] == "failed"
