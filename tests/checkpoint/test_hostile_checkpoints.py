@@ -14,7 +14,6 @@ import shutil
 import struct
 import subprocess
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -26,12 +25,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from fastscribe.checkpoint import lazy_weights, native_writer, tar
+from fastscribe.checkpoint import lazy_weights, native_writer, nemo, tar
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.checkpoint.weights import load_safetensors, load_torch
 from fastscribe.errors import CheckpointError
 from fastscribe.text.tokenizer import from_sentencepiece
-from tests.checkpoint.test_checkpoint import packed, same, with_yaml
+from tests.checkpoint.test_checkpoint import packed, with_yaml
 from tests.conftest import AUDIO, MODELS, checkpoint
 from tests.helpers import quick_yaml
 from tests.helpers.archives import unpacked
@@ -202,7 +201,6 @@ WEIGHTS: dict[str, tuple[Make, str]] = {
     "a memo of 4 billion": (with_weights(lambda ran: with_pickle(b"\x80\x02}r\xff\xff\xff\xff.")), "weights"),
     "a string of 4 GB": (with_weights(lambda ran: with_pickle(b"\x80\x02X\xff\xff\xff\xff.")), "weights"),
     "nested 1,000,000 deep": (with_weights(lambda ran: with_pickle(b"\x80\x02" + b"(" * 10**6 + b".")), "weights"),
-    "no end": (with_weights(lambda ran: with_pickle(b"\x80\x02}")), "weights"),
     "a pickle of 5 MB": (with_weights(lambda ran: with_pickle(b"\x80\x02" + b"N0" * 2_500_000 + b".")), "absurd size"),
     "no pickle": (
         with_weights(lambda ran: rezipped(lambda name, old: None if "pkl" in name else old)),
@@ -219,10 +217,6 @@ WEIGHTS: dict[str, tuple[Make, str]] = {
     ),
     "overlapping members": (with_weights(lambda ran: overlapping_members()), "unpack to"),
     "two directories": (with_weights(lambda ran: directory_elsewhere(saved(sound_state()))), "not where it says"),
-    "two short directories": (
-        with_weights(lambda ran: directory_elsewhere(rezipped(lambda name, old: old))),
-        "not where it says",
-    ),
     "doubled members": (with_weights(lambda ran: doubled_members()), "same name|zip file"),
     "a comment": (with_weights(lambda ran: saved(sound_state())[:-2] + b"\x03\x00abc"), "not the zip file"),
     "aliases": (with_weights(lambda ran: aliased()), "claims more than it holds"),
@@ -248,7 +242,6 @@ WEIGHTS: dict[str, tuple[Make, str]] = {
         with_weights(lambda ran: changed(**{"joint.enc.bias": torch.zeros(64, dtype=torch.int64)})),
         "joint.enc.bias is of torch.int64",
     ),
-    "NaN": (with_weights(lambda ran: holding(float("nan"))), "joint.enc.bias holds NaN or infinity"),
     "infinity in fp16": (with_weights(lambda ran: holding(float("-inf"), torch.float16)), "joint.enc.bias holds NaN"),
     "empty": (with_weights(lambda ran: b""), "not the zip file"),
     "100 bytes": (with_weights(lambda ran: b"PK\5\6" * 25), "not the zip file|damaged"),
@@ -313,23 +306,11 @@ def negative_size() -> bytes:
     return bytes(header)
 
 
-def sound_tar() -> bytes:
-    return NEMO.read_bytes()
-
-
 def sparse_file(folder: Path) -> Path:
     """1 TB of zeros that take no room."""
     with (folder / "model.nemo").open("wb") as file:
         file.truncate(1 << 40)
     return folder / "model.nemo"
-
-
-def gzip_bomb(layers: int) -> bytes:
-    """A tar with 96 MB of zeros as weights, compressed with gzip several times."""
-    content = tar_of(({"name": TORCH_ZIP}, bytes(96 << 20)))
-    for _ in range(layers):
-        content = gzip.compress(content, 1)
-    return content
 
 
 MARK = b"x" * 100
@@ -378,13 +359,16 @@ ARCHIVES: dict[str, tuple[Make, str]] = {
     ),
     "a recording": (archive(lambda: next(AUDIO.glob("*.flac")).read_bytes()), "a recording, not a model"),
     "no header": (archive(lambda: b"\1" * 4096), "not a readable .nemo"),
-    "half": (archive(lambda: sound_tar()[: len(sound_tar()) // 2]), "cut short"),
-    "half a header": (archive(lambda: sound_tar()[:300]), "not a readable .nemo"),
+    "half": (archive(lambda: NEMO.read_bytes()[:1_000_000]), "cut short"),
+    "half a header": (archive(lambda: NEMO.read_bytes()[:300]), "not a readable .nemo"),
     "empty": (archive(lambda: b""), "is empty"),
     "a TB of zeros": (sparse_file, f"holds no {YAML}"),
-    "a gzip bomb": (archive(lambda: gzip_bomb(1)), "claims 100663296 bytes"),
-    "gzip of gzip": (archive(lambda: gzip.compress(gzip.compress(sound_tar(), 1), 1)), "compressed with gzip"),
-    "half a gzip": (archive(lambda: gzip.compress(sound_tar(), 1)[:400_000]), "not a readable .nemo"),
+    "a gzip bomb": (
+        archive(lambda: gzip.compress(tar_of(({"name": TORCH_ZIP}, bytes(96 << 20))), 1)),
+        "claims 100663296 bytes",
+    ),
+    "gzip of gzip": (archive(lambda: gzip.compress(gzip.compress(NEMO.read_bytes(), 1), 1)), "compressed with gzip"),
+    "half a gzip": (archive(lambda: gzip.compress(NEMO.read_bytes(), 1)[:400_000]), "not a readable .nemo"),
     "a config of 9 MB": (archive(lambda: tar_of(({}, b"#" * (9 << 20)))), "claims 9437184 bytes"),
 }
 
@@ -425,15 +409,6 @@ def test_valid_tars_equal_tarfile(names: list[str], format: int, sizes: list[int
     with tarfile.open(fileobj=io.BytesIO(whole)) as archive:
         expected = [(member.name, member.offset_data, member.size) for member in archive if member.isfile()]
     assert found == expected
-    with tempfile.TemporaryFile() as file:
-        file.write(whole)
-        file.flush()
-        archive_bytes = lazy_weights.FileBytes.of(file)
-    for member in found:
-        part = lazy_weights.as_file(archive_bytes.part(member.start, member.num_bytes))
-        assert part.read() == whole[member.start : member.start + member.num_bytes]
-        part.seek(-1, io.SEEK_END)
-        assert part.read() == whole[member.start : member.start + member.num_bytes][-1:]
 
 
 # The configuration
@@ -516,7 +491,6 @@ CONFIGS: dict[str, tuple[Make, str]] = {
     "in itself, the encoder": (appended("\nloss: &a\n  tdt_kwargs: *a\n"), "comes twice|unsupported"),
     "nested in [": (yaml_text("a: " + "[" * 100_000), "nested deeper|maximum nesting depth"),
     "nested in {": (yaml_text("{a: " * 100_000), "nested deeper|maximum nesting depth"),
-    "500,001 values": (yaml_text("a: [" + "1," * 500_000 + "]"), "too many values"),
     "a long value": (yaml_text("a: " + "x" * 70_000), "too long"),
     "a number of 60,000 digits": (yaml_text("a: " + "9" * 60_000), "not safe YAML|no section"),
     "a key of 60,000 hexadecimal digits": (appended("\n? 0x" + "f" * 60_000 + "\n: 1\n"), "a number of 60,002 digits"),
@@ -565,6 +539,12 @@ def test_configs(inspect: Inspect, tmp_path: Path, make: Make, message: str) -> 
     assert not Path("ran").exists()
 
 
+def test_yaml_of_too_many_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nemo, "_MAX_EVENTS", 1000)
+    with pytest.raises(CheckpointError, match="too many values"):
+        nemo.parse_yaml(b"a: [" + b"1," * 1000 + b"]", "here")
+
+
 @pytest.mark.parametrize("key", SIZES)
 def test_absurd_sizes(tmp_path: Path, key: str) -> None:
     """Each is refused by name before weights are read, so there are none here."""
@@ -606,14 +586,6 @@ def own(change: Callable[[Path], object]) -> Make:
     return make
 
 
-def writing(name: str, content: bytes | str) -> Callable[[Path], object]:
-    def write(folder: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
-
-    return write
-
-
 def header(entries: dict | str | bytes, data: bytes = b"", length: int | None = None) -> bytes:
     text = (
         entries
@@ -631,28 +603,26 @@ def weights_with(**changes: torch.Tensor) -> Callable[[Path], object]:
     return lambda folder: save_file(load_file(folder / "model.safetensors") | changes, folder / "model.safetensors")
 
 
+def replaced(name: str, make: Callable[[Path], object]) -> Callable[[Path], object]:
+    """Put something else in a file's place."""
+
+    def change(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        make(folder / name)
+
+    return change
+
+
+def writing(name: str, content: bytes | str) -> Callable[[Path], object]:
+    return replaced(name, lambda path: path.write_bytes(content.encode() if isinstance(content, str) else content))
+
+
 def as_fifo(name: str) -> Callable[[Path], object]:
-    def change(folder: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        os.mkfifo(folder / name)
-
-    return change
-
-
-def as_folder(name: str) -> Callable[[Path], object]:
-    def change(folder: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).mkdir()
-
-    return change
+    return replaced(name, os.mkfifo)
 
 
 def as_link(name: str, target: str) -> Callable[[Path], object]:
-    def change(folder: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to(target)
-
-    return change
+    return replaced(name, lambda path: path.symlink_to(target))
 
 
 def sharded(shard: object) -> Callable[[Path], object]:
@@ -721,7 +691,7 @@ FOLDERS: dict[str, tuple[Make, str]] = {
         own(weights_with(**{"ctc.output.bias": torch.full((129,), torch.inf)})), "ctc.output.bias holds NaN or infinity"
     ),
     "safetensors, a FIFO": (huggingface(as_fifo(SAFETENSORS)), "not a regular file"),
-    "safetensors, a folder": (huggingface(as_folder(SAFETENSORS)), "irectory"),
+    "safetensors, a folder": (huggingface(replaced(SAFETENSORS, Path.mkdir)), "irectory"),
     "safetensors, /dev/zero": (huggingface(as_link(SAFETENSORS, "/dev/zero")), "not a regular file"),
     "safetensors, a link to itself": (huggingface(as_link(SAFETENSORS, SAFETENSORS)), "symbolic links"),
     "safetensors, a link to nowhere": (huggingface(as_link(SAFETENSORS, "nowhere")), "no such file"),
@@ -796,29 +766,6 @@ def test_not_a_model_path(inspect: Inspect, tmp_path: Path, path: str, message: 
 # Unusual but valid
 
 
-def test_folder_of_links(tmp_path: Path) -> None:
-    """The layout of huggingface_hub's cache: links to files named by their hashes."""
-    (tmp_path / "blobs").mkdir()
-    (tmp_path / "snapshot").mkdir()
-    for number, path in enumerate((MODELS / "hf_ctc").iterdir()):
-        shutil.copy(path, tmp_path / "blobs" / str(number))
-        (tmp_path / "snapshot" / path.name).symlink_to(f"../blobs/{number}")
-    assert same(read_checkpoint(tmp_path / "snapshot"), read_checkpoint(MODELS / "hf_ctc"))
-
-
-def test_shards(tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(MODELS / "hf_ctc", tmp_path / "hf"))
-    weights = load_file(folder / SAFETENSORS)
-    first = dict(itertools.islice(weights.items(), len(weights) // 2))
-    parts = {"a.safetensors": first, "b.safetensors": {name: weights[name] for name in weights.keys() - first.keys()}}
-    for name, part in parts.items():
-        save_file(part, folder / name)
-    (folder / SAFETENSORS).unlink()
-    weight_map = {name: file for file, part in parts.items() for name in part}
-    (folder / f"{SAFETENSORS}.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    assert same(read_checkpoint(folder), read_checkpoint(MODELS / "hf_ctc"))
-
-
 def test_large_finite_weights(tmp_path: Path) -> None:
     """Their sum overflows."""
     state = {
@@ -831,14 +778,6 @@ def test_large_finite_weights(tmp_path: Path) -> None:
     for sources in (load_safetensors(tmp_path / SAFETENSORS), load_torch(lazy_weights.MemoryBytes(saved(state)), "x")):
         assert sources.keys() == state.keys()
         assert all(torch.equal(sources[name].read(), tensor) for name, tensor in state.items())
-
-
-def test_shared_bias(tmp_path: Path) -> None:
-    state = sound_state()
-    shared = [name for name in state if name.endswith(("pos_bias_u", "pos_bias_v"))]
-    assert len(shared) >= 2
-    torch.save(state | dict.fromkeys(shared, state[shared[0]]), unpacked(tmp_path) / TORCH_ZIP)
-    read_checkpoint(tmp_path)
 
 
 def test_normaliser_tables_stripped() -> None:
