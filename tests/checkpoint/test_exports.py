@@ -264,12 +264,11 @@ def test_refusal_writes_nothing(model: Path, out: str, to: str, said: str, tmp_p
 @pytest.mark.parametrize(
     ("model", "to", "out", "parts", "dtype"),
     [
-        ("default", "nemo", "out.nemo", "does not hold the language model, ", "fp32"),
         ("default", "hf", "out", "does not hold the CTC head beside a transducer, the language model, ", "fp32"),
         (MODELS / "hf_rnnt", "hf", "out", None, "bf16"),
         (MODELS / "ctc" / "model.nemo", "nemo", "out.nemo", None, "fp32"),
     ],
-    ids=["8 bits", "8 bits hf", "hf", "fp32"],
+    ids=["8 bits", "hf", "fp32"],
 )
 def test_command(model: str | Path, to: str, out: str, parts: str | None, dtype: str, tmp_path: Path) -> None:
     """The model's dtype by default; what the format does not hold is named; nothing is overwritten."""

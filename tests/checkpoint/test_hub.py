@@ -376,12 +376,17 @@ def test_retry_after(user: User, hub: Hub) -> None:
     assert len(user.waits) == 2
 
 
-def test_connection_refused(user: User) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    user.set(HF_ENDPOINT=f"http://127.0.0.1:{port}")
-    problem = user.refused("org/name")
-    assert f"http://127.0.0.1:{port} refuses connections: check HF_ENDPOINT" in problem and user.waits == []
+@pytest.mark.parametrize(
+    ("endpoint", "message"),
+    [
+        ("http://127.0.0.1:1", "http://127.0.0.1:1 refuses connections: check HF_ENDPOINT"),
+        ("https://127.0.0.1:{port}", "the certificate of https://127.0.0.1"),
+        ("hub.example", "HF_ENDPOINT is hub.example, which is no address: unset it"),
+    ],
+)
+def test_wrong_endpoints(user: User, hub: Hub, endpoint: str, message: str) -> None:
+    user.set(HF_ENDPOINT=endpoint.format(port=hub.url.rpartition(":")[2]))
+    assert message in user.refused("org/name") and user.waits == []
 
 
 def test_no_such_host(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,21 +410,9 @@ def test_timeout(user: User, hub: Hub) -> None:
 
 
 def test_missing_proxy(user: User) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    user.set(HF_ENDPOINT="https://hub.example", HTTPS_PROXY=f"http://127.0.0.1:{port}")
+    user.set(HF_ENDPOINT="https://hub.example", HTTPS_PROXY="http://127.0.0.1:1")
     problem = user.refused("org/name")
     assert "refuses connections" in problem or "the proxy does not pass requests on" in problem
-
-
-def test_unknown_certificate(user: User, hub: Hub) -> None:
-    user.set(HF_ENDPOINT=hub.url.replace("http:", "https:"))
-    assert "the certificate of https://127.0.0.1" in user.refused("org/name")
-
-
-def test_invalid_endpoint(user: User) -> None:
-    user.set(HF_ENDPOINT="hub.example")
-    assert "HF_ENDPOINT is hub.example, which is no address: unset it" in user.refused("org/name")
 
 
 @pytest.mark.parametrize(

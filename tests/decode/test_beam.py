@@ -29,7 +29,7 @@ MODELS = {
 }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     **MODELS,
     lengths=st.lists(st.integers(0, 9), min_size=1, max_size=4),
@@ -99,7 +99,7 @@ def decoded(
     return decoder.read(decoder.submit(frames).numpy(), frames)
 
 
-@pytest.mark.parametrize(("labels", "layers", "seed"), [(1, 2, 2), (1, 2, 15), (1, 1, 50), (2, 1, 16), (2, 2, 10)])
+@pytest.mark.parametrize(("labels", "layers", "seed"), [(1, 2, 2), (1, 1, 50), (2, 1, 16)])
 def test_wide_beam_finds_most_probable_text(labels: int, layers: int, seed: int) -> None:
     """RNN-T only: compare with the sum over all paths of up to five labels per frame."""
     transducer = tiny_transducer(seed, (), 9, 1.0)

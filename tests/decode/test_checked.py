@@ -31,12 +31,10 @@ from tests.helpers.beam_search import beam_search
 FILES = sorted(AUDIO.glob("0[1-3]_*.flac"))
 KINDS = [
     ("tdt_demo", "fp32", Options()),
-    ("tdt_demo", "bf16", Options()),
     ("tdt_demo", "fp32", Options(beam=2)),
     ("rnnt", "bf16", Options()),
     ("ctc", "fp32", Options()),
     ("hybrid", "bf16", Options(decoder="ctc")),
-    ("canary", "fp32", Options()),
     ("canary", "bf16", Options()),
     ("quartznet", "fp32", Options()),
 ]

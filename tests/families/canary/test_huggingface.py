@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import Options
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError, WeightsMismatch
-from fastscribe.families.canary.huggingface import positions
 from fastscribe.families.model import build_model
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.transcript import assemble
@@ -56,15 +55,6 @@ def test_tokens_and_text(batch_size: int) -> None:
         for name, hypothesis in zip(names, hypotheses, strict=True):
             assert (name, list(hypothesis.token_ids)) == (name, entries[name]["ids"])
             assert text(hypothesis) == entries[name]["text"]
-
-
-def test_positions() -> None:
-    """Reference in float64: wavelengths grow geometrically by a factor of 10000^((D - 2) / D)."""
-    for places, width in ((48, 32), (7, 4), (1024, 1024)):
-        rates = 10_000.0 ** (-2 * np.arange(width // 2) / width)
-        angles = np.arange(places)[:, None] * rates
-        expected = np.concatenate([np.sin(angles), np.cos(angles)], 1) / np.sqrt(width)
-        np.testing.assert_allclose(positions(places, width).numpy(), expected, atol=2e-5)
 
 
 @pytest.fixture
