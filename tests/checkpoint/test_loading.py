@@ -158,9 +158,10 @@ def test_names_checked_before_reading() -> None:
 
 
 @pytest.mark.linux
-def test_parts_load_in_turn(model_folder: Path) -> None:
+@pytest.mark.parametrize("name", ["hybrid", "hf_tdt_demo", "jasper"])
+def test_parts_load_in_turn(name: str) -> None:
     """Each part is prepared before the next part's weights are read, and every weight belongs to a part."""
-    loaded, events = checkpoint(model_folder), []
+    loaded, events = checkpoint(MODELS / name), []
 
     def watched(name: str, source: TensorSource) -> TensorSource:
         def read() -> torch.Tensor:

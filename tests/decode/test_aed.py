@@ -315,15 +315,16 @@ def test_random_model_token_rate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("options", "message"),
     [
-        (Options(pnc=True), "--pnc"),
-        (Options(pnc=False), "--no-pnc"),
-        (Options(timestamps=True), "--timestamps"),
+        (Options(pnc=True), "--pnc is for Canary models"),
+        (Options(pnc=False), "--no-pnc is for Canary models"),
+        (Options(timestamps=True), "--timestamps is for Canary models"),
+        (Options(target_language="de"), "--target-language de: this model does not translate; Canary models do"),
     ],
 )
-def test_prompt_options_need_a_prompt(options: Options, named: str) -> None:
-    with pytest.raises(UsageError, match=f"{named} is for Canary models"):
+def test_prompt_options_need_a_prompt(options: Options, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         Recognizer.build(checkpoint(MODELS / "hybrid"), options=options)
 
 

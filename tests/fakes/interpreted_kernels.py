@@ -1,5 +1,5 @@
-"""The Triton kernels, run by Triton's interpreter, equal torch's forms. test_kernels.py runs this file in a process of its
-own: whether kernels are interpreted is settled when Triton is imported. No GPU takes part.
+"""The Triton kernels, run by Triton's interpreter, equal torch's forms. test_triton_kernels.py runs this file in a
+process of its own: whether kernels are interpreted is settled when Triton is imported. No GPU takes part.
 
 Matrix products are tried in float32 and float16, since the interpreter multiplies bfloat16 wrongly.
 """
@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention
+from fastscribe.cuda import fp8_format, fp8_triton
+from fastscribe.families.blocks import fp8
 from fastscribe.families.conformer import gpu_operations, triton_kernels
 from fastscribe.families.conformer.gpu_operations import choose_operations
 from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, TORCH, max_table_distance
@@ -134,3 +136,42 @@ def test_the_comparison_refuses_what_the_device_gets_wrong() -> None:
     operations, reason = choose_operations(model_config(), torch.bfloat16, torch.device("cpu"))
     assert operations is TORCH
     assert reason == "Triton computes rel_attention wrongly on this device"
+
+
+# --- fp8 ------------------------------------------------------------------------------------------------------------
+
+
+def some_rows(shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+    """A matrix with a row of zeros."""
+    torch.manual_seed(0)
+    x_RK = torch.randn(shape).mul(7).to(dtype)
+    x_RK[0] = 0
+    return x_RK
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [(torch.float32, (7, 100)), (torch.bfloat16, (2, 513))], ids=str)
+def test_fp8_scales_and_quotients(dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    """The output is float32, because the interpreter drops the carry if rounding to fp8 reaches the next power of two."""
+    x_RK = some_rows(shape, dtype)
+    scale_R1, quotient_RK = torch.empty(shape[0], 1), torch.empty(shape)
+    columns = 1 << (shape[1] - 1).bit_length()
+    fp8_triton.quantise_rows_kernel[(shape[0],)](
+        x_RK, quotient_RK, scale_R1, shape[1], fp8_format.MAX_VALUE, fp8_format.MIN_MAXIMUM, columns
+    )
+    _, expected_R1 = fp8.quantise_rows(x_RK)
+    assert torch.equal(scale_R1, expected_R1)
+    assert torch.equal(quotient_RK, x_RK.float() / expected_R1)
+
+
+def test_fp8_values_that_need_no_rounding() -> None:
+    x_RK = torch.tensor([[448.0, -2.0, 0.0, 0.875, -13.0], [-448.0, 1.0, 2.0**-6, 2.0**-9, 240.0]])
+    values_RK, scale_R1 = fp8_triton.quantise_rows(x_RK)
+    assert values_RK.dtype == torch.float8_e4m3fn
+    assert torch.equal(scale_R1, torch.ones(2, 1))
+    assert torch.equal(values_RK.float(), x_RK)
+
+
+def test_fp8_of_no_rows() -> None:
+    values_RK, scale_R1 = fp8_triton.quantise_rows(torch.empty(0, 16))
+    assert values_RK.shape == (0, 16)
+    assert scale_R1.shape == (0, 1)

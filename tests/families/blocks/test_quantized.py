@@ -1,6 +1,6 @@
 """int8 and fp8 layers equal their references, are within a rounding step of float32, and treat rows independently.
 
-tests/fakes/interpreted_fp8.py has the fp8 kernel.
+tests/fakes/interpreted_kernels.py has the fp8 kernel.
 """
 
 from __future__ import annotations

@@ -94,6 +94,12 @@ def test_word_times_equal_nemo() -> None:
     assert compared > 100
 
 
+def test_times_that_a_model_could_write_are_named() -> None:
+    lines: list[str] = []
+    Recognizer.build(checkpoint(MODELS / "canary2"), "cpu", "fp32", Options(), lines.append)
+    assert "--timestamps has it write them" in lines[0]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_facts(name: str) -> None:
     facts = describe(checkpoint(MODELS / name))

@@ -13,7 +13,7 @@ from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention
 from fastscribe.families.conformer import encoder as encoder_module
 from fastscribe.families.conformer.config import LanguagePromptConfig
 from fastscribe.families.conformer.encoder import Encoder
-from fastscribe.families.conformer.fused_layers import fuse_
+from fastscribe.families.conformer.fused_layers import add_product_, fuse_
 from fastscribe.families.conformer.operations import TORCH
 from fastscribe.types import Features
 from tests.families.conformer.test_encoder import random_encoder, small_config
@@ -117,6 +117,11 @@ class Doubled(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return 2 * self.linear(x)
+
+
+def test_a_plain_matrix_is_added_in_its_product() -> None:
+    linear = nn.Linear(6, 4, bias=False).requires_grad_(False)
+    assert add_product_(torch.randn(2, 3, 4), torch.randn(2, 3, 6), linear) is None
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
