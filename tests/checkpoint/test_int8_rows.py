@@ -79,6 +79,13 @@ def test_written_again(folder: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(found[name], weight.float(), rtol=1e-6, atol=0)
 
 
+def rewrite(folder: Path, target: Path, stored: dict[str, torch.Tensor]) -> None:
+    """Copy a folder with other weights."""
+    for name in ("config.json", "tokenizer.model"):
+        (target / name).write_bytes((folder / name).read_bytes())
+    save_file(stored, target / "model.safetensors")
+
+
 @pytest.mark.parametrize("damage", ["missing", "short", "dtype", "nan", "scalar"])
 def test_damaged_scales(folder: Path, tmp_path: Path, damage: str) -> None:
     stored = load_file(folder / "model.safetensors")
@@ -91,9 +98,7 @@ def test_damaged_scales(folder: Path, tmp_path: Path, damage: str) -> None:
             "scalar": scales[0].clone(),
         }
         stored[MATRIX + ".row_scales"] = changed[damage]
-    for name in ("config.json", "tokenizer.model"):
-        (tmp_path / name).write_bytes((folder / name).read_bytes())
-    save_file(stored, tmp_path / "model.safetensors")
+    rewrite(folder, tmp_path, stored)
     message = "NaN or infinity" if damage == "nan" else "has 8 bits and not one scale for each row"
     with pytest.raises(CheckpointError, match=message):
         dict(read_checkpoint(tmp_path).weights)
@@ -103,9 +108,7 @@ def test_other_formats_have_no_8_bits(plain: Path, folder: Path, tmp_path: Path)
     """A scale alone is an unknown tensor, and 8 bits in another format are refused (test_hostile_checkpoints.py)."""
     stored = load_file(plain / "model.safetensors")
     stored[MATRIX + ".row_scales"] = torch.ones(len(stored[MATRIX]))
-    for name in ("config.json", "tokenizer.model"):
-        (tmp_path / name).write_bytes((plain / name).read_bytes())
-    save_file(stored, tmp_path / "model.safetensors")
+    rewrite(plain, tmp_path, stored)
     made = read_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match="row_scales"):
         build_model(made.config, made.weights, "own")

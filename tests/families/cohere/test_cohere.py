@@ -32,7 +32,9 @@ from tests.helpers.cohere_folder import (
     PUBLISHED_CONFIG,
     SAVED_CONFIG,
     Form,
+    saved_name,
     shapes,
+    small_config,
     write_folder,
 )
 
@@ -92,6 +94,10 @@ def test_own_format_and_the_whole_program(folder: Path, tmp_path: Path) -> None:
 
 
 # --- the forms of a folder ------------------------------------------------------------------------------------------
+
+
+def test_names_that_transformers_saves() -> None:
+    assert sorted(map(saved_name, shapes(small_config()))) == GOLDEN["saved_names"]
 
 
 @pytest.mark.parametrize("form", FORMS[1:])
