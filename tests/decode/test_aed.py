@@ -313,11 +313,8 @@ def test_prompt_options_need_a_prompt(options: Options, message: str) -> None:
 
 # On a GPU.
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
 
 @pytest.mark.cuda
-@needs_cuda
 @pytest.mark.parametrize("mode", ["full", "chunked", "off"])
 @pytest.mark.parametrize("seed", range(len(CONFIGS)))
 def test_device_modes_equal_greedy(mode: str, seed: int) -> None:
@@ -333,7 +330,6 @@ def test_device_modes_equal_greedy(mode: str, seed: int) -> None:
 
 
 @pytest.mark.cuda
-@needs_cuda
 def test_device_modes_agree_in_bf16() -> None:
     """Bitwise equal for bucket sizes, whatever the memory holds; heads have a realistic width."""
     stack = replace(STACK, hidden=256, ff_hidden=512)

@@ -339,7 +339,6 @@ def test_on_a_cpu() -> None:
 
 # On a GPU.
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 MODES = ("full", "chunked", "off")
 
 
@@ -348,7 +347,6 @@ def on_device(transducer: Transducer, frames: Frames, dtype: torch.dtype) -> tup
 
 
 @pytest.mark.cuda
-@needs_cuda
 @pytest.mark.parametrize("seed", range(12))
 def test_device_modes_equal_greedy(seed: int) -> None:
     durations = DURATIONS[seed % len(DURATIONS)]
@@ -368,7 +366,6 @@ def test_device_modes_equal_greedy(seed: int) -> None:
 
 
 @pytest.mark.cuda
-@needs_cuda
 @pytest.mark.parametrize("mode", ["full", "chunked"])
 def test_device_generations(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slots grow twice, more buckets than the limit, then the first bucket again."""
@@ -387,7 +384,6 @@ def test_device_generations(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.cuda
-@needs_cuda
 @pytest.mark.parametrize("failure", ["python", "device"])
 def test_device_after_failed_capture(failure: str) -> None:
     stream, before = torch.cuda.Stream(), torch.cuda.current_stream()
@@ -428,7 +424,6 @@ def test_device_after_failed_capture(failure: str) -> None:
 
 
 @pytest.mark.cuda
-@needs_cuda
 @pytest.mark.parametrize("mode", MODES)
 def test_device_with_busy_thread(mode: str) -> None:
     transducer = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0).cuda()
@@ -463,7 +458,6 @@ def test_device_with_busy_thread(mode: str) -> None:
 
 
 @pytest.mark.cuda
-@needs_cuda
 def test_device_submit_does_not_wait() -> None:
     """The loop is enqueued while the device is still busy with a long kernel."""
     transducer, frames = on_device(tiny_transducer(3, (), 10, 1.0), random_frames([20] * 4), torch.float32)

@@ -260,9 +260,14 @@ def test_grid_sizes(monkeypatch: pytest.MonkeyPatch, rows: int, num_frames: int,
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @needs_triton
 class TestOnTheDevice:
+    @pytest.fixture
+    def triton(self) -> Operations:
+        from fastscribe.families.conformer.triton_kernels import TRITON
+
+        return TRITON
+
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
     @pytest.mark.parametrize("width", [64, 128])
     @pytest.mark.parametrize(
@@ -276,17 +281,15 @@ class TestOnTheDevice:
     )
     @pytest.mark.parametrize("num_frames", [1, 2, 31, 64, 65, 127, 251, 700])
     def test_rel_attention(
-        self, dtype: torch.dtype, width: int, attention: AttentionConfigs | None, num_frames: int
+        self, triton: Operations, dtype: torch.dtype, width: int, attention: AttentionConfigs | None, num_frames: int
     ) -> None:
-        from fastscribe.families.conformer.triton_kernels import TRITON
-
         torch.manual_seed(num_frames)
         lengths_B = torch.tensor([num_frames, num_frames // 2, 1, 0])
         rows = 2 * POSITION_ROWS_MULTIPLE * -(-max_table_distance(num_frames, attention) // POSITION_ROWS_MULTIPLE)
         qkv_BTD, table_HRK = normal(4, num_frames, 12 * width).to(dtype), normal(4, rows, width).to(dtype)
         bias_HR = normal(4, rows)
         arguments = [argument.cuda() for argument in (qkv_BTD, table_HRK, bias_HR, lengths_B)]
-        ours_BTD = TRITON.rel_attention(*arguments, attention).cpu()
+        ours_BTD = triton.rel_attention(*arguments, attention).cpu()
         assert ours_BTD.isfinite().all()
         exact_BTD = TORCH.rel_attention(qkv_BTD.float(), table_HRK.float(), bias_HR, lengths_B, attention)
         close(ours_BTD, exact_BTD, real_frames(lengths_B, num_frames))
@@ -295,25 +298,25 @@ class TestOnTheDevice:
     @pytest.mark.parametrize("taps", [5, 9, 15, 31])
     @pytest.mark.parametrize(("width", "num_frames"), [(512, 1), (1024, 35), (1024, 36), (512, 37), (1024, 700)])
     @pytest.mark.parametrize("is_causal", [False, True])
-    def test_glu_depthwise(self, dtype: torch.dtype, taps: int, width: int, num_frames: int, is_causal: bool) -> None:
-        from fastscribe.families.conformer.triton_kernels import TRITON
-
+    def test_glu_depthwise(
+        self, triton: Operations, dtype: torch.dtype, taps: int, width: int, num_frames: int, is_causal: bool
+    ) -> None:
         torch.manual_seed(num_frames)
         lengths_B = torch.tensor([num_frames, num_frames // 2, 1, 0])
         floats = [normal(4, num_frames, 2 * width), normal(taps, width), normal(width)]
         rounded = [tensor.to(dtype) for tensor in floats]
         on_device = [tensor.cuda() for tensor in (*rounded, lengths_B)]
-        ours_BTD = TRITON.glu_depthwise(*on_device, True, is_causal).cpu()
+        ours_BTD = triton.glu_depthwise(*on_device, True, is_causal).cpu()
         close(ours_BTD, TORCH.glu_depthwise(*(tensor.float() for tensor in rounded), lengths_B, True, is_causal))
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
     @pytest.mark.parametrize("channels", [64, 256, 320])
     @pytest.mark.parametrize("num_frames", [1, 30, 701])
     @pytest.mark.parametrize("is_causal", [False, True])
-    def test_subsampling(self, dtype: torch.dtype, channels: int, num_frames: int, is_causal: bool) -> None:
-        from fastscribe.families.conformer.triton_kernels import TRITON
-
-        check_subsampling(TRITON, dtype, channels, num_frames, 80, is_causal, torch.device("cuda"))
+    def test_subsampling(
+        self, triton: Operations, dtype: torch.dtype, channels: int, num_frames: int, is_causal: bool
+    ) -> None:
+        check_subsampling(triton, dtype, channels, num_frames, 80, is_causal, torch.device("cuda"))
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     @pytest.mark.parametrize(
@@ -333,10 +336,8 @@ class TestOnTheDevice:
         assert reason is None
         assert operations is not TORCH
 
-    def test_offsets_beyond_32_bits(self) -> None:
+    def test_offsets_beyond_32_bits(self, triton: Operations) -> None:
         """Return the last frames of a row with more than 2^31 values as a separate row."""
-        from fastscribe.families.conformer.triton_kernels import TRITON
-
         if torch.cuda.mem_get_info()[0] < 20 << 30:
             pytest.skip("needs 20 GB of free memory")
         torch.manual_seed(0)
@@ -346,7 +347,7 @@ class TestOnTheDevice:
         assert qkv_BTD.numel() > 2**31
         table_rows = 2 * POSITION_ROWS_MULTIPLE * -(-num_frames // POSITION_ROWS_MULTIPLE)
         zeros = torch.zeros(heads, table_rows, width, **like), torch.zeros(heads, table_rows, device="cuda")
-        ours_BTD = TRITON.rel_attention(qkv_BTD, *zeros, torch.tensor([num_frames], device="cuda"))[:, -last:]
+        ours_BTD = triton.rel_attention(qkv_BTD, *zeros, torch.tensor([num_frames], device="cuda"))[:, -last:]
         q_HTK, k_HTK, v_HTK = qkv_BTD[0].unflatten(1, (3, heads, width)).permute(1, 2, 0, 3)
         out_HTK = F.scaled_dot_product_attention(q_HTK[:, -last:], k_HTK, v_HTK)
         scale = float(out_HTK.float().abs().max())
@@ -354,6 +355,6 @@ class TestOnTheDevice:
         del qkv_BTD, q_HTK, k_HTK, v_HTK, zeros
         num_frames, width = 1_100_000, 1024
         x_BTD, weight_WD = torch.randn(1, num_frames, 2 * width, **like), torch.randn(9, width, **like)
-        ours_BTD = TRITON.glu_depthwise(x_BTD, weight_WD, None, torch.tensor([num_frames], device="cuda"), True)
+        ours_BTD = triton.glu_depthwise(x_BTD, weight_WD, None, torch.tensor([num_frames], device="cuda"), True)
         alone = x_BTD[:, -last:].cpu().float(), weight_WD.cpu().float(), None, torch.tensor([last]), True
         close(ours_BTD[:, 4 - last :].cpu(), TORCH.glu_depthwise(*alone)[:, 4:])
