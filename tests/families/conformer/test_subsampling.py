@@ -78,9 +78,8 @@ def cpu_form(optimised: Encoder, dtype: str = "fp32") -> Encoder:
     return encoder
 
 
-@pytest.mark.parametrize("changes", CONFIGS, ids=str)
-def test_narrow_encoders_have_no_loop(changes: dict) -> None:
-    narrow = random_encoder(small_config(**changes))
+def test_narrow_encoders_have_no_loop() -> None:
+    narrow = random_encoder(small_config(subsampling_factor=8))
     narrow.optimise_()
     to_cpu_form_(narrow, "fp32", quantises=False)
     assert narrow.subsampling.fused is None
