@@ -127,6 +127,8 @@ def test_nemo_file(user: User, hub: Hub) -> None:
         "org/name: no such path here; asking the Hugging Face hub",
         f"org/name: downloading model.nemo ({len(NEMO) / 1e6:.1f} MB, commit {commit[:7]})",
     ]
+    assert user.get("org/name") == path  # a second load makes one request
+    assert user.requests() == ["/api/models/org/name/revision/main"] and len(user.lines) == 1
 
 
 class Terminal(io.StringIO):
@@ -164,13 +166,6 @@ def test_one_progress_bar_with_xet(monkeypatch: pytest.MonkeyPatch) -> None:
         transfer = {"total_transfer_bytes_completed": 5, "total_transfer_bytes_completion_rate": 1.0}
         reporter.update_progress(SimpleNamespace(**report, **transfer))
     assert "model.nemo: 100%" in drawn.getvalue() and "\n" not in drawn.getvalue().rstrip()
-
-
-def test_second_load_makes_one_request(user: User, hub: Hub) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
-    first = user.get("org/name")
-    assert user.get("org/name") == first
-    assert user.requests() == ["/api/models/org/name/revision/main"] and len(user.lines) == 1
 
 
 def test_huggingface_hub_finds_our_copy(user: User, hub: Hub) -> None:
