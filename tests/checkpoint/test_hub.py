@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -126,6 +127,8 @@ def test_nemo_file(user: User, hub: Hub) -> None:
         "org/name: no such path here; asking the Hugging Face hub",
         f"org/name: downloading model.nemo ({len(NEMO) / 1e6:.1f} MB, commit {commit[:7]})",
     ]
+    assert user.get("org/name") == path  # a second load makes one request
+    assert user.requests() == ["/api/models/org/name/revision/main"] and len(user.lines) == 1
 
 
 class Terminal(io.StringIO):
@@ -163,13 +166,6 @@ def test_one_progress_bar_with_xet(monkeypatch: pytest.MonkeyPatch) -> None:
         transfer = {"total_transfer_bytes_completed": 5, "total_transfer_bytes_completion_rate": 1.0}
         reporter.update_progress(SimpleNamespace(**report, **transfer))
     assert "model.nemo: 100%" in drawn.getvalue() and "\n" not in drawn.getvalue().rstrip()
-
-
-def test_second_load_makes_one_request(user: User, hub: Hub) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
-    first = user.get("org/name")
-    assert user.get("org/name") == first
-    assert user.requests() == ["/api/models/org/name/revision/main"] and len(user.lines) == 1
 
 
 def test_huggingface_hub_finds_our_copy(user: User, hub: Hub) -> None:
@@ -312,38 +308,36 @@ def test_no_such_revision(user: User, hub: Hub) -> None:
     assert f"no revision v9 (404): {hub.url}/org/name/tree/main lists" in user.refused("org/name@v9")
 
 
-def test_not_logged_in(user: User, hub: Hub) -> None:
-    hub.fail("/api/models", 401)
-    problem = user.refused("org/name")
-    assert (
-        "public model" in problem and "check the spelling" in problem and "`hf auth login`, or set HF_TOKEN" in problem
-    )
+LISTING, MESSAGE = "/api/models", "X_Error_Message"
+REFUSALS = [
+    (LISTING, 401, {}, r"public model.*check the spelling.*`hf auth login`, or set HF_TOKEN"),
+    (
+        LISTING,
+        401,
+        {MESSAGE: "Invalid credentials in Authorization header"},
+        r"rejects the token \(401\).*`hf auth login`",
+    ),
+    (LISTING, 403, {MESSAGE: "Not for\x1b[2J you"}, r"forbids access \(403, Not for[^\x1b]*ask for it at[^\x1b]*$"),
+    (LISTING, 451, {MESSAGE: "Unavailable here"}, r"rejects the request \(451, Unavailable here\)"),
+    *(
+        (
+            where,
+            status,
+            {"X_Error_Code": "GatedRepo", MESSAGE: "Access is restricted."},
+            rf"gated \({status}\): accept its",
+        )
+        for where, status in ((LISTING, 403), ("/resolve/", 403), ("/resolve/", 401))
+    ),
+]
 
 
-def test_rejected_token(user: User, hub: Hub) -> None:
-    user.set(HF_TOKEN="hf_old")
-    hub.fail("/api/models", 401, X_Error_Message="Invalid credentials in Authorization header")
-    problem = user.refused("org/name")
-    assert "rejects the token (401)" in problem and "`hf auth login`" in problem
-
-
-@pytest.mark.parametrize(("where", "status"), [("/api/models", 403), ("/resolve/", 403), ("/resolve/", 401)])
-def test_gated_model(user: User, hub: Hub, where: str, status: int) -> None:
+@pytest.mark.parametrize(("where", "status", "headers", "message"), REFUSALS)
+def test_refusals(user: User, hub: Hub, where: str, status: int, headers: dict[str, str], message: str) -> None:
     hub.add("org/name", {"model.nemo": NEMO})
-    hub.fail(where, status, X_Error_Code="GatedRepo", X_Error_Message="Access to model org/name is restricted.")
-    problem = user.refused("org/name")
-    assert f"gated ({status}): accept its licence at {hub.url}/org/name, then log in with `hf auth login`" in problem
-
-
-def test_forbidden(user: User, hub: Hub) -> None:
-    hub.fail("/api/models", 403, X_Error_Message="Not for\x1b[2J you")
-    problem = user.refused("org/name")
-    assert "forbids access (403, Not for" in problem and "ask for it at" in problem and "\x1b" not in problem
-
-
-def test_other_http_error(user: User, hub: Hub) -> None:
-    hub.fail("/api/models", 451, X_Error_Message="Unavailable here")
-    assert "rejects the request (451, Unavailable here)" in user.refused("org/name")
+    if "the token" in message:
+        user.set(HF_TOKEN="hf_old")
+    hub.fail(where, status, **headers)
+    assert re.search(message, user.refused("org/name"))
 
 
 BUSY = [("/api/models", 429), ("/api/models", 503), ("/resolve/", 429), ("/resolve/", 500), ("/content/", 429)]
@@ -377,12 +371,17 @@ def test_retry_after(user: User, hub: Hub) -> None:
     assert len(user.waits) == 2
 
 
-def test_connection_refused(user: User) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    user.set(HF_ENDPOINT=f"http://127.0.0.1:{port}")
-    problem = user.refused("org/name")
-    assert f"http://127.0.0.1:{port} refuses connections: check HF_ENDPOINT" in problem and user.waits == []
+@pytest.mark.parametrize(
+    ("endpoint", "message"),
+    [
+        ("http://127.0.0.1:1", "http://127.0.0.1:1 refuses connections: check HF_ENDPOINT"),
+        ("https://127.0.0.1:{port}", "the certificate of https://127.0.0.1"),
+        ("hub.example", "HF_ENDPOINT is hub.example, which is no address: unset it"),
+    ],
+)
+def test_wrong_endpoints(user: User, hub: Hub, endpoint: str, message: str) -> None:
+    user.set(HF_ENDPOINT=endpoint.format(port=hub.url.rpartition(":")[2]))
+    assert message in user.refused("org/name") and user.waits == []
 
 
 def test_no_such_host(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,21 +405,9 @@ def test_timeout(user: User, hub: Hub) -> None:
 
 
 def test_missing_proxy(user: User) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    user.set(HF_ENDPOINT="https://hub.example", HTTPS_PROXY=f"http://127.0.0.1:{port}")
+    user.set(HF_ENDPOINT="https://hub.example", HTTPS_PROXY="http://127.0.0.1:1")
     problem = user.refused("org/name")
     assert "refuses connections" in problem or "the proxy does not pass requests on" in problem
-
-
-def test_unknown_certificate(user: User, hub: Hub) -> None:
-    user.set(HF_ENDPOINT=hub.url.replace("http:", "https:"))
-    assert "the certificate of https://127.0.0.1" in user.refused("org/name")
-
-
-def test_invalid_endpoint(user: User) -> None:
-    user.set(HF_ENDPOINT="hub.example")
-    assert "HF_ENDPOINT is hub.example, which is no address: unset it" in user.refused("org/name")
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
 from fastscribe.checkpoint import lazy_weights, native_writer, state_pickle
 from fastscribe.checkpoint.lazy_weights import FileBytes, LazyWeights, MemoryBytes, TensorSource, sources_of
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
-from fastscribe.checkpoint.weights import load_safetensors, load_torch
+from fastscribe.checkpoint.weights import load_torch
 from fastscribe.config import ModelConfig, Options
 from fastscribe.errors import CheckpointError, WeightsMismatch
 from fastscribe.families.model import Model, build_model
@@ -47,10 +47,10 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_published_shapes(shape: str) -> None:
-    """With four layers at most, which are alike."""
+    """With two layers at most, which are alike."""
     config, few = SHAPES[shape], {}
     if hasattr(config.encoder, "num_layers"):
-        few = {"num_layers": min(4, config.encoder.num_layers)}
+        few = {"num_layers": min(2, config.encoder.num_layers)}
     config = replace(config, encoder=replace(config.encoder, **few))
     assert parameter_shapes(config) == expected_shapes(config)
 
@@ -98,7 +98,7 @@ def test_inspect_reads_no_weights(make, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what cannot be read before it is touched")
-@pytest.mark.parametrize("dtype", [None, "fp32", "bf16", "int8"])
+@pytest.mark.parametrize("dtype", [None, "bf16", "int8"])
 def test_a_model_keeps_no_memory_of_its_file(dtype: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large tensors are not copied as they are read. All are large here."""
     mappings: list[weakref.ref[mmap.mmap]] = []
@@ -158,9 +158,10 @@ def test_names_checked_before_reading() -> None:
 
 
 @pytest.mark.linux
-def test_parts_load_in_turn(model_folder: Path) -> None:
+@pytest.mark.parametrize("name", ["hybrid", "hf_tdt_demo", "jasper"])
+def test_parts_load_in_turn(name: str) -> None:
     """Each part is prepared before the next part's weights are read, and every weight belongs to a part."""
-    loaded, events = checkpoint(model_folder), []
+    loaded, events = checkpoint(MODELS / name), []
 
     def watched(name: str, source: TensorSource) -> TensorSource:
         def read() -> torch.Tensor:
@@ -299,16 +300,6 @@ def test_torch_file_round_trip() -> None:
         assert found[name].is_contiguous() and not found[name].requires_grad
     found["whole"].zero_()
     assert torch.equal(found["tied"], state["whole"])
-
-
-def test_weights_equal_libraries(tmp_path: Path) -> None:
-    folder = unpacked(tmp_path / "nemo")
-    theirs = torch.load(folder / TORCH_ZIP, weights_only=True)
-    ours = LazyWeights(load_torch(MemoryBytes((folder / TORCH_ZIP).read_bytes()), "x"))
-    assert theirs.keys() == ours.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
-    theirs = load_file(HF / SAFETENSORS)
-    ours = LazyWeights(load_safetensors(HF / SAFETENSORS))
-    assert theirs.keys() == ours.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 def test_safetensors_file_equal(tmp_path: Path) -> None:

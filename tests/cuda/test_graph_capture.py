@@ -238,30 +238,6 @@ def run_all(threads: list[threading.Thread]) -> None:
 
 
 @pytest.mark.cuda
-def test_device_generations() -> None:
-    order = StreamOrder()
-    weight, rows = torch.randn(256, 256, device="cuda"), {n: torch.randn(n, 256, device="cuda") for n in range(1, 8)}
-
-    class Product:
-        def __init__(self, num_rows: int, generation: Generation) -> None:
-            self.rows = rows[num_rows]
-            self.graph = generation.capture(self.work)
-
-        def work(self) -> None:
-            self.product = self.rows @ weight
-
-    products = GraphCache(lambda: Generation(torch.device("cuda", 0), order.synchronize), 3)
-    for num_rows in (1, 2, 3, 1, 4, 5, 1, 6, 7, 2, 3):
-        product = products.get(num_rows, lambda generation, n=num_rows: Product(n, generation))
-        product.product.zero_()
-        product.graph.replay()
-        order.record()
-        torch.testing.assert_close(product.product, rows[num_rows] @ weight)
-        torch.cuda.empty_cache()
-    products.drop()
-
-
-@pytest.mark.cuda
 def test_device_threads_capture() -> None:
     errors: list[BaseException] = []
 

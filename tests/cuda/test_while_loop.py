@@ -116,29 +116,23 @@ def build_and_launch() -> WhileGraph:
 
 
 @pytest.mark.parametrize("call", [*TOOLKIT_CALLS, *BUILD_CALLS, "cuGraphLaunch"])
-def test_out_of_memory_retry(monkeypatch, call: str) -> None:
-    """The allocator's cache is emptied and the call retried."""
+def test_out_of_memory_is_retried_once(monkeypatch, call: str) -> None:
+    """After the allocator's cache is emptied. A second failure is raised."""
     fake, emptied = FakeCuda(), []
     install(monkeypatch, fake)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(len(fake.calls)))
-    fake.steps[5] = lambda: None
-    fake.once[call] = Code.ERROR_OUT_OF_MEMORY
-    build_and_launch().close()
-    assert len(emptied) == 1 and fake.calls[emptied[0] - 1] == fake.calls[emptied[0]] == call
-    assert not fake.live
-
-
-@pytest.mark.parametrize("call", [*TOOLKIT_CALLS, *BUILD_CALLS, "cuGraphLaunch"])
-def test_out_of_memory_is_raised(monkeypatch, call: str) -> None:
-    fake = FakeCuda()
-    install(monkeypatch, fake)
     fake.steps[5] = lambda: None
     fake.failures[call] = Code.ERROR_OUT_OF_MEMORY
     with pytest.raises(torch.OutOfMemoryError, match=f"out of memory in {call}"):
         build_and_launch()
     assert fake.calls.count(call) == 2
     del fake.failures[call]
+    while_loop._toolkit.cache_clear()
+    emptied.clear()
+    fake.once[call] = Code.ERROR_OUT_OF_MEMORY
     build_and_launch().close()
+    assert len(emptied) == 1 and fake.calls[emptied[0] - 1] == fake.calls[emptied[0]] == call
+    assert not fake.live
 
 
 def test_failed_call_frees_tensors() -> None:

@@ -14,10 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fastscribe.config import JointConfig, PredictorConfig
 from fastscribe.decode import ctc, label_looping
 from fastscribe.decode.cpu_looping import CpuLooping
-from fastscribe.decode.decoder import ENDLESS
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import (
-    STATUS_ENDLESS,
     LabelLooping,
     LoopState,
     Network,
@@ -29,8 +27,7 @@ from fastscribe.decode.label_looping import (
     unpack,
 )
 from fastscribe.families.blocks.ctc import CtcHead
-from fastscribe.families.blocks.transducer import FastPredictor, Transducer
-from fastscribe.text.hypothesis_columns import HypothesisColumns
+from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
 from tests.conftest import torch_threads
 from tests.helpers import greedy_ctc
@@ -85,7 +82,7 @@ def on_a_cpu(network: Network, frames: Frames, window: int = 4) -> list[Hypothes
     return decoder.read(decoder.submit(frames).numpy(), frames)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     durations=st.sampled_from(DURATIONS),
@@ -101,7 +98,7 @@ def test_loops_equal_greedy(seed, durations, max_symbols, blank_bias, lengths, w
     assert_greedy(transducer, frames, on_a_cpu(Network.prepare(transducer), frames, window))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 @torch.inference_mode()
 def test_state_reuse_stale_values(seed: int) -> None:
     """Worst case: rows that write to the slots of row 0, and labels at every row's first frame."""
@@ -114,41 +111,11 @@ def test_state_reuse_stale_values(seed: int) -> None:
     load_batch_(network, state, frames)
     for _ in range(30):
         step(network, state)
-    hypotheses = unpack(pack(state, 3, 14).numpy(), frames, ())
+    packed = pack(state, 3, 14).numpy()
+    hypotheses = unpack(packed, frames, ())
+    packed[:] = -1  # its memory is used again
     assert hypotheses is not None
     assert_greedy(transducer, frames, hypotheses)
-
-
-@pytest.mark.parametrize("endless", [[], [3, 4]])
-@pytest.mark.parametrize("durations", [(), (0, 1, 2, 8)])
-def test_unpack_equals_rows(durations: tuple[int, ...], endless: list[int]) -> None:
-    """Columns hold what each row of the packed result says, and none of its memory, which is used again."""
-    draw, batch, num_frames, row_slots = np.random.default_rng(3), 6, 9, 12
-    counts, status = np.array([3, 0, 12, 5, 0, 1]), np.zeros(batch)
-    status[endless] = STATUS_ENDLESS
-    ids_BS, picks_BS, frames_BS = (draw.integers(0, top, (batch, row_slots)) for top in (50, 4, num_frames))
-    logprobs_BS = draw.normal(size=(batch, row_slots)).astype(np.float32)
-    slots_BS = frames_BS + np.arange(batch)[:, None] * (num_frames + 1)
-    columns = [ids_BS, *([picks_BS] if durations else []), slots_BS, logprobs_BS.view(np.int32)]
-    packed = np.concatenate([counts, status, *(column.ravel() for column in columns)]).astype(np.int32)
-    found = unpack(packed, Frames(torch.zeros(batch, num_frames, 1), torch.zeros(batch)), durations)
-    packed[:] = -1
-    assert isinstance(found, HypothesisColumns)
-    expected = [
-        ENDLESS
-        if row in endless
-        else Hypothesis(
-            tuple(ids_BS[row, :count].tolist()),
-            tuple(frames_BS[row, :count].tolist()),
-            tuple(durations[pick] for pick in picks_BS[row, :count]) if durations else (1,) * count,
-            tuple(logprobs_BS[row, :count].tolist()),
-        )
-        for row, count in enumerate(counts.tolist())
-    ]
-    assert repr(list(found)) == repr(expected)
-    arrays = (found.counts_B, found.ids_N, found.frames_N, found.durations_N, found.logprobs_N)
-    assert [array.dtype for array in arrays] == [np.int32] * 4 + [np.float32]
-    assert found.counts_B.sum() == len(found.ids_N)
 
 
 def test_step_skips_whole_window() -> None:
@@ -223,22 +190,6 @@ def test_steps_do_not_sync(durations) -> None:
         assert not {"arange", "tensor", "scalar_tensor", "zeros", "ones", "full", "lift_fresh"} & set(seen.names)
         pack(state, 3, 10)
     assert before == {name: value.data_ptr() for name, value in vars(state).items() if isinstance(value, torch.Tensor)}
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("seed", range(4))
-def test_fast_predictor_equals_predictor(dtype: torch.dtype, seed: int) -> None:
-    predictor = tiny_transducer(seed, (), 10, 0.0).predictor.to(dtype)
-    fast = FastPredictor(predictor)
-    state = fast_state = predictor.initial_state(3)
-    with torch.inference_mode():
-        for label in (0, 1, 0):
-            labels_B = torch.full((3,), label)
-            output, state = predictor.step(labels_B, state)
-            fast_output, fast_state = fast.step(labels_B, fast_state)
-            tolerance = 1e-5 if dtype == torch.float32 else 0.1
-            torch.testing.assert_close(fast_output, output, atol=tolerance, rtol=tolerance)
-            torch.testing.assert_close(fast_state, state, atol=tolerance, rtol=tolerance)
 
 
 def test_bf16_logprobs_are_float32() -> None:

@@ -88,7 +88,7 @@ def chunked() -> LoopMaker:
     return partial(ChunkedLoop, ListFlag)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     durations=st.sampled_from(DURATIONS),
@@ -183,8 +183,9 @@ def decode_all(decoder: Decoder, transducer: Transducer = TRANSDUCER) -> None:
         assert_greedy(transducer, frames, run(decoder, frames))
 
 
-@pytest.mark.parametrize("mode", ["auto", "full", "chunked", "off"])
-@pytest.mark.parametrize("version", ["12.9.10", "13.0.2"])
+@pytest.mark.parametrize(
+    ("mode", "version"), [("auto", "13.0.2"), ("full", "12.9.10"), ("chunked", "13.0.2"), ("off", "12.9.10")]
+)
 def test_modes(fake: FakeCuda, mode: str, version: str) -> None:
     fake.version = sys.modules["cuda.bindings"].__version__ = version
     lines: list[str] = []
@@ -240,9 +241,12 @@ def test_min_slots(fake: FakeCuda) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["cuInit", "cuModuleLoadData", "cuGraphAddNode", "cuGraphInstantiate", "cuGraphLaunch"]
+    ("call", "failure"),
+    [
+        ("cuInit", RuntimeError("not found")),
+        *((call, Code.ERROR_NOT_SUPPORTED) for call in ("cuGraphAddNode", "cuGraphLaunch")),
+    ],
 )
-@pytest.mark.parametrize("failure", [Code.ERROR_NOT_SUPPORTED, RuntimeError("not found")])
 def test_without_conditional_nodes(fake: FakeCuda, call: str, failure: Code | Exception) -> None:
     fake.failures[call] = failure
     lines: list[str] = []
@@ -335,7 +339,6 @@ def test_on_a_cpu() -> None:
 
 # On a GPU.
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 MODES = ("full", "chunked", "off")
 
 
@@ -344,7 +347,6 @@ def on_device(transducer: Transducer, frames: Frames, dtype: torch.dtype) -> tup
 
 
 @pytest.mark.cuda
-@needs_cuda
 @pytest.mark.parametrize("seed", range(12))
 def test_device_modes_equal_greedy(seed: int) -> None:
     durations = DURATIONS[seed % len(DURATIONS)]
@@ -364,47 +366,6 @@ def test_device_modes_equal_greedy(seed: int) -> None:
 
 
 @pytest.mark.cuda
-@needs_cuda
-@pytest.mark.parametrize("durations", [(), (0, 1, 2, 3, 4)])
-def test_device_modes_agree_in_bf16(durations: tuple[int, ...]) -> None:
-    """Bitwise equal if the number of rows is a bucket."""
-    found = []
-    for mode in MODES:
-        transducer = tiny_transducer(3, durations, 10, 1.0)
-        torch.manual_seed(0)
-        transducer, frames = on_device(transducer, random_frames([20] * 16), torch.bfloat16)
-        decoder = build_greedy(transducer, torch.device("cuda"), mode, pytest.fail)
-        found.append(run(decoder, frames))
-        decoder.close()
-    assert found[0] == found[1] == found[2]
-
-
-@pytest.mark.cuda
-@needs_cuda
-@pytest.mark.whole_device
-@pytest.mark.parametrize("mode", ["full", "chunked"])
-def test_device_no_leak(mode: str) -> None:
-    transducer, frames = on_device(tiny_transducer(3, (), 10, 1.0), random_frames([20] * 4), torch.float32)
-
-    def cycle() -> None:
-        decoder = build_greedy(transducer, torch.device("cuda"), mode, pytest.fail)
-        run(decoder, frames)
-        decoder.close()
-
-    for _ in range(40):  # more than torch's streams, so that every stream has its workspace
-        cycle()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    free = torch.cuda.mem_get_info()[0]
-    for _ in range(64):
-        cycle()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    assert free - torch.cuda.mem_get_info()[0] < 64 << 20
-
-
-@pytest.mark.cuda
-@needs_cuda
 @pytest.mark.parametrize("mode", ["full", "chunked"])
 def test_device_generations(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slots grow twice, more buckets than the limit, then the first bucket again."""
@@ -423,7 +384,6 @@ def test_device_generations(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.cuda
-@needs_cuda
 @pytest.mark.parametrize("failure", ["python", "device"])
 def test_device_after_failed_capture(failure: str) -> None:
     stream, before = torch.cuda.Stream(), torch.cuda.current_stream()
@@ -464,7 +424,6 @@ def test_device_after_failed_capture(failure: str) -> None:
 
 
 @pytest.mark.cuda
-@needs_cuda
 @pytest.mark.parametrize("mode", MODES)
 def test_device_with_busy_thread(mode: str) -> None:
     transducer = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0).cuda()
@@ -499,7 +458,6 @@ def test_device_with_busy_thread(mode: str) -> None:
 
 
 @pytest.mark.cuda
-@needs_cuda
 def test_device_submit_does_not_wait() -> None:
     """The loop is enqueued while the device is still busy with a long kernel."""
     transducer, frames = on_device(tiny_transducer(3, (), 10, 1.0), random_frames([20] * 4), torch.float32)

@@ -30,15 +30,8 @@ GPU = torch.device("cuda")
 STARTS: dict[str, Callable[[], Any]] = {
     "nothing": lambda: None,
     "generic tf32": lambda: put(BACKENDS, "tf32"),
-    "generic ieee": lambda: put(BACKENDS, "ieee"),
-    "generic bf16": lambda: put(BACKENDS, "bf16"),
-    "generic none": lambda: put(BACKENDS, "none"),
     "all of CUDA tf32": lambda: put(BACKENDS.cudnn, "tf32"),
-    "all of CUDA ieee": lambda: put(BACKENDS.cudnn, "ieee"),
-    "matmul tf32": lambda: put(BACKENDS.cuda.matmul, "tf32"),
     "conv tf32": lambda: put(BACKENDS.cudnn.conv, "tf32"),  # the initial state of torch 2.11
-    "conv none, generic tf32": lambda: (put(BACKENDS.cudnn.conv, "none"), put(BACKENDS, "tf32")),
-    "rnn tf32, conv ieee": lambda: (put(BACKENDS.cudnn.rnn, "tf32"), put(BACKENDS.cudnn.conv, "ieee")),
     "old matmul": lambda: setattr(BACKENDS.cuda.matmul, "allow_tf32", True),
     "old matmul off, generic tf32": lambda: (setattr(BACKENDS.cuda.matmul, "allow_tf32", False), put(BACKENDS, "tf32")),
     "old matmul precision": lambda: torch.set_float32_matmul_precision("high"),

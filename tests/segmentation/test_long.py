@@ -60,7 +60,7 @@ def talk_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("model", "max_utterance_s", "least_matched", "least_near"),
-    [("tdt_demo", 20.0, 1.0, 0.97), ("tdt_demo", 40.0, 1.0, 0.98), ("ctc", 12.0, 0.96, 1.0), ("ctc", 40.0, 0.97, 1.0)],
+    [("tdt_demo", 20.0, 1.0, 0.97), ("ctc", 12.0, 0.96, 1.0)],
 )
 def test_cutting_keeps_word_times(
     talk_file: Path, model: str, max_utterance_s: float, least_matched: float, least_near: float
@@ -95,7 +95,7 @@ def test_no_drift_after_ten_hours(rate: int) -> None:
     assert (round(word.start_s, 3), round(word.end_s, 3)) == (35999.44, 35999.52)
 
 
-def test_a_sentence_at_the_end_of_ten_hours(tmp_path: Path) -> None:
+def test_a_sentence_at_the_end_of_an_hour(tmp_path: Path) -> None:
     """The file is sparse; splitting holds only a few numbers per frame."""
     path, rate = tmp_path / "a.wav", 8000
     clip = waveform(AUDIO / "08_0_00214.flac", rate).astype(np.float32)
@@ -103,9 +103,9 @@ def test_a_sentence_at_the_end_of_ten_hours(tmp_path: Path) -> None:
     soundfile.write(path, pcm, rate)
     alone = transcribed("tdt_demo", 0, path)
     header = bytearray(path.read_bytes()[:44])
-    num_bytes = 2 * TEN_HOURS_S * rate
+    num_bytes = 2 * 3600 * rate
     header[4:8], header[40:44] = (36 + num_bytes).to_bytes(4, "little"), num_bytes.to_bytes(4, "little")
-    at_s = 9 * 3600 + 59 * 60 + 50
+    at_s = 59 * 60 + 50
     with path.open("wb") as file:
         file.write(header)
         file.seek(44 + 2 * at_s * rate)
@@ -116,7 +116,7 @@ def test_a_sentence_at_the_end_of_ten_hours(tmp_path: Path) -> None:
     utterances = split(audio, 40.0, 0.08)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 150e6  # 1.8 million frames
+    assert peak < 15e6  # 180,000 frames
     [spoken] = utterances  # the rest is digital silence
     samples = read(audio, spoken.start, spoken.num_samples, sample_rate=RATE)
     [hypothesis] = recognizer(MODELS / "tdt_demo").transcribe(collate([spoken], [samples]))

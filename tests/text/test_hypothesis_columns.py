@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.text.hypothesis_columns import HypothesisColumns, problems_of
@@ -47,7 +47,12 @@ def assert_same(found: HypothesisColumns, rows: list) -> None:
     assert found.counts_B.sum() == len(found.ids_N) == len(found.logprobs_N)
 
 
-@given(ROWS)
+def few(*strategies: st.SearchStrategy):
+    """Rows of every kind come in few examples."""
+    return lambda test: settings(max_examples=30)(given(*strategies)(test))
+
+
+@few(ROWS)
 def test_rows_equal_a_list_of_hypotheses(rows: list) -> None:
     found = columns_of(rows)
     assert_same(found, rows)
@@ -57,7 +62,7 @@ def test_rows_equal_a_list_of_hypotheses(rows: list) -> None:
             found[index]
 
 
-@given(ROWS, st.integers(-9, 9) | st.none(), st.integers(-9, 9) | st.none())
+@few(ROWS, st.integers(-9, 9) | st.none(), st.integers(-9, 9) | st.none())
 def test_slices_are_views(rows: list, start: int | None, stop: int | None) -> None:
     columns = columns_of(rows)
     found = columns[start:stop]
@@ -68,7 +73,7 @@ def test_slices_are_views(rows: list, start: int | None, stop: int | None) -> No
     assert_same(columns[::-1], rows[::-1])
 
 
-@given(ROWS, st.data())
+@few(ROWS, st.data())
 def test_take(rows: list, data: st.DataObject) -> None:
     picked = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=9)) if rows else []
     assert_same(columns_of(rows).take(picked), [rows[row] for row in picked])
@@ -77,19 +82,19 @@ def test_take(rows: list, data: st.DataObject) -> None:
             columns_of(rows).take([*picked, row])
 
 
-@given(st.lists(ROWS, max_size=4))
+@few(st.lists(ROWS, max_size=4))
 def test_concat(parts: list[list]) -> None:
     assert_same(HypothesisColumns.concat([columns_of(rows) for rows in parts]), [row for rows in parts for row in rows])
 
 
-@given(ROWS, st.data())
+@few(ROWS, st.data())
 def test_with_problem(rows: list, data: st.DataObject) -> None:
     flags = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
     found = columns_of(rows).with_problem(np.array(flags, np.bool_), "late")
     assert_same(found, ["late" if flag else row for row, flag in zip(rows, flags, strict=True)])
 
 
-@given(ROWS, st.data())
+@few(ROWS, st.data())
 def test_rows_that_are_not_finite(rows: list, data: st.DataObject) -> None:
     expected = []
     for number, row in enumerate(rows):
@@ -102,7 +107,7 @@ def test_rows_that_are_not_finite(rows: list, data: st.DataObject) -> None:
     assert columns_of(rows).are_finite.tolist() == expected
 
 
-@given(ROWS, st.integers(0, 8), st.integers(0, 8))
+@few(ROWS, st.integers(0, 8), st.integers(0, 8))
 def test_pickles(rows: list, start: int, stop: int) -> None:
     columns = columns_of(rows)
     list(columns), columns[:1]  # what is cached is no part of the pickle

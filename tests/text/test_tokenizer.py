@@ -124,12 +124,6 @@ def test_punctuation_characters() -> None:
     assert tokenizer.punctuation == {"?", ","}
 
 
-def test_space_before_punctuation_removed() -> None:
-    tokenizer = Tokenizer(pieces=("▁say", "▁", "'", "no", "."), kind="subword")
-    assert tokenizer.text([0, 1, 2, 3, 2, 1, 4]) == "say 'no' ."
-    assert tokenizer.sentence([0, 1, 2, 3, 2, 1, 4]) == "say'no'."
-
-
 @pytest.mark.parametrize("attached", ["sentences and words", "words", "nowhere"])
 def test_punctuation_attachment(attached) -> None:
     tokenizer = Tokenizer(pieces=("▁say", "▁", "'", "no", ".", "▁'"), kind="subword", attached=attached)

@@ -110,14 +110,6 @@ def test_character_words() -> None:
     assert result.text == "a bb. a'b"
 
 
-def test_special_tokens() -> None:
-    tokenizer = Tokenizer(pieces=("▁hello", ".", "<|end|>"), kind="subword", silent_ids=frozenset({2}))
-    result = transcript_of(hypothesis_of([0, 2, 1, 2]), tokenizer)
-    assert [word.text for word in result.words] == ["hello."]
-    assert result.text == "hello."
-    assert len(result.tokens) == 4
-
-
 def test_a_lone_word_mark_is_no_word() -> None:
     result = transcript_of(hypothesis_of(pieces("▁", "▁the", "▁")))
     assert [word.text for word in result.words] == ["the"] and result.segments[0].text == "the"

@@ -113,16 +113,6 @@ def test_blocks_equal_stft(monkeypatch: pytest.MonkeyPatch, in_blocks, lengths, 
     assert torch.equal(ours.lengths_B, expected.lengths_B)
 
 
-def test_blocks_rows_independent(in_blocks) -> None:
-    """Equal up to the order of float64 sums, for any padding."""
-    samples_BS, lengths_B = noise([9_000, 20_000, 5_000])
-    together_BMT = LogMel(CONFIG)(samples_BS, lengths_B).mel_BMT
-    for row, length in enumerate(lengths_B.tolist()):
-        alone_BMT = LogMel(CONFIG)(samples_BS[row : row + 1, :length], lengths_B[row : row + 1]).mel_BMT
-        torch.testing.assert_close(together_BMT[row, :, : length // 160], alone_BMT[0], atol=1e-6, rtol=1e-6)
-        assert not together_BMT[row, :, length // 160 :].any()
-
-
 @pytest.mark.parametrize(("batch", "seconds"), [(1, 0), (1, 36_000), (325, 8), (100_000, 1)])
 def test_blocks_have_one_shape(monkeypatch: pytest.MonkeyPatch, batch: int, seconds: int) -> None:
     """Meta tensors have no values to wait for. One shape means one FFT plan and bounded memory."""

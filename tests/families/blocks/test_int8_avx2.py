@@ -32,7 +32,7 @@ def exact(levels_RK: torch.Tensor, weight_NK: torch.Tensor, scale_N: torch.Tenso
     return ((levels_RK.long() - SHIFT) @ weight_NK.long().t()).float() * scale_N
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(st.integers(1, 230), st.integers(1, 1100), st.integers(1, 70), st.integers(0, 2**31))
 def test_sums_are_exact(rows: int, inputs: int, outputs: int, seed: int) -> None:
     levels_RK, weight_NK, scale_N = case(rows, inputs, outputs, seed)
@@ -40,7 +40,7 @@ def test_sums_are_exact(rows: int, inputs: int, outputs: int, seed: int) -> None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("shape", [(512, 1024), (32, 6), (48, 7), (40, 64)], ids=str)
+@pytest.mark.parametrize("shape", [(32, 6), (48, 7), (40, 64)], ids=str)
 def test_packing_equals_its_steps(shape: tuple[int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one loop or not, levels and scales are those of `quantise_weight`, ties and a row of zeros included."""
     monkeypatch.setattr(int8, "has_native_int8", lambda: False)
@@ -51,7 +51,7 @@ def test_packing_equals_its_steps(shape: tuple[int, int], dtype: torch.dtype, mo
     packed_PX, scale_N = quantise_and_pack(weight_NK)
     assert torch.equal(packed_PX, pack(levels_NK))
     assert torch.equal(scale_N, wanted_N)
-    assert (int8_avx2.quantise_and_pack(weight_NK) is not None) == (shape in ((512, 1024), (32, 6)))
+    assert (int8_avx2.quantise_and_pack(weight_NK) is not None) == (shape == (32, 6))
 
 
 def test_no_rows() -> None:

@@ -1,6 +1,6 @@
 """int8 and fp8 layers equal their references, are within a rounding step of float32, and treat rows independently.
 
-tests/fakes/interpreted_fp8.py has the fp8 kernel.
+tests/fakes/interpreted_kernels.py has the fp8 kernel.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def test_int8_of_zeros() -> None:
 
 @needs_vnni
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("shape", [(1024, 512), (512, 1024), (1030, 1024), (96, 64)], ids=str)
+@pytest.mark.parametrize("shape", [(1024, 512), (1030, 1024), (96, 64)], ids=str)
 def test_packing_loop_equals_onednn(shape: tuple[int, int], dtype: torch.dtype) -> None:
     """Its bytes and scales are those of the levels of `quantise_weight`, ties and a row of zeros included."""
     torch.manual_seed(0)

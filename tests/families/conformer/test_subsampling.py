@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,10 +60,12 @@ def forms(changes: dict, broken: tuple[int, str] | None = None) -> dict[str, Sub
         getattr(product, parameter).data.view(-1)[0] = torch.nan
     optimised = deepcopy(plain)
     optimised.optimise_()
-    packed, gpu_form = deepcopy(optimised), deepcopy(optimised)
+    packed, gpu_form, once = deepcopy(optimised), deepcopy(optimised), deepcopy(optimised)
     pack_linears_(packed, torch.float32)
     fuse_(gpu_form, TORCH)
-    encoders = {"plain": plain, "optimised": optimised, "packed": packed, "gpu": gpu_form, "cpu": cpu_form(optimised)}
+    fuse_(once, replace(TORCH))  # as with Triton's, the first convolution's output is never written
+    encoders = {"plain": plain, "optimised": optimised, "packed": packed, "gpu": gpu_form, "written once": once}
+    encoders["cpu"] = cpu_form(optimised)
     return {name: encoder.subsampling for name, encoder in encoders.items()}
 
 
@@ -75,9 +78,8 @@ def cpu_form(optimised: Encoder, dtype: str = "fp32") -> Encoder:
     return encoder
 
 
-@pytest.mark.parametrize("changes", CONFIGS, ids=str)
-def test_narrow_encoders_have_no_loop(changes: dict) -> None:
-    narrow = random_encoder(small_config(**changes))
+def test_narrow_encoders_have_no_loop() -> None:
+    narrow = random_encoder(small_config(subsampling_factor=8))
     narrow.optimise_()
     to_cpu_form_(narrow, "fp32", quantises=False)
     assert narrow.subsampling.fused is None

@@ -18,7 +18,7 @@ from fastscribe.checkpoint import huggingface, native_writer
 from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.config import Options
-from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError
+from fastscribe.errors import UnsupportedCheckpoint, UsageError
 from fastscribe.families.blocks.int8 import int8_problem
 from fastscribe.families.conformer.gpu_operations import find_wrong_operation
 from fastscribe.families.conformer.operations import TORCH
@@ -119,20 +119,12 @@ def test_recordings_shorter_than_a_frame(folders: dict[str, Path]) -> None:
 
 
 def test_long_recording_through_the_program(folders: dict[str, Path]) -> None:
-    """Left whole it equals transformers; cut at pauses it gives segments on the recording's own clock."""
-    path = str(AUDIO / "e10_concat_45s.flac")
-    [whole] = Transcriber.load(
-        folders["turboctc"], device="cpu", dtype="fp32", options=Options(max_utterance_s=0)
-    ).transcribe([path])
+    path, options = str(AUDIO / "e10_concat_45s.flac"), Options(max_utterance_s=0)
+    [whole] = Transcriber.load(folders["turboctc"], device="cpu", dtype="fp32", options=options).transcribe([path])
     expected = reference("turboctc")["e10_concat_45s.flac"]
     assert whole.text == expected["text"].strip()
     assert [word.text for word in whole.words] == expected["text"].split()
     assert whole.words[0].start_s == pytest.approx(0.08 * runs(expected["argmax"])[0][1])
-    [cut] = Transcriber.load(
-        folders["turboctc"], device="cpu", dtype="fp32", options=Options(max_utterance_s=10)
-    ).transcribe([path])
-    assert len(cut.segments) > len(whole.segments) or cut.text != whole.text
-    assert all(0 <= word.start_s <= word.end_s <= 45 for word in cut.words)
 
 
 def test_a_large_batch_makes_its_logits_in_parts(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,29 +220,14 @@ def test_inference_forms_equal_the_plain_one(changes: dict) -> None:
     for form in (plain, for_gpu):
         short = form(Features(torch.randn(2, 12, 1), torch.tensor([1, 0])))
         assert short.lengths_B.tolist() == [form.config.num_frames(1), 0] and short.frames_BTD.isfinite().all()
-
-
-@pytest.mark.parametrize("changes", VARIANTS, ids=str)
-def test_gpu_form_does_not_sync(changes: dict) -> None:
-    """Meta tensors have no values, so code that runs on them never waits for one. Blocks are full and not."""
-    encoder, num_frames = random_encoder(small(**changes)), 602 if changes.get("block", 128) > 100 else 82
-    encoder.optimise_()
-    fuse_(encoder, TORCH)
-    encoder.to("meta")
+    for_gpu.to("meta")  # its tensors have no values, so code that runs on them never waits for one
+    num_frames = 602 if changes.get("block", 128) > 100 else 82  # blocks that are full and not
     features = Features(torch.empty(3, 12, num_frames, device="meta"), torch.empty(3, dtype=torch.int64, device="meta"))
-    assert encoder(features).frames_BTD.shape == (3, encoder.num_frames(num_frames), 32)
+    assert for_gpu(features).frames_BTD.shape == (3, for_gpu.num_frames(num_frames), 32)
 
 
 def test_the_cases_that_choose_kernels_fit_the_model() -> None:
     assert find_wrong_operation(TORCH, small(), torch.float32, torch.device("cpu"), adds_products=True) is None
-
-
-def test_number_of_frames() -> None:
-    encoder = random_encoder(small())
-    for mel_frames in (0, 1, 2, 7, 8, 9, 15, 16, 17, 1023, 1024, 1025):
-        frames = encoder(Features(torch.randn(1, 12, max(1, mel_frames)), torch.tensor([mel_frames])))
-        assert frames.frames_BTD.shape[1] == encoder.num_frames(mel_frames), mel_frames
-        assert int(frames.lengths_B) == encoder.config.num_frames(mel_frames), mel_frames
 
 
 # --- what is published ----------------------------------------------------------------------------------------------
@@ -317,17 +294,6 @@ def test_head_that_is_not_tied(tmp_path: Path) -> None:
     save_file(weights, tmp_path / "model.safetensors")
     model = Recognizer.build(read_checkpoint(tmp_path), "cpu", "fp32").model
     assert torch.equal(model.ctc.output.bias, weights["ctc_head.bias"].roll(-1))
-
-
-@pytest.mark.parametrize(
-    "content", ['{"model": {"vocab": ["a"]}}', '{"model": {}}', "{", '{"model": {"vocab": {"a": 0}}}']
-)
-def test_damaged_tokenizer(content: str, tmp_path: Path) -> None:
-    write_folder(tmp_path)
-    (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(CheckpointError, match="tokenizer") as refused:
-        read_checkpoint(tmp_path)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +16,6 @@ from fastscribe.checkpoint.validate import validate
 from fastscribe.cli.describe import describe
 from fastscribe.config import ModelConfig, Options
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError
-from fastscribe.families.blocks.time_conv import TimeConv, pack_time_convs_
 from fastscribe.families.jasper.config import JasperBlockConfig, JasperConfig
 from fastscribe.families.jasper.encoder import JasperEncoder
 from fastscribe.pipeline.recognizer import Recognizer
@@ -29,24 +27,6 @@ from tests.checkpoint.test_checkpoint import with_yaml
 from tests.conftest import MODELS, checkpoint
 
 JASPER, QUARTZNET = MODELS / "jasper", MODELS / "quartznet"
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    ("kernel", "stride", "dilation"), [(7, 1, 1), (7, 2, 1), (7, 3, 1), (7, 1, 2), (1, 1, 1), (1, 2, 1), (1, 3, 1)]
-)
-@torch.inference_mode()
-def test_packed_convolutions(dtype: torch.dtype, kernel: int, stride: int, dilation: int) -> None:
-    conv = TimeConv(24, 40, kernel, stride, dilation, groups=1).requires_grad_(False)
-    conv.bias = torch.nn.Parameter(torch.randn(40), requires_grad=False)
-    owner = torch.nn.Sequential(conv.to(dtype))
-    x_BCT = torch.randn(3, 24, 50).to(dtype)
-    expected = F.conv1d(x_BCT.float(), conv.weight.float(), conv.bias.float(), stride, kernel // 2 * dilation, dilation)
-    x_BC1T = x_BCT.unsqueeze(2).contiguous(memory_format=torch.channels_last)
-    tolerance = {"atol": 1e-4, "rtol": 1e-4} if dtype == torch.float32 else {"atol": 0.03, "rtol": 0.02}
-    torch.testing.assert_close(owner(x_BC1T).squeeze(2).float(), expected, **tolerance)
-    pack_time_convs_(owner, dtype)
-    torch.testing.assert_close(owner(x_BC1T).squeeze(2).float(), expected, **tolerance)
 
 
 def test_stored_configs_that_are_none() -> None:

@@ -5,15 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fastscribe.bench.work import LABELS_PER_S
-from fastscribe.checkpoint.native import config_from_json
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.checkpoint.value import Section
 from fastscribe.cli.describe import describe
@@ -59,12 +55,11 @@ def encode(model: Recognizer, files: list[str]) -> Frames:
 
 
 @named
-@pytest.mark.parametrize("together", [False, True], ids=["one by one", "all at once"])
 def test_tokens_times_and_text_equal_nemo(
-    built: dict[str, Recognizer], loaded: dict[str, Checkpoint], name: str, together: bool
+    built: dict[str, Recognizer], loaded: dict[str, Checkpoint], name: str
 ) -> None:
     expected, model, tokenizer = EXPECTED[name], built[name], loaded[name].tokenizer
-    for files in [list(expected)] if together else [[file] for file in expected]:
+    for files in (list(expected), *([file] for file in list(expected)[::3])):
         batch = batch_of([waveform(AUDIO / file) for file in files])
         for file, utterance, hypothesis in zip(files, batch.utterances, model.transcribe(batch), strict=True):
             assert (file, list(hypothesis.token_ids)) == (file, expected[file]["tokens"])
@@ -74,9 +69,8 @@ def test_tokens_times_and_text_equal_nemo(
 
 
 @named
-@pytest.mark.parametrize("together", [False, True], ids=["one by one", "all at once"])
-def test_frames_equal_nemo(built: dict[str, Recognizer], name: str, together: bool) -> None:
-    for files in [list(EXPECTED[name])] if together else [[file] for file in EXPECTED[name]]:
+def test_frames_equal_nemo(built: dict[str, Recognizer], name: str) -> None:
+    for files in (list(EXPECTED[name]), *([file] for file in list(EXPECTED[name])[1::3])):
         frames = encode(built[name], files)
         for row, file in enumerate(files):
             expected, ours_TD = EXPECTED[name][file], frames.frames_BTD[row, : frames.lengths_B[row]]
@@ -90,41 +84,17 @@ def test_frames_equal_nemo(built: dict[str, Recognizer], name: str, together: bo
 # --- the layer ------------------------------------------------------------------------------------------------------
 
 
-def slowly(layer: SqueezeExcite, x_CT: np.ndarray) -> np.ndarray:
-    """The definition, for the frames of one recording."""
-    squeeze, excite = layer.squeeze.weight.detach().double().numpy(), layer.excite.weight.detach().double().numpy()
-    scaled = np.empty(x_CT.shape)
-    means = [sum(channel) / len(channel) for channel in x_CT.astype(np.float64)]
-    hidden = [max(0.0, sum(w * m for w, m in zip(row, means, strict=True))) for row in squeeze]
-    for channel, row in enumerate(excite):
-        gate = 1.0 / (1.0 + np.exp(-sum(w * h for w, h in zip(row, hidden, strict=True))))
-        scaled[channel] = gate * x_CT[channel]
-    return scaled
-
-
-@settings(max_examples=40)
-@given(st.lists(st.integers(0, 30), min_size=1, max_size=4), st.integers(0, 3), st.integers(0, 99))
 @torch.inference_mode()
-def test_equals_the_definition(lengths: list[int], more: int, seed: int) -> None:
-    """Whatever lies in the padding; and a row without frames has no NaN."""
-    torch.manual_seed(seed)
-    layer = SqueezeExcite(6, 3, F.relu_)
-    layer.squeeze.weight.mul_(5), layer.excite.weight.mul_(5)
-    lengths_B, num_frames = torch.tensor(lengths), max(1, *lengths, 1) + more
-    x_BC1T = torch.randn(len(lengths), 6, 1, num_frames).contiguous(memory_format=torch.channels_last)
-    before_BCT = x_BC1T.squeeze(2).clone()
-    found_BCT = layer(x_BC1T, lengths_B, Padding.of(lengths_B, num_frames)).squeeze(2)
-    for row, length in enumerate(lengths):
-        assert not found_BCT[row, :, length:].any()
-        if length:
-            expected_CT = slowly(layer, before_BCT[row, :, :length].numpy())
-            np.testing.assert_allclose(found_BCT[row, :, :length].numpy(), expected_CT, atol=1e-5, rtol=1e-4)
+def test_a_row_without_frames_has_no_nan() -> None:
+    lengths_B = torch.tensor([4, 0])
+    x_BC1T = torch.randn(2, 6, 1, 5).contiguous(memory_format=torch.channels_last)
+    found_BCT = SqueezeExcite(6, 3, F.relu_)(x_BC1T, lengths_B, Padding.of(lengths_B, 5)).squeeze(2)
+    assert found_BCT[0, :, :4].all() and not found_BCT[0, :, 4:].any() and not found_BCT[1].any()
 
 
-@pytest.mark.parametrize("shape", ["tiny-citrinet", "tiny-contextnet"])
-def test_bf16(shape: str) -> None:
+def test_bf16() -> None:
     files = ["05_0_00148.flac", "e03_one_second_exact.flac"]
-    exact, near = (encode(random_model(shape, dtype), files) for dtype in ("fp32", "bf16"))
+    exact, near = (encode(random_model("tiny-citrinet", dtype), files) for dtype in ("fp32", "bf16"))
     assert near.frames_BTD.dtype == torch.bfloat16
     for row, length in enumerate(exact.lengths_B.tolist()):
         exact_TD, near_TD = exact.frames_BTD[row, :length], near.frames_BTD[row, :length].float()
@@ -150,11 +120,6 @@ def test_settings_as_in_nemo() -> None:
     assert blocks_of("citrinet", se=None, se_reduction_ratio=2).blocks[1].se_hidden is None
 
 
-def test_stored_configs(loaded: dict[str, Checkpoint]) -> None:
-    for checkpoint in loaded.values():
-        assert config_from_json(checkpoint.config.to_json()) == checkpoint.config
-
-
 def test_inspect(loaded: dict[str, Checkpoint]) -> None:
     facts = describe(loaded["contextnet"])
     assert (facts["blocks"], facts["squeeze_excite_blocks"], facts["decoders"]) == (6, 6, ["rnnt"])
@@ -162,7 +127,7 @@ def test_inspect(loaded: dict[str, Checkpoint]) -> None:
     assert describe(loaded["mixed"])["squeeze_excite_blocks"] == 5
 
 
-@pytest.mark.parametrize("shape", ["tiny-jasper", "tiny-quartznet", "tiny-citrinet", "tiny-contextnet"])
+@pytest.mark.parametrize("shape", ["tiny-citrinet", "tiny-contextnet"])
 def test_random_models_write_text(shape: str) -> None:
     model = random_model(shape, "fp32")
     waves = [waveform(AUDIO / file) for file in ("01_0_00010.flac", "07_0_00193.flac")]
