@@ -10,8 +10,8 @@ import pytest
 import soundfile
 
 from fastscribe import Options, Transcriber, Transcript, UsageError
-from fastscribe.text.nbest import nbest
 from fastscribe.text.tokenizer import Tokenizer
+from fastscribe.text.transcript import nbest
 from fastscribe.types import AudioInfo, Hypothesis, Utterance
 from tests.conftest import AUDIO, MODELS, waveform
 from tests.helpers.processes import fastscribe
