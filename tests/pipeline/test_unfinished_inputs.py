@@ -16,16 +16,17 @@ def source(index: int) -> Source:
     return Source(f"{index}", f"{index}", f"{index}", index=index)
 
 
+def sources(number: int, closed: list[bool]) -> Generator[Source | Failure, None, None]:
+    """Yield sources; a flag says when the generator has ended."""
+    try:
+        yield from map(source, range(number))
+    finally:
+        closed.append(True)
+
+
 def test_a_second_reader_goes_on_with_what_has_no_result() -> None:
     closed: list[bool] = []
-
-    def sources() -> Generator[Source | Failure, None, None]:
-        try:
-            yield from map(source, range(6))
-        finally:
-            closed.append(True)
-
-    inputs = UnfinishedInputs(sources())
+    inputs = UnfinishedInputs(sources(6, closed))
     first = inputs.read()
     assert [next(first).index for _ in range(4)] == [0, 1, 2, 3]
     inputs.finish(2)
@@ -41,14 +42,14 @@ def test_what_comes_to_a_reader_that_was_stopped_is_not_lost() -> None:
     typed: SimpleQueue[Source | None] = SimpleQueue()
     asked: SimpleQueue[bool] = SimpleQueue()
 
-    def sources() -> Generator[Source | Failure, None, None]:
+    def typed_sources() -> Generator[Source | Failure, None, None]:
         while True:
             asked.put(True)
             if (found := typed.get()) is None:
                 return
             yield found
 
-    inputs = UnfinishedInputs(sources())
+    inputs = UnfinishedInputs(typed_sources())
     early: list[Source | Failure] = []
     thread = Thread(target=lambda: early.extend(inputs.read()), daemon=True)
     thread.start()
@@ -69,14 +70,7 @@ def test_what_comes_to_a_reader_that_was_stopped_is_not_lost() -> None:
 def test_a_reader_that_ends_before_it_is_stopped_leaves_the_source_to_the_other(how: str) -> None:
     """As when a thread hears that its windows are closed before anyone has asked for the rest."""
     closed: list[bool] = []
-
-    def sources() -> Generator[Source | Failure, None, None]:
-        try:
-            yield from map(source, range(4))
-        finally:
-            closed.append(True)
-
-    inputs = UnfinishedInputs(sources())
+    inputs = UnfinishedInputs(sources(4, closed))
     first = inputs.read()
     assert next(first).index == 0
     if how == "closed early":
@@ -92,7 +86,7 @@ def test_a_source_that_waits_is_closed_once_its_next_input_has_come() -> None:
     typed: SimpleQueue[Source] = SimpleQueue()
     asked, closed = Event(), Event()
 
-    def sources() -> Generator[Source | Failure, None, None]:
+    def own_sources() -> Generator[Source | Failure, None, None]:
         try:
             while True:
                 asked.set()
@@ -100,7 +94,7 @@ def test_a_source_that_waits_is_closed_once_its_next_input_has_come() -> None:
         finally:
             closed.set()
 
-    inputs = UnfinishedInputs(sources())
+    inputs = UnfinishedInputs(own_sources())
     found: list[Source | Failure] = []
     thread = Thread(target=lambda: found.extend(inputs.read()), daemon=True)
     thread.start()
@@ -113,11 +107,11 @@ def test_a_source_that_waits_is_closed_once_its_next_input_has_come() -> None:
 
 
 def test_an_error_of_the_source_comes_to_the_second_reader_too() -> None:
-    def sources() -> Generator[Source | Failure, None, None]:
+    def own_sources() -> Generator[Source | Failure, None, None]:
         yield source(0)
         raise OSError("the list cannot be read")
 
-    inputs = UnfinishedInputs(sources())
+    inputs = UnfinishedInputs(own_sources())
     with pytest.raises(OSError, match="the list"):
         list(inputs.read())
     second = inputs.read(inputs.stop())

@@ -133,15 +133,6 @@ def test_a_job_goes_to_the_helper_that_it_prefers_as_long_as_that_lives(pool: He
     assert submit(pool, numbers(4), prefers=12345).wait() == {0: 8}
 
 
-def test_a_remote_job_is_done_by_threads(pool: HelperPool, gate: str) -> None:
-    """All items wait at once for a writer that comes after them."""
-    job = submit(pool, [Item(number, gate) for number in range(4)], is_remote=True)
-    time.sleep(0.3)  # longer than STUCK_S, but it waits for the network
-    assert not job.num_hung
-    open_gate(gate)
-    assert job.wait() == {0: 0, 1: 2, 2: 4, 3: 6}
-
-
 def test_an_item_of_a_remote_job_that_waits_holds_back_no_other(pool: HelperPool, gate: str) -> None:
     """What threads do is not divided: a Split gives back the other jobs, and no item has two results."""
     job = submit(pool, [Item(0), Item(1, gate), Item(2)], is_remote=True)
@@ -265,17 +256,6 @@ def test_relative_paths_count_from_the_coordinators_folder(
     job = submit(pool, [Item(1, "here")])
     open_gate("here")
     assert job.wait() == {0: 2}
-
-
-def test_helpers_end_with_their_pool() -> None:
-    arena, relay = Arena(4096), StderrRelay()
-    pool = HelperPool(2, arena, relay, print, print)
-    processes = [psutil.Process(pid) for pid in pids(pool)]
-    pool.close()
-    _, alive = psutil.wait_procs(processes, PATIENCE_S)
-    assert not alive and not pool.processes
-    relay.close()
-    arena.close()
 
 
 # --- with helpers that do what a test says ---------------------------------------------------------------------------
