@@ -12,6 +12,7 @@ import torch
 from fastscribe.audio import resample
 from fastscribe.audio.probe import probe
 from fastscribe.config import Options
+from fastscribe.pipeline import prefetch
 from fastscribe.pipeline.engine import slice_batch
 from fastscribe.segmentation.silence import find_zeros
 from fastscribe.transcriber import Transcriber
@@ -44,8 +45,9 @@ def write(path: Path, samples: np.ndarray, rate: int = RATE) -> Path:
     return path
 
 
-def test_loader_cuts_rows(tmp_path: Path) -> None:
+def test_loader_cuts_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mono rows, and rows that a device resamples: their samples are those of the same recordings without the silence."""
+    monkeypatch.setattr(prefetch, "MAX_WAIT_S", 60.0)  # on a busy machine a file would be left for a batch of its own
     first, second = speech("04_0_00070"), speech("02_0_00025")
     whole = np.concatenate([first, zeros(5), second, zeros(3)])
     stereo = np.repeat(np.repeat(whole, 3)[:, None], 2, axis=1)  # at 48 kHz
