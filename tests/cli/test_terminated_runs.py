@@ -158,9 +158,12 @@ def test_bucket_to_bucket(run: Runs, clips: Path, expected: Path, server: Faulty
     at_store = f"import os\nos.environ.update({variables!r})\n"
     settings = given("s3://bucket/in/", "s3://bucket/out")
     codes = [run(settings, at_store + program(6, "[signal.SIGTERM]")) for _ in range(2)]
+    assert run([*settings, "--dry-run"], at_store) == 0
+    planned = json.loads(run.said()[run.said().index("{") :])
     codes.append(run(settings, at_store))
     assert codes == [143, 143, 0], run.said()
     report = json.loads(remote.read_object("s3://bucket/out/report.json").data)
+    assert planned["files"] == report["files"]
     assert report["skipped"] > report["files"] > 0 and report["totals"]["files"] == NUM_CLIPS + 1
     whole = {Path(path).name: row for path, row in rows_of(expected).items()}
     found = stored_rows("s3://bucket/out")
