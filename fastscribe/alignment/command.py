@@ -16,7 +16,6 @@ from fastscribe.audio.formats import list_kind
 from fastscribe.checkpoint.location import DEFAULT
 from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_in
 from fastscribe.cli.job import is_one_short_file
-from fastscribe.cli.packaged_model import PackagedModel
 from fastscribe.cli.run import run
 from fastscribe.cli.run_options import (
     DEFAULT_CHARS_PER_SECOND,
@@ -42,7 +41,7 @@ from fastscribe.cli.run_options import (
     make_style,
     make_target,
 )
-from fastscribe.cli.run_part import RunPart, TranscribeJob
+from fastscribe.cli.run_part import PackagedModel, RunPart, TranscribeJob
 from fastscribe.cli.terminal import log_to
 from fastscribe.config import MAX_BATCH_SIZE, MAX_THREADS, OUTPUT_FORMATS, DtypeChoice, Options, SubtitleStyle
 

@@ -16,9 +16,8 @@ import typer
 
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
-from fastscribe.cli.folder_messages import say_all_done, say_failed_before, say_made_again
 from fastscribe.cli.listing import Listing
-from fastscribe.cli.run_messages import say_listing
+from fastscribe.cli.run_messages import say_all_done, say_failed_before, say_listing, say_made_again
 from fastscribe.cli.run_part import TranscribeJob, model_digest_of
 from fastscribe.cli.terminal import say
 from fastscribe.errors import UsageError

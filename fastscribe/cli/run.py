@@ -131,14 +131,14 @@ def _run(
     is_empty = stats.files + stats.skipped <= stats.failed
     if show_report and not is_empty and not _is_one_short_stream(job, stats):
         if verbose:
-            from fastscribe.cli.report_table import report_table
+            from fastscribe.cli.run_messages import report_table
 
             show_table(report_table(stats))
         else:
             say_summary(job, stats)
     not_made = 0
     if totals is not None:
-        from fastscribe.cli.folder_messages import say_failed_before, say_made_again, say_not_given
+        from fastscribe.cli.run_messages import say_failed_before, say_made_again, say_not_given
 
         if not quiet:
             say_not_given(job, totals.not_given)

@@ -373,7 +373,7 @@ def transcribe(
     if is_here or model is None:
         path = find_model(DEFAULT if model is None and not dry_run else model, show_progress=show_progress)
         if path == PACKAGED:
-            from fastscribe.cli.packaged_model import PackagedModel
+            from fastscribe.cli.run_part import PackagedModel
 
             is_usual = beam is None and decoder is None
             is_named = model is None and not quiet
