@@ -169,8 +169,8 @@ def align(
     job = TranscribeJob(inputs, path, device, dtype, options, style, target, None)
     named = () if model or quiet else (PackagedModel("at the end" if is_brief else "first", is_usual=False),)
     job = replace(job, log_file=log_file, parts=(AlignPart(texts), *named))
-    show_progress = not (quiet or no_progress)
-    run(job, None, quiet, show_progress, show_report=verbose or not is_brief, verbose=verbose)
+    job = replace(job, quiet=quiet, show_progress=not (quiet or no_progress), show_report=verbose or not is_brief)
+    run(replace(job, verbose=verbose), None)
 
 
 class AlignPart(RunPart):

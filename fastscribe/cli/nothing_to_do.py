@@ -44,7 +44,7 @@ def request_of(job: TranscribeJob) -> str | None:
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> JournaledOutput | None:
+def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
     """End the command if an earlier run of the same command has done all of its inputs.
 
     Files that are missing in the folder are made again from its rows, and its report is of this run.
@@ -72,10 +72,10 @@ def end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> JournaledO
     except BaseException:
         output.close(finished=False)
         raise
-    if not quiet:
+    if not job.quiet:
         say_all_done(job, output.ledger.num_given)
-    say_listing(listing.left_out, listing.repeats.num, quiet)
-    not_made = say_made_again(output, quiet)
+    say_listing(listing.left_out, listing.repeats.num, job.quiet)
+    not_made = say_made_again(output, job.quiet)
     say_failed_before(output.ledger.failed_before)
     raise typer.Exit(1 if output.ledger.failed_before + not_made else 0)
 

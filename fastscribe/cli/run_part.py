@@ -111,6 +111,10 @@ class TranscribeJob:
         helped_gpu: Number of the GPU that gets a process of its own and helpers; None: the run stays in this process, or
             `devices` names others.
         parts: What rooms do in the run.
+        quiet: Print no notices.
+        show_progress: Show progress on stderr.
+        show_report: Print the report.
+        verbose: Print the whole report, and not its summary.
     """
 
     inputs: list[str]
@@ -126,6 +130,10 @@ class TranscribeJob:
     devices: str | None = None
     helped_gpu: int | None = None
     parts: tuple[RunPart, ...] = ()
+    quiet: bool = False
+    show_progress: bool = True
+    show_report: bool = True
+    verbose: bool = False
 
     @property
     def loading_part(self) -> RunPart | None:
