@@ -69,7 +69,6 @@ def _show_failure(failure: Failure) -> None:
 
 def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
     """Read what is left to do in the output folder without changing it."""
-
     target = job.target
     if target.overwrite or target.is_stdout:
         return Ledger(target.shard)

@@ -359,7 +359,6 @@ def open_run_output(
         say: Shows one line to the user.
         opened: The folder, if end_if_done() has opened it.
     """
-
     target = job.target
     if target.is_stdout and sys.stdout is None:
         raise StdoutClosed

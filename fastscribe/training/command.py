@@ -12,9 +12,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Column
 
 from fastscribe._system.jit import runs_in_python
 from fastscribe.audio.formats import is_audio_name
@@ -241,6 +238,10 @@ class _Display:
         self._is_start_shown = trainer.progress.start_rate is not None
         self._bar: Any = None
         if is_shown and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+            from rich.table import Column
+
             rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # the width that the other columns leave
             text = TextColumn("{task.fields[said]}", markup=False, table_column=rest)
             columns = (
