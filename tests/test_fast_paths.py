@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fastscribe import Transcriber
-from fastscribe.cli.report_table import report_table
+from fastscribe.cli.run_messages import report_table
 from fastscribe.families.blocks import int8
 from fastscribe.fast_paths import RefusedPath, RefusedPaths
 from fastscribe.pipeline.workers import messages

@@ -111,7 +111,7 @@ def test_the_last_event_says_why(run: Runs, clips: Path, tmp_path: Path) -> None
 def test_sigterm_with_a_batch_in_flight(run: Runs, clips: Path, expected: Path, tmp_path: Path, signals: str) -> None:
     out = tmp_path / "out"
     twice = program(5, signals) + (
-        "close = Engine.close\nEngine.close = lambda self: (close(self), at_batch())\n" if "," in signals else ""
+        "drop = Engine.drop\nEngine.drop = lambda self: (drop(self), at_batch())\n" if "," in signals else ""
     )
     assert run(given(clips, out), twice) == 143
     assert len(rows_of(out)) <= 8  # after a second signal perhaps none: nothing waits for the writer
