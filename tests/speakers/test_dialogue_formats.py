@@ -31,13 +31,13 @@ def test_rows_name_the_speaker_of_segments_and_words() -> None:
     assert "speaker" not in plain
 
 
-def test_text_has_a_line_a_turn() -> None:
-    assert render(CALL, "txt").splitlines() == [
+def test_text_has_a_paragraph_a_turn() -> None:
+    assert render(CALL, "txt").split("\n\n") == [
         "agent: Hello.",
         "A & B: Hi!",
         "agent: How can I help you?",
         "A & B: My bill is wrong.",
-        "agent: One moment, please.",
+        "agent: One moment, please.\n",
     ]
     assert stream_text(CALL, OutputStyle(("txt",)), is_one=False).splitlines()[1] == "call.wav\tA & B: Hi!"
     assert stream_text(CALL, OutputStyle(("txt",)), is_one=True) == render(CALL, "txt")

@@ -272,12 +272,11 @@ def _place_costs(before: _Piece, after: _Piece) -> tuple[float, float]:
     pause_ms = after.start_ms - before.end_ms
     if pause_ms >= _SILENCE_MS:
         return _SENTENCE, _JOINED_SILENCE
+    if ends_sentence(before.text, after.text):
+        return _SENTENCE, _JOINED_SENTENCES
     text = before.text.rstrip(CLOSERS)
-    if text and text[-1] in SENTENCE_MARKS:
-        if not _is_abbreviation(text, after.text):
-            return _SENTENCE, _JOINED_SENTENCES
-        if after.text[0].isupper():
-            return _INSIDE, 0.0  # a title or an initial, and the name it belongs to
+    if text and text[-1] in SENTENCE_MARKS and after.text[0].isupper():
+        return _INSIDE, 0.0  # a title or an initial, and the name it belongs to
     if text and text[-1] in CLAUSE_MARKS:
         return _CLAUSE, 0.0
     if pause_ms >= _PAUSE_MS:
@@ -286,11 +285,17 @@ def _place_costs(before: _Piece, after: _Piece) -> tuple[float, float]:
     return (_INSIDE if is_inside else _WORD), 0.0
 
 
+def ends_sentence(text: str, following: str) -> bool:
+    """Return True if a text that others follow ends a sentence, which "Mr." and initials do not."""
+    text = text.rstrip(CLOSERS)
+    return bool(text) and text[-1] in SENTENCE_MARKS and not _is_abbreviation(text, following)
+
+
 def _is_abbreviation(text: str, following: str) -> bool:
     """Return True for "Mr.", initials, and dots before a lower-case word."""
     text = text.lstrip(OPENERS)
     is_initial = len(text) == 2 and text[0].isupper() and text[0] != "I"
-    return text[-1] in ".…" and (is_initial or text.lower() in _TITLES or following[0].islower())
+    return text[-1] in ".…" and (is_initial or text.lower() in _TITLES or following[:1].islower())
 
 
 def _cheapest_cuts(text: _Text) -> list[int]:
