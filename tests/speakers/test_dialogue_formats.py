@@ -13,6 +13,7 @@ from fastscribe.results.formats.subtitles import to_cues
 from fastscribe.results.formats.writers import render, to_object
 from fastscribe.results.stream import stream_text
 from fastscribe.speakers.dialogues import merge
+from fastscribe.text.transcript import make_segment
 from tests.speakers.test_merge_channels import spoken
 
 AGENT = spoken((0, "Hello."), (3, "How can I help you?"), (12, "One moment, please."))
@@ -87,3 +88,13 @@ def test_a_manifests_field_of_the_same_name_stays() -> None:
     for transcript, expected in ((CALL, ["agent", "A & B"]), (AGENT, None)):
         found = to_object(replace(transcript, audio=replace(transcript.audio, row=row)))
         assert (found["speakers"], found.get("pred_speakers")) == (2, expected)
+
+
+def test_lines_of_a_known_text_stay_cues_of_their_own() -> None:
+    call = merge([spoken((0, "How can"), (0.8, "I help you?")), spoken((3, "Hi!"))], ("agent", "Berta"))
+    words = call.words
+    parts = [(1, words[:2]), (2, words[2:5]), (3, words[5:])]
+    lines = tuple(replace(make_segment(own), line=number, speaker=own[0].speaker) for number, own in parts)
+    texts = [cue.lines for cue in to_cues(replace(call, segments=lines))]
+    assert texts == [("How can",), ("I help you?",), ("Hi!",)]
+    assert len(to_cues(call)) == 2

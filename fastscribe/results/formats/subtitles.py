@@ -89,12 +89,12 @@ def to_cues(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE, *, nam
         names_speakers: Write a speaker's name before the first word of a turn.
     """
     audio_ms = round(round(transcript.audio.duration_s, 3) * 1000)
-    if transcript.speakers:
-        return _dialogue_cues(transcript.words, audio_ms, style, names_speakers)
-    if (given := found_cues(transcript)) is not None:
-        return _given_cues(transcript.segments, given, audio_ms, style)
     ends = accumulate(len(segment.words) for segment in transcript.segments)
     line_ends = {end for end, one in zip(ends, transcript.segments, strict=True) if one.line is not None}
+    if transcript.speakers:
+        return _dialogue_cues(transcript.words, audio_ms, style, names_speakers, line_ends)
+    if (given := found_cues(transcript)) is not None:
+        return _given_cues(transcript.segments, given, audio_ms, style)
     return words_to_cues(transcript.words, audio_ms, style, line_ends)
 
 
@@ -120,15 +120,19 @@ def _spans_in(lines: Sequence[str], words: Sequence[Word], audio_ms: int) -> tup
     return tuple(spans)
 
 
-def _dialogue_cues(words: Sequence[Word], audio_ms: int, style: SubtitleStyle, names_speakers: bool) -> list[Cue]:
+def _dialogue_cues(
+    words: Sequence[Word], audio_ms: int, style: SubtitleStyle, names_speakers: bool, line_ends: Collection[int]
+) -> list[Cue]:
     """Return the cues of each turn. They stay until the next turn begins, or longer if the turn lasts longer."""
     turns = [(speaker, list(group)) for speaker, group in groupby(words, lambda word: word.speaker)]
-    cues = []
+    cues, begin = [], 0
     for number, (speaker, turn) in enumerate(turns, start=1):
         next_ms = _to_ms(turns[number][1][0].start_s, 0, audio_ms) if number < len(turns) else audio_ms
         spoken_ms = max(_to_ms(word.end_s, 0, audio_ms) for word in turn)
         name = f"{speaker}:" if names_speakers else ""
-        found = words_to_cues(turn, max(spoken_ms, next_ms), style, name=name)
+        own_ends = {end - begin for end in line_ends}
+        begin += len(turn)
+        found = words_to_cues(turn, max(spoken_ms, next_ms), style, own_ends, name)
         cues += [replace(cue, speaker=speaker) for cue in found]
     return cues
 

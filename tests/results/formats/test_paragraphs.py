@@ -68,6 +68,7 @@ def test_without_full_stops_a_pause_is_where_it_ends(stop: str) -> None:
     parts = [("a b c d e", 0.0)] * 12 + [("a b c d e", 0.5)] + [("a b c d e", 0.0)] * 20 + [("a b c d e", 2.0)]
     words = said(*parts, *parts[:22], (f"a b c d{stop}", 0.1))
     assert sizes(to_txt(transcript(words))) == [65, 105, 114]
+    assert sizes(to_txt(transcript(said(("a b", 2.0), ("c d", 0.0))))) == [2, 2]
     assert sizes(to_txt(transcript(said(("a " * 299 + "b", 0.0))))) == [300], "no pause, so no honest place"
 
 
