@@ -268,9 +268,10 @@ class TextAligner:
         """Return True if words of a window are not spoken, or it has other speech; then set the frames of its tokens."""
         script, tokens = job.script, job.script.tokens_of(window.words)
         if window.num_frames * (2 * len(tokens) + 1) > MAX_CELLS:
-            words, first = [normalized_text(script.words[index]) for index in window.words], window.first_frame
-            heard = [one.text for one in self._heard_words(job.frames.heard) if first <= one.first < window.end_frame]
-            self.unsearched_s[have_common_run(words, heard)] += window.num_frames * self._frame_s
+            known = [normalized_text(script.words[index]) for index in window.words]
+            first, end = window.first_frame, window.end_frame
+            heard = [one.text for one in self._heard_words(job.frames.heard) if first <= one.first < end]
+            self.unsearched_s[have_common_run(known, heard)] += window.num_frames * self._frame_s
             return False
         spoken = [script.word_tokens[index] for index in window.words if script.word_tokens[index]]
         words = [range(word.start - tokens.start, word.stop - tokens.start) for word in spoken]

@@ -32,14 +32,6 @@ class Paragraph(NamedTuple):
     text: str
 
 
-class _Cut(NamedTuple):
-    """A place where a paragraph may end."""
-
-    end: int  # the word after it
-    pause_ms: int
-    is_late: bool  # True: what stands before it is long enough for a paragraph
-
-
 def to_txt(transcript: Transcript) -> str:
     """Return the text in paragraphs, with a blank line between them; those of a dialogue begin with the speaker's name."""
     return (
@@ -142,18 +134,18 @@ def _next_end(
     words: Sequence[Word], begin: int, pauses_ms: Sequence[int], is_stop: Sequence[bool], may_cut: Sequence[bool]
 ) -> int:
     """Return the end of the paragraph that begins with a word."""
-    cuts: list[_Cut] = []
+    cuts: list[tuple[bool, int, int]] = []  # whether enough stands before it, the pause, and the word after it
     num_words, num_sentences = 0, 0
     for place in range(begin, len(words)):
         num_words += _num_words(words[place])
         if cuts and (num_words > _MAX_WORDS or num_sentences >= _MAX_SENTENCES):
-            return max([cut for cut in cuts if cut.is_late] or cuts, key=lambda cut: (cut.pause_ms, cut.end)).end
+            return max(cuts)[-1]
         if place < len(may_cut) and may_cut[place]:
             if pauses_ms[place] >= _PAUSE_MS:
                 return place + 1
             num_sentences += is_stop[place]
             is_late = num_sentences >= _MIN_SENTENCES if is_stop[place] else num_words >= _MIN_WORDS
-            cuts.append(_Cut(place + 1, pauses_ms[place], is_late))
+            cuts.append((is_late, pauses_ms[place], place + 1))
     return len(words)
 
 
