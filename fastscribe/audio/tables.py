@@ -17,7 +17,7 @@ from fastscribe.audio.manifest import NUMBERS, PATH_NAMES, read_numbers
 from fastscribe.errors import ManifestError
 
 _DELIMITERS = {"csv": ",;\t|", "tsv": "\t,;|"}
-_SEPARATOR = re.compile(r"sep=([^\w\s\"']|\t)\s*", re.IGNORECASE)
+_SEPARATOR = re.compile(r"\"?sep=([^\w\s\"']|\t)\"?\s*", re.IGNORECASE)
 
 
 def table_rows(

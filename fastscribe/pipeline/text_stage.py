@@ -121,6 +121,7 @@ def _outside(part: DecodedUtterance, spans: Sequence[Span], frame_s: float) -> D
         token_frames=tuple(hypothesis.token_frames[place] for place in kept),
         token_durations=tuple(hypothesis.token_durations[place] for place in kept),
         logprobs=tuple(hypothesis.logprobs[place] for place in kept),
+        nbest=hypothesis.nbest if len(kept) == len(starts_s) else (),
     )
 
 
@@ -130,7 +131,7 @@ def _by_channel(parts: Sequence[DecodedUtterance]) -> dict[int | None, list[Deco
     return {channel: list(own) for channel, own in groupby(ordered, lambda part: part[0].audio.channel)}
 
 
-# Where a run's recordings become text (text_stage.py): in this process, whose threads make the calls that read audio.
+# Where a run's recordings become text: in this process, whose threads make the calls that read audio.
 #
 # The run collects the results of what makes texts. Nothing here calls back into the run.
 

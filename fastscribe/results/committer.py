@@ -20,6 +20,7 @@ _MAX_BYTES = 1 << 26  # of items that wait, until `add` does
 _MAX_COMPARED_BYTES = 1 << 28  # no file of ours is larger
 _BLOCK_BYTES = 512  # disks write no less
 _MAX_LACKING = 1000  # results with a file that could not be written, which the journal names one by one
+_MAX_LACKING_BYTES = 1 << 18  # of the row of one of them
 # These errors of a file, and those that are no system's, stop a run; with any other, the file is not written.
 _STOPS = {None, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 
@@ -94,7 +95,12 @@ class Committer:
     def lack(self, item: Item | None) -> None:
         """Note that files of a result could not be read or written; None: nobody knows of which."""
         self._storage.lacks_files = True
-        if item is None or item.entry is None or len(self._lacking) == _MAX_LACKING:
+        if (
+            item is None
+            or item.entry is None
+            or len(self._lacking) == _MAX_LACKING
+            or len(item.row) > _MAX_LACKING_BYTES
+        ):
             self._are_all_known = False
         else:
             self._lacking[item.entry.key] = item._replace(has_new_row=False, files=())
@@ -145,6 +151,9 @@ class Committer:
         try:
             if any(item.entry is not None for item in items):
                 items = self._storage.commit(items)
+            for item in items:
+                if item.entry is not None:  # what an older row lacks is no matter any more
+                    self._lacking.pop(item.entry.key, None)
             for _ in self._storage.map(self._place, ((item, file) for item in items for file in item.files)):
                 pass
         except OSError as error:

@@ -233,7 +233,7 @@ class Journal:
 
 
 def joined(journals: Sequence[Journal]) -> Journal:
-    """Return the entries of several journals as one, whose search takes as long as that of one."""
+    """Return the entries of several journals as one, whose search takes as long as that of one. Layouts are not known."""
     journal = Journal(entries=np.concatenate([np.zeros(0, ENTRY), *(one.entries for one in journals)]))
     journal.sources = [source for one in journals for source in one.sources]
     return journal

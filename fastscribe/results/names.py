@@ -59,6 +59,8 @@ class Names:
             if entry_index is not None and (name := int(journal.entries["name"][entry_index])):
                 if not is_ours:
                     return ""
+                if not journal.has_name(name):  # it was given since the journal was read
+                    self._given.count(name)
                 found = (one for one in candidates(id, key) if name_key(one) == name)
                 return next(found, "") or journal.entry(entry_index).name
         return self._new_name(id, key, is_ours)

@@ -175,6 +175,8 @@ def _names_of(given: str) -> SpeakerNames:
         for _, _, name in names.of_labels:
             check_names([name])
         return names
+    if os.path.exists(given) or "/" in given or given.endswith((".txt", ".tsv")):
+        raise UsageError(f"--speaker-names {given}: no such file; names are separated by commas")
     in_order = tuple(map(str.strip, given.split(",")))
     check_names(in_order)
     return SpeakerNames(in_order)

@@ -85,6 +85,21 @@ def test_a_file_that_cannot_be_written_leaves_its_row(storage: FolderStorage, tm
     assert storage.read(ROWS) == ROW and storage.read("b.txt") == b"new"
 
 
+def test_a_newer_row_is_the_last_one_whatever_the_older_lacks(
+    storage: FolderStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").write_text("a file where a folder belongs")
+    committer = Committer(storage)
+    old, new = item(1, NewFile("x/a.txt", b"old")), item(1, NewFile("a.txt", b"new"))
+    assert old.entry is not None and new.entry is not None
+    for one in (old, new._replace(entry=new.entry._replace(state=77))):
+        committer.add(one)
+        committer.flush()
+    committer.close()
+    journal = storage.load(storage.shard)
+    assert journal.entries["state"][journal.find(new.entry.key)] == 77
+
+
 @pytest.mark.parametrize("content", [b"new", None])
 @pytest.mark.parametrize("found", [b"old", b"", b"\0" * 9, b"ne", b"OLD", b"newer", None])
 def test_a_file_is_replaced_or_removed_only_if_a_run_wrote_it(

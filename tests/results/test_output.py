@@ -256,6 +256,19 @@ def test_an_open_output_goes_on_with_a_new_ledger(tmp_path: Path) -> None:
     assert set(place.contents()) == {"a.txt", "b.txt", "b.srt", "c.txt", "c.srt"}
 
 
+def test_equal_names_that_earlier_results_get_while_a_run_begins_stay_apart(place: Place) -> None:
+    """The first ledger names and makes a file that no list of files knows yet; a second one gives the same name."""
+    ids = ["a/talk.wav", "a/talk.mp3"]
+    place.run([ids[0]], "jsonl")
+    with place.opened("txt", say=(said := list[str]()).append) as output:
+        assert not put(output, spoken(ids[0]))
+        output.go_on(OutputRun(OutputStyle(("txt",)), {}), said.append)
+        assert [put(output, spoken(id, index=index)) for index, id in enumerate(ids)] == [False, True]
+        output.flush()
+        assert output.not_made == []
+    assert sorted(place.contents().values()) == ids[::-1] and said == []
+
+
 # --- the run's own names
 
 

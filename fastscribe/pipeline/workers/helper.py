@@ -67,7 +67,6 @@ class _Helper:
             self._queued.put(message)
 
     def _set_up(self, setup: messages.Setup) -> None:
-
         self._stages = dict(setup.stages)
         self._kept_files.clear()
         forget_objects()

@@ -31,6 +31,7 @@ MAX_DEATHS_OF_ITEM = 2
 STILL_S = 60.0  # without a step, processor time or a byte that is read
 _STILL_WITHOUT_CLOCK_S = 600.0  # where the system shows neither time nor bytes, and an item may have hours of audio
 CHECK_INTERVAL_S = 0.25
+_HELD_S = 5.0  # after which a helper that was ended counts as dead though it is still there
 _END_S = 1.0  # for a helper to finish what the end of a run finds it at
 _MAX_FAILED_STARTS = 3  # in a row
 _FILES, _TASKS = 2, 4  # of a helper in this process; processes and threads in both
@@ -95,6 +96,7 @@ class _Helper:
     seen: tuple[int, ...] = ()  # its job, item, and what the system shows of its work, when it was last seen
     still_s: float = 0.0  # since it last moved
     ended_for: str = ""  # why it was ended
+    ended_s: float = 0.0  # when
 
 
 class HelperPool:
@@ -379,6 +381,10 @@ class HelperPool:
             with self._lock:
                 for helper in self._helpers:
                     self._look_at(helper, passed_s)
+                # A disk that does not answer holds even a process that was killed.
+                held = [one.process for one in self._helpers if one.ended_for and now - one.ended_s > _HELD_S]
+            for process in held:
+                self._receive(process, None)
 
     def _look_at(self, helper: _Helper, passed_s: float) -> None:
         """End a helper that has not moved for a while. What waits for a network has time limits of its own."""
@@ -391,6 +397,7 @@ class HelperPool:
         helper.seen = seen
         if helper.still_s > (limit_s := STILL_S if work else _STILL_WITHOUT_CLOCK_S):
             helper.ended_for = f"stood still in a file for {limit_s:.0f} s and was ended"
+            helper.ended_s = time.monotonic()
             helper.process.end()
 
 

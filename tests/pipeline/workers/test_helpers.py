@@ -227,6 +227,16 @@ def test_items_in_which_two_helpers_stood_still_are_given_up(
     assert submit(pool, numbers(5)).wait() == {0: 10}
 
 
+def test_a_helper_that_cannot_be_ended_counts_as_dead(
+    pool: HelperPool, gate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that does not answer holds it."""
+    monkeypatch.setattr(helpers, "_HELD_S", 0.05)
+    monkeypatch.setattr(helpers.WorkerProcess, "end", lambda process: None)
+    results = submit(pool, [Item(0), Item(1, gate), Item(2)]).wait()
+    assert "stood still in a file" in str(results.pop(1)) and results == {0: 0, 2: 4}
+
+
 def test_an_item_in_which_one_helper_stood_still_may_end_in_another(pool: HelperPool, gate: str) -> None:
     job = submit(pool, [Item(0), Item(1, gate), Item(2)])
     until(lambda: job.num_late)
