@@ -265,17 +265,22 @@ def _labels(lines: Iterable[str], num_lines: int) -> set[str]:
     """Return the speakers' names among what stands before a colon at the begin of a line."""
     counts = Counter(label[1] for line in lines if (label := _LABEL.match(line)))
     is_named = counts.total() * 2 > num_lines  # the minutes of a call, say, with a name before each line
+    if counts.total() == num_lines > 1:  # as our own texts of dialogues are
+        return {label for label in counts if _may_be_label(label)}
     return {label for label, count in counts.items() if _is_label(label, count > 1, is_named)}
+
+
+def _may_be_label(label: str) -> bool:
+    return len(label.split()) <= _MAX_LABEL_WORDS and any(map(str.isalpha, label))
 
 
 def _is_label(label: str, is_repeated: bool, is_named: bool) -> bool:
     """Return True for a speaker's name: one of our own, in capitals, without small initials, or one of a text full of names."""
-    words = label.split()
-    if len(words) > _MAX_LABEL_WORDS or not any(map(str.isalpha, label)):
+    if not _may_be_label(label):
         return False
     if label.isupper() or _OWN_NAME.fullmatch(label) or (is_repeated and is_named):
         return True
-    return (is_repeated or is_named) and not any(word[0].islower() for word in words)
+    return (is_repeated or is_named) and not any(word[0].islower() for word in label.split())
 
 
 def _words(line: str, labels: set[str]) -> Iterator[str]:
