@@ -103,6 +103,7 @@ class Source:
     track: int | None = None  # audio track of a container, from 0; None: the first
     channel: Channel | None = None  # channel to read; None: a mix of all
     given_key: Any = field(default=None, compare=False)  # the caller's name for the recording; None: its path
+    listed: str = field(default="", compare=False)  # line of the list that names it, for messages
     boost: tuple[Phrase, ...] = ()  # phrases of this recording, beside those of the run
     language: str | None = (
         None  # tag of the language that the text is kept to (context/language_filter.py); None: of none
@@ -142,6 +143,7 @@ class AudioInfo:
     opposite_phase: tuple[tuple[float, float], ...] = field(default=(), compare=False)
     unread: Source | None = None  # set: the values come from the manifest, and the loader has yet to open the file
     given_key: Any = field(default=None, compare=False)  # as Source's
+    listed: str = field(default="", compare=False)  # as Source's
     boost: tuple[Phrase, ...] = ()  # as Source's
     language: str | None = None  # as Source's
 
@@ -493,6 +495,7 @@ class Failure:
     row: Mapping[str, Any] | None = None
     index: int = 0  # position among the inputs of a run, from 0
     given_key: Any = field(default=None, compare=False)  # as Source's
+    listed: str = field(default="", compare=False)  # as Source's
 
     @property
     def key(self) -> Any:

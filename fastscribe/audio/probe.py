@@ -86,6 +86,7 @@ def _audio_info(source: Source, found: Header) -> AudioInfo:
         layout=layout,
         missing_channel=missing,
         given_key=source.given_key,
+        listed=source.listed,
         boost=source.boost,
         language=source.language,
     )
@@ -127,6 +128,7 @@ def planned(source: Source, sample_rate: int) -> AudioInfo:
         index=source.index,
         unread=source,
         given_key=source.given_key,
+        listed=source.listed,
         boost=source.boost,
         language=source.language,
     )

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import torch
 
 _BATCH_NORM_SUFFIX = ".running_mean"
+_OTHER_ENCODERS = {
+    "granite": "Granite's encoder",
+    "jasper": "a convolutional encoder (Jasper, QuartzNet, ContextNet, Citrinet)",
+}
 _OWN_FORMAT = "without --to, convert writes fastscribe's own format"
 
 
@@ -34,8 +38,9 @@ def check_family(checkpoint: Checkpoint, to: ExportFormat) -> EncoderConfig:
     if config.aed is not None:
         raise refuse(checkpoint, to, "a model with an attention decoder (Canary, Cohere) is not written")
     if not isinstance(encoder, EncoderConfig):
-        family = type(encoder).__name__.removesuffix("Config")
-        raise refuse(checkpoint, to, f"a model with a {family} encoder is not written, only FastConformers")
+        raise refuse(
+            checkpoint, to, f"a model with {_OTHER_ENCODERS[encoder.kind]} is not written, only FastConformers"
+        )
     if encoder.language_prompt or encoder.causal_subsampling or isinstance(encoder.attention, ChunkedAttention):
         raise refuse(checkpoint, to, "a streaming model is not written")
     kind = {"character": "a vocabulary of letters", "aggregate": "a vocabulary joined from several languages'"}

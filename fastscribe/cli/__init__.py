@@ -22,7 +22,7 @@ from fastscribe._system.signals import (
     SignalHandler,
     Terminated,
 )
-from fastscribe.cli.app import StdoutClosed, Stopped, app
+from fastscribe.cli.app import StdoutClosed, Stopped, app, described
 from fastscribe.cli.commands import ProgramGroup
 from fastscribe.cli.terminal import discard_unwritable_output, say, show_table
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError, first_line
@@ -138,6 +138,7 @@ fastscribe --help               all commands: evaluate, train, bench ..."""
 
 
 @app.callback(cls=ProgramGroup, invoke_without_command=True)
+@described
 def fastscribe(
     context: typer.Context,
     version: Annotated[

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from fastscribe._system.text_layout import count_of
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.repeats import Repeats
 from fastscribe.cli.app import StdoutClosed, is_on_terminal
@@ -91,7 +92,7 @@ def dry_run_table(survey: DryRunReport) -> str:
     opened = f" (of the {survey.opened:,} opened, which stand for all)" if survey.opened < given else ""
     rows = [
         ("files", f"{survey.files} to do, {survey.failed} that cannot be used{opened}{earlier_text(survey)}"),
-        ("audio", f"{survey.audio_s / 3600:.3f} h in {survey.utterances} utterances"),
+        ("audio", f"{survey.audio_s / 3600:.3f} h in {count_of(survey.utterances, 'utterance')}"),
         ("batches", f"{survey.batches}, padding {100 * survey.padding_share:.1f} %"),
         ("time", f"about {_duration(survey.estimated_s)} (RTFx {survey.estimated_rtfx:.0f}, from a few batches)"),
         ("cost", cost),

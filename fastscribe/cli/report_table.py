@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fastscribe._system.text_layout import count_of
 from fastscribe.cli.terminal import earlier_text
 from fastscribe.pipeline.stats import DeviceShare, RunStats
 
@@ -33,7 +34,7 @@ def report_table(stats: RunStats) -> str:
 
 def _share_text(one: DeviceShare, share: float) -> str:
     died = f", died {one.died} time{'s' if one.died > 1 else ''}" if one.died else ""
-    batches = f"{one.batches:,} batch{'' if one.batches == 1 else 'es'}"
+    batches = count_of(one.batches, "batch")
     return f"{100 * share:.0f} % of the audio ({one.audio_s / 3600:.3f} h in {batches}), busy {one.busy_s:.1f} s{died}"
 
 

@@ -102,7 +102,8 @@ def log_to(path: Path) -> None:
 
 def failure_line(failure: Failure) -> str:
     problem = failure.message.removeprefix(f"{failure.path}: ")  # a manifest's row names the manifest itself
-    return f"{failure.path}: {failure.stage} failed: {problem}"
+    listed = f" ({failure.listed})" if failure.listed else ""
+    return f"{failure.path}{listed}: {failure.stage} failed: {problem}"
 
 
 @contextmanager

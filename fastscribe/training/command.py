@@ -19,6 +19,7 @@ from rich.table import Column
 
 from fastscribe._system.jit import runs_in_python
 from fastscribe._system.signals import HAS_NATIVE_THREADS
+from fastscribe._system.text_layout import count_of
 from fastscribe.audio.formats import is_audio_name
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli.app import MODEL_HELP, Stopped, app, find_model, option
@@ -141,7 +142,7 @@ def _report_end(trainer: Trainer) -> None:
     num_recordings = sum(one.num_examples for one in sets if one.decides) if sets else len(data.validation)
     name = METRIC_NAMES[data.scoring.metric]
     what = "the model of --init, unchanged: " if is_start else ""
-    say(f"{trainer.folder.best}: {what}{name} {100 * rate:.2f} % on {num_recordings:,} recordings")
+    say(f"{trainer.folder.best}: {what}{name} {100 * rate:.2f} % on {count_of(num_recordings, 'recording')}")
     if (gain := progress.gain) is not None and progress.start_rate is not None:
         say(_verdict(gain, progress.start_rate, progress.best_rate or 0.0, data.scoring.metric))
     if is_start:
@@ -237,7 +238,8 @@ def _report_start(trainer: Trainer) -> None:
     say(f"{training_data.corpus}{drawn}; {len(training_data.validation):,} to validate with")
     say(
         f"{parameters / 1e6:.1f} M parameters{trained}, {training_data.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
-        f"{trainer.device}; {trainer.planner.epoch_batches:,} batches per epoch, {trainer.planner.num_steps:,} steps in all, "
+        f"{trainer.device}; {count_of(trainer.planner.epoch_batches, 'batch')} per epoch, "
+        f"{count_of(trainer.planner.num_steps, 'step')} in all, "
         f"{100 * padding.frames:.1f} % padding "
         f"(random batches: {100 * trainer.planner.naive_padding().frames:.1f} %){_warm_up_note(trainer)}"
     )

@@ -43,12 +43,12 @@ class RunFolder:
         self.batch_sizes = path / "batch_sizes.json"
 
     def lock(self) -> FolderLock:
-        """Lock the folder, and create it if needed. Raises UsageError if another run writes there; OutputError."""
+        """Lock the folder, and create it if needed. Raises UsageError if another run writes there, or if nothing can be written."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             return FolderLock(self.path / "train.lock")
         except OSError as error:
-            raise OutputError(str(self.path), error) from error
+            raise UsageError(f"--output-dir {self.path}: cannot be written: {error.strerror or error}") from error
 
     def check(self) -> None:
         """Raise UsageError if a file or folder that no training run wrote has the name of one that this run writes."""

@@ -220,6 +220,7 @@ def test_unusable_rows_reported(tmp_path: Path) -> None:
     found = list(read_pairs([str(results)], Fields(), normalizer("whisper-en")))
     problems = [str(one) for one in found if isinstance(one, ManifestError)]
     assert [problem.split(": ")[1] for problem in problems] == [f"line {n}" for n in (1, 2, 3, 4, 5, 6, 9, 10)]
+    assert problems[5].endswith("pred_text is null, not text")
     assert all(len(problem) < len(str(results)) + 150 for problem in problems)
     assert len([one for one in found if isinstance(one, Pair)]) == 1
 
