@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from fastscribe.audio.content import holds_text, why_left_out
 from fastscribe.audio.failures import input_failure, system_problem
@@ -113,11 +114,13 @@ def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
 
 
 def from_folder(folder: str, id_prefix: str, left_out: Counter[str]) -> Iterator[Source | Failure]:
-    empty, texts = True, _Texts(left_out)
+    empty, texts, runs = True, _Texts(left_out), _Runs(folder)
     for entry in walk(folder):
         if isinstance(entry, OSError):
             empty = False
             yield input_failure(os.fspath(entry.filename or folder), system_problem(entry))
+        elif runs.wrote(entry):
+            continue
         elif not texts.holds(path := os.path.join(folder, entry)) and _is_taken(path, left_out):
             empty = False
             texts.add_recording(path)
@@ -176,6 +179,28 @@ def _deep_matches(prefix: str, patterns: list[str], left_out: Counter[str], from
             yield from from_path(path, entry, left_out)
 
 
+class _Runs:
+    """The output folders of runs below a folder of recordings. Their files are results, which nobody misses."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._holds_results = lru_cache(100)(self._look)
+
+    def wrote(self, path: str) -> bool:
+        """Return True for the name of a result in a run's output folder, or below it. `path` is relative to the folder."""
+        return _is_result(path) and self._holds_results(os.path.dirname(path))
+
+    def _look(self, relative: str) -> bool:
+        if not relative:  # results beside their recordings: _Texts
+            return False
+        journals = os.path.join(glob.escape(os.path.join(self._folder, relative)), "journal*.jsonl")
+        return bool(glob.glob(journals)) or self._holds_results(os.path.dirname(relative))
+
+
+def _is_result(path: str) -> bool:
+    return path.rpartition(".")[2].lower() in OUTPUT_FORMATS
+
+
 class _Texts:
     """Files left out that may be results of a recording beside them, such as a.srt beside a.flac: these are not counted.
 
@@ -193,7 +218,7 @@ class _Texts:
         if start != self._start:
             self.settle()
             self._start = start
-        is_text = path.rpartition(".")[2].lower() in OUTPUT_FORMATS
+        is_text = _is_result(path)
         if is_text:
             self._texts.append(path)
         return is_text

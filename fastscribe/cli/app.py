@@ -208,6 +208,7 @@ def new_app(name: str | None = None) -> Application:
 
 
 app = new_app("fastscribe")
+WHEN_STOPPED: list[Callable[[], str]] = []  # says what a run has done that a signal ends, and how it goes on
 EVERYDAY: set[str] = set()  # options that are declared so
 
 MODEL_HELP = ".nemo file, Hugging Face folder or name (organisation/model[@revision]), or fastscribe folder."

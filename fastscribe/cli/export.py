@@ -142,8 +142,8 @@ def _export_rows(
     for given in results:
         if given != "-" and _is_source_of(folder, Path(given)):
             raise UsageError(
-                f"{given}: is what --output-dir {folder} holds: fastscribe export {quote(str(folder))} makes files of it there; edited "
-                "rows need another folder"
+                f"{given}: is what --output-dir {folder} holds: fastscribe export {quote(str(folder))} makes files of it "
+                "there; edited rows need another folder"
             )
     settings = {name: value for part in reversed(parts) for name, value in part.settings.items()}
     exported = export_to_folder(_usable(results, parts, problems), style, folder, say, settings)

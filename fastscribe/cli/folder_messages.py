@@ -7,17 +7,22 @@ from fastscribe.cli.terminal import say
 from fastscribe.results.output import JournaledOutput
 
 
-def say_all_done(job: TranscribeJob, num_given: int) -> None:
-    """Print that there is nothing to do."""
+def say_all_done(job: TranscribeJob, num_given: int, num_failed: int) -> None:
+    """Print that there is nothing to do, in one line."""
     inputs = "the input is" if num_given == 1 else f"all {num_given:,} inputs are"
-    say(f"{job.target.where}: {inputs} done: there is nothing to do")
+    failed = f"; {_failed_before(num_failed)}" if num_failed else ""
+    say(f"{job.target.where}: {inputs} done: there is nothing to do{failed}")
 
 
 def say_failed_before(number: int) -> None:
     """Print how many inputs failed in earlier runs, if any did."""
     if number:
-        were, them = ("was", "it") if number == 1 else ("were", "them")
-        say(f"{number} failed in an earlier run and {were} left alone; --retry-failed tries {them} again")
+        say(_failed_before(number))
+
+
+def _failed_before(number: int) -> str:
+    were, them = ("was", "it") if number == 1 else ("were", "them")
+    return f"{number} failed in an earlier run and {were} left alone; --retry-failed tries {them} again"
 
 
 def say_made_again(output: JournaledOutput, quiet: bool) -> int:

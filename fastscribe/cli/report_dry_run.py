@@ -89,12 +89,15 @@ def dry_run_table(survey: DryRunReport) -> str:
     """Format a dry run as aligned lines."""
     cost = "unknown (--price-per-hour)" if survey.estimated_usd is None else _usd(survey.estimated_usd)
     given = survey.files + survey.failed
+    time = f"about {_duration(survey.estimated_s)} (RTFx {survey.estimated_rtfx:.0f}, from a few batches)"
+    if survey.failed and not survey.estimated_s:
+        time = "unknown: no recording that was tried could be decoded"
     opened = f" (of the {survey.opened:,} opened, which stand for all)" if survey.opened < given else ""
     rows = [
         ("files", f"{survey.files} to do, {survey.failed} that cannot be used{opened}{earlier_text(survey)}"),
         ("audio", f"{survey.audio_s / 3600:.3f} h in {count_of(survey.utterances, 'utterance')}"),
         ("batches", f"{survey.batches}, padding {100 * survey.padding_share:.1f} %"),
-        ("time", f"about {_duration(survey.estimated_s)} (RTFx {survey.estimated_rtfx:.0f}, from a few batches)"),
+        ("time", time),
         ("cost", cost),
     ]
     return "\n".join(f"  {name:<12} {value}" for name, value in rows)

@@ -24,10 +24,10 @@ from fastscribe._system.gpus import num_gpus
 from fastscribe._system.quick_start import quick_start
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
-from fastscribe.cli.app import StdoutClosed
+from fastscribe.cli.app import WHEN_STOPPED, StdoutClosed
 from fastscribe.cli.job import SHORT_S, check_number, check_paths, is_stream, unusable_folder
 from fastscribe.cli.progress_bar import ProgressBar
-from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard, say_summary
+from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard, say_summary, stopped_hint
 from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, say, show_table
 from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName, Options
@@ -105,6 +105,7 @@ def _run(
         job = replace(job, helped_gpu=_helped_gpu(job, listing))
         transcriber = processes.enter_context(loaded(job, RefusedPaths(bar.say)))
         transcriber.started_at = started_at
+        WHEN_STOPPED.append(lambda: stopped_hint(job, transcriber.progress, bar.num_inputs))
         if event_log is not None:
             event_log.started(transcriber)
         bar.watch(lambda: transcriber.progress)  # which each run replaces
@@ -127,9 +128,10 @@ def _run(
         event_log.finished(stats)
     if not (quiet or stats.files + stats.skipped):
         say(f"none of the {output.ledger.num_given:,} inputs is in shard {job.target.shard}: there is nothing to do")
-    say_listing(stats.left_out, stats.repeated, quiet)
+    is_idle = bool(stats.skipped) and not stats.files and not (quiet or verbose)
+    say_listing(stats.left_out, stats.repeated, quiet or is_idle)
     is_empty = stats.files + stats.skipped <= stats.failed
-    if show_report and not is_empty and not _is_one_short_stream(job, stats):
+    if show_report and not (is_empty or is_idle) and not _is_one_short_stream(job, stats):
         if verbose:
             from fastscribe.cli.report_table import report_table
 
@@ -138,13 +140,15 @@ def _run(
             say_summary(job, stats)
     not_made = 0
     if totals is not None:
-        from fastscribe.cli.folder_messages import say_failed_before, say_made_again, say_not_given
+        from fastscribe.cli.folder_messages import say_all_done, say_failed_before, say_made_again, say_not_given
 
+        if is_idle:
+            say_all_done(job, stats.skipped, stats.failed_before)
         if not quiet:
             say_not_given(job, totals.not_given)
         assert isinstance(output, JournaledOutput)
         not_made = say_made_again(output, quiet)
-        say_failed_before(stats.failed_before)
+        say_failed_before(0 if is_idle else stats.failed_before)
     not_made += sum(part.finished(job, stats, quiet) for part in job.parts)
     num_inputs = stats.files + stats.skipped
     if code := 1 if not_made else job.failure_code(stats.failed, stats.failed_before, num_inputs):

@@ -13,7 +13,7 @@ from fastscribe.errors import UsageError
 from fastscribe.results.shards import Shard
 
 if TYPE_CHECKING:
-    from fastscribe.pipeline.stats import RunStats
+    from fastscribe.pipeline.stats import Progress, RunStats
 
 
 def say_shard(shard: Shard, quiet: bool) -> None:
@@ -40,12 +40,7 @@ def check_any_input(num_inputs: int, shard: Shard, command: str = "transcribe") 
 
 
 def say_summary(job: TranscribeJob, stats: RunStats) -> None:
-    """Print what a run did, in three lines; a run to stdout without a price has two. Without new results, one."""
-    if not stats.files:
-        from fastscribe.cli.folder_messages import say_all_done
-
-        say_all_done(job, stats.skipped)
-        return
+    """Print what a run did, in three lines; a run to stdout without a price has two."""
     failed = f", {stats.failed:,} of them failed" if stats.failed else ""
     earlier = f", {stats.failed_before:,} of them failed" if stats.failed_before else ""
     before = f" ({stats.skipped:,} were done before{earlier})" if stats.skipped else ""
@@ -56,6 +51,22 @@ def say_summary(job: TranscribeJob, stats: RunStats) -> None:
     results = "" if job.target.is_stdout else f"results: {job.target.where}"
     if line := "; ".join(filter(None, (results, money))):
         say(line)
+
+
+def stopped_hint(job: TranscribeJob, progress: Progress, num_inputs: int | None) -> str:
+    """Return what a run that a signal ends has done, and how it goes on.
+
+    Args:
+        job: The command's options.
+        progress: The run's counts.
+        num_inputs: The number of its inputs; None: unknown so far.
+    """
+    done = progress.files + progress.skipped
+    of = "" if num_inputs is None else f" of {max(done, num_inputs):,}"
+    if job.target.is_stdout:
+        return f"{done:,}{of} files are done; with --output-dir the same command goes on where it stopped"
+    again = "without --overwrite the command" if job.target.overwrite else "the same command"
+    return f"{done:,}{of} files are done and kept, and {again} goes on from there"
 
 
 def _hours(seconds: float) -> str:

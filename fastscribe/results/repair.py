@@ -67,8 +67,8 @@ def check_unedited(paths: Paths, journal: Journal) -> None:
 def edited_rows(rows: Path) -> UsageError:
     """Return the error for rows that someone changed since their run."""
     return UsageError(
-        f"{rows}: was changed since its run: `fastscribe export {quote(str(rows))} -o FOLDER` makes files of the rows as they are now; "
-        "the same transcribe command keeps them beside and decodes again"
+        f"{rows}: was changed since its run: `fastscribe export {quote(str(rows))} -o FOLDER` makes files of the rows as they "
+        "are now; the same transcribe command keeps them beside and decodes again"
     )
 
 

@@ -43,7 +43,7 @@ class RunFolder:
         self.batch_sizes = path / "batch_sizes.json"
 
     def lock(self) -> FolderLock:
-        """Lock the folder, and create it if needed. Raises UsageError if another run writes there, or if nothing can be written."""
+        """Lock the folder, and create it if needed. Raises UsageError if another run writes there, or if nobody can."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             return FolderLock(self.path / "train.lock")

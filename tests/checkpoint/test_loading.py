@@ -382,5 +382,5 @@ def test_a_model_without_permission(name: str, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("fastscribe.checkpoint.nemo.safe_open", refuse)
     monkeypatch.setattr("fastscribe.checkpoint.value.safe_read", refuse)
-    with pytest.raises(CheckpointError, match=": permission denied$"):
+    with pytest.raises(CheckpointError, match=r": permission denied$"):
         read_checkpoint(MODELS / name)
