@@ -89,7 +89,6 @@ def _say_beyond(result: Transcript) -> None:
 
 def _check_one(audio: object) -> None:
     """Raise UsageError for an input that names several recordings."""
-
     if not is_one(audio):
         raise UsageError(f"{type(audio).__name__}: several recordings: {_ADVICE}")
     data = audio.data if isinstance(audio, Audio) else audio

@@ -459,7 +459,6 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
         price_per_hour: USD an hour for the whole machine; None: the price list's entry for the device, if it has one, times the
             number of devices.
     """
-
     progress, executor = transcriber.progress, transcriber._executor
     facts = executor.facts
     usd_per_hour, price_source = transcriber.usd_per_hour(price_per_hour)

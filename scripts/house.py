@@ -97,12 +97,12 @@ class Limit(NamedTuple):
 
 
 LIMITS = {
-    "modules that a plain run loads": Limit(142, _LATER),
-    "their lines": Limit(20_500, _LATER),
+    "modules that a plain run loads": Limit(135, _LATER),
+    "their lines": Limit(20_800, _LATER),
     "lines of the package": Limit(75_500, _SHORTER),
-    "lines of the tests": Limit(65_500, _SHORTER),
-    "lines of the scripts": Limit(12_400, _SHORTER),
-    "options of all commands": Limit(136, "Choose what most people want and leave the option out"),
+    "lines of the tests": Limit(64_000, _SHORTER),
+    "lines of the scripts": Limit(12_300, _SHORTER),
+    "options of all commands": Limit(140, "Choose what most people want and leave the option out"),
     "tiers of the core": Limit(8, "Find a place in one of the tiers"),
     "imports that point up, by module": Limit(0, _DOWN),
     "folders that import up": Limit(0, _DOWN),

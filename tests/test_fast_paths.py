@@ -11,38 +11,29 @@ from pathlib import Path
 import pytest
 
 from fastscribe import Transcriber
-from fastscribe.cli.report_table import report_table
+from fastscribe.cli.run_messages import report_table
 from fastscribe.families.blocks import int8
 from fastscribe.fast_paths import RefusedPath, RefusedPaths
 from fastscribe.pipeline.workers import messages
 from fastscribe.transcriber import run_stats
-from tests.conftest import AUDIO
+from tests.conftest import AUDIO, ROOT
 from tests.helpers.processes import command
 from tests.helpers.schemas import check_schema
 
 CLIP = sorted(AUDIO.glob("01*.flac"))[0]
 # sitecustomize.py of a process whose torch has no int8 products: the module is patched as soon as it is imported.
-BROKEN = """
+BROKEN = f"""
 import sys
-from importlib.abc import MetaPathFinder
-from importlib.util import find_spec
+sys.path.append({str(ROOT)!r})
+from tests.helpers.worker_faults import Finder
 
-class Finder(MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != "fastscribe.families.blocks.int8":
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
-        execute = spec.loader.exec_module
-        def patched(module):
-            execute(module)
-            def refuse(*_):
-                raise RuntimeError("no kernel found")
-            module.Int8Linear.product = refuse
-        spec.loader.exec_module = patched
-        return spec
+def damage(module):
+    def refuse(*_):
+        raise RuntimeError("no kernel found")
+    module.Int8Linear.product = refuse
 
-sys.meta_path.insert(0, Finder())
+sys.meta_path.insert(0, Finder({{"fastscribe.families.blocks.int8": damage}}))
+sys.path.remove({str(ROOT)!r})
 """
 REASON = "this torch cannot multiply int8 here (no kernel found)"
 LINE = f"--dtype fastest: without int8, because {REASON}"

@@ -172,13 +172,10 @@ def test_models_with_a_language_prompt(tmp_path: Path) -> None:
     assert unknown.returncode == 2 and "the nearest: zh-CN, zh-ZH, zh-TW, or auto" in unknown.stderr
 
 
-def test_aggregate_tokenizers_state_their_languages(tmp_path: Path) -> None:
+def test_models_state_their_languages(tmp_path: Path) -> None:
     model = tmp_path / "model.nemo"
     model.symlink_to(MODELS / "published" / "stt_enes_conformer_ctc_large" / "model.nemo")
     assert sorted(read_checkpoint(model).languages) == ["en", "es"]
-
-
-def test_the_packaged_model_is_english() -> None:
     assert read_checkpoint(PACKAGED).languages == ("en",)
 
 

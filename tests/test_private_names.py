@@ -21,6 +21,7 @@ from fastscribe.families.blocks import int8, int8_packing
 from fastscribe.ray import library
 from scripts.shapes import SHAPES
 from tests.conftest import AUDIO, MODELS, PACKAGE, ROOT
+from tests.helpers.processes import command, fastscribe
 
 OF_PYTHON = {"_exit", "_replace", "_asdict", "_fields", "_make"}  # documented, in spite of their names
 OWN_OR_OF_TYPES = ("fastscribe", "_typeshed")
@@ -217,8 +218,8 @@ def test_the_program_runs_without_private_names(program: str, tmp_path: Path) ->
         write_surround(path)
 
     def run(how: str) -> tuple[str, str]:
-        command = [sys.executable, "-c", HIDE + program, how, str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        program_of = [sys.executable, "-c", HIDE + program, how, str(path)]
+        done = subprocess.run(program_of, capture_output=True, text=True, check=False, cwd=ROOT)
         assert done.returncode == 0, done.stderr
         return done.stdout, done.stderr
 
@@ -265,12 +266,11 @@ def test_commands_run_where_numba_compiles_nothing(tmp_path: Path) -> None:
     align = ["align", AUDIO / "01_0_00010.flac", "--text", text, "-q", "--model", MODELS / "hybrid" / "model.nemo"]
     transcribe = ["transcribe", AUDIO / "15_1_00203.flac", "-q"]
     for arguments in (align, transcribe):
-        found = []
-        for value in ("0", "1"):
-            command = ["env", f"NUMBA_DISABLE_JIT={value}", sys.executable, "-m", "fastscribe", *map(str, arguments)]
-            done = subprocess.run([*command, "--device", "cpu"], capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-            found.append([json.loads(line) for line in done.stdout.splitlines()])
+        plain = fastscribe(*arguments, "--device", "cpu")
+        slow = ["env", "NUMBA_DISABLE_JIT=1", *command(*arguments, "--device", "cpu")]
+        done = subprocess.run(slow, capture_output=True, text=True, check=False)
+        assert plain.returncode == done.returncode == 0, done.stderr
+        found = [[json.loads(line) for line in one.stdout.splitlines()] for one in (plain, done)]
         assert found[0] == found[1] and found[0][0]["words"]
 
 

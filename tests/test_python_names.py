@@ -15,6 +15,7 @@ from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.python_names import in_python
 from fastscribe.transcriber import Transcriber
 from tests.conftest import AUDIO, MODELS
+from tests.helpers.warm_process import LIBRARIES_ALONE
 
 CLIP = AUDIO / "15_1_00203.flac"
 
@@ -49,7 +50,7 @@ def test_a_program_gets_them_and_a_shell_options(monkeypatch: pytest.MonkeyPatch
 
 def test_importing_the_api_is_what_changes_them() -> None:
     code = "import fastscribe; fastscribe.Transcriber.load(dtype='fp8', device='cpu')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    done = LIBRARIES_ALONE.python(code)
     assert done.returncode == 1 and "UsageError: dtype fp8: unavailable" in done.stderr
 
 

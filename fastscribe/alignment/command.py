@@ -16,7 +16,6 @@ from fastscribe.audio.formats import list_kind
 from fastscribe.checkpoint.location import DEFAULT
 from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_in
 from fastscribe.cli.job import is_one_short_file
-from fastscribe.cli.packaged_model import PackagedModel
 from fastscribe.cli.run import run
 from fastscribe.cli.run_options import (
     DEFAULT_CHARS_PER_SECOND,
@@ -44,7 +43,7 @@ from fastscribe.cli.run_options import (
     make_style,
     make_target,
 )
-from fastscribe.cli.run_part import RunPart, TranscribeJob
+from fastscribe.cli.run_part import PackagedModel, RunPart, TranscribeJob
 from fastscribe.cli.terminal import log_to
 from fastscribe.config import MAX_BATCH_SIZE, MAX_THREADS, OUTPUT_FORMATS, DtypeChoice, Options, SubtitleStyle
 
@@ -174,8 +173,8 @@ def align(
     named = () if model or quiet else (PackagedModel("at the end" if is_brief else "first", is_usual=False),)
     job = replace(job, log_file=log_file, parts=(AlignPart(texts), *named))
     job = replace(job, allowed_failures=allowed_failures(allow_failures))
-    show_progress = not (quiet or no_progress)
-    run(job, None, quiet, show_progress, show_report=verbose or not is_brief, verbose=verbose)
+    job = replace(job, quiet=quiet, show_progress=not (quiet or no_progress), show_report=verbose or not is_brief)
+    run(replace(job, verbose=verbose), None)
 
 
 class AlignPart(RunPart):

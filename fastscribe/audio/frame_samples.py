@@ -56,7 +56,6 @@ def mixed(samples_SC: Float32Array, names: list[str]) -> Float32Array:
         samples_SC: The frames.
         names: What each channel is for; none: unknown.
     """
-
     weights_C = mix_weights(choose(None, len(names), names)[2]) if len(names) > 2 else None
     if weights_C is None:
         return np.asarray(samples_SC.mean(axis=1, keepdims=True))

@@ -105,7 +105,6 @@ def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:
 
 def _flac(head: bytes, file: BinaryIO, num_bytes: int) -> Header | None:
     """Read the STREAMINFO block, which comes first (RFC 9639, section 8.2), and verify it with the last frame and others."""
-
     block_type, block_bytes = head[4:5], int.from_bytes(head[5:8], "big")
     if block_type not in (b"\x00", b"\x80") or block_bytes != 34 or len(head) < 42:
         return None

@@ -69,7 +69,6 @@ def _unfinished_wav(file: BinaryIO, num_bytes: int) -> _Found | None:
 
 def _unfinished_au(head: bytes, file: BinaryIO, num_bytes: int) -> _Found | None:
     """Whatever follows an AU file's stated samples is sound: it has no chunks."""
-
     order = ">" if head.startswith(b".snd") else "<"
     begin, given, encoding, rate, channels = struct.unpack(order + "4x5I", head.ljust(24, b"\0"))
     size = data_size(file, num_bytes)

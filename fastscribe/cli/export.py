@@ -14,7 +14,6 @@ import typer
 
 from fastscribe._system.urls import is_url
 from fastscribe.cli.app import StdoutClosed, app, option
-from fastscribe.cli.export_part import ExportPart, Stored
 from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.problems import Problems
 from fastscribe.cli.room_options import CommandWithRooms, room_parts
@@ -29,6 +28,7 @@ from fastscribe.cli.run_options import (
     MinCueS,
     parse_formats,
 )
+from fastscribe.cli.run_part import ExportPart, Stored
 from fastscribe.cli.terminal import say
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.errors import ManifestError, OutputError, UsageError

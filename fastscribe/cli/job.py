@@ -144,7 +144,6 @@ def _add_folder_files(own: dict[str, str], folder: Path, shard: Shard) -> None:
 
 def _check_folder(job: TranscribeJob, folder: Path) -> None:
     """Check a folder without a journal; with one, the run checks the folder once it knows its fingerprint."""
-
     try:
         check_new_folder(folder, job.target.shard, job.target.overwrite)
     except OSError as error:

@@ -110,7 +110,6 @@ def convert(
     ] = None,
 ) -> None:
     """Convert a checkpoint to fastscribe's own format, a folder, or with --to to NeMo's or Hugging Face's."""
-
     out = Path(os.path.realpath(out))
     _check_new(out, to)
     chosen = Options(language=language).language

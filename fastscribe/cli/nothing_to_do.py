@@ -16,9 +16,8 @@ import typer
 
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
-from fastscribe.cli.folder_messages import say_all_done, say_failed_before, say_made_again
 from fastscribe.cli.listing import Listing
-from fastscribe.cli.run_messages import say_listing
+from fastscribe.cli.run_messages import say_all_done, say_failed_before, say_listing, say_made_again
 from fastscribe.cli.run_part import TranscribeJob, model_digest_of
 from fastscribe.cli.terminal import say
 from fastscribe.errors import UsageError
@@ -43,7 +42,7 @@ def request_of(job: TranscribeJob) -> str | None:
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> JournaledOutput | None:
+def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
     """End the command if an earlier run of the same command has done all of its inputs.
 
     Files that are missing there are made again from its rows, and its report is of this run.
@@ -73,11 +72,11 @@ def end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> JournaledO
         raise
     num_given, failed_before = output.ledger.num_given, output.ledger.failed_before
     say_listing(listing.left_out, 0, quiet=True)
-    if quiet:
+    if job.quiet:
         say_failed_before(failed_before)
     else:
         say_all_done(job, num_given, failed_before)
-    not_made = say_made_again(output, quiet)
+    not_made = say_made_again(output, job.quiet)
     raise typer.Exit(1 if not_made else job.failure_code(0, failed_before, num_given))
 
 

@@ -17,13 +17,6 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleDimensions
-from rich.live import Live
-from rich.progress_bar import ProgressBar as RichBar
-from rich.spinner import Spinner
-from rich.table import Table
-from rich.text import Text
-
 from fastscribe._system import signals
 from fastscribe._system.text_layout import escaped
 from fastscribe.cli.terminal import log, say, show
@@ -130,6 +123,9 @@ class ProgressBar:
                 wait_s = left_s = min(2 * wait_s, _MAX_BETWEEN_LINES_S)
 
     def _start_live(self) -> None:
+        from rich.console import Console, ConsoleDimensions
+        from rich.live import Live
+        from rich.spinner import Spinner
 
         class BarConsole(Console):
             """Never hides the cursor, which a killed program could not show again."""
@@ -161,6 +157,9 @@ class ProgressBar:
         self._live.start()
 
     def _render(self, console: Any, spinner: Any) -> Any:
+        from rich.progress_bar import ProgressBar as RichBar
+        from rich.table import Table
+        from rich.text import Text
 
         status, width = self.status(), console.width - 1
         head, room = (spinner, width - 2) if status.share is None else (f"{status.percent:>5}", width - 6)

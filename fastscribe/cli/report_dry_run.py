@@ -26,14 +26,13 @@ if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber
 
 
-def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
+def report_dry_run(job: TranscribeJob) -> None:
     """Print what a run would do: a table on stderr, and one JSON object on stdout unless that is a terminal.
 
     Nothing is written.
 
     Args:
-        job: The command's options.
-        quiet: Print no table; on a terminal the JSON object in its place.
+        job: The command's options. If it is quiet, no table is printed; on a terminal the JSON object in its place.
 
     Raises:
         typer.Exit: An input cannot be transcribed (exit code 1), or failed in an earlier run (3).
@@ -46,17 +45,17 @@ def report_dry_run(job: TranscribeJob, quiet: bool) -> None:
 
     check_paths(job)
     check_number(job, expand(job.inputs, repeats=Repeats()))
-    say_shard(job.target.shard, quiet)
+    say_shard(job.target.shard, job.quiet)
     with loaded(job, say) as transcriber:
         usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour)
         ledger = _ledger(job, transcriber)
         with filter_mpg123_messages():
             found = estimate_run(transcriber, job.inputs, ledger, usd_per_hour, _show_failure)
     check_any_input(found.files + found.failed + found.skipped, job.target.shard)
-    say_listing(found.left_out, found.repeated, quiet)
-    if not quiet:
+    say_listing(found.left_out, found.repeated, job.quiet)
+    if not job.quiet:
         show_table(dry_run_table(found))
-    if quiet or not is_on_terminal():
+    if job.quiet or not is_on_terminal():
         try:
             print(json.dumps(found.to_json()), flush=True)
         except BrokenPipeError as error:
@@ -71,7 +70,6 @@ def _show_failure(failure: Failure) -> None:
 
 def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
     """Read what is left to do in the output folder without changing it."""
-
     target = job.target
     if target.overwrite or target.is_stdout:
         return Ledger(target.shard)

@@ -27,7 +27,18 @@ from fastscribe.audio.formats import STDIN
 from fastscribe.cli.app import WHEN_STOPPED, StdoutClosed
 from fastscribe.cli.job import SHORT_S, check_number, check_paths, is_stream, unusable_folder
 from fastscribe.cli.progress_bar import ProgressBar
-from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard, say_summary, stopped_hint
+from fastscribe.cli.run_messages import (
+    check_any_input,
+    report_table,
+    say_all_done,
+    say_failed_before,
+    say_listing,
+    say_made_again,
+    say_not_given,
+    say_shard,
+    say_summary,
+    stopped_hint,
+)
 from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, say, show_table
 from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName, Options
@@ -51,55 +62,36 @@ MANY_INPUTS = 256  # a GPU with this number of inputs gets helpers
 _FEW = 100  # inputs that are looked at before the model is loaded
 
 
-def run(
-    job: TranscribeJob,
-    event_log: EventLog | None,
-    quiet: bool,
-    show_progress: bool,
-    show_report: bool,
-    verbose: bool = False,
-) -> None:
+def run(job: TranscribeJob, event_log: EventLog | None) -> None:
     """Transcribe the inputs, write the results and print the report.
 
     Args:
         job: The command's options.
         event_log: Receives the run's events; None: nothing does.
-        quiet: Print no notices.
-        show_progress: Show progress on stderr.
-        show_report: Print the report.
-        verbose: Print the whole report, and not its summary.
 
     Raises:
         typer.Exit: A recording failed, or a file could not be written.
         FastscribeError: Wrong options, an unusable model or folder, or a disk that cannot be written.
     """
     with ExitStack() as processes:  # a driver takes a second to let go of a GPU: the summary comes first
-        _run(job, event_log, quiet, show_progress, show_report, verbose, processes)
+        _run(job, event_log, processes)
 
 
-def _run(
-    job: TranscribeJob,
-    event_log: EventLog | None,
-    quiet: bool,
-    show_progress: bool,
-    show_report: bool,
-    verbose: bool,
-    processes: ExitStack,
-) -> None:
+def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -> None:
     """See run(). The processes of devices and helpers end with `processes`."""
     started_at = perf_counter() - (process_age_s() or 0.0)
-    say_shard(job.target.shard, quiet)
+    say_shard(job.target.shard, job.quiet)
     check_paths(job)  # before the import of torch, which takes seconds
     from fastscribe.cli.listing import Listing  # here, because NumPy would slow down --help
 
     listing = Listing(job.inputs)
     check_number(job, listing.ahead())
-    opened = _end_if_done(job, listing, quiet)
+    opened = _end_if_done(job, listing)
     if opened is not None:
         processes.callback(opened.close, False)  # if the run does not come to it
     for line in (line for part in job.parts for line in part.first_lines):
         say(line)
-    bar = ProgressBar(show_progress, listing, job.target.shard.count)
+    bar = ProgressBar(job.show_progress, listing, job.target.shard.count)
     with filter_mpg123_messages(bar.write_line), bar:
         bar.phase("loading the model")
         job = replace(job, helped_gpu=_helped_gpu(job, listing))
@@ -113,7 +105,7 @@ def _run(
             with ExitStack() as during:
                 for part in job.parts:
                     during.enter_context(part.during(job, transcriber))
-                stats = _write_all(transcriber, job, listing, output, event_log, bar, quiet)
+                stats = _write_all(transcriber, job, listing, output, event_log, bar)
             stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.ledger.failed_before)
             check_any_input(stats.files + stats.skipped, job.target.shard, transcriber.command)
             totals = output.totals()
@@ -126,36 +118,32 @@ def _run(
                 output.write_report(report_of(output, stats))
     if event_log is not None:
         event_log.finished(stats)
-    if not (quiet or stats.files + stats.skipped):
+    if not (job.quiet or stats.files + stats.skipped):
         say(f"none of the {output.ledger.num_given:,} inputs is in shard {job.target.shard}: there is nothing to do")
-    is_idle = bool(stats.skipped) and not stats.files and not (quiet or verbose)
-    say_listing(stats.left_out, stats.repeated, quiet or is_idle)
+    is_idle = bool(stats.skipped) and not stats.files and not (job.quiet or job.verbose)
+    say_listing(stats.left_out, stats.repeated, job.quiet or is_idle)
     is_empty = stats.files + stats.skipped <= stats.failed
-    if show_report and not (is_empty or is_idle) and not _is_one_short_stream(job, stats):
-        if verbose:
-            from fastscribe.cli.report_table import report_table
-
+    if job.show_report and not (is_empty or is_idle) and not _is_one_short_stream(job, stats):
+        if job.verbose:
             show_table(report_table(stats))
         else:
             say_summary(job, stats)
     not_made = 0
     if totals is not None:
-        from fastscribe.cli.folder_messages import say_all_done, say_failed_before, say_made_again, say_not_given
-
         if is_idle:
             say_all_done(job, stats.skipped, stats.failed_before)
-        if not quiet:
+        if not job.quiet:
             say_not_given(job, totals.not_given)
         assert isinstance(output, JournaledOutput)
-        not_made = say_made_again(output, quiet)
+        not_made = say_made_again(output, job.quiet)
         say_failed_before(0 if is_idle else stats.failed_before)
-    not_made += sum(part.finished(job, stats, quiet) for part in job.parts)
+    not_made += sum(part.finished(job, stats, job.quiet) for part in job.parts)
     num_inputs = stats.files + stats.skipped
     if code := 1 if not_made else job.failure_code(stats.failed, stats.failed_before, num_inputs):
         raise typer.Exit(code)
 
 
-def _end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> JournaledOutput | None:
+def _end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
     """End the command with typer.Exit if an earlier run has done all of its inputs, or if none can be read.
 
     Return the folder, if an earlier run of the same command wrote there and there is something to do.
@@ -165,13 +153,13 @@ def _end_if_done(job: TranscribeJob, listing: Listing, quiet: bool) -> Journaled
     if has_journal or job.target.url is not None:
         from fastscribe.cli.nothing_to_do import end_if_done
 
-        return end_if_done(job, listing, quiet)
+        return end_if_done(job, listing)
     if STDIN not in job.inputs and not any(map(is_url, job.inputs)):
-        _end_if_unusable(job, listing, quiet)
+        _end_if_unusable(job, listing)
     return None
 
 
-def _end_if_unusable(job: TranscribeJob, listing: Listing, quiet: bool) -> None:
+def _end_if_unusable(job: TranscribeJob, listing: Listing) -> None:
     """End a run to stdout whose few inputs have all failed already (typer.Exit)."""
     if not job.target.is_stdout or job.events:
         return
@@ -185,7 +173,7 @@ def _end_if_unusable(job: TranscribeJob, listing: Listing, quiet: bool) -> None:
         for failure in failures:
             _write(output, failure)
             say(failure_line(failure))
-    say_listing(listing.left_out, listing.repeats.num, quiet)
+    say_listing(listing.left_out, listing.repeats.num, job.quiet)
     raise typer.Exit(job.failure_code(len(failures), 0, len(failures)))
 
 
@@ -246,7 +234,6 @@ def _write_all(
     output: Output,
     event_log: EventLog | None,
     bar: ProgressBar,
-    quiet: bool,
 ) -> RunStats:
     from fastscribe.transcriber import run_stats
 
@@ -255,7 +242,7 @@ def _write_all(
     style = None if any(part.needs_words for part in job.parts) else job.style
     results = transcriber.results(inputs, style=style, ledger=output.ledger)
     others: OtherLanguages | None = None
-    told = {"tracks"} if quiet else set[str]()
+    told = {"tracks"} if job.quiet else set[str]()
     writing = bar.paused if job.target.is_stdout else nullcontext
     with closing(results):
         for result in results:
@@ -380,7 +367,6 @@ def open_run_output(
         say: Shows one line to the user.
         opened: The folder, if end_if_done() has opened it.
     """
-
     target = job.target
     if target.is_stdout and sys.stdout is None:
         raise StdoutClosed

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from fastscribe._system.text_layout import count_of
 from fastscribe.audio.formats import left_out_line
 from fastscribe.audio.repeats import repeats_line
 from fastscribe.cli.run_part import TranscribeJob
-from fastscribe.cli.terminal import say
+from fastscribe.cli.terminal import earlier_text, say
 from fastscribe.errors import UsageError
 from fastscribe.results.shards import Shard
 
 if TYPE_CHECKING:
-    from fastscribe.pipeline.stats import Progress, RunStats
+    from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats
+    from fastscribe.results.output import JournaledOutput
 
 
 def say_shard(shard: Shard, quiet: bool) -> None:
@@ -78,3 +80,88 @@ def _hours(seconds: float) -> str:
     if seconds < 600:
         return f"{seconds:.1f} s" if seconds < 60 else f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
+
+
+# The whole report of a run, as --verbose prints it.
+
+
+def report_table(stats: RunStats) -> str:
+    """Format the report as aligned lines."""
+    cost = stats.usd_per_1000_audio_hours
+    stages = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in stats.stage_s.items())
+    rows = [
+        ("files", f"{stats.files} ({stats.failed} failed){earlier_text(stats)}"),
+        ("audio", f"{stats.audio_s / 3600:.3f} h"),
+        ("time", f"load {stats.load_s:.2f} s, run {stats.wall_s:.2f} s ({stages})"),
+        ("RTFx", f"{stats.rtfx:.1f}"),
+        ("gaps", _gaps(stats)),
+        ("padding", f"{100 * stats.padding_share:.1f} %"),
+        ("peak memory", f"{stats.peak_bytes / 2**30:.2f} GiB"),
+        ("device", f"{stats.device}, {stats.dtype}"),
+        *((f"no {path}", reason) for path, reason in stats.refused.items()),
+        *((one.name, _share_text(one, share)) for one, share in stats.device_shares if len(stats.devices) > 1),
+        (
+            "cost",
+            "unknown (--price-per-hour)"
+            if cost is None
+            else f"{cost:.2f} USD per 1,000 audio hours ({stats.price_source})",
+        ),
+    ]
+    return "\n".join(f"  {name:<12} {value}" for name, value in rows)
+
+
+def _share_text(one: DeviceShare, share: float) -> str:
+    died = f", died {one.died} time{'s' if one.died > 1 else ''}" if one.died else ""
+    batches = count_of(one.batches, "batch")
+    return f"{100 * share:.0f} % of the audio ({one.audio_s / 3600:.3f} h in {batches}), busy {one.busy_s:.1f} s{died}"
+
+
+def _gaps(stats: RunStats) -> str:
+    return f"{stats.gaps} ({stats.gap_s:.1f} s)" if stats.gaps else "none"
+
+
+# Lines about a folder or a store that has results of earlier runs.
+
+
+def say_all_done(job: TranscribeJob, num_given: int, num_failed: int) -> None:
+    """Print that there is nothing to do, in one line."""
+    inputs = "the input is" if num_given == 1 else f"all {num_given:,} inputs are"
+    failed = f"; {_failed_before(num_failed)}" if num_failed else ""
+    say(f"{job.target.where}: {inputs} done: there is nothing to do{failed}")
+
+
+def say_failed_before(number: int) -> None:
+    """Print how many inputs failed in earlier runs, if any did."""
+    if number:
+        say(_failed_before(number))
+
+
+def _failed_before(number: int) -> str:
+    were, them = ("was", "it") if number == 1 else ("were", "them")
+    return f"{number} failed in an earlier run and {were} left alone; --retry-failed tries {them} again"
+
+
+def say_made_again(output: JournaledOutput, quiet: bool) -> int:
+    """Print how many results got files without decoding, and which files could not be written. Return the latter's number."""
+    num_made, not_made = output.files.num_made_again, output.not_made
+    if num_made and not quiet:
+        recordings = f"{num_made} finished recording{'s' if num_made > 1 else ''}"
+        layouts = sorted(output.files.laid_out_again)
+        again = (
+            f"; their {' and '.join(layouts)} had another layout (--max-line-width and so on) or other names"
+            if layouts
+            else ""
+        )
+        say(f"made files for {recordings} from their rows, without decoding{again}")
+    if not_made:
+        others = f" (and {len(not_made) - 1} more)" if len(not_made) > 1 else ""
+        reason = not_made[0].strerror
+        say(f"{not_made[0].filename}{others}: not written: {reason}; the row is there, and the next run tries again")
+    return len(not_made)
+
+
+def say_not_given(job: TranscribeJob, number: int) -> None:
+    """Print how many results there are of inputs that this run was not given, if there are any."""
+    if number:
+        results = "1 result is of an input" if number == 1 else f"{number} results are of inputs"
+        say(f"{job.target.where}: {results} not given this time")

@@ -5,19 +5,23 @@ A room's options make a RunPart. cli/run.py calls it: before the run, for each r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from fastscribe.checkpoint.location import CONFIDENCE_LIMIT, LARGE_MODEL, NO_MODEL, PACKAGED_NAME, why_beyond
 from fastscribe.config import Options, OutputStyle
+from fastscribe.errors import ManifestError
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.pipeline.stats import RunStats
+    from fastscribe.results.rows import ResultRow
     from fastscribe.transcriber import Transcriber
 
 
@@ -122,6 +126,10 @@ class TranscribeJob:
         helped_gpu: Number of the GPU that gets a process of its own and helpers; None: the run stays in this process, or
             `devices` names others.
         parts: What rooms do in the run.
+        quiet: Print no notices.
+        show_progress: Show progress on stderr.
+        show_report: Print the report.
+        verbose: Print the whole report, and not its summary.
     """
 
     inputs: list[str]
@@ -138,6 +146,10 @@ class TranscribeJob:
     helped_gpu: int | None = None
     parts: tuple[RunPart, ...] = ()
     allowed_failures: AllowedFailures = AllowedFailures()
+    quiet: bool = False
+    show_progress: bool = True
+    show_report: bool = True
+    verbose: bool = False
 
     def failure_code(self, failed: int, failed_before: int, num_inputs: int) -> int:
         """Return the exit code: 1 if a recording failed in this run, 3 if some of earlier runs did; 0 if that is allowed.
@@ -160,3 +172,82 @@ class TranscribeJob:
         """Return the digest of the model's content."""
         part = self.loading_part
         return (part and part.digest(transcriber)) or model_digest_of(self.model)
+
+
+# What a room does in `fastscribe export`. A room's options make an ExportPart, and cli/export.py calls it.
+
+
+Stored: TypeAlias = "tuple[Transcript | Failure, ResultRow]"
+
+
+class ExportPart:
+    """A room's part in an export. This one does nothing.
+
+    Attributes:
+        changes: The option that makes other rows; "": the rows stay.
+        settings: How rows are changed, for the folder that they go to.
+    """
+
+    changes = ""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {}
+
+    def styled(self, style: OutputStyle) -> OutputStyle:
+        """Return the style with what this room adds to it."""
+        return style
+
+    def changed(self, results: Iterable[Stored | ManifestError]) -> Iterable[Stored | ManifestError]:
+        """Return stored results as this room changes them. Called once for each thing that is made of them."""
+        return results
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """Lines for the user at the end."""
+        return ()
+
+
+# A run's lines about the packaged model, as its part in the run.
+
+
+class PackagedModel(RunPart):
+    """Says which model runs, and counts the recordings that are beyond it, for one line at the end.
+
+    Args:
+        says_name: When a line says which model runs; at the end it does if no recording is beyond it. None: never.
+        is_usual: The model decodes as it does by itself; the limit holds for no other beam or decoder.
+    """
+
+    def __init__(self, says_name: Literal["first", "at the end"] | None, is_usual: bool) -> None:
+        super().__init__()
+        self._says_name, self.needs_words = says_name, is_usual
+        self._num = self._num_done = self._num_beyond = 0
+        self._first: tuple[int, str, str] | None = None  # index, path and reason
+
+    @property
+    def first_lines(self) -> Sequence[str]:
+        return [NO_MODEL] if self._says_name == "first" else []
+
+    def result(self, written: Transcript | Failure) -> None:
+        self._num += 1
+        if isinstance(written, Failure):
+            return
+        self._num_done += 1
+        if self.needs_words and (why := why_beyond(written)) is not None:
+            self._num_beyond += 1
+            first = (written.index, written.audio.path, why)
+            self._first = first if self._first is None else min(self._first, first)
+
+    @property
+    def lines(self) -> Sequence[str]:
+        if self._first is None:
+            name = f"{PACKAGED_NAME} ran; a large one is more accurate: --model {LARGE_MODEL}"
+            return [name] if self._says_name == "at the end" and self._num_done else []
+        _, path, why = self._first
+        command = f"fastscribe transcribe {shlex.quote(path)} --model {LARGE_MODEL}"
+        if self._num == 1:
+            return [f"{path} is beyond {PACKAGED_NAME} ({why}); with a large one: {command}"]
+        many = "recordings are" if self._num_beyond > 1 else "recording is"
+        limit = f"no words in speech, or a mean confidence below {CONFIDENCE_LIMIT:.2f}"
+        return [f"{self._num_beyond:,} {many} beyond {PACKAGED_NAME} ({limit}); the first, with a large one: {command}"]

@@ -44,7 +44,7 @@ from fastscribe.cli.run_options import (
     make_style,
     make_target,
 )
-from fastscribe.cli.run_part import TranscribeJob
+from fastscribe.cli.run_part import PackagedModel, TranscribeJob
 from fastscribe.cli.terminal import log_to
 from fastscribe.config import (
     MAX_BATCH_SIZE,
@@ -378,8 +378,6 @@ def transcribe(
     if is_here or model is None:
         path = find_model(DEFAULT if model is None and not dry_run else model, show_progress=show_progress)
         if path == PACKAGED:
-            from fastscribe.cli.packaged_model import PackagedModel
-
             is_usual = beam is None and decoder is None
             is_named = model is None and not quiet
             named = PackagedModel(("at the end" if names_at_end else "first") if is_named else None, is_usual)
@@ -390,14 +388,15 @@ def transcribe(
     job = TranscribeJob(inputs, model, device, dtype, options, style, target, price_per_hour)
     job = replace(job, events=events, log_file=log_file, devices=devices, parts=parts)
     job = replace(job, allowed_failures=allowed_failures(allow_failures))
+    show_report = verbose or not is_brief
+    job = replace(job, quiet=quiet, show_progress=show_progress, show_report=show_report, verbose=verbose)
     with nullcontext() if events is None else _event_log(events) as event_log:
         if dry_run:
             from fastscribe.cli.report_dry_run import report_dry_run
 
-            report_dry_run(job, quiet)
+            report_dry_run(job)
         else:
-            show_report = verbose or not is_brief
-            run(job, event_log, quiet, show_progress, show_report, verbose)
+            run(job, event_log)
 
 
 def _check_devices(device: str, devices: str | None, threads: int | None) -> None:

@@ -162,7 +162,6 @@ class FixedTables:
 
     def load(self, boost: Boost) -> tuple[BoostTables, Sizes]:
         """Copy a batch's tables, in the order of the current stream. Return those with the batch's phrases, and their sizes."""
-
         tables = boost.tables
         *numbers, num_labels, max_count, num_levels = tables.sizes
         rounded = [*map(power_of_two, numbers), num_labels]

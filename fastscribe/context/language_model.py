@@ -242,7 +242,6 @@ def _ranges(first_S: Int64Array, state_N: Int64Array) -> tuple[Int64Array, Int64
 
 def serialize(model: LanguageModel) -> bytes:
     """Serialize a model to the content of a file."""
-
     ngrams, fusion = model.ngrams, model.fusion
     small = np.min_scalar_type(len(ngrams.unigrams_V) + 1)
     tensors: dict[str, AnyArray] = {

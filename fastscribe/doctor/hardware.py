@@ -235,7 +235,6 @@ def _driver() -> _Driver:
 
 def packaged_model() -> Check:
     """The model that the wheel holds."""
-
     checkpoint = read_checkpoint(PACKAGED)
     num_bytes = sum(file.stat().st_size for file in PACKAGED.iterdir())
     finding = f"{checkpoint.num_parameters / 1e6:.1f} million parameters, English, {num_bytes / 1e6:.0f} MB"

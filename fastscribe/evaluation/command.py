@@ -86,7 +86,6 @@ def evaluate(
     quiet: Annotated[bool, option("--quiet", "-q", help="Print the scores, failures and warnings only.")] = False,
 ) -> None:
     """Compute word and character error rates, in total and by group. Scores go to stdout, bad rows to stderr."""
-
     fields = Fields(reference_field, hypothesis_field, tuple(dict.fromkeys(group_by or ())))
     scoring.check_installed(normalizer)
     normalize = scoring.normalizer(normalizer)
@@ -277,6 +276,5 @@ def _print_parts(parts: Iterable[str]) -> None:
 
 def _versions(normalizer: NormalizerName) -> dict[str, str]:
     """Return the versions of this package, of jiwer, and of the normaliser if it has one."""
-
     packages = ("jiwer", "whisper-normalizer") if normalizer == "whisper-en" else ("jiwer",)
     return {"fastscribe": __version__} | {package: version(package) for package in packages}

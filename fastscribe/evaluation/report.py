@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.text import Text
-
 from fastscribe._system.text_layout import clean_text, count_of, num_columns
 from fastscribe.evaluation.scores import Aligned, Edits, Evaluation, Kind, Pair, Score, Span
 
@@ -195,6 +192,8 @@ def print_in_colour(worst: Iterable[Aligned]) -> None:
 
 def print_sides(title: str, sides: Iterable[tuple[str, Aligned]]) -> None:
     """Print a title and hypotheses below their reference, each under its label, as print_in_colour()."""
+    from rich.console import Console
+    from rich.text import Text
 
     console = Console(highlight=False)
     console.print(Text("\n" + title, style="bold"), soft_wrap=True)

@@ -223,7 +223,6 @@ class BlockWorker:
 
 def on_this_node(setup: Setup, say: Callable[[str], None]) -> Setup:
     """Return the setup with the path of the model, which a node downloads if need be. Raises CheckpointError."""
-
     path = locate(setup.model, say, show_progress=False)
     if not path.exists():
         raise CheckpointError(path, "no such file or folder on this node; a path must be the same on all nodes")
@@ -265,7 +264,6 @@ def given_by_ray() -> tuple[int, bool]:
 
 def facts_of(transcriber: Transcriber, setup: Setup, said: Sequence[str] = ()) -> Facts:
     """Return what a loaded model is. Raises OSError if its files cannot be read again."""
-
     return Facts(
         place=_place(),
         model=transcriber.facts,

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from fastscribe.cli.app import options_in
-from fastscribe.cli.export_part import ExportPart, Stored
 from fastscribe.cli.room_options import AddedOptions
-from fastscribe.cli.run_part import RunPart
+from fastscribe.cli.run_part import ExportPart, RunPart, Stored
 from fastscribe.config import Options
 from fastscribe.errors import ManifestError
 from fastscribe.readable.edits import TextEdits

@@ -42,7 +42,6 @@ class PagePart(RunPart):
 
     def during(self, job: TranscribeJob, transcriber: Transcriber) -> AbstractContextManager[object]:
         """Return what collects the run's data, and writes the page of a run that an error or a signal ends."""
-
         self._page = RunPage(self._path_of(job.target), job, transcriber)
         return self._page
 

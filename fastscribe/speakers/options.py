@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastscribe.cli.app import local_file, options_in
-from fastscribe.cli.export_part import ExportPart, Stored
 from fastscribe.cli.room_options import AddedOptions, value_of
-from fastscribe.cli.run_part import RunPart
+from fastscribe.cli.run_part import ExportPart, RunPart, Stored
 from fastscribe.config import CHANNELS, OutputStyle, SpeakerNames
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.speakers.command import after_run

@@ -7,18 +7,13 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext, suppress
-from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Column
 
 from fastscribe._system.jit import runs_in_python
-from fastscribe._system.signals import HAS_NATIVE_THREADS
 from fastscribe._system.text_layout import count_of
 from fastscribe.audio.formats import is_audio_name
 from fastscribe.checkpoint.reader import read_checkpoint
@@ -33,8 +28,6 @@ from fastscribe.training.scoring import METRIC_NAMES
 from fastscribe.training.trackers import check_installed as check_trackers
 
 if TYPE_CHECKING:
-    import torch
-
     from fastscribe.training.distributed import DistributedContext
     from fastscribe.training.recipe import Recipe
     from fastscribe.training.scoring import Metric
@@ -91,7 +84,7 @@ def train(
     check_installed("whisper-en", "train", "train")
     check_trackers(chosen.run.log_to)
     from fastscribe.training.data import prepare
-    from fastscribe.training.distributed import DistributedContext
+    from fastscribe.training.distributed import DistributedContext, chosen_dtype_of
     from fastscribe.training.state import RunFolder
     from fastscribe.training.trainer import Trainer
 
@@ -99,19 +92,19 @@ def train(
     is_shown = distributed.rank == 0 and not quiet
     log = say if is_shown else _discard
     is_recipe = recipe.suffix.lower() in _RECIPES
-    folder, chosen_device = RunFolder(output_dir), _device(device, distributed)
+    folder, chosen_device = RunFolder(output_dir), distributed.device(device)
     with closing(folder.lock()) if distributed.rank == 0 else nullcontext(), filter_mpg123_messages():
         if distributed.rank == 0:
             folder.check()
             folder.recover()
         found = find_model(init, log, show_progress=is_shown) if init is not None else None
         checkpoint = of_language(read_checkpoint(found, log), None) if found is not None else None
-        _init_process_group(chosen_device, distributed)
+        distributed.join(chosen_device)
         where = recipe if is_recipe else "the default recipe"
         training_data = prepare(chosen, checkpoint, log, where)
         if overwrite:
             _clear_folder(folder, distributed)
-        chosen_dtype = _dtype(dtype, chosen_device)
+        chosen_dtype = chosen_dtype_of(dtype, chosen_device)
         again = "the same command without --overwrite" if overwrite else "the same command"
         _run_and_report(
             Trainer(chosen, training_data, folder, chosen_device, chosen_dtype, say, distributed), is_shown, again
@@ -125,7 +118,7 @@ def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
     _install_signal_handlers(trainer)
     with _Display(trainer, is_shown) as update:
         is_over = trainer.run(update)
-    _destroy_process_group(trainer.distributed)
+    trainer.distributed.leave()
     if not is_over:
         if trainer.distributed.rank == 0:
             say(f"stopped after step {trainer.progress.step:,}; {again} goes on from there")
@@ -185,48 +178,6 @@ def _clear_folder(folder: RunFolder, distributed: DistributedContext) -> None:
     if distributed.rank == 0:
         folder.clear()
     distributed.barrier()
-
-
-def _device(device: str, distributed: DistributedContext) -> torch.device:
-    """Return this rank's device. Raise UsageError if it cannot be used."""
-    from fastscribe.pipeline.model_building import choose_device
-
-    if distributed.world_size > 1 and device in ("auto", "cuda"):
-        import torch
-
-        device = f"cuda:{distributed.local_rank}" if torch.cuda.is_available() else "cpu"
-    return choose_device(device)
-
-
-def _init_process_group(device: torch.device, distributed: DistributedContext) -> None:
-    """Join the process group, and wait for all ranks."""
-    if distributed.world_size > 1:
-        import torch
-        import torch.distributed as dist
-
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        HAS_NATIVE_THREADS.set()
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=2))
-        dist.barrier()
-
-
-def _destroy_process_group(distributed: DistributedContext) -> None:
-    """Leave the group together: gloo's threads would abort a rank that left while others validate."""
-    if distributed.world_size > 1:
-        import torch.distributed as dist
-
-        distributed.barrier()
-        dist.destroy_process_group()
-
-
-def _dtype(dtype: TrainDtypeChoice, device: torch.device) -> torch.dtype:
-    import torch
-
-    from fastscribe._system.processors import has_native_bf16
-
-    is_fast = device.type == "cuda" or has_native_bf16()
-    return torch.bfloat16 if dtype == "bf16" or (dtype == "auto" and is_fast) else torch.float32
 
 
 def _report_start(trainer: Trainer) -> None:
@@ -289,6 +240,10 @@ class _Display:
         self._is_start_shown = trainer.progress.start_rate is not None
         self._bar: Any = None
         if is_shown and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+            from rich.table import Column
+
             rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # the width that the other columns leave
             text = TextColumn("{task.fields[said]}", markup=False, table_column=rest)
             columns = (

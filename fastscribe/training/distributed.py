@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+
+from fastscribe._system.processors import has_native_bf16
+from fastscribe._system.signals import HAS_NATIVE_THREADS
+from fastscribe.config import TrainDtypeChoice
+from fastscribe.pipeline.model_building import choose_device
 
 _CHUNK = 1 << 24  # gradients that travel at a time: 64 MB
 
@@ -19,6 +25,27 @@ class DistributedContext:
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0  # rank on this machine
+
+    def device(self, name: str) -> torch.device:
+        """Return this rank's device. Raises UsageError if it cannot be used."""
+        if self.world_size > 1 and name in ("auto", "cuda"):
+            name = f"cuda:{self.local_rank}" if torch.cuda.is_available() else "cpu"
+        return choose_device(name)
+
+    def join(self, device: torch.device) -> None:
+        """Join the process group, and wait for all ranks."""
+        if self.world_size > 1:
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+            HAS_NATIVE_THREADS.set()
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=2))
+            dist.barrier()
+
+    def leave(self) -> None:
+        """Leave the group together: gloo's threads would abort a rank that left while others validate."""
+        if self.world_size > 1:
+            self.barrier()
+            dist.destroy_process_group()
 
     def barrier(self) -> None:
         """Wait until all ranks arrive."""
@@ -78,3 +105,9 @@ def _chunks(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         size += tensor.numel()
     if chunk:
         yield chunk
+
+
+def chosen_dtype_of(name: TrainDtypeChoice, device: torch.device) -> torch.dtype:
+    """Return the dtype that a name means on a device: auto is bf16 where the device computes in it."""
+    is_fast = device.type == "cuda" or has_native_bf16()
+    return torch.bfloat16 if name == "bf16" or (name == "auto" and is_fast) else torch.float32

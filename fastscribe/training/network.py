@@ -227,7 +227,6 @@ class Network(nn.Module):
         self, frames_BTD: torch.Tensor, lengths_B: torch.Tensor, targets: Targets, omega_draw: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean per label and the rows' losses [B]."""
-
         transducer = self.model.transducer
         assert transducer is not None
         predicted_BUH = unroll(transducer.predictor, targets.labels_BU, transducer.blank_id)

@@ -104,15 +104,15 @@ def test_header_and_times(media, name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("offset_s", [0.1, 0.9, 1.2001, 2.3, 2.8])
-def test_cut_equals_span_of_whole(media, name, offset_s):
+def test_cut_equals_span_of_whole(media, name):
     samples = whole(probe(source(media / name)))
-    cut = probe(source(media / name, offset_s=offset_s, duration_s=0.15))
-    span = samples[cut.start : cut.start + cut.num_samples]
     tolerance = 5e-3 if name.startswith(("amr", "ac3")) else 1e-4  # ac3 has dither, amr a long memory
-    np.testing.assert_allclose(whole(cut), span, atol=tolerance)
-    shifted = np.linalg.norm(np.roll(span, 1) - span)  # what a shift by one sample would make
-    assert np.linalg.norm(whole(cut) - span) < 0.1 * shifted
+    for offset_s in (0.1, 0.9, 1.2001, 2.3, 2.8):
+        cut = probe(source(media / name, offset_s=offset_s, duration_s=0.15))
+        span, found = samples[cut.start : cut.start + cut.num_samples], whole(cut)
+        np.testing.assert_allclose(found, span, atol=tolerance)
+        shifted = np.linalg.norm(np.roll(span, 1) - span)  # what a shift by one sample would make
+        assert np.linalg.norm(found - span) < 0.1 * shifted
 
 
 def test_utterances_of_a_recording(media):
@@ -174,23 +174,11 @@ def test_other_layouts(tmp_path, name, options):
     assert np.argmax(np.abs(whole(audio)) > 0.3) / 44_100 == pytest.approx(CLICK_S, abs=0.003)
 
 
-def test_wrong_extension(media, tmp_path):
-    for name in ("aac.m4a", "opus.webm", "wma.wma"):
-        for extension in ("wav", "mp3", "flac", "dat"):
-            path = tmp_path / f"a.{extension}"
-            path.write_bytes((media / name).read_bytes())
-            assert probe(source(path)).duration_s == pytest.approx(3.0, abs=0.06)
-
-
 def test_nothing_to_hear(tmp_path):
-    (tmp_path / "a.m4a").touch()
-    assert problem(tmp_path / "a.m4a") == "is empty (0 bytes)"
     assert problem(encode_video(tmp_path / "a.mp4")) == "is a video without an audio track"
-    (tmp_path / "a.webm").write_text("hello world\n" * 100)
-    assert problem(tmp_path / "a.webm").startswith("damaged or truncated, or in a format that FFmpeg does not read")
 
 
-@pytest.mark.parametrize("name", ["aac.mkv", "opus.webm", "aac.m4a", "aac.mov"])
+@pytest.mark.parametrize("name", ["aac.mkv", "opus.webm", "aac.m4a", "aac.mov", "wma.wma"])
 def test_joined_files_are_refused(media, tmp_path, name):
     """Their second part would be lost: its times start again."""
     path = tmp_path / name
@@ -391,11 +379,11 @@ def test_changed_after_probe(media, tmp_path):
 @pytest.mark.parametrize("name", ["a.m4a", "a.webm", "a.aac"])
 def test_cut_at_the_end_of_a_long_file_decodes_little(tmp_path, monkeypatch, name):
     codec, rate = ("libopus", 48_000) if name == "a.webm" else ("aac", 44_100)
-    path = encode(tmp_path / name, codec, rate, seconds=30.0)
+    path = encode(tmp_path / name, codec, rate, seconds=15.0)
     decoded = []
     convert = FrameSamples.of
     monkeypatch.setattr(FrameSamples, "of", lambda self, frame: decoded.append(frame.samples) or convert(self, frame))
-    cut = probe(source(path, offset_s=28.0, duration_s=1.0))
+    cut = probe(source(path, offset_s=13.0, duration_s=1.0))
     assert sum(decoded) < rate
     assert len(whole(cut)) == rate
     assert sum(decoded) < 8 * rate  # a cluster of a WebM file has five seconds

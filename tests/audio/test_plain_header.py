@@ -95,7 +95,7 @@ def test_contradictory_wav(tmp_path):
     assert header(path) is None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data(), kind=st.sampled_from(["wav", "flac"]))
 def test_damaged_header_never_wrong(tmp_path_factory, data, kind):
     """With any byte changed, libsndfile agrees, decides, or cannot open the file at all."""

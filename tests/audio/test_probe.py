@@ -22,7 +22,6 @@ from fastscribe.audio.read import read
 from fastscribe.audio.unusual_header import JOINED
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo, Source
-from tests.helpers.containers import encode
 
 RATE = 16_000
 
@@ -60,12 +59,6 @@ def test_headers(tmp_path, extension, rate, channels):
     assert probe(source(path)) == AudioInfo(str(path), path.name, rate, channels, 12_345)
 
 
-def test_manifest_row_path(tmp_path):
-    path, row = write(tmp_path / "a.wav"), {"audio_filepath": "a.wav"}
-    audio = probe(Source("a.wav", str(path), "a.wav", row))
-    assert (audio.path, audio.file, audio.row) == ("a.wav", str(path), row)
-
-
 @pytest.mark.parametrize(
     ("offset_s", "duration_s", "start", "num_samples"),
     [
@@ -88,21 +81,19 @@ def test_offset_beyond_end(tmp_path, offset_s):
     assert f"offset {offset_s} s lies beyond its end (1.00 s)" in problem(write(tmp_path / "a.wav"), offset_s=offset_s)
 
 
-def test_duration_below_one_sample(tmp_path):
-    assert "holds no samples" in problem(write(tmp_path / "a.wav"), duration_s=1e-6)
-
-
-def test_missing(tmp_path):
+def test_nothing_to_read(tmp_path):
+    (tmp_path / "empty.wav").touch()
+    path = write(tmp_path / "a.wav")
     assert problem(tmp_path / "gone.wav") == "no such file or folder"
+    assert problem(tmp_path) == "is a folder, not a file"
+    assert problem(tmp_path / "empty.wav") == "is empty (0 bytes)"
+    assert problem(write(tmp_path / "b.wav", 0)) == "holds no samples"
+    assert "holds no samples" in problem(path, duration_s=1e-6)
 
 
 def test_impossible_name():
     with pytest.raises(AudioError, match=r"null (byte|character)"):
         probe(Source("a\0b", "a\0b", "a"))
-
-
-def test_folder(tmp_path):
-    assert problem(tmp_path) == "is a folder, not a file"
 
 
 @pytest.mark.posix
@@ -118,11 +109,6 @@ def test_permission_denied_by_the_system(tmp_path, monkeypatch):
 
     monkeypatch.setattr(probe_module, "plain_header", refuse)
     assert problem(write(tmp_path / "a.wav")) == "permission denied"
-
-
-def test_empty(tmp_path):
-    (tmp_path / "a.wav").touch()
-    assert problem(tmp_path / "a.wav") == "is empty (0 bytes)"
 
 
 @pytest.mark.parametrize("content", [b"R", b"RIFF", b"hello world\n" * 100, b"RIFF\0\0\0\0WAVEfmt ", b"\0" * 5000])
@@ -179,38 +165,30 @@ def test_zeros_in_front_of_a_recording(tmp_path, name):
     )
 
 
-def test_no_samples(tmp_path):
-    assert problem(write(tmp_path / "a.wav", 0)) == "holds no samples"
+def behind_a_tag(content: bytes) -> bytes:
+    return b"ID3\4\0\0" + bytes([0, 0, 2, 3]) + bytes(2 * 128 + 3) + content
+
+
+def without_byte_rate(content: bytes) -> bytes:
+    """As FFmpeg writes it for MP3 samples."""
+    return content[:28] + bytes(4) + content[32:]
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"format": "RF64"}, {"endian": "BIG"}, {"subtype": "FLOAT"}, {"subtype": "IMA_ADPCM"}]
+    ("options", "changed"),
+    [({"endian": "BIG"}, bytes), ({}, behind_a_tag), ({"subtype": "ULAW"}, without_byte_rate)],
 )
-def test_truncated_wav(tmp_path, options):
+def test_truncated_wav(tmp_path, options, changed):
+    """Plain ones of every sample type are in test_truncated_file_of_every_format."""
     path = write(tmp_path / "a.wav", 2 * RATE, **options)
+    content = changed(path.read_bytes())
+    path.write_bytes(content)
     assert probe(source(path)).duration_s == pytest.approx(2, abs=0.05)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert problem(path).startswith("truncated: header promises 2.0")
-    assert ", file holds 1.0" in problem(path) or ", file holds 0.9" in problem(path)
-
-
-def test_truncated_wav_behind_a_tag(tmp_path):
-    path = write(tmp_path / "a.wav", 2 * RATE)
-    content = b"ID3\4\0\0" + bytes([0, 0, 2, 3]) + bytes(2 * 128 + 3) + path.read_bytes()
-    path.write_bytes(content)
-    assert probe(source(path)).duration_s == 2
     path.write_bytes(content[: len(content) // 2])
-    assert problem(path).startswith("truncated: header promises 2.00 s, file holds 1.00 s")
-
-
-def test_truncated_wav_without_a_byte_rate(tmp_path):
-    path = write(tmp_path / "a.wav", 2 * RATE, subtype="ULAW")
-    content = bytearray(path.read_bytes())
-    content[28:32] = bytes(4)  # as FFmpeg writes it for MP3 samples
-    path.write_bytes(content)
-    assert probe(source(path)).duration_s == 2
-    path.write_bytes(content[: len(content) // 2])
-    assert problem(path).startswith("truncated: header promises ")
+    found = re.match(
+        r"truncated: header promises (?:2\.0. s, file holds (?:1\.0|0\.9)|32,000 bytes of samples, )", problem(path)
+    )
+    assert found is not None
 
 
 def test_wav_of_samples_that_no_library_decodes(tmp_path):
@@ -224,44 +202,28 @@ def test_wav_of_samples_that_no_library_decodes(tmp_path):
     )
 
 
-@pytest.mark.parametrize("options", [{}, {"format": "RF64"}, {"endian": "BIG"}, {"subtype": "FLOAT"}])
-def test_joined_wavs(tmp_path, options):
-    path = write(tmp_path / "a.wav", **options)
-    path.write_bytes(path.read_bytes() * 2)
-    assert problem(path) == JOINED
+TAGS = struct.pack("<4sI4s4sI6s", b"LIST", 18, b"INFO", b"ISFT", 6, b"Editor") + b"cue \x05\0\0\0abcde\0"
+LONG_TAGS = TAGS + b"LIST" + struct.pack("<I", 200) + b"INFO" * 50
+PACKET_TABLE = b"pakt" + (24).to_bytes(8, "big") + bytes(24)
 
 
-@pytest.mark.parametrize("subtype", ["PCM_16", "PCM_U8", "FLOAT"])
-def test_joined_wavs_with_chunks_behind_their_samples(tmp_path, subtype):
-    path = write(tmp_path / "a.wav", 999, subtype=subtype)
+@pytest.mark.parametrize(
+    ("name", "options", "behind"),
+    [
+        *(("a.wav", options, b"") for options in ({}, {"format": "RF64"}, {"endian": "BIG"})),
+        *(("a.wav", {"subtype": subtype}, LONG_TAGS) for subtype in ("PCM_16", "PCM_U8", "FLOAT")),
+        *(("a.caf", {}, behind) for behind in (b"", PACKET_TABLE)),
+        ("a.au", {}, b""),
+    ],
+)
+def test_joined_files(tmp_path, name, options, behind):
+    """Chunks may stand behind the samples, and a reader may see the first recording alone."""
+    path = write(tmp_path / name, 999, **options)
     content = path.read_bytes()
-    content += bytes(len(content) % 2)
-    tags = struct.pack("<4sI4s4sI6s", b"LIST", 18, b"INFO", b"ISFT", 6, b"Editor") + b"cue \x05\0\0\0abcde\0"
-    path.write_bytes(content + tags + b"LIST" + struct.pack("<I", 200) + b"INFO" * 50)
-    assert probe(source(path)).num_samples == 999
-    path.write_bytes(content + tags + content)
-    assert problem(path) == JOINED
-
-
-def test_joined_cafs_with_packet_tables(tmp_path):
-    path = write(tmp_path / "a.caf")
-    content = path.read_bytes() + b"pakt" + (24).to_bytes(8, "big") + bytes(24)
+    content += bytes(len(content) % 2) + behind
     path.write_bytes(content)
-    assert probe(source(path)).num_samples == RATE
+    assert probe(source(path)).num_samples == 999
     path.write_bytes(content * 2)
-    assert problem(path) == JOINED
-
-
-@pytest.mark.parametrize("extension", ["au", "caf"])
-def test_joined_files_of_which_the_first_would_be_read(tmp_path, extension):
-    path = write(tmp_path / f"a.{extension}")
-    path.write_bytes(path.read_bytes() * 2)
-    assert problem(path) == JOINED
-
-
-def test_joined_wmas(tmp_path):
-    path = encode(tmp_path / "a.wma", "wmav2", 44_100)
-    path.write_bytes(path.read_bytes() * 2)
     assert problem(path) == JOINED
 
 
@@ -310,14 +272,13 @@ def test_wav_streamed_size(tmp_path, size):
     assert probe(source(with_data_size(write(tmp_path / "a.wav"), size))).num_samples == RATE
 
 
-def test_wav_size_of_the_whole_file_behind_a_long_header(tmp_path):
+@pytest.mark.parametrize("less", [0, 8])
+def test_wav_size_of_the_whole_file_behind_a_long_header(tmp_path, less):
     """Some writers store the file's size, or that less 8, as the samples'."""
     path = write(tmp_path / "a.wav")
     content = path.read_bytes()
-    content = content[:12] + b"LIST" + struct.pack("<I", 9000) + bytes(9000) + content[12:]
-    for size in (len(content), len(content) - 8):
-        path.write_bytes(content)
-        assert probe(source(with_data_size(path, size))).num_samples == RATE
+    path.write_bytes(content[:12] + b"LIST" + struct.pack("<I", 9000) + bytes(9000) + content[12:])
+    assert probe(source(with_data_size(path, path.stat().st_size - less))).num_samples == RATE
 
 
 def test_wav_without_samples_or_size(tmp_path):
@@ -590,15 +551,6 @@ def test_truncated_file_of_every_format(tmp_path, sound_format, subtype):
         assert problem(path)
 
 
-@pytest.mark.parametrize(("sound_format", "subtype"), kinds(WITHOUT_DATA_SIZE))
-def test_third_of_compressed_file(tmp_path, sound_format, subtype):
-    path = tmp_path / "a.sound"
-    content = written(path, sound_format, subtype)
-    for num_bytes in (40, len(content) // 3, len(content) // 2):
-        path.write_bytes(content[:num_bytes])
-        assert problem(path)
-
-
 # libsndfile reads these too, but their headers do not reveal truncation, to FFmpeg neither.
 READ_BY_FFMPEG = {"AVR", "IRCAM", "PAF", "PVF", "SVX", "VOC"}
 
@@ -615,20 +567,13 @@ def test_rare_formats_are_for_ffmpeg(tmp_path, sound_format):
     "sound_format", sorted(set(soundfile.available_formats()) - FORMATS - READ_BY_FFMPEG - {"RAW", "SD2"})
 )
 def test_unsupported_formats(tmp_path, sound_format):
-    """Formats whose headers do not reveal truncation, or that are rare."""
+    """Formats whose headers do not reveal truncation, or that are rare; and rare samples of others."""
     path = write(tmp_path / f"a.{sound_format.lower()}", format=sound_format)
     assert path.suffix[1:] not in AUDIO_EXTENSIONS
     expected = f"{sound_format} files are not read: convert it to wav or flac, e.g. with ffmpeg or sox"
     assert problem(path) in (expected, "not audio, or in a format that neither libsndfile nor FFmpeg reads")
-
-
-@pytest.mark.parametrize(("sound_format", "subtype"), [("AIFF", "DWVW_16")])
-def test_unsupported_sample_types(tmp_path, sound_format, subtype):
-    path = write(tmp_path / "a.sound", format=sound_format, subtype=subtype)
-    expected = (
-        f"{sound_format} files of {subtype} samples are not read: convert it to wav or flac, e.g. with ffmpeg or sox"
-    )
-    assert problem(path) == expected
+    path = write(tmp_path / "a.sound", format="AIFF", subtype="DWVW_16")
+    assert problem(path) == expected.replace(sound_format, "AIFF").replace("files", "files of DWVW_16 samples")
 
 
 def test_compressed_sphere(tmp_path):

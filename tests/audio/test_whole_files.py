@@ -411,11 +411,11 @@ def test_damage_in_one_of_several_recordings(tmp_path):
         whole(audio)
 
 
-@pytest.mark.parametrize(("first", "last"), [(4, 40), (0, 20), (12, 30)])
+@pytest.mark.parametrize(("first", "last"), [(2, 14), (0, 6)])
 def test_flac_that_was_cut_out_of_a_longer_file(tmp_path, first, last):
     """`ffmpeg -c copy` keeps the frames' numbers and the length of the whole."""
     path, block = tmp_path / "a.flac", 4096
-    samples = (signal(11.0, RATE)[: 40 * block - 7] * 32_767).astype(np.int16)
+    samples = (signal(4.0, RATE)[: 14 * block - 7] * 32_767).astype(np.int16)
     soundfile.write(path, samples, RATE, subtype="PCM_16")
     content = path.read_bytes()
     original = soundfile.read(path, dtype="int16")[0]
@@ -447,14 +447,11 @@ def two_rates(folder: Path, extension: str, codec: str, rates: tuple[int, ...]) 
 @pytest.mark.parametrize(
     ("extension", "codec", "rates"),
     [
-        ("mp3", "libmp3lame", (44_100, 48_000)),
         ("mp3", "libmp3lame", (16_000, 44_100, 16_000)),
-        ("aac", "aac", (44_100, 48_000)),
         ("aac", "aac", (48_000, 22_050, 44_100)),
         ("mp2", "mp2", (44_100, 48_000)),
         ("ac3", "ac3", (48_000, 44_100)),
         ("ts", "aac", (44_100, 48_000)),
-        ("ts", "mp2", (48_000, 32_000, 48_000)),
         ("ts", "aac", (44_100, 44_100)),
     ],
 )

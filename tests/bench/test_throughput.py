@@ -54,6 +54,16 @@ def subject() -> speed.Subject:
     return speed.Subject("tiny", Path("unused"), CPU, lambda line: None)
 
 
+def measurement(folder: Path, *lengths_s: float) -> speed.Measurement:
+    """Begin to measure recordings of these lengths in a folder; `folder / "out"` is for what is measured."""
+    recordings(folder / "audio", list(lengths_s))
+    (folder / "out").mkdir()
+    return speed.Measurement.of(transcriber(), subject(), speed.Recordings((str(folder / "audio"),)))
+
+
+CEILING = roofline.Roofline(1.0, 1.0, 1.0, 1.0)
+
+
 # --- what is measured -------------------------------------------------------------------------------------------------
 
 
@@ -75,10 +85,8 @@ def test_only_the_first_recordings_count(tmp_path: Path) -> None:
 
 
 def test_rows_cover_all_audio_for_each_budget(tmp_path: Path) -> None:
-    paths = recordings(tmp_path / "audio", [1.0, 2.0, 1.5, 0.5])
-    (tmp_path / "out").mkdir()
-    found = speed.Measurement.of(transcriber(), subject(), speed.Recordings((str(tmp_path / "audio"),)))
-    assert found.audio_s == pytest.approx(5.0) and len(found.lengths_s) == len(paths)
+    found = measurement(tmp_path, 1.0, 2.0, 1.5, 0.5)
+    assert found.audio_s == pytest.approx(5.0) and len(found.lengths_s) == 4
     ceilings = [roofline.Roofline(tflop_per_s, 10.0, 0.0146, 0.7) for tflop_per_s in (0.1, 0.01)]
     auto, small = found.rows(speed.Plan(("auto", 13), 2), ceilings, tmp_path / "out")
     assert (auto["batch_frames"], auto["budget_frames"]) == ("auto", 3200)
@@ -100,9 +108,6 @@ def test_rows_cover_all_audio_for_each_budget(tmp_path: Path) -> None:
 
 def test_out_of_memory_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run would continue with smaller batches, but their speed is no measurement of the larger ones."""
-    recordings(tmp_path / "audio", [1.0, 1.0, 1.0])
-    (tmp_path / "out").mkdir()
-    one = transcriber()
     real = Recognizer.upload
 
     def upload(self: Recognizer, batch):
@@ -111,19 +116,17 @@ def test_out_of_memory_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         return real(self, batch)
 
     monkeypatch.setattr(Recognizer, "upload", upload)
-    found = speed.Measurement.of(one, subject(), speed.Recordings((str(tmp_path / "audio"),)))
-    large, small = found.rows(speed.Plan((1000, 13), 1), [roofline.Roofline(1.0, 1.0, 1.0, 1.0)] * 2, tmp_path / "out")
+    found = measurement(tmp_path, 1.0, 1.0, 1.0)
+    large, small = found.rows(speed.Plan((1000, 13), 1), [CEILING] * 2, tmp_path / "out")
     assert "do not fit" in large["error"] and "rtfx" not in large
     assert small["rtfx"] > 0
 
 
 def test_another_error_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recordings(tmp_path / "audio", [1.0])
-    (tmp_path / "out").mkdir()
-    found = speed.Measurement.of(transcriber(), subject(), speed.Recordings((str(tmp_path / "audio"),)))
+    found = measurement(tmp_path, 1.0)
     monkeypatch.setattr(Recognizer, "upload", lambda self, batch: [][1])
     with pytest.raises(IndexError):
-        list(found.rows(speed.Plan((100,), 1), [roofline.Roofline(1.0, 1.0, 1.0, 1.0)], tmp_path / "out"))
+        list(found.rows(speed.Plan((100,), 1), [CEILING], tmp_path / "out"))
 
 
 def test_no_audio_is_an_error(tmp_path: Path) -> None:
@@ -135,10 +138,9 @@ def test_no_audio_is_an_error(tmp_path: Path) -> None:
 
 def test_each_budget_has_its_own_ceiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Smaller batches read the weights more often and multiply smaller matrices."""
-    recordings(tmp_path, [1.0, 2.0, 1.5, 0.5])
     rows_measured: list[int] = []
     monkeypatch.setattr(roofline, "matrix_rate", lambda encoder, device, dtype, rows: rows_measured.append(rows) or 0.1)
-    found = speed.Measurement.of(transcriber(), subject(), speed.Recordings((str(tmp_path),)))
+    found = measurement(tmp_path, 1.0, 2.0, 1.5, 0.5)
     auto, small = (found.ceiling(batch_frames, 10.0) for batch_frames in ("auto", 13))
     frames = [7, 13, 19, 25]  # four batches of a recording each, or one of all
     assert rows_measured == [sum(frames), round(sum(count**2 for count in frames) / sum(frames))]
@@ -219,8 +221,6 @@ def test_first_recordings_with_enough_audio(tmp_path: Path, audio_s: float, most
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process can be reset on Linux alone")
 def test_peak_memory_is_that_of_the_run_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Audio held in memory for the other speed grows with the amount measured."""
-    recordings(tmp_path / "audio", [1.0])
-    (tmp_path / "out").mkdir()
     real = throughput_passes.from_batches
     held: list[int] = []
 
@@ -231,8 +231,7 @@ def test_peak_memory_is_that_of_the_run_from_files(tmp_path: Path, monkeypatch: 
         return real(*given)
 
     monkeypatch.setattr(throughput_passes, "from_batches", from_batches)
-    found = speed.Measurement.of(transcriber(), subject(), speed.Recordings((str(tmp_path / "audio"),)))
-    [row] = found.rows(speed.Plan((100,), 1), [roofline.Roofline(1.0, 1.0, 1.0, 1.0)], tmp_path / "out")
+    [row] = measurement(tmp_path, 1.0).rows(speed.Plan((100,), 1), [CEILING], tmp_path / "out")
     assert row["peak_bytes"] < held[0] - 100_000_000
 
 
@@ -286,12 +285,11 @@ def test_users_recordings_and_trained_model(capsys, few_bytes: None, monkeypatch
     assert "beam" not in found
 
 
-@pytest.mark.parametrize(("model", "options", "beam"), [(DEMO, ("--beam", "2"), 2), ("default", (), 24)])
-def test_beam_is_reported(capsys, model: object, options: tuple[str, ...], beam: int, few_bytes: None) -> None:
+def test_a_beam_of_the_model_is_reported(capsys, few_bytes: None) -> None:
+    """One of an option too: tests/bench/test_latency.py."""
     [path] = AUDIO.glob("01*.flac")
-    arguments = ("--quick", "--passes", "1", "--clips", "1", "--device", "cpu")
-    found, _ = run(capsys, path, "--model", model, *options, *arguments)
-    assert found["beam"] == beam and len(found["rows"]) == 1
+    found, _ = run(capsys, path, "--quick", "--passes", "1", "--clips", "1", "--device", "cpu")
+    assert found["beam"] == 24 and len(found["rows"]) == 1
 
 
 def test_default_budgets() -> None:

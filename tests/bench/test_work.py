@@ -55,7 +55,7 @@ def counted(config: ModelConfig, seconds: float) -> float:
 
 
 @pytest.mark.parametrize("config", [TINY, STRIDING], ids=["dw_striding", "striding"])
-@pytest.mark.parametrize("seconds", [0.01, 0.08, 1.0, 3.21])
+@pytest.mark.parametrize("seconds", [0.01, 1.0])
 def test_the_encoder_does_what_is_counted(config: ModelConfig, seconds: float) -> None:
     found = sum(work.encoder_flops(config, seconds).values()) + position_flops(config, seconds)
     assert found == counted(config, seconds)
@@ -67,7 +67,7 @@ def test_the_encoder_does_what_is_counted(config: ModelConfig, seconds: float) -
         ("jasper10x5dr", 0.01),
         ("citrinet-512", 1.0),
         ("quartznet15x5", 3.21),
-        *product(("tiny-jasper", "tiny-contextnet"), (0.01, 1.0, 3.21)),
+        *product(("tiny-jasper", "tiny-contextnet"), (0.01, 3.21)),
     ],
 )
 def test_a_convolutional_encoder_does_what_is_counted(name: str, seconds: float) -> None:
@@ -75,7 +75,7 @@ def test_a_convolutional_encoder_does_what_is_counted(name: str, seconds: float)
         assert sum(work.encoder_flops(SHAPES[name], seconds).values()) == counted(SHAPES[name], seconds)
 
 
-@pytest.mark.parametrize("seconds", [0.64, 2.56, 5.12, 10.24])
+@pytest.mark.parametrize("seconds", [0.64, 5.12])
 def test_a_granite_encoder_does_what_is_counted(seconds: float) -> None:
     """Whole blocks and even frames, because padding is not counted."""
     assert sum(work.encoder_flops(SHAPES["tiny-granite"], seconds).values()) == counted(SHAPES["tiny-granite"], seconds)

@@ -72,7 +72,8 @@ def parsed(name: str, *words: str) -> Any:
 
 
 @pytest.mark.parametrize(("name", "choices"), OPTIONS, ids=[name for name, _ in OPTIONS])
-def test_option_choices(name: str, choices: Any) -> None:
+def test_option_choices(name: str, choices: Any, capsys: pytest.CaptureFixture) -> None:
+    """Each word is taken, completed and in the help; another one is refused with all of them."""
     words = get_args(choices)
     for word in words:
         assert parsed(name, word) == ([word] if name in REPEATABLE else word)
@@ -82,16 +83,11 @@ def test_option_choices(name: str, choices: Any) -> None:
     assert caught.value.exit_code == 2 and "\n" not in message
     for part in (name.split()[-1], "'nonsense'", *map(repr, words)):
         assert part in message
-
-
-@pytest.mark.parametrize(("name", "choices"), OPTIONS, ids=[name for name, _ in OPTIONS])
-def test_help_and_completion(name: str, choices: Any, capsys: pytest.CaptureFixture) -> None:
     *commands, _ = name.split()
-    app([*commands, HELP.get(name.split()[0], "--help")], standalone_mode=False)
-    assert "|".join(get_args(choices)) in capsys.readouterr().out
-    option = parameter(name)
-    completed = [one.value for one in option.shell_complete(typer.Context(root()), "f")]
-    assert completed == [word for word in get_args(choices) if word.startswith("f")]
+    app([*commands, HELP.get(commands[0], "--help")], standalone_mode=False)
+    assert "|".join(words) in capsys.readouterr().out
+    completed = parameter(name).shell_complete(typer.Context(root()), "f")
+    assert [one.value for one in completed] == [word for word in words if word.startswith("f")]
 
 
 COMMANDS = ("", "transcribe", "evaluate", "merge", "inspect", "convert", "train", "bench")

@@ -37,9 +37,7 @@ def completed(shell: str, **variables: str) -> str:
         ("fastscribe transcribe --model d", ["default"]),
         ("fastscribe transcribe -m nvidia/parakeet-ctc", ["nvidia/parakeet-ctc-0.6b", "nvidia/parakeet-ctc-1.1b"]),
         ("fastscribe models ", ["list", "pull"]),
-        ("fastscribe models --j", ["--json"]),
         ("fastscribe bench calls/ --price", ["--price-per-hour"]),
-        ("fastscribe models pull nvidia/parakeet-ctc", ["nvidia/parakeet-ctc-0.6b", "nvidia/parakeet-ctc-1.1b"]),
     ],
 )
 def test_bash(words: str, expected: list[str]) -> None:

@@ -64,7 +64,6 @@ def test_auto_does_not_go_on_in_8_bits(tmp_path: Path) -> None:
     ("limit", "dtype", "line"),
     [
         ("AVX2", "bf16", "--dtype bf16: emulated"),
-        ("AVX2", "fastest", ""),
         ("AVX2", "int8", ""),
         ("SSE41", "int8", "unavailable: this processor has none of AVX2"),
     ],

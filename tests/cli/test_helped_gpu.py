@@ -91,9 +91,17 @@ def no_device(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(devices, "parse_devices", lambda text: (Device(f"cuda:{text}", "cuda", 1, {}),))
 
 
+def no_thread(patch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    patch.setattr(workers_pool, "ReplacingThreadPool", refuse)
+
+
 @pytest.mark.parametrize(
     ("refuse", "reason"),
     [
+        (no_thread, "the start of threads failed: can't start new thread"),
         (no_process, "cuda:0 failed: [Errno 11] Resource temporarily unavailable"),
         (no_shared_memory, "the start of processes failed: [Errno 1] Operation not permitted"),
         (no_device, "this torch has no CUDA"),
@@ -250,20 +258,6 @@ def test_recordings_that_may_have_ended_processes_come_last(
     assert texts(iter(found[: len(CLIPS)])) == expected
     assert all(isinstance(one, Transcript) and one.index < len(poisons) for one in found[len(CLIPS) :])
     assert any(isinstance(line, RefusedPath) for line in lines)
-
-
-def test_a_run_that_gets_no_threads_for_its_processes_begins_in_this_process(
-    monkeypatch: pytest.MonkeyPatch, expected: dict[str, str]
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise RuntimeError("can't start new thread")
-
-    lines: list[str] = []
-    with load(lines.append) as transcriber:
-        monkeypatch.setattr(workers_pool, "ReplacingThreadPool", refuse)
-        assert texts(transcriber.transcribe(CLIPS)) == expected
-    [line] = lines
-    assert isinstance(line, RefusedPath) and line.reason == "the start of threads failed: can't start new thread"
 
 
 @pytest.mark.parametrize(("device", "here"), [("auto", "cuda"), ("cuda:1", "cuda:1")])

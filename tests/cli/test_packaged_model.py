@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastscribe.checkpoint.location import CONFIDENCE_LIMIT
-from fastscribe.cli.packaged_model import PackagedModel
+from fastscribe.cli.run_part import PackagedModel
 from fastscribe.types import AudioInfo, Failure, Gap, Segment, Transcript, Word
 
 

@@ -41,12 +41,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_plain_command_line_loads_no_room(run, tmp_path: Path) -> None:
-    plain = ("transcribe", FIRST, "-m", MODEL, "--device", "cpu")
     out = str(tmp_path / "out")
-    into = (*plain, "-o", out, "-f", "jsonl,srt")
+    plain = ("transcribe", FIRST, "-m", MODEL, "--device", "cpu", "-o", out, "-f", "jsonl,srt")
     again = ("export", out, "-f", "vtt", "-o", str(tmp_path / "vtt"))
     copy = ("convert", MODEL, str(tmp_path / "copy"))
-    for line in (plain, into, again, copy, ("merge", "no-such-folder"), ("models", "--json")):
+    for line in (plain, again, copy, ("merge", "no-such-folder"), ("models", "--json")):
         done, loaded = run(*line)
         assert done.returncode == (2 if "merge" in line else 0) and not loaded & {room.name for room in rooms.ROOMS}, (
             line

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from time import sleep
 
 import pytest
 
@@ -15,7 +13,7 @@ from fastscribe._system import remote
 from tests.cli.test_cli import MODEL, transcribe
 from tests.conftest import AUDIO
 from tests.helpers.object_store import FaultyStore, object_store
-from tests.helpers.processes import command, fastscribe, refused
+from tests.helpers.processes import fastscribe, refused
 
 CLIPS = sorted(AUDIO.glob("0*.flac"))[:4]
 URL = "s3://bucket/out"
@@ -42,34 +40,6 @@ def texts() -> dict[str, str]:
     named = {Path(row["audio_filepath"]).name: row.get("text", "failed") for row in rows}
     assert len(named) == len(rows)
     return named
-
-
-def test_a_killed_run_is_resumed(server: FaultyStore, tmp_path: Path) -> None:
-    local = tmp_path / "local"
-    assert transcribe(*CLIPS, "-o", local, "-f", "jsonl,srt", "--ordered").returncode == 0
-    arguments = ("-m", MODEL, "-o", URL, "-f", "jsonl,srt", "-q")
-    process = subprocess.Popen(command("transcribe", "-", *arguments), stdin=subprocess.PIPE)
-    try:
-        assert process.stdin is not None
-        process.stdin.write("".join(f"{clip}\n" for clip in CLIPS[:2]).encode())
-        process.stdin.flush()
-        while not any("part" in one.url for one in remote.list_objects(URL)):  # the run waits for more names
-            assert process.poll() is None
-            sleep(0.05)
-        planned = fastscribe("transcribe", *CLIPS, *arguments, "--dry-run")
-        assert planned.returncode == 0, planned.stderr
-    finally:
-        process.kill()
-        process.communicate()
-    done = fastscribe("transcribe", *CLIPS, *arguments, "--ordered")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(read("report.json"))
-    assert json.loads(planned.stdout)["files"] == report["files"] < 4
-    assert report["totals"]["files"] == 4
-    assert read("transcripts.jsonl") == (local / "transcripts.jsonl").read_text()
-    for clip in CLIPS:
-        assert read(f"{clip.stem}.srt") == (local / f"{clip.stem}.srt").read_text()
-    assert {path.name for path in tmp_path.iterdir()} == {"local"}  # and no folder "s3:"
 
 
 def test_shards_are_merged_and_overwritten(server: FaultyStore, tmp_path: Path) -> None:

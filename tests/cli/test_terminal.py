@@ -68,12 +68,11 @@ def test_model_name_escaped(tmp_path: Path) -> None:
     assert "\x1b" not in shown and r"m\x1b[31m\n.nemo" in shown.splitlines()[0]
 
 
-@pytest.mark.parametrize("closed", [(2,), (0, 1, 2)])
-def test_closed_streams(tmp_path: Path, closed: tuple[int, ...]) -> None:
+def test_closed_streams(tmp_path: Path) -> None:
     """Nor do a library's prints go into a file that got a closed stream's number."""
 
     def close() -> None:
-        for number in closed:
+        for number in (0, 1, 2):
             os.close(number)
 
     arguments = command("transcribe", FIRST, tmp_path / "gone.wav", "-m", MODEL, "-o", tmp_path / "out", "-f", "txt")

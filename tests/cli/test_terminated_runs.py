@@ -112,7 +112,7 @@ def test_the_last_event_says_why(run: Runs, clips: Path, tmp_path: Path) -> None
 def test_sigterm_with_a_batch_in_flight(run: Runs, clips: Path, expected: Path, tmp_path: Path, signals: str) -> None:
     out = tmp_path / "out"
     twice = program(5, signals) + (
-        "close = Engine.close\nEngine.close = lambda self: (close(self), at_batch())\n" if "," in signals else ""
+        "drop = Engine.drop\nEngine.drop = lambda self: (drop(self), at_batch())\n" if "," in signals else ""
     )
     assert run(given(clips, out), twice) == 143
     assert len(rows_of(out)) <= 8  # after a second signal perhaps none: nothing waits for the writer
@@ -159,9 +159,12 @@ def test_bucket_to_bucket(run: Runs, clips: Path, expected: Path, server: Faulty
     at_store = f"import os\nos.environ.update({variables!r})\n"
     settings = given("s3://bucket/in/", "s3://bucket/out")
     codes = [run(settings, at_store + program(6, "[signal.SIGTERM]")) for _ in range(2)]
+    assert run([*settings, "--dry-run"], at_store) == 0
+    planned = json.loads(run.said()[run.said().index("{") :])
     codes.append(run(settings, at_store))
     assert codes == [143, 143, 0], run.said()
     report = json.loads(remote.read_object("s3://bucket/out/report.json").data)
+    assert planned["files"] == report["files"]
     assert report["skipped"] > report["files"] > 0 and report["totals"]["files"] == NUM_CLIPS + 1
     whole = {Path(path).name: row for path, row in rows_of(expected).items()}
     found = stored_rows("s3://bucket/out")

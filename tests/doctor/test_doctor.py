@@ -311,13 +311,8 @@ def test_8_bits_are_refused_only_where_the_hardware_has_them(
     ids=["none", "two GPUs", "failed", "failed on stderr", "hangs", "not executable"],
 )
 def test_drivers(program: str | None, answer: Any, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def answers(*_: object, **__: object) -> Any:
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
     monkeypatch.setattr("shutil.which", lambda name: program)
-    monkeypatch.setattr(subprocess, "run", answers)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: raise_or_return(answer))
     found = hardware._driver()
     if isinstance(driver, str):
         check = hardware._no_gpu(UsageError("no"))

@@ -30,6 +30,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+from fastscribe.audio.ogg import checksum
 from tests.conftest import ROOT
 
 AUDIO = ROOT / "tests" / "data" / "audio"
@@ -286,27 +287,8 @@ def _renew_checksums(content: bytearray) -> None:
         if end > len(content):
             return
         content[at + 22 : at + 26] = bytes(4)
-        content[at + 22 : at + 26] = struct.pack("<I", _ogg_checksum(content[at:end]))
+        content[at + 22 : at + 26] = struct.pack("<I", checksum(bytes(content[at:end])))
         at = content.find(b"OggS", end)
-
-
-def _ogg_checksum(page: bytes) -> int:
-    """CRC-32 of RFC 3533: polynomial 0x04c11db7, no reflection, initial value and final xor 0."""
-    table, value = _ogg_table(), 0
-    for byte in page:
-        value = (value << 8 & 0xFFFFFFFF) ^ table[value >> 24 ^ byte]
-    return value
-
-
-@lru_cache(maxsize=1)
-def _ogg_table() -> tuple[int, ...]:
-    table = []
-    for byte in range(256):
-        value = byte << 24
-        for _ in range(8):
-            value = (value << 1 ^ (0x04C11DB7 if value >> 31 else 0)) & 0xFFFFFFFF
-        table.append(value)
-    return tuple(table)
 
 
 # --- what becomes of them --------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ PRELOADED = (
     "fastscribe.cli.long_help",
     "fastscribe.cli.models",
     "fastscribe.cli.nothing_to_do",
-    "fastscribe.cli.packaged_model",
+    "fastscribe.cli.run_part",
     "fastscribe.cli.transcribe",
     "fastscribe.context.language_model",
     "fastscribe.decode.batched_beam",

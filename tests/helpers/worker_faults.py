@@ -53,7 +53,7 @@ def arm(folder: str, broken_threads: int) -> None:
     faults = _faults(Path(folder), broken_threads)
     for name in faults.keys() & sys.modules.keys():
         faults.pop(name)(sys.modules[name])
-    sys.meta_path.insert(0, _Finder(faults))
+    sys.meta_path.insert(0, Finder(faults))
 
 
 def _faults(folder: Path, broken_threads: int) -> dict[str, Callable[[Any], None]]:
@@ -122,7 +122,7 @@ def _faults(folder: Path, broken_threads: int) -> dict[str, Callable[[Any], None
     }
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class Finder(importlib.abc.MetaPathFinder):
     """Calls a function with each damaged module after its import."""
 
     def __init__(self, faults: dict[str, Callable[[Any], None]]) -> None:

@@ -63,24 +63,6 @@ def test_shared_memory_holds_what_memory_of_its_own_does(plan: list[Utterance], 
         assert length == rows[kept_row].length and not at_the_models_rate(shared)[row, length:].any()
 
 
-def test_rows_at_their_own_rate_become_what_threads_resample(plan: list[Utterance]) -> None:
-    """The device's filter and soxr differ by less than a step of 16 bits, beyond the ends."""
-    kept, found = [1, 2, 3], []
-    for native in (False, True):
-        arrays = BatchLayout.of(plan, RATE, native).allocate(np.empty)
-        samples_BS = at_the_models_rate(batch(arrays, read(arrays, plan), plan, kept))
-        found.append(samples_BS.float() / (1 if samples_BS.is_floating_point() else 32768))
-    by_threads, by_device = found
-    inner = slice(400, 4000)
-    assert (by_threads[:, inner] - by_device[:, inner]).abs().max() < 2e-3
-
-
-def test_audio_of_16_bits_stays_so(plan: list[Utterance]) -> None:
-    of_16_bits = BatchLayout.of(plan[:3], RATE, native=True)
-    assert (of_16_bits.dtype, [group.dtype for group in of_16_bits.native]) == ("int16", ["int16", "int16"])
-    assert BatchLayout.of(plan, RATE, native=False).dtype == "float32"
-
-
 @pytest.mark.parametrize("native", [False, True])
 def test_short_rows_lie_in_silence(plan: list[Utterance], native: bool) -> None:
     """They are resampled by threads; longer rows, and those of other models, stay as they are."""

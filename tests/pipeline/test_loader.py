@@ -246,7 +246,7 @@ picks = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(picks=picks, channel=st.sampled_from([None, 0]))
 def test_batch_equals_collated_waves(recordings, picks, channel):
     plan = utterances_of(recordings, picks, channel)
@@ -286,7 +286,7 @@ def dirty_memory(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return np.full(shape, 77, dtype)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(picks=picks, channel=st.sampled_from([None, 0]))
 def test_native_rows_hold_the_files_samples(recordings, picks, channel):
     plan = utterances_of(recordings, picks, channel)

@@ -35,8 +35,12 @@ def gathered(source, pool: ReplacingThreadPool, most: int, max_s: float = 1e9, p
     return [window for window in SortBuffer(source, prepare, seconds, pool, most, max_s) if window is not IDLE]
 
 
-def numbers(count: int) -> Generator[int, None, None]:
-    yield from range(count)
+def numbers(count: int, taken: list[int] | None = None) -> Generator[int, None, None]:
+    """Yield numbers; those that were asked for come into `taken`."""
+    for number in range(count):
+        if taken is not None:
+            taken.append(number)
+        yield number
 
 
 @pytest.mark.parametrize(
@@ -62,13 +66,9 @@ def test_window_closes_after_enough_audio(pool) -> None:
 
 def test_window_closes_after_enough_memory_and_no_more_is_read(pool) -> None:
     taken: list[int] = []
-
-    def source() -> Generator[int, None, None]:
-        for number in range(25):
-            taken.append(number)
-            yield number
-
-    buffer = SortBuffer(source(), same, seconds, pool, 1000, 1e9, lambda item: 100 if item < 24 else 9999, 1000)
+    buffer = SortBuffer(
+        numbers(25, taken), same, seconds, pool, 1000, 1e9, lambda item: 100 if item < 24 else 9999, 1000
+    )
     windows = []
     for window in buffer:
         if window is not IDLE:
@@ -79,13 +79,7 @@ def test_window_closes_after_enough_memory_and_no_more_is_read(pool) -> None:
 
 def test_one_window_is_prefetched(pool) -> None:
     taken: list[int] = []
-
-    def source() -> Generator[int, None, None]:
-        for number in range(1000):
-            taken.append(number)
-            yield number
-
-    found = iter(SortBuffer(source(), same, seconds, pool, 10, 1e9))
+    found = iter(SortBuffer(numbers(1000, taken), same, seconds, pool, 10, 1e9))
     window = next(window for window in found if window is not IDLE)
     assert window == list(range(10))
     wait_until(lambda: len(taken) == 20)
@@ -96,13 +90,7 @@ def test_one_window_is_prefetched(pool) -> None:
 def test_items_in_preparation_are_limited(pool) -> None:
     taken: list[int] = []
     release = threading.Event()
-
-    def source() -> Generator[int, None, None]:
-        for number in range(1000):
-            taken.append(number)
-            yield number
-
-    opened = SortBuffer(source(), lambda item: release.wait(60) and item, seconds, pool, 1000, 1e9)
+    opened = SortBuffer(numbers(1000, taken), lambda item: release.wait(60) and item, seconds, pool, 1000, 1e9)
     most = THREADS * AHEAD_PER_THREAD + THREADS  # hung items do not count
     wait_until(lambda: len(taken) >= most - THREADS)
     time.sleep(0.05)
@@ -115,14 +103,8 @@ def test_items_that_hold_memory_are_prepared_as_a_window_holds_them(pool) -> Non
     """At first an item counts as 40 seconds long, later as the mean of those that were prepared: 10 seconds."""
     taken: list[int] = []
     release = threading.Event()
-
-    def source() -> Generator[int, None, None]:
-        for number in range(12):
-            taken.append(number)
-            yield number
-
     prepare = lambda item: release.wait(60) and str(item)  # noqa: E731
-    opened = SortBuffer(source(), prepare, lambda item: 10.0, pool, 1000, 100.0, expected_s=40.0)
+    opened = SortBuffer(numbers(12, taken), prepare, seconds, pool, 1000, 100.0, expected_s=40.0)
     wait_until(lambda: len(taken) >= 2)
     time.sleep(0.05)
     assert len(taken) == 2

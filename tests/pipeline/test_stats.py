@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastscribe.cli.report_table import report_table
+from fastscribe.cli.run_messages import report_table
 from fastscribe.pipeline.stats import DeviceShare, RunStats, Stopwatch
 from fastscribe.results.journal import ENTRY
 from fastscribe.results.merge import MergeResult, ShardResult, merged_report

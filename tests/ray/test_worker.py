@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -57,6 +58,7 @@ def setup(model: str, style: OutputStyle | None = None, **options: Any) -> Setup
     return Setup(model, "cpu", "fp32", Options(threads=1, **options), style)
 
 
+@cache
 def facts(given: Setup) -> Facts:
     found = worker.look(given)
     assert isinstance(found, Facts), found

@@ -55,8 +55,10 @@ def check(seen: Seen) -> None:
         assert min(contrast(colour, look["background"]) for colour in look["colours"]) >= _MIN_CONTRAST
 
 
-@pytest.mark.parametrize("name", PAGES)
-@pytest.mark.parametrize(("dark", "background"), [(False, range(240, 256)), (True, range(50))])
+@pytest.mark.parametrize(
+    ("name", "dark", "background"),
+    [("run", False, range(240, 256)), ("run", True, range(50)), ("stopped", True, range(50))],
+)
 def test_page_can_be_read(name: str, dark: bool, background: range, tmp_path: Path) -> None:
     seen = look_at(PAGES[name](), tmp_path, dark=dark)
     check(seen)

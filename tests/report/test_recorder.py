@@ -29,13 +29,13 @@ def recorded(num_batches: int, rows: int) -> dict[str, Any]:
 
 
 def test_size_independent_of_files() -> None:
-    small, large = recorded(200, 30), recorded(2000, 30)
+    small, large = recorded(200, 20), recorded(1000, 20)
     sizes = [len(json.dumps(data)) for data in (small, large)]
     assert sizes[1] < 1.3 * sizes[0]
     assert 128 <= len(large["audio_over_time"]) <= 258
     assert len(large["uncertain"]) == len(large["wordless"]) == 8
     assert len(large["failures"]["first"]) == 100
-    assert sum(large["failures"]["by_stage"].values()) > 10_000
+    assert sum(large["failures"]["by_stage"].values()) > 3_000
 
 
 @pytest.mark.parametrize("num_batches", [1, 255, 256, 257, 520, 1100])

@@ -65,7 +65,7 @@ def test_kept_code_is_loaded_without_the_compiler(tmp_path) -> None:
         for kept in tmp_path.rglob(f"*.{ending}"):
             kept.write_bytes(b"damaged")
         assert run("float32") == f"{[halves, True]}"
-        assert run("float32") == f"{[halves, False]}"
+    assert run("float32") == f"{[halves, False]}"
 
 
 SUMS = """

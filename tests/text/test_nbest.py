@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import nbest
 from fastscribe.types import AudioInfo, Hypothesis, Utterance
 from tests.conftest import AUDIO, MODELS, waveform
+from tests.helpers.processes import fastscribe
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
 CLIPS = sorted(AUDIO.glob("0*.flac"))[:2]
@@ -79,3 +81,17 @@ def test_a_cut_recording_has_them_by_utterance(tmp_path: Path) -> None:
         assert 1 < len(utterance) <= 3 == len({one.text for one in utterance}) + 3 - len(utterance)
         assert [one.score for one in utterance] == sorted((one.score for one in utterance), reverse=True)
         assert all(" ".join(word.text for word in one.words).replace(" .", ".") == one.text for one in utterance)
+
+
+def test_command_line(tmp_path: Path) -> None:
+    given = ("transcribe", CLIPS[0], "-m", MODEL, "-o", tmp_path, "-q", "-f", "jsonl,txt", "--beam", 4)
+    assert fastscribe(*given, "--nbest", 4).returncode == 0
+    row = json.loads((tmp_path / "transcripts.jsonl").read_text(encoding="utf-8"))
+    assert row["nbest"][0]["text"] == row["text"] == (tmp_path / f"{CLIPS[0].stem}.txt").read_text().strip()
+    assert row["nbest"][0]["words"] == row["words"]
+    assert row["nbest"][0].keys() == {"text", "score", "start", "end", "words"} and row["nbest"][0]["score"] < 0
+    other = fastscribe(*given)
+    assert other.returncode == 2 and "--nbest" in other.stderr
+    assert fastscribe(*given, "--nbest", 5).stderr == (
+        "fastscribe: --nbest 5: a beam of 4 has 4 hypotheses; give --beam 5 or more\n"
+    )

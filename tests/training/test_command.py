@@ -28,7 +28,6 @@ from fastscribe.cli.app import Stopped
 from fastscribe.errors import UsageError
 from fastscribe.training.command import (
     _Display,
-    _init_process_group,
     _install_signal_handlers,
     _report_start,
     train,
@@ -204,7 +203,7 @@ def test_a_process_group_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
     application.command()(lambda: None)
     try:
         process_signals.end_process(cli.exit_code())
-        _init_process_group(torch.device("cpu"), DistributedContext(0, 2, 0))
+        DistributedContext(0, 2, 0).join(torch.device("cpu"))
         process_signals.end_process(cli.exit_code())
         assert done == ["threads", 0, 0]
     finally:

@@ -203,7 +203,6 @@ def _plain(tag: str) -> str:
 
 def _connect(kind: str, root: str) -> tuple[Any, bool, str]:
     """Return obstore's store, True if there are no credentials to send, and the endpoint; "" if it is not known here."""
-
     makers: Any = {"s3": (S3Store, s3_options), "gs": (GCSStore, google_options), "az": (AzureStore, azure_options)}
     make, options_of = makers[kind]
     options = options_of(urlsplit(root))

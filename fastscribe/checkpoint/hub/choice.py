@@ -114,7 +114,6 @@ def _nemo(name: HubName, nemo: list[str], say: Callable[[str], None]) -> Choice:
 
 def _unsupported(folder: Path, name: HubName) -> CheckpointError | None:
     """Check the folder's configuration before gigabytes are downloaded."""
-
     try:
         check_config(folder, name)
     except CheckpointError as problem:

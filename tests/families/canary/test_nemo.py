@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from fastscribe.types import Failure, Hypothesis
 from tests.checkpoint.test_checkpoint import with_yaml
 from tests.conftest import AUDIO, MODELS, checkpoint, golden, waveform
 from tests.helpers.collate import collate
+from tests.helpers.processes import fastscribe
 from tests.test_golden import utterance
 
 NAMES = ("canary", "canary2", "canary_unified", "canary_transf")
@@ -126,6 +128,17 @@ def test_facts(name: str) -> None:
 def test_unsupported_settings(tmp_path: Path, key: str, value: object, named: str) -> None:
     with pytest.raises(UnsupportedCheckpoint, match=named):
         read_checkpoint(with_yaml(tmp_path, MODELS / "canary" / "model.nemo", **{key: value}))
+
+
+def test_command_line(tmp_path: Path) -> None:
+    given = ("transcribe", AUDIO / "01_0_00010.flac", "--dtype", "fp32", "--model")
+    done = fastscribe(*given, MODELS / "canary2" / "model.nemo", "--no-pnc", "--language", "en")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["text"].startswith("at rice stadium a very large")
+    assert "--timestamps has it write them" in done.stderr
+    done = fastscribe(*given, MODELS / "tdt_demo" / "model.nemo", "--target-language", "de")
+    assert done.returncode == 2
+    assert "--target-language de: this model does not translate; Canary models do" in done.stderr
 
 
 @pytest.mark.parametrize("number", [0, 65, 2_000])

@@ -138,7 +138,7 @@ def test_names_of_the_languages() -> None:
 
 
 def test_runs(model: Path, tmp_path: Path) -> None:
-    """The language is in each row, and results are continued in the same language alone."""
+    """The language is in each row, results are continued in the same language alone, and it is not translated."""
     given = ("transcribe", SHORT, "-m", model, "-o", tmp_path, "-q", "--dtype", "fp32")
     refused = fastscribe(*given)
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and "give one with --language" in refused.stderr
@@ -149,6 +149,8 @@ def test_runs(model: Path, tmp_path: Path) -> None:
     assert (again.returncode, again.stderr) == (0, "")
     other = fastscribe(*given, "--language", "ta")
     assert other.returncode == 2 and "--language" in other.stderr
+    translated = fastscribe(*given, "--language", "hi", "--target-language", "ta")
+    assert translated.returncode == 2 and "--target-language" in translated.stderr
 
 
 def test_rows_that_name_another_language(model: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe import Options
@@ -30,16 +30,16 @@ from fastscribe.pipeline.workers.devices import Device
 from fastscribe.pipeline.workers.pool import WorkerPool
 from fastscribe.pipeline.workers.process import StderrRelay
 from fastscribe.types import AudioInfo, Failure, Hypothesis, Utterance
+from tests.pipeline.workers.test_helpers import FakeProcess as SpokenFor
 
 FACTS = ModelFacts("CPU", "fp32", "tdt", 1, "full", 0.08, False, False)
 RATE = 16000
 
 
-class FakeProcess:
+class FakeProcess(SpokenFor):
     """A process that is ready at once: a device that does what `answer` does with its messages, or a helper."""
 
     answer: Callable[[FakeProcess, Any], None]
-    pid = -1
 
     def __init__(
         self, name: str, program: str, start: Any, receive: Callable[[FakeProcess, Any], None], *_: Any
@@ -55,9 +55,6 @@ class FakeProcess:
         else:
             self.say(messages.Ready(FACTS, Budget(1000.0), 3, 0, RATE, native=False))
 
-    def say(self, message: Any) -> None:
-        self._receive(self, message)
-
     def send(self, message: Any) -> None:
         if self.inbox is not None:
             self.inbox.put(message)
@@ -71,14 +68,8 @@ class FakeProcess:
     def samples(self, place: int, layout: BatchLayout) -> np.ndarray:
         return layout.placed(self.memory.view(place, layout.num_bytes))._samples_BS
 
-    def reason(self) -> str:
-        return "ended with exit code 1"
-
-    def end(self) -> None:
-        """As kill(), which follows."""
-
     def kill(self, *_: Any) -> None:
-        self.is_killed = True
+        super().kill()
         if self.inbox is not None:
             self.inbox.put(None)
 
@@ -199,6 +190,7 @@ def test_rows_that_cannot_be_read_fail_and_the_others_are_decoded(monkeypatch: p
     pool.close()
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.integers(1, 9000), min_size=1, max_size=4), max_size=8),
     st.integers(1, 40_000),

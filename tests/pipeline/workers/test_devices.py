@@ -19,10 +19,6 @@ from fastscribe.pipeline.workers import device, devices
 from fastscribe.pipeline.workers.devices import parse_devices
 from fastscribe.pipeline.workers.messages import Start
 from fastscribe.pipeline.workers.pool import WorkerPool
-from tests.conftest import AUDIO
-from tests.helpers.processes import refused
-
-CLIP = next(AUDIO.glob("01*.flac"))
 
 
 @pytest.fixture
@@ -128,18 +124,6 @@ def test_free_memory_is_what_the_process_may_still_take(
 def test_other_devices_are_refused(machine: None, text: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         parse_devices(text)
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (["cpu:x"], "--devices cpu:x: not all, numbers of GPUs such as 0,2 or 0,0, or cpu:N for N processes"),
-        (["cpu:1", "--device", "cpu"], "--device and --devices exclude each other"),
-    ],
-    ids=["no number", "device"],
-)
-def test_the_command_says_so_in_one_line_before_it_looks_for_the_model(options: list[object], problem: str) -> None:
-    assert problem in refused("transcribe", CLIP, "-m", "/no/such/model", "--devices", *options)
 
 
 @pytest.mark.parametrize("text", ["all", "0,9", "0"])
