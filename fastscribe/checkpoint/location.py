@@ -70,7 +70,11 @@ def locate(
         if model.startswith(PREFIX) and not os.path.lexists(model):
             raise CheckpointError(model, f"no name on the Hugging Face hub; names there are {PREFIX}organisation/name")
         if not (os.path.lexists(model) or "/" in model or model.endswith((".nemo", ".ckpt"))):
-            problem = "no such file or folder; a model on the Hugging Face hub is named organisation/name"
+            from fastscribe.checkpoint.known_models import nearest
+
+            close = nearest(model)
+            hint = f"; did you mean --model {close}?" if close else ""
+            problem = f"no such file or folder{hint}; a model on the Hugging Face hub is named organisation/name"
             raise CheckpointError(model, problem)
         return Path(model)
     is_explicit = model.startswith(PREFIX)
@@ -92,8 +96,6 @@ def other_family(model: str) -> str | None:
         return f"a Whisper model; fastscribe runs Parakeet, Canary and their relatives: {_LARGE_MODELS}"
     if _NVIDIA.match(last) and model.startswith("mlx-community/"):
         return f"weights for MLX, which fastscribe does not read: --model nvidia/{last} has the same"
-    if _NVIDIA.match(last) and last == model and not last.endswith((".nemo", ".ckpt")):
-        return f"no such file or folder; the model on the Hugging Face hub is nvidia/{model}"
     return None
 
 
