@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
+from shlex import quote
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -135,7 +136,9 @@ def _report_end(trainer: Trainer) -> None:
     num_recordings = sum(one.num_examples for one in sets if one.decides) if sets else len(data.validation)
     name = METRIC_NAMES[data.scoring.metric]
     what = "the model of --init, unchanged: " if is_start else ""
-    say(f"{trainer.folder.best}: {what}{name} {100 * rate:.2f} % on {count_of(num_recordings, 'recording')}")
+    fell = progress.gain is not None and progress.gain.fewer > 0
+    trial = f"; try the trained model with --model {quote(str(trainer.folder.last))}" if is_start and fell else ""
+    say(f"{trainer.folder.best}: {what}{name} {100 * rate:.2f} % on {count_of(num_recordings, 'recording')}{trial}")
     if (gain := progress.gain) is not None and progress.start_rate is not None:
         say(_verdict(gain, progress.start_rate, progress.best_rate or 0.0, data.scoring.metric))
     if is_start:

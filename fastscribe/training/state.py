@@ -2,7 +2,7 @@
 
 `state.pt` has everything that decides the steps to come; randomness is none of it, because each step draws from
 generators seeded by its own number. `train.jsonl` is the log: a line every few steps and one a validation; its plot shows
-losses and word error rate by step.
+losses, error rates and the learning rate by step.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -245,26 +246,28 @@ def plot_log(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    losses, errors = figure.subplots(1, 2)
-    steps = [row for row in rows if "loss" in row]
+    figure = Figure(figsize=(13, 4), layout="constrained")
+    losses, errors, rates = figure.subplots(1, 3)
     for name in _LOSSES:
-        points = [(row["step"], row[name]) for row in steps if name in row]
-        if points:
-            losses.plot(*zip(*points, strict=True), label=name, linewidth=1)
-    losses.set(xlabel="step", ylabel="loss, nats a label", yscale="log")
-    _legend(losses)
+        _draw(losses, even_means([(row["step"], row[name]) for row in rows if name in row]), name, linewidth=1)
     validations = [(row["step"], row["validation"]) for row in rows if "validation" in row]
     for name, label in (
         ("wer", "words, normalised"),
         ("exact_wer", "words with case and punctuation"),
         ("cer", "characters"),
     ):
-        points = [(step, 100 * rates[name]) for step, rates in validations]
-        if points:
-            errors.plot(*zip(*points, strict=True), label=label, marker=".")
-    errors.set(xlabel="step", ylabel="error rate, %", ylim=(0, None))
-    _legend(errors)
+        _draw(errors, [(step, 100 * scores[name]) for step, scores in validations], label, marker=".")
+    if (best := next((row["best_step"] for row in reversed(rows) if "best_step" in row), None)) is not None:
+        errors.axvline(best, label=f"best: step {best:,}" if best else "best: the start", color="grey", linestyle=":")
+    _draw(rates, [(row["step"], row["learning_rate"]) for row in rows if "learning_rate" in row], "", linewidth=1)
+    losses.set(ylabel="loss, nats a label", yscale="log")
+    errors.set(ylabel="error rate, %", ylim=(0, None))
+    rates.set(ylabel="learning rate", ylim=(0, None))
+    for axes in (losses, errors, rates):
+        axes.set(xlabel="step", xlim=(0, None))
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize="small", frameon=False)
     if path.exists() and not is_plot(path):
         raise InTheWay(path)
     canvas: Any = FigureCanvasAgg(figure)
@@ -276,6 +279,28 @@ def is_plot(path: Path) -> bool:
     return path.is_file() and starts_with(path, _OURS)
 
 
-def _legend(axes: Any) -> None:
-    if axes.lines:
-        axes.legend()
+def _draw(axes: Any, points: Sequence[tuple[int, float]], label: str, **style: Any) -> None:
+    if points:
+        axes.plot(*zip(*points, strict=True), label=label, **style)
+
+
+def even_means(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return means over about as many steps each as the longest: those at the end of an epoch are over fewer, so noisier.
+
+    Args:
+        points: The step of each mean, and the mean over the steps since the one before.
+
+    >>> even_means([(10, 3.0), (12, 1.0), (20, 2.0)])
+    [(10, 3.0), (12, 2.6666666666666665), (20, 1.8)]
+    """
+    ends = [0, *(step for step, _ in points)]
+    lengths = [end - start for start, end in pairwise(ends)]
+    max_length = max(lengths, default=0)
+    found, first, covered, total = [], 0, 0, 0.0
+    for (step, mean), length in zip(points, lengths, strict=True):
+        covered, total = covered + length, total + mean * length
+        while covered - lengths[first] >= max_length:
+            covered, total = covered - lengths[first], total - points[first][1] * lengths[first]
+            first += 1
+        found.append((step, total / covered))
+    return found
