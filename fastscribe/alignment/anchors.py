@@ -58,11 +58,19 @@ def find_matches(words: Sequence[str], heard: Sequence[str]) -> list[Match]:
     return list(_supported(_longest_chain(shared)))
 
 
+def have_common_run(words: Sequence[str], heard: Sequence[str]) -> bool:
+    """Return True if MATCH_WORDS words in a row are in both, however often."""
+    return not set(_runs(words)).isdisjoint(_runs(heard))
+
+
+def _runs(words: Sequence[str]) -> list[tuple[str, ...]]:
+    return [tuple(words[place : place + MATCH_WORDS]) for place in range(len(words) - MATCH_WORDS + 1)]
+
+
 def _unique(words: Sequence[str]) -> dict[tuple[str, ...], int]:
     """Return the places of the runs of MATCH_WORDS words that occur once."""
     places: dict[tuple[str, ...], int] = {}
-    for place in range(len(words) - MATCH_WORDS + 1):
-        key = tuple(words[place : place + MATCH_WORDS])
+    for place, key in enumerate(_runs(words)):
         places[key] = -1 if key in places else place
     return {key: place for key, place in places.items() if place >= 0}
 

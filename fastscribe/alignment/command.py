@@ -209,5 +209,5 @@ class AlignPart(RunPart):
             *self._texts.lines,
             *([unwritten_line(counts.unwritten, counts.num_untimed)] if counts.unwritten else ()),
             *([missing_line(counts.missing, counts.num_missing, counts.num_words)] if counts.num_missing else ()),
-            *([unsearched_line(counts.unsearched_s)] if counts.unsearched_s else ()),
+            *(unsearched_line(seconds, is_common) for is_common, seconds in counts.unsearched_s.items() if seconds),
         ]

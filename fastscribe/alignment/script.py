@@ -151,11 +151,22 @@ def missing_line(first: Sequence[str], num_missing: int, num_words: int) -> str:
     return f"{were} not heard, of {num_words:,}: {shown}; they are marked missing in JSON"
 
 
-def unsearched_line(seconds: float) -> str:
-    """Return the message about stretches of recordings in which missing words and other speech were not looked for."""
+def unsearched_line(seconds: float, have_common_run: bool) -> str:
+    """Return the message about stretches of recordings in which missing words and other speech were not looked for.
+
+    Args:
+        seconds: How long they are.
+        have_common_run: Three words in a row of their texts were heard there, but more than once.
+    """
+    unsearched = "missing words and other speech were not looked for there"
+    if have_common_run:
+        return (
+            f"{seconds / 60:,.0f} minutes of recordings have no three words in a row that occur once in the text and were "
+            f"heard once, as where a line is repeated: {unsearched}"
+        )
     return (
-        f"{seconds / 60:,.0f} minutes of recordings have no three words in a row in common with their texts: missing words and "
-        "other speech were not looked for there, and the times mean little if it is another text or language"
+        f"{seconds / 60:,.0f} minutes of recordings have no three words in a row in common with their texts: {unsearched}, and "
+        "the times mean little if it is another text or language"
     )
 
 

@@ -24,11 +24,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fastscribe.alignment.anchors import HeardWord, Window, cuts, find_matches, windows
+from fastscribe.alignment.anchors import HeardWord, Window, cuts, find_matches, have_common_run, windows
 from fastscribe.alignment.cue_times import fill, place_cues
 from fastscribe.alignment.forced_alignment import Span, align, frames_needed
 from fastscribe.alignment.loose_alignment import MAX_CELLS, LooseAlignment, align_loosely
 from fastscribe.alignment.script import Script, Speller
+from fastscribe.alignment.texts import without_names
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import ModelConfig
 from fastscribe.errors import AudioError, CheckpointError, ModelOutputError
@@ -44,6 +45,8 @@ _MIN_WHOLE_S = 120.0
 _MIN_WINDOW_S = 5.0
 _MAX_SHOWN = 8  # missing words in a message
 _MIN_PROBABILITY = 1e-38  # its logarithm is finite
+# What a word may last beyond the frames of its last letter: models write a full stop anywhere in the pause that follows.
+_AFTER_LETTER_S = 0.08
 _BATCH_FRAMES = 50_000  # windows x longest
 # Log-probabilities that a run holds for long recordings, 2 bytes a label and frame: an hour of 80 ms frames and 1,024 labels
 # takes 92 MB.
@@ -150,6 +153,7 @@ class _Job:
     frames: _Frames
     windows: list[Window]
     given: GivenCues | None  # the subtitles that are the text; None: it is lines
+    speakers: Sequence[str | None]  # of each line; empty if they are not known
     token_spans: dict[int, Span] = field(default_factory=dict)
     other: list[Span] = field(default_factory=list)
 
@@ -163,7 +167,8 @@ class TextAligner:
         num_missing: Words so far that were not heard.
         missing: The first of these.
         num_words: Words so far.
-        unsearched_s: Seconds so far in which missing words and other speech were not looked for, because there was no anchor.
+        unsearched_s: Seconds so far in which missing words and other speech were not looked for, because there was no anchor;
+            by whether the text has three words in a row that were heard.
     """
 
     def __init__(self, config: ModelConfig, tokenizer: Tokenizer, where: object) -> None:
@@ -178,7 +183,7 @@ class TextAligner:
         self.unwritten: Counter[str] = Counter()
         self.num_untimed = self.num_missing = self.num_words = 0
         self.missing: list[str] = []
-        self.unsearched_s = 0.0
+        self.unsearched_s = {False: 0.0, True: 0.0}
 
     @staticmethod
     def held(hypothesis: Hypothesis) -> Hypothesis:
@@ -199,7 +204,12 @@ class TextAligner:
 
     def _job(self, audio: AudioInfo, parts: Sequence[DecodedUtterance]) -> _Job:
         given = cues_of_row(audio.row)
-        script = self._speller.script(text_of(audio.row), num_lines=0 if given is None else len(given.cues))
+        text, speakers = text_of(audio.row), list[str | None]()
+        if given is None:
+            text, speakers = without_names(text)
+        script = self._speller.script(text, num_lines=0 if given is None else len(given.cues))
+        if any(speaker is None for speaker, line in zip(speakers, script.lines, strict=False) if line):
+            speakers = []
         if not script.words:
             raise AudioError(audio.path, "its text is empty")
         if not script.has_letters:
@@ -210,14 +220,14 @@ class TextAligner:
         if frames.num_frames * self._frame_s <= _MIN_WHOLE_S:
             whole = [Window(0, frames.num_frames, 0, len(script.words))]
             self._check_fits(audio, script, whole[0])
-            return _Job(audio, script, frames, whole, given)
+            return _Job(audio, script, frames, whole, given, speakers)
         heard = self._heard_words(frames.heard)
         matches = find_matches([normalized_text(word) for word in script.words], [word.text for word in heard])
         if not matches:
             self._check_fits(audio, script, Window(0, frames.num_frames, 0, len(script.words)))
         min_frames = math.ceil(_MIN_WINDOW_S / self._frame_s)
         found = windows(cuts(matches, heard), len(script.words), frames.num_frames, min_frames)
-        return _Job(audio, script, frames, found, given)
+        return _Job(audio, script, frames, found, given, speakers)
 
     def _check_fits(self, audio: AudioInfo, script: Script, window: Window) -> None:
         if not _fits(script, window):
@@ -258,7 +268,10 @@ class TextAligner:
         """Return True if words of a window are not spoken, or it has other speech; then set the frames of its tokens."""
         script, tokens = job.script, job.script.tokens_of(window.words)
         if window.num_frames * (2 * len(tokens) + 1) > MAX_CELLS:
-            self.unsearched_s += window.num_frames * self._frame_s
+            known = [normalized_text(script.words[index]) for index in window.words]
+            first, end = window.first_frame, window.end_frame
+            heard = [one.text for one in self._heard_words(job.frames.heard) if first <= one.first < end]
+            self.unsearched_s[have_common_run(known, heard)] += window.num_frames * self._frame_s
             return False
         spoken = [script.word_tokens[index] for index in window.words if script.word_tokens[index]]
         words = [range(word.start - tokens.start, word.stop - tokens.start) for word in spoken]
@@ -298,10 +311,16 @@ class TextAligner:
                 continue
             span = job.token_spans[tokens[0]][0], job.token_spans[tokens[-1]][1]
             confidence = sum(math.exp(logprobs[token]) for token in tokens) / len(tokens)
-            words.append(Word(text, *self._clipped(job, span), confidence))
+            start_s, end_s = self._clipped(job, span)
+            letters = [token for token in tokens if self._has_letters[script.token_ids[token]]]
+            if letters:
+                end_s = min(end_s, self._clipped(job, job.token_spans[letters[-1]])[1] + _AFTER_LETTER_S)
+            words.append(Word(text, start_s, end_s, confidence))
         if job.given is None:
             words = fill(words, 0.0, job.audio.last_s)
             segments = _segments(script, words)
+            if job.speakers:
+                segments = [_spoken_by(job.speakers[(one.line or 0) - 1], one) for one in segments]
         else:
             words, spans = place_cues(words, script.lines, job.given.cues, job.audio.last_s)
             segments = [
@@ -315,6 +334,7 @@ class TextAligner:
             tuple(segments),
             tuple(self._token(job, index, logprobs[index]) for index in sorted(job.token_spans)),
             tuple(Gap(*self._clipped(job, span)) for span in sorted(job.other)),
+            speakers=tuple(dict.fromkeys(filter(None, job.speakers))),
         )
 
     def _token_logprobs(self, job: _Job) -> dict[int, float]:
@@ -388,6 +408,11 @@ def _segments(script: Script, words: Sequence[Word]) -> list[Segment]:
         return segments_of(words)
     lines = [(number, words[line.start : line.stop]) for number, line in numbered]
     return [_line_segment(number, own, (own[0].start_s, own[-1].end_s)) for number, own in lines]
+
+
+def _spoken_by(speaker: str | None, segment: Segment) -> Segment:
+    words = tuple(replace(word, speaker=speaker) for word in segment.words)
+    return replace(segment, words=words, speaker=speaker)
 
 
 def _line_segment(number: int, words: Sequence[Word], span_s: tuple[float, float]) -> Segment:

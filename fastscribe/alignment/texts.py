@@ -15,7 +15,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -161,6 +161,7 @@ _MARKS = frozenset(_DASHES + _MUSIC + "*~_•…<>|/\\.,:;!?\"'")
 _LEADING = re.compile(f"[{re.escape(f'>*•{_DASHES}{_MUSIC}')}\\s]+")
 _LABEL = re.compile(r"([^:\n]{1,40}?)\s*:(?=\s|$)")
 _MAX_LABEL_WORDS = 4
+_OWN_NAME = re.compile(r"(?:channel|speaker) \d+")  # of a speaker without a name (--speakers)
 
 
 class NoCues(ValueError):
@@ -242,18 +243,40 @@ def _spoken(cues: Sequence[Sequence[str]]) -> list[str]:
     lines = [
         [_LEADING.sub("", line, count=1) if _LEADING.match(line) else line for line in one.split("\n")] for one in texts
     ]
-    counts = Counter(label[1] for one in lines for line in one if (label := _LABEL.match(line)))
-    is_named = counts.total() * 2 > len(cues)  # the minutes of a call, say, with a name before each cue
-    labels = {label for label, count in counts.items() if _is_label(label, is_named or count > 1)}
+    labels = _labels((line for one in lines for line in one), len(cues))
     return [" ".join(word for line in one for word in _words(line, labels)) for one in lines]
 
 
-def _is_label(label: str, is_usual: bool) -> bool:
-    """Return True for a speaker's name: in capitals, or each word with a capital where that is usual."""
+def without_names(text: str) -> tuple[str, list[str | None]]:
+    """Return a text without the speakers' names before its lines, as `-f txt` writes them, and who speaks each line.
+
+    A line without a name is of the speaker before. None: before the first name.
+    """
+    lines = [line.lstrip() for line in text.splitlines()]
+    labels = _labels(lines, max(2, sum(map(bool, lines))))
+    speaker, speakers = None, []
+    for number, line in enumerate(lines):
+        if (label := _LABEL.match(line)) and label[1] in labels:
+            speaker, lines[number] = label[1], line[label.end() :].lstrip()
+        speakers.append(speaker)
+    return "\n".join(lines), speakers
+
+
+def _labels(lines: Iterable[str], num_lines: int) -> set[str]:
+    """Return the speakers' names among what stands before a colon at the begin of a line."""
+    counts = Counter(label[1] for line in lines if (label := _LABEL.match(line)))
+    is_named = counts.total() * 2 > num_lines  # the minutes of a call, say, with a name before each line
+    return {label for label, count in counts.items() if _is_label(label, count > 1, is_named)}
+
+
+def _is_label(label: str, is_repeated: bool, is_named: bool) -> bool:
+    """Return True for a speaker's name: one of our own, in capitals, without small initials, or one of a text full of names."""
     words = label.split()
     if len(words) > _MAX_LABEL_WORDS or not any(map(str.isalpha, label)):
         return False
-    return label.isupper() or (is_usual and all(word[0].isupper() or word[0].isdigit() for word in words))
+    if label.isupper() or _OWN_NAME.fullmatch(label) or (is_repeated and is_named):
+        return True
+    return (is_repeated or is_named) and not any(word[0].islower() for word in words)
 
 
 def _words(line: str, labels: set[str]) -> Iterator[str]:

@@ -114,13 +114,11 @@ def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
 
 
 def from_folder(folder: str, id_prefix: str, left_out: Counter[str]) -> Iterator[Source | Failure]:
-    empty, texts, runs = True, _Texts(left_out), _Runs(folder)
+    empty, texts = True, _Texts(folder, left_out)
     for entry in walk(folder):
         if isinstance(entry, OSError):
             empty = False
             yield input_failure(os.fspath(entry.filename or folder), system_problem(entry))
-        elif runs.wrote(entry):
-            continue
         elif not texts.holds(path := os.path.join(folder, entry)) and _is_taken(path, left_out):
             empty = False
             texts.add_recording(path)
@@ -179,36 +177,16 @@ def _deep_matches(prefix: str, patterns: list[str], left_out: Counter[str], from
             yield from from_path(path, entry, left_out)
 
 
-class _Runs:
-    """The output folders of runs below a folder of recordings. Their files are results, which nobody misses."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._holds_results = lru_cache(100)(self._look)
-
-    def wrote(self, path: str) -> bool:
-        """Return True for the name of a result in a run's output folder, or below it. `path` is relative to the folder."""
-        return _is_result(path) and self._holds_results(os.path.dirname(path))
-
-    def _look(self, relative: str) -> bool:
-        if not relative:  # results beside their recordings: _Texts
-            return False
-        journals = os.path.join(glob.escape(os.path.join(self._folder, relative)), "journal*.jsonl")
-        return bool(glob.glob(journals)) or self._holds_results(os.path.dirname(relative))
-
-
-def _is_result(path: str) -> bool:
-    return path.rpartition(".")[2].lower() in OUTPUT_FORMATS
-
-
 class _Texts:
-    """Files left out that may be results of a recording beside them, such as a.srt beside a.flac: these are not counted.
+    """Files left out that may be results: those of a recording beside them, such as a.srt beside a.flac, are not counted, nor
+    are those in the output folder of a run below the folder of recordings.
 
     Names that are alike up to their first dot come one after another, so only those of one recording are kept.
     """
 
-    def __init__(self, left_out: Counter[str]) -> None:
-        self._left_out, self._start = left_out, ""
+    def __init__(self, folder: str, left_out: Counter[str]) -> None:
+        self._folder, self._left_out, self._start = folder, left_out, ""
+        self._is_of_run = lru_cache(100)(self._look_for_journal)
         self._recordings: set[str] = set()  # paths, with and without the extension
         self._texts: list[str] = []
 
@@ -218,7 +196,7 @@ class _Texts:
         if start != self._start:
             self.settle()
             self._start = start
-        is_text = _is_result(path)
+        is_text = path.rpartition(".")[2].lower() in OUTPUT_FORMATS
         if is_text:
             self._texts.append(path)
         return is_text
@@ -230,7 +208,14 @@ class _Texts:
     def settle(self) -> None:
         """Count the texts that no recording has."""
         for path in self._texts:
-            if os.path.splitext(path)[0] not in self._recordings:
+            if os.path.splitext(path)[0] not in self._recordings and not self._is_of_run(os.path.dirname(path)):
                 count_left_out(self._left_out, path)
         self._texts.clear()
         self._recordings.clear()
+
+    def _look_for_journal(self, folder: str) -> bool:
+        """Return True for the output folder of a run, or one below it."""
+        if len(folder) <= len(self._folder):
+            return False
+        journals = glob.glob(os.path.join(glob.escape(folder), "journal*.jsonl"))
+        return bool(journals) or self._is_of_run(os.path.dirname(folder))

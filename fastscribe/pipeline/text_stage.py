@@ -6,6 +6,7 @@ and its steps can be pickled, so any process can make them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,10 +16,11 @@ from typing import Any
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options
+from fastscribe.errors import AudioError
 from fastscribe.pipeline.interfaces import PLAIN_TRANSCRIPTS, Additions, MakeTexts, ModelFacts, PlainTranscripts, Step
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
-from fastscribe.segmentation.spans import Span, find_sparse_spans, find_untranscribed_spans
+from fastscribe.segmentation.spans import Span, find_doubtful_spans, find_sparse_spans, find_untranscribed_spans
 from fastscribe.text import transcript
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import DecodedUtterance
@@ -51,28 +53,49 @@ class TextStage:
     def first(self, parts: Sequence[DecodedUtterance]) -> Step:
         """Return the first step of a recording from all its decoded utterances, in any order."""
         understood = self.room.understand([one for one in parts if one[0].purpose != WORDS])
+        spoken = list(_by_channel([one for one in parts if one[0].purpose == WORDS]).values())
         channels = []
-        for own in _by_channel([one for one in parts if one[0].purpose == WORDS]).values():
+        for own in spoken:
             made = self._assemble(own[0][0].audio, own)
             if isinstance(made, Failure):
                 return made
             channels.append(made)
-        spans = [(find_untranscribed_spans(one), find_sparse_spans(one)) for one in channels]
-        if any(any(both) for both in spans):
-            return partial(self._search, channels, spans, understood)
+        if any(find_untranscribed_spans(one) or find_sparse_spans(one) or find_doubtful_spans(one) for one in channels):
+            return partial(self._search, channels, spoken, understood)
         return self.room.transcript(channels, understood)
 
     def _search(
-        self, channels: Sequence[Transcript], spans: Sequence[tuple[list[Span], list[Span]]], understood: Any
+        self, channels: Sequence[Transcript], spoken: Sequence[Sequence[DecodedUtterance]], understood: Any
     ) -> Step:
-        """Find the gaps of each channel in its spans without words and in those with few."""
+        """Remove words that are no speech, and find the gaps of each channel in its spans without words and with few."""
         try:
             from fastscribe.segmentation.gap_search import with_gaps
 
-            found = [with_gaps(one, *both, self.options) for one, both in zip(channels, spans, strict=True)]
+            heard = [self._without_sounds(one, own) for one, own in zip(channels, spoken, strict=True)]
+            if failure := next((one for one in heard if isinstance(one, Failure)), None):
+                return failure
+            found = [
+                with_gaps(one, find_untranscribed_spans(one), find_sparse_spans(one), self.options)
+                for one in heard
+                if isinstance(one, Transcript)
+            ]
             return self.room.transcript(found, understood)
         except BaseException as error:  # even one that would end the thread becomes this file's Failure
             return to_failure(channels[0].audio, "load", error)
+
+    def _without_sounds(self, transcript: Transcript, parts: Sequence[DecodedUtterance]) -> Transcript | Failure:
+        """Return the transcript without doubtful words where there are tones, noise or clicks alone."""
+        from fastscribe.segmentation.gap_search import has_speech
+
+        try:
+            spans = [span for span in find_doubtful_spans(transcript) if not has_speech(transcript.audio, span)]
+        except AudioError:  # the file has changed or gone, but its words are still right
+            spans = []
+        if not spans:
+            return transcript
+        starts_s = [*(word.start_s for word in transcript.words), math.inf]
+        until = [(begin_s, min(start_s for start_s in starts_s if start_s > end_s)) for begin_s, end_s in spans]
+        return self._assemble(transcript.audio, [_outside(one, until, self.facts.token_frame_s) for one in parts])
 
     def _assemble(self, audio: AudioInfo, parts: Sequence[DecodedUtterance]) -> Transcript | Failure:
         no_time, frame_s = self.facts.zero_duration_punctuation, self.facts.token_frame_s
@@ -85,6 +108,20 @@ class TextStage:
             return replace(result, nbest=nbest(parts, self.options.nbest, self.tokenizer, frame_s, no_time))
         except Exception as error:  # one bad file becomes a Failure and the run goes on
             return to_failure(audio, "assemble", error)
+
+
+def _outside(part: DecodedUtterance, spans: Sequence[Span], frame_s: float) -> DecodedUtterance:
+    """Return an utterance without the tokens that begin within spans."""
+    utterance, hypothesis = part
+    starts_s = [utterance.start_s + frame * frame_s for frame in hypothesis.token_frames]
+    kept = [place for place, start_s in enumerate(starts_s) if not any(begin <= start_s < end for begin, end in spans)]
+    return utterance, replace(
+        hypothesis,
+        token_ids=tuple(hypothesis.token_ids[place] for place in kept),
+        token_frames=tuple(hypothesis.token_frames[place] for place in kept),
+        token_durations=tuple(hypothesis.token_durations[place] for place in kept),
+        logprobs=tuple(hypothesis.logprobs[place] for place in kept),
+    )
 
 
 def _by_channel(parts: Sequence[DecodedUtterance]) -> dict[int | None, list[DecodedUtterance]]:

@@ -1,8 +1,8 @@
 """Output to a stream such as stdout: one format.
 
 Rows of JSON and CTM name their recording and come in order of completion. Lines of text come in the order of the inputs, and
-with their paths unless one recording was given. A stream of SRT, VTT, ASS, TSV or TextGrid is a file of its own and holds one
-recording.
+with their paths unless one recording was given. A stream of SRT, VTT, ASS, Markdown, TSV or TextGrid is a file of its own and
+holds one recording.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.formats.writers import named, offset_suffix, render
 from fastscribe.results.outputs import Ledger, OutputRun
 from fastscribe.results.shards import Shard
+from fastscribe.text.joining import join_texts
 from fastscribe.types import Failure, Source, Transcript
 
-SINGLE_FORMATS = frozenset(("srt", "vtt", "ass", "tsv", "textgrid"))
+SINGLE_FORMATS = frozenset(("srt", "vtt", "ass", "md", "tsv", "textgrid"))
 
 
 def check_inputs(format: str, inputs: Sequence[str], found: Iterable[Source | Failure]) -> None:
@@ -55,13 +56,16 @@ def several(format: str) -> UsageError:
 def stream_text(result: Transcript | Failure, style: OutputStyle, is_one: bool) -> str:
     """Return a result's text in the first of the formats; lines of text begin with a name and a tab unless `is_one`.
 
-    The name is the path, with `@` and the offset in milliseconds of a manifest's row that has one.
+    A recording has a line then, and a dialogue one for each paragraph. The name is the path, with `@` and the offset in
+    milliseconds of a manifest's row that has one.
     """
     text = render(named(result, style), style.formats[0], style.tokens, style.subtitles)
     if style.formats[0] != "txt" or is_one or isinstance(result, Failure):
         return text
     suffix = offset_suffix((result.audio.row or {}).get("offset"))  # or the rows of a file would look alike
-    return "".join(f"{escaped(result.audio.path)}{suffix}\t{line}" for line in text.splitlines(keepends=True))
+    paragraphs = text.rstrip("\n").split("\n\n")
+    lines = paragraphs if result.speakers else [join_texts(paragraphs)]
+    return "".join(f"{escaped(result.audio.path)}{suffix}\t{line}\n" for line in lines)
 
 
 def emit(stream: TextIO, text: str) -> None:

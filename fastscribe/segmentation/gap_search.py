@@ -1,8 +1,10 @@
 """The gaps of a transcript: speech without words, and speech with few, in long spans that spans.py names.
 
 The search reads the audio of each span, with some context. Only clear speech counts: about as loud as the words nearby, well
-above the noise floor, at least MIN_SPEECH_S long in total, and varying in loudness, unlike hum and steady noise. With --vad,
-the detector (segmentation/vad.py) decides instead.
+above the noise floor, at least MIN_SPEECH_S long in total, varying in loudness, unlike hum and steady noise, and changing as
+speech does (speech_likeness.py). With --vad, the detector (segmentation/vad.py) decides instead.
+
+Doubtful words (spans.py) around which nothing sounds like speech are removed: models write words for a dial tone.
 
 Where a span with few words has MIN_SPAN_S of clear speech more than its words account for, that part is one of the transcript's
 gaps: the recording's own pace would give more words, so the model skipped it in part.
@@ -13,10 +15,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from fastscribe.audio.read import blocks
 from fastscribe.config import Options
 from fastscribe.errors import AudioError
 from fastscribe.segmentation.loudness import (
@@ -29,6 +33,7 @@ from fastscribe.segmentation.loudness import (
 )
 from fastscribe.segmentation.segment import LEAD_S
 from fastscribe.segmentation.spans import MIN_SPAN_S, Span, stretches, word_seconds
+from fastscribe.segmentation.speech_likeness import PIECE_S, sounds_like_speech
 from fastscribe.segmentation.vad import SPEECH, speech_probability
 from fastscribe.types import AudioInfo, BoolArray, Float64Array, Gap, Transcript, Word
 
@@ -107,6 +112,7 @@ _WORD_MARGIN_S = 0.3  # words may begin earlier or end later than their times
 _MAX_DIP_S = 0.3  # a longer dip ends a run of speech
 _MAX_PAUSE_S = 2.0  # a longer pause separates gaps
 _MIN_RUN_S = 0.4
+_CHORD_PAUSE_S = 0.75  # runs so near are judged together: one chord that fades is as short as a word
 _ABOVE_FLOOR_DB = 10.0
 _BELOW_WORDS_DB = 15.0
 _MIN_DB = -60.0  # relative to full scale
@@ -185,6 +191,14 @@ class Surroundings:
             self._read[stretch] = self._measured(part)
         return first, self._read[stretch][first - begin : end - begin]
 
+    def clear_other_sounds(self, speech: BoolArray, first: int) -> None:
+        """Set the frames of tones, noise and clicks to False; `speech` begins at the recording's frame `first`."""
+        size = self.frame_samples
+        for run in runs(fill_short_gaps(speech, round(_CHORD_PAUSE_S / self.frame_s))):
+            for begin, end in _pieces(*run, round(PIECE_S / self.frame_s)):
+                last = min(self._audio.num_samples, (first + end) * size)
+                speech[begin:end] &= _is_speech(self._audio, (first + begin) * size, last)
+
     def _measured(self, part: AudioInfo) -> Float64Array:
         if self.options.vad != "silero":
             return frame_energy(part, self.frame_samples)
@@ -197,6 +211,26 @@ class Surroundings:
         return first, min(self._num_frames, -(-int((end_s + _CONTEXT_S) * rate) // self.frame_samples))
 
 
+def _is_speech(audio: AudioInfo, begin: int, end: int) -> bool:
+    """Read the samples from `begin` to `end` - 1; return whether they sound like speech. Raises AudioError like read()."""
+    part_S = np.concatenate(list(blocks(audio.part(begin, end - begin), audio.sample_rate)))
+    return sounds_like_speech(part_S, audio.sample_rate)
+
+
+def has_speech(audio: AudioInfo, span: Span) -> bool:
+    """Read the audio of a span and around it; return whether a piece sounds like speech. Raises AudioError like read()."""
+    start_s, end_s = span
+    around_s = max(0.0, PIECE_S - (end_s - start_s)) / 2
+    begin = round(max(0.0, start_s - around_s) * audio.sample_rate)
+    end = min(audio.num_samples, round((end_s + around_s) * audio.sample_rate))
+    return any(_is_speech(audio, *piece) for piece in _pieces(begin, end, round(PIECE_S * audio.sample_rate)))
+
+
+def _pieces(begin: int, end: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield (begin, end) of pieces of about a size; the last one has half of it more or less."""
+    return pairwise([*range(begin, max(begin + 1, end - size // 2), size), end])
+
+
 def listen(start_s: float, end_s: float, surroundings: Surroundings) -> Heard:
     """Find the clear speech of a span. Raises AudioError like read()."""
     frame_s = surroundings.frame_s
@@ -207,6 +241,7 @@ def listen(start_s: float, end_s: float, surroundings: Surroundings) -> Heard:
     else:
         in_words = surroundings.in_words[origin : origin + len(loudness)]
         speech = speech_frames(loudness, in_words, slice(first, last), frame_s)
+        surroundings.clear_other_sounds(speech, origin + first)
     return Heard(speech, first, len(loudness), origin)
 
 

@@ -17,6 +17,7 @@ from fastscribe.types import Transcript, Word
 
 MIN_SPAN_S = 2.0
 SLOWEST = 3.0
+_PAUSE_S, _MIN_CONFIDENCE = 0.5, 0.75  # between words that do not follow each other; mean below which they are doubtful
 
 Span = tuple[float, float]  # begin and end in seconds
 
@@ -37,6 +38,20 @@ def find_sparse_spans(transcript: Transcript) -> list[Span]:
     words, duration_s = transcript.words, transcript.audio.duration_s
     begins, ends = [0.0, *(word.end_s for word in words)], [*(word.start_s for word in words), duration_s]
     return [(begins[first], ends[last]) for first, last in stretches(begins, ends, word_seconds(words)) if last > first]
+
+
+def find_doubtful_spans(transcript: Transcript) -> list[Span]:
+    """Return the spans of words that follow each other and of which the model is not sure on average, in order."""
+    groups: list[list[Word]] = []
+    for word in transcript.words if transcript.is_timed else ():
+        if not groups or word.start_s - groups[-1][-1].end_s >= _PAUSE_S:
+            groups.append([])
+        groups[-1].append(word)
+    return [
+        (own[0].start_s, own[-1].end_s)
+        for own in groups
+        if sum(word.confidence for word in own) < _MIN_CONFIDENCE * len(own)
+    ]
 
 
 def word_seconds(words: Sequence[Word]) -> float:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -66,18 +67,16 @@ class RunFolder:
         Raises:
             OutputError: The folder cannot be written.
         """
-        try:
+        with _written_at(self.path):
             for folder in (self.best, self.last):
                 if status_of(folder) is None and _is_model(_previous(folder)):
                     _previous(folder).rename(folder)
                     sync_folder(self.path)
-        except OSError as error:
-            raise OutputError(str(self.path), error) from error
 
     def clear(self) -> None:
         """Remove the files of a run and nothing else. Raises UsageError as `check` does, OutputError."""
         self.check()
-        try:
+        with _written_at(self.path):
             for folder in (self.best, self.last):
                 for each in (temp_path_for(folder), _previous(folder)):
                     remove_model(each)
@@ -94,8 +93,6 @@ class RunFolder:
             for path in (*event_files(self.path / "tensorboard"), wandb_id_file(self.path)):
                 path.unlink(missing_ok=True)
             sync_folder(self.path)
-        except OSError as error:
-            raise OutputError(str(self.path), error) from error
 
     def _tables(self) -> list[Path]:
         return [*self.path.glob("batch_sizes*.json"), *self.path.glob(".batch_sizes*.json.fastscribe.part")]
@@ -103,8 +100,12 @@ class RunFolder:
     def _written(self) -> list[tuple[Path, Callable[[Path], bool]]]:
         """Each path that a run writes, with the check that a run wrote it."""
         models, tables = (self.best, self.last), self._tables()
-        files = [(self.state, _is_state), (self.log, _is_log), (self.plot, _is_plot)]
-        return [*files, *((path, _is_model) for path in models), *((path, _is_table) for path in tables)]
+        files = [(self.state, _begins_with(_STATE_START)), (self.log, _is_log), (self.plot, is_plot)]
+        return [
+            *files,
+            *((path, _is_model) for path in models),
+            *((path, _begins_with(_TABLE_START)) for path in tables),
+        ]
 
     def check_no_models(self) -> None:
         """Raise UsageError if the folder has models but no state: a new run would replace them."""
@@ -142,7 +143,7 @@ class RunFolder:
     def save_model(self, folder: Path, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
         """Replace the model folder; a complete model exists at every moment. Raise OutputError."""
         old = _previous(folder)
-        try:
+        with _written_at(folder):
             with new_model(folder) as new:
                 native_writer.write(checkpoint, new, dtype)
             remove_model(old)
@@ -154,15 +155,10 @@ class RunFolder:
                     path.rename(folder / path.name)  # somebody's notes
             sync_folder(self.path)
             remove_model(old)
-        except OSError as error:
-            raise OutputError(str(folder), error) from error
 
     def append(self, row: Mapping[str, Any]) -> None:
-        try:
-            with open_append(self.log) as file:
-                file.write((json.dumps(row, allow_nan=False) + "\n").encode())
-        except OSError as error:
-            raise OutputError(str(self.log), error) from error
+        with _written_at(self.log), open_append(self.log) as file:
+            file.write((json.dumps(row, allow_nan=False) + "\n").encode())
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of the log without a half-written last one."""
@@ -178,11 +174,9 @@ class RunFolder:
 
     def start_log(self) -> None:
         """Remove the log and the plot of a run that ended before its first state. Raise OutputError."""
-        try:
+        with _written_at(self.log):
             remove(self.log)
             remove(self.plot)
-        except OSError as error:
-            raise OutputError(str(self.log), error) from error
 
     def truncate_log(self, step: int, keep_validation: bool = True) -> None:
         """Drop log rows after `step`; drop the validation of `step` too unless `keep_validation`."""
@@ -191,10 +185,17 @@ class RunFolder:
             for row in self.rows()
             if row.get("step", 0) < step or (row.get("step") == step and (keep_validation or "validation" not in row))
         ]
-        try:
+        with _written_at(self.log):
             write_atomic(self.log, "".join(json.dumps(row) + "\n" for row in kept).encode())
-        except OSError as error:
-            raise OutputError(str(self.log), error) from error
+
+
+@contextmanager
+def _written_at(path: Path) -> Iterator[None]:
+    """Raise OutputError where a file or folder cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(str(path), error) from error
 
 
 def _disk_error(error: BaseException) -> OSError:
@@ -218,23 +219,16 @@ def _is_model(folder: Path) -> bool:
     return not names or ("config.json" in names and starts_with(folder / "config.json", _MODEL_START))
 
 
-def _is_state(path: Path) -> bool:
-    return is_regular(path) and starts_with(path, _STATE_START)
+def _begins_with(pattern: re.Pattern[bytes]) -> Callable[[Path], bool]:
+    """Return the check of a regular file whose start matches."""
+    return lambda path: is_regular(path) and starts_with(path, pattern)
 
 
 def _is_log(path: Path) -> bool:
     """True for a log, or for the start of one after a power cut."""
     if is_regular(path) and path.stat().st_size < len(_LOG_START):
         return _LOG_START.startswith(path.read_bytes())
-    return is_regular(path) and starts_with(path, re.compile(re.escape(_LOG_START)))
-
-
-def _is_plot(path: Path) -> bool:
-    return is_regular(path) and is_plot(path)
-
-
-def _is_table(path: Path) -> bool:
-    return is_regular(path) and starts_with(path, _TABLE_START)
+    return _begins_with(re.compile(re.escape(_LOG_START)))(path)
 
 
 _OURS = re.compile(rb"\x89PNG\r\n\x1a\n.*Software\0fastscribe", re.DOTALL)
@@ -276,7 +270,7 @@ def plot_log(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def is_plot(path: Path) -> bool:
     """Return True if a file is a picture that fastscribe drew, or empty."""
-    return path.is_file() and starts_with(path, _OURS)
+    return _begins_with(_OURS)(path)
 
 
 def _draw(axes: Any, points: Sequence[tuple[int, float]], label: str, **style: Any) -> None:

@@ -49,7 +49,7 @@ def aligned(aligner: Aligner, folder: Path, texts: dict[str, str]) -> dict[str, 
 
 @pytest.mark.parametrize("name", ["ctc", "hybrid", "quartznet"])
 def test_words_have_nemos_frames(name: str, tmp_path: Path) -> None:
-    """All recordings in one batch, and NeMo's one by one."""
+    """All recordings in one batch, and NeMo's one by one. NeMo's word ends with the token of its full stop."""
     aligner = Aligner.load(MODELS / name / "model.nemo", "cpu", "fp32")
     frame_s = aligner._config.frame_s
     found = aligned(aligner, tmp_path, {file: TEXTS[file] for file in NEMO[name]})
@@ -58,9 +58,46 @@ def test_words_have_nemos_frames(name: str, tmp_path: Path) -> None:
         assert not transcript.gaps and not any(word.missing for word in transcript.words)
         assert [word.text for word in transcript.words] == TEXTS[file].split()
         last_s = transcript.audio.duration_s
-        frames = [(round(word.start_s / frame_s), word.end_s) for word in transcript.words]
-        for (start, end_s), (_, first, end) in zip(frames, expected, strict=True):
-            assert start == first and end_s == pytest.approx(min(end * frame_s, last_s))
+        nexts_s = [*(word.start_s for word in transcript.words[1:]), last_s]
+        for word, next_s, (_, first, end) in zip(transcript.words, nexts_s, expected, strict=True):
+            end_s = max(
+                token.end_s
+                for token in transcript.tokens
+                if token.piece.strip() and word.start_s <= token.start_s < next_s
+            )
+            assert round(word.start_s / frame_s) == first and end_s == pytest.approx(min(end * frame_s, last_s))
+            assert word.end_s == end_s or (word.end_s < end_s and not word.text[-1].isalnum())
+
+
+def test_a_full_stop_in_the_pause_does_not_lengthen_its_word(tmp_path: Path) -> None:
+    """The packaged model writes the full stop up to two seconds late."""
+    clip_S, rate = soundfile.read(FILES[0], dtype="float32")
+    rng = np.random.default_rng(0)
+    noise_S = [1e-4 * rng.standard_normal(int(length_s * rate)) for length_s in (2.0, 1.0)]
+    soundfile.write(tmp_path / "a.flac", np.concatenate([clip_S, noise_S[0], clip_S, noise_S[1]]), rate)
+    (tmp_path / "a.txt").write_text("\n".join([TEXTS[FILES[0].name].rstrip(".") + "."] * 2), encoding="utf-8")
+    (found,) = Aligner.load("default", "cpu", "fp32").align(tmp_path / "a.flac", tmp_path / "a.txt")
+    assert isinstance(found, Transcript)
+    length_s = len(clip_S) / rate
+    loud = np.flatnonzero(np.abs(clip_S) > np.abs(clip_S).max() / 20)[-1] / rate
+    ends_s = [segment.end_s - start_s for segment, start_s in zip(found.segments, (0.0, length_s + 2.0), strict=True)]
+    assert ends_s == pytest.approx([loud, loud], abs=0.2)
+
+
+@pytest.mark.parametrize("names", [("Anna", "Berta"), ("speaker 1", "speaker 2")])
+def test_a_name_before_a_line_is_a_speaker(aligner: Aligner, tmp_path: Path, names: tuple[str, str]) -> None:
+    """As `-f txt` writes a dialogue: a paragraph each, with a blank line between."""
+    words = TEXTS[FILES[0].name].split()
+    parts = [" ".join(words[:4]), " ".join(words[4:6]), " ".join(words[6:])]
+    text = "\n\n".join(f"{name}: {part}" for name, part in zip((*names, names[0]), parts, strict=True)) + "\n"
+    plain, found = (aligned(aligner, tmp_path, {FILES[0].name: one})[FILES[0].name] for one in (" ".join(words), text))
+    assert found.speakers == names and [one.speaker for one in found.segments] == [*names, names[0]]
+    assert [(one.text, one.start_s) for one in found.words] == [(one.text, one.start_s) for one in plain.words]
+    assert [one.line for one in found.segments] == [1, 3, 5] and not any(one.missing for one in found.words)
+    assert render(found, "txt") == text
+    stored = to_result(to_object(found))
+    assert isinstance(stored, Transcript) and render(stored, "srt") == render(found, "srt")
+    assert f"\n{names[1]}: {parts[1]}\n" in render(found, "srt")
 
 
 def test_words_that_were_not_spoken_are_missing(aligner: Aligner, tmp_path: Path) -> None:
@@ -186,13 +223,17 @@ def test_a_stretch_that_is_too_long_to_search_is_counted(
 ) -> None:
     """Every word gets frames there, also one that was not spoken, so the command says it."""
     monkeypatch.setattr(alignment, "MAX_CELLS", 100)
-    monkeypatch.setattr(aligner.text_aligner, "unsearched_s", 0.0)
     file = FILES[5].name
     words = TEXTS[file].split()
-    found = aligned(aligner, tmp_path, {file: " ".join([*words[:4], "my", *words[4:]])})[file]
-    assert not any(word.missing for word in found.words)
-    assert aligner.text_aligner.unsearched_s == pytest.approx(found.audio.duration_s, abs=0.2)
-    assert "5 minutes of recordings have no three words" in unsearched_line(310.0)
+    for text, is_common in (([*words[:4], "my", *words[4:]], True), (["my", *words[::-1]], False)):
+        counted = {False: 0.0, True: 0.0}
+        monkeypatch.setattr(aligner.text_aligner, "unsearched_s", counted)
+        found = aligned(aligner, tmp_path, {file: " ".join(text)})[file]
+        assert not any(word.missing for word in found.words)
+        length_s = pytest.approx(found.audio.duration_s, abs=0.2)
+        assert counted == {is_common: length_s, not is_common: 0.0}
+    assert "5 minutes of recordings have no three words in a row in common" in unsearched_line(310.0, False)
+    assert "another text" not in unsearched_line(310.0, True) and "in common" not in unsearched_line(310.0, True)
 
 
 def test_one_model_aligns() -> None:

@@ -7,7 +7,7 @@ import warnings
 import pytest
 from pysubs2 import SSAFile
 
-from fastscribe.alignment.texts import NoCues, decode, format_of, read_subtitles
+from fastscribe.alignment.texts import NoCues, decode, format_of, read_subtitles, without_names
 
 TIMES = ("00:00:01,000 --> 00:00:02,500", "00:00:03,000 --> 00:00:04,000", "00:00:05,000 --> 00:00:06,000")
 ASS = """[Script Info]
@@ -232,3 +232,21 @@ def test_formats() -> None:
     for format in ("srt", "vtt", "ass"):
         with pytest.raises(NoCues, match="no cue with a time"):
             read_subtitles("no cues\n", format)
+
+
+@pytest.mark.parametrize(
+    ("text", "spoken", "speakers"),
+    [
+        ("Anna: Hi.\n\nBerta: Yes\nor no.", "Hi.\n\nYes\nor no.", ["Anna", "Anna", "Berta", "Berta"]),
+        ("agent: a\ncustomer: b\nagent: c\ncustomer: d", "a\nb\nc\nd", ["agent", "customer"] * 2),
+        ("channel 1: a", "a", ["channel 1"]),
+        ("张三: 你好\n李四: 再见", "你好\n再见", ["张三", "李四"]),
+        ("Title\n\nAnna:\nHi.\nAnna: Yes.", "Title\n\n\nHi.\nYes.", [None, None, "Anna", "Anna", "Anna"]),
+        ("Note: a door.", "Note: a door.", [None]),
+        ("One thing: it\nis so: never\nat all\nagain and\nagain", None, [None] * 5),
+        ("at 10:30 we\nhttp://a.b c\nhe said: no", None, [None] * 3),
+        ("", "", []),
+    ],
+)
+def test_names_in_a_text(text: str, spoken: str | None, speakers: list[str | None]) -> None:
+    assert without_names(text) == (text if spoken is None else spoken, speakers)

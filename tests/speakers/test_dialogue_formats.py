@@ -14,6 +14,7 @@ from fastscribe.results.formats.subtitles import to_cues
 from fastscribe.results.formats.writers import content_of, render, to_object
 from fastscribe.results.stream import stream_text
 from fastscribe.speakers.dialogues import merge
+from fastscribe.text.transcript import make_segment
 from tests.speakers.test_merge_channels import spoken
 
 AGENT = spoken((0, "Hello."), (3, "How can I help you?"), (12, "One moment, please."))
@@ -32,13 +33,13 @@ def test_rows_name_the_speaker_of_segments_and_words() -> None:
     assert "speaker" not in plain
 
 
-def test_text_has_a_line_a_turn() -> None:
-    assert render(CALL, "txt").splitlines() == [
+def test_text_has_a_paragraph_a_turn() -> None:
+    assert render(CALL, "txt").split("\n\n") == [
         "agent: Hello.",
         "A & B: Hi!",
         "agent: How can I help you?",
         "A & B: My bill is wrong.",
-        "agent: One moment, please.",
+        "agent: One moment, please.\n",
     ]
     assert stream_text(CALL, OutputStyle(("txt",)), is_one=False).splitlines()[1] == "call.wav\tA & B: Hi!"
     assert stream_text(CALL, OutputStyle(("txt",)), is_one=True) == render(CALL, "txt")
@@ -101,3 +102,13 @@ def test_a_manifests_field_of_the_same_name_stays() -> None:
     for transcript, expected in ((CALL, ["agent", "A & B"]), (AGENT, None)):
         found = to_object(replace(transcript, audio=replace(transcript.audio, row=row)))
         assert (found["speakers"], found.get("pred_speakers")) == (2, expected)
+
+
+def test_lines_of_a_known_text_stay_cues_of_their_own() -> None:
+    call = merge([spoken((0, "How can"), (0.8, "I help you?")), spoken((3, "Hi!"))], ("agent", "Berta"))
+    words = call.words
+    parts = [(1, words[:2]), (2, words[2:5]), (3, words[5:])]
+    lines = tuple(replace(make_segment(own), line=number, speaker=own[0].speaker) for number, own in parts)
+    texts = [cue.lines for cue in to_cues(replace(call, segments=lines))]
+    assert texts == [("How can",), ("I help you?",), ("Hi!",)]
+    assert len(to_cues(call)) == 2

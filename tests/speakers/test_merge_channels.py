@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fastscribe.results.formats.writers import to_txt
+from fastscribe.results.formats.paragraphs import to_txt
 from fastscribe.speakers.dialogues import merge, without_words
 from fastscribe.text.transcript import segments_of
 from fastscribe.types import AudioInfo, Gap, Token, Transcript, Word
@@ -27,7 +27,7 @@ def spoken(*phrases: tuple[float, str]) -> Transcript:
 
 def dialogue(*channels: Transcript) -> list[str]:
     merged = merge(channels, NAMES[: len(channels)])
-    return to_txt(merged).splitlines()
+    return to_txt(merged).rstrip().split("\n\n")
 
 
 def test_a_segment_is_cut_where_somebody_answers_in_its_pause() -> None:
@@ -40,7 +40,8 @@ def test_a_segment_is_cut_where_somebody_answers_in_its_pause() -> None:
     ]
     assert merged.text == "your name is Smith and you live in"
     assert dialogue(spoken((0, "your name is"), (4, "and you live in")), spoken((9, "Smith"))) == [
-        "agent: your name is and you live in",
+        "agent: your name is",
+        "agent: and you live in",
         "customer: Smith",
     ]
 

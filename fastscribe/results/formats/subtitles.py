@@ -89,12 +89,12 @@ def to_cues(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE, *, nam
         names_speakers: Write a speaker's name before the first word of a turn.
     """
     audio_ms = round(round(transcript.audio.duration_s, 3) * 1000)
-    if transcript.speakers:
-        return _dialogue_cues(transcript.words, audio_ms, style, names_speakers)
-    if (given := found_cues(transcript)) is not None:
-        return _given_cues(transcript.segments, given, audio_ms, style)
     ends = accumulate(len(segment.words) for segment in transcript.segments)
     line_ends = {end for end, one in zip(ends, transcript.segments, strict=True) if one.line is not None}
+    if transcript.speakers:
+        return _dialogue_cues(transcript.words, audio_ms, style, names_speakers, line_ends)
+    if (given := found_cues(transcript)) is not None:
+        return _given_cues(transcript.segments, given, audio_ms, style)
     return words_to_cues(transcript.words, audio_ms, style, line_ends)
 
 
@@ -120,15 +120,19 @@ def _spans_in(lines: Sequence[str], words: Sequence[Word], audio_ms: int) -> tup
     return tuple(spans)
 
 
-def _dialogue_cues(words: Sequence[Word], audio_ms: int, style: SubtitleStyle, names_speakers: bool) -> list[Cue]:
+def _dialogue_cues(
+    words: Sequence[Word], audio_ms: int, style: SubtitleStyle, names_speakers: bool, line_ends: Collection[int]
+) -> list[Cue]:
     """Return the cues of each turn. They stay until the next turn begins, or longer if the turn lasts longer."""
     turns = [(speaker, list(group)) for speaker, group in groupby(words, lambda word: word.speaker)]
-    cues = []
+    cues, begin = [], 0
     for number, (speaker, turn) in enumerate(turns, start=1):
         next_ms = _to_ms(turns[number][1][0].start_s, 0, audio_ms) if number < len(turns) else audio_ms
         spoken_ms = max(_to_ms(word.end_s, 0, audio_ms) for word in turn)
         name = f"{speaker}:" if names_speakers else ""
-        found = words_to_cues(turn, max(spoken_ms, next_ms), style, name=name)
+        own_ends = {end - begin for end in line_ends}
+        begin += len(turn)
+        found = words_to_cues(turn, max(spoken_ms, next_ms), style, own_ends, name)
         cues += [replace(cue, speaker=speaker) for cue in found]
     return cues
 
@@ -272,12 +276,11 @@ def _place_costs(before: _Piece, after: _Piece) -> tuple[float, float]:
     pause_ms = after.start_ms - before.end_ms
     if pause_ms >= _SILENCE_MS:
         return _SENTENCE, _JOINED_SILENCE
+    if ends_sentence(before.text, after.text):
+        return _SENTENCE, _JOINED_SENTENCES
     text = before.text.rstrip(CLOSERS)
-    if text and text[-1] in SENTENCE_MARKS:
-        if not _is_abbreviation(text, after.text):
-            return _SENTENCE, _JOINED_SENTENCES
-        if after.text[0].isupper():
-            return _INSIDE, 0.0  # a title or an initial, and the name it belongs to
+    if text and text[-1] in SENTENCE_MARKS and after.text[0].isupper():
+        return _INSIDE, 0.0  # a title or an initial, and the name it belongs to
     if text and text[-1] in CLAUSE_MARKS:
         return _CLAUSE, 0.0
     if pause_ms >= _PAUSE_MS:
@@ -286,11 +289,17 @@ def _place_costs(before: _Piece, after: _Piece) -> tuple[float, float]:
     return (_INSIDE if is_inside else _WORD), 0.0
 
 
+def ends_sentence(text: str, following: str) -> bool:
+    """Return True if a text that others follow ends a sentence, which "Mr." and initials do not."""
+    text = text.rstrip(CLOSERS)
+    return bool(text) and text[-1] in SENTENCE_MARKS and not _is_abbreviation(text, following)
+
+
 def _is_abbreviation(text: str, following: str) -> bool:
     """Return True for "Mr.", initials, and dots before a lower-case word."""
     text = text.lstrip(OPENERS)
     is_initial = len(text) == 2 and text[0].isupper() and text[0] != "I"
-    return text[-1] in ".…" and (is_initial or text.lower() in _TITLES or following[0].islower())
+    return text[-1] in ".…" and (is_initial or text.lower() in _TITLES or following[:1].islower())
 
 
 def _cheapest_cuts(text: _Text) -> list[int]:

@@ -13,13 +13,11 @@ import math
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any
 
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.errors import OptionError
-from fastscribe.text.joining import join_texts
 from fastscribe.types import (
     Alternative,
     Failure,
@@ -100,9 +98,13 @@ def named(result: Transcript | Failure, style: OutputStyle) -> Transcript | Fail
 
 def _writer(format: str, style: SubtitleStyle) -> Callable[[Transcript], str]:
     """Return the function of a format that Failures have not. Only the module of this format is imported."""
-    texts = {"txt": to_txt, "tsv": to_tsv, "ctm": to_ctm, "rttm": to_rttm}
+    texts = {"tsv": to_tsv, "ctm": to_ctm, "rttm": to_rttm}
     if format in texts:
         return texts[format]
+    if format in ("txt", "md"):
+        from fastscribe.results.formats.paragraphs import to_md, to_txt
+
+        return to_txt if format == "txt" else to_md
     if format == "textgrid":
         from fastscribe.results.formats.textgrid import to_textgrid
 
@@ -202,15 +204,6 @@ def _voice_object(voice: Voice) -> dict[str, Any]:
     if voice.embedding_E is not None:
         found["embedding"] = b64encode(voice.embedding_E.astype("<f2").tobytes()).decode()
     return found
-
-
-def to_txt(transcript: Transcript) -> str:
-    """Return the text on one line; of a dialogue, a line for each turn, with the speaker's name."""
-    if not transcript.speakers:
-        return clean_text(transcript.text) + "\n"
-    turns = groupby(transcript.segments, lambda segment: segment.speaker)
-    texts = (f"{speaker}: {join_texts(segment.text for segment in own)}" for speaker, own in turns)
-    return "".join(f"{clean_text(text)}\n" for text in texts) or "\n"
 
 
 def to_tsv(transcript: Transcript) -> str:

@@ -26,7 +26,6 @@ from fastscribe.results.formats.writers import (
     to_json,
     to_jsonl,
     to_tsv,
-    to_txt,
 )
 from fastscribe.results.stream import SINGLE_FORMATS
 from fastscribe.types import AudioInfo, Failure, Gap, Segment, Token, Transcript, Word
@@ -154,7 +153,7 @@ def test_lone_surrogates_are_escaped_and_json_reads_them_back() -> None:
     found = replace(one_word(broken), audio=replace(AUDIO, path=broken + ".wav", id=broken + ".wav"))
     assert json.loads(to_jsonl(found).encode())["audio_filepath"] == broken + ".wav"
     for format in OUTPUT_FORMATS:
-        assert "caf\\udce9" in render(found, format).encode().decode()
+        assert "caf\\udce9" in render(found, format).encode().decode().replace(r"\\", "\\"), "Markdown escapes it"
 
 
 @settings(max_examples=100, deadline=None)
@@ -211,11 +210,6 @@ def test_clock_counts_past_a_day() -> None:
     long_audio = replace(AUDIO, num_samples=16_000 * 400_000)
     late = replace(one_word("late", 363_599.9996, 363_601.5), audio=long_audio)
     assert "101:00:00,000 --> 101:00:01,500" in to_srt(late)
-
-
-def test_txt_is_the_text_on_one_line() -> None:
-    assert to_txt(replace(TRANSCRIPT, text="one\ntwo\x00 three")) == "one two three\n"
-    assert to_txt(replace(TRANSCRIPT, text="")) == "\n"
 
 
 def test_tsv_equals_whispers() -> None:
