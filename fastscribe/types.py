@@ -89,8 +89,18 @@ class Phrase(NamedTuple):
     weight: float = 1.0  # factor of the usual boost, above 0
 
 
+class _Keyed:
+    path: str
+    given_key: Any
+
+    @property
+    def key(self) -> Any:
+        """The caller's key of the recording; where none was given, a file's path, or the position of other data."""
+        return self.path if self.given_key is None else self.given_key
+
+
 @dataclass(frozen=True)
-class Source:
+class Source(_Keyed):
     """One recording to transcribe, or the part of one that a manifest row names."""
 
     path: str  # as the user gave it, for reports
@@ -109,13 +119,9 @@ class Source:
         None  # tag of the language that the text is kept to (context/language_filter.py); None: of none
     )
 
-    @property
-    def key(self) -> Any:
-        return self.path if self.given_key is None else self.given_key
-
 
 @dataclass(frozen=True)
-class AudioInfo:
+class AudioInfo(_Keyed):
     """One recording (or the part that a manifest row names), as its header describes it.
 
     `start` and `num_samples` are in samples at `sample_rate`; a plain file starts at 0.
@@ -146,10 +152,6 @@ class AudioInfo:
     listed: str = field(default="", compare=False)  # as Source's
     boost: tuple[Phrase, ...] = ()  # as Source's
     language: str | None = None  # as Source's
-
-    @property
-    def key(self) -> Any:
-        return self.path if self.given_key is None else self.given_key
 
     @property
     def duration_s(self) -> float:
@@ -484,7 +486,7 @@ class RenderedTranscript(Transcript):
 
 
 @dataclass(frozen=True)
-class Failure:
+class Failure(_Keyed):
     """A recording that could not be transcribed, and the stage that failed."""
 
     path: str
@@ -496,11 +498,6 @@ class Failure:
     index: int = 0  # position among the inputs of a run, from 0
     given_key: Any = field(default=None, compare=False)  # as Source's
     listed: str = field(default="", compare=False)  # as Source's
-
-    @property
-    def key(self) -> Any:
-        """The caller's key of the recording; where none was given, a file's path, or the position of other data."""
-        return self.path if self.given_key is None else self.given_key
 
     if not TYPE_CHECKING:  # where results are checked as a union, and Failure has no such attributes
 

@@ -19,7 +19,6 @@ from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import earlier_text, failure_line, filter_mpg123_messages, say, show_table
 from fastscribe.results.output import read_ledger
 from fastscribe.results.outputs import Ledger, OutputRun
-from fastscribe.types import Failure
 
 if TYPE_CHECKING:
     from fastscribe.dry_run import DryRunReport
@@ -50,7 +49,7 @@ def report_dry_run(job: TranscribeJob) -> None:
         usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour)
         ledger = _ledger(job, transcriber)
         with filter_mpg123_messages():
-            found = estimate_run(transcriber, job.inputs, ledger, usd_per_hour, _show_failure)
+            found = estimate_run(transcriber, job.inputs, ledger, usd_per_hour, lambda one: say(failure_line(one)))
     check_any_input(found.files + found.failed + found.skipped, job.target.shard)
     say_listing(found.left_out, found.repeated, job.quiet)
     if not job.quiet:
@@ -62,10 +61,6 @@ def report_dry_run(job: TranscribeJob) -> None:
             raise StdoutClosed from error
     if code := job.failure_code(found.failed, found.failed_before, found.files + found.failed + found.skipped):
         raise typer.Exit(code)
-
-
-def _show_failure(failure: Failure) -> None:
-    say(failure_line(failure))
 
 
 def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:

@@ -94,7 +94,7 @@ def report_table(stats: RunStats) -> str:
         ("audio", f"{stats.audio_s / 3600:.3f} h"),
         ("time", f"load {stats.load_s:.2f} s, run {stats.wall_s:.2f} s ({stages})"),
         ("RTFx", f"{stats.rtfx:.1f}"),
-        ("gaps", _gaps(stats)),
+        ("gaps", f"{stats.gaps} ({stats.gap_s:.1f} s)" if stats.gaps else "none"),
         ("padding", f"{100 * stats.padding_share:.1f} %"),
         ("peak memory", f"{stats.peak_bytes / 2**30:.2f} GiB"),
         ("device", f"{stats.device}, {stats.dtype}"),
@@ -114,10 +114,6 @@ def _share_text(one: DeviceShare, share: float) -> str:
     died = f", died {one.died} time{'s' if one.died > 1 else ''}" if one.died else ""
     batches = count_of(one.batches, "batch")
     return f"{100 * share:.0f} % of the audio ({one.audio_s / 3600:.3f} h in {batches}), busy {one.busy_s:.1f} s{died}"
-
-
-def _gaps(stats: RunStats) -> str:
-    return f"{stats.gaps} ({stats.gap_s:.1f} s)" if stats.gaps else "none"
 
 
 # Lines about a folder or a store that has results of earlier runs.

@@ -280,9 +280,9 @@ def normalizer(name: NormalizerName) -> Callable[[str], str]:
     if name == "whisper-en":
         from whisper_normalizer.english import EnglishTextNormalizer
 
-        normalize = EnglishTextNormalizer()
+        whisper = normalize = EnglishTextNormalizer()
         for pattern in _EXTRA_REPLACEMENTS:
-            normalize.replacers.pop(pattern, None)
+            whisper.replacers.pop(pattern, None)
     return lambda text: _spaced(normalize(text.replace("\u2026", "...")))
 
 

@@ -11,10 +11,10 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastscribe._system.file_kinds import InTheWay, is_regular, starts_with, status_of
@@ -32,6 +32,7 @@ _STATE_START = re.compile(rb"PK\x03\x04.*format_version", re.DOTALL)  # torch.sa
 _MODEL_SUFFIXES = (".json", ".safetensors", ".model", ".gz")
 _LOG_START = b'{"step": '
 _MODEL_START = re.compile(rb'\{\s*"format": "fastscribe"')
+_PLOT_START = re.compile(rb"\x89PNG\r\n\x1a\n.*Software\0fastscribe", re.DOTALL)
 _TABLE_START = re.compile(rb'\{\s*"format_version": ')
 
 
@@ -100,7 +101,7 @@ class RunFolder:
     def _written(self) -> list[tuple[Path, Callable[[Path], bool]]]:
         """Each path that a run writes, with the check that a run wrote it."""
         models, tables = (self.best, self.last), self._tables()
-        files = [(self.state, _begins_with(_STATE_START)), (self.log, _is_log), (self.plot, is_plot)]
+        files = [(self.state, _begins_with(_STATE_START)), (self.log, _is_log), (self.plot, _begins_with(_PLOT_START))]
         return [
             *files,
             *((path, _is_model) for path in models),
@@ -231,7 +232,6 @@ def _is_log(path: Path) -> bool:
     return _begins_with(re.compile(re.escape(_LOG_START)))(path)
 
 
-_OURS = re.compile(rb"\x89PNG\r\n\x1a\n.*Software\0fastscribe", re.DOTALL)
 _LOSSES = ("loss", "transducer", "ctc")
 
 
@@ -262,15 +262,10 @@ def plot_log(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         axes.xaxis.get_major_locator().set_params(integer=True)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize="small", frameon=False)
-    if path.exists() and not is_plot(path):
+    if path.exists() and not _begins_with(_PLOT_START)(path):
         raise InTheWay(path)
     canvas: Any = FigureCanvasAgg(figure)
     write_atomic(path, lambda file: canvas.print_png(file, metadata={"Software": "fastscribe"}))
-
-
-def is_plot(path: Path) -> bool:
-    """Return True if a file is a picture that fastscribe drew, or empty."""
-    return _begins_with(_OURS)(path)
 
 
 def _draw(axes: Any, points: Sequence[tuple[int, float]], label: str, **style: Any) -> None:
@@ -279,22 +274,18 @@ def _draw(axes: Any, points: Sequence[tuple[int, float]], label: str, **style: A
 
 
 def even_means(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Return means over about as many steps each as the longest: those at the end of an epoch are over fewer, so noisier.
+    """Return means over equal numbers of steps. Those at the end of an epoch are over fewer, and noisier.
 
     Args:
         points: The step of each mean, and the mean over the steps since the one before.
 
     >>> even_means([(10, 3.0), (12, 1.0), (20, 2.0)])
-    [(10, 3.0), (12, 2.6666666666666665), (20, 1.8)]
+    [(10, 3.0), (12, 2.6), (20, 1.8)]
     """
-    ends = [0, *(step for step, _ in points)]
-    lengths = [end - start for start, end in pairwise(ends)]
-    max_length = max(lengths, default=0)
-    found, first, covered, total = [], 0, 0, 0.0
-    for (step, mean), length in zip(points, lengths, strict=True):
-        covered, total = covered + length, total + mean * length
-        while covered - lengths[first] >= max_length:
-            covered, total = covered - lengths[first], total - points[first][1] * lengths[first]
-            first += 1
-        found.append((step, total / covered))
-    return found
+    if not points:
+        return []
+    ends, means = np.array([(0, 0.0), *points]).T
+    sums = np.cumsum(means * np.diff(ends, prepend=0.0))
+    begins = np.maximum(ends - np.diff(ends).max(), 0.0)[1:]
+    even = (sums[1:] - np.interp(begins, ends, sums)) / (ends[1:] - begins)
+    return [(step, mean) for (step, _), mean in zip(points, even.tolist(), strict=True)]

@@ -548,5 +548,5 @@ def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_short_window_makes_no_dip() -> None:
     """A log line at the end of an epoch is a mean over fewer steps than the others."""
-    assert even_means([(10, 3.0), (12, 1.0), (20, 2.0)]) == [(10, 3.0), (12, 32 / 12), (20, 1.8)]
-    assert even_means([(6, 2.0), (10, 1.0), (12, 4.0)]) == [(6, 2.0), (10, 1.6), (12, 2.0)]
+    assert even_means([(10, 3.0), (12, 1.0), (20, 2.0)]) == [(10, 3.0), (12, 2.6), (20, 1.8)]
+    assert even_means([(6, 2.0), (10, 1.0), (12, 4.0)]) == [(6, 2.0), (10, 8 / 6), (12, 2.0)]
