@@ -30,6 +30,7 @@ from fastscribe.cli.run_options import (
     MaxLines,
     MaxLineWidth,
     MinCueS,
+    MovedText,
     NoProgress,
     Ordered,
     OutputDir,
@@ -123,6 +124,7 @@ def align(
     highlight_words: HighlightWords = False,
     retry_failed: RetryFailed = False,
     allow_failures: AllowFailures = None,
+    moved: MovedText = None,
     overwrite: Overwrite = False,
     shard: Annotated[
         str | None,
@@ -166,7 +168,9 @@ def align(
         track=track,
         threads=threads,
     )
-    target = make_target(output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered)
+    target = make_target(
+        output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered, moved=moved
+    )
     is_brief = quiet or is_one_short_file(inputs)
     path = str(find_model(DEFAULT if model is None else model, show_progress=not (quiet or no_progress)))
     job = TranscribeJob(inputs, path, device, dtype, options, style, target, None)

@@ -56,14 +56,17 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
     """
     if any(given == STDIN or is_url(given) for given in job.inputs):
         return None
-    start, output, all_done = perf_counter(), _earlier(job, listing), False
+    start, output, all_done = perf_counter(), _earlier(job), False
     if output is None:
         return None
     try:
-        expected = expected_sources(listing.whole(), output.ledger, job.options)
-        all_done = all(map(output.ledger.is_done, expected)) and listing.is_whole and output.ledger.num_given > 0
+        if not _has_more(job, listing, output):
+            expected = expected_sources(listing.whole(), output.ledger, job.options)
+            all_done = all(map(output.ledger.is_done, expected)) and listing.is_whole and output.ledger.num_given > 0
         if not all_done:
             listing.begin_again()
+            if job.target.moved is None and (line := output.moved_line(listing.ahead())):
+                say(line)
             return output
         output.write_report(report_of(output, _stats(output, listing, perf_counter() - start)))
         output.close()
@@ -78,6 +81,12 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
         say_all_done(job, num_given, failed_before)
     not_made = say_made_again(output, job.quiet)
     raise typer.Exit(1 if not_made else job.failure_code(0, failed_before, num_given))
+
+
+def _has_more(job: TranscribeJob, listing: Listing, output: JournaledOutput) -> bool:
+    """Return True if there are more inputs than results, so that some input has none."""
+    most = len(output.journal.entry_indices)
+    return job.target.shard.count == 1 and any(number > most for number, _ in enumerate(listing.ahead(), start=1))
 
 
 def report_of(output: JournaledOutput, stats: RunStats) -> bytes:
@@ -103,8 +112,8 @@ def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats
     )
 
 
-def _earlier(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
-    """Open the place of a run of the same command; None if there is none, or if it has too few results for the inputs."""
+def _earlier(job: TranscribeJob) -> JournaledOutput | None:
+    """Open the place of a run of the same command; None if there is none."""
     target = job.target
     place = target.directory or target.url
     if place is None or target.overwrite or any(part.files(target) for part in job.parts) or job.events:
@@ -115,15 +124,7 @@ def _earlier(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
             return None
     except (OSError, UsageError):  # the run itself says what is wrong
         return None
-    most = stated.num_lines
-    if (
-        target.shard.count == 1
-        and most is not None
-        and any(number > most for number, _ in enumerate(listing.ahead(), 1))
-    ):
-        return None
     header = {name: value for name, value in stated.header.items() if name != "shard"}
-    run = OutputRun(
-        job.style, header, target.shard, job.inputs, False, target.retry_failed, target.ordered, stated.facts
-    )
+    choices = False, target.retry_failed, target.ordered
+    run = OutputRun(job.style, header, target.shard, job.inputs, *choices, stated.facts, target.moved)
     return open_journaled(place, run, say)

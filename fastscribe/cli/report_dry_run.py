@@ -69,7 +69,9 @@ def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
     if target.overwrite or target.is_stdout:
         return Ledger(target.shard)
     fingerprint = fingerprint_of(job, transcriber)
-    run = OutputRun(job.style, fingerprint, target.shard, job.inputs, retry_failed=target.retry_failed)
+    run = OutputRun(
+        job.style, fingerprint, target.shard, job.inputs, retry_failed=target.retry_failed, moved=target.moved
+    )
     try:
         return read_ledger(target.directory or target.where, run)
     except OSError as error:

@@ -373,7 +373,7 @@ def open_run_output(
     fingerprint = {} if transcriber is None or target.is_stdout else fingerprint_of(job, transcriber)
     choices = (target.overwrite, target.retry_failed, target.ordered)
     facts = {} if transcriber is None or target.is_stdout else facts_of(job, transcriber)
-    run = OutputRun(job.style, fingerprint, target.shard, job.inputs, *choices, facts)
+    run = OutputRun(job.style, fingerprint, target.shard, job.inputs, *choices, facts, target.moved)
     try:
         if opened is not None:
             opened.go_on(run, say)

@@ -56,6 +56,15 @@ RetryFailed = Annotated[
         "--retry-failed", help="Retry files that failed in an earlier run.\fThat run wrote into the same folder."
     ),
 ]
+MovedText = Annotated[
+    str | None,
+    _job_option(
+        "--moved",
+        metavar="OLD=NEW",
+        help="Take over results of a folder that is elsewhere now.\fThe output folder has results of recordings in OLD, and "
+        "they are in NEW: those of the same name and size are not decoded again.",
+    ),
+]
 AllowFailures = Annotated[
     str | None,
     _job_option(
@@ -148,14 +157,27 @@ def make_style(
 
 
 def make_target(
-    output_dir: str | None, shard: str | None, *, overwrite: bool, retry_failed: bool, ordered: bool
+    output_dir: str | None,
+    shard: str | None,
+    *,
+    overwrite: bool,
+    retry_failed: bool,
+    ordered: bool,
+    moved: str | None,
 ) -> OutputTarget:
     """Return where the results go. Raises UsageError for a file in place of a folder, and for a shard that is none."""
     if output_dir is not None:
         check_output_dir(output_dir)
     url = output_dir if output_dir is not None and is_url(output_dir) else None
     folder = Path(output_dir) if output_dir is not None and url is None else None
-    return OutputTarget(folder, url, choose_shard(shard, os.environ), overwrite, retry_failed, ordered)
+    if moved is None:
+        return OutputTarget(folder, url, choose_shard(shard, os.environ), overwrite, retry_failed, ordered)
+    if output_dir is None:
+        raise typer.BadParameter("--moved needs --output-dir")
+    from fastscribe.results.moved import Moved
+
+    places = Moved.of(moved)
+    return OutputTarget(folder, url, choose_shard(shard, os.environ), overwrite, retry_failed, ordered, places)
 
 
 # Options for the layout of subtitles, of the commands that write them.

@@ -21,6 +21,7 @@ from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.pipeline.stats import RunStats
+    from fastscribe.results.moved import Moved
     from fastscribe.results.rows import ResultRow
     from fastscribe.transcriber import Transcriber
 
@@ -96,6 +97,7 @@ class OutputTarget:
     overwrite: bool
     retry_failed: bool
     ordered: bool
+    moved: Moved | None = None  # where the recordings of earlier results are now
 
     @property
     def is_stdout(self) -> bool:

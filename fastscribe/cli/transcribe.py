@@ -31,6 +31,7 @@ from fastscribe.cli.run_options import (
     MaxLines,
     MaxLineWidth,
     MinCueS,
+    MovedText,
     NoProgress,
     Ordered,
     OutputDir,
@@ -237,6 +238,7 @@ def transcribe(
     highlight_words: HighlightWords = False,
     retry_failed: RetryFailed = False,
     allow_failures: AllowFailures = None,
+    moved: MovedText = None,
     overwrite: Overwrite = False,
     shard: Annotated[
         str | None,
@@ -372,7 +374,9 @@ def transcribe(
         **fields,
     )
     options = _with_paths(options, is_here, show_progress)
-    target = make_target(output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered)
+    target = make_target(
+        output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered, moved=moved
+    )
     is_brief = quiet or (not dry_run and is_here and is_one_short_file(inputs))
     names_at_end = is_brief or (output_dir is None and is_stream(inputs))  # packaged_model.py says it
     if is_here or model is None:

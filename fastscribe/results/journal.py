@@ -142,6 +142,7 @@ class PendingInput:
     state: int = 0
     num_bytes: int | None = None  # its size, if it is known
     entry_index: int | None = None  # in the journal: the earlier result that the new one replaces
+    moved_from: int | None = None  # key of that result, if the recording was elsewhere then (moved.py)
 
 
 class Journal:
@@ -195,6 +196,11 @@ class Journal:
         """Return the index of the live entry of an input; None if there is none."""
         at = _place(key, self._keys)
         return None if at is None else int(self.entry_indices[at])
+
+    def has_result(self, key: int) -> bool:
+        """Return True if an input has a result, and not only files of one that is gone."""
+        entry_index = self.find(key)
+        return entry_index is not None and int(self.entries["state"][entry_index]) != NO_STATE
 
     def has_name(self, key: int) -> bool:
         """Return True if the journal has files of the name with this name_key."""
@@ -293,18 +299,16 @@ class LastRun(NamedTuple):
 
     header: Mapping[str, Any]  # their fingerprint
     facts: Mapping[str, Any]  # what the last one stated
-    num_lines: int | None  # below the header: no more results than these; None: not known
 
 
 def last_run(lines: Iterable[bytes], where: Path | str) -> LastRun:
     """Return what the lines of a journal say of its runs, without reading its entries. Raises UsageError as read_header()."""
     found = iter(lines)
-    header, num_lines = parse_header(next(found, b""), where), 0
+    header = parse_header(next(found, b""), where)
     facts: Mapping[str, Any] = {}
     for line in found:
-        num_lines += 1
         facts = (_stated(line) if line.startswith(_RUN_START) else None) or facts
-    return LastRun(header, facts, num_lines)
+    return LastRun(header, facts)
 
 
 def _stated(line: bytes) -> Mapping[str, Any] | None:

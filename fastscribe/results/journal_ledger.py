@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable
 
 from fastscribe._system.key_counter import KeyCounter
 from fastscribe._system.url_secrets import unsigned
@@ -16,6 +17,7 @@ from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.media import LocalFile, medium_of
 from fastscribe.results.journal import Journal, PendingInput
+from fastscribe.results.moved import Moved
 from fastscribe.results.outputs import Ledger
 from fastscribe.results.result_files import ResultFiles
 from fastscribe.results.shards import Shard
@@ -30,26 +32,48 @@ class JournalLedger(Ledger):
         journal: Results of earlier runs.
         retry_failed: Transcribe inputs again that failed in an earlier run.
         files: Names the inputs' files, and makes those of earlier results again that are missing; None: there are no files.
+        moved: Where the recordings of earlier results are now.
+        take_over: Called with the entry of a recording that was elsewhere, and with what is known of it now.
     """
 
     def __init__(
-        self, shard: Shard, journal: Journal, retry_failed: bool = False, files: ResultFiles | None = None
+        self,
+        shard: Shard,
+        journal: Journal,
+        retry_failed: bool = False,
+        files: ResultFiles | None = None,
+        moved: Moved | None = None,
+        take_over: Callable[[int, PendingInput, int], object] = lambda *given: None,
     ) -> None:
         super().__init__(shard)
         self._journal, self._retry_failed, self._files = journal, retry_failed, files
+        self._moved, self._take_over = moved, take_over
         self._key_counts = KeyCounter()
         self._pending: dict[int, PendingInput] = {}  # by index
 
     def expect(self, source: Source | Failure) -> bool:
         """Return False if the input belongs to another shard. Every shard names all inputs."""
-        key = _key(source)
+        key = key_of(source)
         repeats = self._key_counts.count(key)
         key = _digest(f"{key} {repeats}") if repeats else key
         is_ours = super().expect(source)
-        name = "" if self._files is None else self._files.names.name_of(source.id, key, is_ours)
+        moved_from = None if self._moved is None or self._journal.has_result(key) else self._before(source, repeats)
+        known_as = key if moved_from is None else moved_from
+        name = "" if self._files is None else self._files.names.name_of(source.id, known_as, is_ours)
         if is_ours:
-            self._pending[source.index] = PendingInput(key, name)
+            self._pending[source.index] = PendingInput(key, name, moved_from=moved_from)
         return is_ours
+
+    def _before(self, source: Source | Failure, repeats: int) -> int | None:
+        """Return the key that an input had where it was; None if it has no result from there."""
+        assert self._moved is not None
+        old = None if isinstance(source, Failure) else self._moved.before(_identity(source))
+        if old is None:
+            return None
+        assert isinstance(source, Source)
+        key = key_of(source, old)
+        key = _digest(f"{key} {repeats}") if repeats else key
+        return key if self._journal.has_result(key) else None
 
     def is_done(self, source: Source | Failure) -> bool:
         """Return True if an earlier run transcribed this very input, or failed and the input is not retried.
@@ -58,17 +82,26 @@ class JournalLedger(Ledger):
         """
         pending = self._pending[source.index]
         pending.state, pending.num_bytes = _state(source)
-        entry_index = self._journal.find(pending.key)
+        is_moved = pending.moved_from is not None
+        entry_index = self._journal.find(pending.key if pending.moved_from is None else pending.moved_from)
         if entry_index is None:
             return False
         self._journal.is_in_this_run[entry_index] = True
         entry = self._journal.entries[entry_index]
         failed = bool(entry["failed"])
-        is_same = int(entry["state"]) == pending.state and not (failed and self._retry_failed)
+        if is_moved:  # its time may be another there
+            is_same = (
+                pending.num_bytes is not None and pending.num_bytes == self._journal.entry(entry_index).input_bytes
+            )
+        else:
+            is_same = int(entry["state"]) == pending.state
+        is_same &= not (failed and self._retry_failed)
         if not is_same or not (self._files is None or self._files.complete(entry_index, pending.name, source.index)):
             pending.entry_index = entry_index
             return False
         entry["order"] = source.index
+        if is_moved:
+            self._take_over(entry_index, pending, source.index)
         with self.lock:
             self.failed_before += failed
             self.mark_done(source.index)
@@ -82,10 +115,15 @@ class JournalLedger(Ledger):
         del self._pending[index]
 
 
-def _key(source: Source | Failure) -> int:
+def _identity(source: Source) -> str:
+    return os.path.abspath(source.file) if isinstance(source.file, str) else unsigned(source.file.identity)
+
+
+def key_of(source: Source | Failure, identity: str | None = None) -> int:
+    """Return an input's key in the journal. `identity`: of a recording that was elsewhere."""
     if isinstance(source, Source):
         track = f"\0{source.track}" if source.track else ""
-        identity = os.path.abspath(source.file) if isinstance(source.file, str) else unsigned(source.file.identity)
+        identity = identity or _identity(source)
         return _digest(f"{identity}\0{source.offset_s}\0{source.duration_s}{track}")
     stands_for_path = source.id == relative_id(source.path)
     stretch = "None\0None" if stands_for_path else source.id  # as a Source's, once the file is there

@@ -6,7 +6,8 @@ command goes on where the last run stopped: the ledger knows what is done, and f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import compress
@@ -22,15 +23,24 @@ from fastscribe._system.urls import is_url
 from fastscribe.audio.inputs import expand
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.committer import Committer, is_ours
-from fastscribe.results.journal import NO_STATE, Entry, Journal, LastRun, check_same_settings, read_entries
+from fastscribe.results.journal import (
+    NO_STATE,
+    Entry,
+    Journal,
+    LastRun,
+    PendingInput,
+    check_same_settings,
+    read_entries,
+)
 from fastscribe.results.journal import last_run as last_run_in
-from fastscribe.results.journal_ledger import JournalLedger
+from fastscribe.results.journal_ledger import JournalLedger, key_of
+from fastscribe.results.moved import find_moved
 from fastscribe.results.names import Names
 from fastscribe.results.outputs import Ledger, OutputRun
 from fastscribe.results.paths import Paths, in_the_way
 from fastscribe.results.result_files import ResultFiles, file_formats
 from fastscribe.results.shards import Shard
-from fastscribe.results.storage import Finish, Item, NewFile, Storage
+from fastscribe.results.storage import ROWS, Finish, Item, NewFile, Storage
 from fastscribe.results.stored import NotAResult
 from fastscribe.types import BoolArray, Failure, Transcript
 
@@ -96,7 +106,19 @@ class JournaledOutput:
             style = replace(style, tokens=self.journal.header.get("--tokens") is True)
         self.files = ResultFiles(self._storage, style, self.journal, self._names, self._committer)
         named = self.files if self.files.formats else None  # nothing to name, so no memory for names
-        self.ledger = JournalLedger(run.shard, self.journal, run.retry_failed, named)
+        self.ledger = JournalLedger(run.shard, self.journal, run.retry_failed, named, run.moved, self._take_over)
+
+    def _take_over(self, entry_index: int, pending: PendingInput, order: int) -> None:
+        """Give a result to a recording that is elsewhere now. Its row stays, and so do its files."""
+        old = self.journal.entry(entry_index)
+        entry = old._replace(key=pending.key, state=pending.state, order=order, name=pending.name or old.name)
+        self._committer.add(Item(entry, self._storage.read(ROWS, old.begin, old.end), has_new_row=False))
+        self._forget(old)
+
+    def _forget(self, old: Entry) -> None:
+        """Drop an entry whose files are another one's now."""
+        gone = old._replace(state=NO_STATE, begin=0, end=0, name="", files={}, former={})
+        self._committer.add(Item(gone, has_new_row=False))
 
     def go_on(self, run: OutputRun, say: Callable[[str], object]) -> None:
         """Begin a run after all, with a ledger that has not been asked yet. Only formats and settings matter of `run`.
@@ -147,8 +169,22 @@ class JournaledOutput:
             self.ledger.mark_done(item.index)
         if pending.entry_index is not None:
             self.journal.is_replaced[pending.entry_index] = True
+            if pending.moved_from is not None:
+                self._forget(self.journal.entry(pending.entry_index))
         assert made.entry is not None
         self._new = self._new.plus(made.entry)
+
+    def moved_line(self, inputs: Iterable[object]) -> str:
+        """Return a line if the results seem to be of these inputs when they were elsewhere; "" if not. Raises OSError."""
+        found = find_moved(self.journal, key_of, lambda begin, end: self._storage.read(ROWS, begin, end), inputs)
+        if found is None:
+            return ""
+        moved, number = found
+        return (
+            f"{self._storage.where}: holds results of recordings in {moved.old}, which is gone, and {number:,} of the first "
+            f"inputs have their names and sizes: --moved {shlex.quote('='.join(moved))} takes these results over; without "
+            "it they are decoded again"
+        )
 
     def make_files(self) -> Iterator[tuple[bool, bool]]:
         """Make the files that earlier results lack, in the journal's order. Yield whether each got one, and whether it failed.
@@ -404,4 +440,4 @@ def read_ledger(place: Path | str, run: OutputRun) -> Ledger:
         storage.close(None)
     if journal.header is not None and run.header is not None:
         check_same_settings(storage.where, journal.header, run.header)
-    return JournalLedger(run.shard, journal, run.retry_failed)
+    return JournalLedger(run.shard, journal, run.retry_failed, moved=run.moved)

@@ -6,11 +6,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastscribe.config import OutputStyle
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.types import Failure, Source, Transcript
+
+if TYPE_CHECKING:
+    from fastscribe.results.moved import Moved
 
 
 class Ledger:
@@ -51,6 +54,7 @@ class OutputRun:
         retry_failed: Transcribe inputs again that failed in an earlier run.
         ordered: Write rows in the order of the inputs.
         facts: What the journal keeps of the run for the next one.
+        moved: Where the recordings of earlier results are now.
     """
 
     style: OutputStyle
@@ -61,6 +65,7 @@ class OutputRun:
     retry_failed: bool = False
     ordered: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
+    moved: Moved | None = None
 
     @property
     def header(self) -> dict[str, Any] | None:

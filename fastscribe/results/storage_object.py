@@ -230,4 +230,4 @@ def last_stored_run(url: str, shard: Shard) -> LastRun | None:
         if runs is None:
             return None
         name = run_name(runs[-1])
-        return last_run(folder.read(name).splitlines(keepends=True), folder.url_of(name))._replace(num_lines=None)
+        return last_run(folder.read(name).splitlines(keepends=True), folder.url_of(name))

@@ -111,7 +111,7 @@ def test_invalid_lines_end_a_journal(tmp_path: Path, changed: dict[str, Any]) ->
 def test_what_the_last_run_stated_counts(tmp_path: Path) -> None:
     path = write(tmp_path / "journal", run_line({"request": "a"}), GOOD.line(), SYNCED, run_line({"request": "b"}))
     with path.open("rb") as file:
-        assert last_run(file, path)[1:] == ({"request": "b"}, 4)
+        assert last_run(file, path)[1:] == ({"request": "b"},)
     assert read_journal(path).facts == {"request": "b"}
     path = write(path, run_line({"request": "a"}), b'{"run": 5}\n', GOOD.line())
     assert len(read_journal(path).entries) == 0

@@ -411,3 +411,26 @@ storage_folder.write_whole = write_whole
     assert scene.row_texts().keys() == {"a.flac", "b.flac"} and "b.srt" not in scene.files()
     assert scene.transcribe(more=more, code=NO_MODEL) == 0
     assert set(scene.texts().values()) == set(scene.row_texts().values())
+
+
+def test_a_folder_that_is_elsewhere(scene: Scene) -> None:
+    """Its results are taken over, for good; without the option a line says what to do, and they are made again."""
+    for name in ("a.flac", "x/b.flac"):
+        scene.recording(name, "two" if name == "a.flac" else "one")
+    assert scene.transcribe() == 0
+    files, old, new = scene.files(), scene.inputs, scene.inputs.with_name("elsewhere")
+    old.rename(new)
+    for path in new.rglob("*.flac"):
+        os.utime(path, (1000, 1000))
+    assert scene.transcribe(new, code=NO_MODEL, more=("--moved", f"{old}={new}")) == 0
+    for more in ((), ("--moved", f"{old}={new}")):
+        assert scene.transcribe(new, code=NO_MODEL, more=more) == 0
+        assert scene.files() == files and len(scene.rows()) == 2
+    new.rename(old)
+    scene.recording("a.flac", "three")  # of another size: it is another one
+    assert scene.transcribe(more=("--moved", f"{new}/={old}")) == 0
+    assert scene.files().keys() == files.keys() and len(scene.rows()) == 2
+    assert scene.files()["a.srt"] != files["a.srt"] and scene.files()["x/b.srt"] == files["x/b.srt"]
+    old.rename(new)
+    assert scene.transcribe(new) == 0
+    assert f"--moved {old}={new} takes these results over" in scene.said and len(scene.rows()) == 4

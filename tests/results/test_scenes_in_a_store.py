@@ -56,6 +56,7 @@ def scene(runs: Runs, tmp_path: Path) -> Scene:
         in_a_folder.test_rows_of_one_recording,
         in_a_folder.test_a_recording_that_failed_is_retried,
         in_a_folder.test_formats_and_layouts,
+        in_a_folder.test_a_folder_that_is_elsewhere,
         in_a_folder.test_other_settings_need_another_place,
     ],
     ids=lambda play: play.__name__,
