@@ -231,7 +231,8 @@ def _measure_speed(
 def _decoded_frames(run: Run, executor: Executor, plans: Sequence[tuple[Utterance, ...]]) -> tuple[int, list[Failure]]:
     """Decode batches. Return the padded encoder frames of those that have results, and one failure of each recording."""
     plans = [tuple(_numbered(batch, number)) for number, batch in enumerate(plans)]
-    frames, failures = 0, {}
+    frames = 0
+    failures: dict[str, Failure] = {}
     with closing(executor.execute(plans)) as outcomes:
         for outcome in outcomes:
             if outcome is IDLE:

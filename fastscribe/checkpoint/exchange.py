@@ -15,14 +15,16 @@ from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import ChunkedAttention, ExportFormat, ModelConfig
 from fastscribe.errors import UnsupportedCheckpoint, UsageError
 from fastscribe.families.conformer.config import EncoderConfig
+from fastscribe.families.granite.config import GraniteConfig
+from fastscribe.families.jasper.config import JasperConfig
 
 if TYPE_CHECKING:
     import torch
 
 _BATCH_NORM_SUFFIX = ".running_mean"
 _OTHER_ENCODERS = {
-    "granite": "Granite's encoder",
-    "jasper": "a convolutional encoder (Jasper, QuartzNet, ContextNet, Citrinet)",
+    GraniteConfig: "Granite's encoder",
+    JasperConfig: "a convolutional encoder (Jasper, QuartzNet, ContextNet, Citrinet)",
 }
 _OWN_FORMAT = "without --to, convert writes fastscribe's own format"
 
@@ -39,7 +41,7 @@ def check_family(checkpoint: Checkpoint, to: ExportFormat) -> EncoderConfig:
         raise refuse(checkpoint, to, "a model with an attention decoder (Canary, Cohere) is not written")
     if not isinstance(encoder, EncoderConfig):
         raise refuse(
-            checkpoint, to, f"a model with {_OTHER_ENCODERS[encoder.kind]} is not written, only FastConformers"
+            checkpoint, to, f"a model with {_OTHER_ENCODERS[type(encoder)]} is not written, only FastConformers"
         )
     if encoder.language_prompt or encoder.causal_subsampling or isinstance(encoder.attention, ChunkedAttention):
         raise refuse(checkpoint, to, "a streaming model is not written")

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from fastscribe.checkpoint import hub
-from fastscribe.checkpoint.location import DEFAULT, LARGE_MODEL, PACKAGED
+from fastscribe.checkpoint.hub_name import DEFAULT, LARGE_MODEL, PACKAGED
 from fastscribe.errors import CheckpointError
 
 _TABLE = Path(__file__).with_name("known_models.yaml")

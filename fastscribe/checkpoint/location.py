@@ -8,11 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fastscribe._system.urls import is_url
+from fastscribe.checkpoint.hub_name import DEFAULT, PACKAGED, PREFIX, HubName
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.types import Failure, Transcript
 
-PACKAGED = Path(__file__).parents[1] / "default_model"
-DEFAULT = "default"  # name of the packaged model
 NO_MODEL = (
     "no --model: using the small English one that comes with fastscribe, which is less accurate than a large one "
     "(--model nvidia/parakeet-tdt-0.6b-v3 downloads one)"
@@ -23,7 +22,6 @@ _LARGE_MODELS = "--model nvidia/parakeet-tdt-0.6b-v3 (25 languages) or nvidia/ca
 # What messages say about the packaged model. The limit belongs to its weights, beam and language model;
 # scripts/default_model/confidence_limit.py chooses it.
 CONFIDENCE_LIMIT = 0.78
-LARGE_MODEL = "nvidia/parakeet-tdt-0.6b-v3"
 PACKAGED_NAME = "the small English model that comes with fastscribe"
 
 
@@ -58,8 +56,6 @@ def locate(
         raise CheckpointError('""', "names no model; a model on the Hugging Face hub is named organisation/name")
     if os.path.exists(model) and not is_url(model):
         return Path(model)
-    from fastscribe.checkpoint.hub_name import PREFIX, HubName
-
     if is_url(model) and not model.startswith(PREFIX):
         problem = "models are not read from URLs: download it, e.g. with `aws s3 cp` or `curl -O`, and name the file or folder"
         raise CheckpointError(model, problem)
@@ -73,9 +69,12 @@ def locate(
             from fastscribe.checkpoint.known_models import nearest
 
             close = nearest(model)
-            hint = f"; did you mean --model {close}?" if close else ""
-            problem = f"no such file or folder{hint}; a model on the Hugging Face hub is named organisation/name"
-            raise CheckpointError(model, problem)
+            meant = (
+                f"did you mean --model {close}?"
+                if close
+                else "a model on the Hugging Face hub is named organisation/name"
+            )
+            raise CheckpointError(model, f"no such file or folder; {meant}")
         return Path(model)
     is_explicit = model.startswith(PREFIX)
     first = name.repo.partition("/")[0]

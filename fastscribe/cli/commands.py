@@ -76,6 +76,6 @@ class ProgramGroup(Group):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options before the command. A shell after --show-completion is that one, not the current one."""
         if args[:1] in (["--show-completion"], ["--install-completion"]) and args[1:] in _SHELLS:
-            shown = next(one for one in self.get_params(ctx) if args[0] in one.opts)
+            shown: Any = next(one for one in self.get_params(ctx) if args[0] in one.opts)
             shown.callback(ctx, shown, args[1])
         return list(super().parse_args(ctx, args))

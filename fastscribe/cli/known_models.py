@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastscribe.checkpoint import hub
+from fastscribe.checkpoint.hub_name import PACKAGED
 from fastscribe.checkpoint.known_models import hub_name, known_models
-from fastscribe.checkpoint.location import PACKAGED, is_packaged
+from fastscribe.checkpoint.location import is_packaged
 from fastscribe.cli.app import Application, Group, app, check_stdout
 from fastscribe.cli.completion import published_models
 from fastscribe.cli.terminal import say

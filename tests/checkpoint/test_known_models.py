@@ -8,8 +8,8 @@ import math
 import pytest
 
 from fastscribe.checkpoint import huggingface
+from fastscribe.checkpoint.hub_name import PACKAGED
 from fastscribe.checkpoint.known_models import KnownModel, hub_name, known_models
-from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.nemo import parse_yaml
 from fastscribe.checkpoint.nemo_config import heads_of, model_config
 from fastscribe.checkpoint.reader import read_checkpoint
