@@ -115,9 +115,8 @@ class Source(_Keyed):
     given_key: Any = field(default=None, compare=False)  # the caller's name for the recording; None: its path
     listed: str = field(default="", compare=False)  # line of the list that names it, for messages
     boost: tuple[Phrase, ...] = ()  # phrases of this recording, beside those of the run
-    language: str | None = (
-        None  # tag of the language that the text is kept to (context/language_filter.py); None: of none
-    )
+    # Tag of the language that the text is kept to (context/language_filter.py); None: of none.
+    language: str | None = None
 
 
 @dataclass(frozen=True)

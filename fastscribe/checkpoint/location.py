@@ -50,8 +50,12 @@ def locate(
         UsageError: the installation has no packaged model.
         CheckpointError: there is no such path or name, or the download failed.
     """
-    if model is None or (model == DEFAULT and not os.path.exists(model)):
-        return _packaged(is_explicit=model is not None, say=say)
+    if model is None or is_packaged(model):
+        if not (PACKAGED / "config.json").is_file():
+            raise UsageError("--model: give one; this installation comes without a model of its own")
+        if model is None:
+            say(NO_MODEL)
+        return PACKAGED
     if not model:
         raise CheckpointError('""', "names no model; a model on the Hugging Face hub is named organisation/name")
     if os.path.exists(model) and not is_url(model):
@@ -96,14 +100,6 @@ def other_family(model: str) -> str | None:
     if _NVIDIA.match(last) and model.startswith("mlx-community/"):
         return f"weights for MLX, which fastscribe does not read: --model nvidia/{last} has the same"
     return None
-
-
-def _packaged(is_explicit: bool, say: Callable[[str], None]) -> Path:
-    if not (PACKAGED / "config.json").is_file():
-        raise UsageError("--model: give one; this installation comes without a model of its own")
-    if not is_explicit:
-        say(NO_MODEL)
-    return PACKAGED
 
 
 def is_packaged(model: str | Path) -> bool:

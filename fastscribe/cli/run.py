@@ -247,7 +247,10 @@ def _write_all(
     with closing(results):
         for result in results:
             if (result if isinstance(result, Failure) else result.audio).row is not None:
-                others = others or _other_languages(transcriber.language)
+                if others is None:
+                    from fastscribe.audio.row_languages import OtherLanguages
+
+                    others = OtherLanguages(transcriber.language)
                 others.count(result)
             if isinstance(result, Transcript) and result.audio.is_notable:
                 from fastscribe.cli.recording_lines import recording_lines
@@ -271,13 +274,6 @@ def _write_all(
     for line in [*(others.lines if others else ()), *found, *transcriber.lines]:
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
-
-
-def _other_languages(language: str | None) -> OtherLanguages:
-    """Return what counts the rows of manifests in another language than `language`, the model's only one."""
-    from fastscribe.audio.row_languages import OtherLanguages
-
-    return OtherLanguages(language)
 
 
 def _write(output: Output, result: Transcript | Failure) -> None:
@@ -335,14 +331,11 @@ def load_beside_helpers(
     if device == "auto":
         from fastscribe.pipeline.model_building import choose_device
 
-        device = str(choose_device(device, _say_nothing if says_why else say))
+        # The line of the refused processes may have the reason already.
+        device = str(choose_device(device, (lambda line: None) if says_why else say))
     loaded = Transcriber.load(model, device, dtype, options, say)
     say(_refused(problem, loaded.facts))
     return loaded
-
-
-def _say_nothing(line: str) -> None:
-    """The line of the refused processes has the reason."""
 
 
 def _refused(problem: str, facts: ModelFacts) -> RefusedPath:

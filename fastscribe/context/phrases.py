@@ -260,11 +260,9 @@ def encode_all(phrases: Sequence[Phrase], encoder: PhraseEncoder, say: Callable[
 def heavy_line(phrases: Sequence[Phrase]) -> str | None:
     """Return the message about phrases whose weight writes them where they are not spoken; None if there are none."""
     heavy = [phrase.text for phrase in phrases if phrase.weight > _HEAVY]
-    return (
-        f"with weights above {_HEAVY:g} phrases are also written where they are not spoken: {named(heavy)}"
-        if heavy
-        else None
-    )
+    if not heavy:
+        return None
+    return f"with weights above {_HEAVY:g} phrases are also written where they are not spoken: {named(heavy)}"
 
 
 def named(phrases: Sequence[str]) -> str:

@@ -29,10 +29,8 @@ from fastscribe.training.scoring import METRIC_NAMES
 from fastscribe.training.trackers import check_installed as check_trackers
 
 if TYPE_CHECKING:
-    from fastscribe.training.distributed import DistributedContext
     from fastscribe.training.recipe import Recipe
     from fastscribe.training.scoring import Metric
-    from fastscribe.training.state import RunFolder
     from fastscribe.training.trainer import Trainer
     from fastscribe.training.validation import Gain
 
@@ -91,7 +89,7 @@ def train(
 
     distributed = DistributedContext.from_torchrun()
     is_shown = distributed.rank == 0 and not quiet
-    log = say if is_shown else _discard
+    log: Callable[[str], None] = say if is_shown else lambda line: None
     is_recipe = recipe.suffix.lower() in _RECIPES
     folder, chosen_device = RunFolder(output_dir), distributed.device(device)
     with closing(folder.lock()) if distributed.rank == 0 else nullcontext(), filter_mpg123_messages():
@@ -103,8 +101,10 @@ def train(
         distributed.join(chosen_device)
         where = recipe if is_recipe else "the default recipe"
         training_data = prepare(chosen, checkpoint, log, where)
-        if overwrite:
-            _clear_folder(folder, distributed)
+        if overwrite:  # after every rank has read its inputs, which may lie there, and before any looks for a state
+            if distributed.rank == 0:
+                folder.clear()
+            distributed.barrier()
         chosen_dtype = chosen_dtype_of(dtype, chosen_device)
         again = "the same command without --overwrite" if overwrite else "the same command"
         _run_and_report(
@@ -161,10 +161,6 @@ def _verdict(gain: Gain, start: float, best: float, metric: Metric) -> str:
     return f"{line}: too few {unit} to tell that from chance; about {gain.words_to_tell:,} would (data.validation)"
 
 
-def _discard(line: str) -> None:
-    pass
-
-
 def _recipe(path: Path, epochs: int | None, is_tuning: bool) -> Recipe:
     from dataclasses import replace
 
@@ -174,13 +170,6 @@ def _recipe(path: Path, epochs: int | None, is_tuning: bool) -> Recipe:
         )
     recipe = read_recipe(path, is_tuning) if path.suffix.lower() in _RECIPES else default_recipe(path, is_tuning)
     return recipe if epochs is None else replace(recipe, run=replace(recipe.run, epochs=epochs))
-
-
-def _clear_folder(folder: RunFolder, distributed: DistributedContext) -> None:
-    """Clear the folder once every rank has read its inputs, which may lie there, and before any looks for a state."""
-    if distributed.rank == 0:
-        folder.clear()
-    distributed.barrier()
 
 
 def _report_start(trainer: Trainer) -> None:
