@@ -16,6 +16,7 @@ import typer
 
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
+from fastscribe.cli.job import unusable_folder
 from fastscribe.cli.listing import Listing
 from fastscribe.cli.run_messages import say_all_done, say_failed_before, say_listing, say_made_again
 from fastscribe.cli.run_part import TranscribeJob, model_digest_of
@@ -127,4 +128,7 @@ def _earlier(job: TranscribeJob) -> JournaledOutput | None:
     header = {name: value for name, value in stated.header.items() if name != "shard"}
     choices = False, target.retry_failed, target.ordered
     run = OutputRun(job.style, header, target.shard, job.inputs, *choices, stated.facts, target.moved)
-    return open_journaled(place, run, say)
+    try:
+        return open_journaled(place, run, say)
+    except OSError as error:
+        raise unusable_folder(target.where, error) from error

@@ -286,9 +286,9 @@ def test_a_recording_is_measured_once(media, tmp_path, monkeypatch):
 def test_playlists_open_no_other_file(media, tmp_path):
     path = tmp_path / "a.mp4"
     path.write_text(f"#EXTM3U\n#EXTINF:3,\n{media / 'aac.aac'}\n#EXT-X-ENDLIST\n")
-    assert "FFmpeg does not read" in problem(path)
+    assert problem(path) == "is text, not audio"
     path.write_text(f"ffconcat version 1.0\nfile '{media / 'aac.aac'}'\n")
-    assert "FFmpeg does not read" in problem(path)
+    assert problem(path) == "is text, not audio"
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -412,7 +412,7 @@ def test_open_track_at_exit(media):
     assert done.stderr == b""
 
 
-PLAIN = "failures first_bytes flac folders formats media plain_header probe rates read sound sound_file_cache"
+PLAIN = "failures first_bytes flac folders formats media plain_header probe rates read sound sound_file_cache spellings"
 
 
 @pytest.mark.parametrize("name", ["a.wav", "a.flac"])
@@ -430,7 +430,6 @@ def test_plain_files_import_no_reader_of_others(tmp_path, name):
         [sys.executable, "-c", code, str(tmp_path / name)], check=True, capture_output=True, text=True
     )
     assert set(done.stdout.split()) <= {*PLAIN.split(), "inputs", "repeats"}
-    assert ("flac" in done.stdout.split()) == (name == "a.flac")
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_kubernetes_job_is_one() -> None:
     assert all(isinstance(value, str) for value in variables.values())
     for rule in spec["podFailurePolicy"]["rules"]:
         codes = rule.get("onExitCodes")
-        assert codes is None or (codes["containerName"], codes["values"]) == (container["name"], [1, 2])
+        assert codes is None or (codes["containerName"], codes["values"]) == (container["name"], [1, 2, 3])
 
 
 def test_a_pod_does_its_part() -> None:

@@ -40,7 +40,7 @@ def test_run_and_resume(tmp_path: Path) -> None:
     assert "This page is about this run" not in text
     assert "hf_secret" not in text
     assert "Where the time went" in text and text.count("mean confidence") == 2
-    assert transcribe(*clips, bad, "-o", out, "--report-html", page).returncode == 1
+    assert transcribe(*clips, bad, "-o", out, "--report-html", page).returncode == 3
     again = Page(page.read_text()).text
     assert "Earlier runs had done 3 files already, of which 1 had failed" in again
     assert "Of all runs the folder holds 5 files (1 failed)" in again

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.audio.failures import input_failure
-from fastscribe.results.journal import ENTRY, Entry, Journal
+from fastscribe.results.journal import ENTRY, Entry, Journal, Layouts
 from fastscribe.results.journal_ledger import JournalLedger
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.types import Failure, Source
@@ -31,7 +31,7 @@ def after(*items: tuple[Source | Failure, bool]) -> Journal:
         assert ledger.expect(numbered)
         assert not ledger.is_done(numbered)
         expected = ledger[index]
-        entries.append(Entry("", expected.key, expected.state, 0, 0, index, failed).values())
+        entries.append(Entry("", expected.key, expected.state, 0, 0, index, failed).values(Layouts()))
         ledger.mark_done(index)
     return Journal(entries=np.array(entries, ENTRY))
 
