@@ -531,7 +531,7 @@ def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     rates = {"wer": 0.5, "exact_wer": 0.6, "cer": 0.1}
     rows = [
-        {"step": 1, "loss": 2.0, "ctc": 3.0, "learning_rate": 1e-3},
+        {"step": 2, "loss": 2.0, "ctc": 3.0, "learning_rate": 1e-3},
         {"step": 3, "loss": 1.0, "learning_rate": 5e-4},
         {"step": 3, "validation": rates, "best_step": 3},
     ]
@@ -540,6 +540,7 @@ def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (tmp_path / "train.png").read_bytes().startswith(b"\x89PNG")
     losses, errors, learning_rates = figures[-1].axes
     assert [line.get_label() for line in errors.lines][-1] == "best: step 3"
+    assert losses.lines[0].get_ydata().tolist() == [2.0, 1.5]
     assert learning_rates.lines[0].get_ydata().tolist() == [1e-3, 5e-4]
     for axes in (losses, errors):
         assert axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1
