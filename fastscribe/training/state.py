@@ -46,7 +46,7 @@ class RunFolder:
         self.batch_sizes = path / "batch_sizes.json"
 
     def lock(self) -> FolderLock:
-        """Lock the folder, and create it if needed. Raises UsageError if another run writes there, or if nobody can."""
+        """Lock the folder, and create it if needed. Raises UsageError if another run writes there, or none can."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             return FolderLock(self.path / "train.lock")
