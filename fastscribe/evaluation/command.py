@@ -123,6 +123,12 @@ def evaluate(
     evaluation = scoring.evaluate(pairs, len(fields.group_by), diff or 0, not skip_failed)
     problems.report_rest()
     unused = references.num_unused if references else 0
+    if references and references.by_end and not quiet:
+        ours, theirs = references.by_end
+        say(
+            f"{count_of(references.num_by_end, 'result')} found by the end of the path alone, such as {ours} for {theirs}: the "
+            "recordings lie elsewhere now"
+        )
     _check(evaluation, fields.group_by)
     if pooled.num_repeats and not quiet:
         comes = "comes" if pooled.num_repeats == 1 else "come"

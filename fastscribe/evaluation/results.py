@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from textwrap import shorten
 from typing import Any, NamedTuple
 
@@ -42,7 +44,12 @@ class References:
     """The references of one manifest, in memory, by audio path, offset, audio track and duration.
 
     A result's reference is that of the same file: paths are relative to the manifest's folder there, to the current one in
-    results. If that finds none (both were written elsewhere), it is that of the row with an equal audio_filepath.
+    results. If that finds none (both were written elsewhere), it is that of the row with an equal audio_filepath. If there is
+    none either, it is that of the one file whose path has the longest common end with the result's.
+
+    Attributes:
+        by_end: The first result that was found by its path's end, and the path in the manifest; None: none was.
+        num_by_end: Results that were.
     """
 
     def __init__(self, manifest: str, fields: Fields) -> None:
@@ -52,6 +59,9 @@ class References:
         self._num_rows = 0
         self._by_file: dict[tuple[str, int | str], list[_Reference]] = {}
         self._by_name: dict[tuple[str, int | str], list[_Reference]] = {}
+        self._by_base: dict[tuple[str, int | str], list[_Reference]] = {}
+        self.by_end: tuple[str, str] | None = None
+        self.num_by_end = 0
         self._found: set[int] = set()  # lines
         kept = (fields.reference, *fields.group_by)
         for row in read_rows([manifest]):
@@ -76,6 +86,7 @@ class References:
         self._num_rows += 1
         rows.append(_Reference(row._replace(fields=kept), recording))
         self._by_name.setdefault((path, recording.offset), []).append(rows[-1])
+        self._by_base.setdefault((_parts(recording.file)[-1], recording.offset), []).append(rows[-1])
 
     def find(self, row: ResultRow) -> Mapping[str, Any]:
         """Return the fields of the manifest's row for a result.
@@ -90,6 +101,9 @@ class References:
         rows = (
             self._by_file.get((recording.file, recording.offset)) or self._by_name.get((path, recording.offset)) or []
         )
+        if not rows and (rows := _with_longest_end(self._by_base.get((_parts(path)[-1], recording.offset), []), path)):
+            self.num_by_end += 1
+            self.by_end = self.by_end or (path, rows[0].recording.file)
         if not rows:
             raise row.problem(f"{self.manifest} has no row for this audio_filepath and offset")
         found = _of_same_length(rows, recording)
@@ -102,6 +116,20 @@ class References:
     def num_unused(self) -> int:
         """Number of rows without a result so far."""
         return self._num_rows - len(self._found)
+
+
+def _parts(path: str) -> list[str]:
+    return path.replace(os.sep, "/").split("/")
+
+
+def _with_longest_end(rows: list[_Reference], path: str) -> list[_Reference]:
+    """Return the rows of the one file whose path has the longest common end with another path; none if it is not clear."""
+    ends: dict[str, int] = {}
+    for row in rows:
+        pairs = zip(reversed(_parts(row.recording.file)), reversed(_parts(path)), strict=False)
+        ends[row.recording.file] = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    best = [file for file, common in ends.items() if common == max(ends.values())]
+    return [row for row in rows if row.recording.file == best[0]] if len(best) == 1 else []
 
 
 def _of_same_length(rows: list[_Reference], recording: Recording) -> _Reference | None:

@@ -29,6 +29,7 @@ from fastscribe.evaluation.scores import (
     normalizer,
     score_pairs,
 )
+from fastscribe.results.rows import read_rows
 from tests.helpers.processes import fastscribe, on_terminal, refused
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "cd", "日本"]), max_size=7).map(" ".join)
@@ -455,3 +456,20 @@ def test_spaces_of_scripts_without_spaces_and_dots(name: NormalizerName) -> None
         assert (scored.words.errors, scored.characters.errors) == (0, 0)
     [scored] = score_pairs([Pair(normalize("ab c"), normalize("abc"))])
     assert (scored.words.errors, scored.characters.errors) == (2, 1)
+
+
+def test_recordings_that_lie_elsewhere_are_found_by_the_end_of_their_paths(tmp_path: Path) -> None:
+    """The longest common end decides; where two are as long, none is right."""
+    rows = [{"audio_filepath": f"/data/{name}.wav", "text": name} for name in ("a/x", "b/x", "c/d/y", "e/d/y", "z")]
+    references = References(str(write(tmp_path / "m.jsonl", *rows)), Fields())
+
+    def found(path: str) -> str | None:
+        [row] = read_rows([str(write(tmp_path / "r.jsonl", {"audio_filepath": path, "text": "heard"}))])
+        try:
+            return str(references.find(row)["text"])
+        except ManifestError:
+            return None
+
+    paths = ("/mnt/b/x.wav", "other/z.wav", "/mnt/d/y.wav", "/mnt/x.wav", "/mnt/gone.wav", "/data/a/x.wav")
+    assert [found(path) for path in paths] == ["b/x", "z", None, None, None, "a/x"]
+    assert (references.num_by_end, references.by_end) == (2, ("/mnt/b/x.wav", "/data/b/x.wav"))
