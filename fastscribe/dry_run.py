@@ -35,8 +35,9 @@ class DryRunReport:
     `skipped` counts the inputs that earlier runs have finished; `failed_before` of them failed. `files` and `failed` include
     none of these. estimated_usd is None if no price is known.
 
-    If `opened` is less than files + failed, the inputs that were opened stand for the others: `files` includes what would fail
-    among these, and audio_s (unless a manifest states every duration), utterances, batches and the time are estimates.
+    If `opened` is less than files + failed, the inputs that were opened stand for the others: `files`, `failed`, audio_s
+    (unless a manifest states every duration), utterances, batches and the time are estimates. Recordings on which the model
+    fails, of those that are timed, are among `failed`. estimated_s is 0 if it fails on all of them.
     """
 
     files: int
@@ -114,7 +115,7 @@ def estimate_run(
         if opened < listing.num:  # else the batches are those of the run
             windows = [[*usable] * max(1, min(listing.num, transcriber.options.window) // max(1, opened))]
         samples, plans = _planned(run, windows)
-        frames_per_s = _measure_speed(run, transcriber._executor, samples) if samples else 0.0
+        frames_per_s, undecoded = _measure_speed(run, transcriber._executor, samples) if samples else (0.0, [])
     planned_s = sum(duration_s(item) for window in windows for item in window)
     audio_s = planned_s
     if opened < listing.num:
@@ -122,7 +123,9 @@ def estimate_run(
         audio_s = listing.stated_s if listing.num_stated == listing.num else opened_s * listing.num / max(1, opened)
     scale = audio_s / planned_s if planned_s else 0.0
     estimated_s = scale * plans.padded / frames_per_s if frames_per_s else 0.0
-    failed = opened - len(usable)
+    for failure in undecoded:
+        on_failure(failure)
+    failed = round((opened - len(usable)) * listing.num / max(1, opened)) + len(undecoded)
     return DryRunReport(
         files=listing.num - failed,
         failed=listing.failed + failed,
@@ -134,7 +137,9 @@ def estimate_run(
         padding_share=1 - plans.real / plans.padded if plans.padded else 0.0,
         estimated_s=estimated_s,
         estimated_rtfx=audio_s / estimated_s if estimated_s else 0.0,
-        estimated_usd=None if usd_per_hour is None else usd_per_hour * estimated_s / 3600,
+        estimated_usd=None
+        if usd_per_hour is None or (samples and not frames_per_s)
+        else usd_per_hour * estimated_s / 3600,
         left_out=dict(transcriber.progress.left_out),
         repeated=transcriber.progress.repeats.num,
         opened=opened + listing.failed,
@@ -205,8 +210,12 @@ def _pick_samples(plan: Sequence[tuple[Utterance, ...]]) -> list[tuple[Utterance
     return list(plan[step // 2 :: step])[:_SAMPLES]
 
 
-def _measure_speed(run: Run, executor: Executor, samples: Sequence[tuple[Utterance, ...]]) -> float:
-    """Return padded encoder frames a second, reading included, after a warm-up; 0 if no sample could be read.
+def _measure_speed(
+    run: Run, executor: Executor, samples: Sequence[tuple[Utterance, ...]]
+) -> tuple[float, list[Failure]]:
+    """Return padded encoder frames a second, reading included, after a warm-up; 0 if no sample could be decoded.
+
+    Also return the failure of each recording that could not be.
 
     The warm-up is a whole batch on a GPU, whose memory and kernels depend on the shape, and one utterance on a CPU.
 
@@ -215,19 +224,23 @@ def _measure_speed(run: Run, executor: Executor, samples: Sequence[tuple[Utteran
     warm_up = samples[0] if executor.facts.is_gpu else samples[0][:1]
     _decoded_frames(run, executor, [warm_up] * executor.num_devices)
     start = perf_counter()
-    frames = _decoded_frames(run, executor, [batch for batch in samples for _ in range(executor.num_devices)])
-    return frames / (perf_counter() - start)
+    frames, failures = _decoded_frames(run, executor, [batch for batch in samples for _ in range(executor.num_devices)])
+    return frames / (perf_counter() - start), failures
 
 
-def _decoded_frames(run: Run, executor: Executor, plans: Sequence[tuple[Utterance, ...]]) -> int:
-    """Decode batches. Return their padded encoder frames, without those of failures."""
+def _decoded_frames(run: Run, executor: Executor, plans: Sequence[tuple[Utterance, ...]]) -> tuple[int, list[Failure]]:
+    """Decode batches. Return the padded encoder frames of those that have results, and one failure of each recording."""
     plans = [tuple(_numbered(batch, number)) for number, batch in enumerate(plans)]
     frames = 0
+    failures: dict[str, Failure] = {}
     with closing(executor.execute(plans)) as outcomes:
         for outcome in outcomes:
-            if outcome is not IDLE and not isinstance(outcome[1][0], Failure):
-                frames += len(outcome[0]) * max(map(run.num_frames, outcome[0]))
-    return frames
+            if outcome is IDLE:
+                continue
+            failures |= {one.id: one for one in outcome[1] if isinstance(one, Failure)}
+            decoded = [one for one, result in zip(*outcome, strict=True) if not isinstance(result, Failure)]
+            frames += len(decoded) * max(map(run.num_frames, decoded), default=0)
+    return frames, list(failures.values())
 
 
 def _numbered(batch: Sequence[Utterance], number: int) -> Iterator[Utterance]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.audio.formats import MAGIC, list_kind
 from fastscribe.audio.given import Audio, is_one
-from fastscribe.checkpoint.location import LARGE_MODEL, PACKAGED_NAME, is_packaged, why_beyond
+from fastscribe.checkpoint.hub_name import LARGE_MODEL
+from fastscribe.checkpoint.location import PACKAGED_NAME, is_packaged, why_beyond
 from fastscribe.config import Options, check_load
 from fastscribe.errors import AudioError, UsageError
 from fastscribe.types import Failure, Transcript

@@ -89,8 +89,18 @@ class Phrase(NamedTuple):
     weight: float = 1.0  # factor of the usual boost, above 0
 
 
+class _Keyed:
+    path: str
+    given_key: Any
+
+    @property
+    def key(self) -> Any:
+        """The caller's key of the recording; where none was given, a file's path, or the position of other data."""
+        return self.path if self.given_key is None else self.given_key
+
+
 @dataclass(frozen=True)
-class Source:
+class Source(_Keyed):
     """One recording to transcribe, or the part of one that a manifest row names."""
 
     path: str  # as the user gave it, for reports
@@ -103,18 +113,14 @@ class Source:
     track: int | None = None  # audio track of a container, from 0; None: the first
     channel: Channel | None = None  # channel to read; None: a mix of all
     given_key: Any = field(default=None, compare=False)  # the caller's name for the recording; None: its path
+    listed: str = field(default="", compare=False)  # line of the list that names it, for messages
     boost: tuple[Phrase, ...] = ()  # phrases of this recording, beside those of the run
-    language: str | None = (
-        None  # tag of the language that the text is kept to (context/language_filter.py); None: of none
-    )
-
-    @property
-    def key(self) -> Any:
-        return self.path if self.given_key is None else self.given_key
+    # Tag of the language that the text is kept to (context/language_filter.py); None: of none.
+    language: str | None = None
 
 
 @dataclass(frozen=True)
-class AudioInfo:
+class AudioInfo(_Keyed):
     """One recording (or the part that a manifest row names), as its header describes it.
 
     `start` and `num_samples` are in samples at `sample_rate`; a plain file starts at 0.
@@ -142,12 +148,9 @@ class AudioInfo:
     opposite_phase: tuple[tuple[float, float], ...] = field(default=(), compare=False)
     unread: Source | None = None  # set: the values come from the manifest, and the loader has yet to open the file
     given_key: Any = field(default=None, compare=False)  # as Source's
+    listed: str = field(default="", compare=False)  # as Source's
     boost: tuple[Phrase, ...] = ()  # as Source's
     language: str | None = None  # as Source's
-
-    @property
-    def key(self) -> Any:
-        return self.path if self.given_key is None else self.given_key
 
     @property
     def duration_s(self) -> float:
@@ -482,7 +485,7 @@ class RenderedTranscript(Transcript):
 
 
 @dataclass(frozen=True)
-class Failure:
+class Failure(_Keyed):
     """A recording that could not be transcribed, and the stage that failed."""
 
     path: str
@@ -493,11 +496,7 @@ class Failure:
     row: Mapping[str, Any] | None = None
     index: int = 0  # position among the inputs of a run, from 0
     given_key: Any = field(default=None, compare=False)  # as Source's
-
-    @property
-    def key(self) -> Any:
-        """The caller's key of the recording; where none was given, a file's path, or the position of other data."""
-        return self.path if self.given_key is None else self.given_key
+    listed: str = field(default="", compare=False)  # as Source's
 
     if not TYPE_CHECKING:  # where results are checked as a union, and Failure has no such attributes
 

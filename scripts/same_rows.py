@@ -39,7 +39,7 @@ _SOME = "audio/0*.flac"
 # Each a name and the arguments behind `transcribe`; paths are relative to tests/data.
 CASES: dict[str, list[str]] = {
     **{name: ["audio", "-m", f"models/{name}", "-o", "OUT", "-f", "jsonl", "--tokens"] for name in _MODELS},
-    "packaged model, all formats": ["audio", "-o", "OUT", "-f", "jsonl,json,srt,vtt,ass,txt,tsv,ctm,rttm,textgrid"],
+    "packaged model, all formats": ["audio", "-o", "OUT", "-f", "jsonl,json,srt,vtt,ass,txt,md,tsv,ctm,rttm,textgrid"],
     "stdout": ["audio/01_0_00010.flac"],
     "text to stdout": ["audio/01_0_00010.flac", "-f", "txt"],
     "manifest": ["manifest.jsonl", "-m", "models/tdt_demo/model.nemo", "-o", "OUT"],

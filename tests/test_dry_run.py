@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from fastscribe import Failure, Options, Transcriber, dry_run
+from fastscribe.audio.failures import to_failure
 from fastscribe.audio.probe import probe
 from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.cli.report_dry_run import dry_run_table
 from fastscribe.dry_run import estimate_run
+from fastscribe.errors import ModelOutputError
 from fastscribe.pipeline import preparation
 from fastscribe.pipeline.preparation import Preparation
 from fastscribe.results.outputs import Ledger
-from fastscribe.types import Source
+from fastscribe.types import Source, Utterance
 from tests.conftest import AUDIO, MODELS
 
 CLIPS = sorted(AUDIO.glob("0*.flac"))[:6]
@@ -51,7 +55,7 @@ def test_some_inputs_stand_for_the_others(
     monkeypatch.setattr(dry_run, "_MAX_OPENED", 35)
     failures.clear()
     part = estimate_run(transcriber, [str(folder)], Ledger(), 1.0, failures.append)
-    assert part.opened == 35 and part.failed == len(failures) > 0 and part.files + part.failed == 70
+    assert part.opened == 35 and part.failed == 2 * len(failures) > 0 and part.files + part.failed == 70
     assert part.audio_s == pytest.approx(10 * seconds, rel=0.25)
     assert part.utterances == pytest.approx(60, abs=15) and part.batches == pytest.approx(15, abs=5)
     assert part.estimated_usd == pytest.approx(part.estimated_s / 3600) and part.estimated_s > 0
@@ -85,3 +89,16 @@ def test_an_estimate_does_not_look_for_silence(monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(run.prepare(source), Failure)
     [utterance] = Preparation(config, Options(), by_phrase=True, dry=True).prepare(source)
     assert utterance.duration_s == 9.0
+
+
+def test_recordings_on_which_the_model_fails(transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch) -> None:
+    def execute(plans: Iterable[Sequence[Utterance]]) -> Iterator[tuple[Sequence[Utterance], list[Failure]]]:
+        for batch in plans:
+            yield batch, [to_failure(one.audio, "model", ModelOutputError("NaN")) for one in batch]
+
+    monkeypatch.setattr(transcriber._executor, "execute", execute)
+    failures: list[Failure] = []
+    found = estimate_run(transcriber, [str(clip) for clip in CLIPS], Ledger(), 2.0, failures.append)
+    assert found.failed == len(failures) == len({one.path for one in failures}) > 0
+    assert found.files + found.failed == len(CLIPS) and found.estimated_usd is None
+    assert "unknown: no recording that was tried could be decoded" in dry_run_table(found)

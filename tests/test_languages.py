@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fastscribe import Options, Transcriber, UsageError
-from fastscribe.checkpoint.location import PACKAGED
+from fastscribe.checkpoint.hub_name import PACKAGED
 from fastscribe.checkpoint.reader import CheckpointError, languages_by_name, read_checkpoint
 from fastscribe.config import OutputStyle
 from fastscribe.families.conformer.config import LanguagePromptConfig

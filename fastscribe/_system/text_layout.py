@@ -36,10 +36,10 @@ def escaped(text: str, keep: str = "") -> str:
 def count_of(count: int, noun: str) -> str:
     """Return a number with its noun.
 
-    >>> count_of(1, "recording"), count_of(2000, "recording")
-    ('1 recording', '2,000 recordings')
+    >>> count_of(1, "recording"), count_of(2000, "recording"), count_of(2, "batch")
+    ('1 recording', '2,000 recordings', '2 batches')
     """
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("ch") else "s")
 
 
 def clean_text(text: str) -> str:

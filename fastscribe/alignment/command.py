@@ -13,7 +13,7 @@ from fastscribe._system.quick_start import quick_start
 from fastscribe.alignment.script import missing_line, unsearched_line, unwritten_line
 from fastscribe.alignment.texts import Texts
 from fastscribe.audio.formats import list_kind
-from fastscribe.checkpoint.location import DEFAULT
+from fastscribe.checkpoint.hub_name import DEFAULT
 from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_in
 from fastscribe.cli.job import is_one_short_file
 from fastscribe.cli.run import run

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -115,7 +116,7 @@ class Texts:
             AudioError: The recording `path` has a file that cannot be read, or is of another kind.
         """
         if file.suffix.lower() in OTHER_SUBTITLES:
-            convert = f"ffmpeg -i {file.name} {file.stem}.srt"
+            convert = shlex.join(("ffmpeg", "-i", str(file), f"{file.stem}.srt"))
             raise AudioError(
                 path, f"{file}: subtitles of this kind are not read: make SubRip of them, such as by {convert}"
             )

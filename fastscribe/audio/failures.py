@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 import posixpath
+import sys
 
 from fastscribe._system.urls import is_url, location_of
 from fastscribe.errors import AudioError, FastscribeError, RemoteError
 from fastscribe.types import AudioInfo, Failure, Source
+
+_LOCALE = "not in the characters of this locale, which is not UTF-8: set LC_ALL=C.UTF-8, or PYTHONUTF8=1"
 
 
 class ContainerError(Exception):
@@ -33,6 +36,14 @@ def is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def not_utf8(name: str) -> str:
+    """Return what is wrong with a name that is_utf8() refuses: the name, or the locale, which makes surrogates of any."""
+    is_of_locale = sys.getfilesystemencoding() != "utf-8" and is_utf8(
+        os.fsencode(name).decode("utf-8", "surrogateescape")
+    )
+    return _LOCALE if is_of_locale else "not valid UTF-8; rename the file"
 
 
 def printable(text: str) -> str:
@@ -60,6 +71,8 @@ def system_problem(error: OSError | ValueError) -> str:
         return "no such file or folder"
     if isinstance(error, PermissionError):
         return "permission denied"
+    if isinstance(error, UnicodeEncodeError) and sys.getfilesystemencoding() != "utf-8":  # of a name in a list
+        return f"its name is {_LOCALE}"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error)
@@ -75,4 +88,4 @@ def to_failure(item: Source | AudioInfo, stage: str, error: BaseException) -> Fa
     problem = error.problem if isinstance(error, AudioError) else " ".join(str(error).split())
     kind = type(error).__name__
     message = FastscribeError.spoken(problem) or kind
-    return Failure(item.path, item.id, stage, kind, message, item.row, item.index, item.given_key)
+    return Failure(item.path, item.id, stage, kind, message, item.row, item.index, item.given_key, item.listed)

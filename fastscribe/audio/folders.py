@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from fastscribe.audio.content import holds_text, why_left_out
 from fastscribe.audio.failures import input_failure, system_problem
@@ -113,7 +114,7 @@ def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
 
 
 def from_folder(folder: str, id_prefix: str, left_out: Counter[str]) -> Iterator[Source | Failure]:
-    empty, texts = True, _Texts(left_out)
+    empty, texts = True, _Texts(folder, left_out)
     for entry in walk(folder):
         if isinstance(entry, OSError):
             empty = False
@@ -177,13 +178,15 @@ def _deep_matches(prefix: str, patterns: list[str], left_out: Counter[str], from
 
 
 class _Texts:
-    """Files left out that may be results of a recording beside them, such as a.srt beside a.flac: these are not counted.
+    """Files left out that may be results: those of a recording beside them, such as a.srt beside a.flac, are not counted, nor
+    are those in the output folder of a run below the folder of recordings.
 
     Names that are alike up to their first dot come one after another, so only those of one recording are kept.
     """
 
-    def __init__(self, left_out: Counter[str]) -> None:
-        self._left_out, self._start = left_out, ""
+    def __init__(self, folder: str, left_out: Counter[str]) -> None:
+        self._folder, self._left_out, self._start = folder, left_out, ""
+        self._is_of_run = lru_cache(100)(self._look_for_journal)
         self._recordings: set[str] = set()  # paths, with and without the extension
         self._texts: list[str] = []
 
@@ -205,7 +208,14 @@ class _Texts:
     def settle(self) -> None:
         """Count the texts that no recording has."""
         for path in self._texts:
-            if os.path.splitext(path)[0] not in self._recordings:
+            if os.path.splitext(path)[0] not in self._recordings and not self._is_of_run(os.path.dirname(path)):
                 count_left_out(self._left_out, path)
         self._texts.clear()
         self._recordings.clear()
+
+    def _look_for_journal(self, folder: str) -> bool:
+        """Return True for the output folder of a run, or one below it."""
+        if len(folder) <= len(self._folder):
+            return False
+        journals = glob.glob(os.path.join(glob.escape(folder), "journal*.jsonl"))
+        return bool(journals) or self._is_of_run(os.path.dirname(folder))

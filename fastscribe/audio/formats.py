@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from fastscribe._system.urls import is_url, name_of
-from fastscribe.audio.failures import input_failure, is_utf8, relative_id
+from fastscribe.audio.failures import input_failure, is_utf8, not_utf8, relative_id
 from fastscribe.types import Failure, Source
 
 STDIN = "-"
@@ -147,5 +147,5 @@ def left_out_line(left_out: Mapping[str, int], is_quiet: bool = False) -> str:
 def file_source(path: str, name: str) -> Source | Failure:
     """Return the source of a file; `name` is the base of its id."""
     if not is_utf8(path):
-        return input_failure(path, "path is not valid UTF-8; rename the file")
+        return input_failure(path, f"path is {not_utf8(path)}")
     return Source(path=path, file=path, id=relative_id(name))

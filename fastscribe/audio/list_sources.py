@@ -16,7 +16,7 @@ from typing import Any
 
 from fastscribe._system.urls import is_url
 from fastscribe.audio.archives import iter_members
-from fastscribe.audio.failures import input_failure, is_utf8, printable, relative_id, system_problem
+from fastscribe.audio.failures import input_failure, is_utf8, not_utf8, printable, relative_id, system_problem
 from fastscribe.audio.formats import (
     MANIFEST_EXTENSIONS,
     NOT_OPENED,
@@ -28,7 +28,7 @@ from fastscribe.audio.formats import (
 from fastscribe.audio.json_lines import NotAList
 from fastscribe.audio.list_rows import BadRow, ListRow, Row, list_rows
 from fastscribe.audio.list_rows import manifest_rows as rows_of_manifest
-from fastscribe.audio.manifest import Span, opened, read_numbers, row_span, source_of
+from fastscribe.audio.manifest import Span, line_of, opened, read_numbers, row_span, source_of
 from fastscribe.audio.media import FilePart
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.types import Failure, File, Source
@@ -74,13 +74,14 @@ def _source(row: Row) -> Source | Failure:
     file: File = opened(row.file) if isinstance(row.file, str) else row.file
     try:
         if row.fields is None and not is_utf8(row.span.path):
-            raise ManifestError(row.where, row.number, "a path that is not valid UTF-8; rename the file")
+            raise ManifestError(row.where, row.number, f"a path that is {not_utf8(row.span.path)}")
         source = source_of(row.where, row.number, row.fields or {}, row.span, file)
     except ManifestError as error:
         return _failure(BadRow(row.where, row.number, error, row.fields))
-    if row.id is None and row.fields is not None:
-        return source
-    return replace(source, id=source.id if row.id is None else relative_id(row.id), row=row.fields)
+    if row.id is None:
+        return source if row.fields is not None else replace(source, row=None)
+    listed = "" if list_kind(row.where) == "tar" else line_of(row.where, row.number, row.id)
+    return replace(source, id=relative_id(row.id), row=row.fields, listed=listed)
 
 
 def _failure(row: BadRow) -> Failure:

@@ -135,7 +135,13 @@ def source_of(manifest: str, number: int, fields: Mapping[str, Any], span: Span,
         track=span.track,
         channel=span.channel,
         boost=_phrases(manifest, number, fields),
+        listed=line_of(manifest, number, fields.get("id")),
     )
+
+
+def line_of(where: str, number: int, row_id: object) -> str:
+    """Return where a row is, for messages: the list, the line and the row's own id."""
+    return f"{where}: line {number}" if row_id is None else f"{where}: line {number}, id {row_id!s:.100}"
 
 
 def _phrases(manifest: str, number: int, fields: Mapping[str, Any]) -> tuple[Phrase, ...]:

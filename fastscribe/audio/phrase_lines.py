@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from fastscribe._system.text_layout import count_of
 from fastscribe.config import MAX_BOOST_WEIGHT
 from fastscribe.errors import UsageError
 from fastscribe.types import Phrase
@@ -17,6 +18,7 @@ from fastscribe.types import Phrase
 MAX_CHARACTERS = 200  # of a phrase
 MAX_PHRASES = 100_000  # of a list: about 5 GB while they are prepared
 _LINE_END = re.compile(r"\r\n|\r|\n")
+_SPACED_WEIGHT = re.compile(r"^[^\t]*\S +(?:[1-9]|10|[0-9]\.[0-9]+)\s*$")
 _JOINERS = re.compile("[\u200c\u200d]")  # letters of Persian and of India's languages are written with them
 
 
@@ -24,12 +26,14 @@ class PhraseError(UsageError):
     """A line of a list that is no phrase."""
 
 
-def parse_phrases(lines: Iterable[str], where: str) -> tuple[Phrase, ...]:
+def parse_phrases(lines: Iterable[str], where: str, say: Callable[[str], None] | None = None) -> tuple[Phrase, ...]:
     """Parse the lines of a list.
 
     Args:
         lines: The lines, with or without their ends.
         where: What holds them, for messages.
+        say: Told of lines without a letter and a digit (an emoji, ---), which are left out, and of weights behind a space;
+            None: the former are no phrases.
 
     Returns:
         The phrases in order. A phrase that stands twice has its last weight.
@@ -38,9 +42,17 @@ def parse_phrases(lines: Iterable[str], where: str) -> tuple[Phrase, ...]:
         PhraseError: A line is not a phrase with an optional weight; the message names it.
     """
     found: dict[str, Phrase] = {}
+    odd: list[str] = []
+    spaced: list[str] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
+        text = " ".join(line.partition("\t")[0].split())
+        if say is not None and text and not _has_letters(text):
+            odd.append(f"line {number}, {text:.20}")
+            continue
+        if _SPACED_WEIGHT.search(line):
+            spaced.append(f"line {number}, {text:.40}")
         try:
             phrase = _parse(line)
         except ValueError as error:
@@ -48,7 +60,16 @@ def parse_phrases(lines: Iterable[str], where: str) -> tuple[Phrase, ...]:
         found[phrase.text] = phrase
         if len(found) > MAX_PHRASES:
             raise PhraseError(f"{where}: more than {MAX_PHRASES:,} phrases")
+    if say is not None and odd:
+        say(f"{where}: {count_of(len(odd), 'line')} without a letter or a digit left out: {odd[0]}")
+    if say is not None and spaced:
+        lines_end = "1 line ends" if len(spaced) == 1 else f"{len(spaced):,} lines end"
+        say(f"{where}: {lines_end} in a number that is part of the phrase ({spaced[0]}): a weight stands behind a tab")
     return tuple(found.values())
+
+
+def _has_letters(text: str) -> bool:
+    return any(character.isalnum() for character in text)
 
 
 def _parse(line: str) -> Phrase:
@@ -60,7 +81,7 @@ def _parse(line: str) -> Phrase:
         raise ValueError("a phrase has characters that cannot be printed")
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"a phrase of {len(text)} characters; at most {MAX_CHARACTERS}")
-    if not any(character.isalnum() for character in text):
+    if not _has_letters(text):
         raise ValueError(f"{text!r} has no letter and no digit")
     if not tab:
         return Phrase(text)

@@ -7,6 +7,8 @@ here as far as its structure shows it. Other damage is found when the samples ar
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastscribe.audio.failures import system_problem
 from fastscribe.audio.media import medium_of
 from fastscribe.audio.plain_header import Header, plain_header
@@ -74,10 +76,8 @@ def _audio_info(source: Source, found: Header) -> AudioInfo:
         found.channels,
         num_samples,
         start,
-        source.row,
-        source.file if source.file != source.path else "",
+        file=source.file if source.file != source.path else "",
         is_int16=found.is_int16,
-        index=source.index,
         track=None if found.num_tracks is None else source.track or 0,
         num_tracks=found.num_tracks or 1,
         reading=found.reading,
@@ -85,9 +85,7 @@ def _audio_info(source: Source, found: Header) -> AudioInfo:
         channel=channel,
         layout=layout,
         missing_channel=missing,
-        given_key=source.given_key,
-        boost=source.boost,
-        language=source.language,
+        **_told(source),
     )
     if not layout:
         return audio
@@ -110,6 +108,11 @@ def _cut(source: Source, sample_rate: int, num_samples: int) -> tuple[int, int]:
     return start, int(min(requested, left))
 
 
+def _told(source: Source) -> dict[str, Any]:
+    """Return what a recording keeps of its source."""
+    return {name: getattr(source, name) for name in ("row", "index", "given_key", "listed", "boost", "language")}
+
+
 def planned(source: Source, sample_rate: int) -> AudioInfo:
     """Return what the manifest promises of a row with a duration, at `sample_rate`.
 
@@ -123,10 +126,6 @@ def planned(source: Source, sample_rate: int) -> AudioInfo:
         sample_rate,
         1,
         num_samples,
-        row=source.row,
-        index=source.index,
         unread=source,
-        given_key=source.given_key,
-        boost=source.boost,
-        language=source.language,
+        **_told(source),
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastscribe.checkpoint.location import PACKAGED
+from fastscribe.checkpoint.hub_name import PACKAGED
 from fastscribe.cli.app import MODEL_HELP, find_model
 from fastscribe.cli.terminal import say
 from fastscribe.config import Options

@@ -15,11 +15,17 @@ from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import ChunkedAttention, ExportFormat, ModelConfig
 from fastscribe.errors import UnsupportedCheckpoint, UsageError
 from fastscribe.families.conformer.config import EncoderConfig
+from fastscribe.families.granite.config import GraniteConfig
+from fastscribe.families.jasper.config import JasperConfig
 
 if TYPE_CHECKING:
     import torch
 
 _BATCH_NORM_SUFFIX = ".running_mean"
+_OTHER_ENCODERS = {
+    GraniteConfig: "Granite's encoder",
+    JasperConfig: "a convolutional encoder (Jasper, QuartzNet, ContextNet, Citrinet)",
+}
 _OWN_FORMAT = "without --to, convert writes fastscribe's own format"
 
 
@@ -34,8 +40,9 @@ def check_family(checkpoint: Checkpoint, to: ExportFormat) -> EncoderConfig:
     if config.aed is not None:
         raise refuse(checkpoint, to, "a model with an attention decoder (Canary, Cohere) is not written")
     if not isinstance(encoder, EncoderConfig):
-        family = type(encoder).__name__.removesuffix("Config")
-        raise refuse(checkpoint, to, f"a model with a {family} encoder is not written, only FastConformers")
+        raise refuse(
+            checkpoint, to, f"a model with {_OTHER_ENCODERS[type(encoder)]} is not written, only FastConformers"
+        )
     if encoder.language_prompt or encoder.causal_subsampling or isinstance(encoder.attention, ChunkedAttention):
         raise refuse(checkpoint, to, "a streaming model is not written")
     kind = {"character": "a vocabulary of letters", "aggregate": "a vocabulary joined from several languages'"}

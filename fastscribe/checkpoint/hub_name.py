@@ -1,10 +1,14 @@
-"""The name of a model on the hub: organisation/name, or organisation/name@revision."""
+"""Names of models: the packaged one, and those on the hub, organisation/name or organisation/name@revision."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
+PACKAGED = Path(__file__).absolute().parents[1] / "default_model"
+DEFAULT = "default"  # name of the packaged model
+LARGE_MODEL = "nvidia/parakeet-tdt-0.6b-v3"
 PREFIX = "hf://"
 DEFAULT_REVISION = "main"
 _NAME = re.compile(

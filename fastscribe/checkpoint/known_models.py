@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from fastscribe.checkpoint import hub
-from fastscribe.checkpoint.location import DEFAULT, PACKAGED
+from fastscribe.checkpoint.hub_name import DEFAULT, LARGE_MODEL, PACKAGED
 from fastscribe.errors import CheckpointError
 
 _TABLE = Path(__file__).with_name("known_models.yaml")
@@ -56,6 +56,15 @@ def known_models() -> list[KnownModel]:
     return [KnownModel(**{**row, "decoders": tuple(row["decoders"])}) for row in rows]
 
 
+def nearest(word: str) -> str | None:
+    """Return the name on the hub of the model that a word stands for most likely: one that has it, or is spelt like it."""
+    names = [LARGE_MODEL, *(model.hub for model in known_models() if model.hub)]
+    last = {name.rpartition("/")[2].lower(): name for name in names}
+    found = [name for name in names if word.lower() in name.lower()]
+    found += [last[one] for one in get_close_matches(word.lower(), last, 1)]
+    return found[0] if found else None
+
+
 def hub_name(name: str) -> hub.HubName:
     """Return the name on the hub of a model: one of the table, or organisation/name[@revision]. Raises CheckpointError."""
     models = known_models()
@@ -66,8 +75,8 @@ def hub_name(name: str) -> hub.HubName:
     full = known.hub + (f"@{revision}" if revision else "") if known and known.hub else name
     parsed = hub.HubName.parse(full)
     if parsed is None:
-        close = get_close_matches(plain, [model.name for model in models], 1)
-        hint = f"did you mean {close[0]}? " if close else ""
+        close = nearest(plain)
+        hint = f"did you mean {close}? " if close else ""
         raise CheckpointError(
             name, f"no such model; {hint}`fastscribe models` lists names; others are organisation/name"
         )

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fastscribe._system.urls import is_url
+from fastscribe.checkpoint.hub_name import DEFAULT, PACKAGED, PREFIX, HubName
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.types import Failure, Transcript
 
-PACKAGED = Path(__file__).parents[1] / "default_model"
-DEFAULT = "default"  # name of the packaged model
 NO_MODEL = (
     "no --model: using the small English one that comes with fastscribe, which is less accurate than a large one "
     "(--model nvidia/parakeet-tdt-0.6b-v3 downloads one)"
@@ -23,7 +22,6 @@ _LARGE_MODELS = "--model nvidia/parakeet-tdt-0.6b-v3 (25 languages) or nvidia/ca
 # What messages say about the packaged model. The limit belongs to its weights, beam and language model;
 # scripts/default_model/confidence_limit.py chooses it.
 CONFIDENCE_LIMIT = 0.78
-LARGE_MODEL = "nvidia/parakeet-tdt-0.6b-v3"
 PACKAGED_NAME = "the small English model that comes with fastscribe"
 
 
@@ -52,14 +50,16 @@ def locate(
         UsageError: the installation has no packaged model.
         CheckpointError: there is no such path or name, or the download failed.
     """
-    if model is None or (model == DEFAULT and not os.path.exists(model)):
-        return _packaged(is_explicit=model is not None, say=say)
+    if model is None or is_packaged(model):
+        if not (PACKAGED / "config.json").is_file():
+            raise UsageError("--model: give one; this installation comes without a model of its own")
+        if model is None:
+            say(NO_MODEL)
+        return PACKAGED
     if not model:
         raise CheckpointError('""', "names no model; a model on the Hugging Face hub is named organisation/name")
     if os.path.exists(model) and not is_url(model):
         return Path(model)
-    from fastscribe.checkpoint.hub_name import PREFIX, HubName
-
     if is_url(model) and not model.startswith(PREFIX):
         problem = "models are not read from URLs: download it, e.g. with `aws s3 cp` or `curl -O`, and name the file or folder"
         raise CheckpointError(model, problem)
@@ -70,8 +70,15 @@ def locate(
         if model.startswith(PREFIX) and not os.path.lexists(model):
             raise CheckpointError(model, f"no name on the Hugging Face hub; names there are {PREFIX}organisation/name")
         if not (os.path.lexists(model) or "/" in model or model.endswith((".nemo", ".ckpt"))):
-            problem = "no such file or folder; a model on the Hugging Face hub is named organisation/name"
-            raise CheckpointError(model, problem)
+            from fastscribe.checkpoint.known_models import nearest
+
+            close = nearest(model)
+            meant = (
+                f"did you mean --model {close}?"
+                if close
+                else "a model on the Hugging Face hub is named organisation/name"
+            )
+            raise CheckpointError(model, f"no such file or folder; {meant}")
         return Path(model)
     is_explicit = model.startswith(PREFIX)
     first = name.repo.partition("/")[0]
@@ -92,17 +99,7 @@ def other_family(model: str) -> str | None:
         return f"a Whisper model; fastscribe runs Parakeet, Canary and their relatives: {_LARGE_MODELS}"
     if _NVIDIA.match(last) and model.startswith("mlx-community/"):
         return f"weights for MLX, which fastscribe does not read: --model nvidia/{last} has the same"
-    if _NVIDIA.match(last) and last == model and not last.endswith((".nemo", ".ckpt")):
-        return f"no such file or folder; the model on the Hugging Face hub is nvidia/{model}"
     return None
-
-
-def _packaged(is_explicit: bool, say: Callable[[str], None]) -> Path:
-    if not (PACKAGED / "config.json").is_file():
-        raise UsageError("--model: give one; this installation comes without a model of its own")
-    if not is_explicit:
-        say(NO_MODEL)
-    return PACKAGED
 
 
 def is_packaged(model: str | Path) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fastscribe.checkpoint.formats import CONFIG_NAME, FORMAT, NEMO_CONFIG_NAME
+from fastscribe.checkpoint.hub_name import PACKAGED
 from fastscribe.checkpoint.value import Checkpoint, one_line, read_json, with_aligner
 from fastscribe.config import Options
 from fastscribe.errors import CheckpointError, UsageError
@@ -31,7 +32,6 @@ _ENGLISH = frozenset(
         *("granite-speech-5.0-470m-turboctc", "granite-speech-5.0-470m-turboctc-nc"),
     )
 )
-_PACKAGED = Path(__file__).absolute().parents[1] / "default_model"  # location.PACKAGED, which imports readers of models
 # The model card of parakeet-tdt-0.6b-v3.
 _EUROPEAN = "bg hr cs da nl en et fi fr de el hu it lv lt mt pl pt ro ru sk sl es sv uk"
 _NEMO_NAME = re.compile(r"stt_((?:[a-z]{2}){1,3}(?:_[a-z]{2})*)_.+")  # stt_de_..., stt_enes_..., stt_kk_ru_...
@@ -219,7 +219,7 @@ def languages_by_name(path: Path) -> tuple[str, ...]:
 
     Names are those of a .nemo file, of a model's folder, and of a repository in the hub's cache.
     """
-    if path.absolute() == _PACKAGED:
+    if path.absolute() == PACKAGED:
         return ("en",)
     hub_names = [match[1] for part in path.parts if (match := _HUB_FOLDER.fullmatch(part))]
     folder = [path.parent.name] if path.suffix == ".nemo" else []

@@ -164,7 +164,8 @@ def report_invalid_config(where: object) -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    return " ".join(str(error)[:300].split())
+    """Return an error in one line; a missing permission in the words that recordings have."""
+    return "permission denied" if isinstance(error, PermissionError) else " ".join(str(error)[:300].split())
 
 
 class Section:

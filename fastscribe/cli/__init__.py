@@ -22,7 +22,7 @@ from fastscribe._system.signals import (
     SignalHandler,
     Terminated,
 )
-from fastscribe.cli.app import StdoutClosed, Stopped, app
+from fastscribe.cli.app import WHEN_STOPPED, StdoutClosed, Stopped, app, described
 from fastscribe.cli.commands import ProgramGroup
 from fastscribe.cli.terminal import discard_unwritable_output, say, show_table
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError, first_line
@@ -31,8 +31,6 @@ from fastscribe.version import __version__
 __all__ = ["app", "exit_code", "main"]
 
 _ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
-
-_HINT = "; what was finished is kept, and {} goes on from there"
 
 
 def main() -> NoReturn:
@@ -53,6 +51,7 @@ def exit_code() -> int:
 
 def _run() -> int:
     limit_openmp_spin()
+    WHEN_STOPPED.clear()
     stop = SignalHandler(_run)
     stop.install()
     try:
@@ -76,7 +75,7 @@ def _run() -> int:
     finally:
         stop.restore()
     if code in ENDINGS:  # some versions of typer turn Ctrl-C into this code themselves
-        say(f"{ENDINGS[code]}{_resume_hint()}")
+        say("; ".join([ENDINGS[code], *(hint() for hint in WHEN_STOPPED)]))
     return code
 
 
@@ -107,14 +106,6 @@ def _report_error(error: Exception) -> int:
     raise error
 
 
-def _resume_hint() -> str:
-    """Return how to resume the interrupted command, for commands that do not print it themselves."""
-    if sys.argv[1:2] not in (["transcribe"], ["align"]):
-        return ""
-    starts_over = "--overwrite" in sys.argv
-    return _HINT.format("without --overwrite the command" if starts_over else "with --output-dir the same command")
-
-
 def _version(value: bool) -> None:
     if value:
         print(f"fastscribe {__version__}")
@@ -138,6 +129,7 @@ fastscribe --help               all commands: evaluate, train, bench ..."""
 
 
 @app.callback(cls=ProgramGroup, invoke_without_command=True)
+@described
 def fastscribe(
     context: typer.Context,
     version: Annotated[

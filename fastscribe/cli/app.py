@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -147,7 +151,7 @@ class Group(TyperGroup):
         """Parse the options before the command; name the command of an option that belongs to one. `help X` is `X --help`."""
         if args[:1] == ["help"]:
             args = [*args[1:], "--help"]
-        typed = " ".join(args)
+        typed = shlex.join(args)
         try:
             return list(super().parse_args(ctx, args))
         except Exception as error:
@@ -162,7 +166,7 @@ class Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command; if there is a recording in its place, say what is missing."""
         if args and self.get_command(ctx, args[0]) is None and "transcribe" in self.commands and _is_input(args[0]):
-            ctx.fail(f"{args[0]} is no command. To transcribe it: {ctx.command_path} transcribe {' '.join(args)}")
+            ctx.fail(f"{args[0]} is no command. To transcribe it: {ctx.command_path} transcribe {shlex.join(args)}")
         if args and args[0] == "version" and "transcribe" in self.commands:
             ctx.fail(f"version is no command. Use {ctx.command_path} --version")
         return super().resolve_command(ctx, args)
@@ -176,7 +180,16 @@ class Application(typer.Typer):
     """A typer application with commands of this program's kind."""
 
     def command(self, *arguments: Any, **settings: Any) -> Callable[[_Function], _Function]:
-        return super().command(*arguments, **({"cls": Command} | settings))
+        register = super().command(*arguments, **({"cls": Command} | settings))
+        return lambda function: register(described(function))
+
+
+def described(function: _Function) -> _Function:
+    """Give a function its docstring back, which --help shows and which Python drops under PYTHONOPTIMIZE=2."""
+    if function.__doc__ is None:
+        with suppress(OSError):  # no source
+            function.__doc__ = ast.get_docstring(ast.parse(inspect.getsource(function)).body[0])  # type: ignore[arg-type]
+    return function
 
 
 def new_app(name: str | None = None) -> Application:
@@ -195,6 +208,7 @@ def new_app(name: str | None = None) -> Application:
 
 
 app = new_app("fastscribe")
+WHEN_STOPPED: list[Callable[[], str]] = []  # says what a run has done that a signal ends, and how it goes on
 EVERYDAY: set[str] = set()  # options that are declared so
 
 MODEL_HELP = ".nemo file, Hugging Face folder or name (organisation/model[@revision]), or fastscribe folder."

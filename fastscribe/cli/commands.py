@@ -21,6 +21,7 @@ _CORE = {
     "schema": "schema",
     "models": "known_models",
 }
+_SHELLS = (["bash"], ["zsh"], ["fish"], ["powershell"], ["pwsh"])
 _ROOMS = {name: f"fastscribe.{room.name}.{module}" for room in ROOMS for name, module in room.commands.items()}
 
 
@@ -71,3 +72,10 @@ class ProgramGroup(Group):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.commands: Any = LazyCommands()
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options before the command. A shell after --show-completion is that one, not the current one."""
+        if args[:1] in (["--show-completion"], ["--install-completion"]) and args[1:] in _SHELLS:
+            shown: Any = next(one for one in self.get_params(ctx) if args[0] in one.opts)
+            shown.callback(ctx, shown, args[1])
+        return list(super().parse_args(ctx, args))

@@ -5,8 +5,8 @@ A shell completes file names where nothing here fits.
 
 from __future__ import annotations
 
+from fastscribe.checkpoint.hub_name import DEFAULT
 from fastscribe.checkpoint.known_models import known_models
-from fastscribe.checkpoint.location import DEFAULT
 from fastscribe.config import OUTPUT_FORMATS
 
 

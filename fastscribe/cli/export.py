@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -141,8 +142,8 @@ def _export_rows(
     for given in results:
         if given != "-" and _is_source_of(folder, Path(given)):
             raise UsageError(
-                f"{given}: is what --output-dir {folder} holds: fastscribe export {folder} makes files of it there; edited "
-                "rows need another folder"
+                f"{given}: is what --output-dir {folder} holds: fastscribe export {quote(str(folder))} makes files of it "
+                "there; edited rows need another folder"
             )
     settings = {name: value for part in reversed(parts) for name, value in part.settings.items()}
     exported = export_to_folder(_usable(results, parts, problems), style, folder, say, settings)

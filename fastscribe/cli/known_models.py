@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fastscribe.checkpoint import hub
+from fastscribe.checkpoint.hub_name import PACKAGED
 from fastscribe.checkpoint.known_models import hub_name, known_models
+from fastscribe.checkpoint.location import is_packaged
 from fastscribe.cli.app import Application, Group, app, check_stdout
 from fastscribe.cli.completion import published_models
 from fastscribe.cli.terminal import say
@@ -79,6 +81,10 @@ def pull(
     """
     check_stdout()
 
+    if is_packaged(name):
+        say("the small English model comes with fastscribe, so it is here: transcribe uses it without --model")
+        print(PACKAGED)
+        return
     found = hub_name(name)
     path = hub.download(found, say, announce=False)
     say(f"{found}: ready; use it with --model {found}")

@@ -74,12 +74,14 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
     except BaseException:
         output.close(finished=False)
         raise
-    if not job.quiet:
-        say_all_done(job, output.ledger.num_given)
-    say_listing(listing.left_out, listing.repeats.num, job.quiet)
+    num_given, failed_before = output.ledger.num_given, output.ledger.failed_before
+    say_listing(listing.left_out, 0, quiet=True)
+    if job.quiet:
+        say_failed_before(failed_before)
+    else:
+        say_all_done(job, num_given, failed_before)
     not_made = say_made_again(output, job.quiet)
-    say_failed_before(output.ledger.failed_before)
-    raise typer.Exit(1 if not_made else job.failure_code(0, output.ledger.failed_before, output.ledger.num_given))
+    raise typer.Exit(1 if not_made else job.failure_code(0, failed_before, num_given))
 
 
 def _has_more(job: TranscribeJob, listing: Listing, output: JournaledOutput) -> bool:

@@ -1,4 +1,4 @@
-"""Progress of a run on stderr: a bar on a terminal, a line now and then elsewhere. pipeline/stats.py counts.
+"""Progress of a run: a bar on a terminal, a line now and then elsewhere and in the log. pipeline/stats.py counts.
 
 The share is that of the audio. Parts of a long recording count as they finish. Until the last input is probed the total is
 an estimate, marked "~": the number of inputs times the mean length so far. While not all inputs are listed, there is no share.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastscribe._system import signals
 from fastscribe._system.text_layout import escaped
-from fastscribe.cli.terminal import say, show
+from fastscribe.cli.terminal import log, say, show
 from fastscribe.pipeline.stats import Progress
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _DRAWS_PER_S = 8
 _MIN_BAR, _MAX_BAR = 10, 40  # columns
 _COLUMNS, _LINES = 80, 25  # of a terminal that does not say
+_LOOK_S = 1.0  # between two looks at the counts, where there is no bar
 _FIRST_LINE_S, _MAX_BETWEEN_LINES_S = 60.0, 600.0
 _CLEAR_LINE = b"\r\x1b[2K"
 
@@ -53,7 +54,7 @@ class ProgressBar:
     def __enter__(self) -> ProgressBar:
         if self._enabled and sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown"):
             self._start_live()
-        elif self._enabled:
+        if self._enabled:
             Thread(target=self._print_lines, name="progress", daemon=True).start()
         return self
 
@@ -112,11 +113,14 @@ class ProgressBar:
         return make_status(self._progress(), self.num_inputs, self._pace, perf_counter())
 
     def _print_lines(self) -> None:
-        wait_s = _FIRST_LINE_S
-        while not self._stop.wait(wait_s):
-            status = self.status()
-            say(", ".join(text for text in (status.percent, status.text(sys.maxsize)) if text))
-            wait_s = min(2 * wait_s, _MAX_BETWEEN_LINES_S)
+        """Print a line now and then; beside a bar, to the log alone."""
+        told, wait_s, left_s = log if self._live is not None else say, _FIRST_LINE_S, _FIRST_LINE_S
+        while not self._stop.wait(_LOOK_S):
+            status = self.status()  # each time: the speed is that of the steps which it sees
+            left_s -= _LOOK_S
+            if left_s <= 0:
+                told(", ".join(text for text in (status.percent, status.text(sys.maxsize)) if text))
+                wait_s = left_s = min(2 * wait_s, _MAX_BETWEEN_LINES_S)
 
     def _start_live(self) -> None:
         from rich.console import Console, ConsoleDimensions

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from fastscribe._system.text_layout import count_of
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.repeats import Repeats
 from fastscribe.cli.app import StdoutClosed, is_on_terminal
@@ -18,7 +19,6 @@ from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import earlier_text, failure_line, filter_mpg123_messages, say, show_table
 from fastscribe.results.output import read_ledger
 from fastscribe.results.outputs import Ledger, OutputRun
-from fastscribe.types import Failure
 
 if TYPE_CHECKING:
     from fastscribe.dry_run import DryRunReport
@@ -49,7 +49,7 @@ def report_dry_run(job: TranscribeJob) -> None:
         usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour)
         ledger = _ledger(job, transcriber)
         with filter_mpg123_messages():
-            found = estimate_run(transcriber, job.inputs, ledger, usd_per_hour, _show_failure)
+            found = estimate_run(transcriber, job.inputs, ledger, usd_per_hour, lambda one: say(failure_line(one)))
     check_any_input(found.files + found.failed + found.skipped, job.target.shard)
     say_listing(found.left_out, found.repeated, job.quiet)
     if not job.quiet:
@@ -61,10 +61,6 @@ def report_dry_run(job: TranscribeJob) -> None:
             raise StdoutClosed from error
     if code := job.failure_code(found.failed, found.failed_before, found.files + found.failed + found.skipped):
         raise typer.Exit(code)
-
-
-def _show_failure(failure: Failure) -> None:
-    say(failure_line(failure))
 
 
 def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
@@ -88,12 +84,15 @@ def dry_run_table(survey: DryRunReport) -> str:
     """Format a dry run as aligned lines."""
     cost = "unknown (--price-per-hour)" if survey.estimated_usd is None else _usd(survey.estimated_usd)
     given = survey.files + survey.failed
+    time = f"about {_duration(survey.estimated_s)} (RTFx {survey.estimated_rtfx:.0f}, from a few batches)"
+    if survey.failed and not survey.estimated_s:
+        time = "unknown: no recording that was tried could be decoded"
     opened = f" (of the {survey.opened:,} opened, which stand for all)" if survey.opened < given else ""
     rows = [
         ("files", f"{survey.files} to do, {survey.failed} that cannot be used{opened}{earlier_text(survey)}"),
-        ("audio", f"{survey.audio_s / 3600:.3f} h in {survey.utterances} utterances"),
+        ("audio", f"{survey.audio_s / 3600:.3f} h in {count_of(survey.utterances, 'utterance')}"),
         ("batches", f"{survey.batches}, padding {100 * survey.padding_share:.1f} %"),
-        ("time", f"about {_duration(survey.estimated_s)} (RTFx {survey.estimated_rtfx:.0f}, from a few batches)"),
+        ("time", time),
         ("cost", cost),
     ]
     return "\n".join(f"  {name:<12} {value}" for name, value in rows)

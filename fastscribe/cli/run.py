@@ -24,18 +24,20 @@ from fastscribe._system.gpus import num_gpus
 from fastscribe._system.quick_start import quick_start
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
-from fastscribe.cli.app import StdoutClosed
+from fastscribe.cli.app import WHEN_STOPPED, StdoutClosed
 from fastscribe.cli.job import SHORT_S, check_number, check_paths, is_stream, unusable_folder
 from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_messages import (
     check_any_input,
     report_table,
+    say_all_done,
     say_failed_before,
     say_listing,
     say_made_again,
     say_not_given,
     say_shard,
     say_summary,
+    stopped_hint,
 )
 from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, say, show_table
@@ -95,6 +97,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
         job = replace(job, helped_gpu=_helped_gpu(job, listing))
         transcriber = processes.enter_context(loaded(job, RefusedPaths(bar.say)))
         transcriber.started_at = started_at
+        WHEN_STOPPED.append(lambda: stopped_hint(job, transcriber.progress, bar.num_inputs))
         if event_log is not None:
             event_log.started(transcriber)
         bar.watch(lambda: transcriber.progress)  # which each run replaces
@@ -117,20 +120,23 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
         event_log.finished(stats)
     if not (job.quiet or stats.files + stats.skipped):
         say(f"none of the {output.ledger.num_given:,} inputs is in shard {job.target.shard}: there is nothing to do")
-    say_listing(stats.left_out, stats.repeated, job.quiet)
+    is_idle = bool(stats.skipped) and not stats.files and not (job.quiet or job.verbose)
+    say_listing(stats.left_out, stats.repeated, job.quiet or is_idle)
     is_empty = stats.files + stats.skipped <= stats.failed
-    if job.show_report and not is_empty and not _is_one_short_stream(job, stats):
+    if job.show_report and not (is_empty or is_idle) and not _is_one_short_stream(job, stats):
         if job.verbose:
             show_table(report_table(stats))
         else:
             say_summary(job, stats)
     not_made = 0
     if totals is not None:
+        if is_idle:
+            say_all_done(job, stats.skipped, stats.failed_before)
         if not job.quiet:
             say_not_given(job, totals.not_given)
         assert isinstance(output, JournaledOutput)
         not_made = say_made_again(output, job.quiet)
-        say_failed_before(stats.failed_before)
+        say_failed_before(0 if is_idle else stats.failed_before)
     not_made += sum(part.finished(job, stats, job.quiet) for part in job.parts)
     num_inputs = stats.files + stats.skipped
     if code := 1 if not_made else job.failure_code(stats.failed, stats.failed_before, num_inputs):
@@ -241,7 +247,10 @@ def _write_all(
     with closing(results):
         for result in results:
             if (result if isinstance(result, Failure) else result.audio).row is not None:
-                others = others or _other_languages(transcriber.language)
+                if others is None:
+                    from fastscribe.audio.row_languages import OtherLanguages
+
+                    others = OtherLanguages(transcriber.language)
                 others.count(result)
             if isinstance(result, Transcript) and result.audio.is_notable:
                 from fastscribe.cli.recording_lines import recording_lines
@@ -265,13 +274,6 @@ def _write_all(
     for line in [*(others.lines if others else ()), *found, *transcriber.lines]:
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
-
-
-def _other_languages(language: str | None) -> OtherLanguages:
-    """Return what counts the rows of manifests in another language than `language`, the model's only one."""
-    from fastscribe.audio.row_languages import OtherLanguages
-
-    return OtherLanguages(language)
 
 
 def _write(output: Output, result: Transcript | Failure) -> None:
@@ -329,14 +331,11 @@ def load_beside_helpers(
     if device == "auto":
         from fastscribe.pipeline.model_building import choose_device
 
-        device = str(choose_device(device, _say_nothing if says_why else say))
+        # The line of the refused processes may have the reason already.
+        device = str(choose_device(device, (lambda line: None) if says_why else say))
     loaded = Transcriber.load(model, device, dtype, options, say)
     say(_refused(problem, loaded.facts))
     return loaded
-
-
-def _say_nothing(line: str) -> None:
-    """The line of the refused processes has the reason."""
 
 
 def _refused(problem: str, facts: ModelFacts) -> RefusedPath:

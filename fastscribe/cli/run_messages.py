@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from fastscribe._system.text_layout import count_of
 from fastscribe.audio.formats import left_out_line
 from fastscribe.audio.repeats import repeats_line
 from fastscribe.cli.run_part import TranscribeJob
@@ -13,7 +14,7 @@ from fastscribe.errors import UsageError
 from fastscribe.results.shards import Shard
 
 if TYPE_CHECKING:
-    from fastscribe.pipeline.stats import DeviceShare, RunStats
+    from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats
     from fastscribe.results.output import JournaledOutput
 
 
@@ -41,10 +42,7 @@ def check_any_input(num_inputs: int, shard: Shard, command: str = "transcribe") 
 
 
 def say_summary(job: TranscribeJob, stats: RunStats) -> None:
-    """Print what a run did, in three lines; a run to stdout without a price has two. Without new results, one."""
-    if not stats.files:
-        say_all_done(job, stats.skipped)
-        return
+    """Print what a run did, in three lines; a run to stdout without a price has two."""
     failed = f", {stats.failed:,} of them failed" if stats.failed else ""
     earlier = f", {stats.failed_before:,} of them failed" if stats.failed_before else ""
     before = f" ({stats.skipped:,} were done before{earlier})" if stats.skipped else ""
@@ -55,6 +53,22 @@ def say_summary(job: TranscribeJob, stats: RunStats) -> None:
     results = "" if job.target.is_stdout else f"results: {job.target.where}"
     if line := "; ".join(filter(None, (results, money))):
         say(line)
+
+
+def stopped_hint(job: TranscribeJob, progress: Progress, num_inputs: int | None) -> str:
+    """Return what a run that a signal ends has done, and how it goes on.
+
+    Args:
+        job: The command's options.
+        progress: The run's counts.
+        num_inputs: The number of its inputs; None: unknown so far.
+    """
+    done = progress.files + progress.skipped
+    of = "" if num_inputs is None else f" of {max(done, num_inputs):,}"
+    if job.target.is_stdout:
+        return f"{done:,}{of} files are done; with --output-dir the same command goes on where it stopped"
+    again = "without --overwrite the command" if job.target.overwrite else "the same command"
+    return f"{done:,}{of} files are done and kept, and {again} goes on from there"
 
 
 def _hours(seconds: float) -> str:
@@ -80,7 +94,7 @@ def report_table(stats: RunStats) -> str:
         ("audio", f"{stats.audio_s / 3600:.3f} h"),
         ("time", f"load {stats.load_s:.2f} s, run {stats.wall_s:.2f} s ({stages})"),
         ("RTFx", f"{stats.rtfx:.1f}"),
-        ("gaps", _gaps(stats)),
+        ("gaps", f"{stats.gaps} ({stats.gap_s:.1f} s)" if stats.gaps else "none"),
         ("padding", f"{100 * stats.padding_share:.1f} %"),
         ("peak memory", f"{stats.peak_bytes / 2**30:.2f} GiB"),
         ("device", f"{stats.device}, {stats.dtype}"),
@@ -98,28 +112,29 @@ def report_table(stats: RunStats) -> str:
 
 def _share_text(one: DeviceShare, share: float) -> str:
     died = f", died {one.died} time{'s' if one.died > 1 else ''}" if one.died else ""
-    batches = f"{one.batches:,} batch{'' if one.batches == 1 else 'es'}"
+    batches = count_of(one.batches, "batch")
     return f"{100 * share:.0f} % of the audio ({one.audio_s / 3600:.3f} h in {batches}), busy {one.busy_s:.1f} s{died}"
-
-
-def _gaps(stats: RunStats) -> str:
-    return f"{stats.gaps} ({stats.gap_s:.1f} s)" if stats.gaps else "none"
 
 
 # Lines about a folder or a store that has results of earlier runs.
 
 
-def say_all_done(job: TranscribeJob, num_given: int) -> None:
-    """Print that there is nothing to do."""
+def say_all_done(job: TranscribeJob, num_given: int, num_failed: int) -> None:
+    """Print that there is nothing to do, in one line."""
     inputs = "the input is" if num_given == 1 else f"all {num_given:,} inputs are"
-    say(f"{job.target.where}: {inputs} done: there is nothing to do")
+    failed = f"; {_failed_before(num_failed)}" if num_failed else ""
+    say(f"{job.target.where}: {inputs} done: there is nothing to do{failed}")
 
 
 def say_failed_before(number: int) -> None:
     """Print how many inputs failed in earlier runs, if any did."""
     if number:
-        were, them = ("was", "it") if number == 1 else ("were", "them")
-        say(f"{number} failed in an earlier run and {were} left alone; --retry-failed tries {them} again")
+        say(_failed_before(number))
+
+
+def _failed_before(number: int) -> str:
+    were, them = ("was", "it") if number == 1 else ("were", "them")
+    return f"{number} failed in an earlier run and {were} left alone; --retry-failed tries {them} again"
 
 
 def say_made_again(output: JournaledOutput, quiet: bool) -> int:

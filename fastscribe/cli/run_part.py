@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from fastscribe.checkpoint.location import CONFIDENCE_LIMIT, LARGE_MODEL, NO_MODEL, PACKAGED_NAME, why_beyond
+from fastscribe.checkpoint.hub_name import LARGE_MODEL
+from fastscribe.checkpoint.location import CONFIDENCE_LIMIT, NO_MODEL, PACKAGED_NAME, why_beyond
 from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import ManifestError
 from fastscribe.results.shards import Shard

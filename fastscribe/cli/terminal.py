@@ -53,7 +53,7 @@ def show(line: str, bar: Any = None) -> None:
             print(line, file=sys.stderr, flush=True)
         else:
             bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
-    _log_line(line)
+    log(line)
 
 
 def show_table(text: str) -> None:
@@ -73,7 +73,8 @@ def discard_unwritable_output() -> None:
                     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _log_line(text: str) -> None:
+def log(text: str) -> None:
+    """Append a line to the log, if there is one."""
     if _log.handlers:
         _log.warning("%s", text.removeprefix("fastscribe: "))
 
@@ -102,7 +103,8 @@ def log_to(path: Path) -> None:
 
 def failure_line(failure: Failure) -> str:
     problem = failure.message.removeprefix(f"{failure.path}: ")  # a manifest's row names the manifest itself
-    return f"{failure.path}: {failure.stage} failed: {problem}"
+    listed = f" ({failure.listed})" if failure.listed else ""
+    return f"{failure.path}{listed}: {failure.stage} failed: {problem}"
 
 
 @contextmanager

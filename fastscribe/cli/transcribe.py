@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from fastscribe import rooms
-from fastscribe.checkpoint.location import DEFAULT, PACKAGED
+from fastscribe.checkpoint.hub_name import DEFAULT, PACKAGED
 from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_in
 from fastscribe.cli.job import is_one_short_file, is_stream
 from fastscribe.cli.long_help import CommandWithLongHelp, HelpAll

@@ -9,6 +9,7 @@ from typing import Annotated
 from fastscribe.cli.app import local_file, options_in
 from fastscribe.cli.room_options import AddedOptions
 from fastscribe.cli.run_part import RunPart
+from fastscribe.cli.terminal import say
 from fastscribe.config import MAX_LM_WEIGHT, Options
 from fastscribe.context.phrases import given_phrases
 
@@ -50,7 +51,7 @@ def _of_transcribe(
 ) -> RunPart:
 
     return RunPart(
-        boost=given_phrases(map(str, boost or ())),
+        boost=given_phrases(map(str, boost or ()), say),
         lm=None if lm is None else os.path.abspath(lm),
         lm_weight=lm_weight,
     )

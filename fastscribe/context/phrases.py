@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
+from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.audio.phrase_lines import PhraseError, parse_phrases, split_lines
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.text.encoder import WordEncoder
@@ -34,10 +35,11 @@ _WORD_BEGIN = re.compile(r"(?<!\w)\w")
 _HYPHENS = re.compile(r"(?<=\w)[-\u2010\u2011](?=\w)")
 
 
-def given_phrases(values: Iterable[str]) -> tuple[Phrase, ...]:
+def given_phrases(values: Iterable[str], say: Callable[[str], None]) -> tuple[Phrase, ...]:
     """Return the phrases of `--boost`: of files, and phrases that stand there themselves, separated by commas.
 
-    A file counts before a phrase of that name. A value with a slash or the ending of a text file is a file.
+    A file counts before a phrase of that name. A value with a slash or the ending of a text file is a file. `say` is told of
+    odd lines.
 
     Raises:
         PhraseError: A file is missing or no list, or a value is no phrase.
@@ -45,7 +47,7 @@ def given_phrases(values: Iterable[str]) -> tuple[Phrase, ...]:
     found: dict[str, Phrase] = {}
     for value in values:
         if os.path.exists(value) and not os.path.isdir(value):
-            phrases = read_phrases(value)
+            phrases = read_phrases(value, say)
         elif _FILE_NAME.search(value):
             read = "no such file" if not os.path.exists(value) else "a folder"
             raise PhraseError(
@@ -59,8 +61,8 @@ def given_phrases(values: Iterable[str]) -> tuple[Phrase, ...]:
     return tuple(found.values())
 
 
-def read_phrases(path: str) -> tuple[Phrase, ...]:
-    """Read a list from a file. Raises PhraseError if the file cannot be read or is no list."""
+def read_phrases(path: str, say: Callable[[str], None] = log_to_stderr) -> tuple[Phrase, ...]:
+    """Read a list from a file; `say` is told of odd lines. Raises PhraseError if it cannot be read or is no list."""
     try:
         with open(path, "rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -73,7 +75,7 @@ def read_phrases(path: str) -> tuple[Phrase, ...]:
     except UnicodeDecodeError as error:
         number = content[: error.start].count(b"\n") + 1
         raise PhraseError(f"{path}: line {number}: not valid UTF-8") from None
-    return parse_phrases(split_lines(text), path)
+    return parse_phrases(split_lines(text), path, say)
 
 
 def digest(phrases: Iterable[Phrase]) -> str:
@@ -258,11 +260,9 @@ def encode_all(phrases: Sequence[Phrase], encoder: PhraseEncoder, say: Callable[
 def heavy_line(phrases: Sequence[Phrase]) -> str | None:
     """Return the message about phrases whose weight writes them where they are not spoken; None if there are none."""
     heavy = [phrase.text for phrase in phrases if phrase.weight > _HEAVY]
-    return (
-        f"with weights above {_HEAVY:g} phrases are also written where they are not spoken: {named(heavy)}"
-        if heavy
-        else None
-    )
+    if not heavy:
+        return None
+    return f"with weights above {_HEAVY:g} phrases are also written where they are not spoken: {named(heavy)}"
 
 
 def named(phrases: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from fastscribe._system.processors import (
     may_gain_from_bf16,
     usable_processors,
 )
-from fastscribe.checkpoint.location import PACKAGED
+from fastscribe.checkpoint.hub_name import PACKAGED
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.doctor.check import Check
 from fastscribe.doctor.packages import install_command

@@ -236,7 +236,7 @@ def _hypothesis(row: ResultRow, fields: Fields, normalize: Callable[[str], str],
 
 def _text(row: ResultRow, name: str, value: object, normalize: Callable[[str], str]) -> str:
     if not isinstance(value, str):
-        raise row.problem(f"{name} is {value!r:.40}, not text")
+        raise row.problem(f"{name} is {json.dumps(value, ensure_ascii=False):.40}, not text")
     try:
         return normalize(value)
     except (AssertionError, ValueError) as error:  # for numbers of thousands of digits

@@ -11,6 +11,7 @@ import heapq
 import json
 import math
 import os
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,13 @@ _EXTRA_REPLACEMENTS = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
 Kind = Literal["equal", "substitute", "insert", "delete"]
 NormalizerName = Literal["whisper-en", "unicode", "none"]
 _APOSTROPHES = str.maketrans("\u2018\u2019\u02bb\u02bc\u00b4`", "''''''")  # before NFKC, which takes an accent apart
+# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Chinese characters.
+_UNSPACED = (
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff66-\uff9f"
+    "\U00020000-\U0003ffff]"
+)
+_INNER_SPACE = re.compile(f"(?<={_UNSPACED}) (?={_UNSPACED})")
+_BORDER = re.compile(rf"(?<={_UNSPACED})(?!{_UNSPACED})(?=\w)|(?<=\w)(?<!{_UNSPACED})(?={_UNSPACED})")
 _INVISIBLE = {"\u0640", *map(chr, range(0xFE00, 0xFE10))}  # Arabic's stretched line, and variants of glyphs
 
 
@@ -262,21 +270,20 @@ def check_installed(normalizer: NormalizerName, command: str = "evaluate", extra
 
 
 def normalizer(name: NormalizerName) -> Callable[[str], str]:
-    """Return a text normaliser. Its output has single spaces between words and none around them.
+    """Return a text normaliser. Its output has single spaces between words, and none around them or inside scripts without
+    spaces. "…" is "...".
 
     whisper-en is for English: it drops the marks of other scripts (the vowels of Hindi) and accents. It raises AssertionError
     or ValueError for numbers of thousands of digits. unicode keeps the letters, marks and digits of every script.
     """
-    if name == "none":
-        return _single_spaces
-    if name == "unicode":
-        return _letters_of_any_script
-    from whisper_normalizer.english import EnglishTextNormalizer
+    normalize: Callable[[str], str] = str if name == "none" else _letters_of_any_script
+    if name == "whisper-en":
+        from whisper_normalizer.english import EnglishTextNormalizer
 
-    whisper = EnglishTextNormalizer()
-    for pattern in _EXTRA_REPLACEMENTS:
-        whisper.replacers.pop(pattern, None)
-    return lambda text: _single_spaces(whisper(text))
+        whisper = normalize = EnglishTextNormalizer()
+        for pattern in _EXTRA_REPLACEMENTS:
+            whisper.replacers.pop(pattern, None)
+    return lambda text: _spaced(normalize(text.replace("\u2026", "...")))
 
 
 def _letters_of_any_script(text: str) -> str:
@@ -293,11 +300,16 @@ def _letters_of_any_script(text: str) -> str:
             kept.append(" ")
         elif category != "Cf" and character not in _INVISIBLE:  # Cf: joiners and their like
             kept.append(character)
-    return _single_spaces("".join(kept))
+    return "".join(kept)
 
 
-def _single_spaces(text: str) -> str:
-    return " ".join(text.split())
+def _spaced(text: str) -> str:
+    """Put single spaces between words. Scripts that write none have none inside, and one where another script begins.
+
+    >>> _spaced("今天 天气  很好, ok"), _spaced("用 iPhone拍")
+    ('今天天气很好, ok', '用 iPhone 拍')
+    """
+    return _BORDER.sub(" ", _INNER_SPACE.sub("", " ".join(text.split())))
 
 
 def _blocks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:

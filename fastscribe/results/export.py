@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -117,7 +118,9 @@ def export_to_folder(
         OutputError: The same, for files that were queued.
     """
     if any("export" not in read_header(paths.journal) for paths in journals_in(directory)):
-        raise UsageError(f"{directory}: holds the results of a run: fastscribe export {directory} makes files of these")
+        raise UsageError(
+            f"{directory}: holds the results of a run: fastscribe export {quote(str(directory))} makes files of these"
+        )
     pending = iter(results)
     head = []  # up to the first transcript
     for result, row in pending:

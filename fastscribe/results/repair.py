@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 
@@ -66,8 +67,8 @@ def check_unedited(paths: Paths, journal: Journal) -> None:
 def edited_rows(rows: Path) -> UsageError:
     """Return the error for rows that someone changed since their run."""
     return UsageError(
-        f"{rows}: was changed since its run: `fastscribe export {rows} -o FOLDER` makes files of the rows as they are now; "
-        "the same transcribe command keeps them beside and decodes again"
+        f"{rows}: was changed since its run: `fastscribe export {quote(str(rows))} -o FOLDER` makes files of the rows as they "
+        "are now; the same transcribe command keeps them beside and decodes again"
     )
 
 

@@ -112,6 +112,8 @@ def piece_encoder(tokenizer: Tokenizer) -> MergeEncoder | ByteLevelEncoder | Sco
     data = json.loads(tokenizer.files["tokenizer.json"])
     model = data["model"]
     if model.get("type") == "BPE":
+        if not isinstance(model.get("merges"), list):
+            raise ValueError("its tokenizer.json is of the kind BPE, and lists no merges")
         merges = [tuple(one.split(" ")) if isinstance(one, str) else tuple(one) for one in model["merges"]]
         pairs = [(pair[0], pair[1]) for pair in merges if len(pair) == 2]
         if is_byte_level(data):

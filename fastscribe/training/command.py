@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
+from shlex import quote
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fastscribe._system.jit import runs_in_python
+from fastscribe._system.text_layout import count_of
 from fastscribe.audio.formats import is_audio_name
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli.app import MODEL_HELP, Stopped, app, find_model, option
@@ -27,10 +29,8 @@ from fastscribe.training.scoring import METRIC_NAMES
 from fastscribe.training.trackers import check_installed as check_trackers
 
 if TYPE_CHECKING:
-    from fastscribe.training.distributed import DistributedContext
     from fastscribe.training.recipe import Recipe
     from fastscribe.training.scoring import Metric
-    from fastscribe.training.state import RunFolder
     from fastscribe.training.trainer import Trainer
     from fastscribe.training.validation import Gain
 
@@ -89,7 +89,7 @@ def train(
 
     distributed = DistributedContext.from_torchrun()
     is_shown = distributed.rank == 0 and not quiet
-    log = say if is_shown else _discard
+    log: Callable[[str], None] = say if is_shown else lambda line: None
     is_recipe = recipe.suffix.lower() in _RECIPES
     folder, chosen_device = RunFolder(output_dir), distributed.device(device)
     with closing(folder.lock()) if distributed.rank == 0 else nullcontext(), filter_mpg123_messages():
@@ -101,8 +101,10 @@ def train(
         distributed.join(chosen_device)
         where = recipe if is_recipe else "the default recipe"
         training_data = prepare(chosen, checkpoint, log, where)
-        if overwrite:
-            _clear_folder(folder, distributed)
+        if overwrite:  # after every rank has read its inputs, which may lie there, and before any looks for a state
+            if distributed.rank == 0:
+                folder.clear()
+            distributed.barrier()
         chosen_dtype = chosen_dtype_of(dtype, chosen_device)
         again = "the same command without --overwrite" if overwrite else "the same command"
         _run_and_report(
@@ -134,7 +136,9 @@ def _report_end(trainer: Trainer) -> None:
     num_recordings = sum(one.num_examples for one in sets if one.decides) if sets else len(data.validation)
     name = METRIC_NAMES[data.scoring.metric]
     what = "the model of --init, unchanged: " if is_start else ""
-    say(f"{trainer.folder.best}: {what}{name} {100 * rate:.2f} % on {num_recordings:,} recordings")
+    fell = progress.gain is not None and progress.gain.fewer > 0
+    trial = f"; try the trained model with --model {quote(str(trainer.folder.last))}" if is_start and fell else ""
+    say(f"{trainer.folder.best}: {what}{name} {100 * rate:.2f} % on {count_of(num_recordings, 'recording')}{trial}")
     if (gain := progress.gain) is not None and progress.start_rate is not None:
         say(_verdict(gain, progress.start_rate, progress.best_rate or 0.0, data.scoring.metric))
     if is_start:
@@ -157,10 +161,6 @@ def _verdict(gain: Gain, start: float, best: float, metric: Metric) -> str:
     return f"{line}: too few {unit} to tell that from chance; about {gain.words_to_tell:,} would (data.validation)"
 
 
-def _discard(line: str) -> None:
-    pass
-
-
 def _recipe(path: Path, epochs: int | None, is_tuning: bool) -> Recipe:
     from dataclasses import replace
 
@@ -172,13 +172,6 @@ def _recipe(path: Path, epochs: int | None, is_tuning: bool) -> Recipe:
     return recipe if epochs is None else replace(recipe, run=replace(recipe.run, epochs=epochs))
 
 
-def _clear_folder(folder: RunFolder, distributed: DistributedContext) -> None:
-    """Clear the folder once every rank has read its inputs, which may lie there, and before any looks for a state."""
-    if distributed.rank == 0:
-        folder.clear()
-    distributed.barrier()
-
-
 def _report_start(trainer: Trainer) -> None:
     training_data, padding = trainer.training_data, trainer.planner.padding()
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
@@ -188,7 +181,8 @@ def _report_start(trainer: Trainer) -> None:
     say(f"{training_data.corpus}{drawn}; {len(training_data.validation):,} to validate with")
     say(
         f"{parameters / 1e6:.1f} M parameters{trained}, {training_data.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
-        f"{trainer.device}; {trainer.planner.epoch_batches:,} batches per epoch, {trainer.planner.num_steps:,} steps in all, "
+        f"{trainer.device}; {count_of(trainer.planner.epoch_batches, 'batch')} per epoch, "
+        f"{count_of(trainer.planner.num_steps, 'step')} in all, "
         f"{100 * padding.frames:.1f} % padding "
         f"(random batches: {100 * trainer.planner.naive_padding().frames:.1f} %){_warm_up_note(trainer)}"
     )

@@ -2,17 +2,19 @@
 
 `state.pt` has everything that decides the steps to come; randomness is none of it, because each step draws from
 generators seeded by its own number. `train.jsonl` is the log: a line every few steps and one a validation; its plot shows
-losses and word error rate by step.
+losses, error rates and the learning rate by step.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastscribe._system.file_kinds import InTheWay, is_regular, starts_with, status_of
@@ -30,6 +32,7 @@ _STATE_START = re.compile(rb"PK\x03\x04.*format_version", re.DOTALL)  # torch.sa
 _MODEL_SUFFIXES = (".json", ".safetensors", ".model", ".gz")
 _LOG_START = b'{"step": '
 _MODEL_START = re.compile(rb'\{\s*"format": "fastscribe"')
+_PLOT_START = re.compile(rb"\x89PNG\r\n\x1a\n.*Software\0fastscribe", re.DOTALL)
 _TABLE_START = re.compile(rb'\{\s*"format_version": ')
 
 
@@ -43,12 +46,12 @@ class RunFolder:
         self.batch_sizes = path / "batch_sizes.json"
 
     def lock(self) -> FolderLock:
-        """Lock the folder, and create it if needed. Raises UsageError if another run writes there; OutputError."""
+        """Lock the folder, and create it if needed. Raises UsageError if another run writes there, or none can."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             return FolderLock(self.path / "train.lock")
         except OSError as error:
-            raise OutputError(str(self.path), error) from error
+            raise UsageError(f"--output-dir {self.path}: cannot be written: {error.strerror or error}") from error
 
     def check(self) -> None:
         """Raise UsageError if a file or folder that no training run wrote has the name of one that this run writes."""
@@ -65,18 +68,16 @@ class RunFolder:
         Raises:
             OutputError: The folder cannot be written.
         """
-        try:
+        with _written_at(self.path):
             for folder in (self.best, self.last):
                 if status_of(folder) is None and _is_model(_previous(folder)):
                     _previous(folder).rename(folder)
                     sync_folder(self.path)
-        except OSError as error:
-            raise OutputError(str(self.path), error) from error
 
     def clear(self) -> None:
         """Remove the files of a run and nothing else. Raises UsageError as `check` does, OutputError."""
         self.check()
-        try:
+        with _written_at(self.path):
             for folder in (self.best, self.last):
                 for each in (temp_path_for(folder), _previous(folder)):
                     remove_model(each)
@@ -93,8 +94,6 @@ class RunFolder:
             for path in (*event_files(self.path / "tensorboard"), wandb_id_file(self.path)):
                 path.unlink(missing_ok=True)
             sync_folder(self.path)
-        except OSError as error:
-            raise OutputError(str(self.path), error) from error
 
     def _tables(self) -> list[Path]:
         return [*self.path.glob("batch_sizes*.json"), *self.path.glob(".batch_sizes*.json.fastscribe.part")]
@@ -102,8 +101,12 @@ class RunFolder:
     def _written(self) -> list[tuple[Path, Callable[[Path], bool]]]:
         """Each path that a run writes, with the check that a run wrote it."""
         models, tables = (self.best, self.last), self._tables()
-        files = [(self.state, _is_state), (self.log, _is_log), (self.plot, _is_plot)]
-        return [*files, *((path, _is_model) for path in models), *((path, _is_table) for path in tables)]
+        files = [(self.state, _begins_with(_STATE_START)), (self.log, _is_log), (self.plot, _begins_with(_PLOT_START))]
+        return [
+            *files,
+            *((path, _is_model) for path in models),
+            *((path, _begins_with(_TABLE_START)) for path in tables),
+        ]
 
     def check_no_models(self) -> None:
         """Raise UsageError if the folder has models but no state: a new run would replace them."""
@@ -141,7 +144,7 @@ class RunFolder:
     def save_model(self, folder: Path, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
         """Replace the model folder; a complete model exists at every moment. Raise OutputError."""
         old = _previous(folder)
-        try:
+        with _written_at(folder):
             with new_model(folder) as new:
                 native_writer.write(checkpoint, new, dtype)
             remove_model(old)
@@ -153,15 +156,10 @@ class RunFolder:
                     path.rename(folder / path.name)  # somebody's notes
             sync_folder(self.path)
             remove_model(old)
-        except OSError as error:
-            raise OutputError(str(folder), error) from error
 
     def append(self, row: Mapping[str, Any]) -> None:
-        try:
-            with open_append(self.log) as file:
-                file.write((json.dumps(row, allow_nan=False) + "\n").encode())
-        except OSError as error:
-            raise OutputError(str(self.log), error) from error
+        with _written_at(self.log), open_append(self.log) as file:
+            file.write((json.dumps(row, allow_nan=False) + "\n").encode())
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of the log without a half-written last one."""
@@ -177,11 +175,9 @@ class RunFolder:
 
     def start_log(self) -> None:
         """Remove the log and the plot of a run that ended before its first state. Raise OutputError."""
-        try:
+        with _written_at(self.log):
             remove(self.log)
             remove(self.plot)
-        except OSError as error:
-            raise OutputError(str(self.log), error) from error
 
     def truncate_log(self, step: int, keep_validation: bool = True) -> None:
         """Drop log rows after `step`; drop the validation of `step` too unless `keep_validation`."""
@@ -190,10 +186,17 @@ class RunFolder:
             for row in self.rows()
             if row.get("step", 0) < step or (row.get("step") == step and (keep_validation or "validation" not in row))
         ]
-        try:
+        with _written_at(self.log):
             write_atomic(self.log, "".join(json.dumps(row) + "\n" for row in kept).encode())
-        except OSError as error:
-            raise OutputError(str(self.log), error) from error
+
+
+@contextmanager
+def _written_at(path: Path) -> Iterator[None]:
+    """Raise OutputError where a file or folder cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(str(path), error) from error
 
 
 def _disk_error(error: BaseException) -> OSError:
@@ -217,26 +220,18 @@ def _is_model(folder: Path) -> bool:
     return not names or ("config.json" in names and starts_with(folder / "config.json", _MODEL_START))
 
 
-def _is_state(path: Path) -> bool:
-    return is_regular(path) and starts_with(path, _STATE_START)
+def _begins_with(pattern: re.Pattern[bytes]) -> Callable[[Path], bool]:
+    """Return the check of a regular file whose start matches."""
+    return lambda path: is_regular(path) and starts_with(path, pattern)
 
 
 def _is_log(path: Path) -> bool:
     """True for a log, or for the start of one after a power cut."""
     if is_regular(path) and path.stat().st_size < len(_LOG_START):
         return _LOG_START.startswith(path.read_bytes())
-    return is_regular(path) and starts_with(path, re.compile(re.escape(_LOG_START)))
+    return _begins_with(re.compile(re.escape(_LOG_START)))(path)
 
 
-def _is_plot(path: Path) -> bool:
-    return is_regular(path) and is_plot(path)
-
-
-def _is_table(path: Path) -> bool:
-    return is_regular(path) and starts_with(path, _TABLE_START)
-
-
-_OURS = re.compile(rb"\x89PNG\r\n\x1a\n.*Software\0fastscribe", re.DOTALL)
 _LOSSES = ("loss", "transducer", "ctc")
 
 
@@ -245,37 +240,52 @@ def plot_log(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    losses, errors = figure.subplots(1, 2)
-    steps = [row for row in rows if "loss" in row]
+    figure = Figure(figsize=(13, 4), layout="constrained")
+    losses, errors, rates = figure.subplots(1, 3)
     for name in _LOSSES:
-        points = [(row["step"], row[name]) for row in steps if name in row]
-        if points:
-            losses.plot(*zip(*points, strict=True), label=name, linewidth=1)
-    losses.set(xlabel="step", ylabel="loss, nats a label", yscale="log")
-    _legend(losses)
+        _draw(losses, even_means([(row["step"], row[name]) for row in rows if name in row]), name, linewidth=1)
     validations = [(row["step"], row["validation"]) for row in rows if "validation" in row]
     for name, label in (
         ("wer", "words, normalised"),
         ("exact_wer", "words with case and punctuation"),
         ("cer", "characters"),
     ):
-        points = [(step, 100 * rates[name]) for step, rates in validations]
-        if points:
-            errors.plot(*zip(*points, strict=True), label=label, marker=".")
-    errors.set(xlabel="step", ylabel="error rate, %", ylim=(0, None))
-    _legend(errors)
-    if path.exists() and not is_plot(path):
+        _draw(errors, [(step, 100 * scores[name]) for step, scores in validations], label, marker=".")
+    if (best := next((row["best_step"] for row in reversed(rows) if "best_step" in row), None)) is not None:
+        errors.axvline(best, label=f"best: step {best:,}" if best else "best: the start", color="grey", linestyle=":")
+    _draw(rates, [(row["step"], row["learning_rate"]) for row in rows if "learning_rate" in row], "", linewidth=1)
+    losses.set(ylabel="loss, nats a label", yscale="log")
+    errors.set(ylabel="error rate, %", ylim=(0, None))
+    rates.set(ylabel="learning rate", ylim=(0, None))
+    for axes in (losses, errors, rates):
+        axes.set(xlabel="step", xlim=(0, None))
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize="small", frameon=False)
+    if path.exists() and not _begins_with(_PLOT_START)(path):
         raise InTheWay(path)
     canvas: Any = FigureCanvasAgg(figure)
     write_atomic(path, lambda file: canvas.print_png(file, metadata={"Software": "fastscribe"}))
 
 
-def is_plot(path: Path) -> bool:
-    """Return True if a file is a picture that fastscribe drew, or empty."""
-    return path.is_file() and starts_with(path, _OURS)
+def _draw(axes: Any, points: Sequence[tuple[int, float]], label: str, **style: Any) -> None:
+    if points:
+        axes.plot(*zip(*points, strict=True), label=label, **style)
 
 
-def _legend(axes: Any) -> None:
-    if axes.lines:
-        axes.legend()
+def even_means(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return means over equal numbers of steps. Those at the end of an epoch are over fewer, and noisier.
+
+    Args:
+        points: The step of each mean, and the mean over the steps since the one before.
+
+    >>> even_means([(10, 3.0), (12, 1.0), (20, 2.0)])
+    [(10, 3.0), (12, 2.6), (20, 1.8)]
+    """
+    if not points:
+        return []
+    ends, means = np.array([(0, 0.0), *points]).T
+    sums = np.cumsum(means * np.diff(ends, prepend=0.0))
+    begins = np.maximum(ends - np.diff(ends).max(), 0.0)[1:]
+    even = (sums[1:] - np.interp(begins, ends, sums)) / (ends[1:] - begins)
+    return [(step, mean) for (step, _), mean in zip(points, even.tolist(), strict=True)]

@@ -444,8 +444,8 @@ class Trainer:
     def _log_validation(self, validated: ValidationResult, gain: Gain | None = None) -> None:
         progress = self.progress
         row = {"step": progress.step, "epoch": progress.epoch, "validation": validated.to_json()}
-        kept = {} if gain is None else {"gain": gain.to_json(), "best_step": progress.best_step}
-        self._append(row | kept)
+        row |= {} if gain is None else {"gain": gain.to_json()}
+        self._append(row if progress.best_step is None else row | {"best_step": progress.best_step})
 
     def _append(self, row: Mapping[str, Any]) -> None:
         """Add a row to the log and its copies."""

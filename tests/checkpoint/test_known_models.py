@@ -8,8 +8,8 @@ import math
 import pytest
 
 from fastscribe.checkpoint import huggingface
+from fastscribe.checkpoint.hub_name import PACKAGED
 from fastscribe.checkpoint.known_models import KnownModel, hub_name, known_models
-from fastscribe.checkpoint.location import PACKAGED
 from fastscribe.checkpoint.nemo import parse_yaml
 from fastscribe.checkpoint.nemo_config import heads_of, model_config
 from fastscribe.checkpoint.reader import read_checkpoint
@@ -116,7 +116,7 @@ def test_names_for_pull() -> None:
     assert str(hub_name("parakeet-tdt-0.6b-v3")) == "nvidia/parakeet-tdt-0.6b-v3"
     assert str(hub_name("parakeet-tdt-0.6b-v3@abc")) == "nvidia/parakeet-tdt-0.6b-v3@abc"
     assert str(hub_name("someone/model@v2")) == "someone/model@v2"
-    with pytest.raises(CheckpointError, match=r"did you mean parakeet-tdt-0\.6b-v3\?"):
+    with pytest.raises(CheckpointError, match=r"did you mean nvidia/parakeet-tdt-0\.6b-v3\?"):
         hub_name("parakeet-tdt-0.6b-v33")
     with pytest.raises(CheckpointError, match="its place on the Hugging Face hub is not known"):
         hub_name("stt_en_quartznet15x5")

@@ -373,3 +373,14 @@ def test_unusual_torch_files() -> None:
 def test_unusual_pickles(pickled: bytes) -> None:
     with pytest.raises((pickle.UnpicklingError, ValueError, LookupError, TypeError, EOFError)):
         state_pickle.parse(pickled)
+
+
+@pytest.mark.parametrize("name", ["tdt_demo/model.nemo", "hf_ctc"])
+def test_a_model_without_permission(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("fastscribe.checkpoint.nemo.safe_open", refuse)
+    monkeypatch.setattr("fastscribe.checkpoint.value.safe_read", refuse)
+    with pytest.raises(CheckpointError, match=r": permission denied$"):
+        read_checkpoint(MODELS / name)

@@ -98,7 +98,7 @@ def test_empty_name(requests: list) -> None:
 
 
 def test_name_without_organisation(requests: list) -> None:
-    with pytest.raises(CheckpointError, match=r"the model on the Hugging Face hub is nvidia/parakeet-tdt-0\.6b-v3$"):
+    with pytest.raises(CheckpointError, match=r"did you mean --model nvidia/parakeet-tdt-0\.6b-v3\?$"):
         find("parakeet-tdt-0.6b-v3")
     assert requests == []
 
@@ -107,3 +107,18 @@ def test_hub_prefix_without_organisation(requests: list) -> None:
     with pytest.raises(CheckpointError, match=r"^hf://parakeet: .*hf://organisation/name"):
         find("hf://parakeet")
     assert requests == []
+
+
+@pytest.mark.parametrize(
+    ("word", "nearest"),
+    [
+        ("parakeet", "nvidia/parakeet-tdt-0.6b-v3"),
+        ("Canary", "nvidia/canary-1b"),
+        ("parakeet-tdt", "nvidia/parakeet-tdt-0.6b-v3"),
+    ],
+)
+def test_a_word_names_the_nearest_model(requests: list, word: str, nearest: str) -> None:
+    with pytest.raises(CheckpointError, match=f"{word}: no such file or folder; did you mean --model {nearest}.*\\?$"):
+        find(word)
+    with pytest.raises(CheckpointError, match="no such file or folder; a model on the Hugging Face hub is named"):
+        find("zzz")

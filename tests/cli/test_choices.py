@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -212,3 +214,22 @@ def test_choices_declared_once() -> None:
             if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
                 words = [element.value for element in node.elts if isinstance(element, ast.Constant)]
                 assert len(words) < len(node.elts) or frozenset(words) not in declared, f"{path}:{node.lineno}: {words}"
+
+
+def test_help_under_optimisation() -> None:
+    """Python drops docstrings, which are the descriptions of commands."""
+    program = "from fastscribe.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-OO", "-c", program, "evaluate", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "Compute word and character error rates" in done.stdout
+
+
+def test_a_suggested_command_is_quoted() -> None:
+    done = CliRunner().invoke(app, ["my talk.wav", "-o", "out put"], prog_name="fastscribe")
+    assert "transcribe 'my talk.wav' -o 'out put'" in done.output
+
+
+def test_the_packaged_model_is_here() -> None:
+    done = CliRunner().invoke(app, ["models", "pull", "default"])
+    assert done.exit_code == 0 and (Path(done.stdout.strip()) / "config.json").exists() and "is here" in done.stderr

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from fastscribe.config import OUTPUT_FORMATS
+from tests.helpers.processes import fastscribe
 from tests.helpers.warm_process import LIBRARIES_ALONE
 
 PROGRAM = """
@@ -47,3 +48,8 @@ def test_fish_and_zsh() -> None:
     fish = {"_TYPER_COMPLETE_FISH_ACTION": "get-args", "_TYPER_COMPLETE_ARGS": "fastscribe transcribe --vad "}
     assert completed("fish", **fish).split() == ["energy", "silero"]
     assert '"doctor"' in completed("zsh", _TYPER_COMPLETE_ARGS="fastscribe do")
+
+
+def test_the_shell_that_is_named() -> None:
+    done = fastscribe("--show-completion", "zsh")
+    assert done.returncode == 0 and done.stdout.startswith("#compdef ")

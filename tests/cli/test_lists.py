@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import AUDIO, MODELS
-from tests.helpers.processes import fastscribe
+from tests.helpers.processes import command, fastscribe
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
 FIRST, SECOND = (AUDIO / name for name in ("01_0_00010.flac", "02_0_00025.flac"))
@@ -50,3 +53,25 @@ def test_runs_over_lists(lists: list[Path], tmp_path: Path) -> None:
     planned = fastscribe("transcribe", *lists, "-m", MODEL, "--dry-run")
     counts = json.loads(planned.stdout)
     assert (counts["files"], counts["failed"]) == (3, 1)
+
+
+def test_a_failure_names_the_line_of_its_list(tmp_path: Path) -> None:
+    (tmp_path / "bad.wav").write_text("no recording")
+    manifest, paths = tmp_path / "m.jsonl", tmp_path / "paths.txt"
+    manifest.write_text('\n{"audio_filepath": "bad.wav", "id": "b7", "duration": 1}\n')
+    paths.write_text("# none\nbad.wav\n")
+    done = fastscribe("transcribe", manifest, paths, "-m", MODEL, "-q")
+    failed = [line.removeprefix("fastscribe: ").partition(" failed: ")[0] for line in done.stderr.splitlines()]
+    assert sorted(failed) == [f"bad.wav ({manifest}: line 2, id b7): probe", f"bad.wav ({paths}: line 2): probe"]
+
+
+def test_a_name_is_blamed_on_the_locale(tmp_path: Path) -> None:
+    name = "Gr\u00f6\u00dfe \u2603.flac"
+    shutil.copy(FIRST, tmp_path / name)
+    listed = tmp_path / "m.jsonl"
+    listed.write_text(json.dumps({"audio_filepath": name}))
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        command("transcribe", tmp_path / name, listed, "-m", MODEL), env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1 and done.stderr.count("this locale, which is not UTF-8: set LC_ALL=C.UTF-8") == 2

@@ -56,6 +56,10 @@ def test_all_done(clips: Path, tmp_path: Path) -> None:
     assert "1 file, 1 of them failed: 0.0 s of audio (2 were done before)" in fastscribe(*command).stderr
     done = fastscribe(*command, "-q")
     assert done.returncode == 3
+    assert fastscribe(*command).stderr.splitlines() == [
+        f"fastscribe: {out}: all 3 inputs are done: there is nothing to do; 1 failed in an earlier run and was left alone; "
+        "--retry-failed tries it again"
+    ]
     assert done.stderr == ("fastscribe: 1 failed in an earlier run and was left alone; --retry-failed tries it again\n")
     for change in (["--tokens"], ["--beam", 2], ["--overwrite"]):  # another command does its work
         assert "left alone" not in fastscribe(*command, "-q", *change).stderr
@@ -97,10 +101,24 @@ def test_no_model_is_loaded_where_nothing_can_be_read(tmp_path: Path) -> None:
 
 def test_results_beside_their_recordings_are_not_left_out(clips: Path) -> None:
     (clips / "notes.txt").write_text("no recording has this name")
-    for _ in range(2):
-        done = fastscribe("transcribe", clips, "-m", MODEL, "-o", clips, "-f", "srt,txt,json")
-        assert "1 file left out: .txt 1" in done.stderr
-    assert "nothing to do" in done.stderr
+    command = ("transcribe", clips, "-m", MODEL, "-o", clips, "-f", "srt,txt,json")
+    assert "1 file left out: .txt 1" in fastscribe(*command).stderr
+    assert fastscribe(*command).stderr.endswith("nothing to do\n")
+    shutil.copy(FIRST, clips / "new.flac")
+    assert "1 file left out: .txt 1" in fastscribe(*command).stderr
+
+
+def test_results_below_the_recordings_are_not_left_out(clips: Path) -> None:
+    """In a folder of their own, whose folders are those of the recordings."""
+    (clips / "deep").mkdir()
+    shutil.copy(FIRST, clips / "deep" / "a.flac")
+    command = ("transcribe", clips, "-m", MODEL, "-o", clips / "out", "-f", "srt")
+    for name in ("deep/b.flac", "deep/c.flac"):
+        shutil.copy(FIRST, clips / name)
+        assert "left out" not in fastscribe(*command).stderr
+    (clips / "deep" / "notes.txt").touch()
+    shutil.copy(FIRST, clips / "d.flac")
+    assert "1 file left out: .txt 1" in fastscribe(*command).stderr
 
 
 def test_verbose_prints_the_whole_report() -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.progress_text import Pace, Status, make_status
+from fastscribe.cli.terminal import say
 from fastscribe.pipeline.stats import Progress
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.processes import fastscribe, on_terminal, set_columns, terminal_environment
@@ -101,18 +102,35 @@ def test_lines_now_and_then_where_there_is_no_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     bar = ProgressBar(True)
-    bar.watch(lambda: Progress(files=3, planned_files=9, planned_s=90, done_s=30, has_all=True))
-    waits: list[float] = []
+    progress = Progress(files=3, planned_files=9, planned_s=90, done_s=30, has_all=True)
+    bar.watch(lambda: progress)
+    now_s, told_s = 0.0, []
 
     def wait(seconds: float) -> bool:
-        waits.append(seconds)
-        return len(waits) == 6
+        nonlocal now_s
+        now_s += seconds
+        progress.done_s = now_s / 40
+        return now_s >= 2200
 
     monkeypatch.setattr(bar, "_stop", SimpleNamespace(wait=wait))
+    monkeypatch.setattr("fastscribe.cli.progress_bar.perf_counter", lambda: now_s)
+    monkeypatch.setattr("fastscribe.cli.progress_bar.say", lambda line: (told_s.append(now_s), say(line)))
     bar._print_lines()
-    assert waits == [60, 120, 240, 480, 600, 600]
+    assert told_s == [60, 180, 420, 900, 1500, 2100]
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 5 and lines[0] == "fastscribe: 33 %, 3 of 9 files, 30 of 90 s"
+    assert lines[0] == "fastscribe: 1 %, 3 of 9 files, 2 of 90 s, 0x, 59 min left"
+
+
+def test_the_log_has_the_lines_of_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastscribe.cli.progress_bar._FIRST_LINE_S", 0.0)
+    bar = ProgressBar(True)
+    bar.watch(lambda: Progress(files=3, planned_files=9, planned_s=90, done_s=30, has_all=True))
+    monkeypatch.setattr(bar, "_live", object())
+    logged: list[str] = []
+    monkeypatch.setattr("fastscribe.cli.progress_bar.log", logged.append)
+    monkeypatch.setattr(bar, "_stop", SimpleNamespace(wait=lambda _: bool(logged)))
+    bar._print_lines()
+    assert logged == ["33 %, 3 of 9 files, 30 of 90 s"]
 
 
 # A program with a bar whose test tells it what to do, one line of stdin each; it answers when that is drawn.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from fastscribe.audio.formats import NOT_OPENED, UNKNOWN_CONTENT
-from fastscribe.cli.run_messages import say_listing
+from fastscribe.cli.run_messages import say_listing, stopped_hint
+from fastscribe.pipeline.stats import Progress
 
 
 def test_quiet_hides_only_what_is_surely_no_audio(capsys: pytest.CaptureFixture[str]) -> None:
@@ -17,3 +21,17 @@ def test_quiet_hides_only_what_is_surely_no_audio(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == f"fastscribe: 6 files left out: .jpg 3, {maybe}\n"
     say_listing({".jpg": 3}, 0, quiet=True)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ({"is_stdout": True}, "; with --output-dir the same command goes on where it stopped"),
+        ({"is_stdout": False, "overwrite": False}, " and kept, and the same command goes on from there"),
+        ({"is_stdout": False, "overwrite": True}, " and kept, and without --overwrite the command goes on from there"),
+    ],
+)
+def test_a_stopped_run_says_how_it_goes_on(target: dict[str, bool], said: str) -> None:
+    job: Any = SimpleNamespace(target=SimpleNamespace(**target))
+    assert stopped_hint(job, Progress(files=12, skipped=1000), 4000) == f"1,012 of 4,000 files are done{said}"
+    assert stopped_hint(job, Progress(files=12), None).startswith("12 files are done")

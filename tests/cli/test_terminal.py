@@ -128,7 +128,7 @@ def odd_mp3s(folder: Path) -> None:
 def test_mpg123_messages_dropped(tmp_path: Path, dry_run: tuple[str, ...]) -> None:
     odd_mp3s(tmp_path)
     done = transcribe(tmp_path, *dry_run)
-    assert done.returncode == (0 if dry_run else 1)  # the damage shows when samples are decoded
+    assert done.returncode == 1
     assert [line for line in done.stderr.splitlines() if not line.startswith(f"fastscribe: {tmp_path}")] == []
     if not dry_run:
         assert {Path(row["audio_filepath"]).name for row in rows(done.stdout) if "text" in row} >= {

@@ -40,14 +40,14 @@ def test_the_option_takes_files_and_phrases(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     Path("Rice Stadium").write_text("Zumthor\t2\nNorfolk\n", encoding="utf-8")
     Path("Kathleen").mkdir()
-    assert given_phrases([]) == ()
-    assert given_phrases(["Rice Stadium"]) == (Phrase("Zumthor", 2.0), Phrase("Norfolk"))
-    assert given_phrases(["Rice Stadiums, Node.js", "Kathleen\t3"]) == (
+    assert given_phrases([], print) == ()
+    assert given_phrases(["Rice Stadium"], print) == (Phrase("Zumthor", 2.0), Phrase("Norfolk"))
+    assert given_phrases(["Rice Stadiums, Node.js", "Kathleen\t3"], print) == (
         Phrase("Rice Stadiums"),
         Phrase("Node.js"),
         Phrase("Kathleen", 3.0),
     )
-    assert given_phrases(["Norfolk\t4", "Rice Stadium"]) == (Phrase("Norfolk"), Phrase("Zumthor", 2.0))
+    assert given_phrases(["Norfolk\t4", "Rice Stadium"], print) == (Phrase("Norfolk"), Phrase("Zumthor", 2.0))
     for value, problem in (
         ("words.TXT", "--boost words.TXT: no such file"),
         ("lists/words", "no such file"),
@@ -57,13 +57,23 @@ def test_the_option_takes_files_and_phrases(tmp_path: Path, monkeypatch: pytest.
         ("x" * 5000, "5000 characters"),
     ):
         with pytest.raises(PhraseError, match=re.escape(problem)):
-            given_phrases([value])
+            given_phrases([value], print)
 
 
 def test_lines(tmp_path: Path) -> None:
     path = tmp_path / "words.txt"
     path.write_bytes("\ufeff# names\r\nJosé  Álvarez\r\n\r\n  \nZumthor\t2.5\nZumthor\t3\n C#  \t 0.5\n".encode())
     assert read_phrases(str(path)) == (Phrase("José Álvarez"), Phrase("Zumthor", 3.0), Phrase("C#", 0.5))
+
+
+def test_odd_lines(tmp_path: Path) -> None:
+    path, said = tmp_path / "words.txt", list[str]()
+    path.write_text("Zumthor 5\n---\n\U0001f600\t2\nBoeing 747\nNV 2.5\n# 1\n", encoding="utf-8")
+    assert [phrase.text for phrase in read_phrases(str(path), said.append)] == ["Zumthor 5", "Boeing 747", "NV 2.5"]
+    assert said == [
+        f"{path}: 2 lines without a letter or a digit left out: line 2, ---",
+        f"{path}: 2 lines end in a number that is part of the phrase (line 1, Zumthor 5): a weight stands behind a tab",
+    ]
 
 
 def test_unreadable_lists(tmp_path: Path) -> None:

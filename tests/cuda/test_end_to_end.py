@@ -14,7 +14,7 @@ import torch
 
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.audio.probe import probe
-from fastscribe.checkpoint.location import PACKAGED
+from fastscribe.checkpoint.hub_name import PACKAGED
 from fastscribe.cuda.device import host_array, is_out_of_memory
 from fastscribe.pipeline.engine import Engine
 from fastscribe.types import Batch, Source, Utterance

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -18,7 +19,16 @@ from fastscribe.errors import ManifestError, UsageError
 from fastscribe.evaluation import scores as scoring
 from fastscribe.evaluation.report import marked_diff, side_by_side, to_object, to_table
 from fastscribe.evaluation.results import Fields, References, read_pairs
-from fastscribe.evaluation.scores import Edits, Pair, Score, check_installed, evaluate, normalizer
+from fastscribe.evaluation.scores import (
+    Edits,
+    NormalizerName,
+    Pair,
+    Score,
+    check_installed,
+    evaluate,
+    normalizer,
+    score_pairs,
+)
 from fastscribe.results.rows import read_rows
 from tests.helpers.processes import fastscribe, on_terminal, refused
 
@@ -221,6 +231,7 @@ def test_unusable_rows_reported(tmp_path: Path) -> None:
     found = list(read_pairs([str(results)], Fields(), normalizer("whisper-en")))
     problems = [str(one) for one in found if isinstance(one, ManifestError)]
     assert [problem.split(": ")[1] for problem in problems] == [f"line {n}" for n in (1, 2, 3, 4, 5, 6, 9, 10)]
+    assert problems[5].endswith("pred_text is null, not text")
     assert all(len(problem) < len(str(results)) + 150 for problem in problems)
     assert len([one for one in found if isinstance(one, Pair)]) == 1
 
@@ -429,6 +440,22 @@ def test_colours_on_terminal_only(tmp_path: Path, variables: dict[str, str], col
     assert (b"\x1b[" in seen) == coloured
     assert (b"ref " in seen) == coloured
     assert (b"[-day-]{+may+}" in seen or b"{+sir+}" in seen) != coloured
+
+
+@pytest.mark.parametrize("name", get_args(NormalizerName))
+def test_spaces_of_scripts_without_spaces_and_dots(name: NormalizerName) -> None:
+    """Whether a space stands at the border to another script is a matter of taste."""
+    normalize = normalizer(name)
+    for reference, hypothesis in (
+        ("今天天气", "今天 天气"),
+        ("สวัสดีครับ", "สวัสดี ครับ"),
+        ("用iPhone拍2024年", "用 iPhone 拍 2024 年"),
+        ("wait… what", "wait... what"),
+    ):
+        [scored] = score_pairs([Pair(normalize(reference), normalize(hypothesis))])
+        assert (scored.words.errors, scored.characters.errors) == (0, 0)
+    [scored] = score_pairs([Pair(normalize("ab c"), normalize("abc"))])
+    assert (scored.words.errors, scored.characters.errors) == (2, 1)
 
 
 def test_recordings_that_lie_elsewhere_are_found_by_the_end_of_their_paths(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from fastscribe._system.urls import is_url
 from fastscribe.errors import UsageError
 from tests.conftest import ROOT
 from tests.helpers.object_store import PAGE, FaultyStore, object_store
+from tests.helpers.store_contract import StoreContract
 
 DATA = bytes(range(256)) * 400
 
@@ -48,18 +49,16 @@ def test_is_url(text: str, expected: bool) -> None:
     assert is_url(text) is expected
 
 
-def test_read_write_list_delete(server: FaultyStore) -> None:
-    url = "s3://bucket/sub/b c.wav"
-    version = remote.write_object(url, b"hello")
-    assert remote.stat_object(url) == remote.RemoteObject(url, 5, version)
-    assert remote.read_object(url) == remote.Content(b"hello", 5, version)
-    assert remote.read_object(url, 1, 3).data == b"ell"
-    assert remote.read_object(url, 3, 100).data == b"lo"
-    assert list(remote.list_objects("s3://bucket/sub")) == [remote.RemoteObject(url, 5, version)]
-    remote.delete_object(url)
-    remote.delete_object(url)
-    with pytest.raises(FileNotFoundError, match="no such object"):
-        remote.stat_object(url)
+class TestObjectStore(StoreContract):
+    @pytest.fixture
+    def folder(self, server: FaultyStore) -> str:
+        return "s3://bucket/contract"
+
+
+class TestFileSystemStore(StoreContract):
+    @pytest.fixture
+    def folder(self) -> str:
+        return "memory://contract"
 
 
 @pytest.mark.parametrize("scheme", ["s3", "web"])
@@ -80,17 +79,6 @@ def test_google_cloud_storage(server: FaultyStore, monkeypatch: pytest.MonkeyPat
     assert remote.read_object(url, 1, 3) == remote.Content(b"ell", 5, version)
     with pytest.raises(remote.RemoteConflict):
         remote.write_object(url, b"again", if_version="another")
-
-
-def test_conditional_writes(server: FaultyStore) -> None:
-    url = "s3://bucket/lock"
-    first = remote.write_object(url, b"1", if_version="")
-    with pytest.raises(remote.RemoteConflict):
-        remote.write_object(url, b"2", if_version="")
-    second = remote.write_object(url, b"2", if_version=first)
-    with pytest.raises(remote.RemoteConflict):
-        remote.write_object(url, b"3", if_version=first)
-    assert remote.read_object(url) == remote.Content(b"2", 1, second)
 
 
 def url_of_data(server: FaultyStore, scheme: str) -> str:
@@ -224,17 +212,6 @@ def test_the_host_that_is_asked_first(
     for name, value in {"AWS_EC2_METADATA_DISABLED": "true", "AWS_DEFAULT_REGION": "eu-west-1", **variables}.items():
         monkeypatch.setenv(name, value)
     assert object_store.ObjectStore(url)._endpoint == endpoint
-
-
-def test_memory() -> None:
-    url = "memory://folder/b.wav"
-    version = remote.write_object(url, b"hello")
-    remote.write_object("memory://folder/a/c.wav", b"x")
-    assert [found.url for found in remote.list_objects("memory://folder")] == ["memory://folder/a/c.wav", url]
-    assert remote.read_object(url, 1, 2) == remote.Content(b"el", 5, version)
-    remote.delete_object(url)
-    with pytest.raises(FileNotFoundError):
-        remote.stat_object(url)
 
 
 def test_web_addresses(server: FaultyStore) -> None:

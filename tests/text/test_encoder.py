@@ -80,6 +80,7 @@ def test_unknown_characters_are_blank() -> None:
     [
         (from_characters(["a", "b"]), "no space"),
         (from_huggingface(b'{"model": {"type": "WordLevel", "vocab": {"a": 0}}}', 1), "WordLevel"),
+        (from_huggingface(b'{"model": {"type": "BPE", "vocab": {"a": 0}}}', 1), "lists no merges"),
     ],
 )
 def test_unusable_tokenizers(tokenizer, message: str) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from fastscribe import Options, Transcriber
 from fastscribe.checkpoint import hf_export, nemo_export
-from fastscribe.checkpoint.location import PACKAGED
+from fastscribe.checkpoint.hub_name import PACKAGED
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.errors import UsageError
 from fastscribe.families.model import build_model

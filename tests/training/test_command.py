@@ -22,7 +22,7 @@ from rich.console import Console
 from fastscribe import cli
 from fastscribe._system import signals as process_signals
 from fastscribe._system.signals import HAS_NATIVE_THREADS
-from fastscribe.checkpoint.location import PACKAGED
+from fastscribe.checkpoint.hub_name import PACKAGED
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli.app import Stopped
 from fastscribe.errors import UsageError

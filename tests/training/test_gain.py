@@ -176,6 +176,7 @@ def test_what_is_said(
         )
         return
     assert lines[-3].startswith(start) and lines[-1] == last
+    assert lines[-3].endswith(f"; try the trained model with --model {run / 'last'}") == (errors is UNCLEAR)
     if errors is WORSE:
         assert lines[-2].endswith(
             "has 23.75 %, 3.75 points above the 20.00 % of --init (standard error 2.63, 80 words): no better"

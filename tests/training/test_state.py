@@ -106,7 +106,7 @@ def test_lock(folder: RunFolder, tmp_path: Path) -> None:
     lock.close()
     RunFolder(tmp_path / "new" / "deeper").lock().close()
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError):
+    with pytest.raises(UsageError, match="file/run: cannot be written: "):
         RunFolder(tmp_path / "file" / "run").lock()
 
 

@@ -28,7 +28,7 @@ from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.planner import EpochPlan, EpochPlanner
 from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.scoring import Scoring
-from fastscribe.training.state import RunFolder
+from fastscribe.training.state import RunFolder, even_means
 from fastscribe.training.trainer import Trainer
 from tests.conftest import MODELS, ROOT, checkpoint
 from tests.helpers.warm_process import WARM
@@ -519,12 +519,35 @@ def test_two_processes(recipe_file: Path, tmp_path: Path) -> None:
     assert "10 examples" in done.stderr and " h per epoch" in done.stderr
 
 
-def test_plot(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No legend covers a line, and steps are whole. The best step and the learning rate are there."""
+    agg = pytest.importorskip("matplotlib.backends.backend_agg")
     from fastscribe.training.state import plot_log
 
+    figures: list[Any] = []
+    made = agg.FigureCanvasAgg.__init__
+    monkeypatch.setattr(
+        agg.FigureCanvasAgg, "__init__", lambda self, figure: (figures.append(figure), made(self, figure))[1]
+    )
     rates = {"wer": 0.5, "exact_wer": 0.6, "cer": 0.1}
-    rows = [{"step": 10, "loss": 2.0, "ctc": 3.0}, {"step": 20, "loss": 1.0}, {"step": 20, "validation": rates}]
+    rows = [
+        {"step": 2, "loss": 2.0, "ctc": 3.0, "learning_rate": 1e-3},
+        {"step": 3, "loss": 1.0, "learning_rate": 5e-4},
+        {"step": 3, "validation": rates, "best_step": 3},
+    ]
     for number in (0, 1, 3):
         plot_log(rows[:number], tmp_path / "train.png")
         assert (tmp_path / "train.png").read_bytes().startswith(b"\x89PNG")
+    losses, errors, learning_rates = figures[-1].axes
+    assert [line.get_label() for line in errors.lines][-1] == "best: step 3"
+    assert losses.lines[0].get_ydata().tolist() == [2.0, 1.5]
+    assert learning_rates.lines[0].get_ydata().tolist() == [1e-3, 5e-4]
+    for axes in (losses, errors):
+        assert axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1
+    assert all(step == int(step) for axes in figures[-1].axes for step in axes.get_xticks())
+
+
+def test_a_short_window_makes_no_dip() -> None:
+    """A log line at the end of an epoch is a mean over fewer steps than the others."""
+    assert even_means([(10, 3.0), (12, 1.0), (20, 2.0)]) == [(10, 3.0), (12, 2.6), (20, 1.8)]
+    assert even_means([(6, 2.0), (10, 1.0), (12, 4.0)]) == [(6, 2.0), (10, 8 / 6), (12, 2.0)]

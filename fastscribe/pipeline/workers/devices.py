@@ -55,7 +55,10 @@ def parse_devices(text: str) -> tuple[Device, ...]:
         raise UsageError(f"--devices {text}: not {_FORMS}")
     number, processors = int(found[1]), usable_processors()
     if not 1 <= number <= processors:
-        raise UsageError(f"--devices cpu:{number}: from 1 to {processors} processes have a processor each here")
+        possible = (
+            "there is 1 processor" if processors == 1 else f"from 1 to {processors} processes have a processor each"
+        )
+        raise UsageError(f"--devices cpu:{number}: {possible} here")
     return split_processors(number, processors)
 
 

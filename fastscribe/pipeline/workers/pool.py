@@ -619,7 +619,7 @@ class WorkerPool:
 def _failed(failure: Failure, audio: AudioInfo) -> Failure:
     """Return the failure of a batch as that of a recording."""
     given = audio.path, audio.id, failure.stage, failure.error_type, failure.message
-    return Failure(*given, audio.row, audio.index, audio.given_key)
+    return Failure(*given, audio.row, audio.index, audio.given_key, audio.listed)
 
 
 def _end(devices: list[WorkerProcess], helpers: HelperPool | None, arena: Arena, relay: StderrRelay) -> None:

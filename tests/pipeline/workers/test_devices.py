@@ -131,3 +131,9 @@ def test_without_gpus_cpu_is_suggested(monkeypatch: pytest.MonkeyPatch, text: st
     monkeypatch.setattr(devices, "num_gpus", lambda: 0)
     with pytest.raises(UsageError, match=f"--devices {text}: no CUDA device is visible here: cpu:N"):
         parse_devices(text)
+
+
+def test_one_process_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastscribe.pipeline.workers.devices.usable_processors", lambda: 1)
+    with pytest.raises(UsageError, match="cpu:2: there is 1 processor here"):
+        parse_devices("cpu:2")

@@ -16,6 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fastscribe._system.text_layout import clean_text
+from fastscribe.audio.formats import is_other_name
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.results.formats.cue_files import to_srt, to_vtt
 from fastscribe.results.formats.writers import (
@@ -26,7 +27,9 @@ from fastscribe.results.formats.writers import (
     to_jsonl,
     to_tsv,
 )
+from fastscribe.results.stream import SINGLE_FORMATS
 from fastscribe.types import AudioInfo, Failure, Gap, Segment, Token, Transcript, Word
+from tests.conftest import ROOT
 
 AUDIO = AudioInfo("in/a b.wav", "a b.wav", sample_rate=16_000, channels=1, num_samples=40_001)
 WORDS = (Word("Hello", 0.08, 0.4804, 0.987), Word("<b>&", 0.56, 0.8, 0.5), Word("world.", 0.9, 1.2, 1.0))
@@ -307,3 +310,34 @@ def test_webvtt_reads_vtt_back(texts: list[str], style: SubtitleStyle) -> None:
     assert html.unescape("".join(underlined)) == unwrapped(said(texts))
     for before, after in itertools.pairwise(marked):
         assert before.start < before.end <= after.start
+
+
+def names_in(path: str, line: str) -> set[str]:
+    """The words of the first line of a file that has `line` in it."""
+    lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+    return set(re.findall("[a-z]+", next(one for one in lines if line in one)))
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("docs/transcribe.md", "has a file for each recording, in folders"),
+        ("docs/switching.md", "--output_format all"),
+        ("scripts/same_rows.py", "packaged model, all formats"),
+    ],
+)
+def test_an_output_format_is_in_every_list(path: str, line: str) -> None:
+    """docs/how-it-works.md says where a new one is declared."""
+    assert {"jsonl", *names_in(path, line)} >= set(OUTPUT_FORMATS)
+
+
+def test_an_output_format_is_known_to_folders_and_to_stdout() -> None:
+    assert [format for format in OUTPUT_FORMATS if not is_other_name(f"a.{format}")] == []
+    rows = (
+        (ROOT / "docs/transcribe.md")
+        .read_text(encoding="utf-8")
+        .partition("| format | several recordings")[2]
+        .splitlines()
+    )
+    said = {name: "an error before" in row for row in rows[2:6] for name in re.findall("`([a-z]+)`", row.split("|")[1])}
+    assert said == {format: format in SINGLE_FORMATS for format in OUTPUT_FORMATS}

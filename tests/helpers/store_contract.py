@@ -1,0 +1,58 @@
+"""What every kind of store does. The test of a new one subclasses StoreContract, and gives it a folder to write in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fastscribe._system import remote
+
+
+class StoreContract:
+    @pytest.fixture
+    def folder(self) -> str:
+        """The URL of a folder that holds nothing and can be written, without a slash at its end."""
+        raise NotImplementedError
+
+    def test_write_read_delete(self, folder: str) -> None:
+        url = f"{folder}/sub/b c.wav"
+        version = remote.write_object(url, b"hello")
+        assert remote.stat_object(url) == remote.RemoteObject(url, 5, version)
+        assert remote.read_object(url) == remote.Content(b"hello", 5, version)
+        assert remote.read_object(url, 1, 3).data == b"ell"
+        assert remote.read_object(url, 3, 100).data == b"lo"
+        remote.delete_object(url)
+        remote.delete_object(url)
+        for ask in (remote.stat_object, remote.read_object):
+            with pytest.raises(remote.RemoteNotFound):
+                ask(url)
+
+    def test_list_in_byte_order(self, folder: str) -> None:
+        names = ["a-b.wav", "a.wav", "a/c.wav", "a/deep/d.wav", "b.wav"]
+        for name in reversed(names):
+            remote.write_object(f"{folder}/{name}", name.encode())
+        found = list(remote.list_objects(folder))
+        assert [one.url for one in found] == [f"{folder}/{name}" for name in names]
+        assert found == [remote.stat_object(one.url) for one in found]
+        assert list(remote.list_objects(f"{folder}/none")) == []
+        for one in found:
+            remote.delete_object(one.url)
+
+    def test_conditional_writes(self, folder: str) -> None:
+        url = f"{folder}/lock"
+        first = remote.write_object(url, b"1", if_version="")
+        with pytest.raises(remote.RemoteConflict):
+            remote.write_object(url, b"2", if_version="")
+        second = remote.write_object(url, b"2", if_version=first)
+        with pytest.raises(remote.RemoteConflict):
+            remote.write_object(url, b"3", if_version=first)
+        assert remote.read_object(url) == remote.Content(b"2", 1, second)
+        remote.delete_object(url)
+
+    def test_upload(self, folder: str, tmp_path: Path) -> None:
+        (tmp_path / "rows").write_bytes(b"content")
+        remote.write_object(f"{folder}/rows", b"old")
+        remote.upload_object(f"{folder}/rows", tmp_path / "rows")
+        assert remote.read_object(f"{folder}/rows").data == b"content"
+        remote.delete_object(f"{folder}/rows")
