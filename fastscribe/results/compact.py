@@ -59,7 +59,8 @@ def compact(paths: Paths, ordered: bool, order: Int64Array = NO_ORDER) -> None:
     entries["order"][: len(order)] = order
     kept = journal.entry_indices
     has_files = (entries["sizes"][kept] != NO_FILE).any(axis=1)  # which are a run's own, even if the row is lost
-    kept = kept[(entries["state"][kept] != NO_STATE) | has_files]
+    is_behind = (kept >= journal.num_synced) & (entries["name"][kept] != 0)  # a file could not be removed, for one
+    kept = kept[(entries["state"][kept] != NO_STATE) | has_files | is_behind]
     kept = kept[np.argsort(entries["order" if ordered else "begin"][kept], kind="stable")]
     is_right = len(kept) == len(entries) and bool((np.diff(kept) > 0).all())
     if is_right and not (ordered and (entries["order"] != written_order).any()):

@@ -74,13 +74,15 @@ def test_the_order_of_this_run_counts(tmp_path: Path) -> None:
     assert paths.rows.read_bytes() == row("x") + row("")
 
 
-def test_an_entry_without_a_result_stays_while_it_owns_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("synced", [SYNCED, b""])
+def test_an_entry_without_a_result_stays_while_it_owns_files(tmp_path: Path, synced: bytes) -> None:
+    """Or while the next run has to look into what it left."""
     paths = write(tmp_path, [1], [0])
     lost = Entry("b", 2, NO_STATE, 0, 0, 1, False, name="b", files=FILES)
     with paths.journal.open("ab") as file:
-        file.write(lost.line() + lost._replace(key=3, files={}, former={"txt": (3,)}).line())
+        file.write(lost.line() + lost._replace(key=3, files={}, former={"txt": (3,)}).line() + synced)
     compact(paths, False)
-    assert {entry.key for entry in read_entries(paths.journal)} == {1, 2}
+    assert {entry.key for entry in read_entries(paths.journal)} == ({1, 2} if synced else {1, 2, 3})
 
 
 @pytest.mark.parametrize("swap", [True, False])

@@ -20,6 +20,8 @@ from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.output import JournaledOutput, Totals, open_journaled, read_ledger
 from fastscribe.results.outputs import Output, OutputRun, check_new_folder
 from fastscribe.results.shards import UNSHARDED, Shard
+from fastscribe.results.storage_folder import FolderStorage
+from fastscribe.results.storage_object import ObjectStorage
 from fastscribe.types import AudioInfo, Failure, Source, Transcript
 from tests.fakes.killed_store import killed_store
 
@@ -217,6 +219,27 @@ def test_files_of_what_was_no_recording_go_after_a_kill_too(place: Place, monkey
     assert len(place.contents()) == 1
     place.run([], "json")
     assert place.contents() == {} and place.rows() == []
+
+
+def test_a_file_that_cannot_be_removed_is_removed_by_the_next_run(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = Failure("/in/list.jsonl:1", "list.jsonl:1", "input", "ManifestError", "no path", None, 0)
+    with place.opened("json") as output:
+        put(output, bad)
+        put(output, spoken("a.wav", index=1))
+
+    def refuse(storage: Any, names: Any) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), names[0])
+
+    kind = FolderStorage if isinstance(place.where, Path) else ObjectStorage
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "remove", refuse)
+        with place.opened("json", ordered=True) as output:
+            assert not put(output, spoken("a.wav"))
+        assert len(output.not_made) == 1 and len(place.contents()) == 2
+    place.run(["a.wav"], "json")
+    assert list(place.contents()) == ["a.json"]
 
 
 def stopped(*arguments: object) -> None:
