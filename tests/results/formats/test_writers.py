@@ -327,7 +327,7 @@ def names_in(path: str, line: str) -> set[str]:
     ],
 )
 def test_an_output_format_is_in_every_list(path: str, line: str) -> None:
-    """docs/how-it-works.md says where a new one is declared."""
+    """.github/CONTRIBUTING.md says where a new one is declared."""
     assert {"jsonl", *names_in(path, line)} >= set(OUTPUT_FORMATS)
 
 
