@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fastscribe._system.urls import is_url
 from fastscribe.errors import UsageError
-from fastscribe.results.journal import Journal, read_entries
+from fastscribe.results.journal import NO_STATE, Journal, read_entries
 from fastscribe.types import Failure, Source
 
 _FEW = 256  # inputs that are looked at
@@ -58,7 +58,7 @@ def find_moved(
     wanted: dict[tuple[str, int | None], Source] = {
         (one.id, os.path.getsize(str(one.file))): one for one in new if os.path.isfile(str(one.file))
     }
-    entries = islice(read_entries(journal.path), _MANY)
+    entries = (entry for entry in islice(read_entries(journal.path), _MANY) if entry.state != NO_STATE)
     found = [
         (entry, wanted[entry.id, entry.input_bytes]) for entry in entries if (entry.id, entry.input_bytes) in wanted
     ]

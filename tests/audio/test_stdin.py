@@ -12,7 +12,7 @@ from fastscribe.audio.inputs import expand, is_audio, split_head
 from fastscribe.audio.media import EncodedBytes
 from fastscribe.audio.probe import probe
 from fastscribe.errors import AudioError
-from fastscribe.results.journal_ledger import _key
+from fastscribe.results.journal_ledger import key_of
 from fastscribe.types import Failure, Source
 from tests.conftest import AUDIO
 from tests.helpers.containers import encode
@@ -59,7 +59,7 @@ def test_id_and_key_are_of_the_content() -> None:
     first, second = (path.read_bytes() for path in sorted(AUDIO.glob("0[12]*")))
     one, again, two = read(first), read(first, 100), read(second)
     assert one.id.startswith("stdin-") and one.id == again.id != two.id
-    assert _key(one) == _key(again) != _key(two)
+    assert key_of(one) == key_of(again) != key_of(two)
     assert cast(EncodedBytes, one.file).content == first
 
 

@@ -53,7 +53,7 @@ def test_a_style_names_the_speakers_of_files_and_streams() -> None:
     assert render(CALL, "jsonl").encode() == content_of(CALL, "jsonl", style)
     assert json.loads(content_of(CALL, "json", style))["speaker_channels"] == {"A & B": 0, "agent": 1}
     for text in (content_of(CALL, "txt", style).decode(), stream_text(CALL, style, is_one=True)):
-        assert text.splitlines()[:2] == ["A & B: Hello.", "agent: Hi!"]
+        assert [line for line in text.splitlines() if line][:2] == ["A & B: Hello.", "agent: Hi!"]
     second = replace(CALL, speakers=("A & B",), speaker_channels=(1,))
     assert with_speaker_names(second, SpeakerNames(("x", "y"))).speakers == ("A & B",)
     three = replace(CALL, speaker_channels=(0, 2))

@@ -7,7 +7,7 @@ import pytest
 from fastscribe._system.url_secrets import hide_secrets, unsigned
 from fastscribe.audio.failures import input_failure
 from fastscribe.audio.remote_file import RemoteFile
-from fastscribe.results.journal_ledger import _key
+from fastscribe.results.journal_ledger import key_of
 from fastscribe.types import Source
 
 
@@ -62,5 +62,5 @@ def test_a_url_that_is_signed_again_is_the_same_input() -> None:
         [Source(url, RemoteFile(url), "a") for url in urls],
         [input_failure(url, "is gone") for url in urls],
     ):
-        keys = [_key(one) for one in inputs]
+        keys = [key_of(one) for one in inputs]
         assert keys[0] == keys[1] != keys[2] == keys[3]
