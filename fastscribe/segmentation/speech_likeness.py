@@ -58,9 +58,11 @@ def sounds_like_speech(samples_S: Float32Array, rate: int) -> bool:
 def _band_levels(samples_S: Float32Array, rate: int) -> Float64Array:
     """Return the levels of the bands of each frame in dB [T, B]."""
     window, hop = round(_WINDOW_S * rate), round(_HOP_S * rate)
-    padded_S = np.pad(samples_S, (0, max(0, window - len(samples_S))))
-    frames_TS = np.lib.stride_tricks.sliding_window_view(padded_S, window)[::hop] * np.hanning(window)
-    power_TF = np.square(np.abs(np.fft.rfft(frames_TS, axis=1)))
+    padded_S = np.pad(samples_S, (0, max(0, window - len(samples_S)))).astype(np.float32, copy=False)
+    frames_TS = np.lib.stride_tricks.sliding_window_view(padded_S, window)[::hop] * np.hanning(window).astype(
+        np.float32
+    )
+    power_TF = np.square(np.abs(np.fft.rfft(frames_TS, axis=1))).astype(np.float64)
     low_hz, high_hz = _BAND_HZ
     edges = np.round(np.geomspace(low_hz, min(high_hz, rate / 2), _NUM_BANDS + 1) * window / rate).astype(int)
     return decibels(np.add.reduceat(power_TF[:, : edges[-1]], edges[:-1], axis=1) / window**2)

@@ -125,7 +125,7 @@ def _templates(checkpoint: Checkpoint) -> tuple[AnyArray, ...]:
     shape = _TEMPLATES, NUM_TOKENS
     ids = np.where(np.arange(NUM_TOKENS) % 2, rng.choice(others, shape), rng.choice(begins, shape)).astype(np.int32)
     frames = np.tile((np.arange(NUM_TOKENS) / 3.5 * 12.5 * 1.5).astype(np.int32), (_TEMPLATES, 1))
-    logprobs = np.log(rng.uniform(0.5, 1.0, shape)).astype(np.float32)
+    logprobs = np.log(rng.uniform(0.8, 1.0, shape)).astype(np.float32)
     return ids, frames, np.ones(shape, np.int32), logprobs
 
 
