@@ -44,10 +44,7 @@ def why_left_out(path: str) -> str | None:
         None for a recording; "" for something else; UNKNOWN_CONTENT if it cannot be told.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would block
-            return ""
-        with open(path, "rb", buffering=0) as file:
-            head = file.read(_HEAD_BYTES)
+        head = _head(path)
     except OSError:
         return UNKNOWN_CONTENT
     if len(head) < _MIN_BYTES:
@@ -66,13 +63,18 @@ def why_left_out(path: str) -> str | None:
 def holds_text(path: str) -> bool:
     """Return True for a file of text; an empty one is none."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return False
-        with open(path, "rb", buffering=0) as file:
-            head = file.read(_HEAD_BYTES)
+        head = _head(path)
     except OSError:
         return False
     return bool(head) and _is_text(head)
+
+
+def _head(path: str) -> bytes:
+    """Return a file's first bytes; none of what is no file. Raises OSError."""
+    if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would block
+        return b""
+    with open(path, "rb", buffering=0) as file:
+        return file.read(_HEAD_BYTES)
 
 
 def _is_text(head: bytes) -> bool:

@@ -27,7 +27,7 @@ from fastscribe.audio.first_bytes import CONTROL, HEAD_BYTES, has_known_format
 from fastscribe.audio.formats import MAGIC, STDIN, Found, Manifest, file_source, list_kind
 from fastscribe.audio.media import EncodedBytes
 from fastscribe.audio.repeats import Repeats
-from fastscribe.audio.spellings import has_spellings, hint, meant
+from fastscribe.audio.spellings import hint, meant
 from fastscribe.types import Failure, Source
 
 __all__ = ["Source", "expand"]
@@ -62,8 +62,7 @@ def expand(
 
 
 def _expand(path: str, stdin: Iterable[bytes] | None, left_out: Counter[str]) -> Iterator[Found]:
-    if has_spellings(path):
-        path = meant(path)
+    path = meant(path)
     if path == STDIN:
         yield from _from_stdin(stdin, left_out)
     elif is_pipe(path):
@@ -105,7 +104,7 @@ def _from_list(blocks: Iterable[bytes], left_out: Counter[str]) -> Iterator[Foun
 
     for line in paths_in(blocks):
         path = _decoded(line)
-        path = meant(path) if has_spellings(path) else path
+        path = meant(path)
         if is_url(path):
             yield from _from_url(path, left_out, has_patterns=False)
             continue

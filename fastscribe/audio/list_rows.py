@@ -25,7 +25,7 @@ from fastscribe.audio.list_lines import opened_lines
 from fastscribe.audio.manifest import PATH_NAMES, Span, parse_row, resolve, row_span
 from fastscribe.audio.media import FilePart
 from fastscribe.audio.path_lists import path_rows
-from fastscribe.audio.spellings import has_spellings, meant, meant_beside
+from fastscribe.audio.spellings import meant, meant_beside
 from fastscribe.audio.tables import table_rows
 from fastscribe.errors import FastscribeError, ManifestError
 
@@ -260,7 +260,7 @@ class ListFolder:
 
     def meant(self, path: str) -> str:
         """Return the spelling of a row's path that is there, or the path itself."""
-        return meant(path, self.is_there) if has_spellings(path) and not is_url(self._list) else path
+        return path if is_url(self._list) else meant(path, self.is_there)
 
     def is_there(self, path: str) -> bool:
         """Return True if a row's path is a file's, in any of the folders."""

@@ -27,14 +27,16 @@ def meant(path: str, is_there: Callable[[str], bool] = os.path.lexists) -> str:
     """Return the spelling of a path that is there. If none is, the path as it stands, of a file URL without its escapes.
 
     Args:
-        path: As it was given, no URL but one of this machine's files.
+        path: As it was given. A URL is returned as it is, but for one of this machine's files.
         is_there: Tells whether a path names something.
     """
+    if not _has_spellings(path):
+        return path
     found = list(_spellings(path))
     return next((one for one in found if is_there(one)), found[1] if is_file_url(path) else path)
 
 
-def has_spellings(path: str) -> bool:
+def _has_spellings(path: str) -> bool:
     """Return True if a path may have another spelling; the others need no look at the disk."""
     return not is_url(path) and (is_file_url(path) or path.startswith("~") or "\\" in path or not path.isascii())
 
@@ -46,7 +48,7 @@ def meant_beside(where: str, path: str) -> str:
         where: Path or URL of the list.
         path: The row's.
     """
-    if is_url(where) or not has_spellings(path):
+    if is_url(where):
         return path
     return meant(path, lambda spelling: os.path.lexists(os.path.join(os.path.dirname(where), spelling)))
 

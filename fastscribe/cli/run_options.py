@@ -170,13 +170,13 @@ def make_target(
         check_output_dir(output_dir)
     url = output_dir if output_dir is not None and is_url(output_dir) else None
     folder = Path(output_dir) if output_dir is not None and url is None else None
-    if moved is None:
-        return OutputTarget(folder, url, choose_shard(shard, os.environ), overwrite, retry_failed, ordered)
-    if output_dir is None:
-        raise typer.BadParameter("--moved needs --output-dir")
-    from fastscribe.results.moved import Moved
+    places = None
+    if moved is not None:
+        if output_dir is None:
+            raise typer.BadParameter("--moved needs --output-dir")
+        from fastscribe.results.moved import Moved
 
-    places = Moved.of(moved)
+        places = Moved.of(moved)
     return OutputTarget(folder, url, choose_shard(shard, os.environ), overwrite, retry_failed, ordered, places)
 
 

@@ -55,7 +55,7 @@ class JournalLedger(Ledger):
         """Return False if the input belongs to another shard. Every shard names all inputs."""
         key = key_of(source)
         repeats = self._key_counts.count(key)
-        key = _digest(f"{key} {repeats}") if repeats else key
+        key = _repeated(key, repeats)
         is_ours = super().expect(source)
         moved_from = None if self._moved is None or self._journal.has_result(key) else self._before(source, repeats)
         known_as = key if moved_from is None else moved_from
@@ -71,8 +71,7 @@ class JournalLedger(Ledger):
         if old is None:
             return None
         assert isinstance(source, Source)
-        key = key_of(source, old)
-        key = _digest(f"{key} {repeats}") if repeats else key
+        key = _repeated(key_of(source, old), repeats)
         return key if self._journal.has_result(key) else None
 
     def is_done(self, source: Source | Failure) -> bool:
@@ -113,6 +112,11 @@ class JournalLedger(Ledger):
     def mark_done(self, index: int) -> None:
         """Forget an input that has its result. The caller holds `lock`."""
         del self._pending[index]
+
+
+def _repeated(key: int, repeats: int) -> int:
+    """Return the key of an input that came `repeats` times before."""
+    return _digest(f"{key} {repeats}") if repeats else key
 
 
 def _identity(source: Source) -> str:
