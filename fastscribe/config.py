@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_args
@@ -604,11 +605,19 @@ class SpeakerNames:
 
     Attributes:
         in_order: Names in the order of the channels, or of the speakers.
-        of_labels: Triples of a recording (its id, its path, or the end of its path; "": all), a label, and a name.
+        of_labels: Each has a recording (its id, its path, or the end of its path; "": all), a label, and a name.
     """
 
     in_order: tuple[str, ...] = ()
     of_labels: tuple[tuple[str, str, str], ...] = ()
+
+    @cached_property
+    def by_file(self) -> dict[str, list[tuple[str, str, str]]]:
+        """What `of_labels` has, by the last part of the recording: a map may name thousands of them."""
+        found: dict[str, list[tuple[str, str, str]]] = {}
+        for one in self.of_labels:
+            found.setdefault(one[0].rpartition("/")[2], []).append(one)
+        return found
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class Committer:
             self._raise()
 
     def lack(self, item: Item | None) -> None:
-        """Note that files of a result could not be read or written; None: nobody knows of which."""
+        """Note that files of a result could not be read or written; None: of which one is not known."""
         self._storage.lacks_files = True
         if (
             item is None

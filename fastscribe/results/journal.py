@@ -30,7 +30,7 @@ VERSION = 3
 HEADER_KEY = "fastscribe_journal"
 HEADER_START = f'{{"{HEADER_KEY}":'.encode()
 FILE_FORMATS = tuple(format for format in OUTPUT_FORMATS if format != "jsonl")
-_MAX_LAYOUTS = 255  # that are told apart in one journal
+_MAX_LAYOUTS = 255  # distinct ones in one journal
 SYNCED = b'{"synced": true}\n'
 _RUN_START = b'{"run": '
 NO_STATE = 0  # of no input

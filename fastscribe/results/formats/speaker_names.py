@@ -48,9 +48,9 @@ def with_speaker_names(transcript: Transcript, names: SpeakerNames) -> Transcrip
     channels = transcript.speaker_channels or range(len(labels))
     found = {label: given[at] for label, at in zip(labels, channels, strict=True) if at < len(given)}
     ids = (transcript.audio.id, transcript.audio.path)
-    for recording, label, name in sorted(
-        names.of_labels, key=lambda one: len(one[0])
-    ):  # one recording's go before all's
+    files = {"", *(id.rpartition("/")[2] for id in ids)}
+    known = [one for file in files for one in names.by_file.get(file, ())]
+    for recording, label, name in sorted(known, key=lambda one: len(one[0])):  # one recording's go before all's
         if not recording or any(id == recording or id.endswith("/" + recording) for id in ids):
             found[label] = name
     return with_names(transcript, found)
