@@ -17,11 +17,11 @@ from fastscribe.cli.run import fingerprint_of, loaded
 from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard
 from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import earlier_text, failure_line, filter_mpg123_messages, say, show_table
+from fastscribe.dry_run import DryRunReport, estimate_run
 from fastscribe.results.output import read_ledger
 from fastscribe.results.outputs import Ledger, OutputRun
 
 if TYPE_CHECKING:
-    from fastscribe.dry_run import DryRunReport
     from fastscribe.transcriber import Transcriber
 
 
@@ -37,8 +37,6 @@ def report_dry_run(job: TranscribeJob) -> None:
         typer.Exit: An input cannot be transcribed (exit code 1), or failed in an earlier run (3).
         FastscribeError: Wrong options, or an unusable model or folder.
     """
-    from fastscribe.dry_run import estimate_run
-
     if sys.stdout is None:
         raise StdoutClosed
 

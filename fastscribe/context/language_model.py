@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from fastscribe.errors import CheckpointError
 from fastscribe.types import AnyArray, Float32Array, Int64Array
@@ -276,8 +276,6 @@ def parse(content: bytes, path: Path, num_tokens: int) -> LanguageModel:
     Raises:
         CheckpointError: the content is damaged, too large or made for another vocabulary.
     """
-    from safetensors.numpy import load
-
     try:
         tensors = load(_decompress(content))
         ngrams = _ngrams(tensors, num_tokens)
