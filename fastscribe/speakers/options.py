@@ -79,8 +79,8 @@ class SpeakersPart(RunPart):
 
     def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
         """Find the persons of a finished run with voice prints. Return 1 if that failed."""
-        folder = job.target.directory
-        if job.options.voices is None or folder is None or job.target.shard.count > 1:
+        folder = job.output.directory
+        if job.options.voices is None or folder is None or job.output.shard.count > 1:
             return 0
 
         return int(not after_run(folder, quiet))
