@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from fastscribe._system.urls import is_url, name_of
 from fastscribe.audio.failures import input_failure, is_utf8, not_utf8, relative_id
+from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.types import Failure, Source
 
 STDIN = "-"
@@ -56,7 +57,7 @@ _OTHERS = (
 )
 _UNFINISHED = "part crdownload download opdownload partial tmp !qb aria2 ytdl"  # downloads
 _UNFINISHED_EXTENSIONS = frozenset(_UNFINISHED.split())
-_OTHER_EXTENSIONS = LIST_EXTENSIONS | _UNFINISHED_EXTENSIONS | frozenset(_OTHERS.split())
+_OTHER_EXTENSIONS = LIST_EXTENSIONS | _UNFINISHED_EXTENSIONS | frozenset((*_OTHERS.split(), *OUTPUT_FORMATS))
 UNFINISHED = "unfinished downloads"
 MAY_BE_TEXT = frozenset({"au", "mts", "ts"})  # TypeScript, and Audacity's notes
 UNKNOWN_CONTENT, NOT_OPENED = " (unknown content)", " (not opened)"  # of kinds left out that may be audio

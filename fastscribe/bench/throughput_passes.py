@@ -45,7 +45,7 @@ def batches_of(waves: Sequence[Int16Array], transcriber: Transcriber, budget: Bu
         return transcriber._config.num_frames(utterance.duration_s)
 
     batches = []
-    for plan in batching.plan(named, num_frames, budget, None):
+    for plan in batching.plan(named, num_frames, budget):
         lengths_B = np.array([utterance.num_samples for utterance in plan], dtype=np.int64)
         samples_BS = host_array((len(plan), int(lengths_B.max())), np.dtype(np.int16), device)
         samples_BS[:] = 0
