@@ -28,10 +28,9 @@ from fastscribe.audio.data_size import is_whole_matroska
 from fastscribe.audio.failures import ContainerError, NotAContainer
 from fastscribe.audio.formats import MISSING_TOLERANCE_S, missing_problem
 from fastscribe.audio.frame_samples import FrameSamples, RateConverter, mixed
-from fastscribe.audio.media import is_held
+from fastscribe.audio.header import FROM_START, TO_END, Header
+from fastscribe.audio.media import GuardedFile, is_held
 from fastscribe.audio.ogg_links import LinkedSound
-from fastscribe.audio.plain_header import FROM_START, TO_END, Header
-from fastscribe.audio.sound import GuardedFile
 from fastscribe.types import Float32Array, Medium, SampleArray
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def track_header(medium: Medium, track: int, to_end: bool = False) -> Header:
     Args:
         medium: the file.
         track: the number among the audio tracks, from 0.
-        to_end: it holds more samples than its header gives (unfinished.py).
+        to_end: it holds more samples than its header gives (data_size.py).
 
     Raises:
         NotAContainer: FFmpeg does not recognise the file.
