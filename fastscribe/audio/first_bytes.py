@@ -17,7 +17,7 @@ from fastscribe.audio.formats import extension
 if TYPE_CHECKING:
     from fastscribe.audio.media import Content
 
-STREAM_HEAD_BYTES = 16  # enough to tell a format
+HEAD_BYTES = 16  # enough to tell a format
 
 # With a byte that no path begins with: WAV and AVI, FLAC, AIFF, CAF, Ogg, AU, W64, SPHERE, ID3 tags (MP3), MP4 and QuickTime,
 # Matroska and WebM, AMR, ASF (WMA), FLV, MPEG, APE, WavPack, TTA, Musepack, RealMedia, MXF, DV, GXF.

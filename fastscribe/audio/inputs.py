@@ -23,7 +23,7 @@ from contextlib import suppress
 
 from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import input_failure, system_problem
-from fastscribe.audio.first_bytes import CONTROL, STREAM_HEAD_BYTES, has_known_format
+from fastscribe.audio.first_bytes import CONTROL, HEAD_BYTES, has_known_format
 from fastscribe.audio.formats import MAGIC, STDIN, Found, Manifest, file_source, list_kind
 from fastscribe.audio.media import EncodedBytes
 from fastscribe.audio.repeats import Repeats
@@ -196,7 +196,7 @@ def split_head(blocks: Iterable[bytes]) -> tuple[bytes, Iterable[bytes]]:
     rest, head = iter(blocks), b""
     for block in rest:
         head += block
-        if len(head) >= STREAM_HEAD_BYTES or b"\n" in head:
+        if len(head) >= HEAD_BYTES or b"\n" in head:
             break
     return head, itertools.chain([head], rest)
 
