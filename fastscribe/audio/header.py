@@ -8,6 +8,7 @@ HEAD_BYTES = 4096  # of a file, which tell what it is; other chunks may precede 
 PLAIN_CHANNELS = 2  # at most, in plain WAV and FLAC; of more, libsndfile says what they are for
 # AudioInfo's `reading`: the times of a track are counted, and a file holds more samples than its header gives (data_size.py)
 FROM_START, TO_END = "from_start", "to_end"
+LINKS = "links "  # how it begins for several recordings in one file (ogg_links.py)
 # A header may promise at most the longest silence that fits in the file's bytes, so that memory stays bounded. FLAC has
 # frames of 65,535 samples in 11 bytes (flac.py); Ogg Opus, Ogg Vorbis and the rest take 16 bytes a second and more.
 MIN_BYTES_A_SECOND = 10

@@ -22,13 +22,12 @@ import soxr
 
 from fastscribe.audio.failures import ContainerError
 from fastscribe.audio.frame_samples import mixed
-from fastscribe.audio.header import HEAD_BYTES, Header
+from fastscribe.audio.header import HEAD_BYTES, LINKS, Header
 from fastscribe.audio.media import FileRange, is_held, whole_content
 from fastscribe.audio.ogg import may_hold_audio
 from fastscribe.errors import AudioError
 from fastscribe.types import Float32Array, Medium, SampleArray, Source
 
-LINKS = "links "  # how AudioInfo's `reading` begins
 _MARGIN_S = 0.1  # of audio on both sides of a piece that is resampled
 _BLOCK_SAMPLES = 1 << 20  # resampled at a time
 _numbers = count()

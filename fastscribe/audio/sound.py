@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 import numpy as np
 import soundfile
 
-from fastscribe.audio.header import TO_END
+from fastscribe.audio.header import FROM_START, LINKS, TO_END
 from fastscribe.audio.media import GuardedFile, is_held, medium_of
 from fastscribe.types import File, Medium, SampleArray, Samples
 
 if TYPE_CHECKING:
-    from fastscribe.audio.containers import OpenTrack
+    from fastscribe.audio.containers import Track
     from fastscribe.audio.mixing import MixedSound
+    from fastscribe.audio.ogg_links import LinkedSound
 
-    OpenSound: TypeAlias = "soundfile.SoundFile | OpenTrack | SampleReader | MixedSound"
+    OpenSound: TypeAlias = "soundfile.SoundFile | Track | LinkedSound | SampleReader | MixedSound"
 
 MIN_CACHED_S = 600.0
 _MAX_OPEN = 32  # idle files; the one idle for longest is closed first
@@ -173,9 +174,13 @@ def open_sound(file: str | Medium, track: int | None, reading: str) -> OpenSound
     medium = medium_of(file)
     if track is None:
         return open_with_libsndfile(medium, reading == TO_END)
-    from fastscribe.audio.containers import open_track
+    if reading.startswith(LINKS):
+        from fastscribe.audio.ogg_links import LinkedSound
 
-    return open_track(medium, track, reading, open_sound)
+        return LinkedSound(medium, reading, open_sound)
+    from fastscribe.audio.containers import Track
+
+    return Track(medium, track, reading == FROM_START, reading == TO_END)
 
 
 def _acquire(file: str | Medium, track: int | None, reading: str) -> tuple[OpenSound, _Key | None]:
