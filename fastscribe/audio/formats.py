@@ -1,6 +1,6 @@
 """Names of inputs that are taken for audio or for a manifest, and the formats that are read.
 
-Names say which files of a folder need not be opened to tell (content.py opens the others), and word the errors. Opening a
+Names say which files of a folder need not be opened to tell (folders.py opens the others), and word the errors. Opening a
 file decides whether it is audio (probe.py). Nothing is opened here.
 """
 

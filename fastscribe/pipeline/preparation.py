@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import RemoteMedium, is_held
 from fastscribe.audio.probe import planned, probe
-from fastscribe.audio.sound_file_cache import close_held
+from fastscribe.audio.sound import close_held
 from fastscribe.config import ModelConfig, Options
 from fastscribe.pipeline.interfaces import PLAIN_INPUTS, PlainInputs
 from fastscribe.segmentation.silence import MIN_TRIMMED_S, stays_whole

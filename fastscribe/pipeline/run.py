@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import forget_media
-from fastscribe.audio.sound_file_cache import close_held
+from fastscribe.audio.sound import close_held
 from fastscribe.config import Options
 from fastscribe.errors import DeviceFailed
 from fastscribe.pipeline import batching
