@@ -3,8 +3,9 @@
 A family is a folder beside this file, and a run imports the folders that its checkpoint names and no others. To add a family,
 add a folder and a row here. A family with an encoder of its own has these modules:
 
-- config.py: its settings, a frozen dataclass that satisfies EncoderSettings (fastscribe/config.py); LIMITS, the values that
-  they may have (checkpoint/validate.py); encoder_shapes(settings), the shape of each weight, for `fastscribe inspect`;
+- config.py: its settings, a frozen dataclass that satisfies EncoderSettings (fastscribe/config.py) and whose annotations say
+  which values they may have (checkpoint/validate.py); encoder_shapes(settings), the shape of each weight, for
+  `fastscribe inspect`;
 - encoder.py: its network, which is built from its settings, maps Features to Frames, and has `num_frames` and `optimise_`;
 - fused_layers.py, if it has another form on a GPU: for_gpu_(encoder, adds_products), which gives an optimised encoder that
   form and returns a warning about unavailable optimisations, or None.

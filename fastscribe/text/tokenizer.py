@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastscribe._system.safe_open import safe_read
+from fastscribe.config import MAX_PIECES
 from fastscribe.text.joining import join_texts
 
 MAX_TOKENIZER_BYTES = 16 << 20  # of a tokenizer file; the largest vocabularies take a quarter
-MAX_PIECES = 1 << 16  # of a vocabulary; NeMo's have up to 16,384, and logits take memory for each piece
 WORD_MARK = "▁"  # SentencePiece's leading space of a word
 UNKNOWN_TEXT = " ⁇ "  # SentencePiece's text of <unk>
 _TOO_MANY = f"more than {MAX_PIECES:,} pieces"
