@@ -166,7 +166,7 @@ def _read(path: Path, say: Callable[[str], None]) -> Checkpoint:
 def _read_nemo(path: Path) -> Checkpoint:
     from fastscribe.checkpoint import nemo
 
-    return nemo.read_folder(path) if path.is_dir() else nemo.read_archive(path)
+    return nemo.read(path)
 
 
 def _read_huggingface(folder: Path, config: dict[str, Any]) -> Checkpoint:
