@@ -288,7 +288,7 @@ class ModelConfig:
     # Nearly all utterances that the model learnt from (99 %) were at most this long. None: not stated.
     trained_utterance_s: Annotated[float, Within(1.0, 86_400.0)] | None = None
     # Tags of the languages of an IndicConformer, in the order of their equal parts of the vocabulary. Each has outputs of its
-    # own, so a run takes one of them (families/indic/language_heads.py). Empty for a model that runs.
+    # own, so a run takes one of them (families/indic.py). Empty for a model that runs.
     language_heads: tuple[str, ...] = ()
     language: str | None = None  # tag of the language that was taken
 

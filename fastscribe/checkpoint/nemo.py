@@ -224,7 +224,7 @@ def _read_model(members: Members, where: Path, config_name: str, weights_name: s
         model = model_config(config, heads_of(config, stored_weights), len(tokenizer.pieces), what)
         validate(model, what)
         if model.language_heads:
-            from fastscribe.families.indic.language_heads import check_vocabularies
+            from fastscribe.families.indic import check_vocabularies
 
             check_vocabularies(config, vocabularies)
     weights = names.from_nemo(stored_weights(), model.encoder, has_transformer=model.aed is not None)

@@ -61,7 +61,7 @@ def read_checkpoint(path: str | Path, say: Callable[[str], None] = lambda line: 
         raise CheckpointError(path, "needs more memory than there is") from error
     prompt = language_prompt_of(checkpoint.config)
     if prompt is not None:
-        from fastscribe.families.nemotron.languages import known_languages
+        from fastscribe.families.nemotron import known_languages
 
         return replace(checkpoint, languages=known_languages(prompt))
     if checkpoint.languages or checkpoint.config.aed is not None:
@@ -179,7 +179,7 @@ def _of_language(checkpoint: Checkpoint, options: Options) -> Checkpoint:
     """Return the model of one language, if the checkpoint has outputs for each."""
     if not checkpoint.config.language_heads:
         return checkpoint
-    from fastscribe.families.indic.language_heads import of_language
+    from fastscribe.families.indic import of_language
 
     return of_language(checkpoint, options.language)
 

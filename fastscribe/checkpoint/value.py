@@ -40,7 +40,7 @@ class Checkpoint(StoredModel):
     language_model: Any = None  # context.language_model.LanguageModel, for beam search; None: there is none
     languages: tuple[str, ...] = ()  # tags (fastscribe/languages.py); empty: not stated, or in the vocabulary (Canary)
     aligner: Checkpoint | None = None  # CTC model that computes word times for an attention decoder (canary-1b-v2)
-    # With config.language_heads: the tokenizer of each language. language_heads.of_language() makes a model of one.
+    # With config.language_heads: the tokenizer of each language. families/indic.py makes a model of one.
     vocabularies: Mapping[str, Tokenizer] = field(default_factory=dict)
     # By purpose (Utterance.purpose): the checkpoints of models that rooms run beside this one (rooms.py, read_models).
     others: Mapping[str, Any] = field(default_factory=dict)
