@@ -22,7 +22,6 @@ import yaml
 
 from fastscribe._system.safe_open import safe_open
 from fastscribe.checkpoint import names, tar
-from fastscribe.checkpoint.formats import NEMO_CONFIG_NAME as CONFIG_NAME
 from fastscribe.checkpoint.lazy_weights import FileBytes, LazyWeights, MemoryBytes, RandomAccess
 from fastscribe.checkpoint.lazy_weights import read as read_bytes
 from fastscribe.checkpoint.nemo_config import CLASSES, heads_of, model_config
@@ -36,6 +35,7 @@ from fastscribe.checkpoint.value import (
     one_line,
     report_invalid_config,
 )
+from fastscribe.checkpoint.value import NEMO_CONFIG_NAME as CONFIG_NAME
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.languages import language_tag

@@ -13,9 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fastscribe.checkpoint.formats import CONFIG_NAME, FORMAT, NEMO_CONFIG_NAME
 from fastscribe.checkpoint.hub_name import PACKAGED
-from fastscribe.checkpoint.value import Checkpoint, one_line, read_json, with_aligner
+from fastscribe.checkpoint.value import (
+    CONFIG_NAME,
+    FORMAT,
+    NEMO_CONFIG_NAME,
+    Checkpoint,
+    one_line,
+    read_json,
+    with_aligner,
+)
 from fastscribe.config import Options
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.families.conformer.config import language_prompt_of

@@ -19,6 +19,9 @@ from fastscribe.text.tokenizer import Tokenizer, from_folder
 if TYPE_CHECKING:
     import torch
 
+CONFIG_NAME = "config.json"  # of folders of fastscribe and of Hugging Face
+FORMAT = "fastscribe"  # `format` in the config.json of a folder of fastscribe
+NEMO_CONFIG_NAME = "model_config.yaml"  # in NeMo's archives, and in an unpacked one
 MAX_CONFIG_BYTES = 8 << 20  # IndicConformer's masks, listed three times, can take 5 MB
 # Exceptions of zipfile, pickle and torch on damaged bytes.
 DAMAGE = (RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError)

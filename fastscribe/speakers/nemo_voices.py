@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import get_args
 
 from fastscribe.checkpoint import names, nemo
-from fastscribe.checkpoint.formats import NEMO_CONFIG_NAME
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.nemo_config import features_of, target
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import Section, report_invalid_config
+from fastscribe.checkpoint.value import NEMO_CONFIG_NAME, Section, report_invalid_config
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
