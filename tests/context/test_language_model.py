@@ -22,8 +22,8 @@ from safetensors.numpy import load, save
 
 from fastscribe import Options, Transcriber
 from fastscribe.checkpoint import native_writer
-from fastscribe.checkpoint.formats import LANGUAGE_MODEL_FILE
 from fastscribe.checkpoint.hub_name import PACKAGED
+from fastscribe.checkpoint.native import LANGUAGE_MODEL_FILE
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint, read_for_run
 from fastscribe.cli.describe import describe
 from fastscribe.config import OutputStyle
