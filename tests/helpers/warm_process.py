@@ -39,6 +39,7 @@ ROOT = Path(__file__).parents[2]
 
 TIMEOUT_S = 100
 PRELOADED = (
+    "numpy.ma",
     "resource",
     "rich.progress",
     "sentencepiece",
@@ -314,28 +315,38 @@ LIBRARIES_ALONE = WarmProcess("libraries")
 
 def main() -> None:
     if sys.argv[2] == "program":
-        from fastscribe._system.openmp import limit_openmp_spin
-
-        limit_openmp_spin()
-        for module in PRELOADED:
-            importlib.import_module(module)
-        for module in OPTIONAL:
-            with suppress(ImportError):
-                importlib.import_module(module)
-        _build_commands()
+        import_program()
         assert not set(UNWANTED) & set(sys.modules)
     else:
         for module in LIBRARIES:
             importlib.import_module(module)
         assert "fastscribe" not in sys.modules
+    settle()
+    request = _next_command(Connection(int(sys.argv[1])))
+    if request is not None:
+        _run(request)
+
+
+def import_program() -> None:
+    """Import what commands import, and make them."""
+    from fastscribe._system.openmp import limit_openmp_spin
+
+    limit_openmp_spin()
+    for module in PRELOADED:
+        importlib.import_module(module)
+    for module in OPTIONAL:
+        with suppress(ImportError):
+            importlib.import_module(module)
+    _build_commands()
+
+
+def settle() -> None:
+    """Make forks of this process cheap."""
     gc.collect()
     gc.freeze()  # or each fork would copy what its garbage collector looks at
     collapse()
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False  # of torch's libraries: a third of a fork's time
-    request = _next_command(Connection(int(sys.argv[1])))
-    if request is not None:
-        _run(request)
 
 
 def _build_commands() -> None:
@@ -347,7 +358,8 @@ def _build_commands() -> None:
     build = typer.main.get_command
     built: Any = build(app)
     for name in BUILT:
-        built.commands[name]
+        for parameter in built.commands[name].params:
+            getattr(parameter, "get_runtime_param", lambda: None)()  # some versions of typer make it at its first use
     typer.main.get_command = lambda application: built if application is app else build(application)
 
 

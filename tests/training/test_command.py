@@ -286,7 +286,7 @@ def test_ranks_stop_together(recipe_file: Path, tmp_path: Path) -> None:
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     without_validation(recipe_file)
     out = tmp_path / "run"
-    arguments = ("train", recipe_file, "-o", out, "--dtype", "fp32")
+    arguments = ("fastscribe", "train", recipe_file, "-o", out, "--dtype", "fp32")
     done = WARM.python(
         STOPPED_RANKS, out, *arguments, env={**os.environ, **shared, "PYTHONPATH": str(ROOT)}, timeout_s=250
     )

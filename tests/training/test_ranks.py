@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,8 @@ from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from fastscribe.types import Features
 from tests.conftest import DATA, MODELS, ROOT, checkpoint
+from tests.helpers.ranks import ready
+from tests.helpers.warm_process import WARM
 
 BATCHES = {
     0: [[0], [1, 2], [3]],
@@ -117,22 +118,23 @@ def train_as_rank(rank: int, folder: Path, kind: str, patch: pytest.MonkeyPatch)
     torch.save((seen, states), folder / f"rank{rank}.pt")
 
 
+def run_ranks() -> None:
+    ranks = ready()
+    for number, rank in enumerate(ranks):
+        rank.begin(["tests.training.test_ranks", str(number), sys.argv[1]], {})
+    print(*(rank.wait(240) for rank in ranks))
+
+
 @pytest.fixture(scope="module")
 def trained_by_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for each kind, with what both ranks saw and learnt."""
     folder = tmp_path_factory.mktemp("ranks")
     for kind in KINDS:
         (folder / kind).mkdir()
-    script = "import sys; from tests.training.test_ranks import be_a_rank; be_a_rank(*sys.argv[1:])"
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", script]
-    ranks = [subprocess.Popen([*command, str(rank), str(folder)], cwd=ROOT, env=environment) for rank in range(2)]
-    try:
-        assert [rank.wait(timeout=250) for rank in ranks] == [0, 0]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    program = "from tests.training.test_ranks import run_ranks; run_ranks()"
+    done = WARM.python(program, folder, env=environment, timeout_s=250)
+    assert done.stdout == "0 0\n", done
     return folder
 
 
@@ -169,3 +171,7 @@ def test_ranks_equal_one_process(trained_by_ranks: Path, kind: str) -> None:
             torch.testing.assert_close(
                 mine[name], tensor, rtol=1e-5 if "running" in name else 1e-3, atol=1e-3 * scale + 1e-6
             )
+
+
+if __name__ == "__main__":
+    be_a_rank(*sys.argv[1:])
