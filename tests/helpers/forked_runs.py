@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.helpers.kill_runs import Attempt
@@ -10,11 +11,12 @@ from tests.helpers.warm_process import WARM
 
 
 class Runs:
-    """The command line, in forks of a process that has everything loaded."""
+    """The command line, in forks of a process that has everything loaded, and these modules of others."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, modules: Sequence[str] = ()) -> None:
         self.log = folder / "log"
         self._server = WARM.serve("tests.helpers.kill_runs")
+        self._server.send(modules)
 
     def __call__(self, given: list[str], code: str = "") -> int:
         """Run `code`, then the command; return its exit code. `self.log` has its output."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import importlib
 import json
 import os
 import random
@@ -185,7 +186,9 @@ class Attempt:
 
 
 def serve(connection: Connection) -> None:
-    """Load the model, run each attempt in a fork, and answer its exit code. For a fork of the warm process."""
+    """Import the modules that come first, run each attempt in a fork, and answer its exit code. For forks of the warm process."""
+    for module in connection.recv():
+        importlib.import_module(module)
     load_for_forks()
     settle()
     while True:
