@@ -186,7 +186,7 @@ class Attempt:
 
 
 def serve(connection: Connection) -> None:
-    """Import the modules that come first, run each attempt in a fork, and answer its exit code. For forks of the warm process."""
+    """Import the modules that come first, run each attempt in a fork of this process, and answer its exit code."""
     for module in connection.recv():
         importlib.import_module(module)
     load_for_forks()

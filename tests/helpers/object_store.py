@@ -185,6 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.close()
         self.close_connection = True
 
+
 # What a run imports for a store.
 OF_CLIENTS = ("tests.helpers.quick_clients", "s3transfer", "obstore", "fastscribe._system.remote.object_store")
 

@@ -1,4 +1,4 @@
-"""The files of botocore's that every client of a store reads, read once: half of what a client costs. For a process that forks."""
+"""The files of botocore that each client of a store reads, read once: half of what a client costs. For processes that fork."""
 
 from __future__ import annotations
 

@@ -199,11 +199,16 @@ class WarmProcess:
         return self._completed(request)
 
     def python(
-        self, program: str, *arguments: object, env: dict[str, str] | None = None, timeout_s: float | None = None
+        self,
+        program: str,
+        *arguments: object,
+        env: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout_s: float | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program, as `python -c` would. Raises subprocess.TimeoutExpired."""
         environment, given = dict(os.environ if env is None else env), list(map(str, arguments))
-        request = Request(given, b"", environment, str(Path.cwd()), program=program, timeout_s=timeout_s)
+        request = Request(given, b"", environment, str(cwd or Path.cwd()), program=program, timeout_s=timeout_s)
         return _fresh(request) if sys.platform != "linux" else self._completed(request)
 
     def start(
