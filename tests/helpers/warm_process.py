@@ -329,7 +329,7 @@ def main() -> None:
     settle()
     request = _next_command(Connection(int(sys.argv[1])))
     if request is not None:
-        _run(request)
+        run_request(request)
 
 
 def import_program() -> None:
@@ -397,7 +397,7 @@ def _next_command(connection: Connection) -> Request | None:
                 os.close(end)
             connection.close()
             sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # type: ignore[union-attr]
-            _adopt(request)
+            adopt(request)
             return request
         for end in streams:
             os.close(end)
@@ -427,7 +427,8 @@ def _start(service: Service, connection: Connection) -> int:
     return child
 
 
-def _run(request: Request) -> NoReturn:
+def run_request(request: Request) -> NoReturn:
+    """Run the command or program of a fork, and end it."""
     code = 1
     try:
         sys.argv = ["-c" if request.program else "fastscribe", *request.arguments]
@@ -456,7 +457,8 @@ def exit_code(left: SystemExit) -> int:
     return 1
 
 
-def _adopt(request: Request) -> None:
+def adopt(request: Request) -> None:
+    """Take over the environment, the folder and the limits of a request."""
     os.environ.clear()
     os.environ.update(request.environment)
     os.chdir(request.folder)
