@@ -7,7 +7,6 @@ import importlib
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
