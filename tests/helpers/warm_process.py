@@ -91,6 +91,7 @@ BUILT = ("transcribe", "export", "merge", "inspect", "convert")  # commands
 OPTIONAL = (
     *("pydantic.plugin._loader", "pydantic.type_adapter", "typer._adapters"),  # some versions of typer use them
     *("jiwer", "whisper_normalizer.english"),  # of the extra eval
+    *("boto3", "s3transfer", "obstore"),  # of the extra remote
 )
 UNWANTED = ("huggingface_hub",)  # reads the environment when it is imported
 # What a run imports of others. Nothing that a run may do without: programs look at what is imported.
